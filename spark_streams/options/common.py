@@ -1,4 +1,4 @@
-"""The options that every format's reader takes, and those that every format's writer takes."""
+"""Reads the options of every format's reader, and defines those of every format's writer."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from spark_streams.options.values import duration_ms, filter_expression
 from spark_streams.position import EARLIEST, LATEST
 
 DEFAULT_POLL_INTERVAL_MS: Final = 100
-"""An idle default trigger asks for the latest offset 50 to 100 times a second; the peer is asked ten times."""
+"""An idle default trigger requests the latest offset 50 to 100 times a second; the peer gets ten requests."""
 DEFAULT_MAX_TRIGGER_DELAY_MS: Final = 900_000
 """15 minutes, as the Kafka source of Spark."""
 
@@ -44,15 +44,15 @@ class SourceOptions:
 
     Args:
         format: the format's name.
-        endpoint: where the peer is and how to get in.
+        endpoint: the peer's endpoint, with credentials and TLS.
         stream: the log's name.
         starting: where reading starts.
-        ending: where a batch query stops; an ending position is where reading would go on, so ``{"after": x}``
+        ending: where a batch query stops; an ending position is where reading would continue, so ``{"after": x}``
             includes x and ``{"at": x}`` leaves it out. None in a stream.
-        latest_when_no_event: what a starting timestamp later than every event means: True the end of the log, False
-            an error.
-        latest_when_no_match: the same of a starting expression that no event matches; an error only where the user
-            asked for one (E-18).
+        latest_when_no_event: the meaning of a starting timestamp later than every event: True the end of the log,
+            False an error.
+        latest_when_no_match: the same for a starting expression that no event matches; an error only where the user
+            requested one (E-18).
         fail_on_data_loss: whether missing events fail the query (True) or are logged.
         max_offsets_per_trigger: events per micro-batch, at most; None for no limit.
         min_offsets_per_trigger: events that have to wait before a micro-batch starts, unless ``max_trigger_delay_ms``
@@ -61,12 +61,12 @@ class SourceOptions:
         min_partitions: Spark tasks per batch, at least, where offsets allow it; None for one a partition.
         consumer_group: the group that the links join, or None; amqp-events only.
         epoch: this consumer's epoch in the group, or None; amqp-events only.
-        poll_interval_ms: how long what the peer said about its bounds may be reused.
-        request_timeout_ms: how long to wait for an answer of the peer.
-        timestamp_overflow: what becomes of an instant that does not fit Spark's microseconds: ``fail`` fails the
+        poll_interval_ms: how many milliseconds the peer's answer about its bounds may be reused.
+        request_timeout_ms: how many milliseconds to wait for an answer of the peer.
+        timestamp_overflow: the treatment of an instant that does not fit Spark's microseconds: ``fail`` fails the
             query, ``null`` makes the cell NULL.
-        filter: only the events that it is true of are rows; None for all.
-        pushdown: whether Spark may hand over filters of the DataFrame (batch queries).
+        filter: the rows are the events that it is true of; None for all.
+        pushdown: whether Spark may push filters of the DataFrame (batch queries).
     """
 
     format: str
@@ -91,16 +91,16 @@ class SourceOptions:
 
 
 def read_source(given: OptionReader, stream: str, *, streaming: bool | None) -> SourceOptions:
-    """Read what every format's reader takes.
+    """Read the options of every format's reader.
 
     Args:
         given: the user's options.
         stream: the stream's name, already read.
         streaming: whether they are for ``readStream``: the default start is then ``latest``, else ``earliest``; None
-            when it is not known yet, so that only what is wrong in both is refused.
+            when it is not known yet, so that only options that are wrong in both modes are refused.
 
     Raises:
-        OptionError: a bad value, a contradiction, or an option that does not suit the mode.
+        OptionError: a value is bad, options contradict each other, or an option does not suit the mode.
     """
     if streaming:
         refuse_endings(given)
@@ -164,9 +164,9 @@ class SinkOptions:
     """Everything that a writer needs to know; picklable, and safe to print.
 
     Args:
-        endpoint: where the peer is and how to get in.
+        endpoint: the peer's endpoint, with credentials and TLS.
         stream: the log that all rows go to; None when each row names its own in column ``stream``.
-        request_timeout_ms: how long to wait for credit, and for the outcome of a delivery.
+        request_timeout_ms: how many milliseconds to wait for credit, and for the outcome of a delivery.
     """
 
     endpoint: Endpoint

@@ -55,9 +55,9 @@ from spark_streams.options.values import expression
 from spark_streams.position import After, Matching, Position, position_from_json
 
 DEFAULT_MAX_BYTES_PER_TRIGGER: Final = 256 << 20
-"""Of pages that a micro-batch takes from the spool, and of those read ahead for the next one."""
+"""Bytes of pages that a micro-batch takes from the spool, and of those read ahead for the next one."""
 DEFAULT_POLL_INTERVAL_MS: Final = 1_000
-"""Longer than with brokers: each question is a request to somebody's HTTP service, for each partition."""
+"""Longer than with brokers: each poll is a request to an HTTP service, for each partition."""
 DEFAULT_MAX_LINE_BYTES: Final = 64 << 20
 MAX_PARTITIONS: Final = 32_768
 """Partition ids are 0 to 32767 (FeedAPI, "partitions")."""
@@ -65,13 +65,13 @@ MAX_PARTITIONS: Final = 32_768
 BY_TIME: Final = (
     STARTING_TIMESTAMP, STARTING_OFFSETS_BY_TIMESTAMP, STARTING_STRATEGY, ENDING_TIMESTAMP, ENDING_OFFSETS_BY_TIMESTAMP,
 )  # fmt: skip
-"""What other formats' readers take, and feeds cannot do: cursors have no times."""
+"""The options of other formats' readers that feeds do not support: cursors have no times."""
 
 _OF_ADDRESSES: Final = (
     TOKEN, TOKEN_FILE, TOKEN_PROVIDER, USERNAME, PASSWORD, PASSWORD_FILE, PASSWORD_PROVIDER,
     TLS_CA_FILE, TLS_CERT_FILE, TLS_KEY_FILE, TLS_VERIFY_HOSTNAME,
 )  # fmt: skip
-"""What says how to get in at an http address, and has no meaning for a data directory."""
+"""The options for credentials and TLS of an http address, which have no meaning for a data directory."""
 _FIELDS_EXAMPLE: Final = "subject=/subject, customer=key"
 _POINTER: Final = re.compile(r"(?:/(?:[^~/]|~[01])*)+")
 
@@ -206,7 +206,7 @@ def read_feed_source(given: OptionReader, streaming: bool | None) -> FeedSourceO
 
 
 def _filter_fields(given: OptionReader, dialect: str, *, pushdown: bool) -> dict[str, str] | None:
-    """Return what the user says that the feed's filters compare."""
+    """Return the fields that the feed's filters compare, as the user declares them."""
     text = given.text(FILTER_FIELDS, f"such as {_FIELDS_EXAMPLE}")
     if text is None:
         return None
@@ -232,10 +232,10 @@ def _filter_fields(given: OptionReader, dialect: str, *, pushdown: bool) -> dict
 
 
 def _check_references(options: FeedSourceOptions) -> None:
-    """Refuse filters and expressions that look at what a feed's rows do not have.
+    """Refuse filters and expressions that refer to something that a feed's rows do not have.
 
     Raises:
-        OptionError: a time without ``timestampField``, a pointer that is none, or a start that looks at the offset.
+        OptionError: a time without ``timestampField``, a malformed pointer, or a start that refers to the offset.
     """
     starts = [options.starting.everywhere, *options.starting.each.values()]
     asked = [(FILTER, options.filter)] if options.filter is not None else []
@@ -296,7 +296,7 @@ def _data_dir(url: str) -> str | None:
 
 
 def feed_name(given: OptionReader) -> str:
-    """Return the feed's name: option ``stream``, or what the url's path ends with."""
+    """Return the feed's name: option ``stream``, or the last segment of the url's path."""
     named = given.text(STREAM, "a name for the feed")
     if named is not None:
         return named

@@ -1,4 +1,4 @@
-"""The name of every option of every format, spelled here and nowhere else."""
+"""Defines the name of every option of every format; no other module spells one."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ MAX_BYTES_PER_TRIGGER: Final = "maxBytesPerTrigger"
 MAX_LINE_BYTES: Final = "maxLineBytes"
 FILTER_FIELDS: Final = "filterFields"
 FEED_FILTER_PREFIX: Final = "filter-"
-"""What the options begin with whose rest names a filter of the feed's own."""
+"""The prefix of the options that name a filter of the feed's own."""
 
 TOKEN: Final = "token"
 TOKEN_FILE: Final = "tokenFile"
@@ -75,7 +75,7 @@ OF_EVERY_FORMAT: Final = (
     URL, STREAM, USERNAME, PASSWORD, PASSWORD_FILE, PASSWORD_PROVIDER,
     TLS_CA_FILE, TLS_CERT_FILE, TLS_KEY_FILE, TLS_VERIFY_HOSTNAME, REQUEST_TIMEOUT,
 )  # fmt: skip
-"""What readers and writers of all formats take."""
+"""The options of readers and writers of all formats."""
 
 OF_EVERY_READER: Final = (
     STARTING_OFFSETS, STARTING_TIMESTAMP, STARTING_OFFSETS_BY_TIMESTAMP, STARTING_EXPRESSION, STARTING_STRATEGY,
@@ -83,13 +83,13 @@ OF_EVERY_READER: Final = (
     MIN_OFFSETS_PER_TRIGGER, MAX_TRIGGER_DELAY, MIN_PARTITIONS, POLL_INTERVAL, TIMESTAMP_OVERFLOW,
     FILTER, PUSHDOWN,
 )  # fmt: skip
-"""What readers of all formats take, and no writer."""
+"""The options of readers of all formats, which no writer accepts."""
 
 OF_SPARK: Final = frozenset(
     (PATH, "paths", "checkpointlocation", "queryname", "outputmode", "asyncprogresstrackingenabled",
      "asyncprogresstrackingcheckpointintervalms", "__provider__", "name", "sourcename")
 )  # fmt: skip
-"""What Spark itself puts into, or takes from, the same map; in lower case."""
+"""The names that Spark itself puts into, or takes from, the same map; in lower case."""
 
 SECRET: Final = frozenset((URL, PASSWORD.lower(), TOKEN))
 """Options that hold secrets; in lower case."""

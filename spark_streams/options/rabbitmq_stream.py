@@ -47,7 +47,7 @@ Routing = Literal["hash", "rstream", "key"]
 Compression = Literal["none", "gzip", "snappy", "lz4", "zstd"]
 
 MAX_NAME_BYTES: Final = 255
-"""The longest name of a consumer, in UTF-8: the broker drops offsets under a longer one without a word."""
+"""Bytes of the longest name of a consumer, in UTF-8: the broker silently drops offsets under a longer one."""
 MAX_SUB_ENTRY_SIZE: Final = 65_535
 """Messages of a sub-entry batch, which counts them in 16 bits."""
 DEFAULT_MAX_IN_FLIGHT: Final = 10_000
@@ -152,7 +152,7 @@ def parse_rabbit_sink(options: Mapping[str, str]) -> RabbitSinkOptions:
 
 
 def _name(given: OptionReader) -> tuple[str | None, bool]:
-    """Return the name of what is read or written, and whether it is a super stream."""
+    """Return the name of the stream to read or write, and whether it is a super stream."""
     option = given.one_of(STREAM, SUPER_STREAM)
     if option is None:
         return None, False
@@ -200,7 +200,7 @@ def _source(given: OptionReader, streaming: bool | None) -> RabbitSourceOptions:
 
 
 def _asks(common: SourceOptions) -> bool:
-    """Say whether some expression may ask for filter values."""
+    """Return whether some expression may require filter values."""
     places = (common.starting.everywhere, *common.starting.each.values())
     return common.filter is not None or common.pushdown or any(isinstance(place, Matching) for place in places)
 
