@@ -1,1 +1,1 @@
-"""The sinks, one module a format: what rows become, and the connection that a task sends them over."""
+"""The sinks of the formats, one module each: they encode rows and send them over one connection a task."""

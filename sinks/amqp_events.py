@@ -1,4 +1,4 @@
-"""The sink of format ``amqp-events``: rows become AMQP 1.0 messages, sent unsettled, done when the peer accepted them.
+"""The sink of format ``amqp-events``: it sends rows as unsettled AMQP 1.0 messages and waits until they are accepted.
 
 docs/amqp-events-sink.md is for users; docs/adr/0007-sink-delivery.md has the decisions.
 """
@@ -23,14 +23,14 @@ from spark_streams.spark.sink.schema import check_schema
 from spark_streams.spark.sink.sink import TaskName, check_once
 
 MAX_OPEN_LINKS: Final = 64
-"""Sender links a task keeps open when column ``stream`` names many streams; the least recently used one is closed."""
+"""Sender links that a task keeps open when column ``stream`` names many streams; it closes the least recently used."""
 
 
 @dataclass(frozen=True)
 class AmqpSink:
-    """Where the rows of one write go; it is pickled to the tasks.
+    """The destination of the rows of one write; it is pickled to the tasks.
 
-    The guarantee is **at least once**: rows that are written again are delivered again, under the same message-id
+    The guarantee is **at least once**: rows that are written again are delivered again, with the same message-id
     ``<query id>/<batch>/<Spark partition>/<row>``, by which a reader drops duplicates.
 
     Args:
@@ -40,11 +40,15 @@ class AmqpSink:
     options: SinkOptions
 
     def check_schema(self, schema: StructType) -> None:
-        """Check the DataFrame's columns; raises as ``check_schema``."""
+        """Check the DataFrame's columns.
+
+        Raises:
+            SchemaError: a column is unknown, has the wrong type, or is missing.
+        """
         check_schema(schema, stream_option=self.options.stream is not None)
 
     def check(self) -> AmqpSink:
-        """Attach to the stream and detach again. Nothing is checked without option ``stream``; see ``Sink``.
+        """Attach to the stream and detach again; do nothing without option ``stream``. See ``Sink``.
 
         Raises:
             NotFound: there is no such stream.
@@ -62,23 +66,23 @@ class AmqpSink:
         return self
 
     def columns(self, rows: pa.RecordBatch, name: TaskName, first_row: int) -> dict[str, pa.Array]:
-        """Return the columns to encode, ``message_id`` among them: the row's own, or one derived from its place."""
+        """Return the columns to encode, with ``message_id``: the row's own, or one that its number determines."""
         columns = message_columns(rows)
         identify(columns, name.prefix, first_row)
         return columns
 
     def open(self, name: TaskName, streaming: bool) -> AmqpOutlet:
-        """Connect, for one task."""
+        """Return the outlet of one task."""
         return AmqpOutlet(self.options)
 
     def repetition(self, streaming: bool) -> str:
-        """Say what becomes of rows that are written again."""
+        """Return what happens to rows that are written again."""
         return "What is written again goes out again, under the same message-ids"
 
 
 @dataclass(frozen=True)
 class _Chosen:
-    """Names row i of some of the rows, for errors."""
+    """Name row i of a selection of rows, for errors."""
 
     label: Callable[[int], str]
     rows: pa.Array
@@ -88,10 +92,10 @@ class _Chosen:
 
 
 class AmqpOutlet:
-    """One task's connection, with a sender link to each stream that its rows name; opened by the first rows.
+    """One task's connection, with a sender link to each stream that its rows name; the first rows open it.
 
     Args:
-        options: checked; ``stream``, where it is given, is where all rows go.
+        options: checked; all rows go to ``stream`` if it is set.
     """
 
     def __init__(self, options: SinkOptions) -> None:
@@ -101,14 +105,14 @@ class AmqpOutlet:
         self._keep_alive = KeepAlive(self._client.turn)
 
     def send(self, columns: Mapping[str, pa.Array], label: Callable[[int], str]) -> None:
-        """Send rows, in their order within each stream; waits while the peer gives no credit.
+        """Send rows, in their order within each stream, and wait while the peer gives no credit.
 
         Raises:
-            DeliveryFailed: the peer did not accept a row, of these or of earlier ones.
-            DeadlineExceeded: no credit within option ``requestTimeout``.
+            DeliveryFailed: the peer did not accept one of these rows, or an earlier one.
+            DeadlineExceeded: the peer gave no credit within option ``requestTimeout``.
             SchemaError: a row cannot be encoded, or it names no stream and option ``stream`` is not given.
             NotFound: a row names a stream that does not exist.
-            TransportError: no connection, or it broke.
+            TransportError: the connection could not be opened, or it broke.
             AuthenticationFailed: the peer does not take the credentials.
         """
         columns = dict(columns)
@@ -131,8 +135,8 @@ class AmqpOutlet:
         """Return once the peer has accepted every row.
 
         Raises:
-            DeliveryFailed: it did not accept one.
-            DeadlineExceeded: it did not settle all within option ``requestTimeout``.
+            DeliveryFailed: the peer did not accept a row.
+            DeadlineExceeded: the peer did not settle all messages within option ``requestTimeout``.
             TransportError: the connection broke.
         """
         with self._keep_alive.paused():

@@ -1,7 +1,7 @@
-"""The sink of format ``feedapi``: rows become events of a feed, published to the reference log that serves it.
+"""The sink of format ``feedapi``: it publishes rows as events of a feed to the reference log that serves the feed.
 
 Streaming queries write exactly once, batch writes at least once. docs/feedapi-sink.md is for users;
-docs/adr/0015-feed-sink.md has the argument.
+docs/adr/0015-feed-sink.md has the reasons.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from spark_streams.spark.sink.schema import check_feed_schema
 from spark_streams.spark.sink.sink import TaskName, check_once
 
 MAX_PARTITIONS: Final = 5_000
-"""Spark partitions of an exactly-once write: each has a reference of its own, and a log remembers the last numbers of
-the 10,000 references that wrote last to a partition of it."""
+"""Most Spark partitions of an exactly-once write: each has its own reference, and a log remembers the last numbers of
+the 10,000 references that wrote last to one of its partitions."""
 REMEMBERED: Final = "a log remembers the last numbers of 10000 publishers"
-"""Why there are no more, in the error."""
+"""The reason for the limit, in the error."""
 
 
 @dataclass(frozen=True)
 class FeedSink:
-    """Where the rows of one write go; it is pickled to the tasks.
+    """The destination of the rows of one write; it is pickled to the tasks.
 
     Args:
         options: checked.
@@ -38,16 +38,21 @@ class FeedSink:
     options: FeedSinkOptions
 
     def check_schema(self, schema: StructType) -> None:
-        """Check the DataFrame's columns; raises as ``check_feed_schema``."""
+        """Check the DataFrame's columns.
+
+        Raises:
+            SchemaError: a column is unknown, has a type that cannot be published, or is missing.
+            OptionError: option ``keyField`` and column ``key`` are both there.
+        """
         check_feed_schema(schema, key_field=self.options.key_field is not None)
 
     def check(self) -> FeedSink:
-        """Ask for the feed; see ``Sink``.
+        """Check that the feed exists and takes events; see ``Sink``.
 
         Raises:
-            NotFound: there is no such feed or stream, or it cannot be published to.
-            AuthenticationFailed: the server does not take the credentials.
-            Refused: the server does not let us in.
+            NotFound: there is no such feed or stream, or it does not take events.
+            AuthenticationFailed: the server does not accept the credentials.
+            Refused: the server refuses access.
         """
 
         def ask() -> None:
@@ -77,37 +82,37 @@ class FeedSink:
         return event_columns(columns, self.options.key_field, first_row, name.partition)
 
     def open(self, name: TaskName, streaming: bool) -> FeedOutlet:
-        """Make ready to publish, for one task.
+        """Return the outlet of one task.
 
         Raises:
-            OptionError: exactly once cannot be kept: too many Spark partitions, or Spark tells this task no query id.
+            OptionError: exactly once is impossible: too many Spark partitions, or Spark gives this task no query id.
         """
         identity = name.identity("feedapi", MAX_PARTITIONS, REMEMBERED) if streaming else None
         return FeedOutlet(FeedPublisher(self._target(), self.options.stream, identity))
 
     def repetition(self, streaming: bool) -> str:
-        """Return what becomes of rows that are written again."""
+        """Return what happens to rows that are written again."""
         if streaming:
             return "What is written again is dropped by the log where it has it already"
         return "What is written again goes out again: a batch write is at least once"
 
 
 class FeedOutlet:
-    """One task's way to the feed.
+    """The publisher of one task, as an ``Outlet``.
 
     Args:
-        publisher: the task's.
+        publisher: publishes the task's rows.
     """
 
     def __init__(self, publisher: FeedPublisher) -> None:
         self._publisher = publisher
 
     def send(self, columns: Mapping[str, pa.Array], label: Callable[[int], str]) -> None:
-        """Publish rows in their order, with those before them in requests of a few MB.
+        """Publish rows in their order; requests of a few MB hold the rows of several calls.
 
         Raises:
-            DeliveryFailed: rows, of these or of earlier ones, were not confirmed; or they are not those of an earlier
-                attempt.
+            DeliveryFailed: the log did not confirm some of these or of earlier rows; or they differ from those of an
+                earlier attempt.
         """
         self._publisher.send(pa.RecordBatch.from_arrays(list(columns.values()), schema=PART_SCHEMA), label)
 
@@ -115,7 +120,7 @@ class FeedOutlet:
         """Return once the log has every row.
 
         Raises:
-            DeliveryFailed: as ``send``.
+            DeliveryFailed: the log did not confirm a row, or the rows differ from those of an earlier attempt.
         """
         self._publisher.flush()
 

@@ -1,7 +1,7 @@
-"""The sink of format ``rabbitmq-stream``: rows become messages, published and confirmed.
+"""The sink of format ``rabbitmq-stream``: it publishes rows as messages and waits until the broker confirms them.
 
 Streaming queries write exactly once, batch writes at least once. docs/rabbitmq-stream-sink.md is for users;
-docs/adr/0010-rabbitmq-exactly-once.md has the argument.
+docs/adr/0010-rabbitmq-exactly-once.md has the reasons.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from spark_streams.spark.sink.schema import MESSAGE_SINK_COLUMNS, check_schema
 from spark_streams.spark.sink.sink import TaskName, check_once
 
 FILTER_VALUE: Final = "filter_value"
-"""The column of ``Outlet.send`` that has the filter values."""
+"""The column of ``Outlet.send`` with the filter values."""
 
 MAX_PARTITIONS: Final = 200
-"""Spark partitions of an exactly-once write: each has a reference of its own, and a broker remembers the last ids of
-the 255 references that wrote last to a stream. The rest is left to other publishers (docs/adr/0010)."""
+"""Most Spark partitions of an exactly-once write: each has its own reference, and a broker remembers the last ids of
+the 255 references that wrote last to a stream. The other 55 remain for other publishers (docs/adr/0010)."""
 
 REMEMBERED: Final = "a broker remembers the last ids of 255 publishers of a stream"
-"""Why there are no more, in the error."""
+"""The reason for the limit, in the error."""
 
 
 @dataclass(frozen=True)
 class RabbitSink:
-    """Where the rows of one write go; it is pickled to the tasks.
+    """The destination of the rows of one write; it is pickled to the tasks.
 
     Args:
         options: checked.
@@ -47,7 +47,7 @@ class RabbitSink:
         """Check the DataFrame's columns.
 
         Raises:
-            SchemaError: as ``check_schema``; or column ``key`` is not there, and a super stream needs it.
+            SchemaError: a column is unknown, has the wrong type, or is missing; a super stream needs column ``key``.
         """
         chosen = self.options
         column = chosen.filter_value_column
@@ -61,15 +61,15 @@ class RabbitSink:
             )
 
     def check(self) -> RabbitSink:
-        """Ask for the stream. Nothing is checked when each row names its stream; see ``Sink``.
+        """Check that the stream exists; do nothing when each row names its stream. See ``Sink``.
 
         Returns:
-            This sink, which knows the nodes that the broker has named: tasks go there when no host of ``url`` answers.
+            This sink with the nodes that the broker has named: tasks connect to them when no host of ``url`` answers.
 
         Raises:
             NotFound: there is no such stream.
-            AuthenticationFailed: the broker does not take the credentials.
-            Refused: the broker does not let us in.
+            AuthenticationFailed: the broker does not accept the credentials.
+            Refused: the broker refuses access.
         """
         chosen = self.options
         routed = chosen.super_stream is not None
@@ -88,7 +88,7 @@ class RabbitSink:
         return replace(self, options=replace(chosen, endpoint=chosen.endpoint.with_told(told)))
 
     def columns(self, rows: pa.RecordBatch, name: TaskName, first_row: int) -> dict[str, pa.Array]:
-        """Return the columns that are encoded, and the filter values; rows need no ids of ours, the broker counts."""
+        """Return the columns to encode and the filter values; it adds no ids, since messages have publishing ids."""
         extra = self.options.filter_value_column
         filters = None
         if extra is not None:
@@ -101,16 +101,16 @@ class RabbitSink:
         return columns
 
     def open(self, name: TaskName, streaming: bool) -> RabbitOutlet:
-        """Connect, for one task.
+        """Return the outlet of one task.
 
         Raises:
-            OptionError: exactly once cannot be kept: too many Spark partitions, or Spark tells this task no query id.
+            OptionError: exactly once is impossible: too many Spark partitions, or Spark gives this task no query id.
         """
         identity = name.identity("rabbitmq-stream", MAX_PARTITIONS, REMEMBERED) if streaming else None
         return RabbitOutlet(self.options, identity)
 
     def repetition(self, streaming: bool) -> str:
-        """Return what becomes of rows that are written again."""
+        """Return what happens to rows that are written again."""
         if streaming:
             return "What is written again is dropped by the broker where it has it already"
         return "What is written again goes out again: a batch write is at least once"
@@ -121,7 +121,7 @@ class RabbitOutlet:
 
     Args:
         options: checked.
-        identity: of the task, None for at least once.
+        identity: the task's identity for exactly once; None for at least once.
     """
 
     def __init__(self, options: RabbitSinkOptions, identity: TaskIdentity | None) -> None:
@@ -138,14 +138,14 @@ class RabbitOutlet:
         self._keep_alive = KeepAlive(self._publisher.turn)
 
     def send(self, columns: Mapping[str, pa.Array], label: Callable[[int], str]) -> None:
-        """Send rows, in their order within each stream; waits while too many are not confirmed.
+        """Send rows, in their order within each stream, and wait while too many are not confirmed.
 
         Raises:
-            DeliveryFailed: the broker refused a row, of these or of earlier ones; the rows are not those of an earlier
-                attempt; or a key leads to no partition.
+            DeliveryFailed: the broker refused one of these rows or an earlier one; the rows differ from those of an
+                earlier attempt; or a key leads to no partition.
             SchemaError: a row cannot be encoded, or it names no stream.
             NotFound: a row names a stream that does not exist.
-            TransportError: no connection, or it broke.
+            TransportError: the connection could not be opened, or it broke.
         """
         columns = dict(columns)
         streams = columns.pop("stream", None)
@@ -174,7 +174,7 @@ class RabbitOutlet:
         """Return once the broker has confirmed every row.
 
         Raises:
-            DeliveryFailed: it refused one, or did not confirm all within option ``requestTimeout``.
+            DeliveryFailed: the broker refused a row, or did not confirm all within option ``requestTimeout``.
             TransportError: the connection broke.
         """
         with self._keep_alive.paused():

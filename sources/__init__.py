@@ -1,1 +1,1 @@
-"""The formats, one module each: a DataSource that Spark finds by its name, with the client that it opens."""
+"""The DataSources of the formats, one module each, with the function that opens the format's client."""

@@ -47,7 +47,7 @@ def connect(options: SourceOptions) -> RabbitClient:
 
 
 def connect_store(options: SourceOptions) -> RabbitClient:
-    """Return a client that stores offsets: under the consumer's name, in no group, and reading all messages."""
+    """Return a client that stores offsets under the consumer's name; it is in no group and reads all messages."""
     chosen = cast(RabbitSourceOptions, options)
     return connect(replace(chosen, filter_values=(), single_active_consumer=False))
 
