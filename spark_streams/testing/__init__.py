@@ -1,6 +1,6 @@
-"""For the tests of pipelines: an event log in a process of its own, so that nobody's CI needs a broker.
+"""Helpers for users' tests of pipelines: the reference log in its own process, so that a CI needs no broker.
 
-With pytest there is nothing to set up: the package brings a plugin whose fixture ``reference_log`` makes streams.
+With pytest there is nothing to set up: the package has a plugin whose fixture ``reference_log`` makes streams.
 """
 
 from spark_streams.testing.log_process import LogProcess

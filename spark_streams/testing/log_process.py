@@ -1,4 +1,4 @@
-"""``spark-streams log serve`` in a process of its own, on free ports of the loopback."""
+"""The reference log in its own process: ``spark-streams log serve`` on free ports of the loopback interface."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ from urllib.parse import urlsplit
 from spark_streams.protocols import with_doors
 
 _SETTINGS: Final = "[log]\nretention_check_ms = 200\n"
-"""Nobody wants to wait 10 s, the default, for what retention does."""
+"""Retention every 200 ms: with the default, 10 s, tests of retention would be slow."""
 _SHOWN: Final = 2_000
-"""Characters of the process's own last words that an error shows."""
+"""Characters from the end of the process's output that an error shows."""
 
 
 class LogProcess:
-    """The reference log behind all its doors, while the context is open.
+    """The reference log with all its doors, running while the context is open.
 
-    What it acknowledged survives ``kill`` and ``start``: the same data, on the same ports. It ends with the process
-    that started it, however that ends.
+    Acknowledged events survive ``kill`` and ``start``: the log has the same data, on the same ports. It ends when the
+    process that started it ends, in whatever way.
 
     Args:
-        data_dir: where the log lives; None for a folder that is removed at the end.
+        data_dir: folder of the log; None for a folder that is removed at the end.
         arguments: further arguments of ``spark-streams log serve``, such as ``["--stream", "orders:4"]``. A
-            ``--config`` takes the place of ours, which has retention enforced every 200 ms.
-        timeout_s: how long it may take to start, and to stop, in seconds.
+            ``--config`` replaces ours, which enforces retention every 200 ms.
+        timeout_s: deadline for the start, and for the stop, in seconds.
 
     Raises:
-        TypeError: one text for all arguments.
+        TypeError: ``arguments`` is one string.
     """
 
     def __init__(self, data_dir: Path | None = None, arguments: Sequence[str] = (), *, timeout_s: float = 60.0) -> None:
@@ -52,18 +52,18 @@ class LogProcess:
         self._process: subprocess.Popen[bytes] | None = None
         self._ports = {protocol.name: 0 for protocol in with_doors()}
         self.urls: dict[str, str] = {}
-        """Door (``amqp``, ``rabbitmq-stream``, ``feedapi``) to where it listens, without credentials."""
+        """Door (``amqp``, ``rabbitmq-stream``, ``feedapi``) to its URL, without credentials."""
 
     @property
     def pid(self) -> int | None:
-        """Number of the process, None while there is none."""
+        """The process's id, None while there is no process."""
         return None if self._process is None else self._process.pid
 
     def start(self) -> None:
-        """Start, and return when all doors are open.
+        """Start the process, and return when all doors are open.
 
         Raises:
-            RuntimeError: it ended, or said nothing in time; with what it printed.
+            RuntimeError: the process ended, or did not report its doors in time; the text has its output.
         """
         if self._process is not None:
             return
@@ -73,7 +73,7 @@ class LogProcess:
         with self._words.open("ab") as words:
             self._process = subprocess.Popen(
                 [*command, *doors, *self._arguments],
-                stdin=subprocess.PIPE,  # never written to: its end is that of this process
+                stdin=subprocess.PIPE,  # never written to: it closes when this process ends
                 stdout=subprocess.PIPE,
                 stderr=words,
                 env={**os.environ, "PYTHONUNBUFFERED": "1"},
@@ -83,14 +83,14 @@ class LogProcess:
         except BaseException:
             self.kill()
             raise
-        # The ports are kept, so that clients find a log that was started again.
+        # The next start uses the same ports, so that clients find the log again.
         self._ports = {door: urlsplit(url).port or 0 for door, url in self.urls.items()}
 
     def stop(self) -> None:
-        """Stop it in good order.
+        """Stop the process with SIGTERM, and wait until it has ended.
 
         Raises:
-            RuntimeError: it did not end in time, or not well; it is killed then.
+            RuntimeError: it did not end in time and was killed, or it ended with an exit code other than 0.
         """
         process, self._process = self._process, None
         if process is None:
@@ -108,7 +108,7 @@ class LogProcess:
             raise RuntimeError(f"the log ended with code {code}{self._said()}")
 
     def kill(self) -> None:
-        """End it as ``kill -9`` does; ``start`` starts it again with every event that it has acknowledged."""
+        """Kill the process as ``kill -9`` does; ``start`` starts it again with every event that it acknowledged."""
         process, self._process = self._process, None
         if process is not None:
             process.kill()

@@ -1,4 +1,4 @@
-"""The pytest plugin: fixture ``reference_log``. Nothing is started, or imported, before a test asks for it."""
+"""The pytest plugin with fixture ``reference_log``; it starts and imports nothing before a test uses the fixture."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def reference_log_process() -> Iterator[LogProcess]:
-    """Run the reference log in a process of its own, one for the whole run: ``spark_streams.testing.LogProcess``."""
+    """Run the reference log in its own process, one for the whole run: ``spark_streams.testing.LogProcess``."""
     from spark_streams.testing import LogProcess
 
     with LogProcess() as process:
@@ -22,7 +22,7 @@ def reference_log_process() -> Iterator[LogProcess]:
 
 @pytest.fixture
 def reference_log(reference_log_process: LogProcess) -> StreamFactory:
-    """Make streams that no other test has: ``reference_log.create("orders", partitions=2)``."""
+    """Make streams that no other test uses: ``reference_log.create("orders", partitions=2)``."""
     from spark_streams.testing import StreamFactory
 
     return StreamFactory(reference_log_process)

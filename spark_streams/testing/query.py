@@ -1,4 +1,4 @@
-"""Streaming queries in tests: wait for one without a guessed sleep, and keep one's rows over several starts."""
+"""Helpers for streaming queries in tests: they wait without a guessed sleep, and keep rows over several starts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _PAUSE_S: Final = 0.05
 _OFFSET_DIGITS: Final = 16
-"""The hexadecimal digits at the end of a cursor of the log's feeds: the number of the next event."""
+"""Hexadecimal digits at the end of a cursor of the log's feeds; they are the number of the next event."""
 
 
 def eventually(
@@ -30,14 +30,14 @@ def eventually(
     """Return as soon as a condition holds.
 
     Args:
-        condition: is asked again and again; an AssertionError of it counts as no.
-        what: names it in the error.
-        timeout_s: how long it may take, in seconds.
-        query: whose doing the condition is.
+        condition: is called repeatedly; an AssertionError that it raises counts as false.
+        what: names the condition in the error.
+        timeout_s: deadline in seconds.
+        query: the query that makes the condition true; its failure ends the wait.
 
     Raises:
         StreamingQueryException: the query failed before the condition held.
-        AssertionError: it did not hold in time; or the condition's own one.
+        AssertionError: the condition did not hold in time; or the condition's own AssertionError.
     """
     deadline = time.monotonic() + timeout_s
     while True:
@@ -58,21 +58,22 @@ def eventually(
 
 
 def wait_until_caught_up(query: StreamingQuery, *streams: LogStream, timeout_s: float = 120.0) -> None:
-    """Return when a query has processed every event that streams held when this was called.
+    """Return when a query has processed every event that the streams held at the time of this call.
 
     Args:
         query: a query that reads the streams, in any format.
-        streams: which.
-        timeout_s: how long it may take, in seconds.
+        streams: the streams to wait for.
+        timeout_s: deadline in seconds.
 
     Raises:
         StreamingQueryException: the query failed.
-        AssertionError: it ended before it came so far, it does not read a stream, or time ran out; says how far it is.
+        AssertionError: the query ended too early, does not read a stream, or missed the deadline; the text says which
+            offsets it reached.
     """
     wanted = {stream.name: {p: int(last) for p, last in stream.ends().items()} for stream in streams}
     deadline = time.monotonic() + timeout_s
     while True:
-        # Asked before the progress is: what a query did before it ended is in it.
+        # isActive comes before lastProgress, so that the progress has all that an ended query did.
         active = query.isActive
         progress = query.lastProgress
         reached = _reached(progress) if progress else {}
@@ -89,7 +90,7 @@ def wait_until_caught_up(query: StreamingQuery, *streams: LogStream, timeout_s: 
 
 
 def _reached(progress: Any) -> dict[str, dict[str, int]]:
-    """Return stream to partition to the last offset that is done."""
+    """Return the last processed offset, by stream and partition."""
     found: dict[str, dict[str, int]] = {}
     for source in progress["sources"]:
         end = progress_offset(source["endOffset"])
@@ -104,7 +105,7 @@ def _reached(progress: Any) -> dict[str, dict[str, int]]:
 
 
 def _number(stream: str, partition: str) -> str:
-    """Return the log's own name of a partition: RabbitMQ's is that of its stream."""
+    """Return the log's own identifier of a partition, which RabbitMQ names after its stream."""
     return "0" if partition == stream else partition.removeprefix(f"{stream}-")
 
 
@@ -121,23 +122,23 @@ _TIMEOUT_S: Final = 120.0
 
 
 class KeptQuery:
-    """A streaming query with one checkpoint, which keeps the rows of each of its micro-batches in this process.
+    """A streaming query with one checkpoint that keeps the rows of each of its micro-batches in this process.
 
-    It may be started again and again, as a query is after a stop or a crash. A micro-batch that Spark runs again has to
-    have the rows that it had, in their order: the query fails otherwise. Leaving the context stops it.
+    Tests may start it repeatedly, as a query starts again after a stop or a crash. A micro-batch that Spark runs again
+    must have the same rows in the same order: the query fails otherwise. Leaving the context stops the query.
 
     It needs a classic session: Spark Connect would keep the rows in its server.
 
     Args:
-        folder: where its checkpoint lives.
-        name: of the query, as Spark shows it.
-        timeout_s: how long each wait may take, in seconds.
+        folder: folder that holds the checkpoint.
+        name: the query's name, as Spark shows it.
+        timeout_s: deadline of each wait, in seconds.
     """
 
     def __init__(self, folder: Path, name: str | None = None, *, timeout_s: float = _TIMEOUT_S) -> None:
         self.checkpoint = folder / "checkpoint"
         self.batches: dict[int, list[Row]] = {}
-        """Number to rows of each micro-batch."""
+        """Number of each micro-batch to its rows."""
         self._name = name
         self._timeout_s = timeout_s
         self._query: StreamingQuery | None = None
@@ -147,7 +148,7 @@ class KeptQuery:
         """The query that was started last.
 
         Raises:
-            RuntimeError: none was.
+            RuntimeError: the query was never started.
         """
         if self._query is None:
             raise RuntimeError("the query was not started")
@@ -160,7 +161,7 @@ class KeptQuery:
 
     @property
     def sizes(self) -> list[int]:
-        """How many rows each micro-batch had."""
+        """The number of rows of each micro-batch."""
         return [len(batch) for _, batch in sorted(self.batches.items())]
 
     def committed(self) -> set[int]:
@@ -168,11 +169,11 @@ class KeptQuery:
         return {int(each.name) for each in (self.checkpoint / "commits").glob("[0-9]*")}
 
     def start(self, frame: DataFrame, **trigger: Any) -> StreamingQuery:
-        """Start it, or start it again where it was.
+        """Start the query, or start it again from its checkpoint.
 
         Args:
-            frame: what it computes.
-            trigger: of ``DataStreamWriter.trigger``; one micro-batch after the other when there is none.
+            frame: the streaming DataFrame that the query computes.
+            trigger: arguments of ``DataStreamWriter.trigger``; without any, micro-batches follow each other at once.
         """
         writer = frame.writeStream.foreachBatch(self._keep).option("checkpointLocation", str(self.checkpoint))
         if self._name is not None:
@@ -181,11 +182,11 @@ class KeptQuery:
         return self._query
 
     def drain(self, frame: DataFrame) -> list[int]:
-        """Run it until it has processed what there is now; returns the sizes of its new micro-batches.
+        """Run the query until it has processed all events there are now, and return the sizes of new micro-batches.
 
         Raises:
-            StreamingQueryException: it failed.
-            AssertionError: time ran out.
+            StreamingQueryException: the query failed.
+            AssertionError: the query did not end in time.
         """
         before = set(self.batches)
         query = self.start(frame, availableNow=True)
@@ -193,11 +194,11 @@ class KeptQuery:
         return [len(batch) for number, batch in sorted(self.batches.items()) if number not in before]
 
     def wait_for_rows(self, count: int) -> None:
-        """Return when so many rows have come in micro-batches that are committed.
+        """Return when committed micro-batches have ``count`` rows or more.
 
         Raises:
             StreamingQueryException: the query failed.
-            AssertionError: time ran out.
+            AssertionError: the rows did not come in time.
         """
 
         def are_there() -> bool:
@@ -206,16 +207,16 @@ class KeptQuery:
         eventually(are_there, f"{count} rows", self._timeout_s, query=self.running)
 
     def wait_for_batch(self, number: int = 0) -> None:
-        """Return when a micro-batch is committed; the first one tells that the query knows where it starts.
+        """Return when a micro-batch is committed; after the first one the checkpoint has the query's start.
 
         Raises:
             StreamingQueryException: the query failed.
-            AssertionError: time ran out.
+            AssertionError: the micro-batch was not committed in time.
         """
         eventually(lambda: number in self.committed(), f"micro-batch {number}", self._timeout_s, query=self.running)
 
     def stop(self) -> None:
-        """Stop it, if it runs; ``start`` goes on where it was."""
+        """Stop the query if it runs; ``start`` continues from its checkpoint."""
         if self._query is not None:
             self._query.stop()
 

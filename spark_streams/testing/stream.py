@@ -1,4 +1,4 @@
-"""Streams of a log for one test: made, filled and looked into without Spark, and read with it."""
+"""Streams of the reference log for one test: it creates, fills and reads them without Spark, or reads them with it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _WRITABLE: Final = tuple(name for name in FULL_MESSAGE_SCHEMA.names if name not 
 
 
 class StreamFactory:
-    """Makes streams that no other test has.
+    """Creates streams that no other test uses.
 
     Args:
         process: the log.
@@ -39,13 +39,13 @@ class StreamFactory:
         """Return a new, empty stream.
 
         Args:
-            name: what its name begins with; the rest makes it unlike every other.
-            partitions: how many.
-            settings: of ``[log.stream]`` in conf/log.toml, such as ``timestamp_type="create"`` for events that keep
-                the time that ``produce`` gives them, or ``segment_max_bytes`` and ``retention_max_bytes``.
+            name: the prefix of the stream's name; a random suffix makes the name unique.
+            partitions: the number of partitions.
+            settings: settings of ``[log.stream]`` in conf/log.toml, such as ``timestamp_type="create"`` for events that
+                keep the time that ``produce`` gives them, or ``segment_max_bytes`` and ``retention_max_bytes``.
 
         Raises:
-            RuntimeError: the log refused it; with its reason, and with the nearest setting when there is no such one.
+            RuntimeError: the log refused it; the text has the log's reason, and the nearest setting to an unknown one.
         """
         stream = LogStream(self.process, f"{name}-{secrets.token_hex(4)}", partitions, settings)
         stream.create()
@@ -58,8 +58,8 @@ class LogStream:
     Args:
         process: the log.
         name: the stream's name.
-        partitions: how many partitions it is made with.
-        settings: of ``[log.stream]`` that it is made with.
+        partitions: the number of partitions that ``create`` makes.
+        settings: settings of ``[log.stream]`` for ``create``.
     """
 
     def __init__(
@@ -71,31 +71,31 @@ class LogStream:
         self.settings = dict(settings or {})
 
     def create(self) -> None:
-        """Create it; ``StreamFactory.create`` has done so, this is for one that was deleted.
+        """Create the stream again after ``delete``; ``StreamFactory.create`` creates it the first time.
 
         Raises:
-            RuntimeError: the log refused it; with its reason.
+            RuntimeError: the log refused it; the text has the log's reason.
         """
         self._ask("PUT", "created", {"partitions": self.partitions, **self.settings})
 
     def delete(self) -> None:
-        """Delete it with all its events.
+        """Delete the stream with all its events.
 
         Raises:
-            RuntimeError: the log refused it; with its reason.
+            RuntimeError: the log refused it; the text has the log's reason.
         """
         self._ask("DELETE", "deleted")
 
     def split(self, partition: str = "0", into: int = 2, *, history: bool = False) -> list[str]:
-        """Split a partition, and return the new ones.
+        """Split a partition, and return the new partitions.
 
         Args:
-            partition: which; it takes no more events.
-            into: how many partitions take its place.
-            history: whether the events that are there move to the new ones, too.
+            partition: the partition to split; it takes no more events.
+            into: the number of partitions that replace it.
+            history: whether the events of the partition move to the new partitions too.
 
         Raises:
-            RuntimeError: the log refused it; with its reason.
+            RuntimeError: the log refused it; the text has the log's reason.
         """
         said: dict[str, str | int] = {"into": into, "history": str(history).lower()}
         answer = self._ask("POST", "split", said, f"/partitions/{partition}/split")
@@ -103,14 +103,14 @@ class LogStream:
         return [str(each["id"]) for each in after]
 
     def options(self, format: str, **more: str) -> dict[str, str]:
-        """Return what a reader or writer of a format needs to find this stream.
+        """Return the options by which a reader or writer of a format finds this stream.
 
         Args:
             format: ``amqp-events``, ``rabbitmq-stream`` or ``feedapi``.
             more: further options, such as ``startingOffsets="earliest"``.
 
         Raises:
-            ValueError: another format.
+            ValueError: the format is none of these.
         """
         found = next((entry for entry in PROTOCOLS.values() if entry.format == format and entry.door), None)
         if found is None:
@@ -123,21 +123,21 @@ class LogStream:
         return {"url": _signed_in(url), which: self.name} | more
 
     def produce(self, events: Iterable[object]) -> int:
-        """Append events, in their order; returns when the log has them.
+        """Append events in their order, and return when the log has them.
 
         Args:
-            events: an iterable; one event alone stands in a list. Each is a row, that is a mapping with ``value`` and
-                any other column that a sink takes (``key``, ``partition``, ``timestamp``, ``properties``,
-                ``application_properties``, ``message_annotations``), or with ``message``, a whole encoded AMQP 1.0
-                message, in place of the value; or the value alone. A value that is neither str nor bytes becomes JSON.
+            events: an iterable of events. An event is a row, that is a mapping with ``value`` and any other column that
+                a sink takes (``key``, ``partition``, ``timestamp``, ``properties``, ``application_properties``,
+                ``message_annotations``), or with ``message``, a whole encoded AMQP 1.0 message, instead of ``value``;
+                or the value alone. A value that is neither str nor bytes becomes JSON.
 
         Returns:
-            How many there were.
+            The number of events.
 
         Raises:
-            TypeError: one event in place of an iterable: a text, say, whose letters would be events.
-            ValueError: a row with a column that cannot be written.
-            SparkStreamsError: the log did not take them.
+            TypeError: ``events`` is one event, such as a string, whose letters would be events.
+            ValueError: a row has a column that cannot be written.
+            SparkStreamsError: the log did not take the events.
         """
         if isinstance(events, (str, bytes, bytearray, memoryview, Mapping)) or not isinstance(events, Iterable):
             raise TypeError(
@@ -159,13 +159,13 @@ class LogStream:
         return len(rows)
 
     def begins(self) -> dict[str, str]:
-        """Return the offset of the first event of each partition that has any; retention moves it."""
+        """Return the offset of the first event of each partition that has events; retention moves it."""
         with self._client() as client:
             bounds = client.describe(self.name).partitions
         return {partition: held.earliest for partition, held in bounds.items() if held.earliest is not None}
 
     def ends(self) -> dict[str, str]:
-        """Return the offset of the last event of each partition that has any."""
+        """Return the offset of the last event of each partition that has events."""
         with self._client() as client:
             bounds = client.describe(self.name).partitions
         return {partition: held.latest for partition, held in bounds.items() if held.latest is not None}
@@ -174,11 +174,11 @@ class LogStream:
         """Return all events, in the order of partitions and offsets.
 
         Args:
-            columns: of ``spark_streams.rows.FULL_MESSAGE_SCHEMA``, which has ``message`` too, the encoded message.
+            columns: columns of ``spark_streams.rows.FULL_MESSAGE_SCHEMA``, which has the encoded ``message`` too.
 
         Raises:
-            TypeError: one name in place of several.
-            ValueError: a column that there is not.
+            TypeError: ``columns`` is one string.
+            ValueError: a column does not exist.
         """
         if isinstance(columns, str):
             raise TypeError(f"table takes a list of columns: write table(['{columns}'])")
@@ -201,8 +201,8 @@ class LogStream:
 
         Args:
             spark: the session.
-            columns: expressions of SQL over the columns of format ``amqp-events``, such as ``string(value) AS value``;
-                all columns when none is given.
+            columns: SQL expressions over the columns of format ``amqp-events``, such as ``string(value) AS value``;
+                without any, the DataFrame has all columns.
         """
         frame = spark.read.format("amqp-events").options(**self.options("amqp-events")).load()
         ordered = frame.orderBy("partition", "offset")
@@ -222,7 +222,7 @@ class LogStream:
 
 
 def _before(partition: Mapping[str, Any]) -> set[str]:
-    """Return the partitions that a partition of a feed's discovery took the place of."""
+    """Return the partitions that a partition of a feed's discovery replaced."""
     found = [partition.get("startsAfterPartition"), *partition.get("cursorFromPartitions", ())]
     return {str(each) for each in found if each is not None}
 
@@ -244,7 +244,7 @@ def _row(event: object) -> dict[str, Any]:
 
 
 def _near(name: str, known: Sequence[str]) -> str:
-    """Return what to write in place of a name that there is not."""
+    """Return a hint for an unknown name: the nearest known name, and all known names."""
     found = difflib.get_close_matches(str(name).lower(), known, n=1, cutoff=0.6)
     return (f"did you mean '{found[0]}'? " if found else "") + f"expected {', '.join(known)}"
 
