@@ -1,1 +1,1 @@
-"""What Spark runs of a format: readers, writers, filters that it pushes down, and progress that it shows."""
+"""The code that Spark runs for all formats: readers, writers, pushed filters, and the progress of queries."""

@@ -1,8 +1,8 @@
-"""What the Python processes of a query log: the driver's lines reach its stderr, a task's reach Spark's table of logs.
+"""Logging in the Python processes of a query: the driver logs to its stderr, a task to Spark's table of logs.
 
-Spark runs a source in Python processes of its own, in which nobody sets up logging. What they write to stderr is in the
-driver's and the executors' logs. Spark 4.1 and later collect what Python's loggers say there too, where the user wants
-it (``spark.sql.pyspark.worker.logging.enabled``), and give it as a table, ``spark.tvf.python_worker_logs()``.
+Spark runs a source in its own Python processes, which set up no logging. The driver's and the executors' logs have what
+these processes write to stderr. Spark 4.1 and later also collect the records of Python's loggers if the user sets
+``spark.sql.pyspark.worker.logging.enabled``, and show them as a table, ``spark.tvf.python_worker_logs()``.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ COLLECTED: Final = "PYSPARK_SPARK_SESSION_UUID"
 
 
 def show_log_lines() -> None:
-    """Send this package's log lines, from INFO on, to stderr, if nobody else has set up logging in this process."""
+    """Send this package's log lines, from INFO on, to stderr, unless logging is already set up in this process."""
     package = logging.getLogger(PACKAGE)
     if logging.getLogger().handlers or package.handlers:
         return
@@ -35,19 +35,19 @@ def show_log_lines() -> None:
 
 
 def show_task_lines() -> None:
-    """Let this package's log lines, from INFO on, pass in a task whose lines Spark collects; else those of WARNING."""
+    """Set this package's level to INFO in a task whose lines Spark collects, unless it is set; else WARNING applies."""
     package = logging.getLogger(PACKAGE)
     if COLLECTED in os.environ and package.level == logging.NOTSET:
         package.setLevel(logging.INFO)
 
 
 def counted(batches: Iterator[pa.RecordBatch], stream: str, partition: str) -> Iterator[pa.RecordBatch]:
-    """Pass batches on, and log a line of them when all are read, if anybody reads such lines; its bytes are of values.
+    """Yield the batches, and log events, bytes of values and seconds after the last one, if level INFO is on.
 
     Args:
-        batches: what a task hands to Spark.
+        batches: the batches that a task returns to Spark.
         stream: the log's name.
-        partition: that is read.
+        partition: the partition that the task reads.
     """
     show_task_lines()
     if not _log.isEnabledFor(logging.INFO):

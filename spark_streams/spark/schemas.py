@@ -1,4 +1,4 @@
-"""The rows of a source as a Spark schema, and what a user's schema picks of them."""
+"""The Spark and Arrow schemas of a source's rows, and the columns that a user's schema selects."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ def spark_schema(rows: pa.Schema) -> StructType:
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """Return the Arrow schema that Spark wants batches to have, to the letter."""
+    """Return the exact Arrow schema that Spark requires of batches."""
     try:
         return to_arrow_schema(schema, timezone="UTC")
-    except TypeError:  # before Spark 4.3 it has no such parameter, and always says UTC
+    except TypeError:  # before Spark 4.3 the function has no such parameter, and always uses UTC
         return to_arrow_schema(schema)
 
 
@@ -34,7 +34,7 @@ def chosen_columns(schema: StructType, rows: pa.Schema, format_name: str) -> tup
         format_name: for messages.
 
     Raises:
-        SchemaError: a column that the format does not have, one named twice, or one of another type.
+        SchemaError: the schema names no column, an unknown one, one twice, or one with another type.
     """
     known = {f.name: from_arrow_type(f.type) for f in rows}
     listing = ", ".join(f"{name} {kind.simpleString()}" for name, kind in known.items())
@@ -59,7 +59,7 @@ def chosen_columns(schema: StructType, rows: pa.Schema, format_name: str) -> tup
 
 
 def _nullable(kind: DataType) -> Any:
-    """Return the type with everything in it nullable, and without metadata."""
+    """Return the type with all its fields, values and elements nullable, and without metadata."""
     if isinstance(kind, StructType):
         return StructType([StructField(f.name, _nullable(f.dataType), True) for f in kind.fields])
     if isinstance(kind, MapType):

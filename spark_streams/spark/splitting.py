@@ -1,7 +1,7 @@
-"""Pure planning: how much of each partition a micro-batch takes, and how its ranges are split into tasks.
+"""Pure functions that share a limit among partitions and split the ranges of a micro-batch into tasks.
 
-Offsets are opaque, so nothing here computes with one: planning works on counts of events, and the caller walks the log
-to find the offset that a count leads to.
+Offsets are opaque, so nothing here computes with offsets: planning works on counts of events, and the caller walks the
+log to find the offset that belongs to a count.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from collections.abc import Mapping
 def shares(limit: int, left: Mapping[str, int], waited: Mapping[str, int] | None = None) -> dict[str, int]:
     """Share ``limit`` events among partitions in proportion to what each has left (largest remainder).
 
-    No partition that has events gets nothing while the limit allows each of them one.
+    Each partition that has events gets at least one if the limit allows it.
 
     Args:
-        limit: events in all, at least 1.
+        limit: total number of events, at least 1.
         left: events that each partition has left; 0 is allowed and gets 0.
-        waited: how often in a row a partition has got nothing though it had events; when the limit is too low for
-            one each, those that waited longest go first, so that none starves.
+        waited: how often in a row a partition got nothing although it had events. When the limit is too low for one
+            event each, the partitions that waited longest go first, so that none starves.
 
     Returns:
-        Events for each partition of ``left``: never more than it has left, and in all ``min(limit, sum(left))``.
+        Events for each partition of ``left``: never more than it has left, and ``min(limit, sum(left))`` in total.
     """
     total = sum(left.values())
     if total <= limit:
@@ -47,13 +47,13 @@ def shares(limit: int, left: Mapping[str, int], waited: Mapping[str, int] | None
 
 
 def equal_shares(limit: int, names: list[str]) -> dict[str, int]:
-    """Share ``limit`` events equally among partitions of which it is not known what they have left.
+    """Share ``limit`` events equally among partitions whose numbers of remaining events are unknown.
 
-    The caller walks that far, drops the partitions that ended earlier, and shares what they left in another round.
+    The caller walks that far, drops the partitions that ended earlier, and shares the rest in another round.
 
     Args:
-        limit: events in all, at least 1.
-        names: the partitions; those named first get what cannot be divided.
+        limit: total number of events, at least 1.
+        names: the partitions; the first ones get the remainder of the division, one event each.
     """
     if not names:
         return {}
@@ -62,14 +62,14 @@ def equal_shares(limit: int, names: list[str]) -> dict[str, int]:
 
 
 def split_evenly(sizes: Mapping[str, int], at_least: int) -> dict[str, int]:
-    """Say into how many tasks each range is split so that there are ``at_least`` in all, if the events allow it.
+    """Return the number of tasks of each range, so that there are ``at_least`` in total if the events allow it.
 
     Args:
-        sizes: events in each range, at least 1 each (one that is estimated lower counts as 1).
-        at_least: tasks wanted in all.
+        sizes: events in each range, at least 1 each (a lower estimate counts as 1).
+        at_least: total number of tasks wanted.
 
     Returns:
-        Tasks for each range: at least 1, at most one an event, and in proportion to its events (largest remainder).
+        Tasks for each range: at least 1, at most one per event, and in proportion to its events (largest remainder).
     """
     sizes = {name: max(1, size) for name, size in sizes.items()}
     if at_least <= len(sizes):
@@ -78,6 +78,6 @@ def split_evenly(sizes: Mapping[str, int], at_least: int) -> dict[str, int]:
 
 
 def block_sizes(events: int, count: int) -> list[int]:
-    """Divide ``events`` into ``count`` sizes that differ by one at most; ``count`` is from 1 to ``events``."""
+    """Divide ``events`` into ``count`` sizes that differ by at most one; ``count`` is from 1 to ``events``."""
     each, over = divmod(events, count)
     return [each + 1] * over + [each] * (count - over)

@@ -1,1 +1,1 @@
-"""A query's progress: what its sources report, and a listener for it."""
+"""Progress of streaming queries: the reports of their sources, and a listener that reads them."""

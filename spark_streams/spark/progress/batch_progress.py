@@ -1,8 +1,8 @@
-"""What a source's driver knows of each micro-batch, its lag too: for a log line, and for the progress of the query.
+"""The driver's report of each micro-batch and its lag, for a log line and for the progress of the query.
 
-Spark gives a Python source one way to say something in a query's progress: ``reportLatestOffset`` (Spark 4.2), which it
-asks right after it has planned a batch. It is an offset for showing only, which Spark neither stores nor hands back, so
-beside the newest offsets it carries what ``BatchProgress.report`` returns (docs/adr/0024-what-spark-lets-us-tell.md).
+A Python source can add to a query's progress in one way: ``reportLatestOffset`` (Spark 4.2), which Spark calls right
+after it has planned a batch. Spark only shows this offset, and neither stores it nor passes it back. So it has the
+newest offsets and the result of ``BatchProgress.report`` (docs/adr/0024-what-spark-lets-us-tell.md).
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from spark_streams.spark.source.driver import Driver
 _log = logging.getLogger("spark_streams.spark.progress")
 
 MAX_SHOWN: Final = 10
-"""Partitions whose lag a line shows, those furthest behind; at DEBUG another line has them all."""
+"""Most partitions whose lag a line shows, those furthest behind; at DEBUG another line has all of them."""
 
 _Lag = Mapping[str, int | None]
 
 
 class BatchProgress:
-    """Counts the events of each batch and what is left after it; logs one line when a batch is done.
+    """Counts the events of each batch and those that are left after it, and logs one line when a batch is done.
 
     Args:
-        policy: knows the losses.
+        policy: has the losses.
         stream: the log's name.
-        clock: seconds, monotonic.
+        clock: returns seconds, monotonic.
     """
 
     def __init__(self, policy: LossPolicy, stream: str, clock: Callable[[], float] = time.monotonic) -> None:
@@ -52,9 +52,9 @@ class BatchProgress:
         """Note that a batch was planned.
 
         Args:
-            end: where it ends.
-            events: of each partition that it reads; None where the peer does not tell.
-            sizes: bytes of each, where they are known before they are read.
+            end: the end of the batch.
+            events: number of events of each partition that it reads; None where the peer does not tell.
+            sizes: bytes of each partition, where they are known before the tasks read.
         """
         self._end = end
         self._events = dict(events)
@@ -64,15 +64,15 @@ class BatchProgress:
         self._due = any(count != 0 for count in events.values())
 
     def reached(self, position: object, lag: Callable[[], _Lag]) -> None:
-        """Note that reading goes on at ``position``: the batch that ended there is done, and gets its line.
+        """Note that reading continues at ``position``: the batch that ended there is done, and its line is logged.
 
         Args:
-            position: as ``end`` of ``planned``.
-            lag: is asked for the events of each partition after it, when there is a line.
+            position: an end, as in ``planned``.
+            lag: returns the number of events of each partition after it; called only for a line.
         """
         if self._end is None or position != self._end:
-            return  # another run's batch ended here, or it is asked about the same one again
-        # The losses that were known when it was planned are in its progress.
+            return  # a batch of another run ended here, or this is a repeated call for the same batch
+        # The progress of the batch has the losses that were known at its plan.
         del self._policy.losses[: self._told_losses]
         self._told_losses = 0
         if not self._due or not _log.isEnabledFor(logging.INFO):
@@ -85,10 +85,10 @@ class BatchProgress:
             _log.debug("stream '%s': %s", self._stream, json.dumps(self.report(told)))
 
     def report(self, lag: _Lag) -> dict[str, Any]:
-        """Return what goes into the progress of the batch that was planned last.
+        """Return the report of the last planned batch, for the query's progress.
 
         Args:
-            lag: events of each partition after it; None where the peer does not tell.
+            lag: number of events of each partition after the batch; None where the peer does not tell.
 
         Returns:
             ``{"lag": {partition: n | null}, "planned": {"events": {partition: n | null}, "bytes": {partition: n}},
@@ -112,7 +112,7 @@ class BatchProgress:
 
 
 def behind_latest(lag: _Lag) -> dict[str, str]:
-    """Return what Spark's Kafka source has as metrics, by its names; nothing where a partition's lag is unknown."""
+    """Return the metrics of Spark's Kafka source, with its names; none where a partition's lag is unknown."""
     counts = [count for count in lag.values() if count is not None]
     if not counts or len(counts) < len(lag):
         return {}
@@ -124,7 +124,7 @@ def behind_latest(lag: _Lag) -> dict[str, str]:
 
 
 def shown(lag: _Lag) -> str:
-    """Return the lag of partitions in words: all, or the sum and those that are furthest behind."""
+    """Return the lag of partitions as text: all of them, or the sum and the partitions that are furthest behind."""
     most = sorted(lag, key=lambda p: (-(lag[p] if lag[p] is not None else 2**63), p))[:MAX_SHOWN]  # type: ignore[operator]
     told = ", ".join(f"{p}: {'?' if lag[p] is None else lag[p]}" for p in sorted(most))
     if len(most) == len(lag):
@@ -133,7 +133,7 @@ def shown(lag: _Lag) -> str:
 
 
 class Lag:
-    """Asks the peer how much is left, once for each answer about the log's bounds.
+    """Asks the peer for the number of events left, once for each description of the log.
 
     Args:
         driver: of the query.
@@ -145,10 +145,10 @@ class Lag:
         self._lag: dict[str, int | None] = {}
 
     def after(self, end: Checkpoint | None) -> dict[str, int | None]:
-        """Return how many events each partition has after ``end``; None where the peer does not tell.
+        """Return the number of events of each partition after ``end``; None where the peer does not tell.
 
         Args:
-            end: of the last planned batch; None when there was none, and nothing is known.
+            end: the end of the last planned batch; None without one, and then every lag is None.
         """
         description = self._driver.describe()
         if end is None:

@@ -1,12 +1,12 @@
-"""How fast a stream runs, how far it is behind, and what was lost: a listener for the session's queries.
+"""A listener that reports the rate, the lag and the losses of the session's streaming queries.
 
 ::
 
     spark.streams.addListener(StreamProgressListener())
 
-Everything comes from Spark's own progress events, so that it works wherever Spark delivers these to Python: what the
-source's driver side reports there (``batch_progress``), Spark's numbers of rows, and what ``observed`` has Spark count
-of a stream: the events and bytes that tasks read are nowhere else in a query's progress.
+All numbers come from Spark's own progress events, so the listener works wherever Spark delivers these to Python. They
+have the report of the source's driver (``batch_progress``), Spark's numbers of rows, and the counts of ``observed``:
+the events and bytes that tasks read are nowhere else in a query's progress.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 OBSERVATION: Final = "spark-streams"
-"""Name of the observation, followed by a blank and the stream's name where that is given."""
+"""Name of the observation; a blank and the stream's name follow if the stream is given."""
 
 
 def observation_name(stream: str | None) -> str:
@@ -40,15 +40,15 @@ def observation_name(stream: str | None) -> str:
 
 
 def observed(frame: DataFrame, stream: str | None = None, partitions: Iterable[str] = ()) -> DataFrame:
-    """Return a stream whose progress tells how many events and bytes each micro-batch had.
+    """Return a stream whose progress has the number of events and bytes of each micro-batch.
 
-    It is ``DataFrame.observe``: Spark's own aggregates over the rows, which cost what a ``sum`` costs, in every
-    deployment, Spark Connect too. Apply it to what ``load()`` returns, before anything drops rows.
+    It uses ``DataFrame.observe``: Spark's own aggregates over the rows, which cost as much as a ``sum``, in every
+    deployment, Spark Connect too. Apply it to the result of ``load()``, before any operation that drops rows.
 
     Args:
-        frame: a stream of any format, with column ``value``; with ``partition`` where partitions are named.
+        frame: a stream of any format, with column ``value``; with column ``partition`` if ``partitions`` is given.
         stream: its name, as in column ``stream``; needed only in a query with several streams.
-        partitions: those whose bytes are told one by one; others are in the sum only.
+        partitions: the partitions whose bytes are reported separately; the others are in the sum only.
     """
     from pyspark.sql import functions as f
 
@@ -70,9 +70,9 @@ class PartitionProgress:
     """One partition after one micro-batch.
 
     Args:
-        lag: events that are there after the batch; None where the peer does not tell.
-        events: that were planned for the batch, before any residual filter; None where the peer does not tell.
-        bytes: of the batch, as ``Progress.bytes``; None where they are not known.
+        lag: number of events after the batch; None where the peer does not tell.
+        events: number of events planned for the batch, before any residual filter; None where the peer does not tell.
+        bytes: bytes of the batch, as ``Progress.bytes``; None where they are unknown.
     """
 
     lag: int | None = None
@@ -82,28 +82,29 @@ class PartitionProgress:
 
 @dataclass(frozen=True)
 class Progress:
-    """What one micro-batch of one query did with one source.
+    """The progress of one micro-batch of one query with one source.
 
     Args:
         query: the query's name, or its id when it has none.
         batch: number of the micro-batch.
         timestamp: when its trigger began, ISO 8601 in UTC.
         stream: the log's name.
-        events: rows read.
-        events_per_second: of processing.
-        input_events_per_second: of arrival, over the time since the trigger before; 0.0 where Spark does not know.
-        seconds: the whole trigger.
-        bytes: of column ``value`` where the stream is ``observed``; else, for feeds, of the lines that were fetched;
-            else None.
+        events: number of rows read.
+        events_per_second: rate of processing.
+        input_events_per_second: rate of arrival, over the time since the previous trigger; 0.0 where Spark does not
+            know it.
+        seconds: duration of the whole trigger.
+        bytes: bytes of column ``value`` where the stream is ``observed``; else, for feeds, of the lines that were
+            fetched; else None.
         bytes_per_second: ``bytes`` over ``seconds``.
-        rows_written: by the query's sink; None where the sink does not tell.
-        partitions: partition identifier to what is known of it; empty before Spark 4.2.
+        rows_written: number of rows that the query's sink wrote; None where the sink does not tell.
+        partitions: partition identifier to the partition's progress; empty before Spark 4.2.
         metrics: ``minOffsetsBehindLatest``, ``maxOffsetsBehindLatest`` and ``avgOffsetsBehindLatest``, as Spark's Kafka
             source has them; empty where a partition's lag is unknown.
         filter: option ``filter`` in our language; None without one.
-        pushed_filter: what of it the peer checks, in its own words; None for nothing.
-        residual_filter: what the tasks check on what comes; None for nothing.
-        losses: events that were gone, and that option ``failOnDataLoss`` let pass.
+        pushed_filter: the part of it that the peer checks, in the peer's language; None for nothing.
+        residual_filter: the part that the tasks check on the events they read; None for nothing.
+        losses: lost events that option ``failOnDataLoss`` tolerated.
     """
 
     query: str
@@ -130,7 +131,7 @@ class Progress:
         return {name: partition.lag for name, partition in self.partitions.items()}
 
     def to_json(self) -> dict[str, Any]:
-        """Return all of it as one JSON object."""
+        """Return the progress as one JSON object."""
         found = asdict(self)
         return {**found, "losses": list(found["losses"])}
 
@@ -145,10 +146,10 @@ class Progress:
 class StreamProgressListener(StreamingQueryListener):  # type: ignore[misc]
     """Reports each micro-batch of every query that reads one of our formats.
 
-    It logs with logger ``spark_streams.monitoring``: a line a batch at INFO, and a warning for each loss of events.
+    It logs with logger ``spark_streams.monitoring``: one line per batch at INFO, and a warning for each loss of events.
 
     Args:
-        report: is called with each batch's progress as well, in a thread of Spark's. What it raises is logged.
+        report: is also called with each batch's progress, in one of Spark's threads. The listener logs its exceptions.
     """
 
     def __init__(self, report: Callable[[Progress], None] | None = None) -> None:
@@ -177,18 +178,18 @@ class StreamProgressListener(StreamingQueryListener):  # type: ignore[misc]
                 try:
                     self._report(progress)
                 except Exception:
-                    # The user's function must not keep other listeners, or the next batch, from being told.
+                    # The user's function must not keep other listeners, or the next batch, from their reports.
                     _log.exception("the function that is told of each batch failed")
 
     def onQueryIdle(self, event: object) -> None:
         """Do nothing: no batch ran."""
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
-        """Do nothing: the query says itself how it ended."""
+        """Do nothing: the query itself reports how it ended."""
 
 
 def read_progress(progress: Any) -> list[Progress]:
-    """Return what a ``StreamingQueryProgress`` tells of the sources that are ours."""
+    """Return the progress of each source of our formats in a ``StreamingQueryProgress``."""
     ends = [(source, progress_offset(source.endOffset)) for source in progress.sources]
     ours = [(source, end) for source, end in ends if end is not None]
     seconds = progress.batchDuration / 1_000
@@ -226,12 +227,12 @@ def read_progress(progress: Any) -> list[Progress]:
 
 
 def _sizes(told: Mapping[str, Any], seen: Mapping[str, int] | None) -> tuple[Mapping[str, int], int | None]:
-    """Return the bytes of partitions and of all, as they were observed, else as they were planned."""
+    """Return the bytes of each partition and of all: the observed bytes, else the planned ones."""
     if seen is not None:
         word = "bytes of "
         return {name.removeprefix(word): n for name, n in seen.items() if name.startswith(word)}, seen["bytes"]
     planned = told.get("planned", {}).get("bytes", {})
-    # A batch without events has no partition to tell bytes of: none were read, if bytes are told at all.
+    # A batch without events has no partition with bytes: its bytes are 0 if the source reports bytes at all.
     return planned, sum(planned.values()) if planned or "fetched" in told else None
 
 
@@ -241,5 +242,5 @@ def _partitions(told: Mapping[str, Any], sizes: Mapping[str, int]) -> dict[str, 
 
 
 def _rate(value: float) -> float:
-    """Return a rate of Spark's, which is not a number for a batch without rows."""
+    """Return a rate of Spark's, and 0.0 for NaN, which Spark reports for a batch without rows."""
     return value if value == value else 0.0

@@ -1,1 +1,1 @@
-"""Spark's filters, pruned partitions, and what was pushed down."""
+"""Filter pushdown: the translation of Spark's filters, the pruning of ranges, and the report of what is pushed."""

@@ -1,8 +1,8 @@
-"""Which ranges of a partition a filter can be true of at all: the others need no task.
+"""Pruning of ranges that no event can match: ranges for which a filter can never be true need no task.
 
-A range is known by its partition and by the offsets it lies between; everything else about its events is not known. So
-each part of a filter has a set of outcomes that are possible (true, false, unknown), and the range is read when true is
-among those of the whole. The sets are never too small: what is left out cannot match, and so cannot be lost either.
+Only the partition of a range and its bounds are known, nothing else about its events. So each part of a filter has a
+set of possible outcomes (true, false, unknown), and a task reads the range if the set of the whole filter has true. The
+sets are never too small: events of a pruned range cannot match, so no matching event is lost.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _ANY: Final[_Outcomes] = frozenset({True, False, None})
 
 
 def matching_ranges(reads: list[RangeRead], driver: Driver) -> list[RangeRead]:
-    """Return the ranges that can hold an event that matches, split as option ``minPartitions`` wants.
+    """Return the ranges that can have a matching event, split as option ``minPartitions`` requires.
 
     Args:
         reads: one range of each partition, all with the same filter.
@@ -48,12 +48,12 @@ def matching_ranges(reads: list[RangeRead], driver: Driver) -> list[RangeRead]:
 
 
 def can_match(read: RangeRead, *, numeric: bool) -> bool:
-    """Return whether the filter of a range can be true of any event in it.
+    """Return whether the filter of a range can be true for any event in it.
 
     Args:
-        read: the range; without a filter everything matches.
-        numeric: whether its offsets are numbers, written as decimal digits of a fixed width, so that those between two
-            offsets are between their numbers.
+        read: the range; without a filter every event matches.
+        numeric: whether its offsets are numbers, written as decimal digits of a fixed width, so that the order of
+            offsets is the order of their numbers.
     """
     return read.filter is None or True in _outcomes(read.filter, read, numeric)
 
@@ -115,7 +115,7 @@ def _negated(outcomes: _Outcomes) -> _Outcomes:
 
 
 class _Span:
-    """The offsets of a range, compared as they are or as numbers.
+    """The offsets of a range, compared as strings or as numbers.
 
     Args:
         read: the range.
@@ -129,7 +129,7 @@ class _Span:
         self._after = isinstance(read.start, After)
 
     def above(self, value: Value) -> _Outcomes:
-        """Whether offsets are greater than a value."""
+        """Return the outcomes of ``offset > value``."""
         bound = self._key(value)
         if not self._end > bound:
             return frozenset({False})
@@ -137,14 +137,14 @@ class _Span:
         return frozenset({True}) if always else frozenset({True, False})
 
     def from_on(self, value: Value) -> _Outcomes:
-        """Whether offsets are equal to a value or greater."""
+        """Return the outcomes of ``offset >= value``."""
         bound = self._key(value)
         if not self._end >= bound:
             return frozenset({False})
         return frozenset({True}) if self._start is not None and self._start >= bound else frozenset({True, False})
 
     def equal(self, value: Value) -> _Outcomes:
-        """Whether offsets are equal to a value."""
+        """Return the outcomes of ``offset = value``."""
         there = True in self.from_on(value) and False in self.above(value)
         return frozenset({True, False}) if there else frozenset({False})
 

@@ -14,9 +14,9 @@ Spark                       ours
 ``NOT`` of one of these     the opposite; of ``<=>``: IS NULL OR the opposite
 ==========================  ============================================================================
 
-Whatever is not in the table goes back to Spark, which then evaluates it itself: other columns, literals of another
-type, null among the values (Z-7), lists longer than the language takes, and what cannot be UTF-8. What does not go back
-Spark trusts, so a translation is true of exactly the rows that the filter is true of.
+Spark evaluates every filter itself that is not in the table: filters on other columns, with literals of another type,
+with null among the values (Z-7), with lists longer than the language takes, or with text that cannot be UTF-8. Spark
+does not check the filters that we take, so a translation is true for exactly the rows for which the filter is true.
 
 Spec: pyspark.sql.datasource.DataSourceReader.pushFilters; docs/specifications.md, Z-1, Z-7, Z-13, Z-15,
 Z-17.
@@ -59,7 +59,7 @@ _log = logging.getLogger(__name__)
 _Options = TypeVar("_Options", bound=SourceOptions)
 
 _PUSHING_WORKER: Final = "pyspark.sql.worker.data_source_pushdown_filters"
-"""The program of Spark 4.1 and later that plans a read to which filters are pushed; any other refuses ``pushFilters``
+"""The worker of Spark 4.1 and later that plans a read with pushed filters; any other worker refuses ``pushFilters``
 while ``spark.sql.python.filterPushdown.enabled`` is off."""
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
@@ -87,12 +87,12 @@ class _Untranslatable(Exception):
 
 @dataclass(frozen=True)
 class _Column:
-    """A column that filters may be about.
+    """A column whose filters are translated.
 
     Args:
-        reference: what it is in our language.
-        type: how its values compare; LONG also for times.
-        time: whether it is a time: microseconds in Spark, milliseconds in ours.
+        reference: its reference in our language.
+        type: the type by which its values compare; LONG also for times.
+        time: whether it is a time: microseconds in Spark, milliseconds in our language.
     """
 
     reference: Reference
@@ -102,13 +102,13 @@ class _Column:
 
 @dataclass(frozen=True)
 class Columns:
-    """The columns of a format that filters are translated of.
+    """The columns of a format whose filters are translated.
 
     Args:
         message: whether rows have the sections of a message, and times are whole milliseconds; False for feeds, whose
-            times have microseconds, so that no comparison in milliseconds says the same.
-        times: whether a time in a row is always the one that the peer compares; not where an instant that does not fit
-            becomes NULL (option ``timestampOverflow``).
+            times have microseconds, so that no comparison in milliseconds is equivalent.
+        times: whether a time in a row is always the one that the peer compares; False where an instant that does not
+            fit becomes NULL (option ``timestampOverflow``).
     """
 
     message: bool = True
@@ -139,12 +139,12 @@ class Columns:
 
 
 def translate(condition: Any, columns: Columns) -> Expression | None:
-    """Return what a filter of Spark's is in our language: true of the same rows, or None when nothing is.
+    """Return the expression that is true for the same rows as a Spark filter, None when there is no such expression.
 
     Args:
-        condition: an instance of ``pyspark.sql.datasource.Filter``, told by its class's name: before Spark 4.1 there
-            are none.
-        columns: of the format.
+        condition: an instance of ``pyspark.sql.datasource.Filter``, recognised by its class's name, as these classes do
+            not exist before Spark 4.1.
+        columns: the columns of the format.
     """
     try:
         if type(condition).__name__ == "Not":
@@ -155,15 +155,15 @@ def translate(condition: Any, columns: Columns) -> Expression | None:
 
 
 def push(options: _Options, filters: Sequence[Any], *, message: bool) -> tuple[_Options, list[Any]]:
-    """Add filters of Spark's to those of the options, as far as they have a translation.
+    """Add those of Spark's filters that have a translation to the filter of the options.
 
     Args:
         options: of the query.
-        filters: instances of ``pyspark.sql.datasource.Filter``, which all have to be true.
+        filters: instances of ``pyspark.sql.datasource.Filter``, joined by AND.
         message: whether rows have the sections of a message; see ``Columns``.
 
     Returns:
-        The options that read what is wanted, and the filters that Spark has to evaluate: the very objects.
+        The options with the new filter, and the same objects of the filters that Spark must evaluate.
     """
     columns = Columns(message, times=options.timestamp_overflow == "fail")
     whole = options.filter
@@ -183,10 +183,10 @@ def push(options: _Options, filters: Sequence[Any], *, message: bool) -> tuple[_
 
 
 def wants_filters(options: SourceOptions) -> bool:
-    """Return whether the reader has to be one that takes Spark's filters.
+    """Return whether the reader must take Spark's filters.
 
-    It is so when the user asks for it and this process is the one in which Spark hands filters over. If it is not,
-    the reader must have no ``pushFilters``; a line in the log then says what is missing.
+    It must if the user sets option ``pushdown`` and this process is the one in which Spark pushes filters. In another
+    process the reader must have no ``pushFilters``; a log line then says what is missing.
     """
     if not options.pushdown:
         return False
@@ -222,7 +222,7 @@ def _translated(condition: Any, columns: Columns) -> Expression:
 
 
 def _opposite(condition: Any, columns: Columns) -> Expression:
-    """Return what is true where a filter is false; unknown stays unknown, and passes neither."""
+    """Return an expression that is true where a filter is false; unknown stays unknown, and passes neither."""
     if type(condition).__name__ == "In" and None in condition.value:
         raise _Untranslatable  # never true (Z-7)
     opposite = without_not(negate(_translated(condition, columns)))
@@ -294,26 +294,26 @@ def _is_utf8(text: str) -> bool:
 _filter_log = logging.getLogger("spark_streams.spark.filter")
 
 MAX_SHOWN: Final = 1_000
-"""Characters of an expression that a line shows: a list of a thousand values is no reading matter."""
+"""Most characters of an expression that a line shows: nobody reads a list of a thousand values."""
 
 
 def log_filter(options: SourceOptions, pushdown: Pushdown) -> None:
-    """Log the line of a query that has a filter.
+    """Log one line for a query that has a filter.
 
     Args:
         options: of the query.
-        pushdown: what becomes of its filter.
+        pushdown: the pushed and the residual part of its filter.
     """
     if options.filter is not None:
         _filter_log.info("%s", filter_line(options.stream, options.filter, pushdown))
 
 
 def filter_json(expression: Expression, pushdown: Pushdown) -> dict[str, str | None]:
-    """Return what a query's progress tells of its filter: keys ``filter``, ``pushed`` and ``residual``.
+    """Return the filter for a query's progress, with keys ``filter``, ``pushed`` and ``residual``.
 
     Args:
         expression: the whole filter.
-        pushdown: what becomes of it.
+        pushdown: its pushed and its residual part.
     """
     residual = None if pushdown.residual is None else _shown(to_text(pushdown.residual))
     pushed = None if pushdown.pushed is None else _shown(pushdown.pushed)
@@ -321,12 +321,12 @@ def filter_json(expression: Expression, pushdown: Pushdown) -> dict[str, str | N
 
 
 def filter_line(stream: str, expression: Expression, pushdown: Pushdown) -> str:
-    """Return what is logged.
+    """Return the log line of a filter.
 
     Args:
         stream: the log's name.
         expression: the whole filter.
-        pushdown: what becomes of it.
+        pushdown: its pushed and its residual part.
     """
     told = filter_json(expression, pushdown)
     pushed, residual = told["pushed"] or "nothing", told["residual"] or "nothing"

@@ -1,1 +1,1 @@
-"""Writing: the writers of all sinks, and what they ask of a schema."""
+"""Writing with Spark: the writers of all sinks, their interface to a format's sink, and the checks of a schema."""

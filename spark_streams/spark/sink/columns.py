@@ -1,7 +1,7 @@
-"""From the Arrow batches that Spark hands a sink to the columns that are encoded, all in columns.
+"""Conversion of Spark's Arrow batches to the columns that a sink encodes, without a Python object per row.
 
-Spark's batches differ by release and setting: timestamps carry the session's time zone, strings may be large, and what
-the user wrote as ``NULL`` has a type of its own. What leaves here has the types of ``rows.py``.
+Spark's batches differ by release and setting: timestamps have the session's time zone, strings may be large, and a
+literal ``NULL`` has its own type. The results have the types of ``rows.py``.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from spark_streams.errors import SchemaError
 from spark_streams.rows import FULL_MESSAGE_SCHEMA, PROPERTIES_TYPE
 
 SLICE_BYTES: Final = 8 << 20
-"""Encode about this many bytes of rows at a time: the encoded copy is bounded, whatever Spark's batch holds."""
+"""Bytes of rows, about, that are encoded at a time: it bounds the encoded copy, whatever the size of Spark's batch."""
 
 _READ_ONLY: Final = frozenset({"offset"})
-"""Columns that the log decides: accepted, so that rows of a source can be written as they are, and ignored."""
+"""Columns whose values the log decides: a sink accepts them, as rows of a source have them, and ignores them."""
 
 
 def slices(batch: pa.RecordBatch, max_bytes: int = SLICE_BYTES) -> Iterator[pa.RecordBatch]:
-    """Cut a batch into runs of rows of about ``max_bytes`` each, judged by its mean row, at least one row a run."""
+    """Yield slices of a batch of about ``max_bytes`` each, by the mean size of its rows, with at least one row each."""
     if batch.num_rows == 0:
         return
     rows = max(1, batch.num_rows * max_bytes // max(batch.nbytes, 1))
@@ -36,10 +36,10 @@ def slices(batch: pa.RecordBatch, max_bytes: int = SLICE_BYTES) -> Iterator[pa.R
 def message_columns(batch: pa.RecordBatch) -> dict[str, pa.Array]:
     """Return the columns of a batch with the types of ``rows.py``.
 
-    A STRING ``value`` stays a string, ``properties`` keeps the fields it has, and read-only columns are left out.
+    A STRING ``value`` stays a string, ``properties`` keeps its fields, and read-only columns are left out.
 
     Args:
-        batch: of a schema that ``check_schema`` let pass.
+        batch: rows with a schema that ``check_schema`` accepts.
     """
     columns: dict[str, pa.Array] = {}
     for name, column in zip(batch.schema.names, batch.columns, strict=True):
@@ -59,12 +59,12 @@ def identify(columns: dict[str, pa.Array], prefix: str, first_row: int) -> pa.St
     """Add column ``message_id``: the row's own id, and ``<prefix><row>`` for every row without one.
 
     Args:
-        columns: of ``message_columns``.
-        prefix: what all ids of this task begin with.
+        columns: the result of ``message_columns``.
+        prefix: the prefix of all ids of this task.
         first_row: number of the first of these rows within the task, counted from 0.
 
     Returns:
-        The column that was added; null for a row that brings its whole ``message``, which is sent as it is.
+        The new column; null for a row with a whole ``message``, which is sent unchanged.
     """
     rows = len(next(iter(columns.values())))
     numbers = pa.array(np.arange(first_row, first_row + rows, dtype=np.int64)).cast(pa.string())
@@ -83,7 +83,7 @@ def encoded(columns: Mapping[str, pa.Array], label: Callable[[int], str]) -> pa.
 
     Args:
         columns: as ``encode_columns`` takes them.
-        label: names row i of these in errors.
+        label: names row i of these rows in errors.
 
     Raises:
         SchemaError: a row cannot be encoded.

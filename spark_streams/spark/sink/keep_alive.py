@@ -1,7 +1,7 @@
 """A thread that serves a sink's connection while the task waits for its next rows.
 
-A peer drops a connection that is silent for longer than its idle-time-out (AMQP) or two heartbeats (RabbitMQ), and
-Spark may well compute for minutes between two batches of rows.
+A peer closes a connection that is silent for longer than its idle-time-out (AMQP) or two heartbeats (RabbitMQ), and
+Spark may compute for minutes between two batches of rows.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from typing import Final
 from spark_streams.errors import SparkStreamsError
 
 KEEP_ALIVE_S: Final = 1.0
-"""How often an idle connection is served; peers' idle-time-outs and heartbeats are tens of seconds."""
+"""Seconds between two services of an idle connection; peers' idle-time-outs and heartbeats are tens of seconds."""
 
 
 class KeepAlive:
-    """The thread, and the lock by which it and the task take turns.
+    """The thread, and the lock that the thread and the task take in turns.
 
     Args:
-        serve: serves the connection without waiting; it is called in the thread.
+        serve: serves the connection without waiting; the thread calls it.
     """
 
     def __init__(self, serve: Callable[[], object]) -> None:
@@ -34,10 +34,10 @@ class KeepAlive:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Keep the thread away from the connection, which the task uses meanwhile.
+        """Keep the thread from the connection while the task uses it.
 
         Raises:
-            SparkStreamsError: what the thread met since the last time; it serves no more then.
+            SparkStreamsError: the connection failed in the thread, which then stopped serving it.
         """
         with self._lock:
             if self._fault is not None:
@@ -45,7 +45,7 @@ class KeepAlive:
             yield
 
     def stop(self) -> None:
-        """End the thread; returns when it has ended."""
+        """End the thread, and return when it has ended."""
         self._closing.set()
         self._thread.join()
 

@@ -1,8 +1,8 @@
-"""The checks of a DataFrame's schema before anything is written: columns by name, each with the type it must have.
+"""Checks of a DataFrame's schema before a write: the names of columns, and the type that each must have.
 
-They run on the driver, when the query is planned, so that a misspelt column fails the query and not a task of it.
-``check_schema`` is for messages, ``check_feed_schema`` for events of a feed, which stand ready in column ``value`` or
-are made of all columns, as JSON objects.
+They run on the driver, when the query is planned, so that a misspelt column fails the query and not one of its tasks.
+``check_schema`` is for messages. ``check_feed_schema`` is for events of a feed, which column ``value`` has, or which
+are JSON objects made of all columns.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from spark_streams.errors import OptionError, SchemaError
 from spark_streams.rows import COMMON_SCHEMA, PROPERTIES_TYPE
 
 Expected = tuple[str, tuple[type, ...]]
-"""What a column must be: in words, and the Spark types that are."""
+"""The expected type of a column: in words, and as the Spark types that it accepts."""
 
 STRING: Final[Expected] = ("STRING", (StringType,))
 """Text."""
@@ -56,7 +56,7 @@ MESSAGE_SINK_COLUMNS: Final[Mapping[str, Expected]] = {
     "message_annotations": _TEXT_MAP,
     "message": _BINARY,
 }
-"""The columns that the sink of a message format takes, each with its type in words."""
+"""The columns that the sink of a message format takes, each with its expected type."""
 
 _PROPERTY_FIELDS: Final[Mapping[str, Expected]] = {
     f.name: {"binary": _BINARY, "int64": _COUNTER, "string": STRING}.get(str(f.type), _INSTANT) for f in PROPERTIES_TYPE
@@ -78,14 +78,15 @@ def check_schema(
     A column of type VOID (``lit(None)``) passes as a column of nulls.
 
     Args:
-        schema: of the DataFrame that is to be written.
-        stream_option: whether option ``stream`` says where rows go; if not, column ``stream`` must.
-        extra: columns that options name, each with the type that this use of it needs; they have to be there. One that
-            is a column of messages too has to have this type.
-        columns: those that the sink takes.
+        schema: the schema of the DataFrame to write.
+        stream_option: whether an option names the stream; if not, column ``stream`` must be there.
+        extra: columns that options name, each with the type that this use needs; they must be there. A column of
+            messages among them must have this type too.
+        columns: the columns that the sink takes.
 
     Raises:
-        SchemaError: names the column, what was expected and what to do.
+        SchemaError: a column is unknown, repeated, missing, or has the wrong type; the text names the column, what was
+            expected and what to do.
     """
     names = [f.name for f in schema.fields]
     known = {**columns, **extra}
@@ -157,7 +158,7 @@ def _listing(names: Iterable[str]) -> str:
 
 
 FEED_SINK_COLUMNS: Final = {name: MESSAGE_SINK_COLUMNS[name] for name in COMMON_SCHEMA.names}
-"""The columns of events that come ready in ``value``; stream, partition and offset may be there and do not count."""
+"""The columns of rows with ``value``; the sink accepts ``stream``, ``partition`` and ``offset``, and ignores them."""
 
 _FLAT: Final = (
     BooleanType, NumericType, StringType, BinaryType, DateType, TimestampType, TimestampNTZType, NullType,
@@ -167,16 +168,17 @@ _FLAT: Final = (
 def check_feed_schema(schema: StructType, *, key_field: bool) -> None:
     """Check that every row of ``schema`` can be published.
 
-    With a column ``value`` the others are what a row of a source has. Without one, all columns but ``key`` become an
-    object.
+    With a column ``value`` the other columns must be those of a source's rows. Without it, all columns but ``key``
+    become a JSON object.
 
     Args:
-        schema: of the DataFrame that is to be written.
-        key_field: whether option ``keyField`` says where an event's key is.
+        schema: the schema of the DataFrame to write.
+        key_field: whether option ``keyField`` is set, which names the field of an event's key.
 
     Raises:
-        SchemaError: names the column, what was expected and what to do.
-        OptionError: both the option and column ``key`` say what the key is.
+        SchemaError: a column is unknown, repeated, missing, or has a type that cannot be published; the text names the
+            column, what was expected and what to do.
+        OptionError: both option ``keyField`` and column ``key`` are there.
     """
     names = [f.name for f in schema.fields]
     if key_field and "key" in names:

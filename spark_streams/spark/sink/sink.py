@@ -1,10 +1,10 @@
-"""What a format's sink is to the writers: a ``Sink`` on the driver, which opens an ``Outlet`` in each task.
+"""The interface between the writers and a format's sink: a ``Sink`` on the driver opens an ``Outlet`` in each task.
 
-Spark's part of every guarantee is **at least once**: a task that fails is tried again, and a micro-batch that was not
-committed is written again after a restart, so rows that were delivered before the fault are handed over a second time.
-What that means is the format's, said by its ``Sink``: what is written again has the same ``TaskName``, and rows of a
-Spark partition that come in the same order again have the same numbers, from which a sink derives ids. By them a reader
-(docs/adr/0007-sink-delivery.md: message-ids) or the log itself (publishing ids) drops what it has.
+Spark's part of every guarantee is **at least once**: it retries a task that fails, and after a restart writes a
+micro-batch again that was not committed. So a sink gets rows a second time that were delivered before the fault. Rows
+that are written again have the same ``TaskName``, and if they come in the same order within their Spark partition, the
+same numbers. A format's ``Sink`` derives ids from these, by which a reader (docs/adr/0007-sink-delivery.md:
+message-ids) or the log itself (publishing ids) drops duplicates.
 """
 
 from __future__ import annotations
@@ -25,33 +25,38 @@ _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
 _checked: Final[dict[Hashable, object]] = {}
-"""What ``check_once`` has checked in this process, to what the check returned."""
+"""Keys of the checks that ``check_once`` has made in this process, to the results of the checks."""
 
 
 class Outlet(Protocol):
-    """Where one task's rows go; it lives as long as the task's write."""
+    """The connection that sends one task's rows; it exists as long as the task's write."""
 
     def send(self, columns: Mapping[str, pa.Array], label: Callable[[int], str]) -> None:
-        """Send rows, waiting while the peer gives no credit.
+        """Send rows, and wait while the peer gives no credit.
 
         Args:
-            columns: of ``Sink.columns``.
+            columns: the result of ``Sink.columns``.
             label: names row i of these columns in errors, also after this call has returned.
 
         Raises:
-            DeliveryFailed: the peer did not accept a row, of these or of earlier ones.
-            DeadlineExceeded: no credit in time.
+            DeliveryFailed: the peer did not accept one of these rows, or an earlier one.
+            DeadlineExceeded: the peer gave no credit in time.
         """
 
     def flush(self) -> None:
-        """Return once the peer has accepted every row, or raise as ``send``."""
+        """Return once the peer has accepted every row.
+
+        Raises:
+            DeliveryFailed: the peer did not accept a row.
+            DeadlineExceeded: the peer did not settle all rows in time.
+        """
 
     def close(self) -> None:
-        """Disconnect; what is not settled then may or may not have been stored."""
+        """Disconnect; rows that are not settled then may or may not be stored."""
 
 
 class Sink(Protocol):
-    """What a format tells the writers: picklable, opened once in each task that has rows."""
+    """A format's sink, as the writers use it; picklable, and opened once in each task that has rows."""
 
     def check_schema(self, schema: StructType) -> None:
         """Check the DataFrame's columns, on the driver.
@@ -62,14 +67,14 @@ class Sink(Protocol):
         """
 
     def check(self) -> Sink:
-        """Ask for the stream, so that a wrong name fails on the driver, before any task starts (``check_once``).
+        """Check that the stream exists, so that a wrong name fails on the driver before tasks start (``check_once``).
 
         Returns:
-            The sink for the tasks, which may know more of the peer than this one.
+            The sink for the tasks, which may know more about the peer than this one.
 
         Raises:
             NotFound: there is no such stream.
-            AuthenticationFailed: the peer does not take the credentials.
+            AuthenticationFailed: the peer does not accept the credentials.
             Refused: the peer does not let us write there.
         """
 
@@ -77,40 +82,40 @@ class Sink(Protocol):
         """Return the columns that ``Outlet.send`` takes.
 
         Args:
-            rows: of a schema that ``check_schema`` let pass.
-            name: of the task.
+            rows: rows with a schema that ``check_schema`` accepts.
+            name: the name of the task.
             first_row: number of the first of these rows within the task, counted from 0.
 
         Returns:
-            ``message_columns`` of the rows, and what the format adds. In errors a row is named by its number, and by
-            ``key`` and ``message_id`` where these columns are there.
+            ``message_columns`` of the rows, and the columns that the format adds. Errors name a row by its number, and
+            by ``key`` and ``message_id`` where these columns are there.
         """
 
     def open(self, name: TaskName, streaming: bool) -> Outlet:
-        """Connect.
+        """Return the outlet of a task.
 
         Args:
-            name: of the task that writes.
+            name: the name of the task that writes.
             streaming: whether it writes a micro-batch, which may be written again after a restart; else a batch write.
 
         Raises:
-            SparkStreamsError: no connection, or the sink cannot keep its promise under this name (``TaskName.stable``).
+            SparkStreamsError: it cannot connect, or cannot keep its guarantee with this name (``TaskName.stable``).
         """
 
     def repetition(self, streaming: bool) -> str:
-        """Return a sentence for the log, without a full stop: what becomes of rows that are written again."""
+        """Return a sentence for the log, without a full stop: what happens to rows that are written again."""
 
 
 @dataclass(frozen=True)
 class TaskName:
-    """What a task's work is called on every attempt at it.
+    """The name of a task's work, the same on every attempt.
 
     Args:
         query: a streaming query's id, which its checkpoint keeps over restarts, or a random id made for this write.
-        batch: number of the micro-batch; 0 where there is none.
+        batch: number of the micro-batch; 0 for a batch write.
         partition: number of the Spark partition.
-        stable: whether the work has this name also when it is done again after a restart of the query. It does not in
-            a batch write, nor where Spark hides the query's id from its tasks.
+        stable: whether the work has this name also after a restart of the query. It does not in a batch write, nor
+            where Spark hides the query's id from its tasks.
     """
 
     query: str
@@ -120,19 +125,19 @@ class TaskName:
 
     @property
     def prefix(self) -> str:
-        """What ids of the task's rows begin with; the row's number from 0 follows."""
+        """The prefix of the ids of the task's rows; the row's number, from 0, follows it."""
         return f"{self.query}/{self.batch}/{self.partition}/"
 
     def identity(self, format_name: str, most: int, remembered: str) -> TaskIdentity:
-        """Return what makes writing exactly once.
+        """Return the identity with which a task writes exactly once.
 
         Args:
-            format_name: for errors.
-            most: Spark partitions that may write; each has a publisher's reference of its own.
-            remembered: why there are no more.
+            format_name: the format's name, for errors.
+            most: most Spark partitions that may write; each has its own publisher's reference.
+            remembered: the reason for this limit, for errors.
 
         Raises:
-            OptionError: exactly once cannot be kept: too many Spark partitions, or Spark tells this task no query id.
+            OptionError: exactly once is impossible: too many Spark partitions, or Spark gives this task no query id.
         """
         if not self.stable:
             raise OptionError(
@@ -150,20 +155,20 @@ class TaskName:
 
 
 def check_once(key: Hashable, what: str, check: Callable[[], _T]) -> _T | None:
-    """Make a check on the driver, once a process and key: Spark makes a writer for every micro-batch.
+    """Make a check on the driver once per process and key, as Spark makes a writer for every micro-batch.
 
-    Trouble of the network is logged and left to the tasks, which Spark tries again; it is checked the next time.
+    A network error is logged, since Spark retries the tasks; the next call checks again.
 
     Args:
-        key: what is checked, and as whom.
-        what: the same in words.
-        check: raises if it fails.
+        key: identifies the check: the stream, and the user.
+        what: the stream in words, for the log.
+        check: raises if the check fails.
 
     Returns:
-        What ``check`` returned, now or earlier; None after trouble of the network.
+        The result of ``check``, now or earlier; None after a network error.
 
     Raises:
-        SparkStreamsError: of ``check``, if another try cannot help.
+        SparkStreamsError: ``check`` raised it, and a retry cannot help.
     """
     if key not in _checked:
         try:

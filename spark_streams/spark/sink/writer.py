@@ -1,12 +1,12 @@
-"""The writers that Spark runs: rows in Arrow batches go out, a commit message says that the peer has them.
+"""The writers that Spark runs: they send rows of Arrow batches, and a commit message confirms that the peer has them.
 
-Spark makes a writer on the driver, pickles it for the tasks, and for ``commit`` and ``abort`` rebuilds a stream's in
-another process: what these know comes in the commit messages alone.
+Spark makes a writer on the driver and pickles it for the tasks. For ``commit`` and ``abort`` it rebuilds a stream's
+writer in another process, where the commit messages are the only information.
 
-A task also checks whether it was given all of its rows (``broke_off``). Spark gives them to Python as an Arrow stream
-through a socket. When the JVM at its other end dies, or stops the task, the stream breaks off; pyarrow takes a stream
-that breaks off between two batches for one that has ended. A sink must not: the rows so far would pass for all rows of
-the task, under ids that belong to other windows or parts.
+A task also checks whether it got all of its rows (``broke_off``). Spark sends them to Python as an Arrow stream through
+a socket. When the JVM at the other end dies, or stops the task, the stream breaks off; pyarrow cannot tell a stream
+that breaks off between two batches from one that has ended. A sink must: otherwise the rows so far would count as all
+rows of the task, with ids that belong to other windows or parts.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ from spark_streams.spark.sink.sink import Outlet, Sink, TaskName
 
 
 def broke_off() -> bool:
-    """Return whether the rows ended because Spark has gone; asked by a task when there are no more rows.
+    """Return whether the rows ended because Spark has gone; a task calls this when there are no more rows.
 
     After the last row Spark sends the end of its own protocol and keeps the socket open until the task has answered, so
-    a socket that is closed means that the rows are not complete. Where the socket is not found (Python workers without
-    their daemon, as on Windows) the end is believed.
+    a closed socket means that the rows are incomplete. Where the socket cannot be found (Python workers without their
+    daemon, as on Windows) the rows count as complete.
     """
     socket_file = _input()
     if socket_file is None:
@@ -50,11 +50,11 @@ def broke_off() -> bool:
         readable, _, _ = select.select([socket_file], [], [], 0)
         return bool(readable) and not socket_file.peek(1)
     except OSError:
-        return True  # reset: the JVM was killed with bytes of ours unread
+        return True  # the connection was reset: the JVM was killed before it had read all of our bytes
 
 
 def _input() -> Any:
-    """Return the file that ``pyspark.worker.main(infile, outfile)`` reads; None where there is none to ask."""
+    """Return the file that ``pyspark.worker.main(infile, outfile)`` reads; None where it cannot be found."""
     frame: FrameType | None = sys._getframe()
     while frame is not None:
         if frame.f_code.co_name == "main" and frame.f_globals.get("__name__") == "pyspark.worker":
@@ -76,8 +76,8 @@ _log = logging.getLogger(__name__)
 _MAX_SHOWN: Final = 100
 """Characters of a key or id in an error: enough to find the row, whatever the key is."""
 
-# DataSourceStreamArrowWriter came with Spark 4.1. Spark 4.0 asks a stream's writer too whether it is a
-# DataSourceArrowWriter before it turns rows into objects, so being both takes Arrow batches there as well.
+# Spark 4.1 introduced DataSourceStreamArrowWriter. Spark 4.0 tests also for a stream's writer whether it is a
+# DataSourceArrowWriter before it converts rows to objects, so a class that is both gets Arrow batches there too.
 _ARROW_STREAM_WRITER: tuple[type, ...] = (
     (datasource.DataSourceStreamArrowWriter,)
     if hasattr(datasource, "DataSourceStreamArrowWriter")
@@ -87,16 +87,16 @@ _ARROW_STREAM_WRITER: tuple[type, ...] = (
 
 @dataclass(frozen=True)
 class SinkCommit(WriterCommitMessage):  # type: ignore[misc]
-    """One task's rows are all accepted by the peer.
+    """The commit message of one task: the peer has accepted all of its rows.
 
     Args:
         partition: number of the Spark partition.
-        rows: how many.
+        rows: number of rows.
         first_id: message-id of the first row, None when there is none.
-        last_id: of the last.
-        bytes: of the rows' values.
+        last_id: message-id of the last row, None when there is none.
+        bytes: bytes of the rows' values.
         began_at: when the task began, in seconds since the epoch.
-        ended_at: when the peer had accepted the last row.
+        ended_at: when the peer had accepted the last row, in seconds since the epoch.
     """
 
     partition: int
@@ -109,7 +109,7 @@ class SinkCommit(WriterCommitMessage):  # type: ignore[misc]
 
 
 def _deliver(sink: Sink, name: TaskName, streaming: bool, batches: Iterator[pa.RecordBatch]) -> SinkCommit:
-    """Send all rows of a task and wait until they are accepted; a task without rows does not connect."""
+    """Send all rows of a task and wait until the peer accepts them; a task without rows does not connect."""
     row, size, first_id, last_id = 0, 0, None, None
     began_at = time.time()
     with _last_word(), ExitStack() as stack:
@@ -139,7 +139,7 @@ def _deliver(sink: Sink, name: TaskName, streaming: bool, batches: Iterator[pa.R
 
 @contextmanager
 def _last_word() -> Iterator[None]:
-    """Nothing that a task raises is tried again in it: Spark begins another attempt, or the query fails."""
+    """Mark errors as final: the task does not retry; Spark starts another attempt of the task, or the query fails."""
     try:
         yield
     except SparkStreamsError as fault:
@@ -149,7 +149,7 @@ def _last_word() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class _Labels:
-    """Names a row for an error: built for each slice, asked only when the peer did not accept a row."""
+    """Names a row in an error; each slice of rows has one, and it is called only when the peer rejects a row."""
 
     first_row: int
     partition: int
@@ -168,33 +168,33 @@ def _cut(text: str) -> str:
 
 
 class _Writer:
-    """What the writers have in common.
+    """The base of the writers.
 
     Args:
-        sink: where rows go.
+        sink: the format's sink.
     """
 
     def __init__(self, sink: Sink) -> None:
         self._sink = sink
-        # Made once on the driver and pickled to the tasks, so that all attempts of one write share it. The id of a
-        # streaming query is not used even inside foreachBatch: two writes of one micro-batch must not share names.
+        # The driver makes this id once and pickles it to the tasks, so that all attempts of one write share it. A write
+        # in foreachBatch does not use the query's id either: two writes of one micro-batch must not share names.
         self._job = str(uuid.uuid4())
 
     def _committed(self, what: str, messages: Sequence[SinkCommit | None]) -> None:
-        """Log the end of a write: there is nothing to commit, each row was accepted before its task ended."""
+        """Log the end of a write; it needs no commit, as the peer accepted each row before its task ended."""
         show_log_lines()
         _log.info("%s%s", what, _delivered(messages))
 
     def _aborted(self, what: str, streaming: bool, messages: Sequence[SinkCommit | None]) -> None:
-        """Log what may have been delivered, since it cannot be taken back."""
+        """Log which rows may have been delivered, since a delivery cannot be undone."""
         _log.warning("%s failed: %s", what, _may_have_been_delivered(self._sink, streaming, messages))
 
 
 class BatchWriter(_Writer, DataSourceArrowWriter):  # type: ignore[misc]
-    """``df.write``: a task that Spark tries again has the same name, another write never."""
+    """The writer of ``df.write``: a retried task has the same name, another write never has."""
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> SinkCommit:
-        """Send the rows of one Spark partition; returns only once the peer has accepted them all."""
+        """Send the rows of one Spark partition, and return once the peer has accepted them all."""
         return _deliver(self._sink, TaskName(self._job, "0", TaskContext.get().partitionId()), False, iterator)
 
     def commit(self, messages: Sequence[SinkCommit | None]) -> None:
@@ -207,15 +207,15 @@ class BatchWriter(_Writer, DataSourceArrowWriter):  # type: ignore[misc]
 
 
 class StreamWriter(_Writer, *_ARROW_STREAM_WRITER):  # type: ignore[misc]
-    """``df.writeStream``: a micro-batch that is written again, also after a restart, has the same task names."""
+    """The writer of ``df.writeStream``: a repeated micro-batch has the same task names, also after a restart."""
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> SinkCommit:
-        """Send one Spark partition of one micro-batch; returns only once the peer has accepted its rows."""
+        """Send one Spark partition of one micro-batch, and return once the peer has accepted its rows."""
         context = TaskContext.get()
         query = context.getLocalProperty("sql.streaming.queryId")
         batch = context.getLocalProperty("streaming.sql.batchId")
         if query is None or batch is None:
-            # Some managed runtimes hide local properties. A name that only task retries repeat is still unique.
+            # Some managed runtimes hide local properties. This name is unique too, but only task retries share it.
             _log.warning("Spark tells this task no query id: its rows have other ids when the micro-batch is repeated")
             name = TaskName(self._job, "0", context.partitionId())
         else:
@@ -232,17 +232,19 @@ class StreamWriter(_Writer, *_ARROW_STREAM_WRITER):  # type: ignore[misc]
 
 
 def batch_writer(sink: Sink, schema: StructType, overwrite: bool) -> BatchWriter:
-    """Return what ``df.write`` runs.
+    """Return the writer of ``df.write``.
 
     Args:
-        sink: of the format, by its options.
-        schema: the DataFrame's.
+        sink: the format's sink, with its options.
+        schema: the DataFrame's schema.
         overwrite: whether the save mode is ``overwrite``.
 
     Raises:
-        OptionError: the mode is ``overwrite``; or as ``Sink.check_schema``.
-        SchemaError: as ``Sink.check_schema``.
-        NotFound, AuthenticationFailed, Refused: as ``Sink.check``.
+        OptionError: the mode is ``overwrite``, or a column and an option contradict each other.
+        SchemaError: the sink does not know a column or its type, or one is missing.
+        NotFound: there is no such stream.
+        AuthenticationFailed: the peer does not accept the credentials.
+        Refused: the peer does not let us write there.
     """
     if overwrite:
         raise OptionError("mode", "'overwrite' cannot be done, events in a log are never replaced: use mode 'append'")
@@ -251,7 +253,7 @@ def batch_writer(sink: Sink, schema: StructType, overwrite: bool) -> BatchWriter
 
 
 def stream_writer(sink: Sink, schema: StructType, overwrite: bool) -> StreamWriter:
-    """Return what ``df.writeStream`` runs; as ``batch_writer``, but that ``overwrite`` is output mode ``complete``."""
+    """Return the writer of ``df.writeStream``; like ``batch_writer``, but ``overwrite`` is output mode ``complete``."""
     if overwrite:
         raise OptionError(
             "outputMode",
@@ -270,7 +272,7 @@ def _delivered(messages: Sequence[SinkCommit | None]) -> str:
     done = [m for m in messages if m is not None and m.rows]
     if not done:
         return "0 rows delivered"
-    # Clocks of executors may differ a little: it took at least as long as the slowest task.
+    # Clocks of executors may differ a little: the write took at least as long as the slowest task.
     span = max(m.ended_at for m in done) - min(m.began_at for m in done)
     seconds = max(span, *(m.ended_at - m.began_at for m in done), 1e-3)
     rows, size = _rows(done), sum(m.bytes for m in done)

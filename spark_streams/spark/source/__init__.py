@@ -1,1 +1,1 @@
-"""Reading: batch and stream readers, plans, and what a task reads."""
+"""Reading with Spark: batch and stream readers, the plans of their ranges on the driver, and reading in the tasks."""

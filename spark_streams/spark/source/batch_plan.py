@@ -1,4 +1,4 @@
-"""What a batch query reads: each partition between two positions, both resolved when the query is planned."""
+"""The plan of a batch query: it resolves two positions of each partition, between which the tasks read."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from spark_streams.spark.source.ranges import PlannedRead, order, range_read, re
 
 
 def plan_batch(options: SourceOptions, columns: tuple[str, ...], connect: Connect) -> list[PlannedRead]:
-    """Return what the tasks of a batch query read; empty when there is nothing between the positions.
+    """Return the ranges that the tasks of a batch query read; empty when there is nothing between the positions.
 
     Args:
         options: of the query.
-        columns: what to decode, in the order of the rows.
-        connect: opens a client, which is closed again.
+        columns: the columns to decode, in the order of the rows.
+        connect: opens a client, which is closed at the end.
 
     Raises:
         OptionError: the positions do not fit the stream's partitions, or a timestamp is later than every event.
-        NotFound: the stream names a partition that is not there, and losses are to fail the query.
-        PositionLost: a starting position is no longer there, and losses are to fail the query.
+        NotFound: the stream names a partition that is not there, and losses fail the query.
+        PositionLost: a starting position is no longer there, and losses fail the query.
     """
     ending = options.ending or PositionRange(LATEST)
     driver, policy = Driver(options, connect), LossPolicy(options.stream, options.fail_on_data_loss)
@@ -49,7 +49,7 @@ def plan_batch(options: SourceOptions, columns: tuple[str, ...], connect: Connec
         return [
             PlannedRead(
                 r,
-                # Only the piece that holds the end of the range has an event to leave out.
+                # Only the piece with the end of the range has an event to exclude.
                 until[r.partition] if r.end == last[r.partition] else None,
                 description.incarnation,
                 (last[r.partition], seen[r.partition]) if r.partition in seen else None,
@@ -62,7 +62,7 @@ def plan_batch(options: SourceOptions, columns: tuple[str, ...], connect: Connec
 
 
 def _stop(wanted: Position, partition: str, bounds: Bounds, driver: Driver) -> At | After | None:
-    """Return where reading stops: ``After`` its last event, or ``At`` the first one that is left out; None if empty."""
+    """Return where reading stops: ``After`` the last event, or ``At`` the first excluded one; None without events."""
     if bounds.latest is None:
         return None
     newest = After(bounds.latest)

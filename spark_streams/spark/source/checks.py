@@ -1,12 +1,12 @@
-"""The checks of positions that were written down earlier: are their events still there, is it still the same log.
+"""Checks of stored positions: whether their events are still there, and whether the log is still the same.
 
-The functions compare offsets with a new description of the log. Each returns what to go on with together with the
-losses it saw; what is done about those is the caller's.
+The functions compare offsets with a new description of the log. Each returns the positions or ranges to continue with,
+and the losses that it found; the caller reports the losses.
 
-``LogIdentity`` asks the peer whether a partition has other events than those that were read: its log was created again,
-or is an older copy. A description's ``incarnation`` shows the first and never the second: a copy has the same. So the
-peer is asked what is at an offset (``LogClient.log_identity``), which it says differently of another log. These texts
-of a batch's end go into the checkpoint, under key ``witnesses``, and are asked for again before reading goes on there.
+``LogIdentity`` detects that a partition has other events than those that were read: its log was created again, or it is
+an older copy. A description's ``incarnation`` shows the first and never the second, as a copy has the same incarnation.
+So the peer is asked for the identity of an offset (``LogClient.log_identity``), which differs in another log. The
+checkpoint has the identities of a batch's end under key ``witnesses``; a plan compares them before reading goes on.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from spark_streams.spark.source.ranges import Resolved, order, span_start
 
 
 def recreated(checkpoint: Checkpoint, description: StreamDescription) -> bool:
-    """Return whether the log was deleted and created again since; False where either side gives no identity."""
+    """Return whether the log was deleted and created again since; False where either side has no incarnation."""
     return _differ(checkpoint.incarnation, description.incarnation)
 
 
@@ -30,9 +30,9 @@ def new_ends(begin: Checkpoint, description: StreamDescription) -> tuple[dict[st
     """Return where each partition ends now, for a batch that begins at ``begin``.
 
     Returns:
-        The position after the newest event of each partition that is there, new ones among them. A partition with
-        nothing new keeps the position that it has, and so does one that vanished: it may have been missing for a
-        moment only, and then goes on from there. And the losses.
+        The ends and the losses. The end of each present partition, also of a new one, is the position after its newest
+        event. A partition without events keeps its position, and so does a partition that is missing: it may come back,
+        and reading continues there.
     """
     if recreated(begin, description):
         losses = [DataLoss(None, "in the log that the checkpoint is of", "it was deleted and created again")]
@@ -54,11 +54,11 @@ def new_ends(begin: Checkpoint, description: StreamDescription) -> tuple[dict[st
 def not_past(
     fixed: Mapping[str, Position], begin: Mapping[str, Position], ends: Mapping[str, Position]
 ) -> dict[str, Position]:
-    """Return ``ends``, none of them past the one fixed for it; partitions that were not there then are left out.
+    """Return ``ends``, none of them past its fixed end, without partitions that have no fixed end and no position.
 
     Args:
-        fixed: the end of all that is to be read (Trigger.AvailableNow).
-        begin: where the batch begins; a partition that is there, or past its fixed end, already stays where it is.
+        fixed: the ends for Trigger.AvailableNow.
+        begin: where the batch begins; a partition keeps this position if it has no fixed end, or is past it already.
         ends: where each partition ends now.
     """
     out: dict[str, Position] = {}
@@ -78,16 +78,17 @@ def not_past(
 def retained_spans(
     begin: Checkpoint, stop: Checkpoint, description: StreamDescription, *, replayed: bool
 ) -> tuple[dict[str, tuple[Resolved, str]], list[DataLoss]]:
-    """Return what is left of the range (begin, stop] of each partition.
+    """Return the part of the range (begin, stop] of each partition that is still there.
 
     Args:
         begin: where the batch begins.
         stop: where it ends.
-        description: of now; the batch may have been planned long ago.
-        replayed: ``begin`` was resolved anew for a batch that was planned before, so being past its end is no loss.
+        description: the current description; the plan of the batch may be much older.
+        replayed: whether ``begin`` was resolved again for a batch that was planned before; a start past the batch's end
+            is no loss then.
 
     Returns:
-        Start and offset of the last event, of each partition that has any; and the losses.
+        The start and the offset of the last event of each partition that has events; and the losses.
     """
     if recreated(stop, description):
         return {}, [DataLoss(None, "in the log that the checkpoint is of", "it was deleted and created again")]
@@ -114,7 +115,7 @@ def retained_spans(
                 asked, gone = f"up to offset '{last}'", instead_of(end, bounds)
             last = bounds.latest or ""
         if bounds.earliest is not None and bounds.earliest <= last and span_start(first, After(last)) == first:
-            # What is removed until a task reads is noticed by an event that has to come, and not by EARLIEST.
+            # If events are removed before a task reads, a definite first event reveals it, and EARLIEST does not.
             spans[p] = (beginning(bounds) if first == EARLIEST else first, last)
         elif gone is None:
             gone = "its events were removed"
@@ -124,7 +125,7 @@ def retained_spans(
 
 
 def _absent(known: Mapping[str, Position], description: StreamDescription) -> list[DataLoss]:
-    """Return a loss for each partition that is not there, whether the stream still names it or not."""
+    """Return a loss for each missing partition, whether the stream still names it or not."""
     losses = [
         DataLoss(p, place(at), "the partition is no longer there")
         for p, at in known.items()
@@ -142,11 +143,11 @@ def _differ(one: str | None, other: str | None) -> bool:
 
 
 CREATED_AGAIN = "the stream was deleted and created again, or restored from an older copy"
-"""What is there instead of the position."""
+"""The text for ``DataLoss.available`` when the log is another one."""
 
 
 class LogIdentity:
-    """Asks for identities, and only where there is something new to read.
+    """Asks the peer for identities of offsets, only where there is something new to read.
 
     Args:
         driver: asks the peer.
@@ -156,11 +157,11 @@ class LogIdentity:
         self._driver = driver
 
     def of(self, ends: Mapping[str, Position], before: Checkpoint | None) -> dict[str, str]:
-        """Return the identities of ends that were just decided.
+        """Return the identities of newly planned ends.
 
         Args:
-            ends: partition to where a batch ends.
-            before: where it begins; a partition that ends there keeps its identity, and is not asked about.
+            ends: partition to the end of a batch.
+            before: where the batch begins; a partition that ends there keeps its identity without a request.
         """
         known: dict[str, str] = {}
         if before is not None:
@@ -173,15 +174,15 @@ class LogIdentity:
     def differing(
         self, checkpoint: Checkpoint, partitions: Iterable[str], incarnation: str | None = None
     ) -> list[DataLoss]:
-        """Return which of some partitions are others than those that the checkpoint is of.
+        """Return a loss for each partition whose identity differs from the checkpoint's.
 
-        A partition whose position is no longer there has no identity any more: other checks see to it.
+        A partition whose position is no longer there has no identity any more: the other checks detect this.
 
         Args:
-            checkpoint: what was seen.
-            partitions: which of its partitions are asked about.
-            incarnation: the log's identity by now, None where it has none; another one than the checkpoint's has told
-                the same already, of all partitions.
+            checkpoint: the stored positions and identities.
+            partitions: the partitions to check.
+            incarnation: the log's current incarnation, None where it has none. If it differs from the checkpoint's, it
+                shows already that all partitions are others, and the peer is not asked.
         """
         if None not in (checkpoint.incarnation, incarnation) and checkpoint.incarnation != incarnation:
             return []
@@ -197,12 +198,12 @@ class LogIdentity:
 
     @staticmethod
     def at(checkpoint: Checkpoint, partition: str, offset: str) -> str | None:
-        """Return the identity that a checkpoint has of an offset of a partition."""
+        """Return the identity that a checkpoint has for an offset of a partition, None without one."""
         return checkpoint.log_identity.get(partition) if checkpoint.partitions.get(partition) == After(offset) else None
 
 
 def without(checkpoint: Checkpoint, partitions: Iterable[str]) -> Checkpoint:
-    """Return a checkpoint that knows nothing of some partitions, as if they were new."""
+    """Return a checkpoint without some partitions, as if these were new."""
     gone = set(partitions)
     return replace(
         checkpoint,

@@ -1,4 +1,4 @@
-"""The driver's connection: one client kept open over triggers, and what it said about the bounds, cached."""
+"""The driver's connection: one client that stays open between triggers, and a cache of the partitions' bounds."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ _T = TypeVar("_T")
 
 
 class Connect(Protocol):
-    """Opens a client; a function of a module, so that it can be pickled by its name."""
+    """Opens a client; it is a function of a module, so that pickle stores its name."""
 
     def __call__(self, options: SourceOptions) -> LogClient:
         """Return a new client; the caller closes it."""
 
 
 class Driver:
-    """Asks the peer about one stream; not for several threads.
+    """Asks the peer about one stream; not thread-safe.
 
     Args:
         options: of the reader.
         connect: opens a client.
-        clock: seconds, monotonic.
+        clock: returns seconds, monotonic.
     """
 
     def __init__(self, options: SourceOptions, connect: Connect, clock: Callable[[], float] = time.monotonic) -> None:
@@ -45,14 +45,14 @@ class Driver:
         self._described_at = 0.0
         self._counting: Counting | None = None
         self.told: tuple[Node, ...] = ()
-        """The nodes that the peer has named, for tasks, and for the next connection."""
+        """The nodes that the peer has named; tasks and the next connection use them."""
 
     def describe(self, *, fresh: bool = False, certain: Collection[str] = ()) -> StreamDescription:
         """Return the partitions and their bounds, not older than the poll interval.
 
         Args:
-            fresh: asked now.
-            certain: partitions that may have lost something. Who cannot be behind other nodes is asked now.
+            fresh: whether to ask the peer now, whatever the age of the cached description.
+            certain: partitions that may have lost events; for them it asks now, and a node that cannot be behind.
         """
         age_ms = (self._clock() - self._described_at) * 1000
         if fresh or certain or self._description is None or age_ms >= self.options.poll_interval_ms:
@@ -61,34 +61,34 @@ class Driver:
         return self._description
 
     def first_at_time(self, partition: str, timestamp_ms: int) -> str | None:
-        """Return the offset of the first event that is not earlier, None when there is none."""
+        """Return the offset of the first event at ``timestamp_ms`` or later, None when there is none."""
         return self.ask(lambda client: client.first_at_time(self.options.stream, partition, timestamp_ms))
 
     def first_matching(self, partition: str, text: str) -> str | None:
-        """Return the offset of the first event that an expression is true of, None when there is none.
+        """Return the offset of the first event for which an expression is true, None when there is none.
 
         Raises:
-            FilterError: the text is no expression.
+            FilterError: the text is not an expression.
         """
         expression = read_filter(text)
         return self.ask(lambda client: client.first_matching(self.options.stream, partition, expression))
 
     def pushdown(self, expression: Expression) -> Pushdown:
-        """Return what of a filter the peer checks, and what is left to check."""
+        """Return the part of a filter that the peer checks, and the part that remains."""
         return self.ask(lambda client: client.pushdown(self.options.stream, expression))
 
     @property
     def counting(self) -> Counting:
-        """How events are counted, by arithmetic or by walking: asked once of a client."""
+        """How events are counted, by arithmetic or by walking; the first use asks the client."""
         if self._counting is None:
             numeric = self.ask(lambda client: client.numeric_offsets)
-            # What the peer said last, whatever its age: arithmetic asks nothing.
+            # Arithmetic sends no request: it uses the last description, whatever its age.
             arithmetic = Arithmetic(lambda: (self._description or self.describe()).partitions)
             self._counting = arithmetic if numeric else Walking(self.options.stream, self.ask)
         return self._counting
 
     def log_identity(self, positions: Mapping[str, Position]) -> dict[str, str]:
-        """Return the identity of each ``After`` position, where the peer has one."""
+        """Return the log's identity at each ``After`` position for which the peer has one."""
         offsets = {p: position.offset for p, position in positions.items() if isinstance(position, After)}
         if not offsets:
             return {}
@@ -96,7 +96,7 @@ class Driver:
         return {p: text for p, text in told.items() if text is not None}
 
     def split(self, reads: list[RangeRead]) -> list[RangeRead]:
-        """Split ranges until there are ``minPartitions`` of them, where the events allow it."""
+        """Split ranges until there are ``minPartitions`` of them, if the events allow it."""
         wanted = self.options.min_partitions or 0
         if not reads or wanted <= len(reads):
             return reads
@@ -134,13 +134,13 @@ class Driver:
         return [_between(read, start, end) for start, end in zip(starts, [*cuts, read.end], strict=True)]
 
     def ask(self, question: Callable[[LogClient], _T]) -> _T:
-        """Ask the client, which is connected when first needed and tries again by itself where that can help.
+        """Ask the client, which connects on first use and retries by itself where a retry can help.
 
-        A stream that was there and is not any more is waited for, some 40 seconds: who deletes a stream to empty it
-        creates it again.
+        It waits about 40 seconds for a stream that was there and is gone: users delete a stream to empty it, and then
+        create it again.
 
         Raises:
-            SparkStreamsError: whatever the client raises; no connection is left open then.
+            SparkStreamsError: the client's error; the connection is closed then.
         """
         attempts = Attempts(PATIENT)
         while True:
@@ -170,7 +170,7 @@ def _between(read: RangeRead, start: Earliest | At | After, end: str) -> RangeRe
 
 
 def reaching(options: SourceOptions, told: tuple[Node, ...]) -> SourceOptions:
-    """Return options by which a peer is found also where it has said that it is."""
+    """Return options whose endpoint has the nodes that the peer has named."""
     return replace(options, endpoint=options.endpoint.with_told(told)) if told else options
 
 
@@ -179,11 +179,11 @@ def require_all(span: PositionRange, partitions: Iterable[str], unavailable: Col
 
     Args:
         span: the positions.
-        partitions: those of the stream.
-        unavailable: those that the stream has and that are not there: they may be named or not.
+        partitions: the partitions of the stream.
+        unavailable: partitions that the stream has and that are not there: the span may name them or not.
 
     Raises:
-        OptionError: it names one that the stream does not have, or leaves one out.
+        OptionError: the span names a partition that the stream does not have, or leaves one out.
     """
     if span.everywhere is not None:
         return
@@ -200,10 +200,10 @@ def require_all(span: PositionRange, partitions: Iterable[str], unavailable: Col
 
 
 def require_offsets(description: StreamDescription, *spans: PositionRange) -> None:
-    """Check that the offsets that spans name are such as events of the stream can have, where their form is known.
+    """Check that events of the stream can have the offsets that spans name, where the form of offsets is known.
 
     Raises:
-        OptionError: one is not.
+        OptionError: no event can have one of the offsets.
     """
     for span in spans:
         for partition in description.partitions:
@@ -214,5 +214,5 @@ def require_offsets(description: StreamDescription, *spans: PositionRange) -> No
 
 
 def position_in(span: PositionRange, partition: str) -> Position:
-    """Return the position that a span says for a partition (``EARLIEST`` for one that it cannot know)."""
+    """Return a span's position of a partition (``EARLIEST`` for a partition that the span does not name)."""
     return span.everywhere if span.everywhere is not None else span.each.get(partition, EARLIEST)

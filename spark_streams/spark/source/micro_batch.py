@@ -1,9 +1,9 @@
-"""The driver's side of a stream: where it starts, where each micro-batch ends, and the ranges between.
+"""The driver's plan of a stream: where it starts, where each micro-batch ends, and the ranges between.
 
 A micro-batch is the range (start, end] of each partition, by comparison of offsets. Its end is ``After`` the newest
-event that the peer names, or after fewer events when the batch is limited. docs/adr/0006-micro-batch-ranges.md has
-the decisions: what the first end carries, how losses are noticed, how a limit is shared; 0009 what a partition that is
-missing or was created again means.
+event that the peer names, or after fewer events if the batch has a limit. docs/adr/0006-micro-batch-ranges.md has the
+decisions: what the first end contains, how losses are detected, how a limit is shared. ADR 0009 has those about
+partitions that are missing or were created again.
 """
 
 from __future__ import annotations
@@ -44,28 +44,28 @@ from spark_streams.spark.source.stored_offsets import StoredPositions
 from spark_streams.spark.source.trigger_gate import TriggerGate
 
 STARTED = "started"
-"""Key of the first end's JSON: where the stream began, so that a restart in batch 0 begins at the same place."""
+"""Key of the first end's JSON: the stream's starting positions, so that a restart in batch 0 starts there again."""
 ANEW = "anew"
 """Key of an end's JSON: partitions that were created again, which this batch reads from their beginning."""
 
 
 @dataclass(frozen=True)
 class _Planned:
-    """Where a batch ends, and how many events of each partition it holds (None or absent: not known)."""
+    """The end of a batch, and the number of events that it has of each partition (None or absent: unknown)."""
 
     end: Checkpoint
     counts: Mapping[str, int | None]
 
 
 class MicroBatches:
-    """Plans the micro-batches of one query. All offsets that go in and out are JSON objects (``Checkpoint``).
+    """Plans the micro-batches of one query; its methods take and return offsets as JSON objects (``Checkpoint``).
 
     Args:
         options: of the stream.
-        columns: what to decode, in the order of the rows.
+        columns: the columns to decode, in the order of the rows.
         connect: opens a client.
-        clock: seconds, monotonic.
-        stored: stores committed positions with the peer; None if that is not wanted.
+        clock: returns seconds, monotonic.
+        stored: stores committed positions with the peer; None to store none.
     """
 
     def __init__(
@@ -100,16 +100,16 @@ class MicroBatches:
         return self._driver.told
 
     def initial(self) -> dict[str, Any]:
-        """Return where a new query starts; Spark asks more than once, and gets the same answer.
+        """Return where a new query starts; each call returns the same positions.
 
         Raises:
             OptionError: the positions do not fit the stream's partitions, or a timestamp is later than every event.
-            NotFound: the stream names a partition that is not there, and losses are to fail the query.
-            PositionLost: a position is no longer there, and losses are to fail the query.
+            NotFound: the stream names a partition that is not there, and losses fail the query.
+            PositionLost: a position is no longer there, and losses fail the query.
         """
         if self._initial is None:
-            # Before Spark 4.2 the first end is asked before the start. Both have to come from one description: what
-            # came in between would be in a first batch that a restart could not plan again.
+            # Before Spark 4.2 Spark requests the first end before the start. Both must come from one description:
+            # events between two descriptions would be in a first batch that a restart could not plan again.
             starting = self._options.starting
             description = self._first or self._driver.describe()
             require_offsets(description, starting)
@@ -124,7 +124,7 @@ class MicroBatches:
         return self._initial
 
     def fix_end(self) -> None:
-        """Fix the end for Trigger.AvailableNow: what is there now will be read, and nothing that comes later."""
+        """Fix the end for Trigger.AvailableNow: the query reads the events that are there now, and no later ones."""
         description = self._driver.describe(fresh=True)
         ends = {p: ending(bounds) for p, bounds in description.partitions.items()}
         self._fixed_end = self._at(ends, description)
@@ -133,13 +133,13 @@ class MicroBatches:
         """Return where the batch that starts at ``start`` ends; ``start`` itself when there is nothing to read yet.
 
         Args:
-            start: where the batch before ended, or the initial one.
-            limit: events in the batch, at most; None for no limit.
-            patient: whether the batch may wait for ``minOffsetsPerTrigger``; Trigger.AvailableNow never does.
+            start: the end of the previous batch, or the initial offset.
+            limit: maximum number of events in the batch; None for no limit.
+            patient: whether the batch may wait for ``minOffsetsPerTrigger``; with Trigger.AvailableNow it never waits.
 
         Raises:
-            PositionLost: events were lost, and losses are to fail the query.
-            CheckpointError: ``start`` is not ours.
+            PositionLost: events were lost, and losses fail the query.
+            CheckpointError: ``start`` is not a checkpoint of this stream.
         """
         begin = self._checkpoint(start)
         self._progress.reached(begin, lambda: self._lag.after(begin))
@@ -151,7 +151,7 @@ class MicroBatches:
                 return start
             moved = [p for p, end in planned.end.partitions.items() if begin.partitions.get(p) != end]
             end = replace(planned.end, log_identity=self._log_identity.of(planned.end.partitions, begin))
-            # The old end is asked about after the new one: if it is the same log then, both are of the same log.
+            # Compare the old end after the new one: if the log is still the same then, both ends are of that log.
             losses = self._log_identity.differing(begin, moved, planned.end.incarnation)
             if not losses:
                 break
@@ -171,7 +171,7 @@ class MicroBatches:
         return out
 
     def _plan(self, begin: Checkpoint, limit: int | None, patient: bool) -> _Planned | None:
-        """Return where the batch that begins at ``begin`` ends, without identities; None if it waits for more."""
+        """Return the end of the batch that begins at ``begin``, without identities; None if the batch waits."""
         description, ends = self._checked_ends(begin)
         kept = {} if recreated(begin, description) else begin.partitions
         if self._fixed_end is not None:
@@ -194,25 +194,25 @@ class MicroBatches:
         return _Planned(self._at(ends, description), counts)
 
     def next_end_without_start(self) -> dict[str, Any]:
-        """Return the end of what is there now, for Spark before 4.2, which does not say where the batch starts.
+        """Return where the log ends now, for Spark before 4.2, which does not pass the start of the batch.
 
-        Losses are noticed when the ranges are planned.
+        ``reads`` detects losses, when it plans the ranges.
         """
         self._told_starts = False
         done = self._last_end
         if done is not None:
-            self._progress.reached(done, lambda: self._lag.after(done))  # Spark asks again after its batch
+            self._progress.reached(done, lambda: self._lag.after(done))  # Spark calls this again after its batch
         last = {**self._left_out, **(self._last_end.partitions if self._last_end is not None else {})}
         description = self._description_not_before(last)
         if self._first is None:
             self._first = description
         ends: dict[str, Position] = {
-            # An empty partition has no newest event to name: what was there before still says it best.
+            # An empty partition has no newest event, so its last known end stays.
             p: last[p] if p in last and bounds.latest is None and bounds.truncated is None else ending(bounds)
             for p, bounds in description.partitions.items()
         }
         if self._last_end is None or not recreated(self._last_end, description):
-            # What is missing may be so for a moment only, and goes on where it was.
+            # A missing partition may come back: it keeps its position and continues there.
             ends.update({p: position for p, position in last.items() if p not in ends})
         end = self._at(ends, description)
         if self._last_end is not None and _same(end, self._last_end):
@@ -226,9 +226,9 @@ class MicroBatches:
         return self._last_end.to_json()
 
     def _description_not_before(self, last: Mapping[str, Position]) -> StreamDescription:
-        """Describe the stream so that nothing ends before where it was seen to end, unless events were lost.
+        """Describe the stream so that no partition ends before its last known end, unless events were lost.
 
-        Spark would take such an end, and events would come again. After a restart nobody says what the last end was.
+        Spark would accept an earlier end, and events would come twice. After a restart the last end is unknown.
         """
         description = self._driver.describe()
         doubtful = [
@@ -239,9 +239,9 @@ class MicroBatches:
         return self._driver.describe(certain=doubtful) if doubtful else description
 
     def newest(self) -> dict[str, Any]:
-        """Return where the log ends now, and what there is to tell of the last planned batch (``BatchProgress``).
+        """Return where the log ends now, and the report of the last planned batch (``BatchProgress``).
 
-        A query with a filter has key ``pushdown`` too: what of it the peer checks, and what is left to the tasks.
+        A query with a filter has key ``pushdown`` too: the part that the peer checks, and the part that tasks check.
         """
         description = self._driver.describe()
         ends = {p: ending(bounds) for p, bounds in description.partitions.items()}
@@ -252,7 +252,7 @@ class MicroBatches:
         return out
 
     def _pushed(self) -> Pushdown:
-        """Return what of the filter the peer checks: asked once, and logged then."""
+        """Return which part of the filter the peer checks; ask and log once."""
         if self._pushdown is None:
             assert self._options.filter is not None
             self._pushdown = self._driver.pushdown(self._options.filter)
@@ -260,16 +260,16 @@ class MicroBatches:
         return self._pushdown
 
     def reads(self, start: dict[str, Any], end: dict[str, Any]) -> list[PlannedRead]:
-        """Return what the tasks of the batch (start, end] read; the same events whenever it is asked.
+        """Return the ranges that the tasks of the batch (start, end] read; each call returns the same events.
 
         Raises:
-            PositionLost: events of it were lost, and losses are to fail the query.
-            CheckpointError: ``start`` or ``end`` is not ours.
+            PositionLost: events of the batch were lost, and losses fail the query.
+            CheckpointError: ``start`` or ``end`` is not a checkpoint of this stream.
         """
         begin, stop = self._checkpoint(start), self._checkpoint(end)
         first = start == self._initial
         if first and STARTED in end:
-            # Batch 0 is planned again after a restart: where it began is what the first attempt wrote down.
+            # A restart plans batch 0 again: it begins at the positions that the first attempt stored.
             positions = {p: position_from_json(value) for p, value in end[STARTED].items()}
             begin = Checkpoint(begin.format, begin.stream, positions, stop.incarnation)
         begin = self._with_left_out(without(begin, end.get(ANEW, ())), stop)
@@ -295,11 +295,11 @@ class MicroBatches:
     def _of_the_same_log(
         self, begin: Checkpoint, stop: Checkpoint, spans: dict[str, tuple[Resolved, str]]
     ) -> tuple[dict[str, tuple[Resolved, str]], list[DataLoss]]:
-        """Ask for identities, unless the batch was planned just now and compared then.
+        """Compare identities, unless the batch was planned just now and compared then.
 
         Returns:
-            The spans without those of partitions created again after they were planned, and with the beginning of
-            those created again before; and the losses.
+            The spans and the losses. Partitions that were created again after the plan have no span; those that were
+            created again before it have a span from their beginning.
         """
         if self._told_starts and stop == self._last_end:
             return spans, []
@@ -310,7 +310,10 @@ class MicroBatches:
         return spans, after + before
 
     def _with_left_out(self, begin: Checkpoint, stop: Checkpoint) -> Checkpoint:
-        """Before Spark 4.2 a restart while a partition is missing makes an end without it: remember where it was."""
+        """Remember positions of partitions that ``stop`` lacks, and add those of partitions that only ``stop`` has.
+
+        Before Spark 4.2 a restart during which a partition is missing makes an end without that partition.
+        """
         if self._told_starts or stop.incarnation != begin.incarnation:
             return begin
         self._left_out.update({p: at for p, at in begin.partitions.items() if p not in stop.partitions})
@@ -318,7 +321,7 @@ class MicroBatches:
         return replace(begin, partitions={**known, **begin.partitions})
 
     def committed(self, end: dict[str, Any]) -> None:
-        """Store where a committed batch ends with the peer, if the query wants that."""
+        """Store the end of a committed batch with the peer, if the query stores positions."""
         if self._stored is not None:
             self._stored.store(Checkpoint.from_json(end, self._options.format), self.told)
 
@@ -334,7 +337,7 @@ class MicroBatches:
         description = self._driver.describe()
         ends, losses = new_ends(begin, description)
         if losses:
-            # What was said a moment ago, or by a node that is behind, may be older than the position.
+            # A cached description, or one of a node that is behind, may be older than the position.
             description = self._driver.describe(fresh=True, certain=_partitions(losses))
             ends, losses = new_ends(begin, description)
         self._report(losses)
@@ -362,7 +365,7 @@ def _partitions(losses: list[DataLoss]) -> set[str]:
 
 
 def _spans(begins: Mapping[str, Position], ends: Mapping[str, Position]) -> dict[str, tuple[Resolved, str]]:
-    """Return the partitions that have something to read: where that starts, and the offset of its last event."""
+    """Return the start and the offset of the last event of each partition that has something to read."""
     return {
         p: (start, end.offset)
         for p, end in ends.items()
@@ -371,5 +374,5 @@ def _spans(begins: Mapping[str, Position], ends: Mapping[str, Position]) -> dict
 
 
 def _same(one: Checkpoint, other: Checkpoint) -> bool:
-    """Return whether two checkpoints say the same; identities are evidence, not a part of what they say."""
+    """Return whether two checkpoints are equal apart from their identities, which are evidence only."""
     return replace(one, log_identity=other.log_identity) == other

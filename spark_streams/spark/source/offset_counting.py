@@ -1,8 +1,8 @@
-"""How many events lie between two offsets, and which offset is so many events on: by arithmetic, or by walking.
+"""Counts of events between two offsets, and the offset that is n events further: by arithmetic, or by walking.
 
-``Arithmetic`` is for offsets that are numbers, written as decimal digits of a fixed width: it asks the peer nothing. An
-offset is taken for an event: some hold none (a broker's own records), so a count may be too high by those, and never
-too low. ``Walking`` is for opaque offsets: the peer is asked for counts, or for one offset after the other.
+``Arithmetic`` is for offsets that are numbers, written as decimal digits of a fixed width: it sends no request. It
+counts each offset as an event. Some offsets have none (a broker's own records), so a count may be too high by those,
+and is never too low. ``Walking`` is for opaque offsets: it asks the peer for counts, or for one offset after the other.
 """
 
 from __future__ import annotations
@@ -15,70 +15,71 @@ from spark_streams.client.log_client import Bounds, LogClient, OffsetWalk, Opaqu
 from spark_streams.position import After, At, Position
 
 WALK_BLOCK: Final = 4096
-"""Offsets taken from a client at once: what a walk holds in memory."""
+"""Offsets that a walk takes from a client at once, and so holds in memory."""
 MAX_SAMPLES: Final = 4096
-"""Offsets remembered of a range whose number of events the peer does not tell."""
+"""Most offsets that ``sample`` remembers of a range whose number of events the peer does not tell."""
 
 
 class Counting(Protocol):
-    """How the events of a log are counted."""
+    """Counts the events of a log."""
 
     @property
     def numeric(self) -> bool:
         """Whether offsets are numbers, written as decimal digits of a fixed width."""
 
     def count(self, spans: Mapping[str, tuple[Position, str]]) -> dict[str, int | None]:
-        """Return how many events each span has.
+        """Return the number of events of each span.
 
         Args:
-            spans: partition to where it starts and the offset of its last event.
+            spans: partition to the start of its span and the offset of the span's last event.
 
         Returns:
-            A number for each partition, exact unless retention is at work; None where the peer does not tell.
+            A number for each partition, exact unless retention removes events meanwhile; None where the peer does not
+            tell.
         """
 
     def remaining(self, positions: Mapping[str, Position]) -> dict[str, int | None]:
-        """Return how many events there are from each position on, None where the peer does not tell."""
+        """Return the number of events from each position on, None where the peer does not tell."""
 
     def walk(self, partition: str, start: Position) -> Ahead:
         """Return a new walk over the offsets of a partition; the caller closes it."""
 
     def is_next(self, position: Position, bounds: Bounds) -> bool:
-        """Return whether a position is known to be ``At`` the offset that a partition's next event will get."""
+        """Return whether a position is certainly ``At`` the offset that a partition's next event will get."""
 
 
 class Ahead(Protocol):
-    """What limits and splits need of a walk, whatever offsets are (``CountedWalk``, ``NumericWalk``)."""
+    """A walk over offsets of either kind, as limits and splits need it (``CountedWalk``, ``NumericWalk``)."""
 
     position: Position
 
     def advance(self, events: int, bound: str) -> tuple[int, str | None]:
-        """Go on by ``events``, but not past offset ``bound`` (inclusive); say how many there were, and the last one."""
+        """Advance by ``events``, at most to offset ``bound`` (inclusive); return the number walked and the last one."""
 
     def close(self) -> None:
-        """Give back what it holds."""
+        """Release the link, if it has one."""
 
 
 class CountedWalk:
-    """A walk over one partition, kept open over triggers; what was taken too far is kept for the next time.
+    """A walk over one partition that stays open between triggers, and keeps offsets past a bound for the next call.
 
     Args:
         links: opens a walk of the client that begins at a position.
-        position: where to begin.
+        position: the position at which the walk begins.
     """
 
     def __init__(self, links: Callable[[Position], OffsetWalk], position: Position) -> None:
         self._link = links(position)
         self._ahead: deque[str] = deque()
         self.position = position
-        """Where the next event is looked for."""
+        """The position from which the walk continues."""
 
     def advance(self, events: int, bound: str) -> tuple[int, str | None]:
-        """Go on by ``events``, but not past offset ``bound`` (inclusive).
+        """Advance by ``events``, at most to offset ``bound`` (inclusive).
 
         Returns:
-            How many there were and the offset of the last one, None when there was none. Fewer than asked means that
-            the bound, or the end of what is there now, was reached.
+            The number of events walked and the offset of the last one, None without any. Fewer than ``events`` means
+            that the walk reached the bound, or the current end of the partition.
         """
         walked, last = 0, None
         while walked < events:
@@ -95,17 +96,17 @@ class CountedWalk:
         return walked, last
 
     def close(self) -> None:
-        """Give the link back."""
+        """Release the link."""
         self._link.close()
 
 
 def split_points(walk: Ahead, bound: str, sizes: Sequence[int]) -> list[str]:
-    """Return the offset of the last event of each piece but the last one.
+    """Return the offset of the last event of each piece except the last piece.
 
     Args:
-        walk: at the start of the range.
+        walk: a walk at the start of the range.
         bound: offset of the range's last event.
-        sizes: events of each piece.
+        sizes: number of events of each piece.
     """
     points = []
     for size in sizes[:-1]:
@@ -122,7 +123,7 @@ def sample(walk: Ahead, bound: str) -> tuple[int, list[str]]:
     """Walk a whole range of unknown size and remember offsets at equal distances.
 
     Returns:
-        The number of events, and at most ``MAX_SAMPLES`` of their offsets, in order, each as far from the one before.
+        The number of events, and at most ``MAX_SAMPLES`` of their offsets, in order and at equal distances.
     """
     count, step, samples = 0, 1, list[str]()
     while True:
@@ -136,36 +137,36 @@ def sample(walk: Ahead, bound: str) -> tuple[int, list[str]]:
 
 
 def events_between(start: Position, end: str, earliest: str | None) -> int:
-    """Return how many offsets a range still has.
+    """Return the number of offsets that a range still has.
 
     Args:
-        start: where it begins: ``EARLIEST``, ``At`` (inclusive) or ``After`` (exclusive).
+        start: the start of the range: ``EARLIEST``, ``At`` (inclusive) or ``After`` (exclusive).
         end: its last offset, inclusive.
-        earliest: the oldest offset that is retained, None when there is none; what lies below is not counted.
+        earliest: the oldest retained offset, None when there is none; lower offsets do not count.
     """
     first = _first(start, earliest)
     return 0 if first is None else max(0, int(end) - first + 1)
 
 
 class NumericWalk:
-    """A walk that needs no link: the interface of ``CountedWalk`` over offsets that are numbers.
+    """A walk over offsets that are numbers; it has the interface of ``CountedWalk`` and needs no link.
 
     Args:
-        position: where to begin.
-        earliest: returns the oldest offset that is retained now, None when there is none; a walk that begins below
+        position: the position at which the walk begins.
+        earliest: returns the oldest offset that is retained now, None when there is none; a walk from a lower position
             begins there.
     """
 
     def __init__(self, position: Position, earliest: Callable[[], str | None]) -> None:
         self._earliest = earliest
         self.position = position
-        """Where the next event is looked for."""
+        """The position from which the walk continues."""
 
     def advance(self, events: int, bound: str) -> tuple[int, str | None]:
-        """Go on by ``events`` offsets, but not past offset ``bound`` (inclusive).
+        """Advance by ``events`` offsets, at most to offset ``bound`` (inclusive).
 
         Returns:
-            How many there were and the last of them, None when there was none.
+            The number of offsets walked and the last of them, None without any.
         """
         first = _first(self.position, self._earliest())
         if first is None:
@@ -224,7 +225,7 @@ class Walking:
 
     Args:
         stream: the log's name.
-        ask: asks a client of it, an ``OpaqueLogClient``.
+        ask: asks a client of the log, an ``OpaqueLogClient``.
     """
 
     numeric = False
@@ -260,7 +261,7 @@ class Walking:
         return cast(CountedWalk, self._ask(begin))
 
     def is_next(self, position: Position, bounds: Bounds) -> bool:
-        """See ``Counting``: what comes next is not known of opaque offsets."""
+        """See ``Counting``; False, as the next of opaque offsets is unknown."""
         return False
 
 

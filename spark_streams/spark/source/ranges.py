@@ -1,4 +1,4 @@
-"""Ranges of partitions: the order of positions, where reading starts, and what one Spark task reads."""
+"""Ranges of partitions: the order of positions, the resolution of starting positions, and the range of a Spark task."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ Resolved = Earliest | At | After
 
 @dataclass(frozen=True)
 class PlannedRead:
-    """What one Spark task reads; picklable.
+    """The range that one Spark task reads; picklable.
 
     Args:
         read: the range.
-        until: offset of the first event that is not to be read any more, or None; then ``read.end`` is part of it.
-        incarnation: the creation of the log that the offsets belong to, or None where the peer does not say.
-        log_identity: an offset of the partition and what ``LogClient.log_identity`` says of it, or None.
+        until: offset of the first event that the task excludes, or None; then ``read.end`` is part of the range.
+        incarnation: the creation of the log to which the offsets belong, or None where the peer does not tell.
+        log_identity: an offset of the partition and the result of ``LogClient.log_identity`` for it, or None.
         told: nodes that the peer has named to the driver.
     """
 
@@ -36,7 +36,7 @@ class PlannedRead:
 
 
 def order(position: Position) -> tuple[str, int]:
-    """Return a key by which positions of one partition are ordered; offsets are compared as they are.
+    """Return a sort key of a position of one partition; it compares offsets as strings.
 
     Raises:
         TypeError: the position is not resolved to an offset.
@@ -54,12 +54,12 @@ def span_start(start: Position | None, end: Position) -> Resolved | None:
     """Return where the range (start, end] begins, None when it is empty.
 
     Args:
-        start: None for a partition that is read from its beginning.
-        end: ``After`` the last event; any other position means that there is none.
+        start: the exclusive start; None for a partition that is read from its beginning.
+        end: ``After`` the last event; any other position means that there is no event.
 
     Returns:
-        ``EARLIEST`` also for a start beyond the end: offsets went backwards, so they are those of another log, of
-        which nothing has been read.
+        The start of the range. It is ``EARLIEST`` also for a start beyond the end: the offsets went backwards, so they
+        belong to another log, and the query has read nothing of that log.
     """
     if not isinstance(end, After):
         return None
@@ -72,7 +72,7 @@ def span_start(start: Position | None, end: Position) -> Resolved | None:
 def range_read(
     options: SourceOptions, columns: tuple[str, ...], partition: str, start: Resolved, end: str
 ) -> RangeRead:
-    """Return the range of a partition from ``start`` to offset ``end`` (inclusive), as the options want it read."""
+    """Return the range of a partition from ``start`` to offset ``end`` (inclusive), with the options' settings."""
     return RangeRead(
         options.stream,
         partition,
@@ -86,9 +86,9 @@ def range_read(
 
 
 def with_certain(description: StreamDescription, driver: Driver, *spans: PositionRange) -> StreamDescription:
-    """Return a description that is certain of the partitions in which it lacks a position that a query names.
+    """Return a description that is certain about each partition in which a position of the query is missing.
 
-    A node that is behind others may have told it; what it says of the other partitions stays.
+    A node that is behind others may have given the description. It stays the same for the other partitions.
     """
 
     def lacks(wanted: Position, bounds: Bounds) -> bool:
@@ -107,12 +107,12 @@ def with_certain(description: StreamDescription, driver: Driver, *spans: Positio
 def resolve_start(
     wanted: Position, partition: str, description: StreamDescription, driver: Driver, policy: LossPolicy
 ) -> Resolved:
-    """Return where reading of a partition starts: ``At`` or ``After`` an event, or ``EARLIEST`` of an empty one.
+    """Return where reading of a partition starts: ``At`` or ``After`` an event, or ``EARLIEST`` if it is empty.
 
     Raises:
-        OptionError: a timestamp later than every event, unless the options say that this is the end of the log; an
-            expression that none matches, if the options say that this is an error.
-        PositionLost: the position is no longer there, and losses are to fail the query.
+        OptionError: a timestamp is later than every event, and the options do not let it mean the end of the log; or no
+            event matches an expression, and the options make this an error.
+        PositionLost: the position is no longer there, and losses fail the query.
     """
     bounds = description.partitions[partition]
     if wanted == LATEST:

@@ -1,7 +1,7 @@
-"""Option ``maxOffsetsPerTrigger``: how far a limited micro-batch goes in each partition.
+"""Option ``maxOffsetsPerTrigger``: the end of a limited micro-batch in each partition.
 
-Where offsets are opaque there is no arithmetic: the driver walks the annotations ahead, over links that stay open from
-trigger to trigger, and stops each where its share ends. Where they are numbers a walk is an addition.
+Opaque offsets allow no arithmetic: the driver walks ahead over the annotations, on links that stay open from trigger to
+trigger, and stops each walk at the end of the partition's share. For offsets that are numbers a walk is an addition.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from spark_streams.spark.splitting import equal_shares, shares
 
 
 class Limiter:
-    """Shares a limit among partitions; remembers its walks, and which partitions got nothing last time.
+    """Shares a limit among partitions, and remembers its walks and how often a partition got nothing.
 
     Args:
         driver: asks the peer.
@@ -30,12 +30,12 @@ class Limiter:
     def limited(
         self, spans: Mapping[str, tuple[Resolved, str]], counts: Mapping[str, int | None], limit: int
     ) -> dict[str, tuple[int, str | None]]:
-        """Return how far each partition goes.
+        """Return the number of events and the end of each partition.
 
         Args:
-            spans: partition to where it starts and the offset of the last event there is.
-            counts: events in each span, None where the peer does not tell.
-            limit: events in all, at least 1.
+            spans: partition to the start of its span and the offset of the last event there is.
+            counts: number of events in each span, None where the peer does not tell.
+            limit: total number of events, at least 1.
 
         Returns:
             The number of events and the offset of the last one (None: no event) for each partition.
@@ -46,7 +46,7 @@ class Limiter:
         return taken
 
     def close(self) -> None:
-        """Give the links back."""
+        """Release the links of the walks."""
         for partition in list(self._walks):
             self._drop(partition)
 

@@ -1,7 +1,7 @@
 """The readers that Spark runs: a batch reader, and a stream reader for each generation of Spark's interface.
 
-The driver's side plans (``Planner``); a task reads what was planned for it (``Source.read``). What kind of peer is read
-says a ``Source``: ``LogSource`` here is any log whose client is a ``LogClient``; feeds have one of their own.
+The driver plans (``Planner``), and each task reads its part of the plan (``Source.read``). A ``Source`` stands for a
+kind of peer: ``LogSource`` here reads any log whose client is a ``LogClient``; ``FeedSource`` reads feeds.
 """
 
 from __future__ import annotations
@@ -42,59 +42,60 @@ else:
 
 
 class Planner(Protocol):
-    """Plans the micro-batches of one query, on the driver. Offsets are the JSON objects of Spark's checkpoint."""
+    """Plans the micro-batches of one query, on the driver; offsets are the JSON objects of Spark's checkpoint."""
 
     def initial(self) -> dict[str, Any]:
-        """Return where a new query starts; each time the same."""
+        """Return where a new query starts; each call returns the same offset."""
 
     def next_end(self, start: dict[str, Any], limit: int | None, *, patient: bool = True) -> dict[str, Any]:
-        """Return where the micro-batch ends that starts at ``start`` (exclusive); ``start`` if there is none yet.
+        """Return the end of the micro-batch that starts at ``start`` (exclusive); ``start`` if there is none yet.
 
         Args:
-            start: where the one before ended, or the initial offset.
-            limit: events in it, at most; None for no limit.
-            patient: whether it may wait for ``minOffsetsPerTrigger``.
+            start: the end of the previous micro-batch, or the initial offset.
+            limit: maximum number of events in the micro-batch; None for no limit.
+            patient: whether the micro-batch may wait for ``minOffsetsPerTrigger``.
         """
 
     def reads(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[Any]:
-        """Return the tasks of the micro-batch (start, end], picklable; they read the same whenever it is asked."""
+        """Return the tasks of the micro-batch (start, end], picklable; each call returns tasks for the same events."""
 
     def newest(self) -> dict[str, Any]:
-        """Return where the log ends, each partition's lag, and what else the query's progress shows."""
+        """Return where the log ends, each partition's lag, and the other facts for the query's progress."""
 
     def fix_end(self) -> None:
-        """Fix the end for Trigger.AvailableNow: what is there now is read, and nothing that comes later."""
+        """Fix the end for Trigger.AvailableNow: the query reads the events that are there now, and no later ones."""
 
     def committed(self, end: dict[str, Any]) -> None:
-        """Note that Spark has committed the micro-batch that ends at ``end``; Spark tells it one micro-batch late."""
+        """Note that Spark has committed the micro-batch that ends at ``end``; Spark calls it one micro-batch late."""
 
     def close(self) -> None:
-        """Disconnect; it may never be called."""
+        """Disconnect; Spark may never call it."""
 
 
 class Source(Protocol):
-    """What the readers need of a kind of peer; picklable."""
+    """A kind of peer, as the readers use it; picklable."""
 
     message: ClassVar[bool]
-    """Whether rows have the sections of a message, as ``push`` takes it."""
+    """Whether rows have the sections of a message; see ``push``."""
 
     def plan(self, options: Any, columns: tuple[str, ...]) -> Sequence[Any]:
         """Return the tasks of a batch query, picklable."""
 
     def planner(self, options: Any, columns: tuple[str, ...]) -> Planner:
-        """Return what plans a stream; it connects when first asked.
+        """Return the planner of a stream; it connects on first use.
 
         Raises:
-            OptionError, NotImplementedError: this Spark cannot do what is wanted.
+            OptionError: an option needs a later Spark.
+            NotImplementedError: streams of this format need a later Spark.
         """
 
     def read(self, options: Any, task: Any, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        """Read what a task reads, in the task.
+        """Yield the events of a task; it runs in the task.
 
         Args:
             options: of the query.
-            task: what was planned.
-            schema: what the batches have to look like, to the letter.
+            task: the task, as the plan has it.
+            schema: the exact schema of the batches.
         """
 
 
@@ -104,7 +105,7 @@ class LogSource:
 
     Args:
         connect: opens a client.
-        connect_store: opens a client that stores committed positions with the peer; None if that is not wanted.
+        connect_store: opens a client that stores committed positions with the peer; None to store none.
     """
 
     connect: Connect
@@ -112,14 +113,14 @@ class LogSource:
     message: ClassVar[bool] = True
 
     def plan(self, options: SourceOptions, columns: tuple[str, ...]) -> list[PlannedRead]:
-        """Return the ranges of a batch query; raises as ``plan_batch``."""
+        """Return the ranges of a batch query; see ``plan_batch``."""
         return plan_batch(options, columns, self.connect)
 
     def planner(self, options: SourceOptions, columns: tuple[str, ...]) -> MicroBatches:
-        """Return what plans a stream.
+        """Return the planner of a stream.
 
         Raises:
-            OptionError: an option that needs a later Spark.
+            OptionError: an option needs a later Spark.
         """
         needing = {
             MAX_OFFSETS_PER_TRIGGER: options.max_offsets_per_trigger,
@@ -136,16 +137,16 @@ class LogSource:
         return MicroBatches(options, columns, self.connect, stored=stored)
 
     def read(self, options: SourceOptions, task: PlannedRead, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        """Read a range; raises as ``read_range``."""
+        """Yield the events of a range; see ``read_range``."""
         batches = read_range(options, task, schema, self.connect)
         return counted(batches, task.read.stream, task.read.partition)
 
 
 class PlannedPartition(InputPartition):  # type: ignore[misc]
-    """What one Spark task reads; picklable.
+    """The part of a plan that one Spark task reads; picklable.
 
     Args:
-        task: as ``Source.read`` takes it.
+        task: the task for ``Source.read``.
     """
 
     def __init__(self, task: object) -> None:
@@ -153,16 +154,16 @@ class PlannedPartition(InputPartition):  # type: ignore[misc]
 
 
 class _Reading:
-    """What batch and stream readers have in common: the options, the columns, and how a task reads.
+    """The base of batch and stream readers: the options, the columns, and how a task reads.
 
     Args:
         options: checked.
-        schema: the rows that Spark wants.
+        schema: the schema of the rows that Spark wants.
         rows: all columns that the format has.
         source: the kind of peer.
 
     Raises:
-        SchemaError: a column that the format does not have, or of another type.
+        SchemaError: the format does not have a column, or has it with another type.
     """
 
     def __init__(self, options: SourceOptions, schema: StructType, rows: pa.Schema, source: Source) -> None:
@@ -172,7 +173,7 @@ class _Reading:
         self._source = source
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Read what was planned for a task, in the task; raises as ``Source.read``."""
+        """Yield the events of a planned task; it runs in the task. See ``Source.read``."""
         if isinstance(partition, PlannedPartition):  # else Spark's own placeholder, for a query without partitions
             yield from self._source.read(self._options, partition.value, self._arrow_schema)
 
@@ -181,30 +182,30 @@ class BatchReader(_Reading, DataSourceReader):  # type: ignore[misc]
     """Reads between two positions; it has no ``pushFilters``: with one, reads fail unless a Spark setting is on."""
 
     def partitions(self) -> list[PlannedPartition]:
-        """Plan the query, on the driver; raises as ``Source.plan``."""
+        """Plan the query, on the driver; see ``Source.plan``."""
         if self._options.filter is not None:
             show_log_lines()
         return [PlannedPartition(task) for task in self._source.plan(self._options, self._columns)]
 
 
 class _FilteringBatchReader(BatchReader):
-    """A batch reader to which Spark pushes filters; only for a process in which ``wants_filters`` says yes."""
+    """A batch reader to which Spark pushes filters; only for a process in which ``wants_filters`` returns True."""
 
     def pushFilters(self, filters: list[Any]) -> list[Any]:
-        """Take the filters that can be said exactly; return those that Spark has to evaluate."""
+        """Take the filters that have an exact translation, and return those that Spark must evaluate."""
         self._options, left = push(self._options, filters, message=self._source.message)
         return left
 
 
 class _AnyStreamReader(_Reading, DataSourceStreamReader):  # type: ignore[misc]
-    """What the stream readers of all generations have in common."""
+    """The base of the stream readers for all generations of Spark's interface."""
 
     def __init__(self, options: SourceOptions, schema: StructType, rows: pa.Schema, source: Source) -> None:
         super().__init__(options, schema, rows, source)
         self._planner = source.planner(options, self._columns)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave the planner behind: what goes to the tasks only reads."""
+        """Return the state without the planner: the reader in a task only reads."""
         return {**self.__dict__, "_planner": None}
 
     def initialOffset(self) -> dict[str, Any]:
@@ -217,24 +218,24 @@ class _AnyStreamReader(_Reading, DataSourceStreamReader):  # type: ignore[misc]
         return [PlannedPartition(task) for task in self._planner.reads(start, end)]
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Note a committed micro-batch; Spark tells it one late."""
+        """Note a committed micro-batch; Spark calls it one micro-batch late."""
         self._planner.committed(end)
 
     def stop(self) -> None:
-        """Disconnect; it may never be called."""
+        """Disconnect; Spark may never call it."""
         self._planner.close()
 
 
 if HAS_ADMISSION_CONTROL:
 
     class StreamReader(_AnyStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
-        """A stream on Spark 4.2 and later, which says where a batch starts and how much it may hold."""
+        """A stream reader for Spark 4.2 and later, which passes the start and the limit of a batch."""
 
         def getDefaultReadLimit(self) -> ReadLimit:
-            """Return option ``maxOffsetsPerTrigger``, or ``minOffsetsPerTrigger``.
+            """Return option ``maxOffsetsPerTrigger``, or ``minOffsetsPerTrigger``, as Spark's limit.
 
-            Spark puts ``ReadAllAvailable`` in its place where a trigger reads all there is, so it must not be that
-            when a batch may wait.
+            Spark replaces it by ``ReadAllAvailable`` where a trigger reads all events, so this method must not return
+            ``ReadAllAvailable`` when a batch may wait.
             """
             most, least = self._options.max_offsets_per_trigger, self._options.min_offsets_per_trigger
             if most is not None:
@@ -242,7 +243,7 @@ if HAS_ADMISSION_CONTROL:
             return ReadAllAvailable() if least is None else ReadMinRows(least)
 
         def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-            """Return where the batch ends that starts at ``start`` (exclusive)."""
+            """Return the end of the batch that starts at ``start`` (exclusive)."""
             show_log_lines()
             most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
             return self._planner.next_end(start, most, patient=not isinstance(limit, ReadAllAvailable))
@@ -258,26 +259,26 @@ if HAS_ADMISSION_CONTROL:
 else:
 
     class StreamReader(_AnyStreamReader):  # type: ignore[no-redef]
-        """A stream on Spark 4.0 and 4.1: each batch goes to the end of the log."""
+        """A stream reader for Spark 4.0 and 4.1: each batch reads to the end of the log."""
 
         def latestOffset(self) -> dict[str, Any]:
             """Return where the log ends."""
             show_log_lines()
-            # The only planner that there is then: a source of another kind refuses this Spark.
+            # This is the only planner on these versions: a source of another kind refuses them.
             return cast(MicroBatches, self._planner).next_end_without_start()
 
 
 def batch_reader(options: SourceOptions, schema: StructType, rows: pa.Schema, source: Source) -> BatchReader:
-    """Return the reader of a batch query: one that takes Spark's filters where the user and Spark want that.
+    """Return the reader of a batch query; it takes Spark's filters if the user asks for it and Spark pushes them.
 
     Args:
         options: checked.
-        schema: the rows that Spark wants.
+        schema: the schema of the rows that Spark wants.
         rows: all columns that the format has.
         source: the kind of peer.
 
     Raises:
-        SchemaError: a column that the format does not have, or of another type.
+        SchemaError: the format does not have a column, or has it with another type.
     """
     kind = _FilteringBatchReader if wants_filters(options) else BatchReader
     return kind(options, schema, rows, source)

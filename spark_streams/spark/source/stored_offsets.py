@@ -1,7 +1,7 @@
-"""Storing committed positions with the peer, for tools that show a consumer's lag; they are never read back.
+"""Storage of committed positions with the peer, for tools that show a consumer's lag; queries never read them back.
 
-Nothing hangs on it: Spark's checkpoint says where a query goes on, Spark tells of a commit one batch late, and what
-cannot be stored is logged.
+No guarantee depends on it: a query continues from Spark's checkpoint, Spark reports a commit one batch late, and a
+failure to store is only logged.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from spark_streams.spark.source.driver import reaching
 _log = logging.getLogger(__name__)
 
 FEW_OFFSETS: Final = 64
-"""An advance of no more than this is looked at: is there any event in it?"""
+"""Largest advance, in offsets, that is read to find out whether it has an event."""
 
 
 class OffsetStore(LogClient, Protocol):
-    """A client that can store positions with the peer, under a name that it was opened with."""
+    """A client that stores positions with the peer, under the name with which it was opened."""
 
     def store_offsets(self, offsets: Mapping[str, str]) -> None:
         """Store the offset of the last event that was read (inclusive), for each partition."""
@@ -33,18 +33,18 @@ class OffsetStore(LogClient, Protocol):
 
 
 class ConnectStore(Protocol):
-    """Opens a client for storing; a function of a module, so that it can be pickled by its name."""
+    """Opens a client that stores positions; it is a function of a module, so that pickle stores its name."""
 
     def __call__(self, options: SourceOptions) -> OffsetStore:
         """Return a new client, which reads without filters and in no group; the caller closes it."""
 
 
 class StoredPositions:
-    """Stores where a query's committed batches end, over a connection of its own.
+    """Stores the ends of a query's committed batches, over its own connection.
 
-    A broker may write what it stores into the stream itself, as RabbitMQ does: the stream has grown, which makes an
-    empty micro-batch, whose end must not be stored again, or batches would follow each other for ever. So an advance of
-    a few offsets since the last stored position is stored only if an event is among them.
+    A broker may write the stored position into the stream itself, as RabbitMQ does. The stream grows then, which makes
+    an empty micro-batch. If the end of that batch were stored too, batches would follow each other for ever. So an
+    advance of a few offsets since the last stored position is stored only if it has an event.
 
     Args:
         options: of the query.
@@ -59,10 +59,10 @@ class StoredPositions:
         self._failing = False
 
     def store(self, end: Checkpoint, told: tuple[Node, ...] = ()) -> None:
-        """Store the positions of a committed batch's end; never raises what the peer or the network does.
+        """Store the end of a committed batch; log errors of the peer or the network instead of raising them.
 
         Args:
-            end: of the batch.
+            end: the end of the batch.
             told: nodes that the peer has named to the query.
         """
         offsets = {p: position.offset for p, position in end.partitions.items() if isinstance(position, After)}
@@ -89,7 +89,7 @@ class StoredPositions:
 
     def _has_advanced(self, client: OffsetStore, partition: str, offset: str) -> bool:
         last = self._stored.get(partition)
-        if last is None or offset < last:  # the first one, or the partition was created again
+        if last is None or offset < last:  # the first position, or the partition was created again
             return True
         if offset == last:
             return False

@@ -1,6 +1,6 @@
-"""What one Spark task of a query reads: a range of a partition, over a connection of its own.
+"""Reading in a Spark task: one range of a partition, over the task's own connection.
 
-It hands Spark the Arrow batches as they are. No socket crosses a pickle.
+The task returns Arrow batches to Spark without conversion. No socket crosses a pickle.
 """
 
 from __future__ import annotations
@@ -24,16 +24,18 @@ from spark_streams.spark.source.ranges import PlannedRead
 def read_range(
     options: SourceOptions, planned: PlannedRead, schema: pa.Schema, connect: Connect
 ) -> Iterator[pa.RecordBatch]:
-    """Read one range over a connection of its own.
+    """Read one range over its own connection.
 
     Args:
         options: of the query.
         planned: the range.
-        schema: what the batches have to look like, to the letter.
+        schema: the exact schema of the batches.
         connect: opens a client, which is closed at the end.
 
     Raises:
-        PositionLost: events of it are gone, or the log was deleted and created again before the last one was read.
+        PositionLost: events of the range are gone, or the log was deleted and created again before the last event was
+            read; and losses fail the query.
+        NotFound: the log is gone after events were read, and losses fail the query.
     """
     read, until = planned.read, planned.until
     policy = LossPolicy(read.stream, read.fail_on_data_loss)
@@ -45,7 +47,8 @@ def read_range(
             if not batch.num_rows:
                 continue
             if not read.fail_on_data_loss:
-                # The query goes on at the beginning of another log: what that has at these offsets would come twice.
+                # The query will read another log from its beginning: that log's events at these offsets would come
+                # twice.
                 if not _same_log(client, planned, policy):
                     return
                 same = True
@@ -55,16 +58,17 @@ def read_range(
 
 
 def _same_log(client: LogClient, planned: PlannedRead, policy: LossPolicy) -> bool:
-    """Ask whether the log is the one that the range is of: if it is after a row was read, it was so before.
+    """Return whether the log is still the one of the range; if it is after a read, it was during the read.
 
     Raises:
-        PositionLost, NotFound: it is another one, or not there any more, and losses are to fail the query.
+        PositionLost: it is another log, and losses fail the query.
+        NotFound: the log is gone, and losses fail the query.
     """
     partition, asked = planned.read.partition, f"to offset '{planned.read.end}'"
     try:
         again = _created_again(client, planned)
     except NotFound as fault:
-        # What was read was there, and whether it was of the same log cannot be asked any more.
+        # The events that were read did exist; nothing can tell any more whether they were of the same log.
         policy.report(partition, asked, str(fault), fault)
         return True
     if again:
@@ -73,7 +77,7 @@ def _same_log(client: LogClient, planned: PlannedRead, policy: LossPolicy) -> bo
 
 
 def _created_again(client: LogClient, planned: PlannedRead) -> bool:
-    """Ask whether the log is another one."""
+    """Return whether the log was deleted and created again, or is an older copy."""
     read = planned.read
     if planned.incarnation is not None and client.describe(read.stream).incarnation != planned.incarnation:
         return True
@@ -83,7 +87,7 @@ def _created_again(client: LogClient, planned: PlannedRead) -> bool:
     now = client.log_identity(read.stream, {read.partition: offset}).get(read.partition)
     if now is not None or read.fail_on_data_loss:
         return now is not None and now != identity
-    # Nothing is there: it was removed since, or the log is another one that does not reach so far.
+    # The offset has no event: retention removed it, or this is another log that ends before it.
     bounds = client.describe(read.stream, certain=(read.partition,)).partitions.get(read.partition)
     return bounds is not None and is_past_end(After(offset), bounds)
 

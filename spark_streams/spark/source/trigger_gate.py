@@ -1,8 +1,8 @@
-"""Options ``minOffsetsPerTrigger`` and ``maxTriggerDelay``: a micro-batch that waits for more events.
+"""Options ``minOffsetsPerTrigger`` and ``maxTriggerDelay``: a micro-batch waits for more events.
 
-It waits until that many events are there over all partitions, but no longer than the delay: since the last micro-batch
-was planned, or since the query was started. Where the peer does not tell how many there are, they are counted by
-walking.
+It waits until all partitions together have that many events, but no longer than the delay, which counts from the plan
+of the last micro-batch or from the start of the query. Where the peer does not tell the number of events, the driver
+counts them by walking.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ Spans = Mapping[str, tuple[Resolved, str]]
 
 
 class TriggerGate:
-    """Says whether a micro-batch waits.
+    """Decides whether a micro-batch waits.
 
     Args:
-        driver: counts.
-        clock: seconds, monotonic; it is read once now, when the query starts.
+        driver: counts the events.
+        clock: returns seconds, monotonic; the constructor reads it once, as the start of the query.
     """
 
     def __init__(self, driver: Driver, clock: Callable[[], float]) -> None:
@@ -38,14 +38,14 @@ class TriggerGate:
         self._told = False
 
     def waits(self, spans: Spans) -> bool:
-        """Return whether the micro-batch waits for more.
+        """Return whether the micro-batch waits for more events.
 
         Args:
-            spans: partition to where it starts and the offset of the last event there is; the same spans are counted
-                once, however often it is asked.
+            spans: partition to the start of its span and the offset of the last event there is; repeated calls with the
+                same spans count once.
 
         Raises:
-            SparkStreamsError: the peer cannot be asked how many events there are.
+            SparkStreamsError: the request for the number of events failed.
         """
         least = self._driver.options.min_offsets_per_trigger
         if least is None or (self._clock() - self._since) * 1000 >= self._driver.options.max_trigger_delay_ms:
@@ -56,13 +56,13 @@ class TriggerGate:
         return self._waits
 
     def planned(self) -> None:
-        """Note that a micro-batch was planned: the next one's delay counts from now."""
+        """Note that a micro-batch was planned: the delay of the next one counts from now."""
         self._since = self._clock()
         self._answered = None
         self.close()
 
     def close(self) -> None:
-        """Give the links back."""
+        """Release the links of the walks."""
         for _, walk, _ in self._walks.values():
             walk.close()
         self._walks.clear()
@@ -89,7 +89,7 @@ class TriggerGate:
         return total >= least
 
     def _walked(self, partition: str, start: Resolved, end: str, enough: int) -> int:
-        """Return how many events a span has, or any number from ``enough`` on."""
+        """Return the number of events of a span, or any number from ``enough`` on."""
         begun, walk, count = self._walks.pop(partition, (None, None, 0))
         if walk is not None and begun != start:
             walk.close()
