@@ -1,4 +1,4 @@
-"""What the tasks of a micro-batch of a feed read, by its manifest: which lines of the spool, or of the feed again.
+"""Manifests of a feed's micro-batches: the lines of the spool that its tasks read, or the cursors to fetch again.
 
 The manifest::
 
@@ -31,14 +31,14 @@ def write_manifest(
     """Write the manifest of a micro-batch, whole or not at all.
 
     Args:
-        spool: where to.
-        batch: its number.
-        cuts: partition id to what is read of it.
-        dialect: of the lines.
-        min_partitions: so many tasks at least, where there are as many checkpoints; None for one a partition.
+        spool: the spool to write to.
+        batch: the micro-batch's number.
+        cuts: partition id to the pages that the micro-batch reads of it.
+        dialect: the dialect of the lines.
+        min_partitions: minimum number of tasks, if there are as many checkpoints; None for one task per partition.
 
     Raises:
-        SpoolLost: it cannot be written.
+        SpoolLost: the manifest cannot be written.
     """
     sizes = {str(p): sum(r.stop - r.start for r in cut.ranges) for p, cut in cuts.items() if cut.events}
     parts = split_evenly(sizes, min_partitions or 0) if sizes else {}
@@ -56,12 +56,12 @@ def read_manifest(spool: Spool, batch: int, residual: Expression | None) -> list
     """Return the tasks of a planned micro-batch, None when its manifest is not there.
 
     Args:
-        spool: where it was written.
-        batch: its number.
-        residual: what of the query's filter tasks check on the rows.
+        spool: the spool with the manifest.
+        batch: the micro-batch's number.
+        residual: the part of the query's filter that tasks check on the rows; None for nothing.
 
     Raises:
-        SpoolLost: it is there and cannot be read.
+        SpoolLost: the manifest is there and cannot be read.
     """
     manifest = spool.manifest(batch)
     if manifest is None:
@@ -88,19 +88,19 @@ def fetched_again(
     query_filter: QueryFilter,
     policy: LossPolicy,
 ) -> list[FeedTask]:
-    """Return tasks that fetch a micro-batch whose pages are lost, from the same cursors to the same cursors.
+    """Return tasks that fetch a micro-batch with lost pages again, between the same cursors.
 
     Args:
-        begin: where it starts.
+        begin: where the micro-batch starts.
         stop: where it ends.
-        spool: where its manifest is not.
+        spool: the spool, which lacks the manifest.
         listed: ids of the feed's partitions now.
-        dialect: that the feed speaks.
-        query_filter: of the query.
-        policy: what becomes of what is lost.
+        dialect: the dialect of the feed.
+        query_filter: the query's filter.
+        policy: raises or warns about losses.
 
     Raises:
-        PositionLost: the spool is lasting, or a partition has left the feed, and losses are to fail the query.
+        PositionLost: the spool is lasting, or a partition has left the feed; and losses fail the query.
     """
     if spool.lasting:
         policy.report(

@@ -1,11 +1,11 @@
-"""The driver's side of a feed's stream: where it starts, where each micro-batch ends, and what its tasks read.
+"""The driver's plan of a feed's stream: where it starts, where each micro-batch ends, and what its tasks read.
 
-A cursor is opaque, and two reads from one cursor may differ, so a micro-batch is planned by fetching: followers read
-ahead into the spool, and a micro-batch takes what is there, up to checkpoints.
+A cursor is opaque, and two reads from one cursor may differ, so planning fetches: followers read ahead into the spool,
+and a micro-batch takes the lines that are there, up to checkpoints.
 
-Guarantee: a micro-batch that Spark knows reads the same rows whenever it is asked for, until it is committed, since its
-manifest names the lines. After its pages were lost (a temporary spool after a restart) they are fetched again between
-the same cursors, which gives the same events only as far as the feed repeats itself.
+Guarantee: a micro-batch in Spark's checkpoint reads the same rows on every attempt, until it is committed, since its
+manifest names the lines. If its pages are lost (a temporary spool after a restart), tasks fetch them again between the
+same cursors, which gives the same events only as far as the feed repeats itself.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ from spark_streams.spark.source.driver import position_in, require_all
 _log = logging.getLogger(__name__)
 
 DISCOVERY_MS: Final = 1_000
-"""How old the list of partitions may be; less often when the poll interval is longer."""
+"""Maximum age of the list of partitions in milliseconds; a longer poll interval replaces it."""
 IDLE_CURSORS_S: Final = 10.0
-"""How often a micro-batch without events is made because cursors have moved (FeedAPI, "checkpoint command")."""
+"""Minimum seconds between micro-batches without events for cursors that moved (FeedAPI, "checkpoint command")."""
 MAX_LONG_POLLS: Final = 32
-"""A feed with more partitions is asked again and again instead."""
+"""Most partitions of a feed that are read with long responses; followers poll a feed with more partitions."""
 
 
 class FeedBatches:
-    """Plans the micro-batches of one query. All offsets that go in and out are JSON objects (``FeedOffset``).
+    """Plans the micro-batches of one query; its methods take and return offsets as JSON objects (``FeedOffset``).
 
     Args:
         options: of the stream.
-        clock: seconds, monotonic.
+        clock: returns seconds, monotonic.
     """
 
     def __init__(self, options: FeedSourceOptions, clock: Callable[[], float] = time.monotonic) -> None:
@@ -81,14 +81,14 @@ class FeedBatches:
         self._available_now: dict[int, tuple[str, ...]] | None = None
         self._end_is_asked_for = False
 
-    # --- what Spark asks
+    # --- the interface to Spark
 
     def initial(self) -> dict[str, Any]:
-        """Return where a new query starts; Spark asks more than once, and gets the same answer.
+        """Return where a new query starts; each call returns the same cursors.
 
         Raises:
             OptionError: the positions do not fit the feed's partitions.
-            SparkStreamsError: the feed cannot be asked.
+            SparkStreamsError: a request to the feed failed.
         """
         if self._initial is None:
             starting = self._options.starting
@@ -104,7 +104,7 @@ class FeedBatches:
                 if position == LATEST:
                     cursors[partition.id] = last = self._client.last_cursor(partition.id)
                     if self._available_now is not None:
-                        # It may lie behind the end that was fixed before: nothing is to be read then.
+                        # This cursor may lie behind the end that was fixed before: then the query reads nothing.
                         self._available_now[partition.id] = (*self._available_now.get(partition.id, ()), last)
                 elif isinstance(position, After):
                     cursors[partition.id] = position.offset
@@ -124,10 +124,10 @@ class FeedBatches:
         return self._initial
 
     def fix_end(self) -> None:
-        """Fix the end for Trigger.AvailableNow: what is there now will be read, and nothing that comes later.
+        """Fix the end for Trigger.AvailableNow: the query reads the events that are there now, and no later ones.
 
-        With a filter that is the next call's business: which of it is pushed, and so what its cursors are, is in the
-        checkpoint.
+        With a filter the next call fixes the end, since only the checkpoint has the pushed part of the filter, to which
+        the cursors belong.
         """
         if self._options.filter is None:
             self._fix_end()
@@ -149,17 +149,17 @@ class FeedBatches:
         """Return where the micro-batch that starts at ``start`` ends; ``start`` itself when there is nothing to read.
 
         Args:
-            start: where the one before ended, or the initial offset.
-            limit: events in it, at most, unless the first checkpoint covers more; None for no limit.
-            patient: whether it may wait for ``minOffsetsPerTrigger``.
+            start: the end of the previous micro-batch, or the initial offset.
+            limit: maximum number of events, unless the first checkpoint covers more; None for no limit.
+            patient: whether the micro-batch may wait for ``minOffsetsPerTrigger``.
 
         Raises:
-            PositionLost: a partition left the feed, and losses are to fail the query.
-            CheckpointError: ``start`` is not ours, or has other filters.
-            SparkStreamsError: what a follower met, and trying again did not help.
+            PositionLost: a partition left the feed, and losses fail the query.
+            CheckpointError: ``start`` is not a checkpoint of this feed, or has other filters.
+            SparkStreamsError: a follower failed, and its retries did not help.
         """
         if self._planned is not None and self._planned[0] == start:
-            return self._planned[1]  # What was taken for it is not there for another one.
+            return self._planned[1]  # The pages that it took are not there for another plan.
         begin = self._offset(start)
         self._progress.reached(begin, self._lag)
         begin = self._reopened(begin)
@@ -167,7 +167,7 @@ class FeedBatches:
             self._fix_end()
         spool = self._opened(begin)
         lineage = self._follow(begin)
-        # Without anything new Trigger.AvailableNow would end here.
+        # Without new events Trigger.AvailableNow would end here, so it waits without a deadline.
         patience_s = None if self._available_now is not None else self._options.request_timeout_ms / 1_000
         self._followers.gather(limit, patience_s=patience_s)
         self._raise_faults(lineage)
@@ -182,7 +182,7 @@ class FeedBatches:
         cuts = self._followers.cut(waiting, limit, begin.batch)
         finished = begin.finished | self._followers.finished()
         cursors = {p: cuts[p].cursor if p in cuts else cursor for p, cursor in lineage.reading.items()}
-        matched = {p for p, cut in cuts.items() if cut.events}  # what comes before the first match is dropped
+        matched = {p for p, cut in cuts.items() if cut.events}  # followers drop the lines before the first match
         end = FeedOffset(
             self._options.stream,
             cursors,
@@ -212,11 +212,11 @@ class FeedBatches:
         return self._planned[1]
 
     def reads(self, start: dict[str, Any], end: dict[str, Any]) -> list[FeedTask]:
-        """Return what the tasks of the micro-batch (start, end] read; the same lines whenever it is asked.
+        """Return the tasks of the micro-batch (start, end]; each call returns tasks for the same lines.
 
         Raises:
-            PositionLost: its pages are not in the lasting spool any more, and losses are to fail the query.
-            CheckpointError: ``start`` or ``end`` is not ours.
+            PositionLost: its pages are not in the lasting spool any more, and losses fail the query.
+            CheckpointError: ``start`` or ``end`` is not a checkpoint of this feed.
         """
         begin, stop = self._offset(start), self._offset(end)
         if stop.batch == begin.batch:
@@ -230,9 +230,9 @@ class FeedBatches:
         return fetched_again(begin, stop, spool, listed, self._client.dialect, self._filter, self._policy)
 
     def committed(self, end: dict[str, Any]) -> None:
-        """Remove what was spooled for the micro-batches up to the one that ends at ``end``.
+        """Remove the spooled files of the micro-batches up to the one that ends at ``end``.
 
-        Spark tells it one micro-batch late, and not at the end: what is left is removed by the next run.
+        Spark calls this one micro-batch late, and not at the end of a run: the next run removes the remaining files.
         """
         until = self._offset(end).batch
         spool = self._spool
@@ -243,9 +243,9 @@ class FeedBatches:
         spool.remove_manifests(until)
 
     def newest(self) -> dict[str, Any]:
-        """Return how far the feed was fetched, and what there is to tell of the last micro-batch (``BatchProgress``).
+        """Return how far the feed was fetched, and the report of the last micro-batch (``BatchProgress``).
 
-        Key ``fetched`` has the events of each partition that are fetched and not planned: the least that its lag is.
+        Key ``fetched`` has the number of events of each partition that are fetched and not planned: its minimum lag.
         """
         last = self._last
         cursors = {p: f.cursor for p, f in self._followers.each.items()}
@@ -257,9 +257,9 @@ class FeedBatches:
         return out
 
     def _lag(self) -> dict[str, int | None]:
-        """Return the events of each partition that are not planned yet.
+        """Return the number of events of each partition that are not planned yet.
 
-        How many more the feed has cannot be asked: None for a partition whose end was not reached.
+        A feed does not tell how many more it has: the number is None for a partition whose end was not reached.
         """
         at_end = {p: f.idle or f.finished or f.at_stop for p, f in self._followers.each.items()}
         return {str(p): f.waiting() if at_end[p] else None for p, f in self._followers.each.items()}
@@ -269,7 +269,7 @@ class FeedBatches:
         self._followers.stop()
         self._client.close()
 
-    # --- how
+    # --- internals
 
     def _offset(self, value: dict[str, Any]) -> FeedOffset:
         offset = FeedOffset.from_json(value, self._options.stream, self._filters)
@@ -277,7 +277,7 @@ class FeedBatches:
         return offset
 
     def _last_cursor(self, partition: FeedPartition) -> str | None:
-        """Return what discovery says of a partition's end, which is nothing to cursors of other filters (C-13)."""
+        """Return the last cursor from discovery; None with filters, as it belongs to a read without any (C-13)."""
         return None if self._filters or self._filter.pushed else partition.last_cursor
 
     def _describe(self, *, fresh: bool = False) -> Discovery:
@@ -285,12 +285,12 @@ class FeedBatches:
         if fresh or self._discovery is None or age_ms >= max(DISCOVERY_MS, self._options.poll_interval_ms):
             self._discovery = self._client.discover()
             self._discovered_at = self._clock()
-            # It is there: should it not be some time, it may be made anew, which is a loss that may be gone on from.
+            # The feed exists. If it disappears later, it may be created again, a loss after which reading can continue.
             self._client.awaits = not self._options.fail_on_data_loss
         return self._discovery
 
     def _opened(self, offset: FeedOffset, *, wipe: bool = True) -> Spool:
-        """Return the query's spool; on the first plan of a run without what an earlier run left behind in it."""
+        """Return the query's spool; the first plan of a run removes the files that an earlier run left in it."""
         if self._spool is None:
             self._spool = Spool(self._options.spool_location, offset.spool)
             if not self._spool.lasting:
@@ -300,13 +300,13 @@ class FeedBatches:
                     self._options.stream,
                 )
         if wipe and not self._followers.each:
-            # The micro-batch that ends at ``offset`` is done: Spark plans the next one only then.
+            # The micro-batch that ends at ``offset`` is done, since Spark plans the next one only then.
             self._spool.remove([n for n in self._spool.names()])
             self._done_files.clear()
         return self._spool
 
     def _follow(self, begin: FeedOffset) -> PartitionChanges:
-        """Start and stop followers as the feed's partitions come and go."""
+        """Start and stop followers as the feed's partitions change."""
         discovery = self._describe()
         drained = {p for p in begin.cursors if self._followers.drained(p)}
         lineage = trace(begin, discovery, ordered=self._options.ordered, drained=drained)
@@ -336,12 +336,12 @@ class FeedBatches:
         return lineage
 
     def _reopened(self, begin: FeedOffset) -> FeedOffset:
-        """Return where to go on from when partitions are open that were read to their end: the feed was made anew.
+        """Return ``begin``, with finished partitions that are open again at their beginning: the feed was recreated.
 
-        A feed never opens a closed partition again (P-04), so these are other ones, of which nothing was read.
+        A feed never opens a closed partition again (P-04), so these are other partitions, and unread.
 
         Raises:
-            PositionLost: there is one, and losses are to fail the query.
+            PositionLost: there is such a partition, and losses fail the query.
         """
         if not begin.finished:
             return begin
@@ -360,7 +360,7 @@ class FeedBatches:
         return replace(begin, cursors=cursors, finished=begin.finished - again) if again else begin
 
     def _same_partitions(self, begin: FeedOffset, lineage: PartitionChanges) -> bool:
-        """Return whether a micro-batch without events would say nothing that the one before does not."""
+        """Return whether a micro-batch without events would have the same partitions as the previous one."""
         same = lineage.reading.keys() == begin.cursors.keys() and lineage.ancestors == begin.ancestors
         return same and self._followers.finished() <= begin.finished
 
@@ -383,7 +383,7 @@ class FeedBatches:
             fault = follower.fault
             if fault is None or partition in lineage.leaving:
                 continue
-            # It may have left the feed since: that is no fault (F-18).
+            # The partition may have left the feed since, which is no fault (F-18).
             if partition not in {p.id for p in self._describe(fresh=True).partitions}:
                 continue
             self.close()

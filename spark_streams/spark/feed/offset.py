@@ -1,4 +1,4 @@
-"""What Spark's checkpoint remembers of a feed between micro-batches."""
+"""The offset of a feed in Spark's checkpoint: its cursors and the other state between micro-batches."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ class FeedOffset:
 
     Args:
         stream: the feed's name.
-        cursors: partition id to the cursor that reading goes on behind.
+        cursors: partition id to the cursor after which reading continues.
         spool: id of the query's spool.
-        batch: number of the micro-batch that ends here, from 1 on; 0 for where a query starts.
-        filters: names and values of the filters that the cursors belong to.
+        batch: number of the micro-batch that ends here, from 1 on; 0 for the start of a query.
+        filters: names and values of the filters to which the cursors belong.
         finished: ids of closed partitions that were read to their end.
-        ancestors: ids of partitions that have left the feed, to their cursors, oldest first: partitions that descend
-            from them may still appear, and start there.
-        begins: partitions that this micro-batch is the first of, to the cursors they start behind.
-        pushed: what of the query's filter the feed checks: the cursors belong to it as to ``filters``.
-        searching: ids of partitions whose first matching event has not come, to the expression that it has to match;
-            ids of partitions that have left too, whose descendants go on searching.
+        ancestors: ids of partitions that left the feed, to their cursors, oldest first: partitions that descend from
+            them may still appear, and start there.
+        begins: ids of partitions whose first micro-batch this is, to the cursors after which they start.
+        pushed: the part of the query's filter that the feed checks; the cursors belong to it as to ``filters``.
+        searching: ids of partitions without a first matching event so far, to the expression that it must match; also
+            ids of partitions that left, whose descendants continue to search.
         found: ids of partitions whose first matching event is in this micro-batch, to the expression.
     """
 
@@ -47,7 +47,7 @@ class FeedOffset:
     found: Mapping[int, str] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the JSON object, whose partitions are those of all formats' checkpoints."""
+        """Return the JSON object, whose ``partitions`` have the form of all formats' checkpoints."""
         out: dict[str, Any] = {
             "version": CHECKPOINT_VERSION,
             "format": FORMAT,
@@ -76,11 +76,12 @@ class FeedOffset:
 
         Args:
             value: the JSON object.
-            stream: the feed's name, as the options say it.
-            filters: the filters, as the options say them.
+            stream: the feed's name in the options.
+            filters: the filters in the options.
 
         Raises:
-            CheckpointError: another version, another format, not one of ours, or of another feed or other filters.
+            CheckpointError: the object has another version or format, is no checkpoint of a feed, or belongs to another
+                feed or other filters.
         """
         require_format(value, FORMAT)
         try:

@@ -1,9 +1,8 @@
-"""A thread that fetches one partition ahead of the micro-batches, and writes what comes to the spool.
+"""A thread that fetches one partition ahead of the micro-batches, and writes its lines to the spool.
 
-It asks for page after page from its cursor on; when it has come to the end of what there is, it asks again after the
-poll interval, or, where the feed offers it, waits in a long response (``stream``) for what comes. It stops reading
-ahead when enough waits, in the middle of a response too. Nothing that it has fetched is fetched again by this query
-while it runs.
+It requests page after page from its cursor on. At the current end of the partition it asks again after the poll
+interval, or waits in a long response (``stream``) for events if the feed offers that. It stops reading ahead when
+enough events or bytes wait, also in the middle of a response. A running query fetches nothing twice.
 """
 
 from __future__ import annotations
@@ -28,11 +27,11 @@ from spark_streams.spark.feed.spool_writer import SpoolWriter
 _log = logging.getLogger(__name__)
 
 QUIET_RESPONSES: Final = 10
-"""So many responses in a row without events pass for the end for now, though each had another cursor."""
+"""Consecutive responses without events that count as the current end, although each had another cursor."""
 MOVING_S: Final = 0.1
-"""Pause after each of those: a filtered feed may move on through events that do not match, or its clock only."""
+"""Pause in seconds after each of those: a filtered feed's cursor may pass events that do not match, or only time."""
 LONG_POLL_MS: Final = 20_000
-"""How long a response may wait for events; gateways cut what takes longer than half a minute or so."""
+"""Milliseconds that a response may wait for events; gateways cut responses of more than about half a minute."""
 
 
 class PageFetcher(threading.Thread):
@@ -40,17 +39,17 @@ class PageFetcher(threading.Thread):
 
     Args:
         connect: opens a client.
-        spool: where to.
+        spool: the spool to write to.
         partition: the partition's id.
-        cursor: reading goes on behind it.
-        file_prefix: what the names of its files begin with.
-        read_ahead_bytes: how much may wait, about.
-        read_ahead_events: no further page is asked for while as many wait; None for no limit.
-        poll_interval_ms: pause between two questions when there is nothing new.
-        slots: how many followers may fetch at a time.
-        lost: is told of a cursor that the feed has nothing after any more, and why; it raises if that is to fail the
-            query. Otherwise the partition is read from its beginning.
-        start: drops what comes before the first event that is wanted; None for nothing.
+        cursor: the cursor after which reading continues.
+        file_prefix: prefix of the names of its files.
+        read_ahead_bytes: bytes that may wait to be planned, about.
+        read_ahead_events: number of waiting events from which it requests no further page; None for no limit.
+        poll_interval_ms: pause in milliseconds between two requests when there is nothing new.
+        slots: limits the number of followers that fetch at a time.
+        lost: is called with a cursor that the feed has expired, and the reason; it raises if losses fail the query.
+            Otherwise the thread reads the partition from its beginning.
+        start: drops the lines before the first wanted event; None drops nothing.
     """
 
     def __init__(
@@ -89,24 +88,24 @@ class PageFetcher(threading.Thread):
         self._empty_since_closed = 0
         self.fault: SparkStreamsError | None = None
         self.idle = False
-        """Whether this is the end of what there is now: the last response brought nothing, or waits for more."""
+        """Whether it is at the current end: the last response had no events, or waits for more."""
         self.finished = False
         """Whether the partition is closed and fully fetched."""
         self.at_stop = False
-        """Whether it has come to the end that ``stop_at`` set."""
+        """Whether it has reached the end that ``stop_at`` set."""
         self.full = False
-        """Whether it waits until some of what it has fetched is planned."""
+        """Whether it waits until some fetched events are planned."""
 
-    # --- what the planner calls
+    # --- the interface to the planner
 
     def long_polls(self) -> None:
-        """Wait in long responses for what comes, from now on."""
+        """Wait for events in long responses from now on."""
         with self._changed:
             self._long_polls = True
             self._changed.notify_all()
 
     def closed(self, last_cursor: str | None) -> None:
-        """Note that no event will be added to the partition any more, and its last cursor, where that is told."""
+        """Note that the partition gets no more events, and its last cursor, None where the feed does not tell."""
         with self._changed:
             if self._closed_with is None:
                 self._closed_with = () if last_cursor is None else (last_cursor,)
@@ -114,32 +113,32 @@ class PageFetcher(threading.Thread):
                 self._look()
 
     def stop_at(self, cursors: tuple[str, ...]) -> None:
-        """Stop at one of these cursors, or at the end of what there is; to be called before ``start``.
+        """Stop at one of these cursors, or at the current end of the partition; call it before ``start``.
 
-        A closed partition has an end of its own, and is read up to that.
+        A closed partition is read to its own end.
         """
         with self._changed:
             self._stops = cursors
             self._look()
 
     def busy(self) -> bool:
-        """Return whether it is worth waiting for: it fetches what there is already."""
+        """Return whether the planner should wait for it, as it fetches events that are already there."""
         with self._changed:
             if not self.is_alive() or self.full or self.finished or self.at_stop:
                 return False
             return not self.idle or self._stops is not None or self._closed_with is not None
 
     def waiting(self) -> int:
-        """Return how many events wait to be planned."""
+        """Return the number of events that are not planned yet."""
         return self._written.waiting_events
 
     def wait_for_change(self, seconds: float) -> None:
-        """Return when something has come, or the time is over."""
+        """Return at the next change of state, or after ``seconds``."""
         with self._changed:
             self._changed.wait(seconds)
 
     def cut(self, most_events: int | None, most_bytes: int, most_at_least: int | None = None) -> PlannedPages | None:
-        """Take what the next micro-batch gets, as ``SpoolWriter.cut``."""
+        """Return the pages of the next micro-batch; see ``SpoolWriter.cut``."""
         taken = self._written.cut(most_events, most_bytes, most_at_least)
         with self._changed:
             self.full = self.full and not self._has_room(events=True)
@@ -147,7 +146,7 @@ class PageFetcher(threading.Thread):
         return taken
 
     def stop(self) -> None:
-        """End the thread, soon: what it waits for is broken off."""
+        """Make the thread end soon: it aborts the current request."""
         self._stopping.set()
         if self._client is not None:
             self._client.abort()
@@ -158,7 +157,7 @@ class PageFetcher(threading.Thread):
     # --- the thread
 
     def run(self) -> None:
-        """Fetch until stopped; what goes wrong for good is in ``fault``."""
+        """Fetch until stopped; ``fault`` has an error that retries did not help against."""
         attempts = Attempts(PATIENT)
         try:
             with self._connect() as client:
@@ -182,7 +181,7 @@ class PageFetcher(threading.Thread):
                         pause_for(fault, attempts, self._stopping.wait)
                         continue
                     if waits is not None:
-                        # A feed that takes no notice of 'stream' answers at once.
+                        # A feed that ignores 'stream' answers at once.
                         pause_s -= time.monotonic() - began
                     elif self._long_polls and self.idle:
                         continue
@@ -197,7 +196,7 @@ class PageFetcher(threading.Thread):
             self._changed.notify_all()
 
     def _start_over(self) -> None:
-        """Go on from the partition's beginning; the feed may be another one now, in which it is open again."""
+        """Continue from the partition's beginning; the feed may be another one now, whose partition is open."""
         with self._changed:
             self.cursor = BEGINNING
             self._closed_with = None
@@ -214,7 +213,7 @@ class PageFetcher(threading.Thread):
         return self._stopping.is_set() or self.finished or self.at_stop
 
     def _response(self, client: FeedClient, attempts: Attempts, waits: int | None) -> float:
-        """Fetch one response; return how long to pause before the next one, in seconds."""
+        """Fetch one response, and return the pause before the next one, in seconds."""
         asked = self.cursor
         events = 0
         closed_before = self._closed_with is not None
@@ -236,8 +235,8 @@ class PageFetcher(threading.Thread):
                     block, lines = self._start_at.take(block, lines, client.dialect)
                 before = self.cursor
                 self._take(block, lines)
-                # In a long response this is all there is; more may come at any time. In another, more may follow, but
-                # where there was nothing more, a checkpoint alone is no sign of it.
+                # A long response has sent all events there are; more may come at any time. In another response more may
+                # follow; but at the current end a checkpoint alone does not mean that there is more.
                 self.idle = waits is not None or (self.idle and not events)
                 if len(lines.cursors) and (int(lines.covered[-1]) or self.cursor != before):
                     attempts.progressed()
@@ -262,7 +261,7 @@ class PageFetcher(threading.Thread):
             return self._poll_s if same else min(self._poll_s, MOVING_S)
 
     def _look(self, *, ended: bool = False) -> None:
-        """Find out whether the end was reached that a closed partition has, or that was set."""
+        """Update whether the end of a closed partition, or the end that ``stop_at`` set, was reached."""
         if self._closed_with is not None:
             self.finished = self.cursor in self._closed_with or self._empty_since_closed >= 2
             self.at_stop = self._stops is not None and self.finished
@@ -283,12 +282,12 @@ class PageFetcher(threading.Thread):
         return self._written.waiting_bytes < self._read_ahead_bytes
 
     def _wait_for_room(self, *, slot: bool, events: bool = False) -> None:
-        """Wait while enough waits to be planned; others may fetch meanwhile.
+        """Wait while enough events or bytes wait to be planned; other followers may fetch meanwhile.
 
         Args:
-            slot: whether it fetches, and lets others do so.
-            events: whether their number counts, too. In the middle of a page only bytes do: a page has an end, and the
-                feed may not wait for long with the rest of it.
+            slot: whether it has a slot, which it releases for the wait.
+            events: whether the number of events counts too. In the middle of a page only bytes count: a page has an
+                end, and the feed may not wait long before it sends the rest.
         """
         with self._changed:
             if self._has_room(events=events):
@@ -307,7 +306,7 @@ class PageFetcher(threading.Thread):
                 self._slots.acquire()
 
     def _drop_uncovered(self) -> None:
-        """Leave out what no checkpoint of a response covers: the next response's first one does not cover it either."""
+        """Drop the lines that no checkpoint of a response covers; the next response's checkpoints do not cover them."""
         self._written.drop_uncovered()
         if self._start_at is not None:
             self._start_at.drop_uncovered()

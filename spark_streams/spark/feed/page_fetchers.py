@@ -1,4 +1,4 @@
-"""The followers of a query, one a partition: started and stopped together, waited for together, and cut together."""
+"""The followers of a query, one for each partition: the planner starts, stops, awaits and cuts them together."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from spark_streams.spark.feed.spool import Spool
 from spark_streams.spark.splitting import shares
 
 GATHER_S: Final = 0.25
-"""How long a micro-batch waits for followers that are still fetching, once there is something."""
+"""Seconds that a micro-batch waits for followers that are still fetching, once there is an event."""
 MAX_FETCHES: Final = 16
-"""Responses that are fetched at a time; those that wait for events do not count."""
+"""Most responses that are fetched at a time; responses that wait for events do not count."""
 
 
 class PageFetchers:
@@ -28,9 +28,9 @@ class PageFetchers:
     Args:
         options: of the stream.
         connect: opens a client for a follower.
-        policy: what is done when events are gone.
-        prefix: what the names of all their files begin with: another one for each run.
-        clock: seconds, monotonic.
+        policy: raises or warns about losses.
+        prefix: prefix of the names of all their files, a different one for each run.
+        clock: returns seconds, monotonic.
     """
 
     def __init__(
@@ -62,17 +62,17 @@ class PageFetchers:
         last_cursor: str | None,
         first: FirstMatch | None,
     ) -> None:
-        """Begin to follow a partition.
+        """Start to follow a partition.
 
         Args:
-            partition: its id.
-            cursor: reading goes on behind it.
-            spool: where to.
-            beside: how many partitions share the bytes that may be read ahead.
+            partition: the partition's id.
+            cursor: the cursor after which reading continues.
+            spool: the spool to write to.
+            beside: number of partitions that share the read-ahead bytes.
             stops: cursors to stop at, None for no end.
-            closed: whether no event will be added to it any more.
-            last_cursor: its last one then, where that is told.
-            first: drops what comes before the first event that is wanted; None for nothing.
+            closed: whether the feed has closed the partition, so that it gets no more events.
+            last_cursor: the last cursor of a closed partition, None where the feed does not tell.
+            first: drops the lines before the first wanted event; None drops nothing.
         """
         most, least = self._options.max_offsets_per_trigger, self._options.min_offsets_per_trigger
         follower = PageFetcher(
@@ -96,7 +96,7 @@ class PageFetchers:
         follower.start()
 
     def keep(self, reading: Collection[int], listed: Collection[int]) -> None:
-        """Stop those whose partition the feed does not list, and forget those that nothing is to be read of."""
+        """Stop followers whose partition is not listed or not read any more, and forget the latter."""
         for partition in list(self.each):
             if partition not in reading or partition not in listed:
                 self.each[partition].stop()
@@ -104,11 +104,11 @@ class PageFetchers:
                     del self.each[partition]
 
     def waiting(self) -> dict[int, int]:
-        """Return how many events of each partition wait to be planned."""
+        """Return the number of events of each partition that are not planned yet."""
         return {partition: follower.waiting() for partition, follower in self.each.items()}
 
     def drained(self, partition: int) -> bool:
-        """Return whether a partition is not fetched any more, and all that was is planned."""
+        """Return whether a partition's follower has ended, and all of its events are planned."""
         follower = self.each.get(partition)
         return follower is None or (not follower.is_alive() and not follower.waiting())
 
@@ -117,11 +117,11 @@ class PageFetchers:
         return {partition for partition, follower in self.each.items() if follower.finished and not follower.waiting()}
 
     def gather(self, limit: int | None, *, patience_s: float | None) -> None:
-        """Wait for the first answers, and a little for what is being fetched just now.
+        """Wait for the first events, and then ``GATHER_S`` for followers that are still fetching.
 
         Args:
-            limit: so many events are enough; None for no limit.
-            patience_s: how long to wait for the first one; None for as long as it is worth it.
+            limit: number of events that is enough; None for no limit.
+            patience_s: deadline for the first event, in seconds; None to wait while a follower is busy.
         """
         started = self._clock()
         while True:
@@ -137,21 +137,21 @@ class PageFetchers:
             busy[0].wait_for_change(0.05)
 
     def cut(self, waiting: dict[int, int], limit: int | None, turn: int) -> dict[int, PlannedPages]:
-        """Take from each partition its share of the limit, in proportion to what waits.
+        """Return the pages of each partition's share of the limit, in proportion to its waiting events.
 
-        Each one gets as much of the bytes as the others leave, and its first checkpoint even if that covers more than
-        its share; another one is first each time.
+        Each partition gets as many bytes as the partitions before it leave, and its first checkpoint even if that
+        covers more than its share. A different partition is first each time.
 
         Args:
-            waiting: events of each partition that are counted; what has come since is left for the next time.
-            limit: events of all, at most, unless a single checkpoint covers more; None for no limit.
+            waiting: number of waiting events of each partition; events that came since wait for the next micro-batch.
+            limit: maximum number of events in total, unless a single checkpoint covers more; None for no limit.
             turn: number of the micro-batch.
         """
         most = {str(partition): count for partition, count in waiting.items()}
         if limit is not None and sum(waiting.values()) > limit:
             most = shares(limit, most)
         left_bytes = self._options.max_bytes_per_trigger
-        left, least = limit, None  # the first one with events gets a checkpoint, whatever that covers
+        left, least = limit, None  # the first partition with events gets a checkpoint, whatever that covers
         cuts: dict[int, PlannedPages] = {}
         order = sorted(waiting)
         first = turn % max(1, len(order))
@@ -168,6 +168,6 @@ class PageFetchers:
         return cuts
 
     def stop(self) -> None:
-        """Stop all."""
+        """Stop all followers."""
         for follower in self.each.values():
             follower.stop()

@@ -1,6 +1,6 @@
-"""What a follower has fetched: files of the spool with their checkpoints, and how a micro-batch is cut from them.
+"""Fetched pages of a follower: files of the spool with their checkpoints, from which micro-batches are cut.
 
-A cut is made at a checkpoint, as only there reading can go on (FeedAPI, "checkpoint command").
+A cut is at a checkpoint, as reading can continue only there (FeedAPI, "checkpoint command").
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from spark_streams.spark.feed.spool import PageRange
 
 
 class _Checkpoints(NamedTuple):
-    """Of one block: byte positions in the file, events of the file so far, and cursors; three arrays of one length."""
+    """The checkpoints of one block: their byte positions in the file, the file's events so far, and their cursors."""
 
     ends: npt.NDArray[np.int64]
     events: npt.NDArray[np.int64]
@@ -27,13 +27,13 @@ class _Checkpoints(NamedTuple):
 
 @dataclass
 class SpooledFile:
-    """A file of the spool, and how much of it has been planned.
+    """A file of the spool, and how much of it is planned.
 
     Args:
-        name: its name.
-        marks: its checkpoints.
-        start: byte from which it is still to be planned.
-        planned: events that have been planned.
+        name: the file's name.
+        marks: the checkpoints of each block.
+        start: first byte that is not planned yet.
+        planned: number of events that are planned.
     """
 
     name: str
@@ -53,18 +53,18 @@ class SpooledFile:
 
     @property
     def events(self) -> int:
-        """Events before the last checkpoint that have not been planned."""
+        """Number of events before the last checkpoint that are not planned yet."""
         return int(self.marks[-1].events[-1]) - self.planned if self.marks else 0
 
 
 class PlannedPages(NamedTuple):
-    """Part of a partition for one micro-batch.
+    """The pages of one partition for one micro-batch.
 
     Args:
-        ranges: lines, in order.
-        events: in them.
-        cursor: of the last checkpoint.
-        done: names of files that hold nothing for later micro-batches.
+        ranges: ranges of lines, in order.
+        events: number of events in them.
+        cursor: cursor of the last checkpoint.
+        done: names of files that have nothing for later micro-batches.
         marks: file name to the byte positions of its checkpoints.
     """
 
@@ -75,7 +75,7 @@ class PlannedPages(NamedTuple):
     marks: dict[str, npt.NDArray[np.int64]]
 
     def split(self, pieces: int) -> list[list[PageRange]]:
-        """Return the lines in about equal pieces, at most so many, cut at checkpoints."""
+        """Return the lines in at most ``pieces`` pieces of about equal size, cut at checkpoints."""
         total = sum(r.stop - r.start for r in self.ranges)
         out: list[list[PageRange]] = [[]]
         done = 0
@@ -103,7 +103,7 @@ class Pages:
         self._files: deque[SpooledFile] = deque()
 
     def add(self, file: SpooledFile) -> None:
-        """Take over a finished file that has a checkpoint."""
+        """Add a finished file that has a checkpoint."""
         self._files.append(file)
 
     def __len__(self) -> int:
@@ -111,25 +111,25 @@ class Pages:
 
     @property
     def events(self) -> int:
-        """Events that wait."""
+        """Number of events that are not planned yet."""
         return sum(file.events for file in self._files)
 
     @property
     def bytes(self) -> int:
-        """Bytes that wait."""
+        """Number of bytes that are not planned yet."""
         return sum(file.end - file.start for file in self._files)
 
     def cut(self, most_events: int | None, most_bytes: int, most_at_least: int | None = None) -> PlannedPages | None:
-        """Take what the next micro-batch gets.
+        """Remove the pages of the next micro-batch, and return them.
 
         Args:
-            most_events: at most, None for no limit; but at least what the first checkpoint with events covers, unless
-                it is 0: then cursors only.
-            most_bytes: the same for bytes, roughly.
-            most_at_least: events that the first checkpoint may cover to be taken all the same; None for any number.
+            most_events: maximum number of events, None for no limit. The first checkpoint with events is taken even if
+                it covers more, except with 0, which takes only cursors.
+            most_bytes: the same limit in bytes, roughly.
+            most_at_least: most events that a first checkpoint beyond the limit may cover; None for any number.
 
         Returns:
-            None when there is nothing, not even a checkpoint.
+            The pages, or None when there is not even a checkpoint.
         """
         ranges: list[PageRange] = []
         done: list[str] = []
@@ -161,7 +161,7 @@ class Pages:
 
     @staticmethod
     def _last_within(file: SpooledFile, most_events: int | None, most_bytes: int, must: int) -> tuple[int, int] | None:
-        """Return block and index of the last checkpoint that fits, or of the first of up to ``must`` events."""
+        """Return block and index of the last checkpoint within the limits, or of the first one of ``must`` events."""
         found: tuple[int, int] | None = None
         for number, mark in enumerate(file.marks):
             if int(mark.ends[-1]) <= file.start:

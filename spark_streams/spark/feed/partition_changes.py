@@ -1,7 +1,7 @@
-"""Which partitions of a feed a query reads now, and behind which cursor the new ones start. Pure.
+"""Changes of a feed's partitions: the partitions that a query reads now, and the cursors where new ones start; pure.
 
-A feed changes its partitions in two ways (FeedAPI, "partitions"): it closes a partition and opens others that start
-after it, or it distributes the whole history of a partition, which leaves, over others, on which its cursors are valid.
+A feed changes its partitions in two ways (FeedAPI, "partitions"). It closes a partition and opens others that start
+after it. Or it distributes the whole history of a partition over others and removes it; its cursors are valid on them.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from spark_streams.spark.feed.offset import FeedOffset
 
 @dataclass(frozen=True)
 class PartitionChanges:
-    """What there is to read.
+    """The partitions of a query, after a comparison with the feed's list.
 
     Args:
-        reading: partitions that are read, to the cursor that planning goes on behind.
-        begins: those of them that are new, to the cursor that they start behind.
-        leaving: partitions that have been replaced by others, which start where these are planned to.
-        gone: partitions that have left the feed, and that nothing has come from.
-        ancestors: partitions that have left earlier, to their cursors, oldest first.
-        searching: partitions whose first matching event has not come, as ``FeedOffset`` has it; of the new ones, those
-            whose parent has not found it, either.
+        reading: partitions that the query reads, to the cursor after which planning continues.
+        begins: the new partitions among them, to the cursor after which they start.
+        leaving: partitions that others replaced; the others start where these are planned to.
+        gone: partitions that left the feed, and that no other partition replaced.
+        ancestors: partitions that left earlier, to their cursors, oldest first.
+        searching: partitions without a first matching event so far, as in ``FeedOffset``; a new partition is among them
+            if its parent is.
     """
 
     reading: dict[int, str]
@@ -37,15 +37,13 @@ class PartitionChanges:
 
 
 def trace(begin: FeedOffset, discovery: Discovery, *, ordered: bool, drained: Collection[int]) -> PartitionChanges:
-    """Compare what was read with what the feed lists.
+    """Compare the partitions that the query has read with those that the feed lists.
 
     Args:
-        begin: where the micro-batch before ended.
+        begin: the end of the previous micro-batch.
         discovery: the feed's partitions now.
-        ordered: whether a partition that starts after another one waits until that is finished, in an earlier
-            micro-batch.
-        drained: partitions that nothing is left of that was fetched and is not planned; only of these can others take
-            the cursor.
+        ordered: whether a partition that starts after another one waits until an earlier micro-batch has finished that.
+        drained: partitions whose fetched events are all planned; others can take over only the cursors of these.
     """
     listed = {p.id: p for p in discovery.partitions}
     known = {p: cursor for p, cursor in begin.cursors.items() if p not in listed}
@@ -64,7 +62,7 @@ def trace(begin: FeedOffset, discovery: Discovery, *, ordered: bool, drained: Co
         if parents:
             if not all(p in drained for p in parents):
                 continue
-            # The nearest is the one that came last: what descends from it took its cursor later.
+            # The nearest parent is the one that came last: its descendants took its cursor later.
             nearest = max(parents, key=list(begin.cursors).index)
             begins[partition.id] = begin.cursors[nearest]
             parent = nearest

@@ -1,4 +1,4 @@
-"""A query's filter and starting expressions: what of them the feed checks, and what its tasks and followers do."""
+"""The filter and the starting expressions of a feed's query: the parts that the feed, the tasks and followers check."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from spark_streams.spark.pushdown.spark_filters import log_filter
 
 
 class QueryFilter:
-    """What of a query's filter the feed checks: chosen when the query is new, and then kept (C-13).
+    """The part of a query's filter that the feed checks: a new query chooses it, and then keeps it (C-13).
 
     Args:
         options: of the query.
@@ -29,22 +29,22 @@ class QueryFilter:
         self._options = options
         self._pushed: Mapping[str, FeedFilter] | None = None
         self.pushdown: Pushdown | None = None
-        """What becomes of the filter; None for a query without one, and until it is chosen."""
+        """The pushed and the residual part of the filter; None without a filter, and before the choice."""
         self.residual: Expression | None = options.filter
-        """What is checked on the events that come; None for nothing."""
+        """The part that the tasks check on the events; None for nothing."""
 
     @property
     def pushed(self) -> Mapping[str, FeedFilter]:
-        """What the feed checks; nothing until it is chosen."""
+        """The filters that the feed checks, by name; empty before the choice."""
         return self._pushed or {}
 
     @property
     def arguments(self) -> dict[str, str]:
-        """Names and values of the filters that the feed is sent."""
+        """Names and values of the filters in requests to the feed."""
         return {name: each.value for name, each in self.pushed.items()}
 
     def choose(self, client: FeedClient, discovery: Discovery) -> None:
-        """Choose for a new query, by what the feed offers; ``client`` sends it from now on.
+        """Choose the pushed filters of a new query among those that the feed offers; ``client`` sends them from now on.
 
         Raises:
             OptionError: the user names a filter that the feed does not offer.
@@ -62,7 +62,7 @@ class QueryFilter:
             return
         starts = [options.starting.everywhere, *options.starting.each.values()]
         ends = [] if options.ending is None else [*options.ending.each.values()]
-        # A cursor that the user gives is one of a read without our filters: it means nothing under them (C-13).
+        # The user's cursor comes from a read without our filters, and is not valid with them (C-13).
         cursors = any(isinstance(position, After) for position in (*starts, *ends))
         chosen = push(
             None if cursors else options.filter,
@@ -75,22 +75,22 @@ class QueryFilter:
         self._use(client, chosen)
 
     def keep(self, client: FeedClient, pushed: Mapping[str, FeedFilter]) -> None:
-        """Go on with what the checkpoint says, whatever the feed offers now.
+        """Use the pushed filters of the checkpoint, whatever the feed offers now.
 
         Raises:
-            CheckpointError: the options' filter lets through what is not sent under it.
+            CheckpointError: the options' filter matches events that the feed does not send with these filters.
         """
         if self._pushed is None or dict(self._pushed) != dict(pushed):
             self._use(client, pushed)
 
     def task(self, partition: int, dialect: Dialect, fetch: FeedRange, start: str | None = None) -> FeedTask:
-        """Return a task that fetches what the filter lets through.
+        """Return a task that fetches the events that match the filter.
 
         Args:
-            partition: its id.
-            dialect: that the feed speaks.
-            fetch: from where to where.
-            start: the expression whose first match is the first row; None for all.
+            partition: the partition's id.
+            dialect: the dialect of the feed.
+            fetch: the range to fetch.
+            start: the expression whose first match is the first row; None for all rows.
         """
         begin = None if start is None else read_filter(start)
         return FeedTask(
@@ -121,7 +121,7 @@ class QueryFilter:
 
 
 def first_match(options: FeedSourceOptions, partition: int, expression: str) -> FirstMatch:
-    """Return what drops the lines of a partition before the first event that an expression is true of."""
+    """Return an object that drops the lines of a partition before the first event for which an expression is true."""
     return FirstMatch(
         read_filter(expression),
         options.stream,

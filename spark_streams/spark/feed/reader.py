@@ -1,4 +1,4 @@
-"""The source of feeds: in batch queries tasks fetch, in streams they read what the driver has spooled."""
+"""The source of feeds: the tasks of a batch query fetch, those of a stream read the pages that the driver spooled."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from spark_streams.spark.source.reader import HAS_ADMISSION_CONTROL
 
 
 class FeedSource:
-    """A feed, as ``Source`` has it: each partition is read in a task of its own."""
+    """A feed as a ``Source``; in a batch query each partition has its own task."""
 
     message: ClassVar[bool] = False
 
     def plan(self, options: FeedSourceOptions, columns: tuple[str, ...]) -> list[FeedTask]:
-        """Return the tasks of a batch query; raises as ``plan_feed_batch``."""
+        """Return the tasks of a batch query; see ``plan_feed_batch``."""
         return plan_feed_batch(options)
 
     def planner(self, options: FeedSourceOptions, columns: tuple[str, ...]) -> FeedBatches:
-        """Return what plans a stream.
+        """Return the planner of a stream.
 
         Raises:
-            NotImplementedError: this Spark does not say where a micro-batch starts, and a feed names no end instead.
+            NotImplementedError: this Spark does not pass the start of a micro-batch, and a feed does not tell its end.
         """
         if not HAS_ADMISSION_CONTROL:
             raise NotImplementedError(
@@ -44,11 +44,11 @@ class FeedSource:
         return FeedBatches(options)
 
     def read(self, options: FeedSourceOptions, task: FeedTask, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        """Read what a task reads.
+        """Yield the events of a task.
 
         Raises:
-            SpoolLost: the pages are not where this task looks for them.
-            SparkStreamsError: what the feed does, in a batch query.
+            SpoolLost: the task cannot read the pages at their location.
+            SparkStreamsError: reading the feed itself failed.
         """
         batches = read_task(options, task, tuple(schema.names))
         rows = (pa.RecordBatch.from_arrays(batch.columns, schema=schema) for batch in batches)
@@ -56,11 +56,11 @@ class FeedSource:
 
 
 def plan_feed_batch(options: FeedSourceOptions) -> list[FeedTask]:
-    """Return what the tasks of a batch query read: each partition up to what is its end now, or to the cursor given.
+    """Return the tasks of a batch query: each reads one partition up to its end now, or to the user's ending cursor.
 
     Raises:
         OptionError: the positions do not fit the feed's partitions.
-        SparkStreamsError: the feed cannot be asked.
+        SparkStreamsError: a request to the feed failed.
     """
     tasks: list[FeedTask] = []
     filtering = QueryFilter(options)
@@ -81,7 +81,7 @@ def plan_feed_batch(options: FeedSourceOptions) -> list[FeedTask]:
                 stops: tuple[str, ...] = (stop.offset,)
             else:
                 told: set[str | None] = {client.last_cursor(partition.id)}
-                if not options.filters and not filtering.pushed:  # discovery's cursors are those of no filters (C-13)
+                if not options.filters and not filtering.pushed:  # discovery's cursors belong to no filters (C-13)
                     told.add(partition.last_cursor)
                 stops = tuple(sorted(c for c in told if c is not None))
             wanted = FeedRange(partition.id, cursor, stops, required=isinstance(stop, After))

@@ -1,4 +1,4 @@
-"""The spool: a folder of pages that a query has fetched and not committed yet, and a manifest for each micro-batch.
+"""The spool of a query: a folder with the pages that it has fetched and not committed, and a manifest per micro-batch.
 
 ::
 
@@ -6,8 +6,8 @@
         <run>-<partition>-<number>.ndjson     lines as the feed sent them
         batch-<number>.json                   the manifest of a planned micro-batch
 
-Guarantee: a manifest is written whole, after the pages that it names, and before Spark is told of the micro-batch. So
-every micro-batch that Spark's checkpoint knows has its manifest, and reads the same lines again, until it is committed.
+Guarantee: the driver writes a manifest whole, after the pages that it names, and before Spark knows the micro-batch. So
+every micro-batch in Spark's checkpoint has its manifest, and reads the same lines again, until it is committed.
 On a local file system both are synchronised to the disk; object stores have no such call and need none.
 """
 
@@ -48,8 +48,8 @@ class PageWriter:
     """A file of the spool while it is written.
 
     Args:
-        file_system: where.
-        path: its path there.
+        file_system: the file system of the spool.
+        path: the file's path there.
     """
 
     def __init__(self, file_system: pafs.FileSystem, path: str) -> None:
@@ -63,17 +63,17 @@ class PageWriter:
         """Append lines.
 
         Raises:
-            SpoolLost: they cannot be written.
+            SpoolLost: the lines cannot be written.
         """
         with _faults():
             self._stream.write(block)
         self.size += len(block)
 
     def close(self) -> None:
-        """Finish the file; from now on tasks can read it.
+        """Finish the file, so that tasks can read it.
 
         Raises:
-            SpoolLost: it cannot be finished.
+            SpoolLost: the file cannot be finished.
         """
         with _faults():
             self._stream.close()
@@ -85,8 +85,8 @@ class Spool:
     """The spool of one query; on the driver.
 
     Args:
-        location: of option ``spoolLocation``; None for a temporary folder, which goes with the driver.
-        identity: the id of the query's spool, as the checkpoint remembers it.
+        location: value of option ``spoolLocation``; None for a temporary folder, which is removed with the driver.
+        identity: the id of the query's spool, from the checkpoint.
     """
 
     def __init__(self, location: str | None, identity: str) -> None:
@@ -107,7 +107,7 @@ class Spool:
         return PageWriter(self._file_system, f"{self._folder}/{name}")
 
     def uri(self) -> tuple[str, str]:
-        """Return location and identity, from which a task opens the folder."""
+        """Return location and identity, with which a task opens the folder."""
         return self.location, self._identity
 
     def write_manifest(self, batch: int, content: Mapping[str, Any]) -> None:
@@ -128,7 +128,7 @@ class Spool:
         """Return the manifest of a micro-batch, None when it is not there.
 
         Raises:
-            SpoolLost: it is there and cannot be read.
+            SpoolLost: the manifest is there and cannot be read.
         """
         path = f"{self._folder}/{_manifest_name(batch)}"
         try:
@@ -143,7 +143,7 @@ class Spool:
         return content
 
     def remove(self, names: list[str]) -> None:
-        """Remove files; those that are not there any more, or cannot be removed, do no harm and are left."""
+        """Remove files; ignore those that are gone, and log a warning for those that cannot be removed."""
         for name in names:
             try:
                 self._file_system.delete_file(f"{self._folder}/{name}")
@@ -165,10 +165,10 @@ class Spool:
 
 
 def open_file_system(location: str) -> tuple[pafs.FileSystem, str]:
-    """Return the file system and the path that a location means: a path, or a URI that Arrow knows.
+    """Return the file system and the path of a location, which is a path, or a URI that Arrow can open.
 
     Raises:
-        OptionError: Arrow does not know it.
+        OptionError: Arrow cannot open the URI, or the location begins with ``dbfs:``.
     """
     if "://" not in location and not location.startswith("file:"):
         if location.startswith("dbfs:"):
@@ -194,7 +194,7 @@ def _sync(path: str) -> None:
 
 
 class _faults:
-    """Turns what a file system raises into our error."""
+    """Turns the errors of a file system into ``SpoolLost``."""
 
     def __enter__(self) -> None:
         return None

@@ -1,10 +1,10 @@
-"""What one follower has written to the spool: files of lines that checkpoints cover, and lines that wait for theirs.
+"""The writer of one follower's spool files: lines that checkpoints cover, and lines that wait for their checkpoint.
 
-A file has only what a checkpoint covers, so that it can be finished at any time: lines after the last checkpoint are
-held back, and when they are many, written to a file of their own, which has no checkpoint until theirs comes.
+A file has only lines that a checkpoint covers, so that it can be finished at any time. The writer holds lines after the
+last checkpoint back; many of them go to a separate file, which has no checkpoint until theirs comes.
 
-The follower's thread writes, the planner's cuts. A place that is slow to write to holds up the planner only where it
-needs the very file that is being written.
+The follower's thread writes, and the planner's thread cuts. A slow file system delays the planner only where it needs
+the same file that is being written.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ from spark_streams.spark.feed.pages import Pages, PlannedPages, SpooledFile
 from spark_streams.spark.feed.spool import PageWriter, Spool
 
 FILE_BYTES: Final = 32 << 20
-"""A file that is longer is finished at the next checkpoint."""
+"""Size in bytes at which a file is finished, at the next checkpoint."""
 HELD_BYTES: Final = 4 << 20
-"""Lines that wait for their checkpoint in memory; more of them are written."""
+"""Most bytes of lines that wait in memory for their checkpoint; more of them are written to a file."""
 
 
 class SpoolWriter:
-    """The pages of one partition; for the thread that writes them, and the one that plans.
+    """Writes the pages of one partition; the follower's and the planner's thread use it.
 
     Args:
-        spool: where to.
-        prefix: what the names of its files begin with.
+        spool: the spool to write to.
+        prefix: prefix of the names of its files.
     """
 
     def __init__(self, spool: Spool, prefix: str) -> None:
         self._spool = spool
         self._prefix = prefix
         self._writing = threading.Lock()
-        """Held while a file is written or finished; of what is below, ``_pages`` and ``_file`` have another one."""
+        """Lock, held while a file is written or finished; ``_counting`` guards ``_pages`` and ``_file`` instead."""
         self._writer: PageWriter | None = None
         self._events = 0
         self._uncovered = False
@@ -46,38 +46,38 @@ class SpoolWriter:
         self._number = 0
         self._closed = False
         self._counting = threading.Lock()
-        """Held for a moment, never while something is written; taken after ``_writing``."""
+        """Lock, held briefly and never during a write; taken after ``_writing``."""
         self._pages = Pages()
         self._file: SpooledFile | None = None
 
     @property
     def waiting_events(self) -> int:
-        """Events that wait to be planned."""
+        """Number of events that are not planned yet."""
         with self._counting:
             return self._pages.events + (self._file.events if self._file is not None else 0)
 
     @property
     def waiting_bytes(self) -> int:
-        """Bytes that wait to be planned."""
+        """Number of bytes that are not planned yet."""
         with self._counting:
             return self._pages.bytes + (self._file.end if self._file is not None else 0)
 
     def close(self) -> None:
-        """Write nothing more; what was written can still be cut."""
+        """Write nothing more; written pages can still be cut."""
         with self._writing:
             self._closed = True
 
     def take(self, block: bytes, lines: Lines, *, moved: bool) -> bool:
-        """Write what a checkpoint covers; hold back the lines behind the last one.
+        """Write the lines that a checkpoint covers, and hold the lines after the last checkpoint back.
 
         Args:
             block: whole lines.
-            lines: what they hold.
-            moved: whether the last checkpoint's cursor is another than the one before; if it is not, and nothing has
-                come, there is nothing to be written.
+            lines: the content of the lines.
+            moved: whether the last checkpoint's cursor differs from the previous one; if not, and there are no lines,
+                nothing is written.
 
         Returns:
-            False once it is closed: then nothing was done.
+            False if the writer is closed; it did nothing then.
         """
         with self._writing:
             if self._closed:
@@ -97,7 +97,7 @@ class SpoolWriter:
         return True
 
     def drop_uncovered(self) -> None:
-        """Leave out what no checkpoint of a response covers: the next response's first one does not cover it either."""
+        """Drop the lines that no checkpoint of a response covers; the next response's checkpoints do not cover them."""
         with self._writing:
             self._forget_held()
             if self._uncovered:
@@ -105,7 +105,7 @@ class SpoolWriter:
                 self._finish_file()
 
     def cut(self, most_events: int | None, most_bytes: int, most_at_least: int | None = None) -> PlannedPages | None:
-        """Take what the next micro-batch gets, as ``Pages.cut``; finish the file that is being written, if possible."""
+        """Finish the current file, if possible, and return the pages of the next micro-batch; see ``Pages.cut``."""
         with self._writing:
             if not self._uncovered:
                 self._finish_file()
@@ -143,7 +143,7 @@ class SpoolWriter:
         self._held, self._held_bytes, self._held_events = [], 0, 0
 
     def _opened(self) -> tuple[PageWriter, SpooledFile]:
-        """Return the file that is being written, or a new one."""
+        """Return the current file, or a new one."""
         if self._writer is None or self._file is None:
             name = f"{self._prefix}-{self._number}.ndjson"
             self._number += 1
@@ -154,7 +154,7 @@ class SpoolWriter:
         return self._writer, self._file
 
     def _finish_file(self) -> None:
-        """Close the file that is being written, and offer it."""
+        """Close the current file, and add it to the pages if it has a checkpoint; else remove it."""
         writer, file = self._writer, self._file
         if writer is None or file is None:
             return

@@ -1,4 +1,4 @@
-"""What the tasks of a feed's query read: pages of the spool, or the feed itself; picklable."""
+"""Tasks of a feed's query: they read pages of the spool, or the feed itself; picklable."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ READ_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class FeedTask:
-    """What one task reads of one partition.
+    """The part of one partition that one task reads.
 
     Args:
         partition: the partition's id.
-        dialect: of the lines.
-        pages: lines of the spool, in order; empty when the feed itself is read.
+        dialect: the dialect of the lines.
+        pages: lines of the spool, in order; empty when the task reads the feed itself.
         spool: location and id of the spool.
-        fetch: what is read from the feed itself, or None.
-        pushed: names and values of filters that it is asked to check then, besides the user's own.
-        start: what is fetched begins with the first event that this is true of; None for all.
-        residual: what of the query's filter is checked on the rows; None for nothing.
+        fetch: the range to read from the feed itself, or None.
+        pushed: names and values of the filters that the feed checks then, besides the user's own.
+        start: condition of the first event that a fetch returns; None for all events.
+        residual: the part of the query's filter that the task checks on the rows; None for nothing.
     """
 
     partition: int
@@ -48,7 +48,7 @@ class FeedTask:
 def address_of(
     options: FeedSourceOptions, dialect: Dialect | None = None, pushed: Mapping[str, str] | None = None
 ) -> FeedAddress:
-    """Return where the feed of a query is, and what it is asked to check."""
+    """Return the address of a query's feed, with the filters that the feed checks."""
     if dialect is None and options.dialect != "auto":
         dialect = Dialect(options.dialect)
     return FeedAddress(
@@ -65,11 +65,14 @@ def address_of(
 
 
 def read_task(options: FeedSourceOptions, task: FeedTask, columns: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a task; each time the same ones, when they are spooled.
+    """Yield the rows of a task; every attempt yields the same spooled rows.
 
     Raises:
-        SpoolLost: the pages are not where this task looks for them.
-        PositionLost, RemoteProtocolError, TransportError, PeerError: as ``scan``.
+        SpoolLost: the task cannot read the pages at their location.
+        PositionLost: events are gone from the feed, and losses fail the query.
+        RemoteProtocolError: the feed's response is malformed.
+        TransportError: the connection failed.
+        PeerError: the feed refused the request.
     """
     needed = wanted_columns(wanted_columns(columns, task.residual, feed=True), task.start, feed=True)
     rows = FeedRows(
