@@ -1,4 +1,4 @@
-"""The command ``spark-streams``: what people run."""
+"""The command ``spark-streams``, with its subcommands for the reference log, any peer, filters and the demo."""
 
 from spark_streams.cli.command import main
 

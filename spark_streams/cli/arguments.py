@@ -1,4 +1,4 @@
-"""Arguments that several commands take, read from text: where to listen, credentials, a stream to create."""
+"""Parsers of command line arguments: an address to listen on, credentials, and a stream to create."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from spark_streams.log import ReferenceLog, StreamConfig
 
 @dataclass(frozen=True)
 class StreamRequest:
-    """A stream that is to be there once the log is served.
+    """A stream that a command creates unless it is there.
 
     Args:
-        name: its name.
-        partitions: how many it is created with; None: one, and any number will do where the stream is there already.
-        config: its settings when it is created; None: the log's.
+        name: the stream's name.
+        partitions: number of partitions; None creates one, and accepts any number of an existing stream.
+        config: settings of a new stream; None for the log's settings.
     """
 
     name: str
@@ -29,14 +29,14 @@ class StreamRequest:
         """Create the stream unless it is there.
 
         Raises:
-            OptionError: the name cannot be used or is taken, or the stream is there with another number of partitions.
+            OptionError: the name is invalid or taken, or the stream is there with another number of partitions.
         """
         try:
             stream = log.create_stream(self.name, self.partitions or 1, self.config, exist_ok=True)
         except (ValueError, NameTaken) as fault:
             raise OptionError("--stream", f"'{self.name}' cannot be created: {fault}") from fault
         found = len(stream.partitions)
-        # One that was split since it was created is what was asked for all the same.
+        # A stream that was split since its creation still matches the request.
         if self.partitions is not None and self.partitions not in (found, stream.partitions_before_splits):
             raise OptionError(
                 "--stream",
@@ -46,7 +46,7 @@ class StreamRequest:
 
 
 def listen(value: str | tuple[str, int]) -> tuple[str, int]:
-    """Read ``[HOST:]PORT``; an IPv6 address stands in brackets, and no host is loopback."""
+    """Parse ``[HOST:]PORT``; an IPv6 address is in brackets, and the default host is loopback."""
     if isinstance(value, tuple):
         return value
     host, colon, port = value.rpartition(":")
@@ -59,7 +59,7 @@ def listen(value: str | tuple[str, int]) -> tuple[str, int]:
 
 
 def credentials(value: str | tuple[str, str]) -> tuple[str, str]:
-    """Read ``NAME:PASSWORD``; what was given is never shown."""
+    """Parse ``NAME:PASSWORD``; an error never shows the value."""
     if isinstance(value, tuple):
         return value
     name, colon, password = value.partition(":")
@@ -69,7 +69,7 @@ def credentials(value: str | tuple[str, str]) -> tuple[str, str]:
 
 
 def stream_request(value: str | StreamRequest) -> StreamRequest:
-    """Read ``NAME[:PARTITIONS]``."""
+    """Parse ``NAME[:PARTITIONS]``."""
     if isinstance(value, StreamRequest):
         return value
     name, colon, count = value.rpartition(":")

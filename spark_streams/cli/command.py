@@ -1,4 +1,4 @@
-"""``spark-streams`` and its groups."""
+"""The main command ``spark-streams``, its group ``log``, and the command ``demo``."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def main(verbose: int) -> None:
     """
     level = (logging.WARNING, logging.INFO, logging.DEBUG)[min(verbose, 2)]
     logging.basicConfig(level=level, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    logging.getLogger("urllib3").setLevel(logging.INFO)  # below it tells whole addresses, and a query may hold a secret
+    logging.getLogger("urllib3").setLevel(logging.INFO)  # DEBUG logs whole addresses, and a query may have a secret
 
 
 _LOG_EPILOG = """\b
@@ -96,6 +96,6 @@ def demo(events: int, seconds: float, partitions: int) -> None:
     Starts a log of its own, writes orders into it (some of them dated before 1970), has Spark read, enrich and write
     them back, reads the result, checks it, and leaves nothing behind. Needs pyspark and Java 17 or later.
     """
-    from spark_streams.cli.demo import run_demo  # Spark is an extra: only this command needs it
+    from spark_streams.cli.demo import run_demo  # Spark is an extra that only this command needs
 
     run_demo(events, seconds, partitions)

@@ -1,6 +1,6 @@
-"""TLS and secrets of the command line: how commands sign in at a peer, and whom ``spark-streams log serve`` lets in.
+"""TLS and credentials of the command line: those of commands at a peer, and those that ``log serve`` accepts.
 
-Secrets come from files and from the environment, so that they need not stand on the command line, where ``ps`` shows
+Secrets come from files and from the environment, so that they need not be on the command line, where ``ps`` shows
 them. Other users of the machine must not be able to read such a file.
 """
 
@@ -22,7 +22,7 @@ from spark_streams.secrets import FileSecret
 from spark_streams.server import BearerToken
 
 PREFIX: Final = "SPARK_STREAMS_"
-"""What the names of our variables begin with."""
+"""Prefix of the names of our environment variables."""
 CREDENTIALS_EPILOG: Final = """\b
 Passwords and tokens, so that no list of processes shows them:
   the environment   SPARK_STREAMS_USERNAME, SPARK_STREAMS_PASSWORD, SPARK_STREAMS_TOKEN,
@@ -33,32 +33,33 @@ What is said on the command line counts more than the environment.
 
 
 class Environment:
-    """Our variables: those of one side of a command that has two, else those of both.
+    """Our environment variables: those of one side of a command with two peers, else those of both sides.
 
     Args:
-        side: ``FROM`` or ``TO``, whose variables begin with ``SPARK_STREAMS_FROM_``; empty for the only one.
+        side: ``FROM`` or ``TO``, for variables such as those with prefix ``SPARK_STREAMS_FROM_``; empty for a command
+            with one peer.
     """
 
     def __init__(self, side: str = "") -> None:
         self._prefixes = (f"{PREFIX}{side}_", PREFIX) if side else (PREFIX,)
 
     def get(self, name: str) -> str | None:
-        """Return what a variable says, such as ``PASSWORD``; None when it is not there, or empty."""
+        """Return the value of a variable, such as ``PASSWORD``; None when it is not set, or empty."""
         return os.environ.get(self.named(name)) or None
 
     def named(self, name: str) -> str:
-        """Return the whole name of the variable that counts."""
+        """Return the full name of the variable that takes precedence."""
         there = [prefix + name for prefix in self._prefixes if os.environ.get(prefix + name)]
         return there[0] if there else self._prefixes[-1] + name
 
 
 def secret_of(name: str, file: str | None, environment: Environment, option: str) -> Secret | None:
-    """Return a secret from a file or the environment; None where neither says one.
+    """Return a secret from a file or the environment; None without either.
 
     Args:
         name: ``PASSWORD`` or ``TOKEN``.
-        file: the path that an option gave.
-        environment: where else to look.
+        file: the path from an option, or None.
+        environment: the variables to read without ``file``.
         option: the option's name.
     """
     if file is not None:
@@ -79,18 +80,19 @@ def endpoint_of(
     password_option: str = "--password-file",
     environment: Environment | None = None,
 ) -> Endpoint:
-    """Return where ``url`` points, with credentials from a file or the environment when it has none.
+    """Return the endpoint of ``url``, with credentials from a file or the environment when the url has none.
 
     Args:
-        url: what the user wrote.
-        tls: what the options of TLS say, which makes TLS of a plain scheme too; None when there are none.
-        schemes: those that the command takes.
+        url: the user's url.
+        tls: the TLS options, which turn on TLS for a plain scheme too; None without any.
+        schemes: schemes that the command accepts.
         password_file: a file with the password of the url's user.
-        password_option: the option that says so, for messages.
-        environment: where credentials are looked for.
+        password_option: the option that names this file, for errors.
+        environment: the variables that may have credentials.
 
     Raises:
-        OptionError: the url is none, or a password is missing, in words that hold no password.
+        OptionError: the url is invalid, a password is missing or given twice, or a password file has no user; the text
+            has no password.
     """
     environment = environment if environment is not None else Environment()
     endpoint = parse_url(url, schemes=schemes, option="URL")
@@ -108,7 +110,7 @@ def endpoint_of(
         return endpoint
     password = secret_of("PASSWORD", password_file, environment, password_option)
     if password is None and endpoint.scheme in HTTP_SCHEMES and endpoint.username is None:
-        return endpoint  # the variable is for another peer: feeds have tokens
+        return endpoint  # the variable is for another peer, as feeds have tokens
     if password is None:
         raise OptionError(
             "URL", f"user '{username}' has no password: expected {password_option} FILE or {PREFIX}PASSWORD"
@@ -117,7 +119,7 @@ def endpoint_of(
 
 
 def tls_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options of TLS to a command, which gets them as ``tls``: None when none is there."""
+    """Add the TLS options to a command, which gets them as argument ``tls``: None without any."""
 
     @functools.wraps(command)
     def with_tls(
@@ -142,7 +144,7 @@ def tls_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def password_option(name: str = "--password-file", of: str = "the url's user") -> Callable[..., Any]:
-    """Return the option that names a file with a password."""
+    """Return the option for a file with a password."""
     return click.option(
         name, type=click.Path(exists=True, dir_okay=False), metavar="FILE", help=f"File with the password of {of}."
     )
@@ -155,10 +157,10 @@ logger = logging.getLogger("spark_streams.cli")
 
 
 def users_of(path: Path) -> dict[str, str]:
-    """Read users and their passwords, ``NAME:PASSWORD`` a line.
+    """Read users and their passwords, one ``NAME:PASSWORD`` per line.
 
     Raises:
-        OptionError: the file cannot be read, or a line is something else; the message has its number alone.
+        OptionError: the file cannot be read or is empty, or a line has another form; the text has only its number.
     """
     users = {}
     for number, line in _lines(path, USER_FILE):
@@ -170,10 +172,10 @@ def users_of(path: Path) -> dict[str, str]:
 
 
 def tokens_of(path: Path) -> tuple[BearerToken, ...]:
-    """Read bearer tokens, one a line.
+    """Read bearer tokens, one per line.
 
     Raises:
-        OptionError: the file cannot be read, or a line is no token; the message has its number alone.
+        OptionError: the file cannot be read or is empty, or a line is not a token; the text has only its number.
     """
     tokens = []
     for number, line in _lines(path, TOKEN_FILE):
@@ -185,7 +187,7 @@ def tokens_of(path: Path) -> tuple[BearerToken, ...]:
 
 
 def warn_if_others_may_read(path: Path) -> None:
-    """Warn of a file with secrets that other users of this machine can read; where there are no such modes, never."""
+    """Warn if other users of this machine can read a file with secrets; only systems with POSIX modes can tell."""
     if os.name == "posix" and path.stat().st_mode & 0o044:
         logger.warning("%s holds secrets, and other users of this machine can read it: chmod 600 %s", path, path)
 

@@ -1,4 +1,4 @@
-"""The boundary where errors become one line on stderr and an exit code."""
+"""Error reports of the command line: an expected error becomes one line on stderr and an exit code."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ import click
 from spark_streams.errors import OptionError, SparkStreamsError
 
 FAILED: Final = 1
-"""Exit code: what was asked could not be done; the line on stderr says why."""
+"""Exit code: the command failed; the line on stderr says why."""
 USAGE: Final = 2
-"""Exit code: the command line or a configuration file is wrong; nothing was done."""
+"""Exit code: the command line or a configuration file is wrong; the command did nothing."""
 INTERRUPTED: Final = 130
-"""Exit code: stopped by Ctrl-C, as shells report it (128 + SIGINT)."""
+"""Exit code: Ctrl-C stopped the command, as shells report it (128 + SIGINT)."""
 
 
 class ErrorReportingGroup(click.Group):
-    """A group of commands whose expected errors are told in one line, without a traceback.
+    """A group of commands that reports expected errors in one line, without a traceback.
 
-    Errors that nobody expected keep their traceback: they are defects. A command's module is imported when the command
-    is asked for, so that none waits for the imports of all.
+    Unexpected errors keep their traceback, as they are defects. The group imports a command's module on its first use,
+    so that no command waits for the imports of all.
 
     Args:
-        lazy: the commands of the group beside those that are added to it: name to ``module:attribute``.
+        lazy: further commands of the group: name to ``module:attribute``.
     """
 
     def __init__(self, *arguments: Any, lazy: Mapping[str, str] | None = None, **more: Any) -> None:
@@ -44,10 +44,10 @@ class ErrorReportingGroup(click.Group):
         return super().get_command(ctx, cmd_name)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command that was named.
+        """Run the named command.
 
         Raises:
-            click.ClickException: for every expected error, with its exit code.
+            click.ClickException: an expected error occurred; the exception has its exit code.
         """
         try:
             return super().invoke(ctx)
@@ -56,7 +56,7 @@ class ErrorReportingGroup(click.Group):
         except SparkStreamsError as fault:
             _fail(str(fault), FAILED, fault)
         except BrokenPipeError:
-            raise  # the reader of our output has gone: click ends quietly
+            raise  # the reader of our output has gone, and click ends without a message
         except OSError as fault:
             _fail(str(fault), FAILED, fault)
         except KeyboardInterrupt:

@@ -1,4 +1,4 @@
-"""``spark-streams filter``: what a filter means, and what a peer would be asked to check of it."""
+"""Command ``spark-streams filter``, which shows the tree of a filter and the part that a peer would check."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ _OPTIONS: Final = {
     "rabbitmq-stream": ("--filter-value-from",),
     "feedapi": ("--feed-filter",),
 }
-"""The formats, and the options that say what a peer of each can do."""
+"""The formats, and the options that describe a peer of each."""
 _MAX_CHARACTERS: Final = 2_000_000
-"""Read from stdin; no filter has so many."""
+"""Most characters that are read from stdin; every filter has fewer."""
 _NOTHING: Final = "nothing"
 _EPILOG = """\b
 What is pushed may let more events pass than the filter does; then it remains, and is
@@ -139,7 +139,7 @@ def _feed(expression: Expression, pairs: tuple[str, ...]) -> tuple[tuple[str, ..
 
 
 def _pointer(reference: Reference) -> Reference | str:
-    """Return the JSON pointer of a member, so that a member and its pointer are known to be the same."""
+    """Return the JSON pointer of a member, so that a member and its pointer compare equal."""
     name = reference.name
     if name is None or name.startswith("/") or name.isdecimal():
         return reference if name is None else name

@@ -1,4 +1,4 @@
-"""``spark-streams tail``, and ``log tail``: events of any peer as lines of text."""
+"""Commands ``spark-streams tail`` and ``log tail``, which print events of any peer as lines of text."""
 
 from __future__ import annotations
 
@@ -99,9 +99,9 @@ def tail(
 
 
 class Interrupted:
-    """True once Ctrl-C came; the second Ctrl-C ends the process on the spot.
+    """True after the first Ctrl-C; the second Ctrl-C ends the process at once.
 
-    A KeyboardInterrupt could be raised anywhere, in the middle of the AMQP engine too, and in a finaliser it is lost.
+    Python could raise a KeyboardInterrupt anywhere, also in the middle of the AMQP engine, and loses it in a finaliser.
     """
 
     def __init__(self) -> None:
@@ -130,7 +130,7 @@ def _print(batch: pa.RecordBatch, output: str) -> None:
 
 
 def _instants(column: pa.Array) -> list[str | None]:
-    """Return instants as ISO 8601 in UTC with milliseconds, of any year; None where there is none."""
+    """Return instants of any year as ISO 8601 in UTC with milliseconds, and None for null."""
     known = column.is_valid().to_pylist()
     moments = column.cast(pa.int64()).fill_null(0).to_numpy().view("datetime64[us]").astype("datetime64[ms]")
     texts = np.datetime_as_string(moments)

@@ -1,4 +1,4 @@
-"""``spark-streams demo``: a log, a streaming query over it, and what happened, in a session that leaves nothing."""
+"""Command ``spark-streams demo``, which runs a log and a streaming query, reports, and leaves nothing behind."""
 
 from spark_streams.cli.demo.session import run_demo
 

@@ -1,4 +1,4 @@
-"""The orders of the demo, the same ones every time, and the streaming query that prices them."""
+"""The orders of the demo, the same in every run, the producer that sends them, and the query that prices them."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ _ITEMS: Final = (
 _COUNTRIES: Final = ("DE", "FR", "PL", "AT", "NL")
 _LEDGER_SHARE: Final = 0.03
 _FIRST_LEDGER_MS: Final = -386_380_800_000
-"""1957-10-04: the oldest order of the paper ledgers, which are entered together with today's."""
+"""1957-10-04 in milliseconds: the oldest order of the paper ledgers, which come together with today's orders."""
 _TICK_S: Final = 0.1
 
 
 class Orders:
-    """A number of orders: some customers buy more than others, and a few orders date from before 1970.
+    """The orders: some customers buy more than others, and a few orders date from before 1970.
 
     Args:
-        count: how many.
-        now_ms: the time of the first one that is not from the ledgers, in ms.
+        count: number of orders.
+        now_ms: base of the times of orders that are not from the ledgers, in milliseconds since 1970.
     """
 
     def __init__(self, count: int, now_ms: int) -> None:
@@ -70,7 +70,7 @@ class Orders:
 
     @property
     def per_customer(self) -> Counter[str]:
-        """Orders of each customer."""
+        """The number of orders of each customer."""
         return Counter(self.keys)
 
     def columns(self, start: int, stop: int) -> dict[str, pa.Array]:
@@ -101,14 +101,14 @@ class Producer(threading.Thread):
     """Sends the orders at an even pace.
 
     Args:
-        endpoint: the log.
-        stream: where to.
-        orders: what.
-        seconds: over how long.
+        endpoint: the log's endpoint.
+        stream: the stream to send to.
+        orders: the orders to send.
+        seconds: the time over which they are spread.
 
     Attributes:
-        sent: orders that the log has acknowledged.
-        fault: what ended it early, or None.
+        sent: number of orders that the log has acknowledged.
+        fault: the error that ended the producer early, or None.
     """
 
     def __init__(self, endpoint: Endpoint, stream: str, orders: Orders, seconds: float) -> None:
@@ -121,7 +121,7 @@ class Producer(threading.Thread):
         self._seconds = seconds
 
     def run(self) -> None:
-        """Send everything."""
+        """Send all orders."""
         try:
             with AmqpClient(self._endpoint) as client:
                 publisher = client.publisher(self._stream)
@@ -136,7 +136,7 @@ class Producer(threading.Thread):
             self.fault = fault
 
     def _paced(self) -> Iterator[int]:
-        """Yield up to which order is to be sent, when it is time."""
+        """Yield, as time passes, the number of the order up to which (exclusive) the orders are due."""
         count, begun = self._orders.count, time.monotonic()
         while self.sent < count:
             share = 1.0 if self._seconds <= 0 else (time.monotonic() - begun) / self._seconds
@@ -148,9 +148,9 @@ class Producer(threading.Thread):
 
 
 def new_session() -> SparkSession:
-    """Start Spark; its settings are those of conf/spark-defaults.conf, which Spark reads itself.
+    """Start Spark, which reads its settings from conf/spark-defaults.conf.
 
-    Only the JVM's temporary folder is set here, so that what it unpacks goes with the demo.
+    Only the JVM's temporary folder is set here, so that the files that it unpacks are removed with the demo.
     """
     from pyspark.sql import SparkSession
 
@@ -162,7 +162,7 @@ def new_session() -> SparkSession:
 
 
 def start_query(spark: SparkSession, url: str, source: str, sink: str, checkpoint: str) -> StreamingQuery:
-    """Read ``source`` from its beginning, price each order, and write it to ``sink`` under the same key and time."""
+    """Read ``source`` from its beginning, price each order, and write it to ``sink`` with the same key and time."""
     from pyspark.sql import functions as F
 
     orders = (

@@ -1,6 +1,6 @@
-"""The demo's run and its report: it starts the query, watches it, checks its output, and plots in text what happened.
+"""The demo's run and its report: it starts the query, watches it, checks its output, and prints tables and plots.
 
-The check reads the output stream back and compares it with what went in, order by order.
+The check reads the output stream and compares it with the orders that were sent, order by order.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ _EIGHTHS: Final = " ▁▂▃▄▅▆▇█"
 
 
 def bar(value: float, largest: float, width: int) -> str:
-    """Return a horizontal bar; ``largest`` fills ``width`` characters, and what is not zero shows."""
+    """Return a horizontal bar; ``largest`` fills ``width`` characters, and any value above 0 has at least one."""
     if largest <= 0 or value <= 0:
         return ""
     return "█" * max(1, round(width * value / largest))
 
 
 def resampled(samples: Sequence[tuple[float, float]], count: int) -> list[float]:
-    """Return what (time, value) samples, in time order, say at ``count`` evenly spaced times; linear in between."""
+    """Return the values of (time, value) samples, in time order, at ``count`` evenly spaced times, interpolated."""
     begin, end = samples[0][0], samples[-1][0]
     values: list[float] = []
     at = 0
@@ -58,7 +58,7 @@ def resampled(samples: Sequence[tuple[float, float]], count: int) -> list[float]
 
 
 def columns_plot(values: Sequence[float], height: int, unit: str) -> list[str]:
-    """Return lines of a plot with one column a value, the largest value ``height`` lines high, labelled at the left."""
+    """Return the lines of a plot with a column per value and labels at the left; the largest has ``height`` lines."""
     top = max(values, default=0.0) or 1.0
     label = f"{top:,.0f} {unit}"
     lines = []
@@ -74,13 +74,13 @@ def columns_plot(values: Sequence[float], height: int, unit: str) -> list[str]:
 
 @dataclass
 class Found:
-    """What the output stream holds.
+    """The content of the output stream, and the results of its checks.
 
     Args:
-        per_partition: partition to events.
-        per_key: key to events.
-        faults: what is wrong, in words; empty when all is well.
-        checks: what was found right, in words.
+        per_partition: partition to its number of events.
+        per_key: key to its number of events.
+        faults: texts of the failed checks; empty when all passed.
+        checks: texts of the passed checks.
     """
 
     per_partition: Counter[str] = field(default_factory=Counter)
@@ -89,7 +89,7 @@ class Found:
     checks: list[str] = field(default_factory=list)
 
     def expect(self, right: bool, words: str) -> None:
-        """Note a check and how it ended."""
+        """Add a check to the passed or to the failed ones."""
         (self.checks if right else self.faults).append(words)
 
 
@@ -145,12 +145,12 @@ _STALLED_S: Final = 120.0
 
 
 class _DemoFailed(Exception):
-    """The demo did not end as it should, in words."""
+    """The demo failed; the text says why."""
 
 
 @dataclass(frozen=True)
 class _Sample:
-    """How many orders had been sent, and how many had come out, at a moment."""
+    """The numbers of orders sent and written at one moment."""
 
     at_s: float
     sent: int
@@ -161,7 +161,7 @@ def show(events: int, seconds: float, partitions: int) -> int:
     """Run the demo in the current folder, which is temporary; return the exit code."""
     stderr = os.dup(sys.stderr.fileno())
     with open("noise.log", "wb") as noise:
-        os.dup2(noise.fileno(), sys.stderr.fileno())  # the JVM's words, which would tear the progress bars
+        os.dup2(noise.fileno(), sys.stderr.fileno())  # the JVM's output would break the progress bars
     try:
         _run(Console(), events, seconds, partitions)
     except KeyboardInterrupt:
@@ -194,7 +194,7 @@ def _run(console: Console, events: int, seconds: float, partitions: int) -> None
     try:
         with AmqpClient(endpoint) as client:
             samples = _watch(console, client, producer, query, orders, begun)
-            query.processAllAvailable()  # the last batch is committed before the query is stopped
+            query.processAllAvailable()  # commits the last batch before the query stops
             batches = [progress for progress in query.recentProgress if progress["numInputRows"]]
             query.stop()
             found = read_back(client, _SINK, orders)
@@ -209,7 +209,7 @@ def _run(console: Console, events: int, seconds: float, partitions: int) -> None
 
 
 def _start_log(partitions: int) -> tuple[subprocess.Popen[str], Endpoint]:
-    """Create the streams, with the producers' own times, and serve them on a free port."""
+    """Create the streams, whose events have the producers' times, and serve them on a free port."""
     command = [sys.executable, "-m", "spark_streams.cli", "log"]
     names = [f"{_SOURCE}:{partitions}", f"{_SINK}:{partitions}"]
     created = subprocess.run(
@@ -231,7 +231,7 @@ def _start_log(partitions: int) -> tuple[subprocess.Popen[str], Endpoint]:
 def _watch(
     console: Console, client: AmqpClient, producer: Producer, query: StreamingQuery, orders: Orders, begun: float
 ) -> list[_Sample]:
-    """Show how far producer and query are until every order has come out."""
+    """Show the progress of producer and query until every order is written, and return the samples."""
     everywhere = dict.fromkeys(client.describe(_SINK).partitions, EARLIEST)
     samples = [_Sample(0.0, 0, 0)]
     progress = Progress(
@@ -274,7 +274,7 @@ def _watch(
 
 
 def _report(console: Console, found: Found, samples: list[_Sample], batches: int) -> None:
-    """Print what happened: tables first, then the plots."""
+    """Print the tables, the plots and the results of the checks."""
     width = 32
     table = Table(title=f"Events in {_SINK}", title_justify="left")
     for name, justify in (("partition", "left"), ("events", "right"), ("", "left")):
@@ -314,5 +314,5 @@ def _report(console: Console, found: Found, samples: list[_Sample], batches: int
     )
 
 
-if __name__ == "__main__":  # the demo's own process, which `spark-streams demo` starts in a folder that goes afterwards
+if __name__ == "__main__":  # the demo's own process, which `spark-streams demo` starts in a temporary folder
     sys.exit(show(int(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3])))

@@ -1,7 +1,7 @@
-"""Where the demo happens: a temporary folder and a process session of its own, both gone when it ends.
+"""The temporary folder and the process session of the demo, both of which are removed when it ends.
 
-Spark is a JVM with Python workers, and the log is a process too; whatever way the demo ends, by itself, by Ctrl-C or by
-SIGTERM, every process of the session is ended and the folder is removed.
+Spark is a JVM with Python workers, and the log is a process too. However the demo ends, by itself, by Ctrl-C or by
+SIGTERM, this module ends every process of the session and removes the folder.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ import click
 from spark_streams.errors import OptionError
 
 _GRACE_S: Final = 8.0
-"""How long the demo's processes may take to end by themselves once it is over."""
+"""Seconds that the demo's processes have to end by themselves once it is over."""
 
 
 def conf_folder() -> Path:
-    """Return the folder ``conf``: in the installed package, or in the checkout that the package is run from.
+    """Return the folder ``conf`` of the installed package, or of the checkout from which the package runs.
 
     Raises:
-        OptionError: it is in neither.
+        OptionError: neither has the folder.
     """
     package = Path(__file__).resolve().parents[2]
     for folder in (package / "conf", package.parent / "conf"):
@@ -39,17 +39,18 @@ def conf_folder() -> Path:
 
 
 def run_demo(events: int, seconds: float, partitions: int) -> None:
-    """Run the demo; returns when it has ended well and nothing of it is left.
+    """Run the demo, and return when it has succeeded and nothing of it is left.
 
     Args:
-        events: how many orders are produced.
-        seconds: the time they are spread over.
-        partitions: partitions of both streams.
+        events: number of orders to produce.
+        seconds: the time over which they are spread.
+        partitions: number of partitions of both streams.
 
     Raises:
-        OptionError: pyspark is not installed.
-        SystemExit: the demo failed; its process has said why on stderr.
-        KeyboardInterrupt: Ctrl-C. Nothing of it is left then either.
+        OptionError: pyspark is not installed, or there is no folder ``conf``.
+        click.exceptions.Exit: the demo failed; its process has printed the reason to stderr.
+        SystemExit: SIGTERM stopped the demo; nothing of it is left then either.
+        KeyboardInterrupt: Ctrl-C stopped the demo; nothing of it is left then either.
     """
     try:
         import pyspark  # noqa: F401
@@ -78,7 +79,7 @@ def run_demo(events: int, seconds: float, partitions: int) -> None:
             try:
                 code = process.wait()
             except BaseException:
-                # The screen first: the process puts the cursor back when it is interrupted.
+                # Interrupt this process first, so that it restores the terminal.
                 process.send_signal(signal.SIGINT)
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     process.wait(timeout=2)
@@ -96,7 +97,7 @@ def _terminated(number: int, frame: FrameType | None) -> NoReturn:
 
 
 def _end_session(leader: subprocess.Popen[bytes]) -> None:
-    """End every process of the session, gently first, and wait until they have gone."""
+    """End every process of the session, with SIGTERM before SIGKILL, and wait until they have ended."""
     deadline = time.monotonic() + _GRACE_S
     if leader.poll() is None:
         leader.terminate()
@@ -112,16 +113,16 @@ def _end_session(leader: subprocess.Popen[bytes]) -> None:
 
 
 def _members(session: int) -> list[int]:
-    """Return the processes of a session that are no zombies."""
+    """Return the ids of a session's processes that are not zombies."""
     return [pid for pid, (own, state) in _processes().items() if own == session and not state.startswith("Z")]
 
 
 def _processes() -> dict[int, tuple[int, str]]:
-    """Return process id to (session id, state), from /proc, or where there is none (macOS) from ``ps``."""
+    """Return process id to (session id, state), from /proc, or without /proc (macOS) from ``ps``."""
     found: dict[int, tuple[int, str]] = {}
     if Path("/proc/self/stat").exists():
         for file in Path("/proc").glob("[0-9]*/stat"):
-            # A process may end between the listing and the reading. Its name may hold blanks and brackets.
+            # A process may end between the listing and the reading. Its name may have blanks and brackets.
             with contextlib.suppress(OSError):
                 state, _parent, _group, own = file.read_text(errors="replace").rpartition(")")[2].split()[:4]
                 found[int(file.parent.name)] = (int(own), state)

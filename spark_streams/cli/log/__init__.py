@@ -1,1 +1,1 @@
-"""`spark-streams log …`: the embedded log on the command line."""
+"""The commands ``spark-streams log …``, which serve, create, inspect, split and fill the streams of a reference log."""

@@ -1,4 +1,4 @@
-"""``spark-streams log append``: lines of text to events."""
+"""Command ``spark-streams log append``, which appends lines of text as events."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def _columns(
 
 
 def lines_of(fd: int) -> Iterator[list[bytes]]:
-    """Yield the lines that a file descriptor gives, as many at a time as have come; the last may lack its newline."""
+    """Yield the lines of a file descriptor in lists, as they arrive; the last line may lack its newline."""
     rest = b""
     while chunk := os.read(fd, _READ_BYTES):
         *whole, rest = (rest + chunk).split(b"\n")

@@ -1,4 +1,4 @@
-"""The configuration file of ``spark-streams log serve``: TOML to the settings of the log and its doors.
+"""The reader of the TOML configuration file of ``spark-streams log serve``: settings of the log and its doors.
 
 ::
 
@@ -6,15 +6,15 @@
     [users]                  NAME = "PASSWORD", at every door
     [permissions.NAME]       configure, write, read, at every door
     [log]                    LogConfig
-    [log.stream]             StreamConfig of streams that say nothing else
+    [log.stream]             StreamConfig, the default of all streams
     [DOOR]                   the door's settings; DOOR is amqp, rabbitmq-stream, feedapi
     [DOOR.users]             NAME = "PASSWORD", at this door
-    [DOOR.permissions.NAME]  configure, write, read, at this door in place of [permissions.NAME]
+    [DOOR.permissions.NAME]  configure, write, read, at this door instead of [permissions.NAME]
     [[amqp.redirects]]       stream, partition, and the fields of Redirect
     [feedapi.tokens.NAME]    token, configure, write, read
     [[streams]]              name, partitions, and any key of [log.stream]
 
-Keys are the fields of the dataclasses, checked against their types; an unknown one is an error that names the nearest.
+Keys are the fields of the dataclasses, and values must have their types. An error for an unknown key names the nearest.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _T = TypeVar("_T")
 
 _OPTION: Final = "--config"
 _PATHS: Final = ("tls_cert", "tls_key", "tls_client_ca")
-"""Keys whose values are files: relative ones are beside the configuration file."""
+"""Keys whose values are paths of files; relative paths start at the configuration file's folder."""
 
 
 def _defaults() -> dict[str, DoorConfig]:
@@ -53,14 +53,14 @@ def _defaults() -> dict[str, DoorConfig]:
 
 @dataclass(frozen=True)
 class Configuration:
-    """What a configuration file says; with no file, the defaults.
+    """The content of a configuration file; without a file, the defaults.
 
     Args:
-        data_dir: where the log lives; None: temporary.
+        data_dir: folder of the log; None for a temporary one.
         log: settings of the log.
-        doors: door to its settings, of every door that there is.
+        doors: name of every door to its settings.
         streams: streams to create.
-        named: the doors that the file has a table for.
+        named: doors for which the file has a table.
     """
 
     data_dir: Path | None = None
@@ -74,8 +74,8 @@ def read_configuration(path: Path) -> Configuration:
     """Read a configuration file.
 
     Raises:
-        OptionError: it cannot be read, is no TOML, has an unknown key or a value of a wrong type; the message names the
-            key and what was expected.
+        OptionError: the file cannot be read, is not TOML, or has an unknown key or a value of a wrong type; the text
+            names the key and what was expected.
     """
     try:
         content = tomllib.loads(path.read_bytes().decode())
@@ -91,7 +91,7 @@ def read_configuration(path: Path) -> Configuration:
 
 
 class _Reader:
-    """Turns parsed TOML into settings; knows the file for messages and relative paths."""
+    """Turns parsed TOML into settings; errors and relative paths use the path of the file."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -153,13 +153,13 @@ class _Reader:
         return self._settings(BearerToken, section, table, token=token)
 
     def _users_of(self, door: str, table: dict[str, Any]) -> dict[str, Any]:
-        """Take the users of a door out of its table; those of all doors are among them unless it says otherwise."""
+        """Remove the users of a door from its table, and return them with those of all doors, which they override."""
         own = self._users(f"{door}.", table)
         common = self._of_all_doors
         return {key: {**common.get(key, {}), **own.get(key, {})} for key in (*common, *own)}
 
     def _users(self, prefix: str, table: dict[str, Any]) -> dict[str, Any]:
-        """Take users, and what they may do, out of a table."""
+        """Remove users and their permissions from a table, and return them."""
         taken: dict[str, Any] = {}
         if "users" in table:
             users = self._table(f"{prefix}users", table.pop("users"))
@@ -194,7 +194,7 @@ class _Reader:
         return StreamRequest(name, partitions, self._settings(StreamConfig, section, {**settings, **entry}))
 
     def _settings(self, kind: type[_T], section: str, table: Mapping[str, Any], **taken: Any) -> _T:
-        """Return a dataclass of ``kind`` from a table; ``taken`` are fields that were read already."""
+        """Return a dataclass of ``kind`` from a table; ``taken`` has fields that were read before."""
         names = [each.name for each in dataclasses.fields(kind)]  # type: ignore[arg-type]
         hints = get_type_hints(kind)
         self._known(section, table, names)

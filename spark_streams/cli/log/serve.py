@@ -1,4 +1,4 @@
-"""``spark-streams log serve``: the reference log behind its doors, until it is told to stop."""
+"""Command ``spark-streams log serve``, which serves the reference log through its doors until it is stopped."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def _bearers(ctx: click.Context, param: click.Parameter, value: tuple[str, ...])
 
 
 def _door_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add an option for each door to a command, which gets where each is to listen as ``where``, by its name."""
+    """Add an option for each door to a command, which gets argument ``where``: door name to host and port, or None."""
     doors = {protocol.name: protocol.name.replace("-", "_") for protocol in with_doors()}
 
     @functools.wraps(command)
@@ -197,17 +197,17 @@ _MISSING: Final = {
     "tokens or users": "add --token TOKEN or --user NAME:PASSWORD (or --token-file, --user-file)",
     "allow_anonymous": "take allow_anonymous out of the file of --config",
 }
-"""What is to be done on the command line about a setting that would let in strangers."""
+"""Setting that would give strangers access, to the advice for the command line."""
 
 
 def _check_exposure(doors: list[Door]) -> None:
-    """Refuse to open doors that would let in strangers, before there is a log.
+    """Refuse to open doors that would give strangers access, before the log is opened.
 
     Raises:
-        OptionError: names the door, and the option that is missing.
+        OptionError: a door would; the text names the door and the missing option.
     """
     for door in doors:
-        with contextlib.suppress(OSError):  # a host's name that cannot be resolved: the door says so
+        with contextlib.suppress(OSError):  # a host name cannot be resolved: the door reports it
             fault = exposed(door.name, door.config)
             if fault is not None and not door.config.insecure:
                 raise OptionError(
@@ -219,14 +219,14 @@ def _check_exposure(doors: list[Door]) -> None:
 
 STDIN = 0
 SWITCH_S = 0.0001
-"""How long a thread that computes may have Python's lock while the loop waits for it, which it does after each system
-call; with the default, fifty times as long, a request beside such a thread takes many times as long."""
+"""Seconds that a computing thread may keep Python's lock while the event loop waits for it, as the loop does after each
+system call. The default is fifty times as long, and a request beside such a thread then takes many times as long."""
 MALLOC = {-8: 2, -3: 4 << 20, -1: 8 << 20}
-"""What is set of glibc's ``mallopt``, by the numbers of its malloc.h: M_ARENA_MAX, of which threads share so many (each
-has its own by default, that keeps what was freed in it); M_MMAP_THRESHOLD and M_TRIM_THRESHOLD, bytes (by default they
-grow to 64 MiB with what is freed): what is as large as that goes back to the system."""
+"""Settings of glibc's ``mallopt``, by the numbers in its malloc.h. M_ARENA_MAX is the number of arenas that threads
+share; by default each thread has its own, which keeps freed memory. M_MMAP_THRESHOLD and M_TRIM_THRESHOLD are bytes, by
+default growing to 64 MiB with freed memory; blocks of this size go back to the system."""
 FILES_OF_A_PARTITION = 4
-"""Segment, index and recovery point, and one to spare."""
+"""Open files of a partition: segment, index and recovery point, and one in reserve."""
 
 
 def _door(
@@ -236,7 +236,7 @@ def _door(
     common: dict[str, Any],
     tokens: tuple[BearerToken, ...],
 ) -> Door:
-    """Return a door with the settings of the configuration file and what the command line says instead."""
+    """Return a door with the settings of the configuration file, overridden by those of the command line."""
     changes = dict(common)
     if where is not None:
         changes["host"], changes["port"] = where
@@ -247,7 +247,7 @@ def _door(
 
 
 def _give_memory_back() -> None:
-    """Have large messages leave no memory behind; other C libraries than glibc know nothing of it."""
+    """Make glibc return the memory of large messages to the system; do nothing with other C libraries."""
     if sys.platform == "linux":
         with contextlib.suppress(AttributeError):
             mallopt = ctypes.CDLL(None).mallopt
@@ -257,9 +257,9 @@ def _give_memory_back() -> None:
 
 @contextlib.contextmanager
 def _left_out_of_collections() -> Iterator[None]:
-    """Have garbage collections pass over all that there is by now, modules above all.
+    """Exclude all existing objects, mostly of modules, from garbage collections.
 
-    To look at that takes a tenth of a second, and all clients wait meanwhile.
+    A collection of these takes a tenth of a second, during which all clients wait.
     """
     gc.freeze()
     try:
@@ -269,12 +269,12 @@ def _left_out_of_collections() -> Iterator[None]:
 
 
 def _stopped_early(number: int, frame: FrameType | None) -> NoReturn:
-    """End in good order, temporary data included, when the signal comes before the loop takes it."""
+    """Exit, and so remove temporary data, on a signal that arrives before the event loop handles it."""
     raise SystemExit(128 + number)
 
 
 def _at_end_of_stdin(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
-    """In a thread, as no event loop waits for every kind of file."""
+    """Set ``stop`` at the end of standard input; it runs in a thread, as no event loop waits for every kind of file."""
     while os.read(STDIN, 65_536):
         pass
     loop.call_soon_threadsafe(stop.set)

@@ -1,4 +1,4 @@
-"""``spark-streams log create``, ``info`` and ``split``: the streams of a log, what they hold, and more partitions."""
+"""Commands ``spark-streams log create``, ``info`` and ``split``, which create, show and split streams of a log."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def _served(endpoint: Endpoint, stream: str) -> dict[str, Any]:
 
 
 def _splits(bounds: Bounds) -> dict[str, Any]:
-    """Return what splits made of a partition, as ``_stored`` does; nothing where there were none."""
+    """Return the fields of splits of a partition, as in ``_stored``; an empty dict without splits."""
     if not (bounds.closed or bounds.starts_after or bounds.cursor_from):
         return {}
     return {
@@ -171,7 +171,7 @@ def _stored(stream: Stream) -> dict[str, Any]:
 
 
 def _story(partition: dict[str, Any]) -> str:
-    """Return what splits made of a partition."""
+    """Return the splits of a partition as text, empty without any."""
     said = []
     if partition.get("starts_after") is not None:
         said.append(f"starts after {partition['starts_after']}")

@@ -1,1 +1,1 @@
-"""The commands that speak with any peer, of any of the three protocols: inspect, tail, copy."""
+"""The peers that commands speak with, in any of the three protocols, and the commands ``inspect`` and ``copy``."""

@@ -1,4 +1,4 @@
-"""``spark-streams copy``: a stream from one peer to another, between any two protocols."""
+"""Command ``spark-streams copy``, which copies a stream from one peer to another, between any two protocols."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ from spark_streams.errors import OptionError, PositionLost, SparkStreamsError
 
 _POLL_S: Final = 0.2
 _FLUSH_ROWS: Final = 50_000
-"""So many events may be under way before they are confirmed, and with them the positions to go on from."""
+"""Number of sent events from which the copy waits for confirms, and then updates the positions to continue from."""
 _STEP_ROWS: Final = 1_000
-"""So many are sent together: the bar moves at least so often."""
+"""Most events that are sent together, and so between two updates of the bar."""
 _SHOWN_STEPS: Final = 20
-"""The bar is drawn ten times a second, and at each of so many steps of the way however fast they come."""
+"""Number of steps of the total at which the bar is always drawn; else it is drawn ten times a second."""
 _EPILOG = f"""{PEER_EPILOG}
 {POSITIONS_EPILOG}
 \b
@@ -94,7 +94,7 @@ def copy(
     to_token_file: str | None,
 ) -> None:
     """Copy a stream from one peer to another, between any two protocols."""
-    # Where one of the two urls says TLS, the other one means what it says, too.
+    # If only one of the two urls has a TLS scheme, the TLS options apply to that one only.
     both = speaks_tls(source) == speaks_tls(target)
 
     def side(name: str, url: str, password_file: str | None, token: str | None, token_file: str | None) -> Peer:
@@ -133,7 +133,7 @@ def copy(
 
 
 class _Job:
-    """What has been copied so far."""
+    """The state of a copy: the events sent and confirmed, and the confirmed positions."""
 
     def __init__(self, reader: PeerReader, writer: PeerWriter) -> None:
         self._reader = reader
@@ -157,7 +157,7 @@ class _Job:
                     if interrupted:
                         break
             except PositionLost:
-                self._confirm()  # what came before the loss
+                self._confirm()  # the events before the loss
                 raise
             self._confirm()
             if not follow or interrupted:
@@ -165,7 +165,7 @@ class _Job:
             time.sleep(_POLL_S)
 
     def tell_positions(self) -> None:
-        """Say on stderr where each partition is to go on."""
+        """Print to stderr the position from which each partition can continue."""
         click.echo(json.dumps({"copied": self.confirmed, "from": self._positions}), err=True)
 
     def _confirm(self) -> None:
@@ -175,7 +175,7 @@ class _Job:
     def _show(self, bar: Progress, task: TaskID) -> None:
         total = bar.tasks[0].total
         if total is not None:
-            total = max(total, self._sent)  # others go on writing
+            total = max(total, self._sent)  # other producers may append meanwhile
         step = _FLUSH_ROWS // 10 if total is None else max(1, int(total) // _SHOWN_STEPS)
         is_step = self._sent // step > int(bar.tasks[0].completed) // step
         bar.update(task, completed=self._sent, total=total, count=_count(self._sent, total), refresh=is_step)
@@ -201,7 +201,7 @@ def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 
 
 def _missing(fault: PositionLost) -> str:
-    """Return what is missing and what to do about it, in words of the command."""
+    """Return the text of a loss, with the options of the command that help."""
     if fault.partition is None:
         return f"stream '{fault.stream}': {fault.available}: copy the new one with --from earliest"
     return (

@@ -1,4 +1,4 @@
-"""Feeds as peers of the command line: what they tell, and how they are read and written."""
+"""Feeds as peers of the command line, which reads, writes and describes them."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ MAX_LINE_BYTES: Final = 64 << 20
 
 @dataclass(frozen=True)
 class FeedPeer(Peer):
-    """A feed; what has no path may be a feed, or the root of several.
+    """A feed; an address without a path may be a feed, or the root of several feeds.
 
     Args:
-        partitions: of one that speaks version 1, how many it has; None of any other.
+        partitions: number of partitions of a feed of version 1; None for any other feed.
     """
 
     partitions: int | None = None
@@ -39,7 +39,7 @@ class FeedPeer(Peer):
 
     @classmethod
     def read(cls, endpoint: Endpoint, given: PeerArguments) -> Peer:
-        """Return the feed that a command means; see ``Peer.read``."""
+        """Return the feed of a command's arguments; see ``Peer.read``."""
         if given.fragment or given.stream:
             raise OptionError("URL", f"{endpoint.url}: the address of a feed names it already: leave the stream out")
         option = f"{given.prefix}token-file"
@@ -52,11 +52,11 @@ class FeedPeer(Peer):
 
     @property
     def names_stream(self) -> bool:
-        """Whether it is one feed for sure."""
+        """Whether the address is certainly one feed's."""
         return bool(self.endpoint.path.strip("/"))
 
     def named(self, stream: str) -> Peer:
-        """Return a feed of this peer; ``.`` and ``..`` are taken out of a url's path, so that none can be named so."""
+        """Return a feed of this peer; a part ``.`` or ``..`` is an error, as a url's path cannot keep it."""
         if {".", ".."} & {*stream.split("/")}:
             raise OptionError("URL", f"feed '{stream}' cannot be asked for: '.' and '..' are no parts of an address")
         return replace(self, stream=stream, endpoint=replace(self.endpoint, path=f"/{quote(stream)}"))
@@ -65,7 +65,7 @@ class FeedPeer(Peer):
         return self.endpoint.url
 
     def client(self) -> FeedClient:
-        """Return a client: of version 1 where its number of partitions is told, else of what the feed speaks."""
+        """Return a client, of version 1 if the number of partitions is given, else of the feed's own dialect."""
         dialect = None if self.partitions is None else Dialect.V1
         where = (self.endpoint, self.stream, dialect, self.partitions)
         return FeedClient(FeedAddress(*where, {}, None, TIMEOUT_MS, MAX_LINE_BYTES))
@@ -79,13 +79,13 @@ class FeedPeer(Peer):
         return _FeedWriter(self)
 
     def about(self) -> dict[str, Any] | None:
-        """Return the names of the feeds; None: the address is a feed's."""
+        """Return the names of the feeds; None if the address is one feed's."""
         with self.client() as feeds:
             names = feeds.streams()
         return None if names is None else {"kind": "feeds", "peer": {}, "streams": names}
 
     def describe(self) -> dict[str, Any]:
-        """Return what the feed says of itself; see ``Peer.describe``."""
+        """Return the description of the feed; see ``Peer.describe``."""
         with self.client() as client:
             discovery = client.discover()
             assert client.dialect is not None
@@ -155,7 +155,7 @@ class _FeedReader(PeerReader):
 
 
 class _FeedWriter(PeerWriter):
-    """A publisher of feeds holds its last part back until the end, so there is one for each flush."""
+    """A writer of a feed; it has a new publisher for each flush, as a publisher holds its last part until the end."""
 
     def __init__(self, peer: FeedPeer) -> None:
         self._stream = peer.stream

@@ -1,4 +1,4 @@
-"""``spark-streams inspect``: what a peer has and can, as tables."""
+"""Command ``spark-streams inspect``, which shows the streams and capabilities of a peer as tables."""
 
 from __future__ import annotations
 
@@ -89,9 +89,9 @@ def inspect(
 
 
 def _all(peer: Peer, streams: tuple[str, ...]) -> Iterator[dict[str, Any]]:
-    """Yield what is to be shown: each stream that is named; or, where none is, the peer, and each stream it lists.
+    """Yield the results to show: each named stream; without any, the peer and each stream that it lists.
 
-    One that is listed and cannot be asked has ``fault``, what was wrong, and does not keep the others from being shown.
+    A listed stream that cannot be described has key ``fault`` with the error; the other streams are shown all the same.
     """
     if peer.names_stream:
         for each in (peer, *(replace(peer, stream=name) for name in streams[1:])):
@@ -113,7 +113,7 @@ def _all(peer: Peer, streams: tuple[str, ...]) -> Iterator[dict[str, Any]]:
 
 def _print_head(console: Console, found: dict[str, Any]) -> None:
     what = found["kind"] if found["stream"] is None else f"{found['stream']} ({found['kind']})"
-    # A table's own title would be broken where the table is narrow.
+    # A narrow table would break its own title.
     console.print(f"{what} at {found['url']}", style="italic", soft_wrap=True)
     if found["peer"]:
         facts = Table(show_header=False)

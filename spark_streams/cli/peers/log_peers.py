@@ -1,4 +1,4 @@
-"""AMQP event logs and RabbitMQ streams as peers of the command line: what they tell, and how they are read and written.
+"""AMQP event logs and RabbitMQ streams as peers of the command line, which reads, writes and describes them.
 
 Their partitions tell where they end.
 """
@@ -33,8 +33,8 @@ class LogPeer(Peer):
     """A stream of a peer whose client is a ``LogClient``.
 
     Attributes:
-        kind: what the peer itself is called.
-        no_list: why streams have to be named where the peer does not list them.
+        kind: the name of this kind of peer.
+        no_list: the reason why the user must name streams that the peer does not list.
     """
 
     kind: ClassVar[str]
@@ -42,18 +42,18 @@ class LogPeer(Peer):
 
     @abstractmethod
     def client(self) -> AmqpClient | RabbitClient:
-        """Return a client of the stream; to be closed.
+        """Return a client of the stream; the caller closes it.
 
         Raises:
-            NotFound, SparkStreamsError: the peer was asked what the name is.
+            SparkStreamsError: the request that finds out the kind of the stream failed.
         """
 
     def peer_client(self) -> AmqpClient | RabbitClient:
-        """Return a client of the peer itself; to be closed."""
+        """Return a client of the peer itself; the caller closes it."""
         return self.client()
 
     def stream_kind(self, description: StreamDescription) -> str:
-        """Return what the stream is called."""
+        """Return the name of this kind of stream."""
         raise NotImplementedError
 
     def open_reader(self, request: ReadRequest) -> PeerReader:
@@ -61,7 +61,7 @@ class LogPeer(Peer):
         return _LogReader(self.client(), self.stream, request)
 
     def about(self) -> dict[str, Any] | None:
-        """Return what the peer says of itself, and its streams, or why they are not known."""
+        """Return the peer's facts and streams, or the reason why the streams are unknown; see ``Peer.about``."""
         with self.peer_client() as client:
             told, names = client.capabilities(), client.streams()
         about: dict[str, Any] = {"kind": self.kind, "peer": dict(told), "streams": names}
@@ -71,7 +71,7 @@ class LogPeer(Peer):
         return about
 
     def describe(self) -> dict[str, Any]:
-        """Return what the peer says of the stream; see ``Peer.describe``."""
+        """Return the description of the stream; see ``Peer.describe``."""
         with self.client() as client:
             description = client.describe(self.stream)
             events = client.remaining(self.stream, dict.fromkeys(description.partitions, EARLIEST))
@@ -104,11 +104,11 @@ class AmqpPeer(LogPeer):
     no_list: ClassVar = "AMQP has no way to ask a peer which event streams it has"
 
     def client(self) -> AmqpClient:
-        """Return a client of the peer; to be closed."""
+        """Return a client of the peer; the caller closes it."""
         return AmqpClient(self.endpoint, timeout_ms=TIMEOUT_MS)
 
     def stream_kind(self, description: StreamDescription) -> str:
-        """Return what the stream is called."""
+        """Return the name of this kind of stream."""
         return "AMQP event stream"
 
     def open_writer(self) -> PeerWriter:
@@ -144,11 +144,11 @@ class RabbitPeer(LogPeer):
         return RabbitClient(self.endpoint, super_stream=self.is_super_stream(), timeout_ms=TIMEOUT_MS)
 
     def peer_client(self) -> RabbitClient:
-        """Return a client of the broker; to be closed."""
+        """Return a client of the broker; the caller closes it."""
         return RabbitClient(self.endpoint, timeout_ms=TIMEOUT_MS)
 
     def is_super_stream(self) -> bool:
-        """Ask the broker whether the name is a super stream's; one that is neither is taken for a stream."""
+        """Return whether the broker has a super stream of this name; False also if there is no such stream at all."""
         with RabbitClient(self.endpoint, super_stream=True, timeout_ms=TIMEOUT_MS) as client:
             try:
                 client.partitions(self.stream)
@@ -157,7 +157,7 @@ class RabbitPeer(LogPeer):
         return True
 
     def stream_kind(self, description: StreamDescription) -> str:
-        """Return what the stream is called; the one partition of a stream is the stream itself."""
+        """Return the name of this kind of stream; the one partition of a plain stream is the stream itself."""
         plain = {*description.partitions, *description.unavailable} == {self.stream}
         return "RabbitMQ stream" if plain else "RabbitMQ super stream"
 
@@ -177,7 +177,7 @@ class _RabbitWriter(PeerWriter):
         super().__init__(self._publisher)
 
     def send(self, rows: pa.RecordBatch) -> None:
-        # What has no key stays together with what it was together with, and so in its order.
+        # The partition replaces a missing key, so that events without a key stay together and in their order.
         keys = pc.coalesce(rows.column("key"), rows.column("partition"))
         places = keys if self._stream is None else self._stream
         self._publisher.send(_messages(rows), places, None, self._label(rows))
@@ -187,7 +187,7 @@ class _RabbitWriter(PeerWriter):
 
 
 class _LogReader(PeerReader):
-    """A reader of such a stream."""
+    """A reader of a ``LogPeer``'s stream."""
 
     _client: AmqpClient | RabbitClient
 
@@ -222,7 +222,7 @@ class _LogReader(PeerReader):
             self._positions[partition] = After(bounds.latest)
 
     def _partitions(self) -> dict[str, Bounds]:
-        """Return the partitions that are wanted, and their bounds now."""
+        """Return the requested partitions and their current bounds."""
         description = self._client.describe(self._stream)
         if description.incarnation != self._incarnation:
             raise PositionLost(
@@ -261,6 +261,6 @@ def _beyond(position: At | After, latest: str) -> bool:
 
 
 def _messages(rows: pa.RecordBatch) -> pa.LargeBinaryArray:
-    """Encode rows as Spark's sinks do; stream, partition, offset and timestamp are the other side's to say."""
+    """Encode rows as Spark's sinks do, without stream, partition, offset and timestamp, which the target decides."""
     names = [n for n in rows.schema.names if n not in ("stream", "partition", "offset", "timestamp")]
     return encode_columns({name: rows.column(name) for name in names})

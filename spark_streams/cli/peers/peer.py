@@ -1,6 +1,6 @@
-"""What a command speaks with: a stream of a peer, which it reads, writes and describes, whatever the protocol.
+"""The interface of commands to a stream of a peer, which they read, write and describe in any protocol.
 
-A url's scheme says the protocol, and ``spark_streams.protocols`` the class that speaks it.
+A url's scheme determines the protocol, and ``spark_streams.protocols`` names the class for it.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ _Context = TypeVar("_Context", bound="_Closing")
 
 @dataclass(frozen=True)
 class ReadRequest:
-    """What to read of a stream.
+    """A request to read a stream.
 
     Args:
-        start: where to begin, as the epilog says.
-        only: the one partition that is wanted, or None.
-        columns: of ``spark_streams.rows``; feeds have those of ``COMMON_SCHEMA`` only.
-        fail_on_loss: whether events that are gone end the reading with ``PositionLost``; else a warning tells of them.
+        start: the starting position, in the form of ``POSITIONS_EPILOG``.
+        only: the one partition to read, or None for all.
+        columns: columns of ``spark_streams.rows``; feeds have only those of ``COMMON_SCHEMA``.
+        fail_on_loss: whether lost events end the read with ``PositionLost``; else a warning reports them.
     """
 
     start: str
@@ -61,15 +61,15 @@ class ReadRequest:
 
     @property
     def columns_read(self) -> tuple[str, ...]:
-        """The columns, and the offset, which says where reading stands."""
+        """The columns with the offset, which determines the current position."""
         return self.columns if "offset" in self.columns else (*self.columns, "offset")
 
     @property
     def position(self) -> tuple[str, str]:
-        """The word of ``start``, and what follows its colon.
+        """The word of ``start``, and the operand after its colon.
 
         Raises:
-            OptionError: it is no position, or one that means nothing without a partition.
+            OptionError: ``start`` is not a position, or is one that needs a partition.
         """
         word, colon, operand = self.start.partition(":")
         if self.start in ("earliest", "latest"):
@@ -90,10 +90,10 @@ class _Client(Protocol):
 
 
 class _Closing:
-    """What closes a client at the end of its context.
+    """A context that closes a client at its end.
 
     Args:
-        client: is closed with this.
+        client: the client to close.
     """
 
     def __init__(self, client: _Client) -> None:
@@ -109,12 +109,12 @@ class _Closing:
 
 
 class PeerReader(_Closing, ABC):
-    """Where reading stands in each partition of one stream.
+    """A reader of one stream, with its position in each partition.
 
     Args:
-        client: is closed with this, and when reading cannot begin.
+        client: the client, which is closed with the reader, and if the start fails.
         stream: the stream's name.
-        request: what to read.
+        request: the request.
     """
 
     def __init__(self, client: _Client, stream: str, request: ReadRequest) -> None:
@@ -129,53 +129,53 @@ class PeerReader(_Closing, ABC):
 
     @abstractmethod
     def _begin(self) -> None:
-        """Find out where reading begins in each partition."""
+        """Set the starting position of each partition."""
 
     @property
     @abstractmethod
     def positions(self) -> dict[str, str]:
-        """Partition to where reading goes on, as ``--from`` takes it."""
+        """Partition to the position from which reading continues, in the form of ``--from``."""
 
     @abstractmethod
     def new_events(self) -> Iterator[pa.RecordBatch]:
-        """Yield what there is to read up to the ends of now, partition by partition."""
+        """Yield the events up to the current ends, partition by partition."""
 
     @abstractmethod
     def left(self) -> int | None:
-        """Return how many events there are to read now, None where the peer does not tell."""
+        """Return the number of events left to read now, None where the peer does not tell."""
 
 
 class PeerWriter(_Closing, ABC):
-    """Takes rows, in their order: at least once, and confirmed when ``flush`` returns."""
+    """Writes rows in their order, at least once; they are confirmed when ``flush`` returns."""
 
     _rows = 0
 
     @abstractmethod
     def send(self, rows: pa.RecordBatch) -> None:
-        """Send rows, with columns of ``MESSAGE_SCHEMA``; those that a feed does not have are left out there."""
+        """Send rows with columns of ``MESSAGE_SCHEMA``; a feed ignores the columns that it does not have."""
 
     @abstractmethod
     def flush(self) -> None:
         """Return once the peer has confirmed everything."""
 
     def _label(self, rows: pa.RecordBatch) -> Callable[[int], str]:
-        """Return what names rows in errors: by their number, from 1, over all that were sent."""
+        """Return a function that names rows in errors by their number among all sent rows, from 1."""
         first, self._rows = self._rows + 1, self._rows + rows.num_rows
         return lambda row: f"event {first + row}"
 
 
 @dataclass(frozen=True)
 class PeerArguments:
-    """What a command was given about a peer beside its url.
+    """A command's arguments about a peer, other than its url.
 
     Args:
-        stream: the stream, where it is given apart from the url.
-        fragment: the stream that the url names, or an empty text.
+        stream: the stream, if an argument names it apart from the url.
+        fragment: the stream that the url names, or an empty string.
         token: bearer token of a feed.
-        token_file: a file with it.
-        environment: where else secrets are looked for.
-        prefix: what the names of the command's options about this peer begin with.
-        partitions: what ``--partitions`` says.
+        token_file: a file with the bearer token.
+        environment: variables that may have secrets.
+        prefix: prefix of the names of the command's options about this peer.
+        partitions: value of ``--partitions``.
         needs_stream: whether a url that names no stream is an error.
     """
 
@@ -194,12 +194,12 @@ class Peer(ABC):
     """One stream of one peer.
 
     Args:
-        endpoint: where it is.
-        stream: its name there; of a feed the one that it is listed under, else the last part of its address. Empty
-            where only the peer itself is meant.
+        endpoint: the peer's address.
+        stream: the stream's name there. A feed's name is the one under which it is listed, else the last part of its
+            address. It is empty for the peer itself.
 
     Attributes:
-        columns: those that its events have.
+        columns: the columns of its events.
     """
 
     endpoint: Endpoint
@@ -209,10 +209,10 @@ class Peer(ABC):
 
     @classmethod
     def read(cls, endpoint: Endpoint, given: PeerArguments) -> Peer:
-        """Return the peer that a command means.
+        """Return the peer of a command's arguments.
 
         Raises:
-            OptionError: no stream is named, or two are, or an argument is not for this protocol.
+            OptionError: the arguments name no stream or two streams, or one is not for this protocol.
         """
         if given.partitions is not None:
             raise OptionError("--partitions", f"is for feeds of version 1: {endpoint.url} tells how many it has")
@@ -227,14 +227,14 @@ class Peer(ABC):
 
     @property
     def names_stream(self) -> bool:
-        """Whether it is one stream."""
+        """Whether this is one stream, and not the peer itself."""
         return bool(self.stream)
 
     def named(self, stream: str) -> Peer:
-        """Return a stream of this peer, whose url names none.
+        """Return a stream of this peer, whose url names no stream.
 
         Raises:
-            OptionError: the protocol's urls cannot hold the name.
+            OptionError: the protocol's urls cannot have the name.
         """
         return replace(self, stream=stream)
 
@@ -243,36 +243,37 @@ class Peer(ABC):
 
     @abstractmethod
     def open_reader(self, request: ReadRequest) -> PeerReader:
-        """Return a reader; to be closed.
+        """Return a reader; the caller closes it.
 
         Raises:
-            OptionError: a position that is none, or that the peer does not know.
-            NotFound, SparkStreamsError: there is no such stream or partition, or the peer cannot be asked.
+            OptionError: the position is invalid, or the peer does not support it.
+            NotFound: there is no such stream or partition.
+            SparkStreamsError: a request to the peer failed.
         """
 
     @abstractmethod
     def open_writer(self) -> PeerWriter:
-        """Return a writer; to be closed.
+        """Return a writer; the caller closes it.
 
         Raises:
             NotFound: there is no such stream.
-            SparkStreamsError: the peer cannot be reached, or takes nothing.
+            SparkStreamsError: the peer cannot be reached, or does not accept events.
         """
 
     @abstractmethod
     def about(self) -> dict[str, Any] | None:
-        """Return what the peer says of itself; None: the address is a stream's.
+        """Return the description of the peer itself; None if the address is a stream's.
 
-        It has ``kind``, ``peer`` (facts) and ``streams``, their names; where these are None, ``why`` says why.
+        It has ``kind``, ``peer`` (facts) and ``streams``, their names; if these are None, ``why`` has the reason.
         """
 
     @abstractmethod
     def describe(self) -> dict[str, Any]:
-        """Return what the peer says of the stream: ``kind``, ``peer`` (facts) and ``partitions``, a row for each.
+        """Return the description of the stream: ``kind``, ``peer`` (facts) and ``partitions``, a row for each.
 
         Raises:
             NotFound: there is no such stream.
-            SparkStreamsError: the peer cannot be asked.
+            SparkStreamsError: a request to the peer failed.
         """
 
 
@@ -288,21 +289,21 @@ def read_peer(
     partitions: int | None = None,
     needs_stream: bool = True,
 ) -> Peer:
-    """Read a peer's url.
+    """Return the peer of a url and a command's options.
 
     Args:
-        url: as the epilog says.
-        stream: the stream, where it is given apart from the url.
-        tls: what the options of TLS say.
+        url: the url, in a form of ``PEER_EPILOG``.
+        stream: the stream, if an argument names it apart from the url.
+        tls: the TLS options.
         token: bearer token of a feed.
-        token_file: a file with it.
+        token_file: a file with the bearer token.
         password_file: a file with the password of the url's user.
-        side: ``FROM`` or ``TO`` of a command with two peers, for variables and options.
-        partitions: what ``--partitions`` says.
+        side: ``FROM`` or ``TO`` of a command with two peers, for the names of variables and options.
+        partitions: value of ``--partitions``.
         needs_stream: whether a url that names no stream is an error.
 
     Raises:
-        OptionError: the url is none, or names no stream; the message holds no secret.
+        OptionError: the url is invalid or names no stream, or an option does not fit it; the text has no secret.
     """
     where, _, fragment = url.partition("#")
     environment = Environment(side)
@@ -325,13 +326,13 @@ def read_peer(
 
 
 def speaks_tls(url: str) -> bool:
-    """Say whether a url's scheme means TLS."""
+    """Return whether a url's scheme means TLS."""
     scheme = url.strip().partition("://")[0].lower()
     return any(scheme == protocol.tls_scheme for protocol in PROTOCOLS.values())
 
 
 def partitions_option(of: str = "a feed") -> Callable[..., Any]:
-    """Return the option for the number of partitions of a feed that does not tell it."""
+    """Return the option for the number of partitions of a feed that does not tell this number."""
     said = f"Speak version 1 of FeedAPI (ZeroEventHub) with {of}, which does not tell how many partitions it has."
     return click.option("--partitions", type=click.IntRange(1, 32_768), metavar="N", help=said)
 
