@@ -18,7 +18,7 @@ def spark_schema(rows: pa.Schema) -> StructType:
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """Return the exact Arrow schema that Spark requires of batches."""
+    """Return the Arrow schema that batches must match exactly."""
     try:
         return to_arrow_schema(schema, timezone="UTC")
     except TypeError:  # before Spark 4.3 the function has no such parameter, and always uses UTC

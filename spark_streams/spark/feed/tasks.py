@@ -69,10 +69,11 @@ def read_task(options: FeedSourceOptions, task: FeedTask, columns: tuple[str, ..
 
     Raises:
         SpoolLost: the task cannot read the pages at their location.
-        PositionLost: events are gone from the feed, and losses fail the query.
-        RemoteProtocolError: the feed's response is malformed.
-        TransportError: the connection failed.
-        PeerError: the feed refused the request.
+        PositionLost: the feed lacks the events after a cursor, or the cursor at which a range must end; and losses fail
+            the query.
+        RemoteProtocolError: a response has no cursor, or cannot be read.
+        TransportError: the network failed, also on retries.
+        PeerError: the feed answered with an error, also on retries where these can help.
     """
     needed = wanted_columns(wanted_columns(columns, task.residual, feed=True), task.start, feed=True)
     rows = FeedRows(
