@@ -1,4 +1,4 @@
-"""The doors of the reference log: servers on asyncio, one thread."""
+"""The server of the reference log: its doors, one for each protocol, on one asyncio loop in one thread."""
 
 from spark_streams.server.amqp.config import AmqpConfig, Redirect
 from spark_streams.server.feed.config import BearerToken, FeedConfig

@@ -1,4 +1,4 @@
-"""Who comes in at a door: from an accepted socket to a peer that has introduced itself.
+"""Admission of connections to a door: from an accepted socket to a peer that has introduced itself.
 
 ::
 
@@ -6,9 +6,8 @@
     |<---------------- handshake_timeout_ms ------------------>|
     |<------------------- max_handshakes --------------------->|<- max_connections
 
-A newcomer that finds ``max_handshakes`` others before they are established takes the place of the one that is there
-longest: somebody who means well needs milliseconds, so it is a slow one that goes. Nobody who is established is touched
-by that.
+A new connection that finds ``max_handshakes`` others that are not established yet replaces the oldest of them: a
+well-behaved peer needs milliseconds, so the one that is dropped is slow. Established connections are not affected.
 """
 
 from __future__ import annotations
@@ -25,24 +24,24 @@ from typing import Any, Final
 from spark_streams.server.door_config import DoorConfig
 
 BACKLOG: Final = 256
-"""Connections that the system keeps until they are accepted, and that are accepted in one turn."""
+"""The most connections that the system queues until they are accepted, and that are accepted in one turn."""
 SHARE_OF_DESCRIPTORS: Final = 0.75
-"""What connections may take of the descriptors that the process may have; the log's files need the rest."""
+"""The share of the process's descriptors that connections may use; the log's files need the rest."""
 KEEPALIVE_IDLE_S: Final = 60
 KEEPALIVE_INTERVAL_S: Final = 10
 KEEPALIVE_PROBES: Final = 3
 TLS_END_S: Final = 2.0
-"""How long a peer may take to agree to the end of TLS."""
+"""How long a peer may take to answer the end of TLS, in seconds."""
 
 logger = logging.getLogger("spark_streams.server")
 
 
 def allow_descriptors(connections: int, files: int) -> None:
-    """Let the process have descriptors for its connections and the log's files, if the system does.
+    """Raise the process's limit of descriptors for its connections and the log's files, as far as the system allows.
 
     Args:
-        connections: how many they take at most.
-        files: how many the log may have open.
+        connections: how many descriptors connections use at most.
+        files: how many files the log may have open.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = max(int(connections / SHARE_OF_DESCRIPTORS) + 1, connections + files)
@@ -58,7 +57,7 @@ class Sockets:
     """The connections of all doors of a server, which share the process's descriptors.
 
     Args:
-        most: descriptors that connections may have; None: a share of what the process may have.
+        most: descriptors that connections may use; None: a share of those that the process may have.
     """
 
     def __init__(self, most: int | None = None) -> None:
@@ -67,7 +66,7 @@ class Sockets:
 
     @property
     def full(self) -> bool:
-        """Whether no further connection should be taken."""
+        """Whether no further connection should be accepted."""
         most = self._most
         if most is None:
             soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -78,14 +77,14 @@ class Sockets:
 
 
 class AdmissionControl:
-    """The way in of one door.
+    """Admits the connections of one door, within its limits.
 
     Args:
         loop: the server's.
         settings: the door's.
-        context: for TLS, or None.
-        sockets: those of all doors.
-        descriptors: what a connection of this door takes.
+        context: for TLS; None for a door without TLS.
+        sockets: the connections of all doors.
+        descriptors: how many descriptors a connection of this door uses.
     """
 
     def __init__(
@@ -105,15 +104,15 @@ class AdmissionControl:
         self.descriptors = descriptors
 
     def protocol(self, make: Callable[[Admission], asyncio.Protocol]) -> asyncio.Protocol:
-        """Return what an accepted socket is given to; ``make`` is called once bytes of the door's protocol may come.
+        """Return the protocol of an accepted socket; it calls ``make`` once bytes of the door's protocol may come.
 
-        What it makes calls the ``Admission``: ``establish`` when the peer has introduced itself, ``end`` when the
-        connection is lost.
+        The protocol that ``make`` returns calls the ``Admission``: ``establish`` when the peer has introduced itself,
+        ``end`` when the connection is lost.
         """
         return _Entrance(self, make)
 
     def enter(self, transport: asyncio.Transport) -> Admission | None:
-        """Take a newcomer in; None when there is no room, and it was cut."""
+        """Admit a new connection; return None when there is no room, and the connection was cut."""
         if len(self.arriving) >= self.settings.max_handshakes or self.sockets.full:
             oldest = next(iter(self.arriving), None)
             if oldest is None:
@@ -125,20 +124,20 @@ class AdmissionControl:
         return Admission(self, transport)
 
     def close(self) -> None:
-        """Drop those who have not introduced themselves."""
+        """Drop the connections whose peers have not introduced themselves."""
         for admission in list(self.arriving):
             admission.drop("the server stops")
 
 
 class Admission:
-    """One connection's place: first among those who arrive, then among those who are established.
+    """One connection's place: first among the arriving connections, then among the established ones.
 
     Args:
-        doorway: the door's.
+        doorway: the admission control of the door.
         transport: the TCP connection.
 
     Attributes:
-        on_late: called in place of cutting the connection when it takes too long.
+        on_late: called, instead of cutting the connection, when the handshake takes too long.
     """
 
     def __init__(self, doorway: AdmissionControl, transport: asyncio.Transport) -> None:
@@ -156,7 +155,7 @@ class Admission:
         """Note that the peer has introduced itself.
 
         Returns:
-            Whether it is served. If not, the door has as many as it serves: tell the peer so, and close.
+            Whether it is served. If not, the door serves ``max_connections`` already: tell the peer so, and close.
         """
         if self._established or self._ended:
             return self._established
@@ -170,7 +169,7 @@ class Admission:
         return True
 
     def end(self) -> None:
-        """Give the place back; once is enough, more do no harm."""
+        """Release the place; further calls do nothing."""
         if self._ended:
             return
         self._ended = True
@@ -199,10 +198,10 @@ class Admission:
 
 
 class _Entrance(asyncio.Protocol):
-    """An accepted socket, until TLS is there where the door speaks it.
+    """An accepted socket, until TLS is established if the door speaks it.
 
     Args:
-        doorway: the door's.
+        doorway: the admission control of the door.
         make: makes the door's own protocol.
     """
 
@@ -225,7 +224,7 @@ class _Entrance(asyncio.Protocol):
             self._securing = self._doorway.loop.create_task(self._secure(admission, transport, self._doorway.context))
 
     def data_received(self, data: bytes) -> None:
-        """Keep what came right behind the TLS handshake."""
+        """Keep the bytes that came right behind the TLS handshake."""
         self._early.append(data)
 
     def eof_received(self) -> bool:
@@ -267,7 +266,7 @@ def _peer(transport: asyncio.Transport) -> str:
 
 
 def _find_vanished(transport: asyncio.Transport, write_timeout_ms: int) -> None:
-    """Have the system notice a peer that vanished without a word, whether it was sent something or not."""
+    """Have the system notice a peer that vanished without closing, whether bytes were sent to it or not."""
     connection = transport.get_extra_info("socket")
     if connection is None or connection.family not in (socket.AF_INET, socket.AF_INET6):
         return
@@ -276,7 +275,7 @@ def _find_vanished(transport: asyncio.Transport, write_timeout_ms: int) -> None:
         ("TCP_KEEPIDLE", KEEPALIVE_IDLE_S),
         ("TCP_KEEPINTVL", KEEPALIVE_INTERVAL_S),
         ("TCP_KEEPCNT", KEEPALIVE_PROBES),
-        # Later than our own look, which tells a peer that is there; the system tells nobody.
+        # Later than the write timeout, which tells a peer that still exists; the system tells nobody.
         ("TCP_USER_TIMEOUT", 2 * write_timeout_ms),
     ):
         if hasattr(socket, name):  # not every system has each

@@ -1,9 +1,9 @@
-"""Appending for the door: at once, or, where an append waits for the disk or is large, off the loop and many together.
+"""Appends the events that doors receive: at once, or in a thread and many together.
 
-With fsync policy ``always`` an append takes as long as the disk does; a large one takes as long as encoding it does. It
-then runs in a thread, one at a time for each partition; what comes for the same partition meanwhile is joined and
-appended together (group commit). In all cases ``done`` is called on the loop, and events of one link keep their order
-within a partition.
+With fsync policy ``always`` an append takes as long as the disk does; a large one takes as long as encoding it does.
+Such an append runs in a thread, one at a time for each partition; batches that come for the same partition meanwhile
+are joined and appended together (group commit). In all cases ``done`` is called on the loop, and events of one link
+keep their order within a partition.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ class Batch:
         values: stored messages, large_binary.
         keys: group keys, binary, null for none.
         timestamps: creation times in ms, ``NO_TIMESTAMP`` for none.
-        done: called on the loop: with None for each event that is stored, or why not; all events in their order.
+        done: called on the loop with one outcome for each event, in their order: None for a stored one, else why not.
         notes: stored with the batches of this append (``Partition.append``); it is then not joined with others.
-        due: asked on the loop when the append is about to start, after all earlier ones of the partition have been
-            told their outcome; False refuses it.
-        groups: of how many consecutive events each is that are stored together or not at all; None: one.
+        due: called on the loop when the append is about to start, after ``done`` of all earlier ones of the partition;
+            False refuses the append.
+        groups: numbers of consecutive events that are stored together or not at all; None: each event by itself.
     """
 
     values: pa.Array
@@ -72,7 +72,7 @@ class Appender:
 
     Args:
         loop: where ``done`` is called.
-        off_loop: whether an append waits for the disk. Those that do not, and are large, are made one at a time.
+        off_loop: whether an append waits for the disk. If not, large appends run in the thread one at a time.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, off_loop: bool) -> None:
@@ -96,7 +96,7 @@ class Appender:
             batch.done(_store_together(partition, [batch]))
 
     def after(self, partition: Partition, done: Callable[[], None]) -> None:
-        """Have ``done`` called on the loop when all appends to a partition so far have ended; at once if none is."""
+        """Call ``done`` on the loop when all appends to a partition so far have ended; at once if there are none."""
         nothing = Batch(_NONE, pa.nulls(0, pa.binary()), np.empty(0, np.int64), lambda outcomes: done())
         queued = self._waiting.get(partition)
         if queued is None:
@@ -112,17 +112,17 @@ class Appender:
         try:
             self._loop.call_soon_threadsafe(self._finished, partition, batches, outcomes)
         except RuntimeError:
-            # The loop has ended: the producers' connections are gone, and nobody was told of a success.
+            # The loop has ended: the producers' connections are gone, and no producer got a success.
             logger.warning("an append ended after the server did")
 
     def _finished(self, partition: Partition, batches: list[Batch], outcomes: list[LinkRefused | None]) -> None:
         if self._closed:
-            return  # whoever sent these, or what is queued, is gone
+            return  # the senders of these batches and of the queued ones are gone
         start = 0
         for batch in batches:
             _tell(partition, batch, outcomes[start : start + len(batch.values)])
             start += len(batch.values)
-        # After the outcomes have been told: what is due may depend on them.
+        # After ``done`` of these batches: ``due`` of the queued ones may depend on it.
         while queued := self._waiting.pop(partition, None):
             self._waiting[partition] = []
             due = []
@@ -136,13 +136,13 @@ class Appender:
                 return
 
     def close(self) -> None:
-        """Wait for what is under way; what is queued behind it is not appended, and nobody is told any more."""
+        """Wait for the appends under way; queued ones are not appended, and no further ``done`` is called."""
         self._closed = True
         self._pool.shutdown()
 
 
 def _tell(partition: Partition, batch: Batch, outcomes: list[LinkRefused | None]) -> None:
-    """Tell a batch's sender; whoever sent the others, and what is queued, has no part in what goes wrong in that."""
+    """Tell a batch's sender its outcomes; an error in that does not affect other senders or queued batches."""
     try:
         batch.done(outcomes)
     except Exception:
@@ -158,7 +158,7 @@ def _is_due(partition: Partition, batch: Batch) -> bool:
 
 
 def _outcomes(partition: Partition, batches: list[Batch]) -> list[LinkRefused | None]:
-    """Append in a thread; whatever goes wrong there is an outcome, for the partition's next append waits for it."""
+    """Append in a thread; any error becomes an outcome, because the partition's next append waits for this one."""
     try:
         return _store_together(partition, batches)
     except Exception:
@@ -176,7 +176,7 @@ def _store_together(partition: Partition, batches: list[Batch]) -> list[LinkRefu
         outcomes: list[LinkRefused | None] = []
         failed = False
         for b in batches:
-            # What was due counted on those before it, and whether they failed nobody has been told yet.
+            # A batch that was due relied on the batches before it, whose senders have not been told of a failure yet.
             told = (
                 _not_due(b)
                 if failed and b.due is not None
@@ -201,14 +201,14 @@ def _store(
     notes: Notes = (),
     groups: NDArray[np.int64] | None = None,
 ) -> list[LinkRefused | None]:
-    """Append; events that the stream's rules refuse are found by halving, so that the others are stored."""
+    """Append, and find the events that the stream's rules refuse by halving, so that the others are stored."""
     count = len(values)
     if not count:
         return []
     try:
         partition.append(values, keys, timestamps, notes=notes, groups=groups)
     except ValueError as fault:
-        if count == 1 or notes:  # notes are about the whole
+        if count == 1 or notes:  # notes describe the whole append
             return [LinkRefused(INVALID_FIELD, str(fault))] * count
         half = count // 2
         return [
@@ -216,7 +216,7 @@ def _store(
             *_store(partition, values[half:], keys[half:], timestamps[half:]),
         ]
     except PartitionEnded as fault:
-        # It was split after these were routed: whoever knows their keys may route them anew.
+        # The partition was split after these were routed: a caller that knows their keys may route them again.
         return [LinkRefused(RESOURCE_DELETED, str(fault))] * count
     except (OSError, LogError) as fault:
         _complain(partition, fault)
@@ -228,8 +228,8 @@ def _store(
 
 
 def _complain(partition: Partition, fault: Exception) -> None:
-    """Log a failed append; while a disk is full each append fails, and the log of that must not fill another one."""
-    # A stream that is deleted under its producers is no fault of the log.
+    """Log a failed append, at most once in ``COMPLAIN_S``: with a full disk each one fails, and messages fill disks."""
+    # A stream that was deleted while producers write to it is no fault of the log.
     level = logging.INFO if isinstance(fault, PartitionClosed) else logging.ERROR
     now = time.monotonic()
     if now - _complained.get(partition, now - COMPLAIN_S) >= COMPLAIN_S:

@@ -1,4 +1,4 @@
-"""A door: one protocol's way to the log, which a server opens and closes; and what doors on TCP have in common."""
+"""Defines a door, the server's endpoint for one protocol, and the code that doors on TCP have in common."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from spark_streams.server.admission import BACKLOG, Admission, AdmissionControl,
 from spark_streams.server.door_config import DoorConfig
 
 STOP_TIMEOUT_S = 2.0
-"""How long peers may take to read what they are told at the end."""
+"""How long peers may take to read the last frames at the end, in seconds."""
 
 
 class DoorShut(OSError):
     """A door cannot be opened.
 
     Args:
-        door: which one, as in ``LogServer.urls``.
-        reason: why: a port that is taken, or (``ssl.SSLError`` too) a TLS file that cannot be used.
+        door: its name, as in ``LogServer.urls``.
+        reason: the cause: a port that is taken, or (``ssl.SSLError`` too) a TLS file that cannot be used.
     """
 
     def __init__(self, door: str, reason: OSError) -> None:
@@ -31,7 +31,7 @@ class DoorShut(OSError):
 
 
 class Door(Protocol):
-    """What ``LogServer`` asks of a door."""
+    """The interface of a door that ``LogServer`` opens and closes."""
 
     @property
     def name(self) -> str:
@@ -43,17 +43,17 @@ class Door(Protocol):
 
     @property
     def descriptors(self) -> int:
-        """Descriptors that a connection takes."""
+        """How many descriptors a connection uses."""
 
     @property
     def url(self) -> str:
-        """Where it listens, without credentials; asked for while it is open."""
+        """The URL where it listens, without credentials; read while the door is open."""
 
     async def open(self, log: ReferenceLog, sockets: Sockets) -> None:
         """Listen.
 
         Args:
-            log: what is served; it stays open when the door is closed.
+            log: the log that it serves; it stays open when the door is closed.
             sockets: the connections of all doors of the server.
 
         Raises:
@@ -61,9 +61,9 @@ class Door(Protocol):
         """
 
     async def close(self) -> None:
-        """Take no new connections, end those that there are, and write down what is to be kept.
+        """Accept no new connections, end the open ones, and write durable state.
 
-        A door that is not open, or was not opened as a whole, is closed too.
+        It may be called for a door that is not open, or whose ``open`` failed.
         """
 
 
@@ -75,7 +75,7 @@ class ListeningDoor:
     """
 
     descriptors = 1
-    """Descriptors that a connection takes."""
+    """How many descriptors a connection uses."""
 
     def __init__(self, config: DoorConfig) -> None:
         self.config = config
@@ -89,7 +89,7 @@ class ListeningDoor:
         return self._protocol.name
 
     def admit(self, sockets: Sockets) -> AdmissionControl:
-        """Return the way in, which knows of TLS.
+        """Return the admission control of this door, with its TLS context.
 
         Raises:
             OSError, ssl.SSLError: a TLS file cannot be read, or holds no certificate or key.
@@ -99,32 +99,32 @@ class ListeningDoor:
         return self._admission
 
     def announce(self, port: int) -> None:
-        """Say in ``url`` that the door listens on a port."""
+        """Set ``url`` to the port where the door listens."""
         host = f"[{self.config.host}]" if ":" in self.config.host else self.config.host
         scheme = self._protocol.scheme if self.config.tls_cert is None else self._protocol.tls_scheme
         self.url = f"{scheme}://{host}:{port}"
 
     def shut_out(self) -> None:
-        """Drop those who have not introduced themselves."""
+        """Drop the connections whose peers have not introduced themselves."""
         admission, self._admission = self._admission, None
         if admission is not None:
             admission.close()
 
 
 class Connection(Protocol):
-    """What a ``TcpDoor`` asks of a connection."""
+    """The interface of a connection that ``TcpDoor`` ends."""
 
     def shut_down(self) -> None:
-        """Tell the peer that this is the end."""
+        """Tell the peer that the connection ends."""
 
     def drop(self) -> None:
-        """End at once."""
+        """End the connection at once."""
 
 
 class TcpDoor(ListeningDoor):
     """A door whose connections are asyncio protocols of its own.
 
-    A door of this kind says what a connection is, and which connections there are.
+    A subclass makes the connections, and returns the open ones as ``connections``.
     """
 
     def __init__(self, config: DoorConfig) -> None:
@@ -133,11 +133,11 @@ class TcpDoor(ListeningDoor):
 
     @property
     def connections(self) -> Collection[Any]:
-        """The connections, each a ``Connection``. To be called on the server's loop."""
+        """The open connections, each a ``Connection``. Call it on the server's loop."""
         raise NotImplementedError
 
     async def listen(self, sockets: Sockets, make: Callable[[Admission], asyncio.Protocol]) -> None:
-        """Listen, and ``make`` a connection of each that is admitted.
+        """Listen, and ``make`` a connection for each socket that is admitted.
 
         Raises:
             OSError: the port is taken, or a TLS file cannot be read.
@@ -149,7 +149,7 @@ class TcpDoor(ListeningDoor):
         self.announce(self._listener.sockets[0].getsockname()[1])
 
     async def end_connections(self) -> None:
-        """Stop listening, tell each peer that this is the end, and drop those who do not take it in time."""
+        """Stop listening, tell each peer that its connection ends, and drop those that do not end in time."""
         listener, self._listener = self._listener, None
         if listener is not None:
             listener.close()
@@ -180,6 +180,6 @@ def _tls_context(config: DoorConfig) -> ssl.SSLContext | None:
     context.load_cert_chain(config.tls_cert, config.tls_key)
     if config.tls_client_ca is not None:
         context.load_verify_locations(config.tls_client_ca)
-        # Optional unless it is said: a peer that shows none may still sign in with a password or a token.
+        # Optional unless configured: a peer that shows no certificate may still sign in with a password or a token.
         context.verify_mode = ssl.CERT_REQUIRED if config.tls_client_required else ssl.CERT_OPTIONAL
     return context

@@ -11,7 +11,7 @@ from typing import ClassVar, Final
 from spark_streams.server.users import LOOPBACK, Permissions, is_loopback
 
 DEFAULT_USERS: Final[Mapping[str, str]] = {"guest": "guest"}
-"""Whom doors that ask for a user know when nobody says otherwise; the password is no secret."""
+"""The users of doors that authenticate users, unless configured otherwise; the password is no secret."""
 LOOPBACK_USERS: Final = frozenset({"guest"})
 
 
@@ -21,8 +21,8 @@ class Unguarded:
 
     Args:
         problem: in words.
-        setting: what is to be set of the door's settings: ``users``, ``tokens or users``, or ``allow_anonymous``,
-            which is to be unset.
+        setting: which of the door's settings to change: ``users`` or ``tokens or users``, to be set, or
+            ``allow_anonymous``, to be unset.
     """
 
     problem: str
@@ -41,27 +41,27 @@ class DoorConfig:
         host: address to bind to.
         port: TCP port; 0 takes any free one.
         users: user name to password.
-        permissions: user name to what it may do, ``*`` for all who are not here; without that they may do everything.
-        loopback_users: users that are let in from loopback addresses only, by password or certificate. As RabbitMQ has
-            it, ``guest`` is one.
-        loopback: addresses and networks that count as such.
+        permissions: user name to its permissions, ``*`` for users that are not listed; without it they may do
+            everything.
+        loopback_users: users that are let in from loopback addresses only, by password or certificate. ``guest`` is
+            one, as at RabbitMQ.
+        loopback: addresses and networks that count as loopback.
         insecure: listen beyond loopback even if that lets in strangers, and let in ``loopback_users`` from everywhere.
         tls_cert: PEM file with the server's certificate chain; TLS is spoken when it is set.
         tls_key: PEM file with its private key.
-        tls_client_ca: PEM file of the authorities whose client certificates are taken.
-        tls_client_required: turn away a peer that shows no client certificate, before it may say anything.
-        max_connections: connections that are served at a time.
-        max_handshakes: connections that may not have been opened yet at a time; a further one takes the place of the
-            oldest.
+        tls_client_ca: PEM file of the authorities whose client certificates are accepted.
+        tls_client_required: refuse a peer that shows no client certificate, before it may send anything.
+        max_connections: the most connections that are served at a time.
+        max_handshakes: the most connections at a time that are not opened yet; a further one replaces the oldest.
         handshake_timeout_ms: how long a connection may take until it is opened, TLS included.
-        write_timeout_ms: a peer that takes nothing of what it is sent for this long is dropped.
+        write_timeout_ms: a peer that has bytes to read and reads none for this long is dropped.
 
     Attributes:
         protocol: the name of the protocol that the door speaks, in ``spark_streams.protocols``.
         positive: the names of the settings that are at least 1.
 
     Raises:
-        ValueError: a setting that cannot be; the message names it and what was expected.
+        ValueError: a setting has an invalid value; the message names it and what was expected.
     """
 
     protocol: ClassVar[str]
@@ -100,12 +100,12 @@ class DoorConfig:
             ipaddress.ip_network(network)
 
     def admits(self, user: str, peer_host: str | None) -> bool:
-        """Say whether a user is let in from an address; None is an address that is not known."""
+        """Return whether a user is let in from an address; None is an address that is not known."""
         return self.insecure or user not in self.loopback_users or is_loopback(peer_host, self.loopback)
 
     @property
     def has_own_users(self) -> bool:
-        """Whether somebody may come from another machine with a password that is not everybody's."""
+        """Whether a user may sign in from another machine, with a password that is not the well-known one."""
         return self.users != DEFAULT_USERS and any(user not in self.loopback_users for user in self.users)
 
     @property
@@ -120,7 +120,7 @@ class DoorConfig:
         return self._without_credentials()
 
     def _without_credentials(self) -> Unguarded | None:
-        """Return why nobody has to show credentials; None when everybody has to."""
+        """Return why peers need no credentials; None when all peers need them."""
         return None if self.tls_client_ca is not None or self.has_own_users else NO_USERS
 
 
@@ -128,7 +128,7 @@ def expect_at_least(least: int, config: DoorConfig, *names: str) -> None:
     """Check settings that are numbers.
 
     Raises:
-        ValueError: one is less; the message names it.
+        ValueError: a setting is less than ``least``; the message names it.
     """
     for name in names:
         if getattr(config, name) < least:

@@ -1,4 +1,4 @@
-"""The doors of this package by the names that they have in the arguments and urls of a server."""
+"""Maps the arguments of a server to the doors of this package, and their names to urls."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from spark_streams.server.rabbitmq.config import RabbitConfig
 
 
 class DoorArguments(TypedDict, total=False):
-    """What ``LogServer`` and ``ServerThread`` take by name: settings of doors, None for a shut one, and doors."""
+    """Keyword arguments of ``LogServer`` and ``ServerThread``: settings of doors, None for a shut one, and doors."""
 
     amqp: AmqpConfig | None
     rabbit: RabbitConfig | None
@@ -27,12 +27,12 @@ def doors_of(configs: Iterable[DoorConfig | None], named: DoorArguments) -> list
     """Return the doors to open: those of ``configs``, then those of ``named``.
 
     Args:
-        configs: settings of doors of this package, in any order; None stands for none.
-        named: the arguments that have a name.
+        configs: settings of doors of this package, in any order; None opens no door.
+        named: the keyword arguments.
 
     Raises:
-        TypeError: a name that there is not.
-        ValueError: two doors of one name.
+        TypeError: an argument has an unknown name.
+        ValueError: two doors have one name.
     """
     rest: dict[str, Any] = dict(named)
     own = rest.pop("doors", ())
@@ -52,12 +52,12 @@ def doors_of(configs: Iterable[DoorConfig | None], named: DoorArguments) -> list
 
 
 class DoorUrls(abc.ABC):
-    """Where the doors of this package listen, for tests."""
+    """The urls where the doors of this package listen, for tests."""
 
     @property
     @abc.abstractmethod
     def urls(self) -> dict[str, str]:
-        """Door to where it listens, without credentials."""
+        """Door name to the URL where it listens, without credentials."""
 
     @abc.abstractmethod
     def url(self, door: str) -> str:
@@ -75,5 +75,5 @@ class DoorUrls(abc.ABC):
 
     @property
     def feed_url(self) -> str:
-        """The FeedAPI door's URL; a feed's name follows behind a slash. Tokens have no place in it."""
+        """The FeedAPI door's URL; append a slash and a feed's name. It contains no token."""
         return self.urls["feedapi"]

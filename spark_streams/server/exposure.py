@@ -1,6 +1,6 @@
-"""Whether a door may listen where it is told to: beyond loopback only if it asks for credentials.
+"""Checks whether a door may listen on its host: beyond loopback only if it requires credentials.
 
-The server decides it for all doors before any of them listens: they have the same streams behind them.
+The server checks all doors before any of them listens, because all serve the same streams.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class DoorExposed(ValueError):
     """A door would listen beyond loopback, and let in strangers.
 
     Args:
-        door: which one, as in ``LogServer.urls``.
+        door: its name, as in ``LogServer.urls``.
         where: host and port.
         unguarded: why.
     """
@@ -39,7 +39,7 @@ class DoorExposed(ValueError):
 
 
 def exposed(door: str, settings: DoorConfig) -> DoorExposed | None:
-    """Return why a door must not be opened unless it is to be ``insecure``; None when it may.
+    """Return why a door must not be opened unless it is ``insecure``; None when it may.
 
     Raises:
         OSError: the host's name cannot be resolved.
@@ -50,7 +50,7 @@ def exposed(door: str, settings: DoorConfig) -> DoorExposed | None:
         unguarded = Unguarded(f"user '{local[0]}' may come from everywhere", "insecure")
     if unguarded is None:
         return None
-    # What a server binds to: no host is every address, and one name may have several.
+    # The addresses that a server binds to: no host means every address, and one name may have several.
     found = socket.getaddrinfo(settings.host or None, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     if all(is_loopback(str(address[0])) for *_, address in found):
         return None
@@ -59,7 +59,7 @@ def exposed(door: str, settings: DoorConfig) -> DoorExposed | None:
 
 
 def may_listen(door: str, config: DoorConfig) -> None:
-    """Say that a door may be opened where its settings say; of one that is ``insecure`` there is a warning.
+    """Check that a door may be opened where its settings say; warn of one that is exposed and ``insecure``.
 
     Raises:
         DoorExposed: it would listen beyond loopback and let in strangers, and is not ``insecure``.

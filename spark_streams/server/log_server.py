@@ -25,12 +25,12 @@ class LogServer:
         doors: further settings, as ``amqp``, ``rabbit`` and ``feed``; and ``doors``, such as a user's own.
 
     Attributes:
-        doors: those that ``start`` opens, in this order.
-        urls: door to where it listens, without credentials; filled by ``start``.
+        doors: the doors that ``start`` opens, in this order.
+        urls: door name to the URL where it listens, without credentials; filled by ``start``.
 
     Raises:
-        TypeError: settings under another name.
-        ValueError: two doors of one name.
+        TypeError: a keyword argument has an unknown name.
+        ValueError: two doors have one name.
     """
 
     def __init__(self, log: ReferenceLog, *configs: DoorConfig | None, **doors: Unpack[DoorArguments]) -> None:
@@ -40,10 +40,10 @@ class LogServer:
         self._sockets = Sockets()
 
     def door(self, name: str) -> Any:
-        """Return the door of a name; a ``Door``, of the class that speaks its protocol.
+        """Return the door of a name: a ``Door``, of the class that speaks its protocol.
 
         Raises:
-            KeyError: there is none.
+            KeyError: there is no door of this name.
         """
         return {door.name: door for door in self.doors}[name]
 
@@ -54,7 +54,7 @@ class LogServer:
             DoorExposed: a door would listen beyond loopback and let in strangers, and is not ``insecure``.
             DoorShut: a port is taken, a host's name cannot be resolved, or a TLS file cannot be read.
 
-        Nothing listens after either.
+        After an error no door listens.
         """
         for door in self.doors:
             try:
@@ -76,12 +76,12 @@ class LogServer:
         self.urls[door.name] = door.url
 
     async def stop(self) -> None:
-        """Close the doors, all at the same time: a close frame to each peer, durable state written down."""
+        """Close all doors at the same time: send each peer a close frame, and write durable state."""
         await asyncio.gather(*(door.close() for door in self.doors))
         self.urls.clear()
 
     def renegotiate(self, stream: str, group: str) -> int:
-        """Gracefully close all receivers of a consumer group, for its partitions to be distributed anew.
+        """Gracefully close all receivers of a consumer group, so that its partitions are distributed again.
 
         Returns:
             How many links were closed, at doors that have consumer groups.
@@ -89,6 +89,6 @@ class LogServer:
         Raises:
             UnknownStream: there is no such stream.
 
-        Spec: Event Stream Extensions §4.5.1 (ES-107, ES-207). To be called on the server's loop.
+        Spec: Event Stream Extensions §4.5.1 (ES-107, ES-207). Call it on the server's loop.
         """
         return sum(door.renegotiate(stream, group) for door in self.doors if hasattr(door, "renegotiate"))

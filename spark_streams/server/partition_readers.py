@@ -1,4 +1,4 @@
-"""The partitions that links and subscriptions read, each shared by all of them, and who waits for its next append."""
+"""Shares the partitions that links and subscriptions read, and wakes those that wait for the next append."""
 
 from __future__ import annotations
 
@@ -26,26 +26,26 @@ class AppendWaiters:
         self._scheduled = False
 
     def add(self, wake: Callable[[], None]) -> None:
-        """Have ``wake`` called on the loop after the next append; once, however many there are."""
+        """Call ``wake`` on the loop after the next append: once, even if there are several appends."""
         if not self._functions:
             self._partition.add_listener(self._appended)
         self._functions.add(wake)
 
     def remove(self, wake: Callable[[], None]) -> None:
-        """Take back ``add``."""
+        """Undo ``add``."""
         if wake in self._functions:
             self._functions.discard(wake)
             if not self._functions:
                 self._partition.remove_listener(self._appended)
 
     def clear(self) -> None:
-        """Forget all."""
+        """Forget all functions."""
         if self._functions:
             self._functions.clear()
             self._partition.remove_listener(self._appended)
 
     def _appended(self) -> None:
-        # Called in the appending thread, which may be any: one call on the loop for many appends.
+        # Called in the appending thread, which may be any thread: many appends make one call on the loop.
         with self._lock:
             if self._scheduled:
                 return
@@ -70,7 +70,7 @@ class PartitionReader:
 
     Args:
         partition: of the log.
-        loop: where those who wait are called.
+        loop: where the waiting functions are called.
 
     Attributes:
         waiting: functions that are called after the next append.
@@ -110,7 +110,7 @@ class PartitionReaders(Generic[R]):
         return reader
 
     def release(self, reader: R) -> None:
-        """Give a reader back; its last user drops it, with its cache and all who wait."""
+        """Give a reader back; its last user drops it, with its cache and all waiting functions."""
         reader.users -= 1
         if reader.users == 0:
             del self._readers[id(reader.partition)]

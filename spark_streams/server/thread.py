@@ -1,4 +1,4 @@
-"""A server in a thread of its own, for tests and for programs without a loop."""
+"""Runs a server in a thread of its own, for tests and for programs without a loop."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class ServerThread(DoorUrls):
 
     Args:
         log: the log; it stays open.
-        configs: which doors, as ``LogServer`` takes them.
-        doors: likewise.
+        configs: settings of doors, as for ``LogServer``.
+        doors: further settings and doors, as for ``LogServer``.
     """
 
     def __init__(self, log: ReferenceLog, *configs: DoorConfig | None, **doors: Unpack[DoorArguments]) -> None:
@@ -42,7 +42,7 @@ class ServerThread(DoorUrls):
         """Start, and return when the server listens.
 
         Raises:
-            OSError: it cannot listen.
+            OSError: the server cannot listen.
             ValueError: a door would listen beyond loopback and let in strangers.
         """
         listening: concurrent.futures.Future[None] = concurrent.futures.Future()
@@ -73,7 +73,7 @@ class ServerThread(DoorUrls):
 
     @property
     def urls(self) -> dict[str, str]:
-        """Door to where it listens, without credentials."""
+        """Door name to the URL where it listens, without credentials."""
         return self.server.urls
 
     def url(self, door: str) -> str:

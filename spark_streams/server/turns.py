@@ -1,8 +1,8 @@
-"""Turns on the loop, and the worker thread for what takes longer than a turn.
+"""Shares the loop between connections in turns, and runs work that takes longer than a turn in a worker thread.
 
-There is one worker thread, whoever asks: threads that compute take the interpreter's lock from each other and from the
-loop, so that more of them make nothing faster and the loop slower. Work of several steps queues anew for each, so that
-everybody has a turn, however much somebody else has to do.
+All callers share one worker thread: threads that compute take the interpreter's lock from each other and from the
+loop, so that more of them make nothing faster and the loop slower. Work of several steps queues again for each step, so
+that every caller gets its turn, however much work another one has.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Final, TypeVar
 
 TURN_S: Final = 0.004
-"""Whoever has more to do than this goes on when the others have had their turn: a request of theirs, which takes two or
-three turns of the loop, then waits some ten milliseconds. It is the processor's time: on a busy machine, too, a few
-small frames are one turn."""
+"""The length of a turn, in seconds. A connection with more work than this continues after the others had their turn: a
+request of another connection, which takes two or three turns of the loop, then waits some ten milliseconds. A turn is
+measured in processor time: on a busy machine, too, a few small frames are one turn."""
 
 
 class Turn:
@@ -29,7 +29,7 @@ class Turn:
 
     @property
     def over(self) -> bool:
-        """Whether others should have theirs now; at least one thing has to be done in each."""
+        """Whether others should have their turn now; the caller does at least one piece of work in each turn."""
         return time.thread_time() >= self._end
 
 
@@ -38,24 +38,24 @@ _OVER: Final = object()
 
 
 class Worker:
-    """The thread; it is started when it is first needed.
+    """The worker thread; it is started when it is first needed.
 
     Args:
-        name: what the system shows.
+        name: the thread's name, as the system shows it.
     """
 
     def __init__(self, name: str) -> None:
         self._pool = ThreadPoolExecutor(1, name)
 
     async def step(self, function: Callable[[], T]) -> T:
-        """Return what a function returns, or raise what it raises; it is called in the thread.
+        """Call a function in the thread; return what it returns, or raise what it raises.
 
-        Whoever is cancelled meanwhile leaves it behind: it is not called any more, or called to its end.
+        When the caller is cancelled meanwhile, a function that has begun runs to its end, and others are not called.
         """
         return await asyncio.get_running_loop().run_in_executor(self._pool, function)
 
     async def walk(self, steps: Generator[object, None, T]) -> T:
-        """Return what a generator returns; each step to its next ``yield`` has its turn in the thread."""
+        """Run a generator in the thread and return what it returns; each step to a ``yield`` is queued by itself."""
         returned: list[T] = []
 
         def step() -> object:
@@ -70,5 +70,5 @@ class Worker:
         return returned[0]
 
     def close(self) -> None:
-        """Wait for the step that is being done; those that wait are not done."""
+        """Wait for the step that is running; queued steps are not run."""
         self._pool.shutdown(cancel_futures=True)

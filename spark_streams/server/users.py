@@ -1,4 +1,4 @@
-"""Who is let in, in the words of all doors: users with their passwords, and what each of them may do."""
+"""Users, their passwords and their permissions, for all doors."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from dataclasses import dataclass
 from typing import Final
 
 ACTIONS: Final = ("configure", "write", "read")
-"""What a user may do to a stream."""
+"""The actions on a stream that a user may have permission for."""
 EVERYBODY_ELSE: Final = "*"
-"""Whose permissions are those of every user who has none of its own."""
+"""The user name whose permissions apply to every user without permissions of its own."""
 ANONYMOUS: Final = "anonymous"
-"""Who signs in with nothing."""
+"""The user name of a peer that signs in without credentials."""
 LOOPBACK: Final = frozenset({"127.0.0.0/8", "::1"})
 
 
 class StreamPatterns:
-    """For each action a regular expression over stream names, which has to match whole names.
+    """One regular expression over stream names for each action; it has to match the whole name.
 
     Raises:
-        ValueError: one is no regular expression; the message names the action.
+        ValueError: a pattern is no regular expression; the message names the action.
     """
 
     configure: str
@@ -37,19 +37,19 @@ class StreamPatterns:
                 raise ValueError(f"{action} is {getattr(self, action)!r}, no regular expression: {fault}") from fault
 
     def allow(self, action: str, stream: str) -> bool:
-        """Say whether ``action`` (``configure``, ``write`` or ``read``) is allowed."""
+        """Return whether ``action`` (``configure``, ``write`` or ``read``) is allowed on a stream."""
         pattern: str = getattr(self, action)
         return re.fullmatch(pattern, stream) is not None
 
 
 @dataclass(frozen=True)
 class Permissions(StreamPatterns):
-    """What one user may do, by regular expressions over stream names, which have to match whole names.
+    """One user's permissions: a regular expression over stream names for each action; it has to match the whole name.
 
     Args:
-        configure: create and delete.
-        write: publish, and store offsets.
-        read: subscribe, and ask for what a stream holds, for stored offsets and sequences.
+        configure: streams that it may create and delete.
+        write: streams that it may publish to, and store offsets of.
+        read: streams that it may subscribe to, and query for what they hold, for stored offsets and sequences.
     """
 
     configure: str = ".*"
@@ -58,19 +58,19 @@ class Permissions(StreamPatterns):
 
 
 def permissions_of(permissions: Mapping[str, Permissions], user: str) -> Permissions | None:
-    """Return what a user may do: what is said of it, else of everybody else; None: everything."""
+    """Return a user's permissions: its own, else those of ``EVERYBODY_ELSE``; None: it may do everything."""
     return permissions.get(user, permissions.get(EVERYBODY_ELSE))
 
 
 def knows(users: Mapping[str, str], user: str, password: bytes) -> bool:
-    """Say whether this is the user's password; an unknown user takes as long as a wrong password."""
+    """Return whether this is the user's password; an unknown user takes as long as a wrong password."""
     expected = users.get(user)
     same = hmac.compare_digest((expected or "").encode(), password)
     return same and expected is not None
 
 
 def is_loopback(host: str | None, networks: Collection[str] = LOOPBACK) -> bool:
-    """Say whether an address, IPv4 within IPv6 too, is in one of the networks."""
+    """Return whether an address, IPv4 within IPv6 too, is in one of the networks."""
     try:
         address = ipaddress.ip_address((host or "").partition("%")[0])
     except ValueError:

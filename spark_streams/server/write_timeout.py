@@ -1,4 +1,4 @@
-"""Whether a peer takes what it is sent."""
+"""Notices peers that do not read what they are sent."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _RESET: Final = struct.pack("ii", 1, 0)
 
 
 def throw_away_unsent(transport: asyncio.Transport) -> None:
-    """Have what the peer did not take thrown away when the connection is cut, in the system's memory, too.
+    """Discard unsent bytes when the connection is cut, those in the system's memory too.
 
-    The peer sees a reset: it is not to take what it got for the whole.
+    The peer sees a reset, so that it does not mistake the bytes that it got for all of them.
     """
     connection = transport.get_extra_info("socket")
     if connection is not None:
@@ -22,13 +22,13 @@ def throw_away_unsent(transport: asyncio.Transport) -> None:
 
 
 class WriteTimeout:
-    """Notices a peer that takes nothing for too long, while the transport is full.
+    """Notices a peer that reads nothing for too long, while the transport is full.
 
     Args:
         loop: the server's.
         transport: the connection.
-        timeout_ms: how long it may take nothing.
-        stuck: called then, once.
+        timeout_ms: how long the peer may read nothing.
+        stuck: called once when it has read nothing for so long.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class WriteTimeout:
         self.stop()
 
     def stop(self) -> None:
-        """End it."""
+        """Stop waiting for the peer."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
