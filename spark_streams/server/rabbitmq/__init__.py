@@ -1,1 +1,1 @@
-"""The RabbitMQ streams door of the log."""
+"""The RabbitMQ streams door: serves the log over the RabbitMQ streams protocol."""

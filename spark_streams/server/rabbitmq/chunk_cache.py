@@ -1,9 +1,9 @@
 """Keeps encoded chunks outside of the process's memory: in files without a name, which are mapped to be read.
 
-A file takes chunks of all streams from its beginning to its end; when there are too many files the oldest is dropped
-whole. The system keeps in memory what is read, and writes the rest to the disk when it needs the room. The process
-reads only what it wrote itself: the files end with it. Chunks that are not kept, or not any more, are encoded again
-from the log.
+Chunks of all streams fill a file from its beginning to its end; when there are too many files the oldest is dropped
+whole. The system keeps in memory what is read, and writes the rest to the disk when it needs the memory. The process
+reads only files that it wrote itself: the files end with it. Chunks that are not in the cache are encoded again from
+the log.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from spark_streams.log.storage.files import write_all
 
 AREA_BYTES: Final = 64 << 20
 AREA_CHUNKS: Final = 8_192
-"""A file takes no more chunks: each takes some 0.5 KB of memory, however small it is."""
+"""The most chunks in a file: each uses some 0.5 KB of memory, however small it is."""
 AREAS: Final = 16
-"""How many files: 1 GiB of chunks, or some 64 MB of memory for small ones."""
+"""The most files: 1 GiB of chunks, or some 64 MB of memory for small ones."""
 
 FREE_BYTES: Final = 1 << 30
-"""What is left to the log: with less free space on the disk no file is made."""
+"""The free space on the disk that is left to the log, in bytes: with less no file is made."""
 
 logger = logging.getLogger("spark_streams.server")
 
@@ -36,12 +36,12 @@ class Chunk(NamedTuple):
     """One encoded chunk.
 
     Args:
-        first_offset: its id.
+        first_offset: its id, the offset of its first record.
         next_offset: 1 + its last record's offset.
-        timestamp_ms: of all its records; int64's least for none.
+        timestamp_ms: the timestamp of all its records; int64's least for none.
         header: 48 bytes.
         data: the entries.
-        ends: u32 for each entry, in the machine's order of bytes: where in ``data`` it ends (exclusive).
+        ends: where in ``data`` each entry ends (exclusive); u32 for each, in the machine's byte order.
     """
 
     first_offset: int
@@ -68,11 +68,11 @@ class CachedChunks:
     """Consecutive chunks that were encoded together.
 
     Args:
-        owner: whose they are.
-        chunks: at least one; their data are parts of ``data``, and their ``ends`` of those, in their order and
-            without gaps.
-        data: all of it.
-        ends: all of those.
+        owner: the owner, which the cache tells when it drops the block.
+        chunks: at least one; their ``data`` are parts of the block's ``data``, and their ``ends`` of its ``ends``, in
+            their order and without gaps.
+        data: the data of all chunks.
+        ends: the ends of all chunks.
 
     Attributes:
         first: the first one's id.
@@ -93,13 +93,13 @@ class CachedChunks:
 
 
 class Area:
-    """A file without a name that takes bytes until it is full.
+    """A file without a name that is filled from its beginning to its end.
 
-    It lives as long as anybody holds a part of it, a socket that has not sent it yet too.
+    It lives as long as any part of it is referenced, also by a socket that has not sent it yet.
 
     Args:
-        folder: where; None for the system's folder for temporary files.
-        size: bytes that it takes.
+        folder: where it is made; None for the system's folder for temporary files.
+        size: its size in bytes.
 
     Raises:
         OSError: the system refused.
@@ -114,12 +114,12 @@ class Area:
         self.blocks: set[CachedChunks] = set()
 
     def takes(self, size: int, chunks: int) -> bool:
-        """Return whether there is room for so many bytes and chunks more."""
+        """Return whether there is room for ``size`` more bytes and ``chunks`` more chunks."""
         return self._used + size <= len(self._bytes) and self._chunks + chunks <= AREA_CHUNKS
 
     def put(self, data: memoryview, chunks: int) -> memoryview:
-        """Write bytes and return where they are read; raises OSError when the system refuses."""
-        # Written, not stored through the mapping: a full disk is an error here, and would be a signal there.
+        """Write bytes and return a view of them in the file; raise OSError when the system refuses."""
+        # A write, not a store through the mapping: with a full disk a write raises, and a store gets a signal.
         write_all(self._file.fileno(), data, self._used)
         start, self._used = self._used, self._used + len(data)
         self._chunks += chunks
@@ -131,11 +131,11 @@ class ChunkCache:
 
     Args:
         folder: where files may be made; None for the system's folder for temporary files.
-        area_bytes: size of a file; what is larger is not kept.
-        areas: how many files there are at most.
+        area_bytes: size of a file; a larger block is not kept.
+        areas: the most files.
 
     Attributes:
-        lock: held by owners too, while they look at or change which blocks they have.
+        lock: owners hold it too, while they read or change the list of their blocks.
     """
 
     def __init__(
@@ -149,7 +149,7 @@ class ChunkCache:
         self._failing = False
 
     def add(self, block: CachedChunks) -> bool:
-        """Keep a block, and let go of the oldest ones; return whether it is kept: its bytes lie in the cache then."""
+        """Keep a block and drop the oldest ones; return whether it is kept: its bytes lie in the cache then."""
         try:
             area = self._with_room(len(block.data) + len(block.ends), len(block.chunks))
             if area is None:
@@ -186,7 +186,7 @@ class ChunkCache:
         return area
 
     def remove(self, block: CachedChunks) -> None:
-        """Drop a block; with the last one of a file, the file."""
+        """Drop a block, and its file if it was the last block in it."""
         area = block.area
         if area is not None:
             area.blocks.discard(block)

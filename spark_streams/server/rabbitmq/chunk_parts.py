@@ -1,8 +1,9 @@
-"""Parts of a chunk: cuts out the records that a filtered subscription wants.
+"""Cuts out of a chunk the records that a filtered subscription wants.
 
-To any client they are sent as runs, each a chunk of its own; to one that says that it takes them, as one selection. A
-run has the offset of its first record as its id and its own counts, sizes and CRC, so to a client it is a chunk like
-any. The records of a short gap between two runs are sent along where that takes fewer bytes than another chunk does.
+Any client gets them as runs, each a chunk of its own; a client that reports that it accepts selections gets them as one
+selection. A run has the offset of its first record as its id and its own counts, sizes and CRC, so a client sees it as
+an ordinary chunk. The records of a short gap between two runs are sent too where they take fewer bytes than another
+chunk does.
 
 Spec: docs/specifications.md, S-31 to S-34, S-93.
 """
@@ -20,11 +21,11 @@ from spark_streams.wire.columnar.byte_view import Positions
 from spark_streams.wire.rabbitmq.chunk import HEADER_BYTES, ChunkHeader, encode_selection
 
 CHUNK_BYTES: Final = HEADER_BYTES + 9
-"""What a chunk takes beside its entries: its header, and what a Deliver frame (version 1) has in front of it."""
+"""Bytes of a chunk besides its entries: its header, and the head of a Deliver frame (version 1) before it."""
 
 Mask = NDArray[np.bool_]
 NO_ENDS: Final = memoryview(b"")
-"""A part has no ends of entries: no part is made of a part."""
+"""The ``ends`` of a part: a part needs none, since no part is cut from a part."""
 
 
 def runs_of(chunk: Chunk, wanted: Mask) -> list[Chunk]:

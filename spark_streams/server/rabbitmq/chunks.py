@@ -1,12 +1,12 @@
-"""Stored records as chunks: cut, encoded once or ahead of need, and shared by all subscriptions of a partition.
+"""Cuts stored records into chunks, encodes them once, and shares them between all subscriptions of a partition.
 
-A stored batch, which is what was appended together, is a chunk. It is cut further where it has too many records, so
-that the last chunk is a small one, and where the timestamp changes (in a stream of create time): a chunk has one time
+A stored batch, the records that were appended together, is a chunk. It is cut further where it has too many records,
+so that the last chunk is small, and where the timestamp changes (in a stream of create time): a chunk has one timestamp
 for all its records. Where a chunk begins depends on the stored batch alone, so every reader sees the same chunks.
 
 Batches are read and encoded a block at a time: the data sections of all its chunks lie behind one another in one
-buffer, of which a chunk's is a part. Larger appends to a partition that the door has to do with are encoded as they are
-made, from the columns that are in memory then, which costs a fraction of reading them back.
+buffer, and each chunk refers to its part. Larger appends to a partition whose chunks the door uses are encoded during
+the append, from the columns that are in memory then, which costs a fraction of reading them back.
 
 A chunk's header has the sizes of its trailer and its Bloom filter, which are not sent, as a broker's header does.
 
@@ -42,29 +42,29 @@ from spark_streams.wire.columnar.interleave import Ranges, interleave
 from spark_streams.wire.rabbitmq.chunk import ChunkHeader, ChunkType
 
 MAX_RECORDS: Final = 8_192
-"""As brokers: the most that they put into one."""
+"""The most records of a chunk, as at brokers."""
 LAST_RECORDS: Final = 1_024
-"""Of the last chunk of a stored batch: a reader that starts at the last one is to get no more (ADR 11)."""
+"""The most records of a stored batch's last chunk: a reader that starts at the last chunk gets no more (ADR 11)."""
 READ_BYTES: Final = 1 << 20
-"""Read and encoded at a time: enough that working in columns pays, and little enough for a processor's cache."""
+"""Bytes to read and encode at a time: enough that columns pay, and few enough for a processor's cache."""
 ONE_BATCH: Final = 1
-"""To be read instead, for one stored batch and no more."""
+"""Bytes to read instead, for one stored batch and no more."""
 LARGE_APPEND_RECORDS: Final = 128
 LARGE_APPEND_BYTES: Final = 64 << 10
-"""An append of as many records or bytes is encoded at once; smaller ones when they are read, several together."""
+"""An append of so many records or bytes or more is encoded at once; smaller ones are encoded together when read."""
 BLOCKS_AHEAD: Final = 16
-"""Some 16 MiB where nothing is encoded yet: a client takes long over what it reads together, and then wants more."""
+"""Blocks to encode ahead, some 16 MiB: a client takes long to process one read, and then wants more."""
 Longs = NDArray[np.int64]
 
 EPOCH: Final = 1
-"""There is one leader, and it was never another."""
+"""The epoch of all chunks: the leader never changes."""
 
 
 class Chunks:
     """The chunks of one partition.
 
     Args:
-        partition: of the log; what is appended to it is followed until ``close``.
+        partition: of the log; its appends are followed until ``close``.
         cache: shared by the partitions of a node.
     """
 
@@ -79,21 +79,21 @@ class Chunks:
         partition.add_observer(self._appended)
 
     def run(self, offset: int, limit: int, read_bytes: int = READ_BYTES) -> list[Chunk]:
-        """Return consecutive chunks from the one that holds an offset on, or the first one that is retained after it.
+        """Return consecutive chunks, from the one with an offset on, or from the first one that is retained after it.
 
         Args:
-            offset: in or below the log.
-            limit: how many at most.
-            read_bytes: about how much to read where nothing is encoded yet; at least one stored batch.
+            offset: an offset in the log or below it.
+            limit: the most chunks to return.
+            read_bytes: about how many bytes to read where nothing is encoded yet; at least one stored batch is read.
 
         Returns:
-            None of them at the end of the log.
+            The chunks; an empty list at the end of the log.
 
         Raises:
-            CorruptLog: what is stored there fails its check.
+            CorruptLog: the stored bytes fail their check.
             PartitionClosed: the stream was deleted, or the log closed.
         """
-        # Encoded chunks may outlive what they were made of: what retention has removed is not served any more.
+        # Encoded chunks may outlive their records: chunks that retention has removed are not served any more.
         offset = max(offset, self._partition.first_offset)
         block = self._holding(offset) or self._read(offset, read_bytes)
         if block is None:
@@ -102,11 +102,11 @@ class Chunks:
         return block.chunks[start : start + limit]
 
     def prepare(self, offset: int) -> int | None:
-        """Encode what ``run`` will return from an offset on, if that is still to be done; raises as ``run`` does.
+        """Encode the chunks that ``run`` will return from an offset on, unless they are encoded; raise as ``run`` does.
 
         Returns:
-            The offset that follows what is encoded. None at the end of the log, or where nothing is kept: what is
-            encoded further ahead would be lost before it is needed.
+            The offset that follows the encoded chunks. None at the end of the log, or where the cache keeps nothing:
+            chunks that are encoded further ahead would be lost before they are needed.
         """
         offset = max(offset, self._partition.first_offset)
         block = self._holding(offset) or self._read(offset, READ_BYTES)
@@ -130,7 +130,7 @@ class Chunks:
         return None
 
     def last(self) -> Chunk | None:
-        """Return the last chunk, None when nothing is retained; raises as ``run`` does."""
+        """Return the last chunk, None when nothing is retained; raise as ``run`` does."""
         end = self._partition.next_offset
         if end <= self._partition.first_offset:
             return None
@@ -138,7 +138,7 @@ class Chunks:
         return found[-1] if found else None
 
     def last_id(self) -> int:
-        """Return the last chunk's id, 0 when nothing is retained; it is not encoded for that where it is known."""
+        """Return the last chunk's id, 0 when nothing is retained; the chunk is encoded only if its id is not known."""
         end = self._partition.next_offset
         if end <= self._partition.first_offset:
             return 0
@@ -160,11 +160,11 @@ class Chunks:
         return known
 
     def forget(self, block: CachedChunks) -> None:
-        """Forget a block: the cache has dropped it."""
+        """Forget a block that the cache has dropped."""
         del self._blocks[bisect_right(self._blocks, block.first, key=_FIRST) - 1]  # no two begin at the same offset
 
     def close(self) -> None:
-        """Release all chunks: the stream is gone."""
+        """Release all chunks, because the stream is gone."""
         self._partition.remove_observer(self._appended)
         with self._lock:
             self._closed = True
@@ -185,7 +185,7 @@ class Chunks:
         with self._lock:
             index = bisect_right(self._blocks, block.first, key=_FIRST) - 1
             if index >= 0 and self._blocks[index].first == block.first:
-                # The same batches and more, or a large read where a small one was.
+                # The new block has the same batches and more, or is a large read in place of a small one.
                 self._cache.remove(self._blocks.pop(index))
             kept = not self._closed and self._cache.add(block)
             if kept:
@@ -194,7 +194,7 @@ class Chunks:
 
 
 class Prefetch:
-    """Encodes the next chunks of one subscription while its client is busy with earlier ones: both work at once then.
+    """Encodes the next chunks of one subscription while its client processes earlier ones, so that both work at once.
 
     It encodes a block at a time, so that other connections have their turn in between.
 
@@ -211,7 +211,7 @@ class Prefetch:
         self._due: asyncio.Handle | None = None
 
     def from_offset(self, offset: int) -> None:
-        """Encode until there is enough ahead of an offset, or nothing more to encode."""
+        """Encode until ``BLOCKS_AHEAD`` blocks are ready from an offset on, or the log has nothing more to encode."""
         self._following = offset
         while self._ends and self._ends[0] <= offset:
             self._ends.popleft()
@@ -226,13 +226,13 @@ class Prefetch:
         try:
             end = self._chunks.prepare(self._ends[-1] if self._ends else self._following)
         except (LogError, OSError):
-            return  # the next delivery meets it again, and deals with it
+            return  # the next delivery meets the error again, and handles it
         if end is not None:
             self._ends.append(end)
             self._queue()
 
     def stop(self) -> None:
-        """Encode no more."""
+        """Stop encoding."""
         self._ends.clear()
         if self._due is not None:
             self._due.cancel()
@@ -264,7 +264,7 @@ def _of_records(records: Records) -> tuple[list[Chunk], memoryview, memoryview]:
 def _of_values(
     values: pa.LargeBinaryArray, batches: Sequence[tuple[BatchHeader, bytes]]
 ) -> tuple[list[Chunk], memoryview, memoryview]:
-    """Return the same for values that were stored in batches of append time."""
+    """Return the same as ``_of_records``, for values that were stored in batches of append time."""
     _, edges, buffer = values.buffers()
     ends = np.frombuffer(edges, np.int64, len(values) + 1, values.offset * 8)
     headers = [header for header, _ in batches]
@@ -288,7 +288,7 @@ def _of_values(
 
 
 def _beside(notes: Iterable[Header]) -> tuple[int, int]:
-    """Return how large the trailer and the Bloom filter of a chunk of a stored batch are, at a broker."""
+    """Return the sizes of the trailer and the Bloom filter that a stored batch's chunk has at a broker."""
     trailer = bloom = 0
     for name, value in notes:
         if name == PUBLISHERS_NOTE:
@@ -299,7 +299,7 @@ def _beside(notes: Iterable[Header]) -> tuple[int, int]:
 
 
 def _beside_stored(records: Records, row: int) -> tuple[int, int]:
-    """Return the same of the stored batch that begins at a row; notes that others made may be unreadable."""
+    """Return the same as ``_beside`` for the stored batch that begins at a row; other writers' notes may not decode."""
     try:
         return _beside(record_headers(records, row))
     except ValueError:
@@ -315,7 +315,7 @@ def _encoded(
     instants: list[int],
     beside: list[tuple[int, int]],
 ) -> tuple[list[Chunk], memoryview, memoryview]:
-    """Encode chunks, of which each begins at one of ``rows``, with its first offset, its timestamp and ``_beside``."""
+    """Encode chunks; each begins at one of ``rows``, and has a first offset, a timestamp and ``_beside`` of its own."""
     starts = unescape(buffer, starts, ends)
     lengths = ends - starts
     heads = lengths.astype(">u4").view(np.uint8).reshape(-1, 4)
@@ -345,7 +345,7 @@ def _first_rows(records: Records) -> Longs:
 
 
 def _cut(rows: Longs, count: int) -> Longs:
-    """Return where each chunk begins, of ``count`` records that may not share one across any of ``rows``."""
+    """Return where each chunk of ``count`` records begins; a chunk must not reach across any of ``rows``."""
     sizes = np.diff(rows, append=count)
     if sizes.max() <= LAST_RECORDS:
         return rows
@@ -353,6 +353,6 @@ def _cut(rows: Longs, count: int) -> Longs:
 
 
 def _cuts(first: int, end: int) -> Longs:
-    """Return where each chunk begins, of the records from ``first`` on (``end`` exclusive) that might be one."""
+    """Return where each chunk of the records from ``first`` (inclusive) to ``end`` (exclusive) begins."""
     last = first + (end - 1 - first) // LAST_RECORDS * LAST_RECORDS
     return np.append(np.arange(first, last, MAX_RECORDS), last)

@@ -15,35 +15,37 @@ class RabbitConfig(DoorConfig):
 
     Args:
         users: user name to password, for SASL PLAIN.
-        permissions: user name to what it may do, ``*`` for all who are not here; without that they may do everything.
-        tls_client_ca: PEM file of the authorities whose client certificates are taken; a peer that shows one may use
+        permissions: user name to its permissions, ``*`` for users that are not listed; without it they may do
+            everything.
+        tls_client_ca: PEM file of the authorities whose client certificates are accepted; a peer that shows one may use
             SASL EXTERNAL, and its identity is the certificate's common name.
         challenge_demo: offer the mechanism RABBIT-CR-DEMO too, which has a challenge, for tests of clients.
-        advertised_host: the name that metadata give clients to connect to; None: the address that they came to.
-        advertised_port: likewise; None: the door's port.
+        advertised_host: the host in metadata that clients connect to; None: the address that they connected to.
+        advertised_port: the port in metadata that clients connect to; None: the door's port.
         frame_max_bytes: proposed in Tune; 0 for no limit.
         heartbeat_s: proposed in Tune; 0 for none.
         handshake_timeout_ms: a connection that has not been opened after this long, TLS included, is dropped.
-        write_timeout_ms: a client that takes nothing of what it is sent for this long is dropped.
-        authentication_delay_ms: how long a failed authentication is answered late, against guessing.
-        max_connections: connections that are served at a time; a further one is opened and closed with an error.
-        max_handshakes: connections that may not have been opened yet at a time; a further one takes the place of the
-            oldest.
-        max_super_stream_partitions: of one super stream.
-        max_publishers: references whose last publishing id is remembered, a stream (brokers: 255); when there are more,
-            the user who has most loses the one that wrote longest ago.
-        max_stored_offsets: names under which one user may store offsets, on all streams together.
-        max_filter_values: of one subscription.
-        max_sub_batch_bytes: what a sub-entry batch may inflate to (brokers: 64 MiB); a larger one is refused.
-        max_unconfirmed: entries of one connection that are being stored before no more are read from its socket; 16 MiB
-            of them are as many.
-        max_outgoing_bytes: bytes that may wait for a client that does not read; nothing is delivered above.
+        write_timeout_ms: a client that has bytes to read and reads none for this long is dropped.
+        authentication_delay_ms: how long the answer to a failed authentication is delayed, against guessing.
+        max_connections: the most connections that are served at a time; a further one is opened and closed with an
+            error.
+        max_handshakes: the most connections at a time that are not opened yet; a further one replaces the oldest.
+        max_super_stream_partitions: the most partitions of one super stream.
+        max_publishers: references of one stream whose last publishing id is remembered (brokers: 255); when there are
+            more, the user with the most references loses the one that wrote longest ago.
+        max_stored_offsets: the most names under which one user may store offsets, on all streams together.
+        max_filter_values: the most filter values of one subscription.
+        max_sub_batch_bytes: the most bytes that a sub-entry batch may inflate to (brokers: 64 MiB); a larger one is
+            refused.
+        max_unconfirmed: the most entries of one connection that may be in storing; with more, or with 16 MiB of them,
+            the door stops reading from its socket.
+        max_outgoing_bytes: bytes that may wait for a client that does not read; with more the door delivers nothing.
         consumer_update_timeout_ms: how long a consumer may take to answer ConsumerUpdate.
         half_credit: deliver only while more than half of the first credit is left, as brokers do (S-73).
-        committed_offset: tell ``committed_offset`` in stream stats (RabbitMQ from 4.3).
-        version: the broker version that peers are told; clients look there for what a broker can do.
-        without: keys of commands that are unknown, to play an older broker.
-        filtering: take Publish 2 (RabbitMQ from 3.13).
+        committed_offset: report ``committed_offset`` in stream stats (RabbitMQ from 4.3).
+        version: the broker version that the door reports; clients derive from it what a broker can do.
+        without: keys of commands that the door does not know, to act as an older broker.
+        filtering: accept Publish 2 (RabbitMQ from 3.13).
     """
 
     protocol: ClassVar = "rabbitmq-stream"

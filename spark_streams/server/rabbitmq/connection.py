@@ -1,4 +1,4 @@
-"""One connection of a RabbitMQ stream client: bytes in, frames in turn to what handles them, bytes out.
+"""Runs one connection of a RabbitMQ stream client: reads frames, passes each to its handler, and writes the answers.
 
 ::
 
@@ -6,10 +6,10 @@
                                  -> dispatch.handle                 then: publishers, subscriptions, stream requests
                  -> Publishers.received_all                         appends together what one read brought
 
-The connection handles frames one after the other, and sends all that a frame leads to before it looks at the next one.
-It looks at no frame, and reads nothing from the socket, while the peer does not read, while more than
-``max_unconfirmed`` of the peer's entries are being stored, while work on a frame is under way (``frame_queue.py``), and
-while other connections have their turn (``turns.py``). It handles what came before a connection was lost all the same.
+The connection handles frames one after the other, and sends all answers to a frame before it handles the next one. It
+handles no frame, and reads nothing from the socket, while the peer does not read, while more than ``max_unconfirmed``
+of the peer's entries are being stored, while work on a frame is under way (``frame_queue.py``), and while other
+connections have their turn (``turns.py``). It still handles frames that came before the connection was lost.
 
 Spec: Streams Protocol Reference, "Frame Structure", Close, Heartbeat; docs/specifications.md,
 S-11 to S-14, S-24, S-27, S-106.
@@ -45,7 +45,7 @@ from spark_streams.wire.rabbitmq.response_codes import ResponseCode, code_name
 from spark_streams.wire.rabbitmq.stream_commands import MetadataUpdate
 
 LINGER_S: Final = 2.0
-"""How long a peer may take to answer Close, and to read the last frames."""
+"""How long a peer may take to answer Close, and to read the last frames, in seconds."""
 LARGE_FRAME_BYTES: Final = 16 << 10
 """A larger frame may hold thousands of names, and takes more than a millisecond to read."""
 _HEARTBEAT: Final = Heartbeat().encode()
@@ -59,7 +59,7 @@ class RabbitConnection(dispatch.OpenSession, asyncio.Protocol):
     """The connection of one peer.
 
     Args:
-        node: what it is connected to.
+        node: the node that it is connected to.
         admission: its place at the door.
     """
 
@@ -118,7 +118,7 @@ class RabbitConnection(dispatch.OpenSession, asyncio.Protocol):
         self._regulate()
 
     def resume_writing(self) -> None:
-        """Go on."""
+        """Note that the peer reads again, and continue."""
         self.congested = False
         if self._write_timeout is not None:
             self._write_timeout.resumed()
@@ -126,7 +126,7 @@ class RabbitConnection(dispatch.OpenSession, asyncio.Protocol):
         self.proceed()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Send nothing any more; handle what has come, and then release everything."""
+        """Send nothing any more; handle the frames that have come, and then release everything."""
         self._transport = None
         if self._scattered is not None:
             self._scattered.close()
@@ -139,7 +139,7 @@ class RabbitConnection(dispatch.OpenSession, asyncio.Protocol):
         self.proceed()
 
     def _leave(self) -> None:
-        """Release everything: the connection is lost, and what came before that is handled."""
+        """Release everything: the connection is lost, and the frames that came before are handled."""
         if not self._left:
             self._left = self._ending = True  # frames behind one that could not be read are dropped
             self._release()
@@ -161,7 +161,7 @@ class RabbitConnection(dispatch.OpenSession, asyncio.Protocol):
     # --- frames
 
     def proceed(self) -> None:
-        """Handle the frames that have come, as far as that may go now."""
+        """Handle the frames that have come, as far as that is allowed now."""
         if self._proceeding:
             return
         self._proceeding = True
@@ -187,7 +187,7 @@ class RabbitConnection(dispatch.OpenSession, asyncio.Protocol):
         self.proceed()
 
     def _worked(self, fault: Exception | None) -> None:
-        """Go on: the work on a frame has ended."""
+        """Continue after the work on a frame has ended."""
         if fault is not None:
             self._frame_failed(fault)
         self.proceed()
@@ -198,7 +198,7 @@ class RabbitConnection(dispatch.OpenSession, asyncio.Protocol):
             return False
         if self._transport is None:
             return self._open and not (self._ending or self.unconfirmed.too_many)
-        # At the end frames are read only because the answer to Close may be among them.
+        # When the connection ends, frames are read only because the answer to Close may be among them.
         return self._ending or not (self.congested or self.unconfirmed.too_many or self.subscriptions.blocked)
 
     def _take(self, frame: Frame) -> None:
@@ -226,7 +226,7 @@ class RabbitConnection(dispatch.OpenSession, asyncio.Protocol):
                 self._handle_in_order(lambda: dispatch.handle(self, command))
 
     def _handle_in_order(self, handle: Callable[[], dispatch.Work | None]) -> None:
-        """Handle a frame when all entries published before it are in the log: it may ask about them."""
+        """Handle a frame when all entries published before it are in the log, because it may query them."""
         self.publishers.received_all()
         self._begin(self._when_stored(handle) if self.unconfirmed else handle())
 
@@ -269,7 +269,7 @@ class RabbitConnection(dispatch.OpenSession, asyncio.Protocol):
         self._heartbeat.start(self._handshake.heartbeat_s, self._beat, self._silent)
 
     def _reply(self, reply: Reply) -> None:
-        """Send the answer of a handshake's step; refusals that would help to guess are sent late."""
+        """Send the answer to a step of the handshake; refusals that would help guessing are sent late."""
         frames = b"".join(command.encode() for command in reply.send)
         if not reply.end:
             self.send(frames)
@@ -311,11 +311,11 @@ class RabbitConnection(dispatch.OpenSession, asyncio.Protocol):
         self.drop()
 
     def _silent(self) -> None:
-        """Drop a peer that sent nothing, unless that was because nothing was read from it."""
+        """Drop a peer from which no bytes came, unless the door did not read from it."""
         if not self._reading:
             waiting, self._waiting_bytes = self._waiting_bytes, self.outgoing_bytes
             if not self.congested or waiting != self._waiting_bytes:
-                self._heartbeat.received()  # it reads, or it is we who do not
+                self._heartbeat.received()  # the peer reads, or the door does not read from it
                 return
         logger.info("%s: dropped, no sign of life", self._peer)
         self.drop()
@@ -323,7 +323,7 @@ class RabbitConnection(dispatch.OpenSession, asyncio.Protocol):
     # --- the end
 
     def closed_by_peer(self, request: Close) -> None:
-        """Agree to a Close, and close."""
+        """Answer a Close, and close."""
         if request.code != ResponseCode.OK:
             reason = one_line(request.reason)
             logger.info("%s: closed by the peer: %s %s", self._peer, code_name(request.code), reason)
@@ -339,7 +339,7 @@ class RabbitConnection(dispatch.OpenSession, asyncio.Protocol):
         if self._ending or self._transport is None:
             return
         if not self._open:
-            self.drop()  # somebody unknown is told nothing
+            self.drop()  # a peer that is not authenticated gets no reason
             return
         self._ending = True
         self._release()
@@ -348,7 +348,7 @@ class RabbitConnection(dispatch.OpenSession, asyncio.Protocol):
         self._regulate()
 
     def shut_down(self) -> None:
-        """Close in good order: the server stops."""
+        """Close gracefully, because the server stops."""
         self.fail(ResponseCode.OK, "the server stops")
 
     def drop(self) -> None:
@@ -360,7 +360,7 @@ class RabbitConnection(dispatch.OpenSession, asyncio.Protocol):
             self._leave()
 
     def _close_transport(self) -> None:
-        """Close the socket when all that was written has gone out; drop a peer that does not read."""
+        """Close the socket when all written bytes are sent; drop a peer that does not read."""
         if self._transport is not None and not self._transport.is_closing():
             self._transport.close()
             if self._end_timer is not None:
@@ -368,7 +368,7 @@ class RabbitConnection(dispatch.OpenSession, asyncio.Protocol):
             self._end_timer = self.node.loop.call_later(LINGER_S, self.drop)
 
     def _frame_failed(self, fault: Exception) -> None:
-        """End the connection: an error came of a frame."""
+        """End the connection after an error in handling a frame."""
         if not isinstance(fault, RemoteProtocolError):
             self._crashed(fault)
             return
@@ -386,7 +386,7 @@ class RabbitConnection(dispatch.OpenSession, asyncio.Protocol):
         self.fail(ResponseCode.INTERNAL_ERROR, "an unexpected error in the server, see its log")
 
     def guarded(self, function: Callable[[], None]) -> None:
-        """Call a function of this connection from elsewhere: an error in it ends this connection only."""
+        """Call a function of this connection from outside of it: an error in it ends this connection only."""
         try:
             function()
         except Exception as fault:

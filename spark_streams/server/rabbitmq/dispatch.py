@@ -1,4 +1,4 @@
-"""Which function handles which command of an open connection."""
+"""Maps each command of an open connection to the function that handles it."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ from spark_streams.wire.rabbitmq.stream_commands import (
 )
 
 _UNLISTED: Final = frozenset({*range(0x11, 0x16), 0x1A, 0x1B})
-"""Commands of the handshake and of the list itself: brokers leave them out."""
+"""Commands of the handshake and of the command list itself: brokers do not list them."""
 
 Work = Coroutine[object, object, None]
 
 
 class OpenSession(Session):
-    """A session with all that its commands change."""
+    """A session with all state that its commands change."""
 
     publishers: Publishers
     subscriptions: Subscriptions
@@ -66,17 +66,17 @@ class OpenSession(Session):
 
     @abstractmethod
     def closed_by_peer(self, request: Close) -> None:
-        """Agree to a Close, and close."""
+        """Answer a Close, and close."""
 
 
 def handle(session: OpenSession, command: Command) -> Work | None:
     """Handle a command.
 
     Returns:
-        The work that is left, to be done before the next command is handled; None for none.
+        The work that remains, to be done before the next command is handled; None for none.
 
     Raises:
-        RemoteProtocolError: a command that no client sends, or not at this time.
+        RemoteProtocolError: no client sends this command, or not at this time.
     """
     handler = _HANDLERS.get(type(command))
     if handler is None:
@@ -85,10 +85,10 @@ def handle(session: OpenSession, command: Command) -> Work | None:
 
 
 async def handle_large(session: OpenSession, frame: Frame) -> None:
-    """Handle a large frame: it is decoded beside the loop.
+    """Handle a large frame, which is decoded in the worker thread.
 
     Raises:
-        RemoteProtocolError: as ``handle``; and as ``decode``.
+        RemoteProtocolError: the frame is malformed, or no client sends its command, or not at this time.
     """
     if (frame.key, frame.version) == (Metadata.KEY, Metadata.VERSION):
         work: Work | None = stream_requests.long_metadata(session, frame)

@@ -1,4 +1,4 @@
-"""The RabbitMQ streams door: a node that listens."""
+"""The RabbitMQ streams door: listens, and connects clients to a node."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ class RabbitDoor(TcpDoor):
         config: its settings.
 
     Attributes:
-        node: what its connections share; None while the door is not open.
+        node: the node that its connections share; None while the door is not open.
     """
 
     config: RabbitConfig
 
     def __init__(self, config: RabbitConfig) -> None:
         super().__init__(config)
-        # Without TLS a connection writes past its transport, by a descriptor of its own.
+        # Without TLS a connection writes past its transport, with a second descriptor.
         self.descriptors = 2 if config.tls_cert is None else 1
         self.node: RabbitNode | None = None
 
     @property
     def connections(self) -> Collection[ConnectedPeer]:
-        """Those that there are. To be called on the server's loop."""
+        """The open connections. Call it on the server's loop."""
         return self.node.connections if self.node is not None else ()
 
     async def open(self, log: ReferenceLog, sockets: Sockets) -> None:
@@ -42,7 +42,7 @@ class RabbitDoor(TcpDoor):
         await self.listen(sockets, lambda admission: RabbitConnection(node, admission))
 
     async def close(self) -> None:
-        """Send Close to each client, and write down offsets and sequences."""
+        """Send Close to each client, and write offsets and sequences."""
         await self.end_connections()
         node, self.node = self.node, None
         if node is not None:

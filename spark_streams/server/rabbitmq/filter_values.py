@@ -1,6 +1,6 @@
-"""Filter values: the notes that a stored batch has of them, and which of its records a subscription wants by them.
+"""Encodes the filter values of a stored batch as notes, and finds the records that a subscription wants by them.
 
-Two notes, none where no record has a filter value:
+A batch has two notes, or none where no record has a filter value:
 
 ::
 
@@ -10,8 +10,8 @@ Two notes, none where no record has a filter value:
         others     with a table: 1 + the index in it of the value's hash, four bytes, big-endian
                    without: 1 + the value's hash modulo 65535
 
-A hash, of BLAKE2b, may let a record pass by mistake, as the bloom filter does: what is not wanted is the client's to
-leave out. So a note takes at most two bytes a record, however long the values are and however many.
+A hash, of BLAKE2b, may let a record pass by mistake, as the bloom filter does: the client leaves out records that it
+does not want. So a note takes at most two bytes a record, whatever the length and the number of the values.
 
 Spec: docs/specifications.md, S-52, S-91, S-92.
 """
@@ -37,9 +37,9 @@ BLOOM_NOTE: Final = b"rabbitmq-bloom"
 VALUES_NOTE: Final = b"rabbitmq-filter-values" + BY_RECORD_SUFFIX
 
 FEW: Final = 24
-"""Up to so many values of a frame Python encodes faster than Arrow."""
+"""The most values of a frame that Python encodes faster than Arrow."""
 MAX_TABLE: Final = 255
-"""The most values of a table; with more there are hashes alone."""
+"""The most values of a table; with more the note has hashes alone."""
 _HASH_CODES: Final = 0xFFFF
 _HASH_BYTES: Final = 4
 
@@ -53,14 +53,14 @@ class ValueColumn:
 
     Args:
         codes: int64[n]: 0 for none, else 1 + the index in ``values``.
-        values: different ones, none of them empty.
+        values: the distinct values, none of them empty.
     """
 
     codes: Codes
     values: tuple[bytes, ...]
 
     def only(self, rows: Mask) -> ValueColumn:
-        """Return those of some records; not every value need be one of theirs."""
+        """Return the filter values of some records; ``values`` may keep some that none of these records has."""
         return ValueColumn(self.codes[rows], self.values)
 
 
@@ -68,8 +68,8 @@ def values_of(published: Published, kept: Mask) -> ValueColumn | None:
     """Return the filter values of the kept entries of a Publish frame; None when no entry has one.
 
     Args:
-        published: the frame; entries that have filter values are of one record each.
-        kept: of each entry, the first ones of the frame.
+        published: the frame; entries with filter values have one record each.
+        kept: whether each entry is kept; for the first entries of the frame.
     """
     starts, ends = published.filter_starts, published.filter_ends
     if starts is None or ends is None:
@@ -85,7 +85,7 @@ def values_of(published: Published, kept: Mask) -> ValueColumn | None:
     there = ends > starts
     if not there.any():
         return None
-    # What lies between two values is a row of this column too, and every second row is taken.
+    # The bytes between two values are a row of this column too, so every second row is used.
     edges = np.empty(2 * int(there.sum()) + 1, np.int64)
     edges[:-1:2], edges[1::2], edges[-1] = starts[there], ends[there], ends[there][-1]
     whole = pa.LargeBinaryArray.from_buffers(
@@ -101,9 +101,9 @@ def value_notes(columns: Sequence[tuple[ValueColumn | None, int, int]], bloom_by
     """Return the notes of a batch.
 
     Args:
-        columns: whose records the batch has, one behind the other: a column, None for no value, from which record
-            (inclusive) to which (exclusive).
-        bloom_bytes: of the bloom filter, 16 to 255.
+        columns: the batch's records, in their order, as ranges of columns: a column, None for no values, its first
+            record (inclusive) and its last one (exclusive).
+        bloom_bytes: the size of the bloom filter, 16 to 255.
     """
     if all(column is None for column, _, _ in columns):
         return ()
@@ -142,7 +142,7 @@ class Sought:
     """The filter values of a subscription.
 
     Args:
-        values: records with any of these are wanted; an empty one stands for records without any.
+        values: records with any of these are wanted; an empty value stands for records without a filter value.
         unfiltered: whether it wants records without a filter value too.
     """
 
@@ -153,7 +153,7 @@ class Sought:
         self._probe = BloomProbe(self._values, unfiltered)
 
     def __bool__(self) -> bool:
-        """Whether there are any: without a filter value everything is delivered."""
+        """Whether the subscription has filter values: without any it gets all records."""
         return bool(self._values)
 
     def may_match(self, notes: Sequence[Header]) -> bool:
@@ -165,7 +165,7 @@ class Sought:
         """Return which of the ``count`` records of a stored batch may be wanted; False is certain.
 
         Returns:
-            None when its notes do not have it, so that all of them may be.
+            bool[count]; None when the notes do not have the records' values, so that all records may be wanted.
         """
         for name, value in notes:
             if name == VALUES_NOTE:

@@ -1,4 +1,4 @@
-"""What a connection waits for before it handles its next frame: work on the last one, and entries that are stored."""
+"""Tracks what a connection waits for before its next frame: the work on the last frame, and entries in storing."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from collections.abc import Callable, Coroutine
 from typing import Final
 
 UNCONFIRMED_BYTES: Final = 16 << 20
-"""So many bytes of entries may be stored at a time before no more frames are handled."""
+"""The most bytes of entries in storing at a time; with more no frames are handled."""
 _RESUME_AT: Final = 0.75
 
 
 class FrameQueue:
-    """The work of one connection that takes longer than a turn or waits for the disk: on one frame at a time.
+    """Runs the work of one connection that takes longer than a turn or waits for the disk, on one frame at a time.
 
-    So the next frame finds what this one has done.
+    So the next frame sees the effects of this one.
 
     Args:
         loop: the server's.
-        ended: called on the loop when the work has ended: with its error, or None. Not when it was given up.
+        ended: called on the loop when the work has ended: with its error, or None. Not called after ``give_up``.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, ended: Callable[[Exception | None], None]) -> None:
@@ -28,17 +28,17 @@ class FrameQueue:
 
     @property
     def busy(self) -> bool:
-        """Whether there is work that has not ended."""
+        """Whether work is under way."""
         return self._task is not None
 
     def begin(self, work: Coroutine[object, object, None]) -> None:
-        """Begin the work on a frame; the work on the one before has ended."""
+        """Begin the work on a frame; call it when no other work is under way."""
         assert self._task is None
         self._task = self._loop.create_task(work)
         self._task.add_done_callback(self._over)
 
     def give_up(self) -> None:
-        """Cancel the work: the connection ends."""
+        """Cancel the work, because the connection ends."""
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
@@ -46,7 +46,7 @@ class FrameQueue:
     def _over(self, task: asyncio.Task[None]) -> None:
         fault = None if task.cancelled() else task.exception()
         if self._task is not task:
-            return  # given up; an error on its way out concerns nobody
+            return  # given up: nobody needs the error of a cancelled task
         self._task = None
         assert fault is None or isinstance(fault, Exception)
         self._ended(fault)
@@ -57,7 +57,7 @@ class UnconfirmedEntries:
 
     Args:
         loop: the server's.
-        most: so many entries may be stored at a time before no more frames are handled.
+        most: the most entries in storing at a time; with more no frames are handled.
         resume: called when frames may be handled again.
 
     Attributes:
@@ -74,11 +74,11 @@ class UnconfirmedEntries:
         self._stored: asyncio.Future[None] | None = None
 
     def __bool__(self) -> bool:
-        """Whether there are any."""
+        """Whether entries are being stored."""
         return self._entries > 0
 
     def add(self, entries: int, size: int) -> None:
-        """Count entries that are being stored, and their bytes; negative numbers when they are stored."""
+        """Count entries that are being stored, and their bytes; with negative numbers once they are stored."""
         self._entries += entries
         self._bytes += size
         if not self._entries and self._stored is not None and not self._stored.done():

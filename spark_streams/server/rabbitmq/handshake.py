@@ -1,8 +1,8 @@
-"""Who the peer is, and what is agreed with it: everything before a connection is open. No sockets here.
+"""Runs the handshake of a connection until it is open: authenticates the peer and agrees on limits, without sockets.
 
-The states and what leads from one to the next are those of ``wire/rabbitmq/handshake_states.py``. Heartbeats are taken
-in any state. A command that has no row in a state ends the connection without a word, as brokers do: a peer that is not
-known is told nothing. Only PeerProperties and SaslHandshake are answered all the same before it ends.
+``wire/rabbitmq/handshake_states.py`` has the states and transitions. Heartbeats are accepted in any state. A command
+without a row in the present state ends the connection without an answer, as at brokers: an unauthenticated peer learns
+nothing. Only PeerProperties and SaslHandshake are answered before it ends.
 
 Spec: Streams Protocol Reference, "Authentication"; docs/specifications.md, S-13, S-21 to S-26.
 """
@@ -34,9 +34,9 @@ from spark_streams.wire.rabbitmq.handshake_states import TRANSITIONS, HandshakeI
 from spark_streams.wire.rabbitmq.response_codes import ResponseCode
 
 VIRTUAL_HOSTS: Final = frozenset({"/"})
-"""All there are: the log has one name space."""
+"""All virtual hosts: the log has one name space."""
 CHALLENGE_DEMO: Final = "RABBIT-CR-DEMO"
-"""A mechanism of RabbitMQ's that shows what a challenge is, for tests of clients: user, challenge, password."""
+"""A mechanism of RabbitMQ that demonstrates a challenge, for tests of clients: user, challenge, password."""
 _CHALLENGE: Final = b"Please tell me your password"
 _CHALLENGE_RESPONSE: Final = b"My password is "
 _LATE: Final = frozenset(
@@ -48,17 +48,17 @@ _LATE: Final = frozenset(
         ResponseCode.SASL_CANNOT_CHANGE_USERNAME,
     }
 )
-"""Refusals that would help somebody who guesses: brokers answer them after three seconds (seen on 4.3)."""
+"""Refusals that would help guessing: brokers answer them after three seconds (seen on 4.3)."""
 
 
 @dataclass(frozen=True)
 class Reply:
-    """What the door does about a command.
+    """The door's answer to a command.
 
     Args:
         send: frames for the peer.
         end: close the connection after them.
-        late: send and close only after a while.
+        late: send and close only after a delay.
     """
 
     send: tuple[Command, ...] = ()
@@ -113,7 +113,7 @@ class Handshake:
         )
 
     def receive(self, command: Command) -> Reply:
-        """Take a command of a connection that is not open yet; ``state`` is where it has led."""
+        """Handle a command of a connection that is not open yet, and change ``state``; return the answer."""
         if isinstance(command, Heartbeat):
             return Reply()
         if isinstance(command, PeerProperties):
@@ -136,14 +136,14 @@ class Handshake:
         return (self.state, received) in TRANSITIONS
 
     def _step(self, received: HandshakeInput) -> bool:
-        """Go on to the next state; return whether the input has a row in this one."""
+        """Change to the next state; return whether the input has a row in the present one."""
         expected = self._expects(received)
         if expected:
             self.state = TRANSITIONS[self.state, received]
         return expected
 
     def again(self, command: SaslAuthenticate) -> Reply:
-        """Take an authentication on an open connection: the peer renews a token or a password."""
+        """Handle an authentication on an open connection, with which the peer renews a token or a password."""
         if command.mechanism != self._mechanism:
             return _answered(command, ResponseCode.SASL_CANNOT_CHANGE_MECHANISM)
         code, user = self._check(command)
@@ -167,7 +167,7 @@ class Handshake:
         return Reply((*reply.send, Tune(self._config.frame_max_bytes, self._config.heartbeat_s)))
 
     def _check(self, command: SaslAuthenticate) -> tuple[ResponseCode, str]:
-        """Return the code to answer, and who it is."""
+        """Return the code to answer, and the user."""
         if command.mechanism not in self.mechanisms:
             return ResponseCode.SASL_MECHANISM_NOT_SUPPORTED, ""
         if command.mechanism == "EXTERNAL":
@@ -206,7 +206,7 @@ class Handshake:
 
 
 def _agreed(ours: int, theirs: int) -> int:
-    """Return the smaller of two limits, of which 0 is none (S-11)."""
+    """Return the smaller of two limits, where 0 means no limit (S-11)."""
     return min(ours, theirs) if ours and theirs else ours or theirs
 
 

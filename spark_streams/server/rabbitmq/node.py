@@ -1,4 +1,4 @@
-"""What all connections of the RabbitMQ door share: the log, its topology, appends, chunks and settings."""
+"""The state that all connections of the RabbitMQ door share: the log, its topology, appends, chunks and settings."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from spark_streams.server.rabbitmq.topology import Served, Topology
 from spark_streams.server.turns import Worker
 
 FOLLOW_INTERVAL_S: Final = 0.1
-"""How soon connections notice what other doors did to their streams; the log itself reports nothing."""
+"""How often, in seconds, the node looks for changes that other doors made to streams; the log does not report them."""
 
 
 class ConnectedPeer(Protocol):
-    """A connection, as its node and the server see it."""
+    """The interface of a connection that its node and the server use."""
 
     def streams_gone(self, streams: Collection[str]) -> None:
-        """Take note of streams that are gone; does not raise."""
+        """Handle streams that are gone; it does not raise."""
 
     def shut_down(self) -> None:
-        """Close in good order."""
+        """Close gracefully."""
 
     def drop(self) -> None:
         """Close the socket without waiting for the peer."""
@@ -52,7 +52,7 @@ class RabbitNode:
         self.sequences = Sequences(log, config.max_publishers, PUBLISHERS)
         self.aside = Worker("spark-streams-rabbitmq")
         self.one_publishes = asyncio.Lock()
-        # Of its own: what only computes need not wait for the disk.
+        # A thread of its own: computations need not wait for the disk.
         self._disk = Worker("spark-streams-changes")
         self.topology = Topology(log, config.max_super_stream_partitions, self._disk)
         self.offsets = StoredOffsets(log, loop, self._disk, config.max_stored_offsets)
@@ -94,7 +94,7 @@ class RabbitNode:
         self.follow()
 
     def follow(self) -> None:
-        """Report to all connections which streams are gone; one that was created again with the name is another."""
+        """Report to all connections which streams are gone; one that was deleted and created again counts as gone."""
         gone = self.topology.changed()
         if not gone:
             return
@@ -110,14 +110,14 @@ class RabbitNode:
             self._forget(incarnation)
 
     def _forget(self, incarnation: str) -> None:
-        """Forget what was kept about a stream that was deleted."""
+        """Forget the state of a stream that was deleted."""
         self.sequences.forget(incarnation)
         self.offsets.forget(incarnation)
         for key in [key for key in self._chunks if key.startswith(f"{incarnation}/")]:
             self._chunks.pop(key).close()
 
     def close(self) -> None:
-        """Write what is to be kept to the log; all connections have ended before."""
+        """Write durable state to the log; call it after all connections have ended."""
         if self._timer is not None:
             self._timer.cancel()
         self.aside.close()
@@ -130,10 +130,10 @@ class RabbitNode:
 
 
 def _properties(config: RabbitConfig) -> dict[str, str]:
-    """Return what the door reports about itself; the names are those that brokers use, but for the first."""
+    """Return what the door reports about itself; all names but the first are those that brokers use."""
     return {
         "implementation": "spark-streams",
-        "product": "RabbitMQ",  # as the version is RabbitMQ's: clients look there (ADR 11)
+        "product": "RabbitMQ",  # because the version is RabbitMQ's: clients read both (ADR 11)
         "version": config.version,
         "platform": "Python",
         "cluster_name": "spark-streams",

@@ -1,7 +1,7 @@
-"""One append of published messages: the entries of several Publish frames, and the notes that each batch has of them.
+"""Builds one append of published messages: the entries of several Publish frames, and the notes of each batch.
 
-Two kinds of notes: the last publishing ids of the batch's publisher references, and its filter values
-(``filter_values.py``). Ids are stored in the same batch as their messages, so neither is ever there without the other.
+A batch has two kinds of notes: the last publishing ids of its publisher references, and its filter values
+(``filter_values.py``). Ids are stored in the same batch as their messages, so the log never has one without the other.
 
 Spec: docs/specifications.md, S-53, S-103 to S-105.
 """
@@ -29,7 +29,7 @@ Mask = NDArray[np.bool_]
 
 
 def trailer_bytes(note: bytes) -> int:
-    """Return how large a chunk's trailer would be at a broker, which has there what the note has (S-53)."""
+    """Return the size that a chunk's trailer would have at a broker, which stores the note's content there (S-53)."""
     return sum(10 + len(reference.encode()) for reference in json.loads(note))
 
 
@@ -55,11 +55,11 @@ class PublishedRun:
     """What one Publish frame adds to an append.
 
     Args:
-        publisher: whose entries they are.
+        publisher: the publisher of the entries.
         ids: uint64[n], the publishing ids of all entries, at least one.
         counts: int64[n], how many messages each entry has.
-        kept: bool[n], which entries are stored, of which there may be none: the others are duplicates.
-        made: what is stored of the kept entries.
+        kept: bool[n], which entries are stored, perhaps none; the others are duplicates.
+        made: the stored form of the kept entries.
         failures: how many appends of the reference had failed when the frame came.
     """
 
@@ -73,12 +73,12 @@ class PublishedRun:
 
 @dataclass
 class PublishAppend:
-    """What is appended to one stream together.
+    """The entries that are appended to one stream together.
 
     Args:
         served: the stream.
-        runs: of its Publish frames, in the order in which they came.
-        records: how many messages they have.
+        runs: one run for each Publish frame, in the order in which they came.
+        records: how many messages the runs have.
         last: reference to its highest publishing id among the runs.
     """
 
@@ -96,13 +96,13 @@ class PublishAppend:
             self.last[run.publisher.reference] = max(highest, self.last.get(run.publisher.reference, highest))
 
     def entries(self) -> int:
-        """Return how many entries there are, the duplicates among them."""
+        """Return the number of entries, duplicates included."""
         return sum(len(run.ids) for run in self.runs)
 
     def groups(self) -> NDArray[np.int64] | None:
         """Return the records of each stored entry; None when each has one.
 
-        Half a sub-entry batch must never be in the log, for a retry to repeat it.
+        The log must never have half a sub-entry batch, because a retry would repeat that half.
         """
         counts = np.concatenate([run.counts[run.kept] for run in self.runs])
         return counts if len(counts) and counts.max() > 1 else None
@@ -116,10 +116,10 @@ class PublishAppend:
         return out
 
     def notes(self, start: int, stop: int) -> tuple[Header, ...]:
-        """Return the notes of a batch: the last ids whose records end in it, and its filter values.
+        """Return the notes of a batch: the last id of each reference whose records end in it, and its filter values.
 
-        A large append is stored as several batches, and when the process is killed in the middle the first ones stay:
-        none of them may have an id whose records are not there.
+        A large append is stored as several batches, and the first ones stay when the process is killed in the middle:
+        none of them may have an id whose records are not stored.
 
         Args:
             start: the batch's first record, counted from the append's first one; inclusive.

@@ -1,7 +1,7 @@
-"""Makes what is stored of Publish frames, beside the loop and in parts.
+"""Converts Publish frames to their stored form, in the worker thread and in parts.
 
-A part is finished before another connection's is begun, so that memory holds one part of all connections at a time,
-however far it inflates.
+A part is finished before another connection's part is begun, so that memory holds one part of all connections at a
+time, however much it inflates.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ Mask = NDArray[np.bool_]
 
 
 class Made(NamedTuple):
-    """What is stored of entries: their records, None for none, and their filter values."""
+    """The stored form of entries: their records, None for none, and their filter values."""
 
     stored: Stored | None
     values: ValueColumn | None
 
     def only(self, kept: Mask, counts: NDArray[np.int64]) -> Made:
-        """Return the stored form of those entries that are kept."""
+        """Return the stored form of the entries that are kept."""
         rows = np.repeat(kept, counts)
         stored = kept_rows(self.stored, rows) if self.stored is not None and rows.any() else None
         return Made(stored, None if self.values is None else self.values.only(kept))
@@ -40,12 +40,12 @@ NOTHING: Final = Made(None, None)
 
 
 class PublishPart(NamedTuple):
-    """Consecutive entries of a Publish frame, and the stored form of all that are good.
+    """Consecutive entries of a Publish frame, and the stored form of the good ones.
 
     Args:
         published: the entries.
-        made: of them.
-        inflated: whether they take more room than the frame did.
+        made: the stored form of the good entries.
+        inflated: whether the entries were inflated, so that they use other memory than the frame.
     """
 
     published: Published
@@ -54,12 +54,12 @@ class PublishPart(NamedTuple):
 
 
 class SomeParts(NamedTuple):
-    """The parts that a turn has made.
+    """The parts of one turn.
 
     Args:
-        parts: of them there is at least one, unless it was the last turn.
-        over: whether there are no more.
-        fault: why there are no more; the frame behind them is malformed.
+        parts: the parts; at least one, unless this is the last turn.
+        over: whether no more parts follow.
+        fault: the error of the malformed frame that follows the parts, or None.
     """
 
     parts: list[PublishPart]
@@ -72,8 +72,8 @@ def made_of(published: Published, kept: Mask, counts: NDArray[np.int64]) -> Made
 
     Args:
         published: the entries.
-        kept: bool[n], of the good ones.
-        counts: int64[n], records of each.
+        kept: bool[n], which of the good entries are kept.
+        counts: int64[n], how many records each good entry has.
     """
     starts, ends = published.starts, published.ends
     if not kept.all():
@@ -84,17 +84,17 @@ def made_of(published: Published, kept: Mask, counts: NDArray[np.int64]) -> Made
 
 
 def parts_of(frames: Sequence[Frame], max_sub_batch_bytes: int) -> Iterator[PublishPart | None]:
-    """Read frames.
+    """Read Publish frames in parts.
 
     Args:
-        frames: of one command and version.
-        max_sub_batch_bytes: what one sub-batch may inflate to.
+        frames: frames of one command and version.
+        max_sub_batch_bytes: the most bytes that one sub-entry batch may inflate to.
 
     Yields:
-        Their parts, in their order; None after a step of one that is not whole yet.
+        Their parts, in their order; None after a step of a part that is not finished yet.
 
     Raises:
-        RemoteProtocolError: a frame is malformed; the parts before were yielded.
+        RemoteProtocolError: a frame is malformed; the parts before it were yielded.
     """
     for frame in frames:
         for published in publish_parts(
@@ -108,7 +108,7 @@ def parts_of(frames: Sequence[Frame], max_sub_batch_bytes: int) -> Iterator[Publ
 
 
 def some_of(parts: Iterator[PublishPart | None]) -> Generator[None, None, SomeParts]:
-    """Return the parts of the next turn, or as many as are appended well together; yields when a turn ends before."""
+    """Return the next parts to append together, at most a turn's; yield when a turn ends in the middle of a part."""
     some: list[PublishPart] = []
     records, turn = 0, Turn()
     try:

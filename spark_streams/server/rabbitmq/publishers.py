@@ -1,18 +1,17 @@
-"""One connection's publishers: append what they send, deduplicate it by reference and publishing id, confirm it.
+"""Handles one connection's publishers: deduplicates entries by reference and publishing id, appends and confirms them.
 
-The entries that one read of the socket brought, or as many as go into a turn, are collected and appended together, one
-append for each stream: one stored batch, which consumers get as one chunk (``publish_append.py``). A frame that is
-large, or inflates to much, is read and appended in parts, beside the loop: one part of all connections at a time, so
-that memory is bounded (``publish_parts.py``).
+The entries of one read of the socket, or as many as fit into a turn, are collected and appended together, one append
+for each stream: one stored batch, which consumers get as one chunk (``publish_append.py``). A frame that is large, or
+inflates to many bytes, is read in parts in the worker thread and appended in parts: one part of all connections at a
+time, so that memory is bounded (``publish_parts.py``).
 
 Delivery guarantee: a sub-entry batch is in the log whole or not at all.
 A publishing id is confirmed once its message is in the log (``Partition.append``: it survives
 kill -9; with fsync policy ``always`` a power cut too), or when the log already had an id of the same reference that
 is not lower. References' ids are stored in the same batch as the messages. When an append fails, its publishers fail:
-all that they had under way is refused too, so that no message can be stored after a gap that a retry could not fill any
-more.
+all their entries under way are refused too, so that no message is stored after a gap that a retry could no longer fill.
 
-Deduplication: the last publishing ids of this door's publishers, kept as ``log/publisher_sequences.py`` says.
+Deduplication: ``log/publisher_sequences.py`` keeps the last publishing ids of this door's publishers.
 
 Spec: Streams Protocol Reference, DeclarePublisher to DeletePublisher; docs/specifications.md,
 S-101 to S-107; Streams Protocol Reference, QueryPublisherSequence.
@@ -58,9 +57,9 @@ from spark_streams.wire.rabbitmq.publisher_commands import (
 from spark_streams.wire.rabbitmq.response_codes import ResponseCode
 
 SMALL_BYTES: Final = 16 << 10
-"""Frames that are no larger, and inflate to no more, are handled on the loop, in some milliseconds at most."""
+"""Frames up to so many bytes, inflated too, are handled on the loop, in some milliseconds at most."""
 TOGETHER_BYTES: Final = 1 << 20
-"""So many bytes of frames are read and appended beside the loop at a time."""
+"""Bytes of frames to read in the worker thread and append at a time."""
 
 
 class Publishers:
@@ -96,7 +95,7 @@ class Publishers:
         if (served.name, request.reference) in taken:
             return ResponseCode.PRECONDITION_FAILED
         self._open[request.publisher_id] = Publisher(request.publisher_id, request.reference, served)
-        self._session.node.chunks(served)  # they are made of what is published from now on
+        self._session.node.chunks(served)  # from now on it encodes the chunks of large appends
         return ResponseCode.OK
 
     def delete(self, request: DeletePublisher) -> None:
@@ -106,7 +105,7 @@ class Publishers:
         self._session.answer(request, DeletePublisherAnswer, code)
 
     def query_sequence(self, request: QueryPublisherSequence) -> None:
-        """Answer the last publishing id of a reference; 0 when there is none."""
+        """Answer with the last publishing id of a reference; 0 when there is none."""
         code, sequence = ResponseCode.OK, 0
         served = self._session.find("read", request.stream)
         if isinstance(served, ResponseCode):
@@ -127,7 +126,7 @@ class Publishers:
         return used
 
     def close(self) -> None:
-        """Close all: the connection has ended; whole frames that it sent are stored all the same."""
+        """Close all publishers, because the connection has ended; whole frames that it sent are still stored."""
         self.received_all()
         self._closed = True
         self._open.clear()
@@ -137,14 +136,14 @@ class Publishers:
     def publish(
         self, frame: Frame, next_like: Callable[[Frame], Frame | None]
     ) -> Coroutine[object, object, None] | None:
-        """Take a Publish frame; it is stored by ``received_all``.
+        """Read a Publish frame; ``received_all`` stores it.
 
         Args:
             frame: the frame.
-            next_like: what returns the one behind it, if it has come already and is another one of the same version.
+            next_like: returns the frame behind one, if it has come already and is a Publish frame of the same version.
 
         Returns:
-            For a large one, what stores it, with those behind it.
+            For a large frame a coroutine that stores it, with the frames behind it; else None.
 
         Raises:
             RemoteProtocolError: the frame cannot be read.
@@ -180,12 +179,12 @@ class Publishers:
                 raise fault
 
     def _take_parts(self, parts: list[PublishPart]) -> set[Partition]:
-        """Store parts together; return where."""
+        """Store parts together; return the partitions that they are stored in."""
         partitions = set()
         for published, made, _ in parts:
             publisher = self._taking(published)
             if publisher is not None:
-                # Which ids are new is decided only now: with an await in between, two could think that one is.
+                # Only now it is decided which ids are new: with an await in between, two tasks could accept one id.
                 self._collect(publisher, published, made)
                 partitions.add(publisher.served.partition)
         self.received_all()
@@ -205,7 +204,7 @@ class Publishers:
         return publisher if good else None
 
     def _collect(self, publisher: Publisher, published: Published, made: Made | None) -> None:
-        """Collect the good entries; ``made`` is their stored form, None where it is still to be made."""
+        """Collect the good entries; ``made`` is their stored form, None when it has to be made here."""
         entries = len(published.ids) if published.bad_from is None else published.bad_from
         ids, counts = published.ids[:entries], published.counts[:entries]
         collected = self._collected.get(publisher.served.name)
@@ -225,7 +224,7 @@ class Publishers:
         self._collected.setdefault(publisher.served.name, PublishAppend(publisher.served)).add(run)
 
     def _new(self, publisher: Publisher, ids: Ids) -> Mask:
-        """Return which entries the log does not have yet: ids above all that came before (S-103)."""
+        """Return which entries the log does not have yet: those whose id is above all earlier ids (S-103)."""
         if not publisher.reference:
             return np.ones(len(ids), np.bool_)
         served = publisher.served
@@ -252,10 +251,10 @@ class Publishers:
     def _append(self, collected: PublishAppend) -> None:
         node, served = self._session.node, collected.served
         stored = [run.made.stored for run in collected.runs if run.made.stored is not None]
-        # The line as it is now: when the append ends the stream may be gone, and with it what a line is read from.
+        # The sequences are read now: when the append ends, the stream may be gone, and nothing left to read them from.
         line = self._line(served)
         if not stored:
-            # Only duplicates: they are confirmed once what they repeat is stored.
+            # Only duplicates: they are confirmed once the entries that they repeat are stored.
             node.appender.after(served.partition, partial(self._appended, collected, line, 0, []))
             return
         whole = joined(stored)
@@ -277,7 +276,7 @@ class Publishers:
         return self._session.node.sequences.of(served.stream, served.partition)
 
     def _due(self, collected: PublishAppend, line: PublisherSequences) -> bool:
-        """Return whether no append that this one follows has failed meanwhile: a gap could never be filled again."""
+        """Return whether no earlier append of its references failed meanwhile: a retry could never fill the gap."""
         line.all_told()
         references = [(run.publisher.reference, run.failures) for run in collected.runs if run.publisher.reference]
         return all(line.failures(reference) == failures for reference, failures in references)
@@ -291,7 +290,7 @@ class Publishers:
             collected: the append.
             line: the ids of its references.
             size: its bytes.
-            outcomes: of each message, None for a stored one; none when there were only duplicates.
+            outcomes: one for each message, None for a stored one; empty when there were only duplicates.
         """
         if outcomes:
             self._session.unconfirmed.add(-collected.entries(), -size)
@@ -322,7 +321,7 @@ def _code_of_failure(served: Served) -> ResponseCode:
     """Return the code for the entries of an append that failed."""
     if served.partition.closed:
         return ResponseCode.PRECONDITION_FAILED
-    # What deletes the stream, beside the loop or at another door, is about to tell the publishers too.
+    # The deletion of the stream, in the worker thread or at another door, is about to be reported to the peer too.
     return ResponseCode.STREAM_NOT_AVAILABLE if served.partition.gone else ResponseCode.INTERNAL_ERROR
 
 

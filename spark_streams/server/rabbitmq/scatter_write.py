@@ -1,4 +1,4 @@
-"""Writes frames that lie in several pieces to a socket, without joining them: chunks are large.
+"""Writes frames that lie in several pieces to a socket, without joining the pieces, because chunks are large.
 
 asyncio's transports join them before Python 3.12; later ones do not, but those up to 3.12.8 and 3.13.1 then do not
 call ``pause_writing`` when the peer does not read.
@@ -12,14 +12,14 @@ from collections.abc import Sequence
 from typing import Final
 
 MOST_PIECES: Final = 512
-"""The most pieces of one call to the system, which takes at least 1,024."""
+"""The most pieces of one system call, which accepts at least 1,024."""
 
 
 class ScatteredWriter:
     """Writes to the socket of a transport while the transport has nothing to write itself, else to the transport.
 
     Args:
-        transport: of a stream socket, with TLS or without.
+        transport: the transport of a stream socket, with TLS or without.
     """
 
     def __init__(self, transport: asyncio.Transport) -> None:
@@ -28,7 +28,7 @@ class ScatteredWriter:
         self._socket: socket.socket | None = None if secret else transport.get_extra_info("socket").dup()
 
     def write(self, pieces: Sequence[bytes | memoryview]) -> None:
-        """Write pieces behind earlier writes; the transport keeps those that the socket does not take at once."""
+        """Write pieces behind earlier writes; the transport keeps those that the socket does not accept at once."""
         if self._socket is None:
             self._transport.writelines(pieces)
             return
@@ -36,7 +36,7 @@ class ScatteredWriter:
             self._transport.write(piece)
 
     def _past_transport(self, own: socket.socket, pieces: list[bytes | memoryview]) -> list[bytes | memoryview]:
-        """Return the pieces that the socket did not take."""
+        """Write to the socket itself; return the pieces that it did not accept."""
         at = 0
         while at < len(pieces):
             if self._transport.get_write_buffer_size() or self._transport.is_closing():
@@ -44,7 +44,7 @@ class ScatteredWriter:
             try:
                 sent = own.sendmsg(pieces[at : at + MOST_PIECES])
             except OSError:
-                break  # it is full; or it is broken, which the transport notices by itself and deals with
+                break  # it is full; or it is broken, which the transport notices and handles by itself
             while at < len(pieces) and sent >= len(pieces[at]):
                 sent -= len(pieces[at])
                 at += 1
@@ -53,7 +53,7 @@ class ScatteredWriter:
         return pieces[at:]
 
     def close(self) -> None:
-        """Close its own descriptor of the socket: the transport has ended."""
+        """Close the writer's own descriptor of the socket, because the transport has ended."""
         if self._socket is not None:
             self._socket.close()
             self._socket = None

@@ -1,6 +1,6 @@
-"""What commands see of a connection: who the peer is, what it may do, how it is answered; and its heartbeats.
+"""The interface of a connection for its commands: the peer, its permissions, answers to it, and heartbeats.
 
-Publishers, subscriptions and stream requests work on a ``Session``; ``connection.py`` makes one of a socket.
+Publishers, subscriptions and stream requests work on a ``Session``; ``connection.py`` implements it on a socket.
 
 Spec: docs/specifications.md, S-14 (heartbeats) and S-24; Streams Protocol Reference, Heartbeat.
 """
@@ -26,7 +26,7 @@ SILENT_INTERVALS: Final = 2
 
 
 class HeartbeatTimer:
-    """Notes when bytes were sent and received last; after ``start`` sends heartbeats and notices a silent peer.
+    """Notes when bytes were last sent and received; after ``start`` it sends heartbeats and notices a silent peer.
 
     Args:
         loop: the server's.
@@ -51,7 +51,7 @@ class HeartbeatTimer:
         Args:
             interval_s: the interval that both sides agreed on, in seconds; 0 for no heartbeats.
             send: called when nothing was sent for half an interval.
-            silent: called when nothing came for two intervals, and again until something does or ``stop`` is called.
+            silent: called when no bytes came for two intervals, and again until bytes come or ``stop`` is called.
         """
         if not interval_s:
             return
@@ -67,23 +67,23 @@ class HeartbeatTimer:
         self._timer = self._loop.call_later(interval_s / 2, beat)
 
     def stop(self) -> None:
-        """Send and expect none any more."""
+        """Stop sending and expecting heartbeats."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
 
 class Session(ABC):
-    """A connection, as its commands see it.
+    """A connection, as its commands use it.
 
     Args:
-        node: what the peer is connected to.
+        node: the node that the peer is connected to.
 
     Attributes:
-        node: as given.
+        node: the node that the peer is connected to.
         user: who signed in; empty before the connection is open.
-        client_versions: command key to the highest version that the peer takes; empty until it reports them.
-        congested: whether the peer does not read: nothing should be delivered until ``Subscriptions.resume``.
+        client_versions: command key to the highest version that the peer accepts; empty until it reports them.
+        congested: whether the peer does not read: deliver nothing until ``Subscriptions.resume``.
         unconfirmed: the entries that are being stored.
     """
 
@@ -102,7 +102,7 @@ class Session(ABC):
 
     @property
     def deliver_version(self) -> int:
-        """The version of Deliver that the peer takes: 2 only if it reported exactly that (S-24)."""
+        """The version of Deliver that the peer accepts: 2 only if it reported exactly that (S-24)."""
         return 2 if self.client_versions.get(DELIVER_KEY) == 2 else 1
 
     def may(self, action: str, stream: str) -> bool:
@@ -121,7 +121,7 @@ class Session(ABC):
         return self.node.topology.find(stream) or ResponseCode.STREAM_DOES_NOT_EXIST
 
     def advertised(self) -> tuple[str, int]:
-        """Return host and port that clients are told to connect to: configured ones, or where this one came to."""
+        """Return the host and port that clients should connect to: the configured ones, or those of this connection."""
         config = self.node.config
         came_to = self._transport.get_extra_info("sockname") if self._transport is not None else None
         host, port = came_to[:2] if isinstance(came_to, tuple) else (config.host, config.port)
@@ -167,11 +167,11 @@ class Session(ABC):
 
     @abstractmethod
     def proceed(self) -> None:
-        """Handle the frames that have come, as far as that may go now."""
+        """Handle the frames that have come, as far as that is allowed now."""
 
     @abstractmethod
     def guarded(self, function: Callable[[], None]) -> None:
-        """Call a function of this connection from elsewhere: an error in it ends this connection only."""
+        """Call a function of this connection from outside of it: an error in it ends this connection only."""
 
     @abstractmethod
     def fail(self, code: int, reason: str) -> None:

@@ -1,4 +1,4 @@
-"""Single active consumers: one of a group receives; the next takes over when the first has reported its offset.
+"""Single active consumers: one of a group receives; the next receives once the first has reported its offset.
 
 ::
 
@@ -6,9 +6,9 @@
     leave       the active one              -> ConsumerUpdate active to the next
     any change  another should be active    -> ConsumerUpdate inactive to the active one; its answer lets the other in
 
-A group is a name on a stream. On a plain stream its first member is to be the active one. On a partition of a super
-stream it is the member whose number is the partition's number modulo the number of members, so that the members of a
-super stream share its partitions.
+A group is a name on a stream. On a plain stream its first member should be active. On a partition of a super stream the
+member whose number is the partition's number modulo the number of members should be active, so that the members share
+the partitions of the super stream.
 
 Spec: Streams Protocol Reference, ConsumerUpdate; docs/specifications.md, S-141 to S-143.
 """
@@ -61,10 +61,10 @@ class Group:
             self._forget()
 
     def answered(self, member: Member, active: bool) -> bool:
-        """Take a consumer's answer to ``update``; return whether it is to receive now.
+        """Handle a consumer's answer to ``update``; return whether it receives from now on.
 
-        When it has agreed to be active, and another should be by now, it gets a ConsumerUpdate that ends this at
-        once, before it receives anything.
+        When it has agreed to be active, and another member should be active by now, it gets a ConsumerUpdate inactive
+        at once, before it receives anything.
         """
         if self._updated is not member:
             return False
@@ -74,7 +74,7 @@ class Group:
         return active and self._updated is None
 
     def end(self) -> None:
-        """Make no member active any more: the stream is gone, and the members are about to leave."""
+        """Activate no member any more: the stream is gone, and the members are about to leave."""
         self._ended = True
 
     def _settle(self) -> None:
@@ -97,15 +97,15 @@ class Groups:
         return len(self._groups)
 
     def of(self, stream_key: str, name: str, index: int | None) -> Group | None:
-        """Return the group of a name on a stream, created when there is none; the caller is about to join it.
+        """Return the group of a name on a stream, and create it when there is none; the caller is about to join it.
 
         Args:
-            stream_key: tells the stream from all others, and from one that was deleted and created again.
-            name: of the group.
+            stream_key: identifies the stream; one that was deleted and created again has another key.
+            name: the group's name.
             index: the partition's number in its super stream, None for a consumer of the stream alone.
 
         Returns:
-            None when the group's members say another partition number, or none: the two do not go together.
+            None when the group's members have another partition number, or none: such members cannot share a group.
         """
         key = stream_key, name
         group = self._groups.get(key)

@@ -1,12 +1,12 @@
-"""The stored form of published bytes: every door can serve it, and this one gives back the bytes that were published.
+"""The stored form of published bytes: every door can serve it, and this door returns the bytes that were published.
 
 ::
 
     an AMQP message           its bytes as they are, a header or delivery annotations in front included
     anything else             ESCAPE size(u32) its bytes: a data section, its descriptor in the long form
-    what begins with ESCAPE   likewise, so that taking one escape away always gives the bytes that were published
+    bytes that begin so       the same: removing one ESCAPE always gives the bytes that were published
 
-A RabbitMQ stream does not care what a message is. The other doors do: an AMQP reader has to find sections.
+A RabbitMQ stream accepts any bytes as a message. The other doors do not: an AMQP reader has to find sections.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ ESCAPE: Final = b"\x00\x80\x00\x00\x00\x00\x00\x00\x00\x75\xb0"
 ESCAPE_BYTES: Final = len(ESCAPE) + 4
 
 STEP_ROWS: Final = 4_096
-"""Some 3 ms, and much more where messages are broken on purpose."""
+"""Rows of a step: some 3 ms, and much more where messages are malformed on purpose."""
 
 _DATA8: Final = 0x005375A0
 _DATA32: Final = 0x005375B0
@@ -39,7 +39,7 @@ Longs = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Stored:
-    """Messages as they are appended, one row each.
+    """Messages in their stored form, one row each.
 
     Args:
         values: large_binary, none null.
@@ -58,14 +58,14 @@ def stored_form(buffer: Readable, starts: Longs, ends: Longs) -> Stored:
     Args:
         buffer: holds the messages.
         starts: int64[n], first byte of each, inclusive; rising.
-        ends: int64[n], exclusive.
+        ends: int64[n], end of each, exclusive.
     """
     values = _take(buffer, starts, ends)
-    buffer = buffer if len(buffer) else b"\0"  # nothing but empty messages: there is a byte to look at all the same
+    buffer = buffer if len(buffer) else b"\0"  # with only empty messages, too, the code below reads one byte
     plain = _one_data_section(buffer, starts, ends)
     if plain.all():
         return Stored(values, None, None)
-    # An AMQP section begins with byte 0: what begins otherwise needs no closer look.
+    # An AMQP section begins with byte 0: bytes that begin otherwise are no message, without a closer look.
     escaped = (ends > starts) & (np.frombuffer(buffer, np.uint8)[np.minimum(starts, len(buffer) - 1)] != 0)
     rows = np.flatnonzero(~plain & ~escaped)
     keys, timestamps = None, None
@@ -79,7 +79,7 @@ def stored_form(buffer: Readable, starts: Longs, ends: Longs) -> Stored:
 
 
 def stored_steps(buffer: Readable, starts: Longs, ends: Longs) -> Generator[None, None, Stored]:
-    """Return what ``stored_form`` does, of at least one message, after a step for each few thousand."""
+    """Return what ``stored_form`` does, for at least one message; yield after each few thousand messages."""
     parts = []
     for at in range(0, len(starts), STEP_ROWS):
         if at:
@@ -89,7 +89,7 @@ def stored_steps(buffer: Readable, starts: Longs, ends: Longs) -> Generator[None
 
 
 def joined(parts: Sequence[Stored]) -> Stored:
-    """Return the rows of one or more behind one another."""
+    """Return the rows of one or more parts, in their order."""
     if len(parts) == 1:
         return parts[0]
     counts = [len(part.values) for part in parts]
@@ -134,14 +134,14 @@ def unescape(buffer: Readable, starts: Longs, ends: Longs) -> Longs:
     Args:
         buffer: holds the stored messages.
         starts: int64[n], first byte of each, inclusive.
-        ends: int64[n], exclusive.
+        ends: int64[n], end of each, exclusive.
     """
     escaped = _begin_with_escape(buffer, starts, ends)
     return np.where(escaped, starts + ESCAPE_BYTES, starts) if escaped.any() else starts
 
 
 def _take(buffer: Readable, starts: Longs, ends: Longs) -> pa.LargeBinaryArray:
-    """Copy ranges together: what lies between two of them is a row too, and every second row is taken."""
+    """Return a copy of ranges: the bytes between two of them are a row too, so every second row is used."""
     count = len(starts)
     edges = np.empty(2 * count + 1, np.int64)
     edges[0] = starts[0] if count else 0
@@ -154,7 +154,7 @@ def _take(buffer: Readable, starts: Longs, ends: Longs) -> pa.LargeBinaryArray:
 
 
 def _words(buffer: Readable, at: Longs, last: int) -> NDArray[np.uint64]:
-    """Return eight bytes, big-endian, at each position not beyond ``last``, the last one with eight bytes behind it."""
+    """Return eight bytes, big-endian, at each index, at most at ``last``, the last one with eight bytes to read."""
     raw: NDArray[np.uint64] = np.ndarray((last + 1,), ">u8", buffer, strides=(1,))
     return raw[np.minimum(at, last)].astype(np.uint64)
 
@@ -169,7 +169,7 @@ def _one_data_section(buffer: Readable, starts: Longs, ends: Longs) -> NDArray[n
     code = head >> np.uint64(32)
     small = (code == _DATA8) & (((head >> np.uint64(24)) & np.uint64(0xFF)).astype(np.int64) == sizes - 5)
     large = (code == _DATA32) & ((head & np.uint64(0xFFFFFFFF)).astype(np.int64) == sizes - 8)
-    # A message at the very end of the buffer may be too short for the load: it is looked at by the long way.
+    # A message at the very end of the buffer may be too short for the load: the slow path reads it.
     found: NDArray[np.bool_] = (small & (sizes >= 5) | large & (sizes >= 8)) & (starts <= last)
     return found
 
@@ -179,7 +179,7 @@ def _begin_with_escape(buffer: Readable, starts: Longs, ends: Longs) -> NDArray[
     last = len(buffer) - 8
     if last < 0 or not len(starts):
         return found
-    # Hardly any message has the escape's second byte: one look at a byte spares most of them the look at eight.
+    # Hardly any message has the escape's second byte: comparing one byte avoids comparing eight for most of them.
     second = np.frombuffer(buffer, np.uint8).take(starts + 1, mode="clip")
     fits = np.flatnonzero((second == ESCAPE[1]) & (ends - starts >= ESCAPE_BYTES))
     fits = fits[_words(buffer, starts[fits], last) == np.uint64(int.from_bytes(ESCAPE[:8], "big"))]

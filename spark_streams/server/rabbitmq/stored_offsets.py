@@ -1,11 +1,11 @@
 """Keeps the offsets that named consumers store, in the log's state store, for each incarnation of a stream.
 
 StoreOffset has no answer, and some consumers send one for every message. So offsets are written together, a moment
-after they came, or before a QueryOffset is answered: an offset that was answered survives kill -9. Offsets of a stream
-that is gone are removed beside the loop, a few at a time.
+after they came, or before the answer to a QueryOffset: an offset in an answer survives kill -9. Offsets of a stream
+that is gone are removed in the worker thread, a few at a time.
 
 Any user who may write a stream may store under any name on it, as at brokers. A name counts for the user who stored
-under it first, and each user may have ``max_stored_offsets`` of them, so that nobody fills the disk.
+under it first, and each user may have ``max_stored_offsets`` names, so that nobody fills the disk.
 
 Spec: docs/specifications.md, S-111, S-112.
 """
@@ -30,11 +30,11 @@ logger = logging.getLogger("spark_streams.server")
 NAMESPACE: Final = "rabbitmq-offsets"
 WRITE_INTERVAL_S: Final = 0.1
 RETRY_S: Final = 1.0
-"""How soon a write that the system refused is tried again."""
+"""Seconds after which a write that the system refused is tried again."""
 MAX_WAITING: Final = 1_000
-"""Offsets that are written at once, some 4 ms of the loop; and that wait while nothing can be written."""
+"""The most offsets to write at once, some 4 ms of the loop, and the most that wait while writes fail."""
 REMOVED_AT_ONCE: Final = 1_000
-"""Meanwhile nobody else can use the state store."""
+"""Offsets to remove at once; nobody else can use the state store meanwhile."""
 
 
 class StoredOffsets:
@@ -43,8 +43,8 @@ class StoredOffsets:
     Args:
         log: the log.
         loop: the server's.
-        aside: where those of streams that are gone are removed.
-        most: names that one user may make.
+        aside: the worker that removes the offsets of streams that are gone.
+        most: the most names that one user may create.
     """
 
     def __init__(self, log: ReferenceLog, loop: asyncio.AbstractEventLoop, aside: Worker, most: int) -> None:
@@ -93,10 +93,10 @@ class StoredOffsets:
             self._timer = self._loop.call_later(WRITE_INTERVAL_S, self.write)
 
     def query(self, served: Served, reference: str) -> int | None:
-        """Return the offset that was stored last, None for none; while nothing can be written, the one written last.
+        """Return the last stored offset, None for none; while writes fail, the last one that was written.
 
         Raises:
-            CorruptLog: the state store does not pass its check.
+            CorruptLog: the state store fails its check.
         """
         waiting = (served.key, reference)
         offset = self._waiting.get(waiting)
@@ -106,7 +106,7 @@ class StoredOffsets:
         return None if stored is None else int(stored.partition(b" ")[0])
 
     def write(self) -> None:
-        """Write the offsets that wait; those that the system refuses wait on."""
+        """Write the waiting offsets; those that the system refuses stay waiting."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -114,7 +114,7 @@ class StoredOffsets:
             self._timer = self._loop.call_later(RETRY_S, self.write)
 
     def _put(self, chosen: Sequence[tuple[str, str]]) -> bool:
-        """Write some of the offsets that wait; return whether the system took them."""
+        """Write some of the waiting offsets; return whether the system accepted them."""
         values = {_key(*each): f"{self._waiting[each]} {self._makers.get(each, '')}".encode() for each in chosen}
         try:
             self._log.state.put_all(NAMESPACE, values)
@@ -129,7 +129,7 @@ class StoredOffsets:
         return True
 
     def forget(self, incarnation: str) -> None:
-        """Begin to remove the offsets of a stream that is gone; the next start removes what is left at the end."""
+        """Begin to remove the offsets of a stream that is gone; the next start removes those that remain at the end."""
         for known in [known for known in self._makers if _incarnation(known[0]) == incarnation]:
             self._made[self._makers.pop(known)] -= 1
         self._waiting = {key: offset for key, offset in self._waiting.items() if _incarnation(key[0]) != incarnation}
@@ -146,7 +146,7 @@ class StoredOffsets:
             logger.warning("stored offsets of a stream that is gone stay for now: %s", fault)
 
     def close(self) -> None:
-        """Write the offsets that wait; those that the system refuses now are lost (there is no answer)."""
+        """Write the waiting offsets; those that the system refuses now are lost (StoreOffset has no answer)."""
         self.write()
         if self._timer is not None:
             self._timer.cancel()

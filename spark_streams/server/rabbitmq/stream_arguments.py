@@ -1,4 +1,4 @@
-"""Arguments of streams: strings on the wire, settings of the log here. Unknown ones are ignored, as brokers do.
+"""Converts the arguments of streams, strings on the wire, to settings of the log; ignores unknown ones, as brokers do.
 
 Spec: docs/specifications.md, S-133.
 """
@@ -24,11 +24,11 @@ _KNOWN: Final = frozenset(
     }
 )
 _LOCATORS: Final = frozenset({"client-local", "balanced", "least-leaders", "random", "min-masters"})
-"""The last two are old names that brokers still take."""
+"""The leader locators that brokers accept; the last two are old names."""
 _AGE: Final = re.compile(r"(\d{1,9})([YMDhms])")
 _AGE_MS: Final = {"Y": 365 * 86_400_000, "M": 30 * 86_400_000, "D": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1_000}
 _MAX_SEGMENT_BYTES: Final = 3_000_000_000
-"""What brokers allow."""
+"""The largest segment that brokers allow, in bytes."""
 
 
 class BadArgument(ValueError):
@@ -36,10 +36,10 @@ class BadArgument(ValueError):
 
 
 def stream_config(arguments: Mapping[str, str], default: StreamConfig) -> StreamConfig:
-    """Return the settings that arguments say.
+    """Return the settings that arguments give.
 
     Raises:
-        BadArgument: names it.
+        BadArgument: an argument has a value that cannot be used; the message names it.
     """
     config = default
     for name, value in arguments.items():
@@ -60,7 +60,7 @@ def stream_config(arguments: Mapping[str, str], default: StreamConfig) -> Stream
 
 
 def known_arguments(arguments: Mapping[str, str]) -> dict[str, str]:
-    """Return the arguments that mean something: those that make two streams of one name different."""
+    """Return the arguments that the door knows: streams that differ in these are different streams."""
     return {name: value for name, value in arguments.items() if name in _KNOWN}
 
 

@@ -1,4 +1,4 @@
-"""Commands about streams and super streams: create, delete, where they live, what they hold, and stored offsets.
+"""Handles commands about streams and super streams: create, delete, metadata, statistics, and stored offsets.
 
 Spec: Streams Protocol Reference, Create to MetadataUpdate, StreamStats, StoreOffset, QueryOffset, Route, Partitions,
 CreateSuperStream, DeleteSuperStream; docs/specifications.md, S-111, S-112, S-121, S-122, S-131 to S-137.
@@ -41,21 +41,21 @@ from spark_streams.wire.rabbitmq.stream_commands import (
 )
 
 BROKER = 0
-"""Metadata's number of the one broker there is."""
+"""The number of the only broker in Metadata."""
 FEW_NAMES: Final = 256
-"""Up to so many names are answered on the loop, in some 2 ms."""
+"""The most names that are answered on the loop, in some 2 ms."""
 
 Work = Coroutine[object, object, None]
 
 
 async def create_stream(session: Session, request: Create) -> None:
-    """Create a stream, or answer why not."""
+    """Create a stream and answer, or refuse with a code."""
     create = partial(session.node.topology.create, request.stream, request.arguments)
     session.answer(request, CreateAnswer, await _changed(session, [request.stream], create))
 
 
 async def create_super_stream(session: Session, request: CreateSuperStream) -> None:
-    """Create a super stream with its streams, or answer why not."""
+    """Create a super stream with its streams and answer, or refuse with a code."""
     node, names = session.node, request.partitions
     create = partial(node.topology.create_super, request.name, names, request.binding_keys, request.arguments)
     # With more partitions than are allowed, `create_super` refuses.
@@ -64,14 +64,14 @@ async def create_super_stream(session: Session, request: CreateSuperStream) -> N
 
 
 async def delete_stream(session: Session, request: Delete) -> None:
-    """Delete a stream, and tell all connections that use it; or answer why not."""
+    """Delete a stream, report it to all connections that use it, and answer; or refuse with a code."""
     delete = partial(session.node.topology.delete, request.stream)
     session.answer(request, DeleteAnswer, await _changed(session, [request.stream], delete))
     session.node.follow()
 
 
 async def delete_super_stream(session: Session, request: DeleteSuperStream) -> None:
-    """Delete a super stream with its streams, and tell all connections that use them; or answer why not."""
+    """Delete a super stream with its streams, report it to all connections that use them, and answer; or refuse."""
     delete = partial(session.node.topology.delete_super, request.name)
     session.answer(request, DeleteSuperStreamAnswer, await _changed(session, [request.name], delete))
     session.node.follow()
@@ -87,9 +87,9 @@ async def _changed(
 
 
 def metadata(session: Session, request: Metadata) -> Work | None:
-    """Answer where streams live: here, or nowhere; or that the user has no permission, whether they exist or not.
+    """Answer which streams exist here; where the user has no permission, answer that, whether a stream exists or not.
 
-    A request that names none is answered with all that the user may read, an extension: brokers answer it with none.
+    The answer to a request without names lists all streams that the user may read, an extension: brokers list none.
     """
     if not request.streams:
         readable = filter(partial(session.may, "read"), session.node.topology.names())
@@ -102,7 +102,7 @@ def metadata(session: Session, request: Metadata) -> Work | None:
 
 
 def long_metadata(session: Session, frame: Frame) -> Work:
-    """Answer a Metadata frame that is so large that its names are read while they are answered."""
+    """Answer a large Metadata frame; its names are read while the answer is made."""
     return _at_length(session, Metadata.correlation_of(frame), Metadata.names_of(frame))
 
 
@@ -113,7 +113,7 @@ async def _at_length(session: Session, correlation_id: int, names: Iterable[str]
 
 
 def _metadata(session: Session, correlation_id: int, names: Iterable[str]) -> Iterator[bytes]:
-    """Yield empty bytes after each few names, and the answer in the end; it may run beside the loop."""
+    """Yield empty bytes after each few names, and the answer at the end; it may run in the worker thread."""
     encoded = bytearray()
     count, here = 0, False
     for count, name in enumerate(names, 1):
@@ -132,14 +132,14 @@ def _metadata(session: Session, correlation_id: int, names: Iterable[str]) -> It
 
 
 def route(session: Session, request: Route) -> None:
-    """Answer the streams that a binding key leads to; none is an answer too."""
+    """Answer with the streams that a binding key leads to, perhaps none."""
     found = session.node.topology.route(request.super_stream, request.routing_key)
     code = _super_stream_code(session, request.super_stream)
     session.answer(request, RouteAnswer, code, streams=(found or ()) if code == ResponseCode.OK else ())
 
 
 def partitions(session: Session, request: Partitions) -> None:
-    """Answer the streams of a super stream."""
+    """Answer with the streams of a super stream."""
     found = session.node.topology.super_stream(request.super_stream) or ()
     code = _super_stream_code(session, request.super_stream)
     names = tuple(each.name for each in found) if code == ResponseCode.OK else ()
@@ -147,7 +147,7 @@ def partitions(session: Session, request: Partitions) -> None:
 
 
 def _super_stream_code(session: Session, name: str) -> ResponseCode:
-    """Return whether there is a super stream; only for those who may do something to it, or to one of its streams."""
+    """Return OK if a super stream exists; a user needs a permission on it, or on one of its streams, to learn that."""
     found = session.node.topology.super_stream(name)
     if not (session.may_anything(name) or any(session.may_anything(served.name) for served in found or ())):
         return ResponseCode.ACCESS_REFUSED
@@ -155,7 +155,7 @@ def _super_stream_code(session: Session, name: str) -> ResponseCode:
 
 
 def stats(session: Session, request: StreamStats) -> None:
-    """Answer a stream's first and last chunk, and its last offset."""
+    """Answer with a stream's first and last chunk, and its last offset."""
     served = session.find("read", request.stream)
     if isinstance(served, ResponseCode):
         session.answer(request, StreamStatsAnswer, served)
@@ -168,7 +168,7 @@ def _statistics(session: Session, served: Served) -> tuple[Statistic, ...]:
     end = partition.next_offset
     first = last = -1
     if end:
-        # Of a log that retention has emptied nothing is left but where it goes on: first and next are the same then.
+        # A log that retention has emptied has only the offset of its next record: first and next are the same then.
         first = partition.first_offset
         last = session.node.chunks(served).last_id() if first < end else end - 1
     values = {"first_chunk_id": first, "last_chunk_id": last, "committed_chunk_id": last}
@@ -178,10 +178,10 @@ def _statistics(session: Session, served: Served) -> tuple[Statistic, ...]:
 
 
 def store_offset(session: Session, command: StoreOffset) -> None:
-    """Store a consumer's offset; one that may not be stored is dropped without a word (S-111).
+    """Store a consumer's offset; an offset that may not be stored is dropped without an answer (S-111).
 
-    A further name of a user who has too many ends the connection: there is no answer that could say so, and a consumer
-    must not come back without its offset, believing that it was stored.
+    A further name of a user who has too many ends the connection: StoreOffset has no answer that could refuse it, and
+    a consumer must not return without its offset, believing that it was stored.
     """
     served = session.node.topology.find(command.stream)
     size = len(command.reference.encode())
@@ -196,7 +196,7 @@ def store_offset(session: Session, command: StoreOffset) -> None:
 
 
 def query_offset(session: Session, request: QueryOffset) -> None:
-    """Answer a consumer's stored offset."""
+    """Answer with a consumer's stored offset."""
     served = session.find("read", request.stream)
     if isinstance(served, ResponseCode):
         code, offset = served, 0

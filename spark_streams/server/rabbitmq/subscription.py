@@ -3,12 +3,11 @@
 A subscription with filter values skips stored batches that have none of them. Of a batch with a note of each record's
 filter value (``filter_values.py``) it sends the records that match (``chunk_parts.py``); of any other batch all.
 
-``start_record`` and ``start_offset`` find where a subscription starts: the record and the chunk that an offset
-specification means.
+``start_record`` and ``start_offset`` return the record and the chunk at which an offset specification starts.
 
-Deliveries start at a whole chunk: a client that wants a record inside of it leaves out the records before, of the first
-chunk that it gets and of no other. A filtered subscription therefore starts at the record: it does not send the runs of
-the chunk that lie before, as each run is a chunk to the client.
+Deliveries start at a whole chunk: a client that wants a record inside of it skips the records before that one, in the
+first chunk that it gets and in no other. A filtered subscription therefore starts at the record: it does not send the
+earlier runs of the chunk, because the client sees each run as a chunk.
 
 Spec: docs/specifications.md, S-61 to S-65, S-71 to S-73, S-81, S-91 to S-93.
 """
@@ -42,7 +41,7 @@ from spark_streams.wire.rabbitmq.consumer_commands import (
 
 
 def start_record(partition: Partition, chunks: Chunks, wanted: OffsetSpecification) -> int:
-    """Return the offset of the first record that a specification means, or the next one of the log where there is none.
+    """Return the offset of the first record that a specification means; the log's next offset if there is none yet.
 
     Args:
         partition: of the log.
@@ -70,7 +69,7 @@ def start_record(partition: Partition, chunks: Chunks, wanted: OffsetSpecificati
 
 
 def start_offset(partition: Partition, chunks: Chunks, wanted: OffsetSpecification) -> int:
-    """Return the id of the chunk that holds that record, or the next offset of the log where there is none yet.
+    """Return the id of the chunk with the record of ``start_record``; the log's next offset if there is none yet.
 
     Args:
         partition: of the log.
@@ -90,9 +89,9 @@ def start_offset(partition: Partition, chunks: Chunks, wanted: OffsetSpecificati
 
 
 _SIGN_BIT: Final = 0x8000
-"""Brokers read the u16 of Credit as a signed number, that of Subscribe as it is (S-72)."""
+"""Brokers read the u16 of Credit as a signed number, and the u16 of Subscribe as unsigned (S-72)."""
 _SKIP_COST: Final = 512
-"""Looking at a stored batch that does not match counts as sending this many bytes."""
+"""Skipping a stored batch that does not match counts as sending this many bytes."""
 
 
 class _Matched(NamedTuple):
@@ -101,7 +100,7 @@ class _Matched(NamedTuple):
     Args:
         first: its first record's offset.
         until: 1 + its last record's offset.
-        rows: which of its records are wanted; None: all of them.
+        rows: bool for each of its records, whether it is wanted; None: all of them.
     """
 
     first: int
@@ -116,13 +115,13 @@ class Subscription:
         session: its connection.
         served: the stream.
         request: the client's request.
-        wake: called on the loop when there is something new.
-        update: called when it becomes the active one of its group, or no more.
+        wake: called on the loop when there are new records.
+        update: called when it becomes the active consumer of its group, or stops being it.
 
     Attributes:
         number: its id on the connection.
         served: the stream.
-        group: its group, where only one consumer of several is active.
+        group: its group of single active consumers, or None.
         active: whether it delivers.
     """
 
@@ -164,21 +163,21 @@ class Subscription:
     # --- starting and stopping
 
     def start_at(self, wanted: OffsetSpecification) -> int:
-        """Return where deliveries would start; type NONE means where the client subscribed. Raises as the log does."""
+        """Return where deliveries would start; type NONE means the subscribed position. Raises as ``start_offset``."""
         if wanted.type == OffsetType.NONE:
             wanted = self._asked
         find = start_record if self._sought else start_offset
         return find(self.served.partition, self._chunks, wanted)
 
     def start(self, offset: int) -> None:
-        """Deliver from the chunk with this id on; with filter values, the matching records from this one on."""
+        """Deliver from the chunk with this id on; with filter values, the matching records from this offset on."""
         self._next = offset
         self._walk = None
         self._pass_on()
         self.active = True
 
     def stop(self) -> None:
-        """Deliver no more; the credit is kept."""
+        """Stop delivering; the credit is kept."""
         self.active = False
         self._sending = False
         self._walk = None
@@ -196,7 +195,7 @@ class Subscription:
         self._credit += more - 2 * _SIGN_BIT if more >= _SIGN_BIT else more
 
     def update(self, active: bool) -> None:
-        """Become the active one of its group, or no more, when the consumer has answered."""
+        """Become the active consumer of the group, or stop being it, once the consumer has answered."""
         self._update(self, active)
 
     def _wake(self) -> None:
@@ -209,11 +208,11 @@ class Subscription:
 
         Args:
             budget: about how many bytes to send at most; at least one chunk is sent where there is one.
-            turn: no more is begun when it is over.
+            turn: no further chunk is begun when it is over.
 
         Returns:
-            How many bytes of the budget were used, and whether budget or time ended before the chunks did. If not, the
-            next credit or append decides when there is more to do.
+            How many bytes of the budget were used, and whether budget or turn ended before the chunks did. If not, the
+            next credit or append starts the next delivery.
 
         Raises:
             CorruptLog: what is stored there fails its check.
@@ -245,7 +244,7 @@ class Subscription:
         return used, False
 
     def _take(self, chunks: Iterable[Chunk], pieces: list[bytes | memoryview], committed: int, budget: int) -> int:
-        """Add the frames of chunks to ``pieces``, until the budget is used; return their bytes."""
+        """Add the frames of chunks to ``pieces`` until the budget is used; return their size in bytes."""
         number, used = self.number, 0
         for chunk in chunks:
             header, data = chunk.header, chunk.data
@@ -261,18 +260,18 @@ class Subscription:
         return used
 
     def _at_end(self) -> bool:
-        """Wait for the next append, and return whether nothing is left before it."""
+        """Wait for the next append, and return whether no records are left before it."""
         partition = self.served.partition
         if self._next < partition.next_offset:
             return False
         self._feed.waiting.add(self._wake)
-        return self._next >= partition.next_offset  # one may have come in between
+        return self._next >= partition.next_offset  # an append may have come in between
 
     def _wanted(self, turn: Turn) -> tuple[Iterable[Chunk], int]:
-        """Return consecutive chunks to be sent, and how many stored batches were skipped; none of either at the end."""
+        """Return consecutive chunks to send, and how many stored batches were skipped; none of either at the end."""
         first = self.served.partition.first_offset
         if self._next < first:
-            # Retention has removed what would be next, and perhaps all that is after it too.
+            # Retention has removed the next records, and perhaps all later ones too.
             self._next = first
             self._pass_on()
         if not self._sought:
@@ -291,12 +290,12 @@ class Subscription:
             yield self._runs.popleft()
 
     def _of_matched(self, matched: _Matched) -> list[Chunk]:
-        """Return the next chunks of a stored batch that matched; none when the rest of it has nothing wanted."""
+        """Return the next chunks of a stored batch that matched; none when the rest of it has no wanted records."""
         rows = matched.rows
         if rows is not None and self._next < matched.until:
             left = rows[self._next - matched.first :]
             self._next = self._next + int(left.argmax()) if left.any() else matched.until
-        # Only what matched is read and encoded, unless somebody else has had a need for it.
+        # Only the matched batch is read and encoded, unless another subscription has needed more of the block.
         limit = self._credit if rows is None else 1
         chunks = self._chunks.run(self._next, limit, ONE_BATCH) if self._next < matched.until else []
         chunks = [chunk for chunk in chunks if chunk.first_offset < matched.until]
@@ -317,7 +316,7 @@ class Subscription:
         self._runs.clear()
 
     def _skip_to_match(self, turn: Turn) -> int:
-        """Go on to the next stored batch that may hold a wanted value; return how many were skipped.
+        """Move to the next stored batch that may hold a wanted value; return how many batches were skipped.
 
         It stops when the turn is over: a filter that nothing matches must not hold up the other connections.
         """
@@ -339,7 +338,7 @@ class Subscription:
         return skipped
 
     def _match(self, batch: StoredBatch) -> _Matched | None:
-        """Return a stored batch as matched if it may hold wanted records from the position on, else None."""
+        """Return a stored batch as ``_Matched`` if it may hold wanted records from the position on, else None."""
         if not self._sought.may_match(batch.notes):
             return None
         rows = self._sought.rows(batch.notes, batch.next_offset - batch.first_offset)

@@ -1,9 +1,9 @@
-"""One connection's subscriptions: what starts and ends them, and their turns to deliver.
+"""Starts and ends the subscriptions of one connection, and gives them turns to deliver.
 
 A dispatch pass is part of handling the frame that caused it (Subscribe, Credit, the answer to ConsumerUpdate): it sends
-all that it may before the connection looks at its next frame. While the client does not read, or when there is much to
-send, a pass stops in between for other connections (``blocked``), and the connection looks at no further frame until
-the pass has gone on. So the answer to any later request shows a client that the pass found nothing more.
+all chunks that it may before the connection handles its next frame. While the client does not read, or when there is
+much to send, a pass pauses for other connections (``blocked``), and the connection handles no further frame until the
+pass has ended. So the answer to any later request shows a client that the pass found nothing more.
 
 Spec: Streams Protocol Reference, Subscribe to Unsubscribe, ConsumerUpdate; docs/specifications.md,
 S-61 to S-65, S-71 to S-73, S-121, S-122, S-141 to S-143.
@@ -40,9 +40,9 @@ from spark_streams.wire.rabbitmq.consumer_commands import (
 from spark_streams.wire.rabbitmq.response_codes import ResponseCode
 
 SHARE_BYTES: Final = 512 << 10
-"""A subscription sends so much before the next one of the connection has its turn: one write."""
+"""Bytes that a subscription sends, in one write, before the next one of the connection has its turn."""
 TURN_BYTES: Final = 2 << 20
-"""A connection sends so much before the others have their turn."""
+"""Bytes that a connection sends before the others have their turn."""
 _AS_SUBSCRIBED: Final = OffsetSpecification(OffsetType.NONE)
 
 logger = logging.getLogger("spark_streams.server")
@@ -73,13 +73,13 @@ class Subscriptions:
 
     @property
     def blocked(self) -> bool:
-        """Whether a dispatch pass is not over: no further frame may be looked at before ``proceed`` is called."""
+        """Whether a dispatch pass has not ended: no further frame may be handled before ``proceed`` is called."""
         return bool(self._due)
 
     # --- commands
 
     def subscribe(self, request: Subscribe) -> None:
-        """Open a subscription and deliver, or answer why not."""
+        """Open a subscription and deliver, or refuse with a code."""
         if self._closed:
             return
         if request.offset.type == OffsetType.NONE:
@@ -126,7 +126,7 @@ class Subscriptions:
         name, super_stream = request.properties.get("name"), request.properties.get("super-stream")
         if name is None:
             return None
-        # As brokers do: with a super stream that it is no partition of, it is a stream like any.
+        # As at brokers: a stream that is no partition of the named super stream is treated as a plain stream.
         index = served.index if super_stream is not None and super_stream == served.super_stream else None
         return self._session.node.groups.of(served.key, name, index)
 
@@ -151,7 +151,7 @@ class Subscriptions:
             self._end(subscription)
 
     def resolve(self, request: ResolveOffsetSpec) -> None:
-        """Answer which offset a starting position means now."""
+        """Answer with the offset that a starting position means now."""
         if request.offset.type == OffsetType.NONE:
             self._session.fail(ResponseCode.UNKNOWN_FRAME, "ResolveOffsetSpec: offset type 0, expected 1 to 5")
             return
@@ -177,7 +177,7 @@ class Subscriptions:
     # --- single active consumers
 
     def consumer_updated(self, answer: ConsumerUpdateAnswer) -> None:
-        """Take the answer to a ConsumerUpdate; ignore one that nobody waits for."""
+        """Handle the answer to a ConsumerUpdate; ignore an answer without a request."""
         update = self._updates.pop(answer.correlation_id, None)
         if update is None:
             return
@@ -199,7 +199,7 @@ class Subscriptions:
         self._serve(subscription)
 
     def update(self, subscription: Subscription, active: bool) -> None:
-        """Send a ConsumerUpdate: the consumer is the active one of its group, or no more; it has to answer in time."""
+        """Send a ConsumerUpdate, that the consumer is active in its group or no more; it has to answer in time."""
         if self._closed:
             return
         if not active:
@@ -230,7 +230,7 @@ class Subscriptions:
         return {subscription.served.name for subscription in gone}
 
     def close(self) -> None:
-        """End all: the connection has ended."""
+        """End all subscriptions, because the connection has ended."""
         self._closed = True
         while self._open:
             _, subscription = self._open.popitem()
@@ -250,7 +250,7 @@ class Subscriptions:
     # --- turns
 
     def _woken(self, subscription: Subscription) -> None:
-        """Deliver new records of a subscription."""
+        """Deliver the new records of a subscription."""
         self._due[subscription] = None
         self._session.guarded(self._turn)
 
@@ -259,7 +259,7 @@ class Subscriptions:
         self._turn()
 
     def resume(self) -> None:
-        """Go on: the socket takes bytes again."""
+        """Continue to deliver, because the socket accepts bytes again."""
         self._turn()
 
     def _turn(self) -> None:
@@ -302,7 +302,7 @@ class Subscriptions:
                 self._queue()
 
     def _cannot_read(self, subscription: Subscription, fault: Exception) -> None:
-        """End the connection: a consumer that is sent nothing more must not take that for the end of the stream."""
+        """End the connection: a consumer that gets nothing more must not mistake that for the end of the stream."""
         name = subscription.served.name
         logger.error("stream %r cannot be read: %s", name, fault)
         self._session.fail(ResponseCode.INTERNAL_ERROR, f"stream {name} cannot be read, see the server's log")

@@ -1,4 +1,4 @@
-"""The streams and super streams of the door: which partitions of the log they are, and under which names.
+"""Maps the streams and super streams of the door, by their names, to partitions of the log.
 
 ::
 
@@ -6,13 +6,13 @@
     log `orders`, partitions 0, 1 …     super stream `orders` with streams `orders-0`, … and binding keys "0", …
     made by CreateSuperStream           the names and binding keys that it gave
 
-Names that CreateSuperStream gave are the log's (``Stream.partition_names``), which sees to it that no two streams have
-a name in common; the arguments and binding keys that came through this door are in its state store. Logs that other
-doors made, and partitions that were added later, have the names above.
+The log keeps the names that CreateSuperStream gave (``Stream.partition_names``), and ensures that no two streams share
+a name; its state store keeps the arguments and binding keys that came through this door. Logs that other doors made,
+and partitions that were added later, have the names above.
 
 A partition that was split and closed is still a stream of its super stream, for its readers; publishers are refused,
-and its binding key leads nowhere: those of the partitions it was split into do. One whose history was redistributed is
-no stream any more.
+and its binding key leads to no stream: the keys of the partitions that replace it lead to those. A partition whose
+history was redistributed is no stream any more.
 
 Spec: docs/specifications.md, S-134.
 """
@@ -47,13 +47,13 @@ RESERVED_PREFIX: Final = "amq."
 
 @dataclass(frozen=True)
 class Served:
-    """One stream as clients see it.
+    """One stream, as clients see it.
 
     Args:
         name: its name.
-        stream: the log that it belongs to.
-        partition: the partition that it is.
-        super_stream: the super stream's name, None for a stream of its own.
+        stream: the log's stream that it belongs to.
+        partition: the log's partition that it serves.
+        super_stream: the name of its super stream; None for a plain stream.
         index: the partition's number, which stays when other partitions come and go.
         filter_bytes: size of the bloom filters of its chunks.
     """
@@ -67,13 +67,13 @@ class Served:
 
     @property
     def key(self) -> str:
-        """Its identity: one that was deleted and created again has another."""
+        """The stream's identity: a stream that was deleted and created again has another key."""
         return f"{self.stream.incarnation}/{self.partition.id}"
 
 
 @dataclass(frozen=True)
 class _Record:
-    """What the state store knows of a log: only while its incarnation is the same."""
+    """What the state store keeps about a log; it counts only while the log has the same incarnation."""
 
     incarnation: str
     arguments: Mapping[str, str] = field(default_factory=dict)
@@ -85,7 +85,7 @@ class Topology:
 
     Args:
         log: the log.
-        max_partitions: of one super stream.
+        max_partitions: the most partitions of one super stream.
         aside: the worker that creates and removes streams, one after the other: each partition waits for the disk.
     """
 
@@ -95,7 +95,7 @@ class Topology:
         self._aside = aside
         self._one_change = asyncio.Lock()
         self._changes: set[asyncio.Task[ResponseCode]] = set()
-        # The stream that is being created: nobody finds it before its names are known.
+        # The stream that is being created: ``find`` does not return it before its names are known.
         self._coming: str | None = None
         self._records: dict[str, _Record] = {}
         self._seen: dict[str, str] = {}
@@ -118,7 +118,7 @@ class Topology:
         return served
 
     def changed(self) -> dict[str, str]:
-        """Return the streams that were found once and are not there any more: name to ``Served.key``.
+        """Return the streams that ``find`` returned once and that are gone: name to ``Served.key``.
 
         A stream that was deleted and created again is among them too. Each is returned once.
         """
@@ -143,7 +143,7 @@ class Topology:
         return self._served(stream, number, name, stream.name)
 
     def names(self) -> list[str]:
-        """Return the names of all streams, the partitions of super streams among them."""
+        """Return the names of all streams, partitions of super streams included."""
         found: list[str] = []
         for stream in self._log.streams():
             if stream.name != self._coming:
@@ -151,14 +151,14 @@ class Topology:
         return found
 
     def super_stream(self, name: str) -> tuple[Served, ...] | None:
-        """Return the partitions of a super stream, in their order; None when there is no such super stream."""
+        """Return the streams of a super stream, in their order; None when there is no such super stream."""
         stream = self._stream(name)
         if stream is None or not self._is_super(stream):
             return None
         return tuple(self._served(stream, number, each, name) for number, each in self._names(stream).items())
 
     def route(self, name: str, key: str) -> tuple[str, ...] | None:
-        """Return the partitions that a binding key leads to; None when there is no such super stream."""
+        """Return the names of the streams that a binding key leads to; None when there is no such super stream."""
         partitions = self.super_stream(name)
         if partitions is None:
             return None
@@ -178,7 +178,7 @@ class Topology:
         return len(stream.partitions) > 1 or stream.partition_names is not None
 
     def _names(self, stream: Stream) -> dict[str, str]:
-        """Return partition to name."""
+        """Return the streams' names by partition."""
         given = dict(enumerate(stream.partition_names or ()))
         return {number: given.get(int(number), f"{stream.name}-{number}") for number in stream.partitions}
 
@@ -208,7 +208,7 @@ class Topology:
         return await self._changed(self._delete_super(name))
 
     async def _changed(self, change: Coroutine[object, object, ResponseCode]) -> ResponseCode:
-        """Make a change after those before it; it goes on when the connection that wants it ends."""
+        """Make a change after the earlier ones; it continues when the connection that requested it ends."""
 
         async def in_turn() -> ResponseCode:
             async with self._one_change:
@@ -229,12 +229,12 @@ class Topology:
         return await self._create(name, partial(self._make, name, arguments))
 
     def _has(self, stream: Stream, arguments: Mapping[str, str]) -> bool:
-        """Return whether a stream is what ``create`` with these arguments would have made."""
+        """Return whether ``create`` with these arguments would have made this stream."""
         record = self._record(stream)
         if record is not None:
             return known_arguments(arguments) == record.arguments
         try:
-            # Made by another door, or without arguments: what these arguments set has to be so, no more.
+            # Made by another door, or without arguments: only the settings that these arguments give must be equal.
             same = stream_config(arguments, stream.config) == stream.config
         except BadArgument:
             return False
@@ -273,7 +273,7 @@ class Topology:
         partitions: tuple[str, ...] | None = None,
         bindings: tuple[str, ...] = (),
     ) -> _Record | ResponseCode:
-        """Make a stream of one partition, or a super stream of these partitions; beside the loop."""
+        """Make a stream of one partition, or a super stream of these partitions; runs in the worker thread."""
         try:
             config = stream_config(arguments, self._log.config.stream)
             count = 1 if partitions is None else len(partitions)
@@ -319,7 +319,7 @@ class Topology:
         return code
 
     def _remove(self, name: str) -> ResponseCode:
-        """Remove a stream; beside the loop."""
+        """Remove a stream; runs in the worker thread."""
         try:
             self._log.delete_stream(name)
         except UnknownStream:
@@ -327,5 +327,5 @@ class Topology:
         except OSError as fault:
             logger.error("stream %r is not deleted: %s", name, fault)
             return ResponseCode.INTERNAL_ERROR
-        self._log.state.drop(NAMESPACE, name)  # one that stays is of an incarnation that is gone
+        self._log.state.drop(NAMESPACE, name)  # a record that stays has an incarnation that is gone
         return ResponseCode.OK
