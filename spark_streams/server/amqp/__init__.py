@@ -1,1 +1,1 @@
-"""The AMQP 1.0 door."""
+"""The AMQP 1.0 door: serves the log to AMQP clients as an event log node."""

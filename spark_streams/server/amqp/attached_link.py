@@ -1,4 +1,4 @@
-"""What all attached links have in common: what they need of their connection and their node, and how they end."""
+"""The base class of attached links, and the interfaces of the node and the connection that links use."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ from spark_streams.server.turns import Worker
 
 
 class LinkResources:
-    """What all links of a node share.
+    """The objects that all links of a node share.
 
     Args:
-        log: what is served.
+        log: the served log.
         config: the door's settings.
         loop: the server's.
 
     Attributes:
         config: the door's settings.
-        readers: of the partitions that consumers read.
+        readers: the readers of the partitions that consumers read.
         termini: positions of durable links.
         groups: consumer groups.
         placement: which partitions are served here.
-        receive_buffer: where producers' messages are put together.
-        appender: appends them.
+        receive_buffer: the buffer in which producers' messages are assembled.
+        appender: appends these messages.
         worker: the thread beside the loop, which reads large messages.
     """
 
@@ -53,26 +53,26 @@ class LinkResources:
         self.worker = Worker("spark-streams-amqp")
 
     def is_there(self, stream: str, incarnation: str) -> bool:
-        """Say whether a stream is still the one that a link was attached to."""
+        """Return whether a stream is still the one that a link was attached to."""
         try:
             return self._log.stream(stream).incarnation == incarnation
         except UnknownStream:
             return False
 
     def close(self) -> None:
-        """Finish what has begun, and write down what is to be kept."""
+        """Finish work that has begun, and write durable state."""
         self.worker.close()
         self.appender.close()
         self.termini.close()
 
 
 class LinkHost(Protocol):
-    """What links and their node need of a connection.
+    """The interface of a connection that links and their node use.
 
     Attributes:
-        user: who the peer is.
+        user: the peer's user.
         container: the peer's container-id.
-        write_paused: whether the socket takes no more.
+        write_paused: whether the socket accepts no more bytes.
     """
 
     user: str
@@ -81,11 +81,11 @@ class LinkHost(Protocol):
 
     @property
     def link_count(self) -> int:
-        """How many links the connection has, without the refused ones."""
+        """How many links the connection has, refused ones not counted."""
 
     @property
     def full(self) -> bool:
-        """Whether links must take no more messages."""
+        """Whether links must accept no more messages."""
 
     def serve(self, attached: AttachedLink, link_input: LinkInput) -> None:
         """Serve a link from now on; ``ACCEPT``, or ``NO_PARTITION`` for an attach that waits."""
@@ -109,16 +109,16 @@ class LinkHost(Protocol):
         """Count bytes of messages that are being stored."""
 
     def guarded(self, function: Callable[[], None]) -> None:
-        """Call a function of this connection from elsewhere: an exception ends this connection only."""
+        """Call a function of this connection from outside of it: an exception ends this connection only."""
 
 
 class AttachedLink(abc.ABC):
-    """What serves a link.
+    """Serves one link.
 
     Args:
         connection: its connection.
         link: the ``proton.Link``, opened on both sides.
-        stream: the name of the log; empty of a link that is about none.
+        stream: the name of the log; empty for a link without a log.
         incarnation: the log's incarnation.
 
     Attributes:
@@ -136,7 +136,7 @@ class AttachedLink(abc.ABC):
 
     @abc.abstractmethod
     def serve(self) -> bool:
-        """Do a bounded part of what there is to do now; return whether there is more to do at once."""
+        """Do a bounded part of the work that is due; return whether there is more to do at once."""
 
     def updated(self, delivery: Any) -> None:  # noqa: B027  only consumers have outgoing deliveries to follow
         """Handle a new state that the peer gave an outgoing delivery (a C pointer)."""
@@ -145,7 +145,7 @@ class AttachedLink(abc.ABC):
         """Handle a possible change of the log's partitions."""
 
     def take_input(self) -> None:  # noqa: B027  only producers have input
-        """Take all that has come in, because the link is about to end."""
+        """Take all messages that have come in, because the link is about to end."""
 
     def end(self, *, closed: bool) -> None:
         """Release what the link holds; nothing is sent after this.

@@ -9,7 +9,7 @@ from typing import ClassVar, Final, Literal
 from spark_streams.server.door_config import DoorConfig, Unguarded
 
 MIN_FRAME_BYTES: Final = 512
-"""Every AMQP peer must take frames of this size (AMQP 1.0 part 2 §2.4.1)."""
+"""Every AMQP peer must accept frames of this size (AMQP 1.0 part 2 §2.4.1)."""
 
 
 @dataclass(frozen=True)
@@ -37,35 +37,36 @@ class AmqpConfig(DoorConfig):
 
     Args:
         users: user name to password, for SASL PLAIN; without users PLAIN is not offered.
-        permissions: user name to what it may do, ``*`` for all who are not here; without that they may do everything.
-            ``configure`` means nothing at this door. Peers without credentials are the user ``anonymous``.
+        permissions: user name to its permissions, ``*`` for users that are not listed; without it they may do
+            everything. ``configure`` has no effect at this door. Peers without credentials are the user ``anonymous``.
         allow_anonymous: offer SASL ANONYMOUS, and let in peers that begin without SASL.
-        tls_client_ca: PEM file of the authorities whose client certificates are taken; a peer that shows one may use
+        tls_client_ca: PEM file of the authorities whose client certificates are accepted; a peer that shows one may use
             SASL EXTERNAL, and its identity is the certificate's common name.
-        max_frame_bytes: largest frame taken, announced in open.
-        max_message_bytes: largest message taken from producers, announced in attach.
-        max_links: links that one connection may have attached at a time.
-        max_sessions: sessions that one connection may have at a time.
-        max_durable_links: durable links that one user may have, attached or not.
-        max_groups: consumer groups that one user may have, of those that are made as they are named.
-        max_connections: connections that are served at a time; a further one is opened and closed with an error.
-        max_handshakes: connections that may not have been opened yet at a time; a further one takes the place of the
-            oldest.
-        max_unsettled: deliveries of one link that may be unsettled before no more are sent.
+        max_frame_bytes: the largest frame that the door accepts, announced in open.
+        max_message_bytes: the largest message that the door accepts from producers, announced in attach.
+        max_links: the most links that one connection may have attached at a time.
+        max_sessions: the most sessions that one connection may have at a time.
+        max_durable_links: the most durable links that one user may have, attached or not.
+        max_groups: the most consumer groups that one user may have, of the groups that are created as they are named.
+        max_connections: the most connections that are served at a time; a further one is opened and closed with an
+            error.
+        max_handshakes: the most connections at a time that are not opened yet; a further one replaces the oldest.
+        max_unsettled: the most unsettled deliveries of one link; with as many the door sends no more.
         producer_credit: messages that a producer may have under way on one link.
-        session_bytes: bytes that producers may have under way on one session; and on one connection in unfinished
-            messages, and in messages that are being stored before no more are taken.
+        session_bytes: bytes that producers may have under way on one session; and the bytes on one connection, in
+            unfinished messages and in messages that are being stored, above which the door takes no more.
         idle_timeout_ms: a connection without a frame for this long is closed; 0 switches that off.
         handshake_timeout_ms: a connection that has not been opened after this long, TLS included, is dropped.
-        write_timeout_ms: a peer that takes nothing of what it is sent for this long is dropped.
-        info_interval_ms: between messages of ``$info`` when one grant of credit asks for several (ES-402).
-        groups: ``dynamic`` creates consumer groups as they are named, each the user's who names it; a set of names
-            allows only these, to all who may read the stream (ES-201).
-        unassigned: what becomes of a group's receiver when no partition is free (ES-206): ``reject`` or ``wait``.
+        write_timeout_ms: a peer that has bytes to read and reads none for this long is dropped.
+        info_interval_ms: the time between messages of ``$info`` when one grant of credit allows several (ES-402).
+        groups: ``dynamic`` creates consumer groups as they are named; each belongs to the user who names it. A set of
+            names allows only these, to all users who may read the stream (ES-201).
+        unassigned: what the door does with a group's receiver when no partition is free (ES-206): ``reject`` or
+            ``wait``.
         unassigned_wait_ms: how long an attach may wait.
         reset_epoch: whether an epoch counter goes back to 0 when no link remains (ES-212); otherwise it is kept,
             restarts included.
-        bind_unrequested: whether links that ask for no partition are bound to one all the same (ES-104).
+        bind_unrequested: whether links that request no partition are bound to one (ES-104).
         redirects: (stream, partition) to the container that serves it (ES-101).
     """
 

@@ -1,12 +1,13 @@
-"""One connection: TLS and TCP below (asyncio), SASL first, then proton's engine, and the links on top.
+"""Runs one connection: TLS and TCP by asyncio, then the SASL layer, then proton's engine with the links.
 
 ::
 
     data_received -> SaslServer -> Engine.push -> Engine.events -> link.serve -> Engine.output -> transport.write
 
-One turn of the loop takes what has come, serves each link that has something to do with a bounded share, and writes.
-While a link has more to do, further turns are queued behind those of other connections. While the socket takes no more
-(pause_writing), consumers are not served and nothing is read: what a peer requests and does not take is not collected.
+One turn of the loop reads the bytes that have come, serves each link that has work to do with a bounded share, and
+writes. While a link has more to do, further turns are queued behind those of other connections. While the socket takes
+no more bytes (pause_writing), the connection serves no consumers and reads nothing: it collects no output for a peer
+that does not read.
 The engine's clock stands still meanwhile, so that a peer whose bytes are not read does not count as silent.
 """
 
@@ -55,9 +56,9 @@ class AmqpConnection(asyncio.Protocol):
         admission: the connection's place among those that the door may have.
 
     Attributes:
-        user: who the peer is, once SASL is over.
+        user: the peer's user, once SASL is over.
         container: the peer's container-id.
-        write_paused: whether the socket takes no more.
+        write_paused: whether the socket accepts no more bytes.
     """
 
     def __init__(self, node: Node, connections: set[AmqpConnection], container: str, admission: Admission) -> None:
@@ -123,7 +124,7 @@ class AmqpConnection(asyncio.Protocol):
             self._transport.pause_reading()
 
     def resume_writing(self) -> None:
-        """Go on."""
+        """Note that the peer reads again, and continue."""
         self.write_paused = False
         if self._taking is not None:
             self._taking.resumed()
@@ -228,7 +229,7 @@ class AmqpConnection(asyncio.Protocol):
             self._queue_turn()
 
     def _flush(self) -> bool:
-        """Write what is pending; returns whether anything was."""
+        """Write the engine's output; return whether there was any."""
         engine, transport = self._engine, self._transport
         if engine is None or transport is None:
             return False
@@ -260,7 +261,7 @@ class AmqpConnection(asyncio.Protocol):
             self._links.update(updated.values())
             for name, endpoint in control:
                 if name.endswith(("closed", "detached")):
-                    # What was sent before the end is taken before it: producers send and close in one breath.
+                    # Messages that came before the end are taken first: producers send and close at once.
                     self._links.take_input()
                 try:
                     getattr(self, "_" + name)(endpoint)
@@ -274,7 +275,7 @@ class AmqpConnection(asyncio.Protocol):
 
     @property
     def link_count(self) -> int:
-        """How many links the connection has, without the refused ones."""
+        """How many links the connection has, refused ones not counted."""
         return self._links.count
 
     def serve(self, attached: AttachedLink, link_input: LinkInput) -> None:
@@ -309,7 +310,7 @@ class AmqpConnection(asyncio.Protocol):
 
     @property
     def full(self) -> bool:
-        """Whether links must take no more messages: the engine holds up to ``session_bytes`` of what comes."""
+        """Whether links must accept no more messages: the engine holds up to ``session_bytes`` of the next ones."""
         return self._storing_bytes >= self.node.config.session_bytes
 
     def _connection_opened(self, connection: Any) -> None:
@@ -346,12 +347,12 @@ class AmqpConnection(asyncio.Protocol):
     # --- the end
 
     def shut_down(self) -> None:
-        """Close in good order: the server stops."""
+        """Close gracefully, because the server stops."""
         self._close(CONNECTION_FORCED, "the server stops")
         self._end_transport()
 
     def _end_transport(self) -> None:
-        """Close the socket once what is written has gone out; a peer that does not read is dropped."""
+        """Close the socket once all written bytes are sent; drop a peer that does not read."""
         if self._transport is not None:
             self._closing = True
             self._transport.close()
@@ -387,7 +388,7 @@ class AmqpConnection(asyncio.Protocol):
         self._end_transport()
 
     def guarded(self, function: Callable[[], None]) -> None:
-        """Call a function of this connection from elsewhere: an exception in it ends this connection only."""
+        """Call a function of this connection from outside of it: an exception in it ends this connection only."""
         try:
             function()
         except Exception:

@@ -1,10 +1,10 @@
-"""The links of one connection: the state of each, from the peer's attach to its detach, and which have work to do.
+"""Keeps the links of one connection: the state of each, from the peer's attach to its detach, and its work to do.
 
-Each input changes the state by the table of ``link_states``, and what is done to proton's link follows from the state
-before and after. A refused link has a state and nothing that serves it: the engine keeps it until the peer has detached
-it too.
+Each input changes the state by the table of ``link_states``; the states before and after decide what is done to
+proton's link. A refused link has a state and no ``AttachedLink``: the engine keeps it until the peer has detached it
+too.
 
-A link that has something to do is due. Each turn of the connection serves the links that are due, each a bounded share;
+A link that has work to do is due. Each turn of the connection serves the links that are due, each a bounded share;
 a link that waits for room in the socket or in memory is blocked, and due again when bytes have been written.
 """
 
@@ -35,7 +35,7 @@ class ConnectionLinks:
     def __init__(self) -> None:
         self.peer = "?"
         self._served: dict[int, AttachedLink] = {}
-        """Address of proton's link to what serves it: all links but the refused ones."""
+        """Address of proton's link to its ``AttachedLink``: all links but the refused ones."""
         self._states: dict[int, LinkState] = {}
         self._sessions: dict[int, int] = {}
         """Address of each link to that of its session."""
@@ -44,7 +44,7 @@ class ConnectionLinks:
 
     @property
     def count(self) -> int:
-        """How many links there are, without the refused ones."""
+        """How many links there are, refused ones not counted."""
         return len(self._served)
 
     @property
@@ -99,7 +99,7 @@ class ConnectionLinks:
         after = self._enter(at, link_input)
         attached = self._served.pop(at, None)
         if attached is None:
-            _drop_input(link)  # what came although a refused link has no credit
+            _drop_input(link)  # messages that came although a refused link has no credit
             return
         attached.end(closed=after is LinkState.CLOSED)
         if before is LinkState.WAITING:
@@ -139,7 +139,7 @@ class ConnectionLinks:
     def _end(self, links: Iterable[int], link_input: LinkInput) -> None:
         """End links without the peer's detach; a fault in one does not keep the others from releasing what they hold.
 
-        Those that wait come first: a partition that one of the others releases must not go to them.
+        Waiting attaches come first: they must not get a partition that one of the other links releases.
         """
         for at in sorted(links, key=lambda at: self._states[at] is not LinkState.WAITING):
             try:
@@ -190,7 +190,7 @@ class ConnectionLinks:
                 self._due[attached] = None
             if clock() >= end:
                 break
-        # Those that had no turn come before those that want another one.
+        # Links that had no turn come before links that need another one.
         self._due = {**waiting, **self._due}
 
     def update(self, deliveries: Iterable[Any]) -> None:
@@ -201,12 +201,12 @@ class ConnectionLinks:
                 attached.updated(delivery)
 
     def take_input(self) -> None:
-        """Have each link take all that has come in."""
+        """Make each link take all messages that have come in."""
         for attached in list(self._served.values()):
             attached.take_input()
 
 
 def _drop_input(link: proton.Link) -> None:
-    """Settle what has come in on a link and is not looked at: it counts against the session's window no more."""
+    """Settle the unread messages of a link, so that they no longer count against the session's window."""
     while delivery := lib.pn_link_current(link._impl):
         lib.pn_delivery_settle(delivery)

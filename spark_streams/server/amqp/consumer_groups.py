@@ -8,8 +8,8 @@
     claim(any)        a free partition    -> owner
                       none                -> refused, amqp:link:detach-forced, or waits
 
-A group that comes into being as a link names it belongs to the link's user: another user's group of that name is
-another group. Groups that the settings list belong to all who may read the log.
+A group that is created because a link names it belongs to the link's user: another user's group of that name is another
+group. Groups that the settings list belong to all users who may read the log.
 
 Spec: Event Stream Extensions §4.5 (ES-200 to ES-212), A-2, A-19, A-26 to A-28.
 """
@@ -57,7 +57,7 @@ class Waiter(Protocol):
     """An attach that waits for a partition to become free."""
 
     def try_again(self) -> None:
-        """Claim once more; the attach goes on waiting when there is still no free partition."""
+        """Claim again; the attach continues to wait when no partition is free."""
 
 
 @dataclass
@@ -186,7 +186,7 @@ class Groups:
             return
         there = {stream.incarnation for stream in self._log.streams()}
         for gone in [each for each in uses if each.incarnation not in there]:
-            del uses[gone]  # the next start removes what is kept of it
+            del uses[gone]  # the next start removes its stored epochs
         if len(uses) >= self._most:
             raise LinkRefused(
                 RESOURCE_LIMIT,
@@ -197,7 +197,7 @@ class Groups:
     def _stored(self, group: Group, partition: str) -> int:
         if self._reset:
             return 0
-        # What an earlier release kept, without users, counts for all of them: epochs never fall.
+        # Epochs that an earlier release kept, without users, count for all users: epochs never fall.
         keys = {_key(group, partition), _key(group._replace(user=None), partition)}
         return max(int(self._log.state.get(NAMESPACE, key) or 0) for key in keys)
 

@@ -1,4 +1,4 @@
-"""A link on which the door sends events: of one partition, or of all partitions in turn.
+"""Serves a link on which the door sends events: of one partition, or of all partitions in turn.
 
 Delivery state: a presettled delivery is done when it is sent. Otherwise ``accepted``, ``rejected``, ``modified`` with
 undeliverable-here, and settling without an outcome all mean done. After ``released`` and other ``modified`` outcomes
@@ -65,9 +65,9 @@ class ConsumerLink(AttachedLink):
     Args:
         connection, link: see ``AttachedLink``.
         stream: the log.
-        shared: what the links of the node share.
+        shared: the objects that the links of the node share.
         filters: of the link.
-        resumed: what a durable terminus has kept, or None.
+        resumed: the kept state of a durable terminus, or None.
         bound: the partition that the link is bound to, or None.
         claim: its claim to the partition in a consumer group, or None.
         presettled: whether deliveries are sent settled.
@@ -172,7 +172,7 @@ class ConsumerLink(AttachedLink):
         return room if self._presettled else min(room, self._max_unsettled - len(self._unsettled))
 
     def _send_one_share(self, limit: int) -> tuple[int, int]:
-        """Send from the first partition in turn that has anything.
+        """Send from the first partition in turn that has events to send.
 
         Returns:
             Events sent, and blocks that were read or skipped.
@@ -231,7 +231,7 @@ class ConsumerLink(AttachedLink):
         return delivery
 
     def _send_slowly(self, position: LinkPosition, block: TransferBlock, row: int, deliveries: int) -> None:
-        """Send one event whose sections are not those of all others."""
+        """Send one event whose sections differ from those of the other events."""
         annotations, stored = block.message(row)
         head = b""
         if deliveries:
@@ -256,13 +256,13 @@ class ConsumerLink(AttachedLink):
         offset, deliveries = position.again.popleft()
         block = position.reader.block(offset) if offset >= position.reader.partition.first_offset else None
         if block is None or block.first > offset:
-            return 0  # retention has removed it meanwhile
+            return 0  # retention has removed the event meanwhile
         self._send_slowly(position, block, offset - block.first, deliveries)
         self._moved()
         return 1
 
     def _within_limit(self, position: LinkPosition, block: TransferBlock, rows: list[int]) -> list[int]:
-        """Return the rows before the first that is too large for the peer; refuses when it is the first of all."""
+        """Return the rows before the first event too large for the peer; raise LinkRefused if it is the first row."""
         for index, row in enumerate(rows):
             size = block.head_sizes[row] + block.value_sizes[row]
             if size > self._size_limit:
@@ -279,7 +279,7 @@ class ConsumerLink(AttachedLink):
         return rows
 
     def _wait_for_events(self) -> bool:
-        """Ask for a wake-up at the next append; return whether an append has come meanwhile."""
+        """Register for a wake-up at the next append; return whether an append has come meanwhile."""
         for position in self._order:
             position.reader.waiting.add(self._wake)
         return any(position.behind for position in self._order)
@@ -339,7 +339,7 @@ class ConsumerLink(AttachedLink):
         """Send from added partitions too; an agnostic receiver gets their names with its next event (ES-121).
 
         A partition whose history was redistributed ends the link: the offsets of its events mean nothing on the
-        partitions that replace it. A durable receiver that attaches again goes on at the translated position.
+        partitions that replace it. A durable receiver that attaches again continues at the translated position.
         """
         if self.ended:
             return

@@ -1,4 +1,4 @@
-"""The AMQP door: a node that listens."""
+"""The AMQP door: listens, and attaches the links of its connections to a node."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class AmqpDoor(TcpDoor):
         config: its settings.
 
     Attributes:
-        node: what links are attached to; None while the door is not open.
+        node: the node that links are attached to; None while the door is not open.
     """
 
     config: AmqpConfig
@@ -34,7 +34,7 @@ class AmqpDoor(TcpDoor):
 
     @property
     def connections(self) -> Collection[AmqpConnection]:
-        """Those that there are. To be called on the server's loop."""
+        """The open connections. Call it on the server's loop."""
         return self._connections
 
     async def open(self, log: ReferenceLog, sockets: Sockets) -> None:
@@ -45,14 +45,14 @@ class AmqpDoor(TcpDoor):
         )
 
     async def close(self) -> None:
-        """Send a close frame to each peer, and write down the termini."""
+        """Send a close frame to each peer, and write the state of the termini."""
         await self.end_connections()
         node, self.node = self.node, None
         if node is not None:
             node.close()
 
     def renegotiate(self, stream: str, group: str) -> int:
-        """Gracefully close all receivers of a consumer group, for its partitions to be distributed anew.
+        """Gracefully close all receivers of a consumer group, so that its partitions are distributed again.
 
         Returns:
             How many links were closed.
@@ -60,6 +60,6 @@ class AmqpDoor(TcpDoor):
         Raises:
             UnknownStream: there is no such stream.
 
-        Spec: Event Stream Extensions §4.5.1 (ES-107, ES-207). To be called on the server's loop.
+        Spec: Event Stream Extensions §4.5.1 (ES-107, ES-207). Call it on the server's loop.
         """
         return self.node.renegotiate(stream, group) if self.node is not None else 0

@@ -7,8 +7,8 @@ these are sent again, settled events are not. The state is written soon after it
 connection or the server ends in order. A server that is killed between may repeat events that were settled in its last
 tenth of a second, and never omits one.
 
-Earlier releases kept no user. Every user who may read the stream and attaches by the same names begins at what they
-wrote, and no link changes it: one user's link takes nothing from another user's that attaches later.
+Earlier releases kept no user. Every user who may read the stream and attaches by the same names begins at the state
+that they wrote, and no link changes this state: a link of one user does not affect a later one of another user.
 
 Spec: AMQP 1.0 part 3 §3.5.5, §3.5.6; Event Stream Extensions §3.2 (ES-016).
 """
@@ -44,7 +44,7 @@ class Resumed:
 
     Args:
         partition: the partition that the link was bound to, or None.
-        positions: partition to (next event to look at, what ``@latest`` stands for).
+        positions: partition to (offset of the next event to look at, offset that ``@latest`` stands for).
         pending: partition to the events below its position that are to be sent again, ascending.
     """
 
@@ -77,7 +77,7 @@ class Terminus:
         key: user, container-id and link name.
         snapshot: returns the state to keep; see ``Termini.save``.
         displaced: ends the link when the same terminus is attached again.
-        timeout_s: how long it is kept without a link; None for ever.
+        timeout_s: how long it is kept without a link; None: forever.
     """
 
     key: str
@@ -216,8 +216,8 @@ class Termini:
             else:
                 self._log.state.put(NAMESPACE, key, content)
         except OSError as fault:
-            # A full disk must not end links that only read. A server that is killed before there is room repeats what
-            # was settled since.
+            # A full disk must not end links that only read. A server that is killed before a write succeeds repeats
+            # the events that were settled since.
             if not self._unwritten:
                 logger.error("positions of durable links cannot be written, and are tried again: %s", fault)
             self._unwritten[key] = content

@@ -111,11 +111,11 @@ class Engine:
 
     @property
     def accepts_input(self) -> bool:
-        """Whether bytes from the peer still matter."""
+        """Whether the engine still takes bytes from the peer."""
         return bool(lib.pn_transport_capacity(self._transport) >= 0)
 
     def tick(self, now_s: float) -> float:
-        """Let time pass; return when to call again, in seconds of the same clock, or 0 for never."""
+        """Advance the time; return when to call again, in seconds of the same clock, or 0 for never."""
         return float(self.transport.tick(now_s))
 
     def events(self) -> tuple[list[tuple[str, Any]], dict[int, Any], dict[int, Any]]:
@@ -155,7 +155,7 @@ class Engine:
 
 
 class EngineClock:
-    """The loop's time without the pauses in which nothing is read: a peer that is not heard is not silent.
+    """The loop's time without the pauses in reading: a peer whose bytes are not read does not count as silent.
 
     Args:
         loop: the server's.
@@ -170,17 +170,17 @@ class EngineClock:
         self._paused_s = 0.0
 
     def pause(self) -> None:
-        """Stand still."""
+        """Stop the clock."""
         self._paused_at = self._loop.time()
 
     def resume(self) -> None:
-        """Go on."""
+        """Let the clock run again."""
         if self._paused_at is not None:
             self._paused_s += self._loop.time() - self._paused_at
             self._paused_at = None
 
     def tick(self, engine: Engine) -> None:
-        """Let the engine's time pass, and have ``due`` called at the engine's next deadline."""
+        """Advance the engine's time, and schedule ``due`` at the engine's next deadline."""
         now = self._loop.time() if self._paused_at is None else self._paused_at
         deadline = engine.tick(now - self._paused_s)
         if not deadline or self._paused_at is not None:
@@ -191,7 +191,7 @@ class EngineClock:
             self._timer = self._loop.call_at(deadline, self._was_due)
 
     def stop(self) -> None:
-        """Have ``due`` called no more."""
+        """Cancel the call of ``due``."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

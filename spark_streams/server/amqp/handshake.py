@@ -14,7 +14,7 @@ from spark_streams.wire.amqp.sasl import SASL_HEADER, SaslServer
 
 @dataclass(frozen=True)
 class Answer:
-    """What follows from bytes of the peer.
+    """The result of reading bytes from the peer.
 
     Args:
         send: bytes to send to the peer.
@@ -56,7 +56,7 @@ class Handshake:
         return self._sasl.identity or ANONYMOUS
 
     def receive(self, received: bytes) -> Answer:
-        """Take bytes from the peer; return what follows from them."""
+        """Take bytes from the peer; return the answer to them."""
         try:
             send = self._sasl.receive(received)
         except RemoteProtocolError as fault:

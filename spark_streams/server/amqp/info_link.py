@@ -14,7 +14,7 @@
                                                         and others; the last two only where there are some
           "x-opt-remaining"         ulong               only for partitions that the attach names, see below
           "x-opt-witness"           string              likewise, where the named event is retained
-      "x-opt-incarnation"   string, another one for each creation of the log
+      "x-opt-incarnation"   string, which differs for each creation of the log
 
 With the link property ``x-opt-positions``, a map of partition to offset or ``@earliest``, a receiver's messages say how
 many retained events come after each. With ``x-opt-witnesses``, a map of up to 64 partitions to offsets, they have a
@@ -52,7 +52,7 @@ from spark_streams.wire.amqp.values import Described, Symbol, ULong
 POSITIONS: Final = "x-opt-positions"
 WITNESSES: Final = "x-opt-witnesses"
 MAX_WITNESSES: Final = 64
-"""Limit of one message: each is looked up in the log's files, and a turn of the loop has no time for more."""
+"""The most witnesses of one message: each is read from the log's files, and a turn of the loop has no time for more."""
 STREAMS: Final = "$streams"
 """The address of the information source about the container."""
 _AMQP_VALUE: Final = ULong(0x77)
@@ -68,7 +68,7 @@ def read_positions(link: Any, name: str = POSITIONS) -> dict[str, str]:
 
     Args:
         link: the receiver's.
-        name: of the link property.
+        name: the name of the link property.
 
     Raises:
         LinkRefused: the property is no map of symbols.
@@ -84,7 +84,7 @@ def read_positions(link: Any, name: str = POSITIONS) -> dict[str, str]:
 
 
 class Descriptions:
-    """Encodes the descriptions of partitions, and keeps them: few of many partitions change between two messages."""
+    """Encodes the descriptions of partitions and caches them, since few of many partitions change between messages."""
 
     def __init__(self) -> None:
         self._known: WeakKeyDictionary[Partition, tuple[tuple[int, int, bool], int, bytes]] = WeakKeyDictionary()
@@ -112,7 +112,7 @@ class Descriptions:
         return _AMQP_VALUE_SECTION + _compound(_MAP32, 4, content)
 
     def _partition(self, partition: Partition, after: str | None, witnessed: str | None) -> bytes:
-        # The end is read first: what is appended between the two must not make an empty log look inside out.
+        # The end is read first: an append between the two reads must not make an empty log's offsets contradictory.
         end, first = partition.next_offset, partition.first_offset
         state = (first, end, partition.closed)
         known = self._known.get(partition)
@@ -175,7 +175,7 @@ class InfoLink(AttachedLink):
     Args:
         connection, link: see ``AttachedLink``.
         stream: the log; None: the source is about the container.
-        shared: what the links of the node share.
+        shared: the objects that the links of the node share.
         message: returns the encoded message about the present state.
         presettled: whether messages are sent settled, as the receiver requests. Otherwise each is settled when the
             receiver gives it any outcome: a description of the moment is not sent again.

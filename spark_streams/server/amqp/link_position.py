@@ -1,4 +1,4 @@
-"""The position of one link in one partition: finds the next events that match the link's filters."""
+"""Keeps the position of one link in one partition, and finds the next events that match the link's filters."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from spark_streams.wire.amqp.message import DELIVERY_ANNOTATIONS
 
 _ORDER: Final = PaddedDecimalOrder()
 _SPARSE: Final = 4
-"""Of a block in which at most one in so many events matches, only the matching events are prepared."""
+"""In a block where at most one in so many events matches, only the matching events are prepared."""
 
 
 class LinkPosition:
@@ -41,7 +41,7 @@ class LinkPosition:
         reader: the partition's reader.
         predicate: the conjunction of the link's filters; None: all events from ``latest`` on.
         latest: the offset that ``@latest`` stands for (A-8).
-        position: the offset at which a durable terminus goes on; None begins at the first offset that can match.
+        position: the offset at which a durable terminus continues; None begins at the first offset that can match.
 
     Attributes:
         next_offset: offset of the next event to look at; all events below were sent or do not match.
@@ -85,7 +85,7 @@ class LinkPosition:
         if self._row < len(self._rows):
             return True
         partition = self.reader.partition
-        # What retention removed is skipped: a filter speaks about retained events (A-23).
+        # Events that retention removed are skipped: a filter applies to retained events (A-23).
         position = max(self.next_offset, partition.first_offset)
         if position >= min(partition.next_offset, self._end):
             self._block, self._rows, self._row = None, [], 0
@@ -123,7 +123,7 @@ class LinkPosition:
 
     def _at_time(self, timestamp_ms: int) -> int:
         partition = self.reader.partition
-        end = partition.next_offset  # before the look: what comes meanwhile was not looked at
+        end = partition.next_offset  # read before the search, which does not cover events that come meanwhile
         try:
             found = partition.offset_for_time(timestamp_ms)
         except (CorruptLog, OSError):
@@ -180,11 +180,11 @@ def open_position(
     """Return the position at which a link begins in a partition; its reader must be given back to ``readers``.
 
     Args:
-        readers: of the node.
+        readers: the readers of the node's partitions.
         stream: the log.
         name: the partition's identifier.
         predicate: see ``LinkPosition``.
-        resumed: what the link's durable terminus has kept, or None.
+        resumed: the kept state of the link's durable terminus, or None.
         added: whether the partition was added to the log after the attach.
 
     Raises:
@@ -192,7 +192,7 @@ def open_position(
     """
     partition = stream.partitions[name]
     known, pending = (None, []) if resumed is None else resumed.on(stream, name)
-    # Of a partition that came after the attach, or while a durable link was away, every event is new.
+    # In a partition that was added after the attach, or while a durable link was detached, every event is new.
     added = added or (resumed is not None and resumed.partition is None)
     latest = known[1] if known is not None else 0 if added else partition.next_offset
     next_offset = None if known is None else known[0]

@@ -1,4 +1,4 @@
-"""The states of a link at the AMQP door, and the table of what brings a link from one state to the next.
+"""The states of a link at the AMQP door, and the table of transitions between them.
 
 ``ConnectionLinks`` keeps the state of each link of a connection and changes it by this table alone. The picture in
 ``docs/how-it-works.md`` is drawn from the table.
@@ -38,7 +38,7 @@ class LinkState(Enum):
 
 
 class LinkInput(Enum):
-    """What happens to a link; the value is the arrow's text in pictures and errors."""
+    """An input that changes a link's state; the value is the arrow's text in pictures and errors."""
 
     ACCEPT = "the door accepts"
     NO_PARTITION = "no partition is free"
@@ -75,7 +75,7 @@ TRANSITIONS: Final[Mapping[tuple[LinkState, LinkInput], LinkState]] = {
     (LinkState.RELEASED, LinkInput.PEER_CLOSES): LinkState.CLOSED,
     (LinkState.RELEASED, LinkInput.SESSION_ENDS): LinkState.DETACHED,
 }
-"""State and input to the next state. What is not here does not happen: proton takes no such frame from a peer."""
+"""State and input to the next state. Other pairs do not happen: proton accepts no such frame from a peer."""
 
 
 def next_state(state: LinkState, link_input: LinkInput) -> LinkState:

@@ -51,13 +51,13 @@ FOLLOW_INTERVAL_S: Final = 0.1
 
 @dataclass(frozen=True)
 class _Consumer:
-    """An attach of a receiver of events, as it was read.
+    """The attach of a receiver of events, decoded.
 
     Args:
-        connection: the receiver's.
+        connection: the receiver's connection.
         link: the ``proton.Link``.
         stream: the log.
-        filters: of the link.
+        filters: the link's filters.
         request: its link properties.
     """
 
@@ -69,12 +69,12 @@ class _Consumer:
 
     @property
     def durable(self) -> bool:
-        """Whether its terminus is to outlive the link."""
+        """Whether its terminus outlives the link."""
         return outlives_link(self.link.remote_source)
 
     @property
     def terminus_key(self) -> str:
-        """What its terminus is known by, if it is durable."""
+        """The key of its terminus, if it is durable."""
         return Termini.key(self.connection.user, self.connection.container, self.link.name)
 
     @property
@@ -91,12 +91,12 @@ class Node:
     """All logs of a container, for all its connections.
 
     Args:
-        log: what is served.
+        log: the served log.
         config: the door's settings.
         loop: the server's.
 
     Attributes:
-        shared: what all links of the node share.
+        shared: the objects that all links of the node share.
     """
 
     def __init__(self, log: ReferenceLog, config: AmqpConfig, loop: asyncio.AbstractEventLoop) -> None:
@@ -128,8 +128,8 @@ class Node:
         """Return the stream of an address, if the connection's user may ``write`` or ``read`` it.
 
         Raises:
-            LinkRefused: it may not, whether the stream is there or not (amqp:unauthorized-access); there is none
-                (amqp:not-found).
+            LinkRefused: the user may not, whether the stream exists or not (amqp:unauthorized-access); or there is no
+                such stream (amqp:not-found).
         """
         permissions = permissions_of(self.config.permissions, connection.user)
         if permissions is None or any(permissions.allow(action, name) for name in stream_names(address)):
@@ -203,7 +203,7 @@ class Node:
         return self._claimed(attach, resumed.partition if resumed and resumed.partition in free else free[0])
 
     def _assigned_later(self, attach: _Consumer) -> AttachedLink | None:
-        """Do the same for an attach that has waited, while its user may have got further durable links."""
+        """Do the same as ``_assigned`` for an attach that has waited; its user may have more durable links by now."""
         self._check_room(attach)
         return self._assigned(attach)
 
@@ -211,7 +211,7 @@ class Node:
         """Check that a user may have this link if it is durable.
 
         Raises:
-            LinkRefused: the user has as many as it may have.
+            LinkRefused: the user has ``max_durable_links`` already.
         """
         if attach.durable:
             self.shared.termini.check_room(attach.terminus_key)
@@ -295,7 +295,7 @@ class Node:
         for name in {link.stream for link in self._links}:
             try:
                 stream = self.log.stream(name)
-                now[name] = (stream.incarnation, len(stream.partitions))  # every change makes them more
+                now[name] = (stream.incarnation, len(stream.partitions))  # every change adds partitions
             except UnknownStream:
                 now[name] = ("", 0)
         for link in list(self._links):
@@ -309,7 +309,7 @@ class Node:
             self._timer = self.loop.call_later(FOLLOW_INTERVAL_S, self._follow)
 
     def close(self) -> None:
-        """Write what must be kept; all connections have ended before."""
+        """Write durable state; call it after all connections have ended."""
         if self._timer is not None:
             self._timer.cancel()
         self.shared.close()

@@ -20,10 +20,10 @@ class PendingAttach(AttachedLink):
         stream: the log.
         groups: all groups, which call ``try_again`` when a partition becomes free.
         group: the consumer group.
-        assign: returns what serves the link on a free partition, or None.
-        assigned: takes that into use.
-        refusal: what to answer when time is up.
-        wait_s: how long that is.
+        assign: returns the ``AttachedLink`` that serves the link on a free partition, or None.
+        assigned: called with this ``AttachedLink``.
+        refusal: the answer after the wait.
+        wait_s: how long the attach waits.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class PendingAttach(AttachedLink):
     def try_again(self) -> None:
         """Take a partition if one is free."""
         if self.ended or self._trying:
-            return  # a claim of its own that comes to nothing makes the partition free once more
+            return  # its own failed claim makes the partition free again, which calls this again
         self._trying = True
         try:
             self.connection.guarded(self._try_again)

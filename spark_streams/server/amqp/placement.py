@@ -51,7 +51,7 @@ class Placement:
         """Return the partitions that are served here, at least one.
 
         Raises:
-            LinkRefused: other containers have them all; the redirect names the one with the first partition.
+            LinkRefused: other containers have all of them; the redirect names the container with the first partition.
         """
         names = self.here(stream)
         if not names:

@@ -1,4 +1,4 @@
-"""A link on which a producer sends events: it routes them in columns and appends once for each partition and turn.
+"""Serves a link on which a producer sends events: routes them in columns, appends once for each partition and turn.
 
 The link accepts an event when its append has returned, which with fsync policy ``always`` means that the event is on
 the disk. A large message is read in the thread beside the loop; later messages of its link wait behind it.
@@ -51,7 +51,7 @@ class ProducerLink(AttachedLink):
     Args:
         connection, link: see ``AttachedLink``.
         stream: the log.
-        shared: what the links of the node share.
+        shared: the objects that the links of the node share.
         bound: the partition that the link is bound to, or None.
     """
 
@@ -78,7 +78,7 @@ class ProducerLink(AttachedLink):
         self._top_up()
 
     def serve(self) -> bool:
-        """Take, route and append what has come, within one turn's share."""
+        """Take, route and append the messages that have come, within one turn's share."""
         if self.connection.full:
             self.connection.blocked(self)
             return False
@@ -173,7 +173,7 @@ class ProducerLink(AttachedLink):
             free = ~aimed[rows_there]
             self._append(homes[place], chosen, values, there, incoming.creation_time_ms[rows_there], free)
         if rejections and not self.ended:
-            # Last, for a rejection may close the link, and what came with it is to be stored all the same.
+            # Last, because a rejection may close the link, and the messages that came with it must still be stored.
             rows = sorted(rejections)
             self._settle([deliveries[r] for r in rows], [rejections[r] for r in rows])
 
@@ -268,9 +268,9 @@ def reject(delivery: Any, refusal: LinkRefused) -> None:
 
 
 def _values(block: MessageBlock, incoming: Incoming, rows: NDArray[np.int64]) -> pa.Array:
-    """Return the stored form of messages: from their message annotations on; a copy, for the block is used again."""
+    """Return the stored form of messages: from their message annotations on; a copy, since the block is used again."""
     count = len(block.starts)
-    # One array of 2n elements over the block: what is stripped, what is stored, and so on; then every second one.
+    # One array of 2n elements over the block, stripped and stored bytes in turn; then every second element.
     edges = np.empty(2 * count + 1, np.int64)
     edges[0] = block.starts[0]
     edges[1::2] = incoming.value_starts

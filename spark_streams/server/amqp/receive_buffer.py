@@ -37,7 +37,7 @@ class ReceiveBuffer:
     """The buffer of all producers' links of a node.
 
     Args:
-        max_message_bytes: size of the largest message that is taken.
+        max_message_bytes: size of the largest message that is accepted.
     """
 
     def __init__(self, max_message_bytes: int) -> None:
@@ -81,7 +81,7 @@ class ReceiveBuffer:
                     f"a message of more than {self._max} bytes, this node's max-message-size, was sent",
                 )
                 break
-            # Of a message that is not all there only what is new is moved: it may come in thousands of frames.
+            # Only the new bytes of an unfinished message are moved: it may come in thousands of frames.
             held = 0 if lib.pn_delivery_partial(delivery) else len(begun)
             if size + held + pending > len(self._memory):
                 self._grow(size, held + pending)

@@ -2,12 +2,12 @@
 
 In this order (Event Stream Extensions §4.2, §4.6.6, §4.6.7):
 
-1. event-streams-target-partition: exactly that partition; rejected where there is none of that name, where the link is
-   bound to another one (ES-111 to ES-113), and where it was split and takes no more events.
-2. the partition that the link is bound to; likewise.
+1. event-streams-target-partition: exactly that partition; the event is rejected where no partition has this name, where
+   the link is bound to another one (ES-111 to ES-113), and where the partition was split and takes no more events.
+2. the partition that the link is bound to; the event is rejected where it was split and takes no more events.
 3. event-streams-group-key: CRC-32 (zlib's, of the key's UTF-8 bytes) modulo the number of partitions, in the order of
-   the log's partitions; where one was split, one of those that it was split into (``log/partition_tree.py``). A key
-   stays with its partition as long as their number does (ES-115), across connections, restarts and machines.
+   the log's partitions; where that partition was split, one of its children (``log/partition_tree.py``). A key stays
+   with its partition as long as the number of partitions does (ES-115), across connections, restarts and machines.
 4. in turn (ES-015).
 """
 

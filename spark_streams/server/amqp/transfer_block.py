@@ -1,9 +1,9 @@
-"""Stored events in the form in which they are sent as AMQP transfers, and a cache of them for each partition.
+"""Prepares stored events to be sent as AMQP transfers, and caches them for each partition.
 
 A transfer carries two pieces: the delivery annotations section, which the door renders for a whole block at once, and
 the bare message, which is sent from the log's own bytes. A producer of the AMQP door cannot store the sections header
-and delivery annotations: they are for the node, and left out. A RabbitMQ stream gives its readers the bytes that were
-published, so there these sections are stored; when such a message leaves through the AMQP door, the door's own delivery
+and delivery annotations: they are meant for the node, which drops them. A RabbitMQ stream gives its readers the bytes
+that were published, so it stores these sections; when the AMQP door sends such a message, the door's own delivery
 annotations replace them.
 
 Spec: AMQP 1.0 part 3 §3.2.
@@ -123,7 +123,7 @@ class BlockReader(PartitionReader):
 
         Args:
             offset: where to read.
-            size: bytes to read where the log has to be read.
+            size: bytes to read when the block is not cached.
 
         Returns:
             None at the end of the log.
@@ -153,7 +153,7 @@ def _bare_starts(records: Records) -> Longs:
         found: NDArray[np.uint8] = raw.take(starts + distance, mode="clip")
         return found
 
-    # Nearly every message begins with a descriptor of one byte, and says something else there.
+    # Nearly every message begins with a descriptor of one byte, and with another section than these.
     form, code = bytes_at(1), bytes_at(2)
     suspect = code & 0xFE == _HEADER
     if not (form == _SMALL_ULONG).all():
