@@ -1,1 +1,1 @@
-"""The FeedAPI door of the log: version 2 and version 1 (ZeroEventHub), over HTTP."""
+"""The FeedAPI door: serves the log over HTTP, as FeedAPI version 2 and version 1 (ZeroEventHub)."""

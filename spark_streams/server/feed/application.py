@@ -7,7 +7,7 @@
     GET  /NAME?partition=&cursor=              fetch, version 2a
     GET  /NAME/events?token=&partition=&cursor=  fetch, version 2b (in place of the line above)
     GET  /NAME?n=&cursor0=                     fetch, version 1
-    POST /NAME                                 publish (an extension, as what follows)
+    POST /NAME                                 publish (an extension, as are the calls below)
     PUT  /NAME?partitions=                     create
     DELETE /NAME                               delete
     POST /NAME/partitions/ID/split?into=&history=   split a partition
@@ -103,7 +103,7 @@ class FeedDoor:
         v2b = self._config.dialect == "v2b"
         names = {name for name, _ in query}
         above = path[: -len(EVENTS)]
-        # A feed with such a name gets no fetch of another feed: a fetch names a partition, which only this path takes.
+        # A feed with such a name gets no fetch of another feed: only a fetch on this path has a partition.
         if (
             v2b
             and path.endswith(EVENTS)
@@ -172,7 +172,7 @@ class FeedDoor:
         return found
 
     def _position(self, stream: Stream, partition: Partition, fetch: Fetch, cursors: Cursors) -> int:
-        """Return the offset that a cursor stands for."""
+        """Return the offset of a fetch's cursor."""
         if fetch.cursor == FIRST:
             return partition.first_offset
         if fetch.cursor == LAST:
@@ -213,7 +213,7 @@ class FeedDoor:
         self._stopping.stop()
 
     def close(self) -> None:
-        """Release everything; all connections have ended before."""
+        """Release everything; call it after all connections have ended."""
         for waits in list(self._waiters.values()):
             waits.clear()
         self._cache.clear()

@@ -1,4 +1,4 @@
-"""The decompressed size of an Arrow stream, computed before anything is decompressed.
+"""Computes the decompressed size of an Arrow stream before anything is decompressed.
 
 ::
 
@@ -8,8 +8,8 @@
     RecordBatch  length  nodes  buffers: offset(i64) length(i64) each  compression
     buffer       with compression: plain bytes(i64, -1 for one that is not compressed) content
 
-A few kilobytes of zstd become gigabytes, and Arrow allocates whatever length a buffer says; so a publisher could take
-all of the door's memory.
+A few kilobytes of zstd become gigabytes, and Arrow allocates the length that a buffer states; so a publisher could use
+up the door's memory.
 
 Spec: Arrow columnar format, "Serialization and Interprocess Communication"; Message.fbs; FlatBuffers' binary format.
 """
@@ -22,7 +22,7 @@ from typing import Final
 import pyarrow as pa
 
 _HEADER: Final = 2
-"""The number of this field in the table Message; likewise below."""
+"""The number of this field in the table Message; the constants below are field numbers too."""
 _DICTIONARY_DATA: Final = 1
 _BUFFERS: Final = 2
 _COMPRESSION: Final = 3
@@ -31,7 +31,7 @@ _PLAIN_BYTES: Final = struct.Struct("<q")
 
 
 def inflated_bytes(body: bytes) -> int:
-    """Return how many bytes the compressed buffers become, by their own lengths; 0 when none is compressed.
+    """Return the decompressed size of the compressed buffers, by their own lengths; 0 when none is compressed.
 
     Raises:
         pa.ArrowException, OSError: the body is no Arrow stream.
@@ -59,7 +59,7 @@ def _plain(batch: _Table, content: memoryview) -> int:
 
 
 class _Table:
-    """A table of a flatbuffer; its vtable says where each field is, by number."""
+    """A table of a flatbuffer; its vtable has the place of each field, by number."""
 
     def __init__(self, buffer: memoryview, at: int) -> None:
         self._buffer = buffer

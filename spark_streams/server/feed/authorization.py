@@ -22,12 +22,12 @@ _BASIC: Final = 'Basic realm="spark-streams", charset="UTF-8"'
 
 @dataclass(frozen=True)
 class _Known:
-    """Who makes a request.
+    """The user or token of a request.
 
     Args:
         user: the user's name, or ``token`` and the token's index.
         name: the user or token in messages.
-        allows: takes an action and a stream's name, and says whether it is allowed.
+        allows: takes an action and a stream's name, and returns whether it is allowed.
     """
 
     user: str
@@ -36,7 +36,7 @@ class _Known:
 
 
 class Authorization:
-    """Says which requests are allowed.
+    """Decides which requests are allowed.
 
     Args:
         config: the users and tokens; without any of them the door authenticates nobody.
@@ -55,7 +55,7 @@ class Authorization:
             stream: the feed's name.
 
         Raises:
-            HttpError: 401 without a known user or token, 403 when that one may not do this.
+            HttpError: 401 without a known user or token, 403 when the user or token may not do this.
         """
         known = self._known(request)
         if not known.allows(action, stream):
@@ -71,7 +71,7 @@ class Authorization:
             action: as ``check``.
 
         Raises:
-            HttpError: as ``check``; 404 when there is no such feed.
+            HttpError: 401 and 403 as ``check``; 404 when there is no such feed.
         """
         self.check(request, action, name)
         try:
@@ -93,7 +93,7 @@ class Authorization:
         return [stream for stream in streams if known.allows("read", stream)]
 
     def user(self, request: Request) -> str:
-        """Return who makes a request: the user's name, or the index of its token among the door's tokens.
+        """Return the user of a request: the user's name, or the index of its token among the door's tokens.
 
         Raises:
             HttpError: 401 without a known user or token.
@@ -118,7 +118,7 @@ class Authorization:
 
     def _bearer(self, given: str) -> _Known:
         shown = given.encode("utf-8", "replace")
-        # Every token is compared, each in constant time: how long it takes tells nothing.
+        # Every token is compared, each in constant time, so that the duration reveals nothing.
         same = [hmac.compare_digest(token.token.encode(), shown) for token in self._tokens]
         found = [token for token, is_same in zip(self._tokens, same, strict=True) if is_same]
         if not found:
@@ -147,7 +147,7 @@ class Authorization:
         )
 
     def _refusal(self, text: str, of_bearer: str = "") -> HttpError:
-        """Return a 401 with a challenge for each kind of credentials that the door takes; it closes the connection."""
+        """Return a 401 with a challenge for each kind of credentials of the door; it closes the connection."""
         challenges = [
             *([_BEARER + of_bearer] if self._tokens else []),
             *([_BASIC] if self._config.users else []),

@@ -13,13 +13,13 @@ from spark_streams.server.users import StreamPatterns
 
 @dataclass(frozen=True)
 class BearerToken(StreamPatterns):
-    """A token that clients show, and what it allows, by regular expressions that have to match whole stream names.
+    """A token that clients show, and its permissions: regular expressions that have to match whole stream names.
 
     Args:
         token: the secret; printable ASCII without spaces.
-        configure: create and delete streams, split partitions.
-        write: publish.
-        read: discovery and fetch.
+        configure: streams that it may create and delete, and whose partitions it may split.
+        write: streams that it may publish to.
+        read: streams that it may discover and fetch.
     """
 
     token: str = field(repr=False)
@@ -41,41 +41,42 @@ class FeedConfig(DoorConfig):
 
     Args:
         users: user name to password, for basic authentication (RFC 7617).
-        permissions: user name to what it may do, ``*`` for all who are not here; without that they may do everything.
-            Where nobody is asked who it is, all are the user ``anonymous``.
-        tokens: who is let in besides; a plain text is a token that may do everything. With neither users nor tokens
-            nobody is asked who it is.
-        tls_client_ca: PEM file of the authorities whose client certificates are taken; a client that shows another one
-            is turned away. Who it is it says by a user or a token all the same.
+        permissions: user name to its permissions, ``*`` for users that are not listed; without it they may do
+            everything. When the door authenticates nobody, all clients are the user ``anonymous``.
+        tokens: bearer tokens that are let in besides users; a plain text is a token that may do everything. With
+            neither users nor tokens the door authenticates nobody.
+        tls_client_ca: PEM file of the authorities whose client certificates are accepted; a client that shows another
+            one is refused. The client is still identified by a user or a token.
         dialect: which version 2 is served: ``v2a`` with fetches on the feed's own path, ``v2b`` with ``/events`` and
             a token in the discovery. Version 1 is served beside either.
         go_numbers: write references between partitions as numbers, which Go's library needs (F-3).
-        exactly_once: promise consumers that no event is on a feed twice. The door itself never repeats one; whoever
-            sets this promises that publishers do not, either.
-        page_size: events of a page when the client does not say.
-        max_page_size: events of a page at most.
+        exactly_once: promise consumers that no event is on a feed twice. The door itself never repeats an event; a user
+            who sets this promises that publishers do not, either.
+        page_size: events of a page when the client does not request a number.
+        max_page_size: the most events of a page.
         max_page_bytes: a page ends when it has as many bytes, not counting compression.
         checkpoint_events: events between two checkpoints of a page, at most.
-        checkpoint_interval_ms: between checkpoints of a ``stream`` response that has nothing new.
+        checkpoint_interval_ms: the time between checkpoints of a ``stream`` response without new events.
         max_stream_ms: how long a ``stream`` response lasts at most; 0: as long as the client wants.
-        gzip_min_bytes: pages of as many bytes are compressed for clients that take it; 0: none.
+        gzip_min_bytes: pages of at least so many bytes are compressed for clients that accept gzip; 0: none.
         cache_bytes: rendered events that are kept in memory for further readers.
-        scan_bytes: stored bytes that one filtered fetch looks at, at most.
-        handshake_timeout_ms: a request whose head is not there after this long, TLS included, is answered 408.
-        body_timeout_ms: likewise for its body, from the head on.
+        scan_bytes: the most stored bytes that one filtered fetch searches.
+        handshake_timeout_ms: a request whose head has not come after this long, TLS included, is answered 408.
+        body_timeout_ms: a request whose body has not come this long after its head is answered 408.
         idle_timeout_ms: a connection without a request for this long is closed.
-        write_timeout_ms: a client that takes nothing of what it is sent for this long is dropped.
-        max_connections: that are served at a time; the first request of a further one is answered 503.
-        max_handshakes: connections that may not have made a request yet at a time; a further one takes the place of
-            the oldest.
-        max_head_bytes: of a request's head; a longer one is answered 431.
-        max_body_bytes: of a request to publish, unpacked too; what is published once is read back in one piece too.
-        max_body_events: events that a request may publish; more are answered 413.
-        bodies_bytes: of all requests to publish that are being received or wait to be stored; the largest that is not
-            all there yet is answered 503. Bodies of up to 32 KiB do not count.
-        max_partitions: of a feed that is created through the door.
-        max_publishers: publishers whose last ``Idempotency-Sequence`` is remembered, a partition; when there are more,
-            the user (or token) that has most loses the one that wrote longest ago.
+        write_timeout_ms: a client that has bytes to read and reads none for this long is dropped.
+        max_connections: the most connections that are served at a time; the first request of a further one is answered
+            503.
+        max_handshakes: the most connections at a time that have made no request yet; a further one replaces the oldest.
+        max_head_bytes: the most bytes of a request's head; a longer one is answered 431.
+        max_body_bytes: the most bytes of a request to publish, unpacked too; what is published once is read back in one
+            piece too.
+        max_body_events: the most events that a request may publish; more are answered 413.
+        bodies_bytes: the most bytes of all requests to publish that are being received or wait to be stored; above it
+            the largest that has not come whole is answered 503. Bodies of up to 32 KiB do not count.
+        max_partitions: the most partitions of a feed that is created through the door.
+        max_publishers: publishers of a partition whose last ``Idempotency-Sequence`` is remembered; when there are
+            more, the user (or token) with the most publishers loses the one that wrote longest ago.
     """
 
     protocol: ClassVar = "feedapi"
@@ -120,7 +121,7 @@ class FeedConfig(DoorConfig):
 
     @property
     def bearers(self) -> tuple[BearerToken, ...]:
-        """The tokens with what they allow."""
+        """The tokens with their permissions."""
         return tuple(BearerToken(each) if isinstance(each, str) else each for each in self.tokens)
 
     def _without_credentials(self) -> Unguarded | None:

@@ -1,14 +1,14 @@
-"""Cursors of feeds: text for a position in a partition, which clients send back.
+"""Encodes and decodes cursors of feeds: text for a position in a partition, which clients send back.
 
 ::
 
     2 PPPP SSSSSSSS FFFFFFFF WWWWWWWW OOOOOOOOOOOOOOOO      hexadecimal, without the spaces
     │ │    │        │        │        └ the next event to read
-    │ │    │        │        └ digest of the witness of the event before that, 00000000 when it is not there any more
+    │ │    │        │        └ digest of the witness of the event before that, 00000000 when it is no longer retained
     │ │    │        └ digest of the set of filters, 00000000 without any
     │ │    └ digest of the stream's incarnation: a stream that was deleted and created again is another one
     │ └ partition
-    └ version; 1 is without the witness
+    └ version; version 1 has no witness
 
 One position has one text under one set of filters, so that clients see by equality whether they have advanced. Nothing
 else is promised about the text.
@@ -74,7 +74,7 @@ class Cursors:
         """Return the position of a cursor.
 
         Raises:
-            HttpError: 400, the text is no cursor, or one of another stream or of other filters.
+            HttpError: 400, the text is no cursor, or it is a cursor of another stream or of other filters.
         """
         shape = _SHAPE.fullmatch(cursor)
         if shape is None or (shape[1] == "2") is not bool(shape[5]):
@@ -93,7 +93,7 @@ class Cursors:
         return CursorTarget(int(partition, 16), int(offset, 16), witness or _NONE)
 
     def check(self, target: CursorTarget, partition: Partition) -> None:
-        """Check that the event before a position is the one that was there when the cursor was made.
+        """Check that the event before a position is the same as when the cursor was made.
 
         Raises:
             HttpError: 400, the partition ends before it, or has another event there.

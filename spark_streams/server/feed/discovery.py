@@ -1,4 +1,4 @@
-"""Discovery of feeds: the document that describes a feed's partitions, and version 2b's token."""
+"""Makes the discovery document, which describes a feed's partitions, and version 2b's token."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from spark_streams.server.turns import Worker
 from spark_streams.wire.feed.discovery import Discovery, FeedPartition, encode_discovery
 
 FEW_PARTITIONS: Final = 64
-"""A document of so many takes less than a few milliseconds."""
+"""The most partitions of a document that is made on the loop, in less than a few milliseconds."""
 
 
 def listed(
@@ -86,8 +86,8 @@ def discovery_of(stream: Stream, config: FeedConfig) -> Discovery:
 class Documents:
     """The encoded discovery documents of a door.
 
-    A thread beside the loop makes the document of a stream with many partitions. Requests that come before it begins
-    share one document: it is no older than any of them.
+    The worker thread makes the document of a stream with many partitions. Requests that come before it begins share one
+    document: it is no older than any of them.
 
     Args:
         config: the door's settings.
@@ -116,7 +116,7 @@ class Documents:
                 return self._made(stream)
 
             def end(document: asyncio.Future[bytes]) -> None:
-                self._no_longer_waits(stream, document)  # also when it could not begin
+                self._no_longer_waits(stream, document)  # also when the document could not be begun
                 if not document.cancelled():
                     document.exception()  # asyncio logs an exception that nobody reads, as when all clients have gone
 

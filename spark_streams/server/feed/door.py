@@ -1,4 +1,4 @@
-"""The FeedAPI door: the application on an HTTP server that listens."""
+"""The FeedAPI door: listens, and runs the application on an HTTP server."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class HttpDoor(ListeningDoor):
 
     async def open(self, log: ReferenceLog, sockets: Sockets) -> None:
         """Listen; see ``Door.open``."""
-        # Only here: who opens another door, or none, need not wait for uvicorn and starlette to be imported.
+        # Imported only here: programs that do not open this door need not import uvicorn and starlette.
         from spark_streams.server.feed.application import FeedDoor
         from spark_streams.server.feed.http_server import HttpServer, bound_socket
 
@@ -44,7 +44,7 @@ class HttpDoor(ListeningDoor):
         self.announce(listener.getsockname()[1])
 
     async def close(self) -> None:
-        """Give open responses their last line, and drop who does not take it."""
+        """Send open responses their last line, and drop clients that do not read it."""
         self.shut_out()
         server, self.server = self.server, None
         if server is not None:

@@ -1,4 +1,4 @@
-"""Filters of fetches: which stored events they let through, found in columns.
+"""Applies the filters of fetches to stored events, in columns.
 
 Version 2a: ``key`` and ``subject`` are equal to the event's key and to the message property; a name that is a JSON
 pointer, ``/type``, is equal to the value it names in the event, read as a feed's client reads it (``extract_text``): a
@@ -86,7 +86,7 @@ def _plain(raw: NDArray[np.uint8], starts: Longs, ends: Longs) -> NDArray[np.boo
             size = np.where(np.isin(kind, _SHORT), 5 + head[:, 4].astype(np.int64), 0)
             size = np.where(np.isin(kind, _LONG), 8 + _number(head), size)
             size = np.where(kind == _EMPTY, 4, size)
-            at = at + np.where(here, size, 0)  # a section of another encoding is not passed, and is no body then
+            at = at + np.where(here, size, 0)  # a section of another encoding is not skipped, and counts as no body
             head = raw[np.minimum(at[:, None] + _HEAD, last)]
     plain = np.zeros(len(starts), np.bool_)
     body = at
@@ -114,7 +114,7 @@ def _number(head: NDArray[np.uint8]) -> Longs:
 
 
 def served(names: Iterable[str]) -> tuple[str, ...]:
-    """Return the filters of version 2a that are served; of the pointers those among ``names``."""
+    """Return the filters of version 2a that are served; for pointers, those among ``names``."""
     return (*FILTERS, *(name for name in names if name.startswith("/") and _is_pointer(name)))
 
 
@@ -160,7 +160,7 @@ def _named(records: Records, rows: NDArray[np.int64], pointer: str, value: str) 
 
     When few events hold the text, only these are decoded and read as JSON.
     """
-    if value and not value.startswith(("{", "[")):  # an object's JSON text is not how it stands in the event
+    if value and not value.startswith(("{", "[")):  # the event may hold an object in another form than its JSON text
         near = may_hold(records, value)
         if near is not None:
             rows = np.intersect1d(rows, near, assume_unique=True)

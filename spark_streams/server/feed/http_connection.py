@@ -1,4 +1,4 @@
-"""One HTTP connection of the FeedAPI door: uvicorn's, with limits of time and number, and safe against any bytes.
+"""Runs one HTTP connection of the FeedAPI door: uvicorn's, with limits of time and number, and safe against any bytes.
 
 ::
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 LINGER_S: Final = 2.0
-"""How long a peer may take to read the last answer."""
+"""How long a peer may take to read the last answer, in seconds."""
 CLOSE: Final = {"Connection": "close"}
 
 logger = logging.getLogger("spark_streams.server")
@@ -71,7 +71,7 @@ class HttpConnection(H11Protocol):
             self._time_phase()
 
     def on_response_complete(self) -> None:
-        """Go on to the next request."""
+        """Continue with the next request."""
         super().on_response_complete()
         self._time_phase()
 

@@ -1,4 +1,4 @@
-"""Reading a request's head: its arguments, the media type and coding that its client takes; and the error to answer.
+"""Reads a request's head: its arguments, the media type and coding that its client accepts; and defines ``HttpError``.
 
 Spec: RFC 9110 §12.5; zeroeventhub SPEC.md, "Content type and version selection" (691d843).
 """
@@ -41,10 +41,10 @@ class HttpError(Exception):
 
 
 def arguments(request: Request) -> list[tuple[str, str]]:
-    """Return a request's arguments, name and value of each, in their order.
+    """Return the name and value of each argument of a request, in their order.
 
     Raises:
-        HttpError: 400, they are no UTF-8, or too many.
+        HttpError: 400, the arguments are no UTF-8, or too many.
     """
     try:
         return parse_qsl(
@@ -65,7 +65,7 @@ def known_arguments(request: Request, known: Collection[str]) -> dict[str, str]:
         known: the names of the arguments that it takes.
 
     Raises:
-        HttpError: 400, as ``arguments``, or an argument is not known, or is given twice.
+        HttpError: 400, the arguments are no UTF-8 or too many, or an argument is not known or given twice.
     """
     given: dict[str, str] = {}
     for name, value in arguments(request):
@@ -88,7 +88,7 @@ def page_type(request: Request, dialect: Dialect) -> str:
         dialect: the dialect of the fetch.
 
     Raises:
-        HttpError: 406, the fetch is of version 1, and the client takes other versions only.
+        HttpError: 406, the fetch is of version 1, and the client accepts other versions only.
     """
     if dialect is not Dialect.V1:
         return NDJSON
@@ -103,7 +103,7 @@ def page_type(request: Request, dialect: Dialect) -> str:
 
 
 def takes_gzip(request: Request) -> bool:
-    """Return whether a client takes gzip, and does not prefer the identity coding (RFC 9110 §12.5.3)."""
+    """Return whether a client accepts gzip, and does not prefer the identity coding (RFC 9110 §12.5.3)."""
     weights = _weights(request, "accept-encoding")
     gzip = weights.get("gzip", weights.get("*", 0.0))
     return gzip > 0 and gzip >= weights.get("identity", 0.0)

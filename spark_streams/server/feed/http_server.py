@@ -1,4 +1,4 @@
-"""The HTTP server of the FeedAPI door: uvicorn on the server's loop and a bound socket, without signals and logging."""
+"""Runs the FeedAPI door's HTTP server: uvicorn on the server's loop and a bound socket, without signals and logging."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def bound_socket(host: str, port: int) -> socket.socket:
 
 
 END_S = 1
-"""How long clients may take to read the last line."""
+"""How long clients may take to read the last line, in seconds."""
 
 
 class _Guest(uvicorn.Server):
@@ -56,7 +56,7 @@ class HttpServer:
     Args:
         door: the application.
         listener: a bound socket, which the server owns from now on.
-        doorway: admits connections, with TLS or without.
+        doorway: the admission control, which admits connections with TLS or without.
         config: the door's settings.
     """
 
@@ -75,7 +75,7 @@ class HttpServer:
             proxy_headers=False,
             backlog=BACKLOG,
             h11_max_incomplete_event_size=config.max_head_bytes,
-            timeout_keep_alive=config.idle_timeout_ms // 1000 + 1,  # ours comes first, and is exact
+            timeout_keep_alive=config.idle_timeout_ms // 1000 + 1,  # the door's own timeout comes first, and is exact
             timeout_graceful_shutdown=2 * END_S,
         )
         settings.load()

@@ -1,4 +1,4 @@
-"""Publishing to the log of a data directory on this machine, without a server: the door's own code on an open log.
+"""Publishes to the log of a data directory on this machine without a server, by the door's own code on an open log.
 
 It holds the directory's lock only while it appends, so several tasks take turns. While a server has the directory open
 they wait, and fail after their time-out.
@@ -24,7 +24,7 @@ from spark_streams.server.feed.publishing import Publishing
 from spark_streams.server.feed.request_bodies import ARROW, read_rows
 
 LOOK_AGAIN_S: Final = 0.02
-"""Mean pause before the lock is tried again; random, so that tasks that wait for each other do not stay in step."""
+"""Mean pause in seconds before the lock is tried again; random, so that waiting tasks do not stay in step."""
 
 
 class FeedFolder:
@@ -123,7 +123,7 @@ class FeedFolder:
             opened.close()
 
     def close(self) -> None:
-        """Do the same as ``rest``."""
+        """Release the log as ``rest`` does."""
         self.rest()
 
 

@@ -1,4 +1,4 @@
-"""Pages of one partition: lines of events, and checkpoints behind the events that they cover."""
+"""Makes the pages of one partition: lines of events, and checkpoints behind the events that they cover."""
 
 from __future__ import annotations
 
@@ -74,11 +74,11 @@ class Pages:
     def page(self, events: int, max_bytes: int | None = None) -> Iterator[bytes]:
         """Yield the next page in pieces, and advance the position; the last line is a checkpoint.
 
-        At most one block of the log is read for a piece; pieces may be empty for that.
+        A piece reads at most one block of the log, so pieces may be empty.
 
         Args:
             events: how many events at most.
-            max_bytes: the page ends when it has as many bytes; None: as the settings say.
+            max_bytes: the page ends when it has as many bytes; None: the limit of the settings.
 
         Raises:
             HttpError: 410, retention removed the next events.

@@ -1,10 +1,10 @@
-"""Publishing: routing a request's events to partitions, and appending them, each request once.
+"""Publishes requests: routes a request's events to partitions and appends them, each request once.
 
 A request with an ``Idempotency-Key`` and an ``Idempotency-Sequence`` is divided by partition, and each part is stored
 as one batch together with the number (``log/publisher_sequences.py``): the log has a part whole, with its number, or
 not at all. A repeated request finds the parts that are stored already and adds the others. For that its events must go
-where they went before: keyed events by their key, and all unkeyed events of a request to one partition, which the
-reference and the number choose as a key would. A partition that was split meanwhile is looked up before its children.
+to the same partitions as before: keyed events by their key, and all unkeyed events of a request to one partition, which
+the reference and the number choose as a key would. A partition that was split meanwhile is read before its children.
 
 A publisher sends a request when those before it are confirmed. So a number below one that any partition has is wholly
 stored, and its request stores nothing. An ``Idempotency-Digest``, a checksum of the events, is stored in the lower half
@@ -43,9 +43,9 @@ DIGEST_BITS: Final = 32
 """The digest's bits in a stored number, below the bits of the sequence."""
 
 MOST_SPLITS: Final = 5
-"""How often one request is routed again."""
+"""How often one request is routed again at most."""
 FEW_ROWS: Final = 1_024
-"""So many rows are routed on the loop."""
+"""The most rows that are routed on the loop."""
 TURN_PARTITIONS: Final = 16
 """Partitions to look up, or to append to, before other tasks run."""
 
@@ -59,13 +59,13 @@ def spread(stream: Stream, keys: pa.BinaryArray, seed: bytes | None, turn: int) 
         stream: the stream.
         keys: the events' keys; null for none.
         seed: the key for events without one; None: these go to the open partitions in turn.
-        turn: how many events went in turn before.
+        turn: how many events were routed in turn before.
     """
     while True:
         open_before = stream.open_partitions
         places = _spread(stream, keys, seed, turn)
-        # All by one state of the stream: with the states before and after a split, one partition's events of a request
-        # could go there in two parts.
+        # All events are routed by one state of the stream: with the states before and after a split, the events of a
+        # request for one partition could go there in two parts.
         if stream.open_partitions == open_before:
             return places
 
@@ -118,7 +118,7 @@ class Publishing:
         log: the log.
         max_publishers: how many references to remember, a partition.
         loop: the server's loop.
-        aside: the thread that routes many events; None: the loop does.
+        aside: the worker that routes many events; None: they are routed on the loop.
     """
 
     def __init__(
@@ -144,7 +144,7 @@ class Publishing:
             reference: the ``Idempotency-Key``; None stores the events at each call.
             sequence: the ``Idempotency-Sequence``; each request of a reference has a higher one than those before it.
             digest: the ``Idempotency-Digest``, 32 bits; 0: it is not compared.
-            user: the publisher's user, for whose share of references this one counts.
+            user: the publisher's user; the reference counts for this user's share.
 
         Raises:
             HttpError: some events are not stored; after a 5xx the client sends the same request again. 422: the number
@@ -212,7 +212,7 @@ class Publishing:
             for count, (name, part) in enumerate(await self._spread(stream, rows, seed, turn)):
                 await _yield_turn(count)
                 partition = stream.partitions.get(name)
-                if partition is None:  # it has just left, with its history
+                if partition is None:  # it has just left, its history redistributed
                     ended.append(part)
                     continue
                 if reference is not None and self._is_there(stream, partition, reference, sequence):
@@ -228,7 +228,7 @@ class Publishing:
             ended += [part for part, each in zip(parts, outcomes, strict=True) if each is not None]
             if not ended:
                 return Published(appended, repeated, None if reference is None else sequence)
-            # A partition was split since its events were routed: they go to what it was split into.
+            # A partition was split since its events were routed: they go to its children.
             rows = ended[0].joined(ended[1:])
         raise HttpError(503, "partitions are split faster than events can be stored. Send the request again as it is")
 

@@ -1,7 +1,7 @@
 """The memory budget of request bodies: how many bytes they may have together while they are received and stored.
 
 Small bodies do not count and are always served: the number of connections bounds their sum. Above the budget the
-largest of the bodies that are not all there yet is given up, so that a slow or hostile sender does not use it up.
+largest of the bodies that have not come whole is given up, so that a slow or hostile sender does not use up the budget.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class ReceiveBudget:
             self._release(body)
 
     async def receive(self, request: Request, body: _Body) -> list[bytes]:
-        """Return a request's body, in the parts that it came in.
+        """Return a request's body, in the parts in which it came.
 
         Raises:
             HttpError: 413, as soon as the size is known; 503 when the body was given up; 400 when it ends early.
@@ -91,7 +91,7 @@ class ReceiveBudget:
         body.size += len(part)
         self.held += body.counted - before
         while self.held > self._most_together:
-            # This one, when another is as large.
+            # Of two bodies of the same size, the present one is given up.
             largest = max(self._receiving, key=lambda each: (each.counted, each is body))
             self._release(largest)
             largest.given_up = True

@@ -1,4 +1,4 @@
-"""Blocks of rendered events: lines of a feed, rendered in columns, and a cache of them for further readers.
+"""Renders blocks of events as lines of a feed, in columns, and caches them for further readers.
 
 A block holds the rows of one read of the log, or ``MOST_ROWS`` of them, counted from the first record of a stored
 batch. It does not depend on the reader's position: every reader takes the part of the same block that it needs.
@@ -92,7 +92,7 @@ class EventCache:
         blocks = self._blocks.setdefault(block.key, [])
         index = bisect_right(blocks, block.first, key=_FIRST) - 1
         if index >= 0 and blocks[index].first == block.first:
-            # The same batches and more: the log has grown.
+            # The new block has the same batches and more, because the log has grown.
             self._drop(blocks[index])
             blocks = self._blocks.setdefault(block.key, [])
         insort(blocks, block, key=_FIRST)
@@ -110,7 +110,7 @@ class EventCache:
             del self._blocks[block.key]
 
     def clear(self) -> None:
-        """Forget all."""
+        """Forget all blocks."""
         self._recent.clear()
         self._blocks.clear()
         self._bytes = 0
@@ -143,7 +143,7 @@ class Blocks:
         Raises:
             CorruptLog: the records fail their check.
             PartitionClosed: the log was closed, or the stream deleted.
-            ValueError: an offset beyond the end.
+            ValueError: the offset is beyond the end.
         """
         block = self._cache.find(self._partition, self._shape, offset)
         if block is not None:

@@ -1,4 +1,4 @@
-"""Rendering of stored events for one kind of fetch: its filters, and the lines of its dialect."""
+"""Renders stored events for one kind of fetch: applies its filters, and writes the lines of its dialect."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Rendering:
 
     @property
     def key(self) -> tuple[object, ...] | None:
-        """What fetches that share rendered events have in common; None: this one shares none."""
+        """The key that fetches with the same rendered events share; None: this fetch shares none."""
         return None if self.filters or self.headers else (self.dialect, self.partition)
 
     def render(self, records: Records) -> tuple[NDArray[np.int64] | None, bytes]:
@@ -72,7 +72,7 @@ class Rendering:
             if not len(rows):
                 return rows, b""
         columns = message_columns_of(records, names)
-        # A message without a body is an event all the same: the empty text.
+        # A message without a body is an event, too: the empty text.
         values = pc.fill_null(columns["value"], b"")
         keys = columns["key"] if columns["key"].null_count < len(values) else None
         lines = encode_lines(values, self.dialect, self.partition, keys=keys)

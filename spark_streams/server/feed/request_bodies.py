@@ -1,11 +1,11 @@
-"""Decoding of published bodies: an Arrow stream, or event lines as a feed has them, to rows of stored messages.
+"""Decodes published bodies, an Arrow stream or event lines as in a feed, to rows of stored messages.
 
 ::
 
     application/vnd.apache.arrow.stream  column value (binary or string), and perhaps key (string) and timestamp
     application/x-ndjson                 {"event": …} or {"data": …}, with "key" and "encoding" as in a feed
 
-Stored messages are as the AMQP sink writes them: a data section, the key as annotation, the timestamp as creation-time.
+Stored messages have the AMQP sink's form: a data section, the key as annotation, the timestamp as creation-time.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ ARROW: Final = "application/vnd.apache.arrow.stream"
 PIECE_BYTES: Final = 128 << 10
 """Bytes to unpack and decode at a time."""
 LITTLE_BYTES: Final = 32 << 10
-"""A body of so many bytes is decoded on the loop."""
+"""The most bytes of a body that is decoded on the loop."""
 PIECE_ROWS: Final = 16_384
 """Rows of an Arrow stream to decode at a time."""
 NO_LIMIT: Final = 1 << 62
@@ -98,7 +98,7 @@ def plain_pieces(body: Iterable[bytes], coding: str, most: int) -> Iterator[byte
         Pieces of at most ``PIECE_BYTES``.
 
     Raises:
-        HttpError: 415 for an unknown coding, 413 for too much, 400 for what cannot be unpacked.
+        HttpError: 415 for an unknown coding, 413 for too many bytes, 400 for a body that cannot be unpacked.
     """
     given = (part[at : at + PIECE_BYTES] for part in body for at in range(0, len(part), PIECE_BYTES))
     if coding in ("", "identity"):
@@ -127,7 +127,7 @@ def _inflated(given: Iterator[bytes]) -> Iterator[bytes]:
             while packed and not unpacker.eof:
                 yield unpacker.decompress(packed, PIECE_BYTES)
                 packed = unpacker.unconsumed_tail
-        # A piece that was full may have left something behind.
+        # After a full piece the unpacker may have more bytes.
         while not unpacker.eof and (piece := unpacker.decompress(b"", PIECE_BYTES)):
             yield piece
     except zlib.error as fault:
@@ -156,7 +156,8 @@ def read_body(
         Its events in their order.
 
     Raises:
-        HttpError: 415 for an unknown content type or coding, 413 for too much, 400 for a body that is not of its type.
+        HttpError: 415 for an unknown content type or coding, 413 for too many bytes or events, 400 for a body that is
+            not of its type.
     """
     kind = _kind(content_type)
     pieces = plain_pieces(body, coding, most)
@@ -179,7 +180,7 @@ def read_body(
 
 
 def is_little(body: Sequence[bytes], coding: str, content_type: str) -> bool:
-    """Say whether a body has so few bytes, unpacked too, that decoding or refusing it needs no thread."""
+    """Return whether a body has so few bytes, unpacked too, that decoding or refusing it needs no thread."""
     if sum(map(len, body)) > LITTLE_BYTES:
         return False
     plain = b"".join(body)
@@ -203,7 +204,7 @@ def read_rows(
     """Decode a body as ``read_body`` does, in one step.
 
     Raises:
-        HttpError: as ``read_body``.
+        HttpError: 415, 413 or 400 as ``read_body``.
     """
     steps = read_body(body, coding, content_type, most, most_events)
     while True:

@@ -1,7 +1,7 @@
-"""Responses with events: a page, or a streaming response that stays open and sends events as they come.
+"""Sends responses with events: a page, or a streaming response that stays open and sends events as they come.
 
-A response makes a piece when its client has taken the one before: a client that does not read costs the door the
-transport's buffer only. A client that takes nothing for ``write_timeout_ms`` is dropped.
+A response makes a piece when its client has read the one before: a client that does not read costs the door only the
+transport's buffer. A client that reads nothing for ``write_timeout_ms`` is dropped.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from spark_streams.wire.feed.dialect import NDJSON
 GZIP_LEVEL: Final = 1
 LATE_BYTES: Final = 64 << 10
 PART_BYTES: Final = 1 << 20
-"""Of a streaming response: how much may wait in memory for a client that does not read."""
+"""Bytes of a streaming response that may wait in memory for a client that does not read."""
 
 logger = logging.getLogger("spark_streams.server")
 
@@ -37,7 +37,7 @@ Drop = Callable[[Scope], None]
 
 
 class _Stuck(Exception):
-    """The client took nothing for too long."""
+    """The client read nothing for too long."""
 
 
 class Stopping:
@@ -52,7 +52,7 @@ class Stopping:
         self._wakes: set[asyncio.Event] = set()
 
     def stop(self) -> None:
-        """Make all of them end."""
+        """Make all streaming responses end."""
         self.set = True
         for wake in self._wakes:
             wake.set()
@@ -90,7 +90,7 @@ class PartitionWaiters:
             self._unused()
 
     def clear(self) -> None:
-        """Remove all."""
+        """Remove all waiting responses."""
         self._waiting.clear()
 
 
@@ -115,10 +115,10 @@ class _Writer:
 
 
 class PageWalk:
-    """Makes pieces: each on the loop, where other tasks run after it, or in the thread beside the loop.
+    """Makes the pieces of a response: on the loop, where other tasks run after each, or in the worker thread.
 
     Args:
-        aside: the thread, for fetches that search more than they send; None: the loop.
+        aside: the worker thread, for fetches that search more than they send; None: the loop.
     """
 
     def __init__(self, aside: Worker | None) -> None:
@@ -137,7 +137,7 @@ class PageWalk:
         Args:
             pieces: the pieces to send; some are empty.
             enough: how many bytes to join.
-            wanted: says whether the client is still there; without it no more pieces are made.
+            wanted: returns whether the client is still connected; when it is not, no more pieces are made.
         """
         parts: list[bytes] = []
         size = 0
@@ -171,10 +171,10 @@ class _Response(ABC):
         self._config = config
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send it.
+        """Send the response.
 
         An error before the first byte is raised, and answered with a status. Later the connection is cut: the client
-        sees an incomplete response, and goes on from its last checkpoint.
+        sees an incomplete response, and continues from its last checkpoint.
         """
         writer = _Writer(send, self._config)
         try:
@@ -188,7 +188,7 @@ class _Response(ABC):
 
     @abstractmethod
     async def _send(self, writer: _Writer, receive: Receive) -> None:
-        """Send all of it."""
+        """Send the whole response."""
 
 
 class PageResponse(_Response):
@@ -243,7 +243,7 @@ class PageResponse(_Response):
         piece = first
         while True:
             if packer is not None:
-                # Off the loop, which compressing would hold up longer than reading did.
+                # In a thread: compressing would block the loop longer than reading did.
                 piece = await asyncio.to_thread(packer.compress, piece)
                 piece = piece + packer.flush() if ended else piece
             if piece or ended:
@@ -302,7 +302,7 @@ class StreamResponse(_Response):
             await writer.write(first)
             while not gone.done() and not self._stopping.set and (end is None or loop.time() < end):
                 if self._pages.ended:
-                    break  # the client has to look for what comes after this partition
+                    break  # the client has to look for the partitions after this one
                 wake.clear()
                 waiting.add(wake.set)
                 try:
@@ -336,7 +336,7 @@ class StreamResponse(_Response):
             return
 
     async def _some(self, gone: asyncio.Future[None]) -> bytes:
-        """Return the events there are now, at most about ``PART_BYTES``, with a checkpoint behind them."""
+        """Return the events stored so far, at most about ``PART_BYTES``, with a checkpoint behind them."""
         pieces = self._pages.page(self._config.checkpoint_events, PART_BYTES)
         body, _ = await self._walk.some(pieces, 1 << 62, lambda: not gone.done())
         return body

@@ -1,4 +1,4 @@
-"""Requests that change the log: publish, create, delete, split; extensions of the door, in no specification.
+"""Handles requests that change the log: publish, create, delete, split; extensions of the door, in no specification.
 
 ::
 
@@ -8,7 +8,7 @@
     DELETE /NAME
     POST /NAME/partitions/ID/split?into=2&history=false
 
-No other server has these calls, so unknown arguments are refused, and arguments that are given twice.
+No other server has these calls, so the door refuses unknown arguments, and arguments that are given twice.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ class WriteRequests:
     Args:
         log: the log.
         config: the door's settings.
-        authorization: who may change what.
+        authorization: checks who may change which feed.
         documents: the discovery documents, which answer a change.
         publishing: stores events.
-        aside: the thread that reads large bodies.
+        aside: the worker that reads large bodies.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class WriteRequests:
                 rows = read_rows(body, content_type, *limits, coding=coding)
                 published = await publishing.publish(stream, rows, reference, sequence, digest, user)
             else:
-                # One after the other: each becomes many times its size in memory.
+                # One body after the other: each becomes many times its size in memory.
                 async with self._large:
                     rows = await self._aside.walk(read_body(body, coding, content_type, *limits))
                     published = await publishing.publish(stream, rows, reference, sequence, digest, user)
@@ -101,7 +101,7 @@ class WriteRequests:
         return JSONResponse(answer if published.last is None else {**answer, "last": published.last})
 
     async def put(self, request: Request) -> Response:
-        """Create a feed; an existing one with as many partitions and the same settings is no error."""
+        """Create a feed; an existing feed with as many partitions and the same settings is no error."""
         name = request.path_params["path"]
         self._authorization.check(request, "configure", name)
         _without_body(request)
@@ -135,7 +135,7 @@ class WriteRequests:
         known_arguments(request, ())
         try:
             await self._thread.step(lambda: self._log.delete_stream(name))
-        except UnknownStream:  # somebody else was faster
+        except UnknownStream:  # another request has deleted it
             raise HttpError(404, f"there is no feed '{name:.200}'") from None
         return Response(status_code=204)
 
@@ -153,7 +153,7 @@ class WriteRequests:
         if found.closed:
             raise HttpError(409, f"partition {partition} is closed: it was split into {', '.join(found.successors)}")
         try:
-            # In a thread: with its history it takes as long as reading and writing it.
+            # In a thread: a split with history takes as long as reading and writing the history.
             split = await self._thread.step(lambda: self._log.split_partition(name, partition, into, history=history))
         except NameTaken as fault:
             raise HttpError(409, str(fault)) from fault
@@ -167,7 +167,7 @@ class WriteRequests:
 
 
 def _without_body(request: Request) -> None:
-    """Raise HttpError for a body, whose settings, as of a form, nothing would read."""
+    """Raise HttpError for a body: nothing would read settings in it, such as those of a form."""
     if request.headers.get("content-length", "0") != "0" or "transfer-encoding" in request.headers:
         raise HttpError(400, f"{request.method} has a body, expected none: settings are arguments, as in ?partitions=2")
 
