@@ -1,4 +1,4 @@
-"""The reference log: one durable, partitioned log in our own files; the doors of the server stand on it."""
+"""The reference log: one durable, partitioned log in files of its own, which the doors of the server serve."""
 
 from spark_streams.log.config import LogConfig, StreamConfig
 from spark_streams.log.format.record_batch import Header

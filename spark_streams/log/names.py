@@ -1,4 +1,4 @@
-"""Names of streams and partitions at the doors: no two streams share one.
+"""Keeps the names of streams and partitions at the doors: no two streams share a name.
 
 RabbitMQ's clients know each partition of a stream by a name, ``orders-0`` and so on or a given one; an AMQP address may
 have a leading slash, or be percent-encoded. If a stream could be created under such a name of another stream, the

@@ -1,4 +1,4 @@
-"""The tree of a stream's partitions: which there are and were, which came from which, and where a key belongs.
+"""The tree of a stream's partitions, past ones included: which partition came from which, and where a key belongs.
 
 Partitions have numbers in the order of their creation; no number is used twice. Roots are the partitions that a stream
 was created with and those that were added. A split gives a partition children, in one of two ways:
@@ -102,7 +102,7 @@ class PartitionTree:
         return cls([Node(str(number)) for number in range(count)])
 
     def closed(self, name: str) -> bool:
-        """Say whether a partition was split, and takes no more records."""
+        """Return whether a partition was split, and takes no more records."""
         return bool(self.nodes[name].children)
 
     def starts_after(self, name: str) -> str | None:

@@ -1,4 +1,4 @@
-"""Deduplication: the last sequence number of every publisher of a partition, for one door.
+"""Deduplicates: keeps the last sequence number of every publisher of a partition, for one door.
 
 A publisher chooses its reference, a text, and numbers what it publishes. The log stores the numbers as a note of the
 record batches that they belong to, so records and numbers are stored together or not at all, whatever ends the process.
@@ -6,7 +6,7 @@ A snapshot in the log's state store saves a start from reading the notes of the 
 log itself is on the disk, so that it never knows more than the log does.
 
 Each kind of publisher has its own kind of note and its own namespace: a snapshot claims that it covers all such notes
-below an offset, and only the one who appends all of them can claim that.
+below an offset, and only the code that appends all of them can claim that.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Redistributing the history of a partition that is split: copying its records to its children, and the file about it.
+"""Redistributes the history of a split partition: copies its records to its children, and keeps a file about it.
 
 Records go to the child of their key, records without a key to the children in turn. What is appended together stays
 together: each stored batch of the parent becomes at most one of each child (unless it is too large), with its

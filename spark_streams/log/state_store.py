@@ -1,4 +1,4 @@
-"""The state store: small durable values that are no events, as positions of durable links and epochs of groups.
+"""The state store: keeps small durable values, no events, such as positions of durable links and epochs of groups.
 
 SQLite holds them: it is in Python's standard library, and its file is whole after kill -9 and after a power cut. It
 does not check its pages, so a CRC-32C of namespace, key and value, u32 big-endian, stands before each value: a flipped

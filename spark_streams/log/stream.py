@@ -108,7 +108,7 @@ class Stream:
         return self._tree.tree(names)
 
     def translate(self, partition: str, origin: str, offset: int) -> int:
-        """Return the offset at which a reader of a partition that left goes on reading another.
+        """Return the offset at which a reader of a partition that left continues on another one.
 
         Args:
             partition: the partition to read now.

@@ -1,4 +1,4 @@
-"""The folder of a stream and its metadata: ``stream.json``, which says what the folder's name does not.
+"""Names the folder of a stream, and reads and writes its metadata, the file ``stream.json``.
 
 The file is replaced whole, and that is the moment in which a change of a stream's partitions takes effect.
 """
@@ -24,9 +24,9 @@ SPLITS = "splits"
 """Folder with a file for each partition whose history was redistributed."""
 METADATA_VERSION = 1
 SPLIT_METADATA_VERSION = 2
-"""Of a stream whose partitions were split: an earlier release would take their number for all there is to know."""
+"""The version of a stream whose partitions were split: an earlier release would read only their number."""
 MAX_NAME_BYTES = 200
-"""So that a name, percent-encoded, still fits the 255 bytes of a file name in almost every case."""
+"""The longest name: percent-encoded, it still fits the 255 bytes of a file name in almost every case."""
 
 
 def folder_name(name: str) -> str:
@@ -46,7 +46,7 @@ def folder_name(name: str) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class StreamMetadata:
-    """What ``stream.json`` says.
+    """The content of ``stream.json``.
 
     Args:
         name: the stream's name.

@@ -1,4 +1,4 @@
-"""Notes (record headers of a batch) that hold a small number for each record, a *code*; a split divides them too.
+"""Encodes notes (record headers of a batch) that hold a small number for each record, a *code*; a split divides them.
 
 ::
 

@@ -1,4 +1,4 @@
-"""Encoding of one append as the record batches to store: where batches end, and their offsets and timestamps."""
+"""Encodes one append as the record batches to store: where batches end, and their offsets and timestamps."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from spark_streams.log.format.record_batch import (
 from spark_streams.log.format.timestamps import NO_TIMESTAMP, to_stored
 
 RECORD_BYTES = 8
-"""About how many bytes a record without headers has beside its key and value."""
+"""About how many bytes a record without headers has besides its key and value."""
 MAX_BATCH_BYTES = 1 << 20
 """A larger append is stored as several batches, so that a reader never decodes much more than it needs."""
 
@@ -57,7 +57,7 @@ class Batching(NamedTuple):
 
 
 def is_large(values: pa.Array | Sequence[bytes], keys: pa.Array | Sequence[bytes | None] | None) -> bool:
-    """Say whether encoding takes so long that other appends should not wait for it."""
+    """Return whether encoding takes so long that other appends should not wait for it."""
     arrays = [each for each in (values, keys) if isinstance(each, pa.Array)]
     return len(values) > LARGE_ROWS or sum(each.nbytes for each in arrays) > LARGE_BYTES
 

@@ -37,7 +37,7 @@ import struct
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-# CRC32C is not our job: google-crc32c uses the processor's instruction, is Apache-2.0 and ships wheels for every
+# CRC-32C comes from a library: google-crc32c uses the processor's instruction, is Apache-2.0 and ships wheels for every
 # supported Python, which the LGPL package `crc32c` and pure Python versions do not offer together.
 import google_crc32c
 import numpy as np
@@ -121,7 +121,7 @@ def parse_header(buffer: bytes | memoryview, position: int = 0) -> BatchHeader:
     """Read the header at ``position``; the CRC is not checked here.
 
     Raises:
-        BatchFault: fewer than 61 bytes, another magic, or lengths and counts that cannot be.
+        BatchFault: fewer than 61 bytes, another magic, or invalid lengths and counts.
     """
     if len(buffer) - position < HEADER_BYTES:
         raise BatchFault(f"{len(buffer) - position} bytes are no whole batch header of {HEADER_BYTES}")
@@ -219,7 +219,7 @@ def seal(
         attributes: the batch's attributes, int16.
 
     Raises:
-        ValueError: more bytes than the format's batchLength can say.
+        ValueError: the batch has more bytes than the format's batchLength can hold.
     """
     parts = records if isinstance(records, tuple) else (records,)
     length = HEADER_BYTES - LENGTH_PREFIX_BYTES + sum(map(len, parts))

@@ -1,16 +1,16 @@
-"""Finding where the records of stored batches begin and end.
+"""Finds where the records of stored batches begin and end.
 
 A record is found only through the length of the one before it, which by itself takes a Python step for each record.
-Two guesses, each verified for many records at once in NumPy, take its place where they hold:
+Two guesses, each verified for many records at once in NumPy, replace these steps where they hold:
 
 - records of one size, guessed from the first one: all of their lengths are then the same bytes at the same distance;
 - records of any size up to 8 KiB that end in the byte 0 (no headers) and begin, behind their length, with the byte 0
   (attributes): a record may begin wherever the bytes look so, and where the length at each such place leads to the next
   such place, from a known beginning on, the chain is proven.
 
-Only records that a guess has proven count. The rest, and every error, is left to the way step by step; after a guess
-that did not hold, it goes on twice as long before the next one, so that records which fit neither guess cost hardly
-more than without them.
+Only records that a guess has proven count. The other records, and every error, are handled step by step; after a guess
+that did not hold, the steps continue twice as long before the next guess, so that records which fit neither guess cost
+hardly more than without guesses.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ FEW_RECORDS: Final = 200
 GUESSED_RECORD_BYTES: Final = 1024
 """Above this average a step costs little beside the other work for so many bytes."""
 FIRST_WINDOW: Final = 64 << 10
-"""Bytes that the second guess looks at first; each time that it holds, twice as many."""
+"""Bytes that the second guess examines first; each time that it holds, it doubles them."""
 LAST_WINDOW: Final = 128 << 10
 """It fits the processor's cache."""
 
@@ -168,7 +168,7 @@ def _of_one_size(buffer: bytes, raw: Bytes, at: int, stop: int, left: int) -> tu
     if length < 0 or start - at > MAX_LENGTH_BYTES or start > stop:
         return _NONE
     most = min(left, (stop - at) // size)
-    # In growing steps: of a batch of varied sizes only a part is compared in vain.
+    # In growing steps, so that only a part of a batch of varied sizes is compared in vain.
     count, step = 0, WORTHWHILE_RUN
     while count < most:
         step = min(step, most - count)

@@ -1,4 +1,4 @@
-"""Encoding of n records without headers in columns: the varints of all records at once, then one copy of the bytes."""
+"""Encodes n records without headers in columns: the varints of all records at once, then one copy of the bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Decoding of stored batches into columns: where each value and key lies, without a Python object per record."""
+"""Decodes stored batches into columns: where each value and key lies, without a Python object per record."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Records:
         timestamps: int64[n], ms since the epoch; ``NO_TIMESTAMP`` for none.
         buffer: the bytes that the starts and ends point into.
         value_starts, value_ends: int64[n], ``buffer[start:end]`` is the value; a null value is an empty one.
-        key_starts, key_ends: int64[n], likewise; both -1 for a null key.
+        key_starts, key_ends: int64[n], ``buffer[start:end]`` is the key; both are -1 for a null key.
         batch_rows: the rows at which a stored batch begins, rising. Row 0 is always among them, also where a slice
             begins inside of a batch; empty when there is no row.
     """

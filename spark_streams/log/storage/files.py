@@ -83,7 +83,7 @@ def write_atomically(path: Path, content: bytes) -> None:
         finally:
             os.close(fd)
     except OSError:
-        os.unlink(temporary)  # half a file would take room where there is none
+        os.unlink(temporary)  # half a file would use space on a full disk
         raise
     os.replace(temporary, path)
     sync_directory(path.parent)
@@ -119,5 +119,5 @@ def read_exactly(fd: int, size: int, position: int) -> bytes:
 
 
 def is_full(fault: BaseException) -> bool:
-    """Say whether an error is a full disk or quota: the same call can succeed when there is room."""
+    """Return whether an error is a full disk or quota: the same call can succeed when there is room."""
     return isinstance(fault, OSError) and fault.errno in _FULL

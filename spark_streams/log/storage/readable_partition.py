@@ -1,7 +1,7 @@
-"""Reading one partition: records and stored batches by offset and by time, while others append and retention removes.
+"""Reads one partition: records and stored batches by offset and by time, while others append and retention removes.
 
 A reader works on the list of segments that it took. When retention removes one of them before its file is open, the
-reader begins again with the list of now.
+reader begins again with the present list.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 class PartitionClosed(LogError, OSError):
-    """The log was closed, or the stream deleted, while somebody still used the partition."""
+    """The log was closed, or the stream deleted, while the partition was still used."""
 
 
 class ReadablePartition:

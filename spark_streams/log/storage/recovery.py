@@ -77,7 +77,7 @@ class RecoveryPoint:
     Args:
         base_offset: the segment's base offset.
         acknowledged_end: where the acknowledged batches end, in bytes from the segment's beginning, exclusive.
-        synced_end: where the bytes end that were forced to the disk, likewise.
+        synced_end: where the bytes end that were forced to the disk, in bytes from the segment's beginning, exclusive.
         boot: the id of the run of the system that wrote it, 16 bytes.
     """
 
@@ -204,7 +204,7 @@ def recover_last(segment: Segment, point: RecoveryPoint | None) -> None:
     if segment.end < file_bytes:
         logger.info("%s: cut a torn tail of %d bytes at byte %d", segment.path, file_bytes - segment.end, segment.end)
         os.ftruncate(file.fd, segment.end)
-    # What a killed process wrote is with the system only: it has to be on the disk before the point says so.
+    # The system may hold bytes of a killed process in memory only: they must be on the disk before the point says so.
     os.fsync(file.fd)
 
 

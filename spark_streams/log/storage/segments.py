@@ -85,13 +85,13 @@ class Segments:
             self._synced_end = synced_before
             active.take_back()
             raise
-        # Only now: a reader must not see what may still be taken back.
+        # Only now: a reader must not see batches that may still be taken back.
         active.publish([header for header, _ in batches], now_ms)
 
     def _roll_if_due(self, now_ms: int, coming_bytes: int) -> None:
         active = self.listed[-1]
         if active.sealed:
-            # A roll failed half way. Its index is written and the next file may be there: nothing may be added here.
+            # A roll failed half way. Its index is written and the next file may exist: nothing may be added here.
             self.roll()
             return
         if not active.end:
