@@ -282,7 +282,7 @@ class ReferenceLog:
         Without ``history`` it is closed: it keeps its records, refuses appends from now on (``PartitionEnded``), and
         the new partitions, empty, start after it. With ``history`` all its records are redistributed onto the new
         partitions, by their keys, and it leaves: ``Stream.translate`` returns the offset at which one of its readers
-        goes on. In both cases a key that belonged to it belongs to one of the new partitions.
+        continues. In both cases a key that belonged to it belongs to one of the new partitions.
 
         Whatever ends the process, the next start finds the partition as it was, or split. Appends to the partition
         wait for the change, which with ``history`` has copied most of the records before; other partitions do not wait.
@@ -334,8 +334,8 @@ class ReferenceLog:
         See ``search.first_matching``, which says how.
 
         Args:
-            name: of the stream.
-            partition: its identifier.
+            name: the stream's name.
+            partition: the partition's identifier.
             expression: the filter; ``spark_streams.filters.parse`` makes one of text.
             start: where to begin, inclusive.
 
@@ -365,7 +365,7 @@ class ReferenceLog:
         return [partition for stream in self.streams() for partition in stream.partitions.values()]
 
     def enforce_retention(self) -> int:
-        """Remove what retention no longer keeps; return how many segments went."""
+        """Remove the segments that retention no longer keeps; return how many."""
         removed: list[int] = []
         with ExitStack() as stack:  # the others make room when one fails
             for partition in self._partitions():

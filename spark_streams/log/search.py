@@ -1,10 +1,10 @@
-"""Search for the first record of a partition that a filter is true of: by the indexes, then by a scan in columns.
+"""Searches a partition for the first record that matches a filter: by the indexes, then by a scan in columns.
 
-Bounds on ``offset`` give the search its begin and end; a lower bound on ``publish_time`` skips what is earlier by the
-time indexes, whole segments too, of which no record is read. The rest is decoded in blocks, and of these only the
+Bounds on ``offset`` give the search its beginning and end; a lower bound on ``publish_time`` skips earlier records by
+the time indexes, whole segments too, without reading them. The other records are decoded in blocks, and only in the
 columns that the filter needs.
 
-Records mean what rows of ``amqp-events`` mean: their values are AMQP messages.
+Records are read as rows of ``amqp-events``: their values are AMQP messages.
 
 Spec: docs/specifications.md, E-18, Z-22.
 """
@@ -35,7 +35,7 @@ BLOCK_BYTES: Final = 1 << 20
 _ORDER: Final = PaddedDecimalOrder()
 _LAST: Final = 2**63 - 1
 _OWN: Final = frozenset({"offset", "partition", "timestamp"})
-"""Columns that are not in the message: its place in the log has them."""
+"""Columns that come from the record's place in the log, not from its message."""
 
 
 @dataclass(frozen=True)

@@ -121,7 +121,7 @@ class RecoveryPointFile:
         Args:
             base_offset: of the last segment.
             acknowledged_end: where its acknowledged batches end, in bytes, exclusive.
-            synced_end: where the bytes end that were forced to the disk, likewise.
+            synced_end: where the bytes end that were forced to the disk, in bytes, exclusive.
 
         Raises:
             OSError: the system refused.

@@ -38,7 +38,7 @@ class LinkResources:
         placement: which partitions are served here.
         receive_buffer: the buffer in which producers' messages are assembled.
         appender: appends these messages.
-        worker: the thread beside the loop, which reads large messages.
+        worker: the worker thread, which reads large messages.
     """
 
     def __init__(self, log: ReferenceLog, config: AmqpConfig, loop: asyncio.AbstractEventLoop) -> None:

@@ -13,7 +13,7 @@
           "x-opt-cursor-from"       list of symbols     partitions that left, whose events were redistributed onto it
                                                         and others; the last two only where there are some
           "x-opt-remaining"         ulong               only for partitions that the attach names, see below
-          "x-opt-witness"           string              likewise, where the named event is retained
+          "x-opt-witness"           string              for these too, where the named event is retained
       "x-opt-incarnation"   string, which differs for each creation of the log
 
 With the link property ``x-opt-positions``, a map of partition to offset or ``@earliest``, a receiver's messages say how

@@ -1,7 +1,7 @@
 """Serves a link on which a producer sends events: routes them in columns, appends once for each partition and turn.
 
 The link accepts an event when its append has returned, which with fsync policy ``always`` means that the event is on
-the disk. A large message is read in the thread beside the loop; later messages of its link wait behind it.
+the disk. A large message is read in the worker thread; later messages of its link wait behind it.
 
 The outcome of a rejected event gives the reason. An event that was sent settled cannot be rejected, so the link is
 closed with the error instead: no event is dropped silently.
@@ -112,7 +112,7 @@ class ProducerLink(AttachedLink):
         return taken.more and not self.ended
 
     def _read_next(self) -> None:
-        """Read the messages that wait in the thread beside the loop, in their order, even if the link has ended."""
+        """Read the waiting messages in the worker thread, in their order, even if the link has ended."""
         if self._reading is not None or not self._waiting:
             return
         taken = self._waiting.popleft()

@@ -209,7 +209,7 @@ class Publishers:
         ids, counts = published.ids[:entries], published.counts[:entries]
         collected = self._collected.get(publisher.served.name)
         if collected is not None and collected.records + len(published.starts) > LARGE_ROWS:
-            self.received_all()  # together they would be appended beside the loop, as if they were one large frame
+            self.received_all()  # together they would be appended in a thread, as if they were one large frame
         try:
             kept = self._new(publisher, ids)
             failures = self._line(publisher.served).failures(publisher.reference)
