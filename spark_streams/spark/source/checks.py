@@ -109,7 +109,10 @@ def retained_spans(
         if start is not None and order(start) > order(end):
             if replayed:
                 continue
-            gone = gone or f"the batch was planned to end at offset '{last}'"
+            gone = gone or (
+                f"the partition ended at offset '{last}' when the batch was planned: the log was restored from an "
+                "older copy and has grown since, or a node that is behind the others described it"
+            )
         if is_past_end(end, bounds):
             if gone is None:
                 asked, gone = f"up to offset '{last}'", instead_of(end, bounds)

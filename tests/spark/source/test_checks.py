@@ -20,7 +20,7 @@ def digits(offset: int) -> str:
             10,
             f"the partition holds events from '{digits(0)}' to '{digits(10)}': the log was created again, ",
         ),
-        (30, f"the batch was planned to end at offset '{digits(10)}'"),
+        (30, f"the partition ended at offset '{digits(10)}' when the batch was planned: the log was restored from an "),
     ],
     ids=["of an older copy", "by a node that was behind"],
 )
