@@ -277,12 +277,7 @@ class Partition(ReadablePartition):
             OSError: the system refused.
         """
         with self._lock:
-            if self._closed or self._retention_waits:
-                return 0
-            removed = self._files.remove_expired(self._clock())
-        if removed:
-            logger.info("%s/%s: retention removed %d segments", self.stream, self.id, removed)
-        return removed
+            return 0 if self._closed or self._retention_waits else self._files.remove_expired(self._clock())
 
     def close(self) -> None:
         """Force everything to the disk and close; closing twice is harmless.

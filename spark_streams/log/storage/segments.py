@@ -7,6 +7,7 @@ step that the system refuses takes the append back.
 
 from __future__ import annotations
 
+import logging
 from bisect import bisect_right
 from collections.abc import Sequence
 from operator import attrgetter
@@ -18,6 +19,8 @@ from spark_streams.log.format.record_batch import BatchHeader
 from spark_streams.log.storage.files import sync_directory
 from spark_streams.log.storage.recovery import RecoveryPointFile, open_segments
 from spark_streams.log.storage.segment import Segment
+
+logger = logging.getLogger("spark_streams.log")
 
 _BASE_OFFSET: Final = attrgetter("base_offset")
 
@@ -147,6 +150,7 @@ class Segments:
             segment.unlink()
         if removed:
             sync_directory(self._folder)
+            logger.info("%s: retention removed %d segments", self._folder, count)
 
     def close(self) -> None:
         """Force what was stored to the disk and close the files.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
@@ -224,6 +225,29 @@ def test_n09_retention_by_age_goes_by_append_time(tmp_path: Path) -> None:
         assert (partition.first_offset, partition.next_offset) == (3, 3)
         assert partition.read(3) is None
         assert partition.append([b"n"]).first_offset == 3
+
+
+def test_what_retention_removed_is_logged_though_the_roll_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = Clock()
+    config = StreamConfig(segment_max_bytes=300, retention_max_age_ms=1_000)
+    with ReferenceLog(tmp_path, clock=clock) as log:
+        partition = log.create_stream("s", 1, config).partitions["0"]
+        for _ in range(3):
+            partition.append([b"x" * 200])
+        clock.now += 2_000
+        with monkeypatch.context() as patch, caplog.at_level("INFO", "spark_streams.log"):
+            patch.setattr(Segment, "seal", _refused)
+            with pytest.raises(OSError, match="No space"):
+                partition.enforce_retention()
+        assert partition.first_offset == 2
+        folder = tmp_path / "streams" / "s" / "0"
+        assert caplog.messages == [f"{folder}: retention removed 2 segments"]
+
+
+def _refused(segment: Segment) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def test_readers_go_on_while_retention_removes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
