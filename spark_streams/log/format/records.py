@@ -18,6 +18,7 @@ from spark_streams.log.format.varint import decode_varint, decode_varints
 from spark_streams.wire.amqp.columns import MessageBlock, decode_columns
 
 Longs = npt.NDArray[np.int64]
+Rows = slice | Longs
 
 
 @dataclass(frozen=True)
@@ -57,21 +58,10 @@ class Records:
 
     def slice(self, start: int, stop: int | None = None) -> Records:
         """Return rows ``start`` (inclusive) to ``stop`` (exclusive) over the same buffer."""
-        cut = np.s_[start:stop]
-        offsets = self.offsets[cut]
-        first, last, _ = cut.indices(len(self.offsets))
-        rows = self.batch_rows
-        begins = tuple(row - first for row in rows[bisect_right(rows, first) : bisect_left(rows, last)])
-        return Records(
-            offsets,
-            self.timestamps[cut],
-            self.buffer,
-            self.value_starts[cut],
-            self.value_ends[cut],
-            self.key_starts[cut],
-            self.key_ends[cut],
-            (0, *begins) if len(offsets) else (),
-        )
+        rows = np.s_[start:stop]
+        first, last, _ = rows.indices(len(self.offsets))
+        within = self.batch_rows[bisect_right(self.batch_rows, first) : bisect_left(self.batch_rows, last)]
+        return self._at(rows, (0, *(row - first for row in within)) if first < last else ())
 
     def take(self, rows: NDArray[np.int64]) -> Records:
         """Return some rows over the same buffer; ``batch_rows`` of the result says nothing of stored batches.
@@ -79,6 +69,9 @@ class Records:
         Args:
             rows: int64, rising.
         """
+        return self._at(rows, (0,) if len(rows) else ())
+
+    def _at(self, rows: Rows, batch_rows: tuple[int, ...]) -> Records:
         return Records(
             self.offsets[rows],
             self.timestamps[rows],
@@ -87,7 +80,7 @@ class Records:
             self.value_ends[rows],
             self.key_starts[rows],
             self.key_ends[rows],
-            (0,) if len(rows) else (),
+            batch_rows,
         )
 
 
