@@ -86,20 +86,16 @@ class PublisherSequences:
         self._segments = self._found_segments()
 
     def _load(self) -> None:
-        start = 0
-        stored = self._log.state.get(self._kind.namespace, self._key)
-        if stored is not None:
-            snapshot = json.loads(stored)
-            if snapshot["next_offset"] > self._partition.next_offset:
-                raise CorruptLog(
-                    self._key,
-                    snapshot["next_offset"],
-                    f"the publishers' snapshot is ahead of the log, which ends at {self._partition.next_offset}",
-                )
-            start = snapshot["next_offset"]
-            self._put(dict(snapshot["sequences"]), snapshot.get("users", {}))
-        else:
+        start = self._restore(self._key)
+        if start is None:
+            start = 0
             self._inherit()
+        if start > self._partition.next_offset:
+            raise CorruptLog(
+                self._key,
+                start,
+                f"the publishers' snapshot is ahead of the log, which ends at {self._partition.next_offset}",
+            )
         if start < self._partition.next_offset:
             for batch in self._partition.batches(start):
                 for name, value in batch.notes:
@@ -107,13 +103,19 @@ class PublisherSequences:
                         self._put(json.loads(value or b"{}"))
                 self._batches += 1
 
+    def _restore(self, key: str) -> int | None:
+        """Take the numbers of a snapshot; return the offset up to which it knows the log, None without one."""
+        stored = self._log.state.get(self._kind.namespace, key)
+        if stored is None:
+            return None
+        snapshot = json.loads(stored)
+        self._put(dict(snapshot["sequences"]), snapshot.get("users", {}))
+        return int(snapshot["next_offset"])
+
     def _inherit(self) -> None:
         """Begin with the numbers of the partitions a share of whose history this one has."""
         for ancestor in reversed(self._partition.cursor_from):
-            stored = self._log.state.get(self._kind.namespace, f"{self._stream.incarnation}/{ancestor}")
-            if stored is not None:
-                snapshot = json.loads(stored)
-                self._put(dict(snapshot["sequences"]), snapshot.get("users", {}))
+            self._restore(f"{self._stream.incarnation}/{ancestor}")
         self._put(self._stream.inherited(self._partition.id, self._kind.note))
 
     def _found_segments(self) -> tuple[int, int]:
