@@ -157,13 +157,25 @@ class ReferenceLog:
         self._names.keep(stream.name, names)
 
     @contextmanager
-    def _more_names(self, stream: Stream, more: int) -> Iterator[None]:
-        """Keep the names of further partitions while they are created, so that a reader of one finds it by its name."""
-        self._take_names(stream, more)
-        try:
-            yield
-        finally:
-            self._take_names(stream)  # of the present partitions: the change may have failed before or after its effect
+    def _growing(self, name: str, more: int) -> Iterator[Stream]:
+        """Return a stream that gets ``more`` partitions, whose names are kept meanwhile for readers that look for them.
+
+        Calls that create, delete or change a stream wait until the context ends.
+
+        Raises:
+            UnknownStream: there is none.
+            ValueError: the log would have too many partitions.
+            NameTaken: another stream has the name of one of them.
+        """
+        with self._changes:
+            self._check_open()
+            stream = self.stream(name)
+            self._check_room(more)
+            self._take_names(stream, more)
+            try:
+                yield stream
+            finally:
+                self._take_names(stream)  # present partitions: the change may have failed before or after its effect
 
     def _open_partition(self, folder: Path, stream: str, partition_id: str, config: StreamConfig) -> Partition:
         return Partition(
@@ -268,12 +280,8 @@ class ReferenceLog:
             ValueError: not a positive number, or too many.
             NameTaken: another stream has the name of one of them.
         """
-        with self._changes:
-            self._check_open()
-            stream = self.stream(name)
-            self._check_room(count)
-            with self._more_names(stream, count):
-                stream.add_partitions(count)
+        with self._growing(name, count) as stream:
+            stream.add_partitions(count)
             return stream
 
     def split_partition(self, name: str, partition: str, into: int = 2, *, history: bool = False) -> Stream:
@@ -295,12 +303,8 @@ class ReferenceLog:
             LogError: with ``history``, records with headers of their own, which no append stores.
             OSError: the system refused; the partition is as it was.
         """
-        with self._changes:
-            self._check_open()
-            stream = self.stream(name)
-            self._check_room(into)
-            with self._more_names(stream, into):
-                stream.split(partition, into, history=history)
+        with self._growing(name, into) as stream:
+            stream.split(partition, into, history=history)
             return stream
 
     def find(self, name: str) -> Stream | None:
