@@ -115,15 +115,9 @@ class StateStore:
     def put_all(self, namespace: str, values: Mapping[str, bytes]) -> None:
         """Set many values, all or none of them; it is much faster than one after the other."""
         rows = [(namespace, key, _crc(namespace, key, value) + value) for key, value in values.items()]
-        with self._written() as db:
+        with self._written() as db, db:  # the inner one commits, or rolls back what SQLite has not itself
             db.execute("BEGIN")
-            try:
-                db.executemany("INSERT OR REPLACE INTO state VALUES (?, ?, ?)", rows)
-                db.execute("COMMIT")
-            except BaseException:
-                if db.in_transaction:  # of some faults SQLite ends it itself
-                    db.execute("ROLLBACK")
-                raise
+            db.executemany("INSERT OR REPLACE INTO state VALUES (?, ?, ?)", rows)
 
     def delete_some(self, namespace: str, prefix: str, most: int) -> int:
         """Delete up to ``most`` values whose keys begin with ``prefix``, not an empty one; return how many."""
