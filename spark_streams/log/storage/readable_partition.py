@@ -110,21 +110,19 @@ class ReadablePartition:
             CorruptLog: a check failed; no record is returned.
             PartitionClosed: the log was closed, or the stream deleted.
         """
-        while True:
-            self._check_open()
-            segments = self._files.listed
-            if offset >= segments[-1].next_offset:
-                if offset > segments[-1].next_offset:
-                    raise ValueError(f"offset {offset} lies beyond the next one, {segments[-1].next_offset}")
+
+        def read(segments: list[Segment]) -> Records | None:
+            end = segments[-1].next_offset
+            if offset >= end:
+                if offset > end:
+                    raise ValueError(f"offset {offset} lies beyond the next one, {end}")
                 return None
-            offset = max(offset, segments[0].base_offset)
-            try:
-                records = segments[index_of_offset(segments, offset)].read_from(offset, max_bytes)
-            except FileNotFoundError as missing:
-                self._check_removed(missing)
-                continue
-            skip = 0 if whole else offset - int(records.offsets[0])
+            start = max(offset, segments[0].base_offset)
+            records = segments[index_of_offset(segments, start)].read_from(start, max_bytes)
+            skip = 0 if whole else start - int(records.offsets[0])
             return records.slice(skip) if skip else records
+
+        return self._look_up(read)
 
     def batches(self, offset: int) -> Iterator[StoredBatch]:
         """Walk the stored batches from the one that holds ``offset`` to the last one there is at the time of this call.
