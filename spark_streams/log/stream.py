@@ -70,8 +70,7 @@ class Stream:
                 partition.end(tree.nodes[name].children)
                 partition.starts_after, partition.cursor_from = tree.starts_after(name), tree.cursor_from(name)
         except BaseException:
-            for partition in opened.values():
-                partition.discard()
+            _discard(opened)
             raise
         return opened
 
@@ -175,8 +174,7 @@ class Stream:
         try:
             self.write_metadata(tree)
         except BaseException:
-            for partition in opened.values():
-                partition.discard()
+            _discard(opened)
             raise
         self._tree, self._partitions = tree, {**self._partitions, **opened}
 
@@ -296,8 +294,7 @@ class Stream:
 
     def discard(self) -> None:
         """Close the partitions without forcing anything to the disk: the stream is being deleted."""
-        for partition in self._partitions.values():
-            partition.discard()
+        _discard(self._partitions)
 
 
 def _discard(partitions: Mapping[str, Partition]) -> None:
