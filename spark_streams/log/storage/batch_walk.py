@@ -11,15 +11,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from spark_streams.errors import CorruptLog
-from spark_streams.log.format.record_batch import (
-    HEADER_BYTES,
-    BatchFault,
-    BatchHeader,
-    Header,
-    batch_max_timestamp,
-    check_place,
-    parse_header,
-)
+from spark_streams.log.format.record_batch import HEADER_BYTES, BatchHeader, Header, batch_max_timestamp
 from spark_streams.log.format.records import decode_headers
 from spark_streams.log.format.varint import MAX_VARINT_BYTES, decode_varint
 from spark_streams.log.storage.files import WINDOW_BYTES, ReadAhead
@@ -73,20 +65,15 @@ def walk_segment(segment: Segment, position: int, offset: int) -> Iterator[Store
         CorruptLog: the bytes at a position are no batch of this segment; CRCs are not checked.
         FileNotFoundError: retention has removed the segment before the walk began.
     """
-    end = segment.end
-    window = ReadAhead(segment.file(), end, WINDOW_BYTES)
-    while position < end:
+    window = ReadAhead(segment.file(), segment.end, WINDOW_BYTES)
+    for place, header in segment.headers(position, offset, window):
         try:
-            header = parse_header(*window.bytes_at(position, HEADER_BYTES))
-            check_place(header, offset, end - position)
-            notes = _notes(window, position, header)
-        except (BatchFault, ValueError) as fault:
-            raise CorruptLog(str(segment.path), position, str(fault)) from fault
+            notes = _notes(window, place, header)
+        except ValueError as fault:
+            raise CorruptLog(str(segment.path), place, str(fault)) from fault
         yield StoredBatch(
             header.base_offset, header.next_offset, batch_max_timestamp(header), header.append_time, notes, header.crc
         )
-        position += header.size
-        offset = header.next_offset
 
 
 def notes_of_batch(encoded: bytes, header: BatchHeader) -> tuple[Header, ...]:

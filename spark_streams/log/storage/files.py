@@ -40,11 +40,14 @@ class ReadAhead:
         file: the file.
         end: where reads end, exclusive.
         size: how many bytes one system call reads; more where the caller wants more at once.
+
+    Attributes:
+        end: where reads end, exclusive.
     """
 
     def __init__(self, file: OpenFile, end: int, size: int = READ_AHEAD_BYTES) -> None:
         self._file = file
-        self._end = end
+        self.end = end
         self._size = size
         self._start = 0
         self._content = b""
@@ -53,7 +56,7 @@ class ReadAhead:
         """Return a buffer and the index of ``position`` in it; ``size`` bytes follow there, fewer only at the end."""
         at = position - self._start
         if at < 0 or at + size > len(self._content):
-            count = min(max(size, self._size), self._end - position)
+            count = min(max(size, self._size), self.end - position)
             self._start, self._content, at = position, read_exactly(self._file.fd, count, position), 0
         return self._content, at
 
@@ -105,17 +108,9 @@ def write_all(fd: int, content: bytes | memoryview, position: int) -> None:
 def read_exactly(fd: int, size: int, position: int) -> bytes:
     """Read ``size`` bytes at ``position``; fewer only where the file ends."""
     content = os.pread(fd, size, position)
-    if len(content) == size or not content:
-        return content
-    parts = [content]
-    got = len(content)
-    while got < size:
-        more = os.pread(fd, size - got, position + got)
-        if not more:
-            break
-        parts.append(more)
-        got += len(more)
-    return b"".join(parts)
+    while 0 < len(content) < size and (more := os.pread(fd, size - len(content), position + len(content))):
+        content += more
+    return content
 
 
 def is_full(fault: BaseException) -> bool:

@@ -51,7 +51,6 @@ from spark_streams.log.format.record_batch import (
 )
 from spark_streams.log.storage.files import ReadAhead, sync_directory, write_all
 from spark_streams.log.storage.segment import LOG_SUFFIX, Segment
-from spark_streams.log.storage.segment_index import remove_if_there
 from spark_streams.offsets import format_offset
 
 logger = logging.getLogger("spark_streams.log")
@@ -230,7 +229,7 @@ def open_segments(folder: Path, index_interval_bytes: int, point: RecoveryPoint 
     bases.sort()
     for path in folder.glob("*.index"):
         if not path.stem.isdigit() or int(path.stem) not in bases:
-            remove_if_there(path)
+            path.unlink()
     # An older base than the last segment's is a roll that was killed half way; a newer one is a file that is gone.
     if point is not None and (point.base_offset > bases[-1] if bases else point.base_offset or point.acknowledged_end):
         raise CorruptLog(
@@ -246,7 +245,7 @@ def open_segments(folder: Path, index_interval_bytes: int, point: RecoveryPoint 
     changed_ms = last.path.stat().st_mtime_ns // 1_000_000
     recover_last(last, point)
     if last.end:
-        _, oldest = next(last.headers(0, last.base_offset, last.file()))
+        _, oldest = next(last.headers(0, last.base_offset, ReadAhead(last.file(), last.end, HEADER_BYTES)))
         first_ms = oldest.max_timestamp if oldest.append_time else changed_ms
         last.first_append_ms, last.last_append_ms = min(first_ms, changed_ms), changed_ms
     if not bases:

@@ -26,7 +26,7 @@ from spark_streams.log.format.record_batch import (
 from spark_streams.log.format.records import Records, decode_batches
 from spark_streams.log.format.timestamps import NO_TIMESTAMP
 from spark_streams.log.storage.files import WINDOW_BYTES, OpenFile, ReadAhead, read_exactly, write_all
-from spark_streams.log.storage.segment_index import IndexInvalid, SegmentIndex, remove_if_there
+from spark_streams.log.storage.segment_index import IndexInvalid, SegmentIndex
 from spark_streams.offsets import format_offset
 
 LOG_SUFFIX = ".log"
@@ -203,23 +203,29 @@ class Segment:
 
     def unlink(self) -> None:
         """Remove the files; readers that have them open can finish."""
-        remove_if_there(self.index_path)
-        remove_if_there(self.path)
+        self.index_path.unlink(missing_ok=True)
+        self.path.unlink(missing_ok=True)
 
-    def headers(self, position: int, offset: int, file: OpenFile) -> Iterator[tuple[int, BatchHeader]]:
-        """Walk the batch headers from ``position``, the start of the batch with base offset ``offset``, to ``end``.
+    def headers(
+        self, position: int, offset: int, ahead: ReadAhead, *, verified: bool = False
+    ) -> Iterator[tuple[int, BatchHeader]]:
+        """Walk the batch headers from ``position``, the start of the batch with base offset ``offset``.
+
+        Args:
+            position: where to begin, in bytes.
+            offset: the expected base offset there.
+            ahead: reads the segment's file; the walk ends where it ends, behind a whole batch.
+            verified: whether to check each whole batch, its CRC included.
 
         Raises:
-            CorruptLog: the bytes at a position are no batch of this segment; CRCs are not checked.
+            CorruptLog: the bytes at a position are no batch of this segment.
         """
-        end = self.end
-        # One read for the bytes that an index entry stands for: a read for each header of many small batches takes a
-        # hundred system calls, and Python's lock again after each.
-        ahead = ReadAhead(file, end, min(self.interval_bytes, WINDOW_BYTES))
-        while position < end:
+        while position < ahead.end:
             try:
                 header = parse_header(*ahead.bytes_at(position, HEADER_BYTES))
-                check_place(header, offset, end - position)
+                check_place(header, offset, ahead.end - position)
+                if verified:
+                    verify(ahead.piece(position, header.size), 0, header)
             except BatchFault as fault:
                 raise CorruptLog(str(self.path), position, str(fault)) from fault
             yield position, header
@@ -232,20 +238,9 @@ class Segment:
         Raises:
             CorruptLog: a check failed.
         """
-        file = self.file()
-        ahead = ReadAhead(file, self.end)
         index = SegmentIndex(self.interval_bytes)
-        position, offset = 0, self.base_offset
-        while position < self.end:
-            try:
-                header = parse_header(ahead.piece(position, HEADER_BYTES))
-                check_place(header, offset, self.end - position)
-                verify(ahead.piece(position, header.size), 0, header)
-            except BatchFault as fault:
-                raise CorruptLog(str(self.path), position, str(fault)) from fault
+        for position, header in self.headers(0, self.base_offset, ReadAhead(self.file(), self.end), verified=True):
             index.add(header.base_offset, position, batch_max_timestamp(header))
-            position += header.size
-            offset = header.next_offset
         return index
 
     def locate(self, offset: int, file: OpenFile | None = None) -> tuple[int, int]:
@@ -255,7 +250,10 @@ class Segment:
             CorruptLog: the bytes at a position are no batch of this segment, or no batch holds the offset.
             FileNotFoundError: retention has removed the segment.
         """
-        for position, header in self.headers(*self.index.stretch_of(offset), file or self.file()):
+        # One read for the bytes that an index entry stands for: a read for each header of many small batches takes a
+        # hundred system calls, and Python's lock again after each.
+        ahead = ReadAhead(file or self.file(), self.end, min(self.interval_bytes, WINDOW_BYTES))
+        for position, header in self.headers(*self.index.stretch_of(offset), ahead):
             if header.next_offset > offset:
                 return position, header.base_offset
         raise CorruptLog(str(self.path), self.end, f"offset {offset} is missing")
@@ -373,7 +371,8 @@ def _index_of_closed(segment: Segment) -> SegmentIndex:
             logger.warning("%s could not be written", segment.index_path, exc_info=True)
     expected = segment.base_offset
     if len(index):
-        for _, header in segment.headers(*index.stretch(len(index) - 1), segment.file()):
+        ahead = ReadAhead(segment.file(), segment.end, WINDOW_BYTES)
+        for _, header in segment.headers(*index.stretch(len(index) - 1), ahead):
             expected = header.next_offset
     if expected != segment.next_offset:
         raise CorruptLog(

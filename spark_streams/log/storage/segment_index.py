@@ -12,7 +12,6 @@ positions, maxima. When the file is missing or fails its check, the segment make
 
 from __future__ import annotations
 
-import os
 import struct
 from array import array
 from bisect import bisect_left, bisect_right
@@ -117,9 +116,3 @@ class SegmentIndex:
         index._positions.frombytes(positions.tobytes())
         index._maxima.frombytes(maxima.tobytes())
         return index
-
-
-def remove_if_there(path: Path) -> None:
-    """Remove a file if it exists."""
-    if path.exists():
-        os.unlink(path)
