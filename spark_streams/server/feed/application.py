@@ -42,8 +42,9 @@ from spark_streams.server.feed.pages import Pages, events_lost
 from spark_streams.server.feed.publishing import Publishing
 from spark_streams.server.feed.rendered_events import EventCache
 from spark_streams.server.feed.rendering import Rendering
-from spark_streams.server.feed.responses import Drop, PageResponse, PageWalk, PartitionWaiters, Stopping, StreamResponse
+from spark_streams.server.feed.responses import Drop, PageResponse, StreamResponse
 from spark_streams.server.feed.write_requests import WriteRequests
+from spark_streams.server.partition_readers import PartitionReader, PartitionReaders
 from spark_streams.server.turns import Worker
 from spark_streams.wire.feed.dialect import Dialect
 from spark_streams.wire.feed.fetch_arguments import ENDLESS, FILTER_PREFIX, FIRST, LAST, Fetch, decode_fetch
@@ -70,14 +71,13 @@ class FeedDoor:
     def __init__(self, log: ReferenceLog, config: FeedConfig, loop: asyncio.AbstractEventLoop) -> None:
         self._log = log
         self._config = config
-        self._loop = loop
-        self._stopping = Stopping()
+        self._stopping: asyncio.Future[None] = loop.create_future()
         self._aside = Worker("spark-streams-feed")
         self._authorization = Authorization(config)
         self._cache = EventCache(config.cache_bytes)
         self._documents = Documents(config, self._aside)
         self._tokens = Tokens()
-        self._waiters: dict[Partition, PartitionWaiters] = {}
+        self._readers = PartitionReaders(loop, PartitionReader)
         self._publishing = Publishing(log, config.max_publishers, loop, self._aside)
         self.changes = WriteRequests(log, config, self._authorization, self._documents, self._publishing, self._aside)
         handlers = {"GET": self._get, "POST": self.changes.post, "PUT": self.changes.put, "DELETE": self.changes.delete}
@@ -143,20 +143,13 @@ class FeedDoor:
         cursors = Cursors(stream.incarnation, fetch.filters if dialect is Dialect.V2A else {})
         position = self._position(stream, partition, fetch, cursors)
         pages = Pages(self._cache, partition, Rendering.of(fetch), cursors, position, self._config)
-        walk = PageWalk(self._aside if fetch.filters or fetch.headers else None)
+        aside = self._aside if fetch.filters or fetch.headers else None
         if fetch.stream_ms is not None:
-            return StreamResponse(
-                pages,
-                walk,
-                self._waiters_of(partition),
-                self._duration(fetch.stream_ms),
-                self._stopping,
-                self.drop,
-                self._config,
-            )
+            duration_ms = self._duration(fetch.stream_ms)
+            return StreamResponse(pages, aside, self.drop, self._config, self._readers, duration_ms, self._stopping)
         events = min(fetch.page_size or self._config.page_size, self._config.max_page_size)
         kind, gzip = page_type(request, dialect), takes_gzip(request)
-        return PageResponse(pages, walk, events, kind, gzip, self.drop, self._config)
+        return PageResponse(pages, aside, self.drop, self._config, events, kind, gzip)
 
     def _partition(self, stream: Stream, fetch: Fetch) -> Partition:
         partitions = stream.partitions
@@ -198,24 +191,15 @@ class FeedDoor:
             return most or None
         return min(requested_ms, most) if most else requested_ms
 
-    def _waiters_of(self, partition: Partition) -> PartitionWaiters:
-        found = self._waiters.get(partition)
-        if found is None:
-            found = self._waiters[partition] = PartitionWaiters(
-                partition, self._loop, lambda: self._waiters.pop(partition, None)
-            )
-        return found
-
     # --- ending
 
     def shut_down(self) -> None:
         """Make the open streaming responses end."""
-        self._stopping.stop()
+        if not self._stopping.done():
+            self._stopping.set_result(None)
 
     def close(self) -> None:
         """Release everything; call it after all connections have ended."""
-        for waits in list(self._waiters.values()):
-            waits.clear()
         self._cache.clear()
         self._aside.close()
         self.changes.close()

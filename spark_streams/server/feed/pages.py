@@ -37,6 +37,7 @@ class Pages:
         config: the door's settings.
 
     Attributes:
+        partition: the partition.
         position: the next event to read.
     """
 
@@ -50,7 +51,7 @@ class Pages:
         config: FeedConfig,
     ) -> None:
         self._blocks = Blocks(cache, partition, shape)
-        self._partition = partition
+        self.partition = partition
         self._shape = shape
         self._cursors = cursors
         self._config = config
@@ -58,18 +59,18 @@ class Pages:
 
     def checkpoint(self) -> bytes:
         """Return the line of a checkpoint at the present position."""
-        cursor = self._cursors.encode(self._partition, self.position)
+        cursor = self._cursors.encode(self.partition, self.position)
         return checkpoint(self._shape.dialect, self._shape.partition, cursor)
 
     @property
     def behind(self) -> bool:
         """Whether the partition has records from the position on."""
-        return self.position < self._partition.next_offset
+        return self.position < self.partition.next_offset
 
     @property
     def ended(self) -> bool:
         """Whether the partition is closed, and has no records from the position on."""
-        return self._partition.closed and not self.behind
+        return self.partition.closed and not self.behind
 
     def page(self, events: int, max_bytes: int | None = None) -> Iterator[bytes]:
         """Yield the next page in pieces, and advance the position; the last line is a checkpoint.
@@ -92,8 +93,8 @@ class Pages:
         gathered = 0
         ended = False  # whether the last part is a checkpoint of this position
         while left and size < most and scanned < self._config.scan_bytes:
-            if self.position < self._partition.first_offset:
-                raise events_lost(self._partition)
+            if self.position < self.partition.first_offset:
+                raise events_lost(self.partition)
             block = self._blocks.find(self.position)
             if block is None:
                 break

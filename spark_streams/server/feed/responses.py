@@ -7,6 +7,7 @@ transport's buffer. A client that reads nothing for ``write_timeout_ms`` is drop
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import zlib
 from abc import ABC, abstractmethod
@@ -16,11 +17,10 @@ from typing import Final
 from starlette.types import Receive, Scope, Send
 
 from spark_streams.errors import LogError
-from spark_streams.log import Partition
 from spark_streams.server.feed.config import FeedConfig
 from spark_streams.server.feed.http_requests import HttpError
 from spark_streams.server.feed.pages import Pages
-from spark_streams.server.partition_readers import AppendWaiters
+from spark_streams.server.partition_readers import AppendWaiters, PartitionReader, PartitionReaders
 from spark_streams.server.turns import Worker
 from spark_streams.wire.feed.dialect import NDJSON
 
@@ -34,64 +34,6 @@ logger = logging.getLogger("spark_streams.server")
 
 Drop = Callable[[Scope], None]
 """Cuts the connection of a request, and drops its unsent bytes."""
-
-
-class _Stuck(Exception):
-    """The client read nothing for too long."""
-
-
-class Stopping:
-    """The signal to streaming responses that the door shuts.
-
-    Attributes:
-        set: whether it shuts.
-    """
-
-    def __init__(self) -> None:
-        self.set = False
-        self._wakes: set[asyncio.Event] = set()
-
-    def stop(self) -> None:
-        """Make all streaming responses end."""
-        self.set = True
-        for wake in self._wakes:
-            wake.set()
-
-    def add(self, wake: asyncio.Event) -> None:
-        """Set ``wake`` when the door shuts."""
-        self._wakes.add(wake)
-
-    def remove(self, wake: asyncio.Event) -> None:
-        """Undo ``add``."""
-        self._wakes.discard(wake)
-
-
-class PartitionWaiters:
-    """The streaming responses of one partition, which wait for its appends.
-
-    Args:
-        partition: the partition.
-        loop: the server's loop.
-        unused: called when no response waits any more.
-    """
-
-    def __init__(self, partition: Partition, loop: asyncio.AbstractEventLoop, unused: Callable[[], object]) -> None:
-        self._waiting = AppendWaiters(partition, loop)
-        self._unused = unused
-        self._users = 0
-
-    def __enter__(self) -> AppendWaiters:
-        self._users += 1
-        return self._waiting
-
-    def __exit__(self, *exception: object) -> None:
-        self._users -= 1
-        if not self._users:
-            self._unused()
-
-    def clear(self) -> None:
-        """Remove all waiting responses."""
-        self._waiting.clear()
 
 
 class _Writer:
@@ -111,27 +53,47 @@ class _Writer:
         try:
             await asyncio.wait_for(self._send(message), self._timeout_s)
         except asyncio.TimeoutError as fault:
-            raise _Stuck(f"it took nothing for {self._timeout_s} s") from fault
+            raise TimeoutError(f"it took nothing for {self._timeout_s} s") from fault
 
 
-class PageWalk:
-    """Makes the pieces of a response: on the loop, where other tasks run after each, or in the worker thread.
+class _Response(ABC):
+    """A response that is sent in parts.
 
     Args:
-        aside: the worker thread, for fetches that search more than they send; None: the loop.
+        pages: the client's pages.
+        aside: the worker thread that makes their pieces, for fetches that search more than they send; None: they are
+            made on the loop, where other tasks run after each.
+        drop: cuts the connection.
+        config: the door's settings.
     """
 
-    def __init__(self, aside: Worker | None) -> None:
+    def __init__(self, pages: Pages, aside: Worker | None, drop: Drop, config: FeedConfig) -> None:
+        self._pages = pages
         self._aside = aside
+        self._drop = drop
+        self._config = config
 
-    @property
-    def searches(self) -> bool:
-        """Whether a long time may pass before there is a piece to send."""
-        return self._aside is not None
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the response.
 
-    async def some(
-        self, pieces: Iterator[bytes], enough: int, wanted: Callable[[], bool] = lambda: True
-    ) -> tuple[bytes, bool]:
+        An error before the first byte is raised, and answered with a status. Later the connection is cut: the client
+        sees an incomplete response, and continues from its last checkpoint.
+        """
+        writer = _Writer(send, self._config)
+        try:
+            await self._send(writer, receive)
+        except (HttpError, LogError, OSError) as fault:
+            if not writer.started:
+                raise
+            logger.warning("a response to %s is cut short: %s", scope.get("client"), fault)
+            self._drop(scope)
+            await asyncio.sleep(0)
+
+    @abstractmethod
+    async def _send(self, writer: _Writer, receive: Receive) -> None:
+        """Send the whole response."""
+
+    async def _joined(self, pieces: Iterator[bytes], enough: int, wanted: Callable[[], bool]) -> tuple[bytes, bool]:
         """Return the next pieces joined, some ``enough`` bytes, and whether they are the last.
 
         Args:
@@ -158,64 +120,33 @@ class PageWalk:
         return piece
 
 
-class _Response(ABC):
-    """A response that is sent in parts.
-
-    Args:
-        drop: cuts the connection.
-        config: the door's settings.
-    """
-
-    def __init__(self, drop: Drop, config: FeedConfig) -> None:
-        self._drop = drop
-        self._config = config
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the response.
-
-        An error before the first byte is raised, and answered with a status. Later the connection is cut: the client
-        sees an incomplete response, and continues from its last checkpoint.
-        """
-        writer = _Writer(send, self._config)
-        try:
-            await self._send(writer, receive)
-        except (HttpError, LogError, OSError, _Stuck) as fault:
-            if not writer.started:
-                raise
-            logger.warning("a response to %s is cut short: %s", scope.get("client"), fault)
-            self._drop(scope)
-            await asyncio.sleep(0)
-
-    @abstractmethod
-    async def _send(self, writer: _Writer, receive: Receive) -> None:
-        """Send the whole response."""
-
-
 class PageResponse(_Response):
     """One page.
 
     Args:
-        pages: the client's pages.
-        walk: makes the pieces.
+        pages, aside, drop, config: as of ``_Response``.
         events: how many events it has at most.
         media_type: its media type.
         gzip: whether the client takes gzip.
-        drop: cuts the connection.
-        config: the door's settings.
     """
 
     def __init__(
-        self, pages: Pages, walk: PageWalk, events: int, media_type: str, gzip: bool, drop: Drop, config: FeedConfig
+        self,
+        pages: Pages,
+        aside: Worker | None,
+        drop: Drop,
+        config: FeedConfig,
+        events: int,
+        media_type: str,
+        gzip: bool,
     ) -> None:
-        super().__init__(drop, config)
-        self._pages = pages
-        self._walk = walk
+        super().__init__(pages, aside, drop, config)
         self._events = events
         self._media_type = media_type
         self._gzip = gzip and config.gzip_min_bytes > 0
 
     async def _send(self, writer: _Writer, receive: Receive) -> None:
-        if not self._walk.searches:
+        if self._aside is None:
             await self._write(writer, lambda: True)
             return
         gone = asyncio.ensure_future(_disconnected(receive))
@@ -227,7 +158,7 @@ class PageResponse(_Response):
     async def _write(self, writer: _Writer, wanted: Callable[[], bool]) -> None:
         pieces = self._pages.page(self._events)
         enough = max(LATE_BYTES, self._config.gzip_min_bytes)
-        first, ended = await self._walk.some(pieces, enough, wanted)
+        first, ended = await self._joined(pieces, enough, wanted)
         headers = [
             (b"content-type", self._media_type.encode()),
             (b"cache-control", b"no-store"),
@@ -250,63 +181,65 @@ class PageResponse(_Response):
                 await writer.write(piece, more=not ended)
             if ended or not wanted():
                 return
-            piece, ended = await self._walk.some(pieces, enough, wanted)
+            piece, ended = await self._joined(pieces, enough, wanted)
 
 
 class StreamResponse(_Response):
     """A streaming response, which stays open.
 
     Args:
-        pages: the client's pages.
-        walk: makes the pieces.
-        waits: the responses that wait for appends to the partition.
+        pages, aside, drop, config: as of ``_Response``.
+        readers: the partitions that streaming responses read.
         duration_ms: how long it lasts; None: as long as the client stays.
-        stopping: the signal that the door shuts.
-        drop: cuts the connection.
-        config: the door's settings.
+        stopping: is done when the door shuts.
     """
 
     def __init__(
         self,
         pages: Pages,
-        walk: PageWalk,
-        waits: PartitionWaiters,
-        duration_ms: int | None,
-        stopping: Stopping,
+        aside: Worker | None,
         drop: Drop,
         config: FeedConfig,
+        readers: PartitionReaders[PartitionReader],
+        duration_ms: int | None,
+        stopping: asyncio.Future[None],
     ) -> None:
-        super().__init__(drop, config)
-        self._pages = pages
-        self._walk = walk
-        self._waits = waits
+        super().__init__(pages, aside, drop, config)
+        self._readers = readers
         self._duration_ms = duration_ms
         self._stopping = stopping
 
     async def _send(self, writer: _Writer, receive: Receive) -> None:
         """Send events as they come; end with a checkpoint after the duration, or when the door shuts."""
-        with self._waits as waiting:
-            await self._follow(writer, receive, waiting)
+        reader = self._readers.use(self._pages.partition)
+        try:
+            await self._follow(writer, receive, reader.waiting)
+        finally:
+            self._readers.release(reader)
 
     async def _follow(self, writer: _Writer, receive: Receive, waiting: AppendWaiters) -> None:
         loop = asyncio.get_running_loop()
         end = None if self._duration_ms is None else loop.time() + self._duration_ms / 1000
         wake = asyncio.Event()
         gone = asyncio.ensure_future(_disconnected(receive))
-        gone.add_done_callback(lambda _: wake.set())
-        self._stopping.add(wake)
+
+        def ended(_: asyncio.Future[None]) -> None:
+            wake.set()
+
+        gone.add_done_callback(ended)
+        self._stopping.add_done_callback(ended)
         try:
             # The first part before the first byte: an error of the request is answered with a status.
             first = await self._some(gone)
             await writer.start([(b"content-type", NDJSON.encode()), (b"cache-control", b"no-store")])
             await writer.write(first)
-            while not gone.done() and not self._stopping.set and (end is None or loop.time() < end):
+            while not gone.done() and not self._stopping.done() and (end is None or loop.time() < end):
                 if self._pages.ended:
                     break  # the client has to look for the partitions after this one
                 wake.clear()
                 waiting.add(wake.set)
                 try:
-                    if not self._pages.behind and not self._stopping.set and not gone.done():
+                    if not self._pages.behind and not self._stopping.done() and not gone.done():
                         await self._pause(wake, end)
                 finally:
                     waiting.remove(wake.set)
@@ -319,7 +252,7 @@ class StreamResponse(_Response):
             # gets the reason.
             logger.info("a response that was to stay open ends: %s", fault)
         finally:
-            self._stopping.remove(wake)
+            self._stopping.remove_done_callback(ended)
             here = not gone.done()
             gone.cancel()
         if here:
@@ -330,15 +263,13 @@ class StreamResponse(_Response):
         seconds = self._config.checkpoint_interval_ms / 1000
         if end is not None:
             seconds = min(seconds, max(0.0, end - asyncio.get_running_loop().time()))
-        try:
+        with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(wake.wait(), seconds)
-        except asyncio.TimeoutError:
-            return
 
     async def _some(self, gone: asyncio.Future[None]) -> bytes:
         """Return the events stored so far, at most about ``PART_BYTES``, with a checkpoint behind them."""
         pieces = self._pages.page(self._config.checkpoint_events, PART_BYTES)
-        body, _ = await self._walk.some(pieces, 1 << 62, lambda: not gone.done())
+        body, _ = await self._joined(pieces, 1 << 62, lambda: not gone.done())
         return body
 
 
