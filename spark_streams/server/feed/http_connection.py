@@ -50,7 +50,6 @@ class HttpConnection(H11Protocol):
         self._limits = limits
         self._served = self.app
         self.app = self._admit
-        self._write_timeout: WriteTimeout | None = None
         self._phase = ""
         self._timer: asyncio.TimerHandle | None = None
         self._end_timer: asyncio.TimerHandle | None = None
@@ -60,8 +59,8 @@ class HttpConnection(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Wait for the first request."""
-        super().connection_made(transport)
         self._write_timeout = WriteTimeout(self.loop, transport, self._limits.write_timeout_ms, self._stuck)
+        super().connection_made(transport)
 
     def data_received(self, data: bytes) -> None:
         """Take bytes from the peer; bytes after the end, which uvicorn would log as an error, are dropped."""
@@ -78,21 +77,18 @@ class HttpConnection(H11Protocol):
     def pause_writing(self) -> None:
         """Start the write time-out: the peer does not read."""
         super().pause_writing()
-        if self._write_timeout is not None:
-            self._write_timeout.paused()
+        self._write_timeout.paused()
 
     def resume_writing(self) -> None:
         """Stop the write time-out: the peer reads again."""
         super().resume_writing()
-        if self._write_timeout is not None:
-            self._write_timeout.resumed()
+        self._write_timeout.resumed()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Release everything."""
         self._admission.end()
         self._in_phase("gone")
-        if self._write_timeout is not None:
-            self._write_timeout.stop()
+        self._write_timeout.stop()
         if self._end_timer is not None:
             self._end_timer.cancel()
         super().connection_lost(exc)

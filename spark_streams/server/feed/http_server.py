@@ -56,13 +56,13 @@ class HttpServer:
     Args:
         door: the application.
         listener: a bound socket, which the server owns from now on.
-        doorway: the admission control, which admits connections with TLS or without.
+        control: the admission control, which admits connections with TLS or without.
         config: the door's settings.
     """
 
-    def __init__(self, door: FeedDoor, listener: socket.socket, doorway: AdmissionControl, config: FeedConfig) -> None:
+    def __init__(self, door: FeedDoor, listener: socket.socket, control: AdmissionControl, config: FeedConfig) -> None:
         def connection(**options: Any) -> asyncio.Protocol:
-            return doorway.protocol(lambda admission: HttpConnection(admission, config, **options))
+            return control.protocol(lambda peer: HttpConnection(peer, config, **options))
 
         settings = uvicorn.Config(
             door.application,
