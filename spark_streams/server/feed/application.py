@@ -174,10 +174,10 @@ class FeedDoor:
         offset, origin = place.offset, str(place.partition)
         if origin == partition.id:
             cursors.check(place, partition)
-        else:
-            if origin not in partition.cursor_from:
-                raise HttpError(400, f"the cursor is one of partition {origin}, which is of no use on {partition.id}")
+        elif origin in partition.cursor_from:
             offset = stream.translate(partition.id, origin, offset)
+        else:
+            raise HttpError(400, f"the cursor is one of partition {origin}, which is of no use on {partition.id}")
         if offset > partition.next_offset:
             raise HttpError(400, f"the cursor lies beyond the end of the feed: {OLDER}")
         if offset < partition.first_offset:

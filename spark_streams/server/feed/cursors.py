@@ -93,13 +93,11 @@ class Cursors:
         return CursorTarget(int(partition, 16), int(offset, 16), witness or _NONE)
 
     def check(self, target: CursorTarget, partition: Partition) -> None:
-        """Check that the event before a position is the same as when the cursor was made.
+        """Check that the event before a position is the same as when the cursor was made, if it is still there.
 
         Raises:
-            HttpError: 400, the partition ends before it, or has another event there.
+            HttpError: 400, the partition has another event there.
         """
-        if target.offset > partition.next_offset:
-            raise HttpError(400, f"the cursor lies beyond the end of the feed: {OLDER}")
         if target.witness != _NONE and self._witness(partition, target.offset) not in (_NONE, target.witness):
             raise HttpError(400, f"the feed has other events than those before the cursor: {OLDER}")
 
