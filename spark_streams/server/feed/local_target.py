@@ -20,8 +20,8 @@ from spark_streams.log import ReferenceLog
 from spark_streams.log.stream_metadata import METADATA_FILE, folder_name
 from spark_streams.server.feed.config import FeedConfig
 from spark_streams.server.feed.http_requests import HttpError
-from spark_streams.server.feed.publishing import Publishing
-from spark_streams.server.feed.request_bodies import ARROW, read_rows
+from spark_streams.server.feed.publishing import Published, Publishing
+from spark_streams.server.feed.request_bodies import rows_of
 
 LOOK_AGAIN_S: Final = 0.02
 """Mean pause in seconds before the lock is tried again; random, so that waiting tasks do not stay in step."""
@@ -70,9 +70,7 @@ class FeedFolder:
             f"publish to '{self._stream}' in '{self._data_dir}'",
         )
 
-    def publish(
-        self, rows: pa.RecordBatch, reference: str | None, number: int, digest: int
-    ) -> tuple[int, int, int | None]:
+    def publish(self, rows: pa.RecordBatch, reference: str | None, number: int, digest: int) -> Published:
         """Store rows, as a request to publish does; the log stays open until ``rest`` is called.
 
         Args:
@@ -139,17 +137,9 @@ class _Opened:
             stack.callback(self._publishing.close)  # before the log, whose state store takes its snapshot
             self._stack = stack.pop_all()
 
-    def publish(
-        self, name: str, rows: pa.RecordBatch, reference: str | None, number: int, digest: int
-    ) -> tuple[int, int, int | None]:
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, rows.schema) as writer:
-            writer.write_batch(rows)
-        body = sink.getvalue().to_pybytes()
-        events = read_rows([body], ARROW, len(body))
-        stream = self._log.stream(name)
-        published = self._loop.run_until_complete(self._publishing.publish(stream, events, reference, number, digest))
-        return published.appended, published.repeated, published.last
+    def publish(self, name: str, rows: pa.RecordBatch, reference: str | None, number: int, digest: int) -> Published:
+        publishing = self._publishing.publish(self._log.stream(name), rows_of(rows), reference, number, digest)
+        return self._loop.run_until_complete(publishing)
 
     def close(self) -> None:
         self._stack.close()

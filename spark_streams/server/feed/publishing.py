@@ -14,12 +14,11 @@ of the number: a repeated request with another digest is refused before any of i
 from __future__ import annotations
 
 import asyncio
-import functools
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
-from typing import Final
+from typing import Final, NamedTuple
+from weakref import WeakValueDictionary
 
 import numpy as np
 import pyarrow as pa
@@ -96,8 +95,7 @@ def _each(keys: pa.BinaryArray) -> Sequence[bytes | memoryview]:
     return [content[start:end] for start, end in pairwise(ends.tolist())]
 
 
-@dataclass(frozen=True)
-class Published:
+class Published(NamedTuple):
     """The outcome of a request to publish.
 
     Args:
@@ -131,7 +129,8 @@ class Publishing:
         self._log = log
         self._incarnations: set[str] = set()
         self._turn = 0
-        self._locks: dict[tuple[str, str], _Lock] = {}
+        self._locks: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
+        """Incarnation and reference to the lock of their requests, as long as one of them holds it or waits for it."""
 
     async def publish(
         self, stream: Stream, rows: Rows, reference: str | None, sequence: int, digest: int = 0, user: str = ""
@@ -157,19 +156,12 @@ class Publishing:
         self._incarnations.add(stream.incarnation)
         number = sequence << DIGEST_BITS | digest
         # One request of a reference at a time: a repeated one waits for the outcome of the first.
-        key = (stream.incarnation, reference)
-        lock = self._locks.setdefault(key, _Lock())
-        lock.users += 1
-        try:
-            async with lock.lock:
-                last = await self._last(stream, reference, number)
-                if last > sequence:
-                    return Published(0, len(rows), last)
-                return await self._publish(stream, rows, reference, number, user)
-        finally:
-            lock.users -= 1
-            if not lock.users:
-                del self._locks[key]
+        lock = self._locks.setdefault((stream.incarnation, reference), asyncio.Lock())
+        async with lock:
+            last = await self._last(stream, reference, number)
+            if last > sequence:
+                return Published(0, len(rows), last)
+            return await self._publish(stream, rows, reference, number, user)
 
     async def _last(self, stream: Stream, reference: str, number: int) -> int:
         """Return the highest sequence of a reference in any partition, -1 for none.
@@ -219,7 +211,7 @@ class Publishing:
                     repeated += len(part)
                     continue
                 parts.append(part)
-                stored.append(self._append(stream, partition, parts[-1], reference, number, user))
+                stored.append(self._append(stream, partition, part, reference, number, user))
             outcomes = await asyncio.gather(*stored)
             failed = [each for each in outcomes if each is not None and each.name != RESOURCE_DELETED]
             if failed:
@@ -276,7 +268,17 @@ class Publishing:
         publishers = None if reference is None else self._publishers_of(stream, partition)
         if publishers is not None:
             publishers.begin(numbers)
-        done = functools.partial(self._appended, future, publishers, numbers, user)
+
+        def done(outcomes: list[LinkRefused | None]) -> None:
+            failed = next((outcome for outcome in outcomes if outcome is not None), None)
+            if publishers is not None:
+                if failed is None:
+                    publishers.advance(numbers, user)
+                else:
+                    publishers.fail(numbers)
+            if not future.done():  # else the client has gone; the events are stored all the same
+                future.set_result(failed)
+
         self._appender.append(
             partition,
             Batch(
@@ -290,37 +292,12 @@ class Publishing:
         )
         return future
 
-    def _appended(
-        self,
-        future: asyncio.Future[LinkRefused | None],
-        publishers: PublisherSequences | None,
-        numbers: dict[str, int],
-        user: str,
-        outcomes: list[LinkRefused | None],
-    ) -> None:
-        failed = next((outcome for outcome in outcomes if outcome is not None), None)
-        if publishers is not None:
-            if failed is None:
-                publishers.advance(numbers, user)
-            else:
-                publishers.fail(numbers)
-        if not future.done():  # else the client has gone; the events are stored all the same
-            future.set_result(failed)
-
     def close(self) -> None:
         """Wait for the appends under way, and write snapshots of the publishers, so that the next start reads less."""
         self._appender.close()
         for deleted in self._incarnations - {stream.incarnation for stream in self._log.streams()}:
             self._sequences.forget(deleted)
         self._sequences.close()
-
-
-class _Lock:
-    """A lock, and how many requests use it."""
-
-    def __init__(self) -> None:
-        self.lock = asyncio.Lock()
-        self.users = 0
 
 
 async def _yield_turn(count: int) -> None:

@@ -104,18 +104,18 @@ def plain_pieces(body: Iterable[bytes], coding: str, most: int) -> Iterator[byte
     if coding in ("", "identity"):
         yield from given
     elif coding == "gzip":
-        yield from _unpacked(given, most)
+        size = 0
+        for piece in _inflated(given):
+            size += len(piece)
+            if size > most:
+                raise _too_large(most)
+            yield piece
     else:
         raise HttpError(415, f"content encoding '{coding:.40}' is not taken, expected gzip or none")
 
 
-def _unpacked(given: Iterator[bytes], most: int) -> Iterator[bytes]:
-    size = 0
-    for piece in _inflated(given):
-        size += len(piece)
-        if size > most:
-            raise HttpError(413, f"the body has more than {most} bytes when it is unpacked: publish less at a time")
-        yield piece
+def _too_large(most: int) -> HttpError:
+    return HttpError(413, f"the body has more than {most} bytes when it is unpacked: publish less at a time")
 
 
 def _inflated(given: Iterator[bytes]) -> Iterator[bytes]:
@@ -215,6 +215,20 @@ def read_rows(
             return rows
 
 
+def rows_of(batch: pa.RecordBatch) -> Rows:
+    """Return a batch's rows, checked as those of an Arrow stream.
+
+    Raises:
+        HttpError: 400, the batch has other columns, or rows that cannot be stored.
+    """
+    _check_columns(batch.schema)
+    try:
+        batch.validate(full=True)
+    except pa.ArrowInvalid as fault:
+        raise HttpError(400, f"the rows cannot be stored: {fault!s:.300}") from fault
+    return _stored(_columns_of(batch))
+
+
 def _arrow(pieces: Iterator[bytes], most: int) -> Iterator[dict[str, pa.Array] | None]:
     """Yield the columns of an Arrow stream, some of its rows at a time; None is a step without rows."""
     held: list[bytes] = []
@@ -225,7 +239,7 @@ def _arrow(pieces: Iterator[bytes], most: int) -> Iterator[dict[str, pa.Array] |
     held.clear()
     try:
         if inflated_bytes(body) > most:
-            raise HttpError(413, f"the body has more than {most} bytes when it is unpacked: publish less at a time")
+            raise _too_large(most)
         with pa.ipc.open_stream(body) as reader:
             _check_columns(reader.schema)  # first: a refused type need not be read
             for batch in reader:

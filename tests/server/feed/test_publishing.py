@@ -9,10 +9,13 @@ import zlib
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 import requests
 
+from spark_streams.server.feed.http_requests import HttpError
+from spark_streams.server.feed.request_bodies import rows_of
 from tests.server.feed.conftest import Door
 
 Doors = Callable[..., Door]
@@ -63,6 +66,16 @@ def test_an_arrow_stream(doors: Doors) -> None:
     records = door.log.stream("orders").partitions["0"].read(0)
     assert records.timestamps.tolist() == [-386_380_800_000, -(2**63), 1]
     assert [records.key(row) for row in range(3)] == [b"a", None, b"b"]
+
+
+@pytest.mark.parametrize("name", ["value", "key"])
+def test_a_batch_with_text_that_is_no_utf_8_is_refused(name: str) -> None:
+    offsets = pa.py_buffer(np.array([0, 1], np.int32))
+    broken = pa.Array.from_buffers(pa.string(), 1, [None, offsets, pa.py_buffer(b"\xff")])
+    batch = pa.RecordBatch.from_pydict({"value": pa.array(["v"]), name: broken})
+    with pytest.raises(HttpError) as caught:
+        rows_of(batch)
+    assert (caught.value.status, "UTF8" in caught.value.text) == (400, True)
 
 
 @pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.binary(), pa.large_binary()])
