@@ -40,7 +40,8 @@ def inflated_bytes(body: bytes) -> int:
     total = 0
     for message in pa.ipc.MessageReader.open_stream(body):
         if message.type in ("record batch", "dictionary"):
-            table = _Table.root(memoryview(message.metadata)).table(_HEADER)
+            metadata = memoryview(message.metadata)
+            table = _Table(metadata, struct.unpack_from("<I", metadata)[0]).table(_HEADER)
             if table is not None and message.type == "dictionary":
                 table = table.table(_DICTIONARY_DATA)
             if table is not None and table.table(_COMPRESSION) is not None:
@@ -64,10 +65,6 @@ class _Table:
     def __init__(self, buffer: memoryview, at: int) -> None:
         self._buffer = buffer
         self._at = at
-
-    @classmethod
-    def root(cls, buffer: memoryview) -> _Table:
-        return cls(buffer, struct.unpack_from("<I", buffer)[0])
 
     def _field(self, number: int) -> int | None:
         vtable = self._at - int(struct.unpack_from("<i", self._buffer, self._at)[0])

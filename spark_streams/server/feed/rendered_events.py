@@ -27,6 +27,8 @@ MOST_BLOCKS: Final = 8_192
 """Blocks to keep at most, however small: each takes some 0.5 KB besides its lines."""
 
 Longs = NDArray[np.int64]
+Key = tuple[object, ...]
+"""A partition, and the rendering that fetches share."""
 
 
 class Events:
@@ -45,7 +47,7 @@ class Events:
 
     def __init__(self, records: Records, shape: Rendering) -> None:
         offsets = records.offsets
-        self.key: tuple[object, ...] = ()
+        self.key: Key = ()
         self.first = int(offsets[0])
         self.next = int(offsets[-1]) + 1
         self.scanned = int(records.value_ends[-1] - records.value_starts[0])
@@ -67,37 +69,37 @@ class EventCache:
         self._max = max_bytes
         self._bytes = 0
         self._recent: OrderedDict[int, Events] = OrderedDict()
-        self._blocks: dict[tuple[object, ...], list[Events]] = {}
+        self._blocks: dict[Key, list[Events]] = {}
 
-    def find(self, partition: Partition, shape: Rendering, offset: int) -> Events | None:
-        """Return the block with the record ``offset``; None when it is not kept."""
-        if shape.key is None:
-            return None
-        blocks = self._blocks.get(_key(partition, shape), ())
+    def find(self, key: Key, offset: int, first_offset: int) -> Events | None:
+        """Return the block with the record ``offset``; None when it is not kept.
+
+        Args:
+            key: the blocks' partition and rendering.
+            offset: of a record.
+            first_offset: the partition's first retained offset; blocks that begin before it are not returned.
+        """
+        blocks = self._blocks.get(key, ())
         index = bisect_right(blocks, offset, key=_FIRST) - 1
-        if index >= 0 and offset < blocks[index].next and blocks[index].first >= partition.first_offset:
+        if index >= 0 and offset < blocks[index].next and blocks[index].first >= first_offset:
             block = blocks[index]
             self._recent.move_to_end(id(block))
             return block
         return None
 
-    def keep(self, partition: Partition, shape: Rendering, block: Events) -> None:
-        """Keep a block for further readers, if it can be shared."""
-        if shape.key is None:
+    def keep(self, key: Key, block: Events) -> None:
+        """Keep a block for further readers, unless it is too large."""
+        block.key = key
+        if len(block.lines) > self._max // 4:
             return
-        block.key = _key(partition, shape)
-        size = len(block.lines)
-        if size > self._max // 4:
-            return
-        blocks = self._blocks.setdefault(block.key, [])
+        blocks = self._blocks.get(key, ())
         index = bisect_right(blocks, block.first, key=_FIRST) - 1
         if index >= 0 and blocks[index].first == block.first:
             # The new block has the same batches and more, because the log has grown.
             self._drop(blocks[index])
-            blocks = self._blocks.setdefault(block.key, [])
-        insort(blocks, block, key=_FIRST)
+        insort(self._blocks.setdefault(key, []), block, key=_FIRST)
         self._recent[id(block)] = block
-        self._bytes += size
+        self._bytes += len(block.lines)
         while self._bytes > self._max or len(self._recent) > MOST_BLOCKS:
             self._drop(next(iter(self._recent.values())))
 
@@ -129,6 +131,8 @@ class Blocks:
         self._cache = cache
         self._partition = partition
         self._shape = shape
+        self._key: Key | None = None if shape.key is None else (partition, *shape.key)
+        """The cache's key; None: other clients cannot share these blocks."""
         self._left: Records | None = None
         """The records of the last read that are in no block yet."""
 
@@ -145,26 +149,23 @@ class Blocks:
             PartitionClosed: the log was closed, or the stream deleted.
             ValueError: the offset is beyond the end.
         """
-        block = self._cache.find(self._partition, self._shape, offset)
-        if block is not None:
-            return block
+        if self._key is not None:
+            kept = self._cache.find(self._key, offset, self._partition.first_offset)
+            if kept is not None:
+                return kept
         records, self._left = self._left, None
         if records is None or not records.offsets[0] <= offset <= records.offsets[-1]:
-            alone = self._shape.key is None
             size = FILTERED_BYTES if self._shape.filters else READ_BYTES
-            records = self._partition.read(offset, size, whole=not alone)
+            records = self._partition.read(offset, size, whole=self._key is not None)
         if records is None:
             return None
         start = max(0, offset - int(records.offsets[0])) // MOST_ROWS * MOST_ROWS
         if start + MOST_ROWS < len(records):
             self._left = records.slice(start + MOST_ROWS)
         block = Events(records.slice(start, start + MOST_ROWS), self._shape)
-        self._cache.keep(self._partition, self._shape, block)
+        if self._key is not None:
+            self._cache.keep(self._key, block)
         return block
-
-
-def _key(partition: Partition, shape: Rendering) -> tuple[object, ...]:
-    return (id(partition), partition, *(shape.key or ()))
 
 
 _FIRST: Final = attrgetter("first")
