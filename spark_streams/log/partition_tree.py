@@ -89,7 +89,8 @@ class PartitionTree:
         self.open_ids = tuple(node.id for node in nodes if not node.children)
         """The partitions that take records."""
         self.roots = sum(node.parent is None for node in nodes)
-        self._tree = KeyTree(self.nodes, self.open_ids)
+        self.keys = KeyTree(self.nodes, self.open_ids)
+        """The assignment of keys to all open partitions."""
 
     @classmethod
     def of_roots(cls, count: int) -> PartitionTree:
@@ -119,13 +120,9 @@ class PartitionTree:
             parent = self.nodes[parent].parent
         return tuple(found)
 
-    def home(self, key: bytes | memoryview) -> str:
-        """Return the open partition that a key belongs to."""
-        return self._tree.home(key)
-
-    def tree(self, among: Collection[str]) -> KeyTree:
+    def keys_among(self, names: Collection[str]) -> KeyTree:
         """Return the assignment of keys when only some of the open partitions may be used."""
-        return self._tree if tuple(among) == self.open_ids else KeyTree(self.nodes, among)
+        return self.keys if tuple(names) == self.open_ids else KeyTree(self.nodes, names)
 
     def added(self, count: int) -> PartitionTree:
         """Return the tree with more roots.

@@ -24,7 +24,6 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from types import TracebackType
 
 from spark_streams.errors import LogError, LogLocked, NameTaken, StreamExists, UnknownStream
 from spark_streams.filters.tree import Expression
@@ -388,7 +387,5 @@ class ReferenceLog:
     def __enter__(self) -> ReferenceLog:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *fault: object) -> None:
         self.close()

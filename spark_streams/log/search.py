@@ -32,7 +32,7 @@ from spark_streams.offsets import PaddedDecimalOrder, offset_column
 
 BLOCK_BYTES: Final = 1 << 20
 """Bytes to decode at a time: enough that columns pay, few enough that an early match is found early."""
-_ORDER: Final = PaddedDecimalOrder()
+_OFFSETS: Final = PaddedDecimalOrder()
 _LAST: Final = 2**63 - 1
 _OWN: Final = frozenset({"offset", "partition", "timestamp"})
 """Columns that come from the record's place in the log, not from its message."""
@@ -162,13 +162,13 @@ def _of_texts(predicate: Predicate) -> SearchRange | None:
     if op is Operator.BETWEEN:
         return _between(*texts)
     if op is Operator.GREATER_THAN:
-        return SearchRange(first=min(_ORDER.upper(texts[0]), _LAST))
+        return SearchRange(first=min(_OFFSETS.upper(texts[0]), _LAST))
     if op is Operator.GREATER_THAN_EQUALS:
-        return SearchRange(first=min(_ORDER.lower(texts[0]), _LAST))
+        return SearchRange(first=min(_OFFSETS.lower(texts[0]), _LAST))
     if op is Operator.LESS_THAN:
-        return SearchRange(end=min(_ORDER.lower(texts[0]), _LAST))
-    return SearchRange(end=min(_ORDER.upper(texts[0]), _LAST)) if op is Operator.LESS_THAN_EQUALS else None
+        return SearchRange(end=min(_OFFSETS.lower(texts[0]), _LAST))
+    return SearchRange(end=min(_OFFSETS.upper(texts[0]), _LAST)) if op is Operator.LESS_THAN_EQUALS else None
 
 
 def _between(low: str, high: str) -> SearchRange:
-    return SearchRange(min(_ORDER.lower(low), _LAST), min(_ORDER.upper(high), _LAST))
+    return SearchRange(min(_OFFSETS.lower(low), _LAST), min(_OFFSETS.upper(high), _LAST))

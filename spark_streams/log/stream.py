@@ -100,11 +100,11 @@ class Stream:
 
     def home(self, key: bytes | memoryview) -> str:
         """Return the open partition that a key belongs to."""
-        return self._tree.home(key)
+        return self._tree.keys.home(key)
 
     def homes_among(self, names: Collection[str]) -> KeyTree:
         """Return the assignment of keys when only some of the open partitions may be used."""
-        return self._tree.tree(names)
+        return self._tree.keys_among(names)
 
     def translate(self, partition: str, origin: str, offset: int) -> int:
         """Return the offset at which a reader of a partition that left continues on another one.
@@ -172,7 +172,7 @@ class Stream:
         # The metadata come after the folders: a partition that they count and that has no folder is a lost one.
         opened = self._opened(tree, tree.ids[len(self._tree.ids) :])
         try:
-            self.write_metadata(tree)
+            self._write_metadata(tree)
         except BaseException:
             _discard(opened)
             raise
@@ -256,7 +256,7 @@ class Stream:
             OSError: they could not be written; the old ones are in effect.
         """
         try:
-            self.write_metadata(tree)
+            self._write_metadata(tree)
         except OSError:
             # The file may be the new one all the same, and the next start reads it.
             if StreamMetadata.read(self.folder).tree.to_metadata() != tree.to_metadata():
@@ -272,15 +272,13 @@ class Stream:
         except OSError:
             logger.warning("%s: the next start removes what a failed split left", self.folder, exc_info=True)
 
-    def write_metadata(self, tree: PartitionTree | None = None) -> None:
-        """Write the metadata, whole or not at all, with another tree of partitions or (None) the present one.
+    def _write_metadata(self, tree: PartitionTree) -> None:
+        """Write the metadata, whole or not at all, with another tree of partitions.
 
         Raises:
             OSError: the system refused.
         """
-        StreamMetadata(self.name, self.incarnation, self.config, tree or self._tree, self.partition_names).write(
-            self.folder
-        )
+        StreamMetadata(self.name, self.incarnation, self.config, tree, self.partition_names).write(self.folder)
 
     def close(self) -> None:
         """Force everything to the disk and close the partitions.
@@ -334,7 +332,7 @@ def new_stream(
     try:
         metadata = StreamMetadata(name, uuid.uuid4().hex, config, tree, partition_names)
         stream = Stream(folder, metadata, open_partition)
-        stream.write_metadata()
+        metadata.write(folder)
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise

@@ -48,12 +48,6 @@ def decode_varint(buffer: bytes, at: int) -> tuple[int, int]:
         shift += 7
 
 
-def zigzag(values: Longs) -> npt.NDArray[np.uint64]:
-    """Map signed to unsigned so that small magnitudes stay small: 0, -1, 1, -2 become 0, 1, 2, 3."""
-    out: npt.NDArray[np.uint64] = ((values << 1) ^ (values >> 63)).view(np.uint64)
-    return out
-
-
 def encode_varints(values: Longs) -> tuple[Bytes, npt.NDArray[np.bool_]]:
     """Encode n values.
 
@@ -62,7 +56,8 @@ def encode_varints(values: Longs) -> tuple[Bytes, npt.NDArray[np.bool_]]:
         these bytes: ``matrix[mask]`` is their concatenation. The width, at most ten, is that of the longest. Columns,
         not rows, are contiguous.
     """
-    rest = zigzag(values)
+    # Zigzag: small magnitudes stay small, 0, -1, 1, -2 become 0, 1, 2, 3.
+    rest = ((values << 1) ^ (values >> 63)).view(np.uint64)
     # Most columns of a batch need one or two groups; always computing ten was two thirds of an append's time.
     longest = max(int(rest.max()).bit_length() if len(rest) else 0, 1)
     kinds = ((16, np.uint16), (32, np.uint32), (64, np.uint64))

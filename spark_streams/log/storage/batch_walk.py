@@ -7,7 +7,7 @@ records. The walk reads the batch's own header, and the bytes before and after t
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from spark_streams.errors import CorruptLog
@@ -49,15 +49,6 @@ class StoredBatch(NamedTuple):
         return f"{self.first_offset}#{self.crc:08x}"
 
 
-class _Whole(NamedTuple):
-    """Bytes in memory, with the interface of ``ReadAhead``."""
-
-    content: bytes
-
-    def bytes_at(self, position: int, size: int) -> tuple[bytes, int]:
-        return self.content, position
-
-
 def walk_segment(segment: Segment, position: int, offset: int) -> Iterator[StoredBatch]:
     """Walk the batches of one segment from ``position``, where the batch with base offset ``offset`` starts.
 
@@ -68,7 +59,7 @@ def walk_segment(segment: Segment, position: int, offset: int) -> Iterator[Store
     window = ReadAhead(segment.file(), segment.end, WINDOW_BYTES)
     for place, header in segment.headers(position, offset, window):
         try:
-            notes = _notes(window, place, header)
+            notes = _notes(window.bytes_at, place, header)
         except ValueError as fault:
             raise CorruptLog(str(segment.path), place, str(fault)) from fault
         yield StoredBatch(
@@ -82,7 +73,7 @@ def notes_of_batch(encoded: bytes, header: BatchHeader) -> tuple[Header, ...]:
     Raises:
         ValueError: its first record does not fit it.
     """
-    return _notes(_Whole(encoded), 0, header)
+    return _notes(lambda position, size: (encoded, position), 0, header)
 
 
 def last_of_segment(segment: Segment) -> StoredBatch | None:
@@ -98,13 +89,14 @@ def last_of_segment(segment: Segment) -> StoredBatch | None:
     return batches[0] if batches else None
 
 
-def _notes(window: ReadAhead | _Whole, position: int, header: BatchHeader) -> tuple[Header, ...]:
+def _notes(bytes_at: Callable[[int, int], tuple[bytes, int]], position: int, header: BatchHeader) -> tuple[Header, ...]:
+    """Return the notes of the batch at ``position``; ``bytes_at`` reads as ``ReadAhead.bytes_at`` does."""
     stop = position + header.size
     start = position + HEADER_BYTES
 
     def prefix(place: int) -> tuple[bytes, int, int]:
         # ``place`` in the segment is ``at`` in the buffer; the difference turns one into the other.
-        buffer, at = window.bytes_at(place, min(PREFIX_BYTES, stop - place))
+        buffer, at = bytes_at(place, min(PREFIX_BYTES, stop - place))
         return buffer, at, place - at
 
     buffer, at, shift = prefix(start)
@@ -123,5 +115,5 @@ def _notes(window: ReadAhead | _Whole, position: int, header: BatchHeader) -> tu
             return ()  # one byte is left: it can only say that there are no headers
         buffer, at, shift = prefix(after)
     place = at + shift
-    buffer, at = window.bytes_at(place, record_end - place)
+    buffer, at = bytes_at(place, record_end - place)
     return tuple(decode_headers(buffer, at, at + record_end - place))

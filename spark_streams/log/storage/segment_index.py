@@ -67,8 +67,7 @@ class SegmentIndex:
 
     def stretch_of(self, offset: int) -> tuple[int, int]:
         """Return byte position and first offset of the stretch that holds ``offset``, which must be in the segment."""
-        at = max(bisect_right(self._offsets, offset) - 1, 0)
-        return self._positions[at], self._offsets[at]
+        return self.stretch(max(bisect_right(self._offsets, offset) - 1, 0))
 
     def number_of_time(self, timestamp_ms: int) -> int:
         """Return the number of the stretch with the first record not earlier than ``timestamp_ms``.
