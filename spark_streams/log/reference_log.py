@@ -249,7 +249,6 @@ class ReferenceLog:
             names = names_of_partitions(name, partitions, given)
             self._names.check(name, names)
             stream = new_stream(folder, name, partitions, config or self.config.stream, self._open_partition, given)
-            sync_directory(self._root)
             self._streams = {**self._streams, name: stream}
             self._names.keep(name, names)
             return stream

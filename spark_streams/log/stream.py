@@ -329,13 +329,14 @@ def new_stream(
         # The caller knows no such stream: a creation or deletion that failed half way left this behind.
         shutil.rmtree(folder)
     folder.mkdir(parents=True)
-    try:
+    with ExitStack() as undo:
+        undo.callback(shutil.rmtree, folder, ignore_errors=True)
         metadata = StreamMetadata(name, uuid.uuid4().hex, config, tree, partition_names)
         stream = Stream(folder, metadata, open_partition)
+        undo.callback(stream.discard)
         metadata.write(folder)
-    except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
-        raise
+        sync_directory(folder.parent)
+        undo.pop_all()
     return stream
 
 

@@ -15,6 +15,7 @@ import pytest
 from spark_streams.errors import CorruptLog
 from spark_streams.log import ReferenceLog, StateStore, StreamConfig
 from spark_streams.log import reference_log as reference_log_module
+from spark_streams.log import stream as stream_module
 from spark_streams.log.format.varint import encode_varints
 from spark_streams.log.storage.partition import Partition
 from spark_streams.log.storage.recovery import RecoveryPointFile
@@ -186,6 +187,7 @@ def test_the_folders_that_lead_to_streams_are_forced_to_the_disk(
         real(path)
 
     monkeypatch.setattr(reference_log_module, "sync_directory", noted)
+    monkeypatch.setattr(stream_module, "sync_directory", noted)
     monkeypatch.chdir(tmp_path)
     with ReferenceLog(Path("new")) as log:
         assert synced == [tmp_path, Path("new")]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import json
 import os
 import shutil
@@ -11,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import FrameType
+from types import FrameType, ModuleType
 from typing import Any
 
 import google_crc32c
@@ -20,6 +21,7 @@ import pytest
 
 from spark_streams.errors import CorruptLog, LogError
 from spark_streams.log import NO_TIMESTAMP, LogConfig, Partition, ReferenceLog, StreamConfig
+from spark_streams.log import stream as stream_module
 from spark_streams.log import stream_metadata as metadata_module
 from spark_streams.log.storage import segment as segment_module
 from spark_streams.log.storage import segment_index as index_module
@@ -460,13 +462,27 @@ def test_observers_are_told_what_was_appended_in_columns(tmp_path: Path) -> None
         assert len(seen) == 2
 
 
-def test_a_creation_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def open_files(folder: Path) -> list[str]:
+    """Return the open files below a folder, removed ones too."""
+    links = (os.path.realpath(link) for link in Path("/proc/self/fd").iterdir())
+    return sorted(link for link in links if link.startswith(str(folder)))
+
+
+@pytest.mark.parametrize(
+    ("module", "function"), [(metadata_module, "write_atomically"), (stream_module, "sync_directory")]
+)
+def test_a_creation_that_fails_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: ModuleType, function: str
+) -> None:
     with ReferenceLog(tmp_path) as log:
+        descriptors = open_files(tmp_path)
         with monkeypatch.context() as patch:
-            patch.setattr(metadata_module, "write_atomically", full_disk)
+            patch.setattr(module, function, full_disk)
             with pytest.raises(OSError, match="No space"):
                 log.create_stream("s", 2)
         assert list((tmp_path / "streams").iterdir()) == []
+        gc.collect()
+        assert open_files(tmp_path) == descriptors
         stream = log.create_stream("s", 2)
         with monkeypatch.context() as patch:
             patch.setattr(metadata_module, "write_atomically", full_disk)
