@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import signal
-import subprocess
-import sys
 import textwrap
 from pathlib import Path
 
@@ -17,7 +14,7 @@ from spark_streams.log.format.batching import Batching, encode_records
 from spark_streams.log.format.record_batch import FEW_RECORDS, parse_header, seal, single_record
 from spark_streams.log.format.records import decode_batches, record_headers
 from spark_streams.log.publisher_sequences import SequenceKind
-from tests.log.reading import all_values
+from tests.log.reading import acknowledged_before_kill_9, all_values
 
 GOLDEN = (Path(__file__).parent / "golden" / "kafka-python-notes.hex").read_text().split("\n")
 NOTES: list[Header] = [
@@ -123,17 +120,8 @@ CHILD = textwrap.dedent(
 
 @pytest.mark.parametrize("fsync", ["never", pytest.param("always", marks=pytest.mark.nightly)])
 def test_notes_and_records_survive_kill_9_together(tmp_path: Path, fsync: str) -> None:
-    acknowledged = -1
     for round_ in range(2):
-        child = subprocess.Popen([sys.executable, "-c", CHILD, str(tmp_path), fsync], stdout=subprocess.PIPE, text=True)
-        assert child.stdout is not None
-        for _ in range(5 + 4 * round_):
-            acknowledged = int(child.stdout.readline())
-        child.send_signal(signal.SIGKILL)
-        child.wait()
-        rest = child.stdout.read().split("\n")
-        acknowledged = max([acknowledged, *(int(line) for line in rest[:-1])])
-        child.stdout.close()
+        acknowledged = acknowledged_before_kill_9(CHILD, [str(tmp_path), fsync], 5 + 4 * round_)
         with ReferenceLog(tmp_path, LogConfig(fsync="never")) as log:
             partition = log.stream("s").partitions["0"]
             values = all_values(partition)

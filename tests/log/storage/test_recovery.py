@@ -5,9 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-import signal
-import subprocess
-import sys
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
@@ -19,7 +16,7 @@ from spark_streams.log import LogConfig, ReferenceLog, StreamConfig
 from spark_streams.log.storage import files as files_module
 from spark_streams.log.storage import segment as segment_module
 from spark_streams.log.storage.recovery import RecoveryPointFile
-from tests.log.reading import all_values
+from tests.log.reading import acknowledged_before_kill_9, all_values
 
 APPENDS = [[b"one"], [b"two", b"three"], [b"four" * 10], [b"five"]]
 VALUES = [value for part in APPENDS for value in part]
@@ -270,17 +267,8 @@ CHILD = textwrap.dedent(
 
 @pytest.mark.parametrize("fsync", ["never", pytest.param("interval", marks=pytest.mark.nightly), "always"])
 def test_an_acknowledged_append_survives_kill_9(tmp_path: Path, fsync: str) -> None:
-    acknowledged = -1
     for round_ in range(2):
-        child = subprocess.Popen([sys.executable, "-c", CHILD, str(tmp_path), fsync], stdout=subprocess.PIPE, text=True)
-        assert child.stdout is not None
-        for _ in range(40 + 30 * round_):
-            acknowledged = int(child.stdout.readline())
-        child.send_signal(signal.SIGKILL)
-        child.wait()
-        rest = child.stdout.read().split("\n")
-        acknowledged = max([acknowledged, *(int(line) for line in rest[:-1])])
-        child.stdout.close()
+        acknowledged = acknowledged_before_kill_9(CHILD, [str(tmp_path), fsync], 40 + 30 * round_)
         with ReferenceLog(tmp_path) as log:
             values = all_values(log.stream("s").partitions["0"])
         assert values == [b"%d" % n for n in range(len(values))]
