@@ -32,7 +32,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spark_streams.errors import CorruptLog, LogError
-from spark_streams.log.format.batch_headers import notes_of_rows
+from spark_streams.log.format.batch_headers import headers_of_rows
 from spark_streams.log.format.record_batch import Header
 from spark_streams.log.format.records import Records, record_headers
 from spark_streams.log.format.timestamps import NO_TIMESTAMP
@@ -195,6 +195,6 @@ def _picked(records: Records, rows: NDArray[np.int64], start: int, notes: tuple[
         [records.value(row) for row in chosen],
         [records.key(row) for row in chosen],
         timestamps,
-        lambda first, end: notes_of_rows(notes, rows[first:end]),
+        lambda first, end: headers_of_rows(notes, rows[first:end]),
         together=bool(none.all() or not none.any()),
     )

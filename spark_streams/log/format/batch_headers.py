@@ -1,10 +1,12 @@
-"""Encodes notes (record headers of a batch) that hold a small number for each record, a *code*; a split divides them.
+"""Encodes headers of a batch that hold a small number for each of its records, a *code*; a split divides them.
+
+A batch's headers are the record headers of its first record, the notes that an append stores with its records.
 
 ::
 
     name     ends with ``-by-record``
     value    records(u32)  width(u8, bits of a code: 1 to 16)  table bytes(u32)  table  codes
-    table    what the codes mean; only the writer of the note knows its form
+    table    what the codes mean; only the writer of the header knows its form
     codes    one of ``width`` bits for each record, the first bit the most significant; zero bits fill the last byte
 """
 
@@ -20,7 +22,7 @@ from numpy.typing import NDArray
 from spark_streams.log.format.record_batch import Header
 
 BY_RECORD_SUFFIX: Final = b"-by-record"
-"""The end of the names of such notes."""
+"""The end of the names of such headers."""
 MAX_WIDTH: Final = 16
 _HEAD: Final = struct.Struct(">IBI")
 
@@ -28,7 +30,7 @@ Codes = NDArray[np.int64]
 
 
 class RecordCodes(NamedTuple):
-    """The content of such a note.
+    """The content of such a header.
 
     Args:
         codes: int64[n], the code of each record of the batch.
@@ -41,13 +43,13 @@ class RecordCodes(NamedTuple):
     table: bytes
 
 
-def encode_codes(noted: RecordCodes) -> bytes:
-    """Return the value of a note.
+def encode_codes(content: RecordCodes) -> bytes:
+    """Return the value of such a header.
 
     Raises:
         ValueError: the width is not 1 to 16, or a code has more bits.
     """
-    codes, width, table = noted
+    codes, width, table = content
     if not 1 <= width <= MAX_WIDTH or (codes.size and not 0 <= codes.min() <= codes.max() < 1 << width):
         raise ValueError(f"codes of {width} bits: expected 1 to {MAX_WIDTH}, and codes that fit")
     bits = codes.astype(np.uint16)[:, None] >> np.arange(width - 1, -1, -1, dtype=np.uint16) & 1
@@ -55,18 +57,18 @@ def encode_codes(noted: RecordCodes) -> bytes:
 
 
 def decode_codes(value: bytes | None) -> RecordCodes:
-    """Decode the value of a note.
+    """Decode the value of such a header.
 
     Raises:
-        ValueError: the value is no such note.
+        ValueError: the value is none of such a header.
     """
     if value is None or len(value) < _HEAD.size:
-        raise ValueError("a note by record without its head")
+        raise ValueError("a header by record without its head")
     count, width, size = _HEAD.unpack_from(value)
     start = _HEAD.size + size
     if not 1 <= width <= MAX_WIDTH or len(value) != start + (count * width + 7) // 8:
         raise ValueError(
-            f"a note of {len(value)} bytes for {count} records: {width} bits each, a table of {size} bytes"
+            f"a header of {len(value)} bytes for {count} records: {width} bits each, a table of {size} bytes"
         )
     bits = np.unpackbits(np.frombuffer(value, np.uint8, offset=start), count=count * width).reshape(count, width)
     codes = np.zeros(count, np.int64)
@@ -76,22 +78,22 @@ def decode_codes(value: bytes | None) -> RecordCodes:
     return RecordCodes(codes, width, value[_HEAD.size : start])
 
 
-def notes_of_rows(notes: Sequence[Header], rows: NDArray[np.int64]) -> tuple[Header, ...]:
-    """Return the notes of a batch that has only some of another's records, without notes that cannot be decoded.
+def headers_of_rows(headers: Sequence[Header], rows: NDArray[np.int64]) -> tuple[Header, ...]:
+    """Return the headers of a batch that has only some of another's records, without those that cannot be decoded.
 
     Args:
-        notes: the notes of the other batch.
+        headers: the headers of the other batch.
         rows: int64, the rows of its records that stay, rising.
     """
-    return tuple(note for each in notes if (note := _of_rows(each, rows)) is not None)
+    return tuple(kept for each in headers if (kept := _of_rows(each, rows)) is not None)
 
 
-def _of_rows(note: Header, rows: NDArray[np.int64]) -> Header | None:
-    name, value = note
+def _of_rows(header: Header, rows: NDArray[np.int64]) -> Header | None:
+    name, value = header
     if not name.endswith(BY_RECORD_SUFFIX):
-        return note
+        return header
     try:
-        noted = decode_codes(value)
-        return name, encode_codes(noted._replace(codes=noted.codes[rows]))
+        content = decode_codes(value)
+        return name, encode_codes(content._replace(codes=content.codes[rows]))
     except (ValueError, IndexError):
         return None

@@ -139,7 +139,7 @@ def _encode_few(
         base_offset=batching.next_offset,
         extended=batching.extended,
         append_time=True,
-        notes=notes(0, len(known)) if callable(notes) else notes,
+        headers=notes(0, len(known)) if callable(notes) else notes,
     )
     return [(parse_header(encoded), encoded)]
 
@@ -204,7 +204,7 @@ def encode_records(
             stored if isinstance(stored, int) else stored[start:stop],
             base_offset=offset,
             extended=batching.extended,
-            notes=notes(start, stop) if callable(notes) else notes,
+            headers=notes(start, stop) if callable(notes) else notes,
             large=large,
         )
         batches.append((parse_header(encoded), encoded))

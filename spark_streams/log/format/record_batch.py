@@ -245,7 +245,7 @@ def encode_batch(
     *,
     base_offset: int,
     extended: bool,
-    notes: Sequence[Header] = (),
+    headers: Sequence[Header] = (),
     large: bool = False,
 ) -> bytes:
     """Encode n records as one batch, in columns; none but the first has headers.
@@ -257,7 +257,7 @@ def encode_batch(
             ms: the batch then says timestampType 1, and this is every record's timestamp.
         base_offset: the first record's offset.
         extended: whether to set KIP-228's bit.
-        notes: headers of the first record.
+        headers: those of the first record.
         large: in columns also if they are few: Python copies their bytes with its lock held, Arrow without.
 
     Returns:
@@ -273,7 +273,7 @@ def encode_batch(
             base_offset=base_offset,
             extended=extended,
             append_time=append_time,
-            notes=notes,
+            headers=headers,
         )
     if isinstance(timestamps, int):
         base, highest, deltas = timestamps, timestamps, None
@@ -282,12 +282,12 @@ def encode_batch(
         deltas = timestamps - timestamps[0]  # modulo 2^64, as in _wrapped
     records, second = encode_columns(values, keys, deltas)
     parts: tuple[bytes | memoryview, ...] = (records, NO_HEADERS)
-    if notes:
+    if headers:
         # The first record as it is, but for its length and the number of headers.
         size_bytes = next(n for n, byte in enumerate(bytes(records[:MAX_VARINT_BYTES]), 1) if byte < 0x80)
-        first, headers = records[size_bytes : second - len(NO_HEADERS)], _headers(notes)
+        first, encoded = records[size_bytes : second - len(NO_HEADERS)], _headers(headers)
         others = (records[second:], NO_HEADERS) if count > 1 else ()
-        parts = (encode_varint(len(first) + len(headers)), first, headers, *others)
+        parts = (encode_varint(len(first) + len(encoded)), first, encoded, *others)
     attributes = (EXTENDED if extended else 0) | (APPEND_TIME if append_time else 0)
     return seal(
         parts, count, base_offset=base_offset, base_timestamp=base, max_timestamp=highest, attributes=attributes
@@ -302,7 +302,7 @@ def encode_few(
     base_offset: int,
     extended: bool,
     append_time: bool,
-    notes: Sequence[Header] = (),
+    headers: Sequence[Header] = (),
 ) -> bytes:
     """Encode a few records as one batch, one by one; as ``encode_batch``, from Python objects."""
     base = timestamps[0]
@@ -310,7 +310,7 @@ def encode_few(
         single_record(
             value,
             key=key,
-            headers=() if row else notes,
+            headers=() if row else headers,
             timestamp_delta=0 if timestamp == base else _wrapped(timestamp - base),
             offset_delta=row,
         )

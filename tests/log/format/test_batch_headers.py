@@ -1,4 +1,4 @@
-"""Notes with a code for each record: as they are stored, and what a split makes of them."""
+"""Headers with a code for each record: as they are stored, and what a split makes of them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from spark_streams.log import ReferenceLog, StreamConfig
-from spark_streams.log.format.batch_headers import RecordCodes, decode_codes, encode_codes, notes_of_rows
+from spark_streams.log.format.batch_headers import RecordCodes, decode_codes, encode_codes, headers_of_rows
 from spark_streams.log.format.record_batch import Header
 
 NAME = b"test-by-record"
@@ -35,9 +35,9 @@ def test_every_width_comes_back(width: int, count: int) -> None:
     assert len(value) == 9 + 5 + (count * width + 7) // 8
     found = decode_codes(value)
     assert (found.codes.tolist(), found.width, found.table) == (codes.tolist(), width, b"table")
-    with pytest.raises(ValueError, match="note"):
+    with pytest.raises(ValueError, match="header"):
         decode_codes(value + b"\0")
-    with pytest.raises(ValueError, match="note"):
+    with pytest.raises(ValueError, match="header"):
         decode_codes(value[:-1])
 
 
@@ -50,10 +50,10 @@ def test_codes_that_do_not_fit(codes: list[int], width: int) -> None:
 def test_what_cannot_be_read_is_left_out_of_a_part() -> None:
     good = encode_codes(noted([0, 1, 0, 1], 1))
     notes: list[Header] = [(b"other", b"x"), (NAME, good), (b"bad-by-record", b"?"), (b"null-by-record", None)]
-    kept = dict(notes_of_rows(notes, np.array([1, 2])))
+    kept = dict(headers_of_rows(notes, np.array([1, 2])))
     assert set(kept) == {b"other", NAME}
     assert decode_codes(kept[NAME]).codes.tolist() == [1, 0]
-    assert notes_of_rows([(NAME, good)], np.array([4])) == ()  # it has fewer records than the batch
+    assert headers_of_rows([(NAME, good)], np.array([4])) == ()  # it has fewer records than the batch
 
 
 @pytest.mark.parametrize("kind", ["append", "create"])
