@@ -91,7 +91,7 @@ class Pages:
         to_checkpoint = self._config.checkpoint_events
         parts: list[bytes | memoryview] = []
         gathered = 0
-        ended = False  # whether the last part is a checkpoint of this position
+        checkpointed: int | None = None  # the position of the last checkpoint
         while left and size < most and scanned < self._config.scan_bytes:
             if self.position < self.partition.first_offset:
                 raise events_lost(self.partition)
@@ -112,19 +112,18 @@ class Pages:
                 left -= stop - row
                 to_checkpoint -= stop - row
                 row = stop
-                ended = to_checkpoint == 0
-                if ended:
+                if to_checkpoint == 0:
                     if row == len(block.places):
                         self.position = block.next
                     parts.append(self.checkpoint())
+                    checkpointed = self.position
                     to_checkpoint = self._config.checkpoint_events
                 if gathered >= SEND_BYTES:
                     yield b"".join(parts)
                     parts, gathered = [], 0
             if row == len(block.places):
-                moved, self.position = self.position != block.next, block.next
-                ended = ended and not moved
+                self.position = block.next
             yield b""
-        if not ended:
+        if checkpointed != self.position:
             parts.append(self.checkpoint())
         yield b"".join(parts)
