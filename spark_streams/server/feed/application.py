@@ -73,7 +73,7 @@ class FeedDoor:
         self._config = config
         self._stopping: asyncio.Future[None] = loop.create_future()
         self._aside = Worker("spark-streams-feed")
-        self._authorization = Authorization(config)
+        self._authorization = Authorization(log, config)
         self._cache = EventCache(config.cache_bytes)
         self._documents = Documents(config, self._aside)
         self._tokens = Tokens()
@@ -109,8 +109,8 @@ class FeedDoor:
             and path.endswith(EVENTS)
             and (self._log.find(path) is None or ("partition" in names and self._log.find(above) is not None))
         ):
-            return self._fetch(request, self._authorization.stream(self._log, request, above), query, Dialect.V2B)
-        stream = self._authorization.stream(self._log, request, path)
+            return self._fetch(request, self._authorization.stream(request, above), query, Dialect.V2B)
+        stream = self._authorization.stream(request, path)
         if not names:
             return await self._documents.response(stream)
         if "partition" in names and not v2b:

@@ -39,10 +39,12 @@ class Authorization:
     """Decides which requests are allowed.
 
     Args:
+        log: the log.
         config: the users and tokens; without any of them the door authenticates nobody.
     """
 
-    def __init__(self, config: FeedConfig) -> None:
+    def __init__(self, log: ReferenceLog, config: FeedConfig) -> None:
+        self._log = log
         self._config = config
         self._tokens = config.bearers
 
@@ -61,11 +63,10 @@ class Authorization:
         if not known.allows(action, stream):
             raise HttpError(403, f"{known.name} may not {action} feed '{stream:.200}'")
 
-    def stream(self, log: ReferenceLog, request: Request, name: str, action: str = "read") -> Stream:
+    def stream(self, request: Request, name: str, action: str = "read") -> Stream:
         """Return the stream of a request.
 
         Args:
-            log: the log.
             request: as ``check``.
             name: the feed's name.
             action: as ``check``.
@@ -75,7 +76,7 @@ class Authorization:
         """
         self.check(request, action, name)
         try:
-            return log.stream(name)
+            return self._log.stream(name)
         except UnknownStream:
             raise HttpError(404, f"there is no feed '{name:.200}'") from None
 

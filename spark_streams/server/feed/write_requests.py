@@ -79,7 +79,7 @@ class WriteRequests:
         return await (self._publish(request, path) if split is None else self._split(request, *split.groups()))
 
     async def _publish(self, request: Request, name: str) -> Response:
-        stream = self._authorization.stream(self._log, request, name, "write")
+        stream = self._authorization.stream(request, name, "write")
         known_arguments(request, ())
         reference, sequence, digest = _idempotency(request)
         config = self._config
@@ -131,7 +131,7 @@ class WriteRequests:
     async def delete(self, request: Request) -> Response:
         """Delete a feed with all its events."""
         name = request.path_params["path"]
-        self._authorization.stream(self._log, request, name, "configure")
+        self._authorization.stream(request, name, "configure")
         known_arguments(request, ())
         try:
             await self._thread.step(lambda: self._log.delete_stream(name))
@@ -140,7 +140,7 @@ class WriteRequests:
         return Response(status_code=204)
 
     async def _split(self, request: Request, name: str, partition: str) -> Response:
-        stream = self._authorization.stream(self._log, request, name, "configure")
+        stream = self._authorization.stream(request, name, "configure")
         _without_body(request)
         given = known_arguments(request, ("into", "history"))
         into = _whole(given, "into", 2, self._config.max_partitions)
