@@ -62,26 +62,20 @@ def spread(stream: Stream, keys: pa.BinaryArray, seed: bytes | None, turn: int) 
     """
     while True:
         open_before = stream.open_partitions
-        places = _spread(stream, keys, seed, turn)
+        encoded = keys.dictionary_encode()
+        codes = encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
+        homes = np.array([int(stream.home(key)) for key in _each(encoded.dictionary)] or [0], np.int64)
+        places: NDArray[np.int64] = homes[codes]
+        unkeyed = np.flatnonzero(codes < 0)
+        if seed is not None and len(unkeyed):
+            places[unkeyed] = int(stream.home(seed))
+        elif len(unkeyed):
+            numbers = np.array(open_before, np.int64)
+            places[unkeyed] = numbers[(turn + np.arange(len(unkeyed))) % len(numbers)]
         # All events are routed by one state of the stream: with the states before and after a split, the events of a
         # request for one partition could go there in two parts.
         if stream.open_partitions == open_before:
             return places
-
-
-def _spread(stream: Stream, keys: pa.BinaryArray, seed: bytes | None, turn: int) -> NDArray[np.int64]:
-    encoded = keys.dictionary_encode()
-    codes = encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
-    homes = np.array([int(stream.home(key)) for key in _each(encoded.dictionary)] or [0], np.int64)
-    places: NDArray[np.int64] = homes[codes]
-    unkeyed = np.flatnonzero(codes < 0)
-    if len(unkeyed):
-        if seed is not None:
-            places[unkeyed] = int(stream.home(seed))
-        else:
-            numbers = np.array(stream.open_partitions, np.int64)
-            places[unkeyed] = numbers[(turn + np.arange(len(unkeyed))) % len(numbers)]
-    return places
 
 
 def _each(keys: pa.BinaryArray) -> Sequence[bytes | memoryview]:
