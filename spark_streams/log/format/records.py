@@ -195,7 +195,7 @@ def message_columns_of(records: Records, names: tuple[str, ...]) -> dict[str, pa
     except RemoteProtocolError:
         half = len(records) // 2
         if half:
-            parts = [message_columns_of(cut, names) for cut in (records.slice(0, half), records.slice(half))]
+            parts = [message_columns_of(each, names) for each in (records.slice(0, half), records.slice(half))]
             return {name: pa.concat_arrays([part[name] for part in parts]) for name in names}
         none = np.empty(0, np.int64)
         return {

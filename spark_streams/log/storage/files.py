@@ -60,7 +60,7 @@ class ReadAhead:
             self._start, self._content, at = position, read_exactly(self._file.fd, count, position), 0
         return self._content, at
 
-    def piece(self, position: int, size: int) -> memoryview:
+    def view_at(self, position: int, size: int) -> memoryview:
         """Return ``size`` bytes at ``position``; fewer only at the end."""
         content, at = self.bytes_at(position, size)
         return memoryview(content)[at : at + size]

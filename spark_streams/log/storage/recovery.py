@@ -145,7 +145,7 @@ class _Torn(Exception):
 
 def _batch_at(ahead: ReadAhead, position: int, file_bytes: int, expected_offset: int) -> BatchHeader:
     left = file_bytes - position
-    head = ahead.piece(position, min(HEADER_BYTES, left))
+    head = ahead.view_at(position, min(HEADER_BYTES, left))
     if len(head) >= LENGTH_PREFIX_BYTES:
         size = int.from_bytes(head[8:12], "big", signed=True) + LENGTH_PREFIX_BYTES
         if size > left:
@@ -154,7 +154,7 @@ def _batch_at(ahead: ReadAhead, position: int, file_bytes: int, expected_offset:
         raise _Torn
     header = parse_header(head)
     check_place(header, expected_offset, left)
-    verify(ahead.piece(position, header.size), 0, header)
+    verify(ahead.view_at(position, header.size), 0, header)
     return header
 
 

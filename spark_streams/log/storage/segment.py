@@ -225,7 +225,7 @@ class Segment:
                 header = parse_header(*ahead.bytes_at(position, HEADER_BYTES))
                 check_place(header, offset, ahead.end - position)
                 if verified:
-                    verify(ahead.piece(position, header.size), 0, header)
+                    verify(ahead.view_at(position, header.size), 0, header)
             except BatchFault as fault:
                 raise CorruptLog(str(self.path), position, str(fault)) from fault
             yield position, header

@@ -284,13 +284,13 @@ def _lines(pieces: Iterator[bytes]) -> Iterator[dict[str, pa.Array] | None]:
     held: list[bytes] = []
     first = 1
     for piece in pieces:
-        cut = piece.rfind(b"\n") + 1
-        if not cut:
+        end = piece.rfind(b"\n") + 1
+        if not end:
             held.append(piece)
             yield None
             continue
-        block = b"".join((*held, piece[:cut]))
-        held = [piece[cut:]] if cut < len(piece) else []
+        block = b"".join((*held, piece[:end]))
+        held = [piece[end:]] if end < len(piece) else []
         newlines = int(np.count_nonzero(np.frombuffer(block, np.uint8) == _NEWLINE))
         yield _events_of(block, newlines, first)
         first += newlines
