@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, Final
 
 from starlette.requests import Request
@@ -40,6 +40,7 @@ _SETTINGS: Final = frozenset(each.name for each in fields(StreamConfig))
 _IDEMPOTENCY: Final = ("idempotency-key", "idempotency-sequence", "idempotency-digest")
 
 
+@dataclass(eq=False)
 class WriteRequests:
     """The requests that change the log.
 
@@ -52,24 +53,17 @@ class WriteRequests:
         aside: the worker that reads large bodies.
     """
 
-    def __init__(
-        self,
-        log: ReferenceLog,
-        config: FeedConfig,
-        authorization: Authorization,
-        documents: Documents,
-        publishing: Publishing,
-        aside: Worker,
-    ) -> None:
-        self._log = log
-        self._config = config
-        self._authorization = authorization
-        self._documents = documents
-        self._publishing = publishing
-        self._aside = aside
+    log: ReferenceLog
+    config: FeedConfig
+    authorization: Authorization
+    documents: Documents
+    publishing: Publishing
+    aside: Worker
+
+    def __post_init__(self) -> None:
         # A thread of its own: the log makes one change at a time, and computations need not wait for its disk.
         self._thread = Worker("spark-streams-changes")
-        self._receiving = ReceiveBudget(config.max_body_bytes, config.bodies_bytes)
+        self._receiving = ReceiveBudget(self.config.max_body_bytes, self.config.bodies_bytes)
         self._large = asyncio.Lock()
 
     async def post(self, request: Request) -> Response:
@@ -79,14 +73,14 @@ class WriteRequests:
         return await (self._publish(request, path) if split is None else self._split(request, *split.groups()))
 
     async def _publish(self, request: Request, name: str) -> Response:
-        stream = self._authorization.stream(request, name, "write")
+        stream = self.authorization.stream(request, name, "write")
         known_arguments(request, ())
         reference, sequence, digest = _idempotency(request)
-        config = self._config
+        config = self.config
         coding = request.headers.get("content-encoding", "").strip().lower()
         content_type = request.headers.get("content-type", "")
         limits = (config.max_body_bytes, config.max_body_events)
-        publishing, user = self._publishing, self._authorization.user(request)
+        publishing, user = self.publishing, self.authorization.user(request)
         with self._receiving.place() as place:
             body = await self._receiving.receive(request, place)
             if is_little(body, coding, content_type):
@@ -95,7 +89,7 @@ class WriteRequests:
             else:
                 # One body after the other: each becomes many times its size in memory.
                 async with self._large:
-                    rows = await self._aside.walk(read_body(body, coding, content_type, *limits))
+                    rows = await self.aside.walk(read_body(body, coding, content_type, *limits))
                     published = await publishing.publish(stream, rows, reference, sequence, digest, user)
         answer = {"appended": published.appended, "repeated": published.repeated}
         return JSONResponse(answer if published.last is None else {**answer, "last": published.last})
@@ -103,19 +97,19 @@ class WriteRequests:
     async def put(self, request: Request) -> Response:
         """Create a feed; an existing feed with as many partitions and the same settings is no error."""
         name = request.path_params["path"]
-        self._authorization.check(request, "configure", name)
+        self.authorization.check(request, "configure", name)
         _without_body(request)
         given = known_arguments(request, ("partitions", *sorted(_SETTINGS)))
-        partitions = _whole(given, "partitions", 1, self._config.max_partitions)
-        config = _settings(given, self._log.config.stream)
+        partitions = _whole(given, "partitions", 1, self.config.max_partitions)
+        config = _settings(given, self.log.config.stream)
         try:
             # In a thread: each partition waits for the disk.
-            created = await self._thread.step(lambda: self._log.create_stream(name, partitions, config))
-            return await self._documents.response(created, 201)
+            created = await self._thread.step(lambda: self.log.create_stream(name, partitions, config))
+            return await self.documents.response(created, 201)
         except NameTaken as fault:
             raise HttpError(409, str(fault)) from fault
         except StreamExists:
-            stream = self._log.stream(name)
+            stream = self.log.stream(name)
             if len(stream.partitions) != partitions:
                 raise HttpError(
                     409, f"feed '{name}' is there already with {len(stream.partitions)} partitions, not {partitions}"
@@ -124,26 +118,26 @@ class WriteRequests:
                 if getattr(stream.config, setting) != getattr(config, setting):
                     is_now = getattr(stream.config, setting)
                     raise HttpError(409, f"feed '{name}' is there already with {setting} {is_now}") from None
-            return await self._documents.response(stream)
+            return await self.documents.response(stream)
         except ValueError as fault:
             raise HttpError(400, str(fault)) from fault
 
     async def delete(self, request: Request) -> Response:
         """Delete a feed with all its events."""
         name = request.path_params["path"]
-        self._authorization.stream(request, name, "configure")
+        self.authorization.stream(request, name, "configure")
         known_arguments(request, ())
         try:
-            await self._thread.step(lambda: self._log.delete_stream(name))
+            await self._thread.step(lambda: self.log.delete_stream(name))
         except UnknownStream:  # another request has deleted it
             raise HttpError(404, f"there is no feed '{name:.200}'") from None
         return Response(status_code=204)
 
     async def _split(self, request: Request, name: str, partition: str) -> Response:
-        stream = self._authorization.stream(request, name, "configure")
+        stream = self.authorization.stream(request, name, "configure")
         _without_body(request)
         given = known_arguments(request, ("into", "history"))
-        into = _whole(given, "into", 2, self._config.max_partitions)
+        into = _whole(given, "into", 2, self.config.max_partitions)
         history = _BOOLEANS.get(given.get("history", "false"))
         if history is None:
             raise HttpError(400, f"history is '{given['history']:.40}', expected true or false")
@@ -154,12 +148,12 @@ class WriteRequests:
             raise HttpError(409, f"partition {partition} is closed: it was split into {', '.join(found.successors)}")
         try:
             # In a thread: a split with history takes as long as reading and writing the history.
-            split = await self._thread.step(lambda: self._log.split_partition(name, partition, into, history=history))
+            split = await self._thread.step(lambda: self.log.split_partition(name, partition, into, history=history))
         except NameTaken as fault:
             raise HttpError(409, str(fault)) from fault
         except ValueError as fault:
             raise HttpError(400, str(fault)) from fault
-        return await self._documents.response(split)
+        return await self.documents.response(split)
 
     def close(self) -> None:
         """Wait for the change under way."""
