@@ -120,9 +120,7 @@ class FeedFolder:
         if opened is not None:
             opened.close()
 
-    def close(self) -> None:
-        """Release the log as ``rest`` does."""
-        self.rest()
+    close = rest
 
 
 class _Opened:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Final
 
 from spark_streams.log import Partition
 from spark_streams.server.feed.config import FeedConfig
 from spark_streams.server.feed.cursors import Cursors
 from spark_streams.server.feed.http_requests import HttpError
-from spark_streams.server.feed.rendered_events import Blocks, EventCache
-from spark_streams.server.feed.rendering import Rendering, checkpoint
+from spark_streams.server.feed.rendered_events import Blocks
+from spark_streams.server.feed.rendering import checkpoint
 
 SEND_BYTES: Final = 64 << 10
 """Bytes to gather before a write, so that small appends do not become as many small writes."""
@@ -25,52 +26,36 @@ def events_lost(partition: Partition) -> HttpError:
     )
 
 
+@dataclass(eq=False)
 class Pages:
     """The pages of one client in one partition.
 
     Args:
-        cache: rendered events.
-        partition: the partition.
-        shape: the rendering that the client requested.
+        blocks: the partition's rendered events.
         cursors: cursors of the stream under the client's filters.
-        position: the next event to read.
+        position: the next event to read; it advances with the pages.
         config: the door's settings.
-
-    Attributes:
-        partition: the partition.
-        position: the next event to read.
     """
 
-    def __init__(
-        self,
-        cache: EventCache,
-        partition: Partition,
-        shape: Rendering,
-        cursors: Cursors,
-        position: int,
-        config: FeedConfig,
-    ) -> None:
-        self._blocks = Blocks(cache, partition, shape)
-        self.partition = partition
-        self._shape = shape
-        self._cursors = cursors
-        self._config = config
-        self.position = position
+    blocks: Blocks
+    cursors: Cursors
+    position: int
+    config: FeedConfig
 
     def checkpoint(self) -> bytes:
         """Return the line of a checkpoint at the present position."""
-        cursor = self._cursors.encode(self.partition, self.position)
-        return checkpoint(self._shape.dialect, self._shape.partition, cursor)
+        cursor = self.cursors.encode(self.blocks.partition, self.position)
+        return checkpoint(self.blocks.shape.dialect, self.blocks.shape.partition, cursor)
 
     @property
     def behind(self) -> bool:
         """Whether the partition has records from the position on."""
-        return self.position < self.partition.next_offset
+        return self.position < self.blocks.partition.next_offset
 
     @property
     def ended(self) -> bool:
         """Whether the partition is closed, and has no records from the position on."""
-        return self.partition.closed and not self.behind
+        return self.blocks.partition.closed and not self.behind
 
     def page(self, events: int, max_bytes: int | None = None) -> Iterator[bytes]:
         """Yield the next page in pieces, and advance the position; the last line is a checkpoint.
@@ -87,18 +72,18 @@ class Pages:
             PartitionClosed: the log was closed, or the stream deleted.
         """
         left, size, scanned = events, 0, 0
-        most = min(max_bytes or self._config.max_page_bytes, self._config.max_page_bytes)
-        to_checkpoint = self._config.checkpoint_events
+        most = min(max_bytes or self.config.max_page_bytes, self.config.max_page_bytes)
+        to_checkpoint = self.config.checkpoint_events
         parts: list[bytes | memoryview] = []
         gathered = 0
         checkpointed: int | None = None  # the position of the last checkpoint
-        while left and size < most and scanned < self._config.scan_bytes:
-            if self.position < self.partition.first_offset:
-                raise events_lost(self.partition)
-            block = self._blocks.find(self.position)
+        while left and size < most and scanned < self.config.scan_bytes:
+            if self.position < self.blocks.partition.first_offset:
+                raise events_lost(self.blocks.partition)
+            block = self.blocks.find(self.position)
             if block is None:
                 break
-            if self._shape.filters:
+            if self.blocks.shape.filters:
                 scanned += block.scanned
             row = int(block.places.searchsorted(self.position, side="right"))
             while row < len(block.places) and left and size < most:
@@ -117,7 +102,7 @@ class Pages:
                         self.position = block.next
                     parts.append(self.checkpoint())
                     checkpointed = self.position
-                    to_checkpoint = self._config.checkpoint_events
+                    to_checkpoint = self.config.checkpoint_events
                 if gathered >= SEND_BYTES:
                     yield b"".join(parts)
                     parts, gathered = [], 0

@@ -125,12 +125,15 @@ class Blocks:
         cache: the blocks kept for all clients.
         partition: the partition.
         shape: the rendering that the client requested.
+
+    Attributes:
+        partition, shape: as given.
     """
 
     def __init__(self, cache: EventCache, partition: Partition, shape: Rendering) -> None:
         self._cache = cache
-        self._partition = partition
-        self._shape = shape
+        self.partition = partition
+        self.shape = shape
         self._key: Key | None = None if shape.key is None else (partition, *shape.key)
         """The cache's key; None: other clients cannot share these blocks."""
         self._left: Records | None = None
@@ -150,19 +153,19 @@ class Blocks:
             ValueError: the offset is beyond the end.
         """
         if self._key is not None:
-            kept = self._cache.find(self._key, offset, self._partition.first_offset)
+            kept = self._cache.find(self._key, offset, self.partition.first_offset)
             if kept is not None:
                 return kept
         records, self._left = self._left, None
         if records is None or not records.offsets[0] <= offset <= records.offsets[-1]:
-            size = FILTERED_BYTES if self._shape.filters else READ_BYTES
-            records = self._partition.read(offset, size, whole=self._key is not None)
+            size = FILTERED_BYTES if self.shape.filters else READ_BYTES
+            records = self.partition.read(offset, size, whole=self._key is not None)
         if records is None:
             return None
         start = max(0, offset - int(records.offsets[0])) // MOST_ROWS * MOST_ROWS
         if start + MOST_ROWS < len(records):
             self._left = records.slice(start + MOST_ROWS)
-        block = Events(records.slice(start, start + MOST_ROWS), self._shape)
+        block = Events(records.slice(start, start + MOST_ROWS), self.shape)
         if self._key is not None:
             self._cache.keep(self._key, block)
         return block

@@ -12,6 +12,7 @@ import logging
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Final
 
 from starlette.types import Receive, Scope, Send
@@ -56,6 +57,7 @@ class _Writer:
             raise TimeoutError(f"it took nothing for {self._timeout_s} s") from fault
 
 
+@dataclass(eq=False)
 class _Response(ABC):
     """A response that is sent in parts.
 
@@ -67,11 +69,10 @@ class _Response(ABC):
         config: the door's settings.
     """
 
-    def __init__(self, pages: Pages, aside: Worker | None, drop: Drop, config: FeedConfig) -> None:
-        self._pages = pages
-        self._aside = aside
-        self._drop = drop
-        self._config = config
+    pages: Pages
+    aside: Worker | None
+    drop: Drop
+    config: FeedConfig
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the response.
@@ -79,14 +80,14 @@ class _Response(ABC):
         An error before the first byte is raised, and answered with a status. Later the connection is cut: the client
         sees an incomplete response, and continues from its last checkpoint.
         """
-        writer = _Writer(send, self._config)
+        writer = _Writer(send, self.config)
         try:
             await self._send(writer, receive)
         except (HttpError, LogError, OSError) as fault:
             if not writer.started:
                 raise
             logger.warning("a response to %s is cut short: %s", scope.get("client"), fault)
-            self._drop(scope)
+            self.drop(scope)
             await asyncio.sleep(0)
 
     @abstractmethod
@@ -113,13 +114,14 @@ class _Response(ABC):
         return parts[0] if len(parts) == 1 else b"".join(parts), False
 
     async def _next(self, pieces: Iterator[bytes]) -> bytes | None:
-        if self._aside is not None:
-            return await self._aside.step(lambda: next(pieces, None))
+        if self.aside is not None:
+            return await self.aside.step(lambda: next(pieces, None))
         piece = next(pieces, None)
         await asyncio.sleep(0)
         return piece
 
 
+@dataclass(eq=False)
 class PageResponse(_Response):
     """One page.
 
@@ -130,23 +132,12 @@ class PageResponse(_Response):
         gzip: whether the client takes gzip.
     """
 
-    def __init__(
-        self,
-        pages: Pages,
-        aside: Worker | None,
-        drop: Drop,
-        config: FeedConfig,
-        events: int,
-        media_type: str,
-        gzip: bool,
-    ) -> None:
-        super().__init__(pages, aside, drop, config)
-        self._events = events
-        self._media_type = media_type
-        self._gzip = gzip and config.gzip_min_bytes > 0
+    events: int
+    media_type: str
+    gzip: bool
 
     async def _send(self, writer: _Writer, receive: Receive) -> None:
-        if self._aside is None:
+        if self.aside is None:
             await self._write(writer, lambda: True)
             return
         gone = asyncio.ensure_future(_disconnected(receive))
@@ -156,15 +147,15 @@ class PageResponse(_Response):
             gone.cancel()
 
     async def _write(self, writer: _Writer, wanted: Callable[[], bool]) -> None:
-        pieces = self._pages.page(self._events)
-        enough = max(LATE_BYTES, self._config.gzip_min_bytes)
+        pieces = self.pages.page(self.events)
+        enough = max(LATE_BYTES, self.config.gzip_min_bytes)
         first, ended = await self._joined(pieces, enough, wanted)
         headers = [
-            (b"content-type", self._media_type.encode()),
+            (b"content-type", self.media_type.encode()),
             (b"cache-control", b"no-store"),
             (b"vary", b"accept, accept-encoding"),
         ]
-        compress = self._gzip and len(first) >= self._config.gzip_min_bytes
+        compress = self.gzip and 0 < self.config.gzip_min_bytes <= len(first)
         if ended and not compress:
             await writer.start([*headers, (b"content-length", b"%d" % len(first))])
             await writer.write(first, more=False)
@@ -184,6 +175,7 @@ class PageResponse(_Response):
             piece, ended = await self._joined(pieces, enough, wanted)
 
 
+@dataclass(eq=False)
 class StreamResponse(_Response):
     """A streaming response, which stays open.
 
@@ -194,32 +186,21 @@ class StreamResponse(_Response):
         stopping: is done when the door shuts.
     """
 
-    def __init__(
-        self,
-        pages: Pages,
-        aside: Worker | None,
-        drop: Drop,
-        config: FeedConfig,
-        readers: PartitionReaders[PartitionReader],
-        duration_ms: int | None,
-        stopping: asyncio.Future[None],
-    ) -> None:
-        super().__init__(pages, aside, drop, config)
-        self._readers = readers
-        self._duration_ms = duration_ms
-        self._stopping = stopping
+    readers: PartitionReaders[PartitionReader]
+    duration_ms: int | None
+    stopping: asyncio.Future[None]
 
     async def _send(self, writer: _Writer, receive: Receive) -> None:
         """Send events as they come; end with a checkpoint after the duration, or when the door shuts."""
-        reader = self._readers.use(self._pages.partition)
+        reader = self.readers.use(self.pages.blocks.partition)
         try:
             await self._follow(writer, receive, reader.waiting)
         finally:
-            self._readers.release(reader)
+            self.readers.release(reader)
 
     async def _follow(self, writer: _Writer, receive: Receive, waiting: AppendWaiters) -> None:
         loop = asyncio.get_running_loop()
-        end = None if self._duration_ms is None else loop.time() + self._duration_ms / 1000
+        end = None if self.duration_ms is None else loop.time() + self.duration_ms / 1000
         wake = asyncio.Event()
         gone = asyncio.ensure_future(_disconnected(receive))
 
@@ -227,19 +208,19 @@ class StreamResponse(_Response):
             wake.set()
 
         gone.add_done_callback(ended)
-        self._stopping.add_done_callback(ended)
+        self.stopping.add_done_callback(ended)
         try:
             # The first part before the first byte: an error of the request is answered with a status.
             first = await self._some(gone)
             await writer.start([(b"content-type", NDJSON.encode()), (b"cache-control", b"no-store")])
             await writer.write(first)
-            while not gone.done() and not self._stopping.done() and (end is None or loop.time() < end):
-                if self._pages.ended:
+            while not gone.done() and not self.stopping.done() and (end is None or loop.time() < end):
+                if self.pages.ended:
                     break  # the client has to look for the partitions after this one
                 wake.clear()
                 waiting.add(wake.set)
                 try:
-                    if not self._pages.behind and not self._stopping.done() and not gone.done():
+                    if not self.pages.behind and not self.stopping.done() and not gone.done():
                         await self._pause(wake, end)
                 finally:
                     waiting.remove(wake.set)
@@ -252,7 +233,7 @@ class StreamResponse(_Response):
             # gets the reason.
             logger.info("a response that was to stay open ends: %s", fault)
         finally:
-            self._stopping.remove_done_callback(ended)
+            self.stopping.remove_done_callback(ended)
             here = not gone.done()
             gone.cancel()
         if here:
@@ -260,7 +241,7 @@ class StreamResponse(_Response):
 
     async def _pause(self, wake: asyncio.Event, end: float | None) -> None:
         """Wait for an append, for the time of the next checkpoint, or the end."""
-        seconds = self._config.checkpoint_interval_ms / 1000
+        seconds = self.config.checkpoint_interval_ms / 1000
         if end is not None:
             seconds = min(seconds, max(0.0, end - asyncio.get_running_loop().time()))
         with contextlib.suppress(asyncio.TimeoutError):
@@ -268,7 +249,7 @@ class StreamResponse(_Response):
 
     async def _some(self, gone: asyncio.Future[None]) -> bytes:
         """Return the events stored so far, at most about ``PART_BYTES``, with a checkpoint behind them."""
-        pieces = self._pages.page(self._config.checkpoint_events, PART_BYTES)
+        pieces = self.pages.page(self.config.checkpoint_events, PART_BYTES)
         body, _ = await self._joined(pieces, 1 << 62, lambda: not gone.done())
         return body
 
