@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_streams.filters.evaluate_one import predicate_test
-from spark_streams.filters.number_columns import COMPARISONS, Numbers, answer_by_text, with_nulls_of
+from spark_streams.filters.number_columns import ARROW_COMPARISONS, Numbers, answer_by_text, with_nulls_of
 from spark_streams.filters.text_matching import like_regex
 from spark_streams.filters.tree import And, Expression, Not, Operator, Or, Predicate, Reference, ValueType
 
@@ -130,7 +130,7 @@ def _of_texts(predicate: Predicate, column: pa.StringArray) -> pa.BooleanArray:
         return pc.invert(answer) if op is Operator.NOT_LIKE else answer
     if op is Operator.BETWEEN:
         return pc.and_(pc.greater_equal(column, _text(values[0])), pc.less_equal(column, _text(values[1])))
-    return COMPARISONS[op](column, _text(values[0]))
+    return ARROW_COMPARISONS[op](column, _text(values[0]))
 
 
 def _text(value: str) -> Any:

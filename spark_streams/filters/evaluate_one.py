@@ -25,7 +25,7 @@ from spark_streams.filters.tree import And, Expression, Not, Operator, Predicate
 Lookup: TypeAlias = Callable[[Reference], "str | int | None"]
 """Return a part of the event; None for NULL."""
 
-_COMPARISONS: Final[dict[Operator, Callable[[Any, Any], bool]]] = {
+COMPARISONS: Final[dict[Operator, Callable[[Any, Any], Any]]] = {
     Operator.EQUALS: operator.eq,
     Operator.NOT_EQUALS: operator.ne,
     Operator.GREATER_THAN: operator.gt,
@@ -33,6 +33,7 @@ _COMPARISONS: Final[dict[Operator, Callable[[Any, Any], bool]]] = {
     Operator.LESS_THAN: operator.lt,
     Operator.LESS_THAN_EQUALS: operator.le,
 }
+"""Python's function for each operator that compares with one value; of arrays, element by element."""
 
 
 def evaluate(expression: Expression, lookup: Lookup) -> bool | None:
@@ -121,7 +122,7 @@ def _comparison(op: Operator, values: list[Any]) -> Callable[[Any], bool]:
     if op is Operator.BETWEEN:
         low, high = values
         return lambda found: bool(low <= found <= high)
-    compare, value = _COMPARISONS[op], values[0]
+    compare, value = COMPARISONS[op], values[0]
     return lambda found: compare(found, value)
 
 

@@ -24,7 +24,7 @@ from spark_streams.filters.decimals import MAX_INT64, MIN_INT64, as_fraction
 from spark_streams.filters.evaluate_one import predicate_test
 from spark_streams.filters.tree import Operator, Predicate, Value
 
-COMPARISONS: Final[dict[Operator, Callable[[Any, Any], Any]]] = {
+ARROW_COMPARISONS: Final[dict[Operator, Callable[[Any, Any], Any]]] = {
     Operator.EQUALS: pc.equal,
     Operator.NOT_EQUALS: pc.not_equal,
     Operator.GREATER_THAN: pc.greater,
@@ -126,7 +126,7 @@ def _compared(op: Operator, value: Value, column: pa.Int64Array) -> pa.BooleanAr
         always = below if floor > MAX_INT64 else (not below if floor < MIN_INT64 else None)
     if always is not None:
         return with_nulls_of(pa.repeat(pa.scalar(always), len(column)), column)
-    return COMPARISONS[op if exact else _NEXT_TO_FLOOR[op]](column, pa.scalar(floor, pa.int64()))
+    return ARROW_COMPARISONS[op if exact else _NEXT_TO_FLOOR[op]](column, pa.scalar(floor, pa.int64()))
 
 
 def _place(value: Value) -> tuple[int, bool]:

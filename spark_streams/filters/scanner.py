@@ -23,14 +23,6 @@ from spark_streams.filters.sql_scanner import HYPHENED, SqlScanner
 from spark_streams.filters.tree import Operator, Reference, Value, ValueType, property_of
 
 _NAME_WITHOUT_DELIMITERS: Final = re.compile(r"""[^\s=<>!()\[\]'",]+""")
-_COMPARISONS: Final = {
-    "=": Operator.EQUALS,
-    "<>": Operator.NOT_EQUALS,
-    ">": Operator.GREATER_THAN,
-    ">=": Operator.GREATER_THAN_EQUALS,
-    "<": Operator.LESS_THAN,
-    "<=": Operator.LESS_THAN_EQUALS,
-}
 _LITERAL_STARTS: Final = frozenset("'+-0123456789")
 _A_PREDICATE: Final = "expected a test such as type = 'order', NOT or ("
 _FOREIGN_SIGNS: Final = {
@@ -68,12 +60,12 @@ class Scanner(SqlScanner):
         return True
 
     def comparison(self) -> Operator | None:
-        """Read the sign of a comparison, if one is next."""
+        """Read the sign of a comparison, if one is next; refuse those of other languages, such as ``==``."""
         start = self.at
-        sign = self.comparison_sign()
-        if sign and self.next() in ("=", "<", ">", "!", "~"):
+        found = super().comparison()
+        if found is not None and self.next() in ("=", "<", ">", "!", "~"):
             self.fail("expected one of = <> != < <= > >=", start)
-        return _COMPARISONS.get(sign)
+        return found
 
     def at_literal(self) -> bool:
         """Return whether a literal is next, sound or not."""

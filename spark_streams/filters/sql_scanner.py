@@ -10,12 +10,16 @@ import re
 from typing import Final, NoReturn
 
 from spark_streams.errors import FilterError
+from spark_streams.filters.describe import SIGNS
+from spark_streams.filters.tree import Operator
 
 HYPHENED: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 """A name that may contain hyphens, as names of annotations do (A-3)."""
 _BLANK: Final = re.compile(r"[ \t\r\n\f\v]*")
 WORD: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _COMPARISON: Final = re.compile(r"<>|!=|>=|<=|=|>|<")
+BY_SIGN: Final = {**{sign: operator for operator, sign in SIGNS.items()}, "!=": Operator.NOT_EQUALS}
+"""The comparison that each sign means."""
 
 
 class SqlScanner:
@@ -50,10 +54,9 @@ class SqlScanner:
         word = WORD.match(self.text, self.at)
         return word[0] if word else ""
 
-    def comparison_sign(self) -> str:
-        """Read the sign of a comparison, ``<>`` for ``!=`` too; empty if none is next."""
-        sign = self.read(_COMPARISON)
-        return "<>" if sign == "!=" else sign
+    def comparison(self) -> Operator | None:
+        """Read the sign of a comparison, if one is next."""
+        return BY_SIGN.get(self.read(_COMPARISON))
 
     def quoted(self, close: str, what: str = "text") -> str:
         """Read up to ``close``, which is doubled within the text; ``at`` is on the opening character.

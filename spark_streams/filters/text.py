@@ -36,6 +36,7 @@ from spark_streams.errors import FilterError
 from spark_streams.filters import limits
 from spark_streams.filters.scanner import Scanner
 from spark_streams.filters.tree import (
+    MIRRORED,
     Expression,
     Not,
     Operator,
@@ -50,12 +51,6 @@ from spark_streams.filters.tree import (
 MAX_TEXT: Final = 524_288
 """The most characters of a text: enough for any tree within the limits, however it is quoted."""
 
-_MIRRORED: Final = {
-    Operator.GREATER_THAN: Operator.LESS_THAN,
-    Operator.GREATER_THAN_EQUALS: Operator.LESS_THAN_EQUALS,
-    Operator.LESS_THAN: Operator.GREATER_THAN,
-    Operator.LESS_THAN_EQUALS: Operator.GREATER_THAN_EQUALS,
-}
 _CONTAINS: Final = {
     "ALL": Operator.CONTAINS_ALL,
     "ANY": Operator.CONTAINS_ANY,
@@ -199,7 +194,7 @@ class _Reader(Scanner):
         third = self.at
         if self.at_literal():
             self.fail("a literal beside a literal: expected a property, or another part of the event")
-        predicate = Predicate(self.reference(), _MIRRORED.get(operator, operator), (value,), of)
+        predicate = Predicate(self.reference(), MIRRORED.get(operator, operator), (value,), of)
         return predicate, [third, second, first]
 
     def _tested(self, reference: Reference, places: list[int]) -> tuple[Predicate, bool]:

@@ -211,7 +211,15 @@ _PAIRS: Final = (
     (Operator.CONTAINS_ANY, Operator.CONTAINS_NONE),
     (Operator.IS_NULL, Operator.IS_NOT_NULL),
 )
-_OPPOSITES: Final = {**dict(_PAIRS), **{right: left for left, right in _PAIRS}}
+OPPOSITES: Final = {**dict(_PAIRS), **{right: left for left, right in _PAIRS}}
+"""The operator that is true where the key is false, false where it is true, and unknown where it is unknown."""
+MIRRORED: Final = {
+    Operator.GREATER_THAN: Operator.LESS_THAN,
+    Operator.GREATER_THAN_EQUALS: Operator.LESS_THAN_EQUALS,
+    Operator.LESS_THAN: Operator.GREATER_THAN,
+    Operator.LESS_THAN_EQUALS: Operator.GREATER_THAN_EQUALS,
+}
+"""The comparison that gives the same answer with the two sides exchanged; ``=`` and ``<>`` are their own."""
 
 
 def without_not(expression: Expression) -> Expression:
@@ -247,5 +255,5 @@ def _opposite(predicate: Predicate) -> Expression:
                 Predicate(reference, Operator.GREATER_THAN, (high,), of),
             )
         )
-    opposite = _OPPOSITES.get(predicate.operator)
+    opposite = OPPOSITES.get(predicate.operator)
     return negate(predicate) if opposite is None else Predicate(reference, opposite, values, of)

@@ -28,8 +28,9 @@ from typing import Final, Protocol, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from spark_streams.filters.predicates.typed_values import Comparison, MessageTest, truth
-from spark_streams.filters.tree import flattened
+from spark_streams.filters.evaluate_one import COMPARISONS
+from spark_streams.filters.predicates.typed_values import MessageTest, truth
+from spark_streams.filters.tree import MIRRORED, Operator, flattened
 from spark_streams.wire.amqp.columns.typed import FieldOfMessage, TypedColumn
 from spark_streams.wire.amqp.event_streams import NO_TIMESTAMP, OFFSET_KEY, SOURCE_PARTITION_KEY, TIMESTAMP_KEY
 
@@ -50,7 +51,7 @@ class OffsetOrder(Protocol):
         """Return the smallest event number whose offset is > ``text``."""
 
 
-_REFLEXIVE: Final = frozenset({Comparison.EQ, Comparison.GE, Comparison.LE})
+_REFLEXIVE: Final = frozenset({Operator.EQUALS, Operator.GREATER_THAN_EQUALS, Operator.LESS_THAN_EQUALS})
 
 
 @dataclass(frozen=True)
@@ -108,7 +109,7 @@ class AnnotationTest:
     """A comparison of a field with an operand; ``compare`` builds it only if the result depends on the event."""
 
     field: Field
-    op: Comparison
+    op: Operator
     operand: Operand
 
 
@@ -129,18 +130,22 @@ class AnyOf:
 Condition: TypeAlias = Always | AnnotationTest | MessageTest | AllOf | AnyOf
 
 
-def compare(left: Operand, op: Comparison, right: Operand) -> Condition:
+def compare(left: Operand, op: Operator, right: Operand) -> Condition:
     """Return the predicate ``left op right``; a constant if it is the same for all events."""
     if not isinstance(left, Field):
         if not isinstance(right, Field):
             comparable = type(left) is type(right) and isinstance(left, (Text, Integer))
-            return Always(comparable and bool(op.of(left.value, right.value)))  # type: ignore[union-attr]
-        left, op, right = right, op.mirrored(), left
+            return Always(comparable and bool(COMPARISONS[op](left.value, right.value)))  # type: ignore[union-attr]
+        left, op, right = right, MIRRORED.get(op, op), left
     if left not in _FIELDS or (isinstance(right, Field) and right not in _FIELDS):
         return Always(False)  # no event carries it: unknown
     if left == TIMESTAMP_FIELD:
         if left == right:  # true for every event that has the field
-            return AnnotationTest(left, Comparison.GT, Integer(NO_TIMESTAMP)) if op in _REFLEXIVE else Always(False)
+            return (
+                AnnotationTest(left, Operator.GREATER_THAN, Integer(NO_TIMESTAMP))
+                if op in _REFLEXIVE
+                else Always(False)
+            )
         return AnnotationTest(left, op, right) if isinstance(right, Integer) else Always(False)
     if isinstance(right, Integer) or right == TIMESTAMP_FIELD:
         return Always(False)  # a text and a number: unknown
@@ -148,7 +153,7 @@ def compare(left: Operand, op: Comparison, right: Operand) -> Condition:
         if right == OFFSET_FIELD:
             return Always(op in _REFLEXIVE)
         if right == _EARLIEST:
-            return Always(op in (Comparison.GT, Comparison.GE, Comparison.NE))
+            return Always(op in (Operator.GREATER_THAN, Operator.GREATER_THAN_EQUALS, Operator.NOT_EQUALS))
         if right == _LATEST:
             return AnnotationTest(left, op, Latest())
     return AnnotationTest(left, op, right)
@@ -206,7 +211,7 @@ def freeze(predicate: Condition, *, next_offset: int, partition: str | None = No
     if field == OFFSET_FIELD:
         return AnnotationTest(OFFSET_FIELD, op, here)
     if operand == OFFSET_FIELD:
-        return AnnotationTest(OFFSET_FIELD, op.mirrored(), here)
+        return AnnotationTest(OFFSET_FIELD, MIRRORED.get(op, op), here)
     return compare(here, op, here if operand == SOURCE_PARTITION_FIELD else operand)
 
 
@@ -289,14 +294,14 @@ def seek(predicate: Condition, order: OffsetOrder, at_time: Callable[[int], int]
         return 0
     op = predicate.op
     if isinstance(predicate.operand, Integer):
-        if at_time is None or op not in (Comparison.GE, Comparison.GT, Comparison.EQ):
+        if at_time is None or op not in (Operator.GREATER_THAN_EQUALS, Operator.GREATER_THAN, Operator.EQUALS):
             return 0
-        earliest = predicate.operand.value + (op is Comparison.GT)
+        earliest = predicate.operand.value + (op is Operator.GREATER_THAN)
         return at_time(earliest) if earliest <= NEVER else NEVER
     first, end = _place(predicate.operand, order)
-    if op in (Comparison.GE, Comparison.EQ):
+    if op in (Operator.GREATER_THAN_EQUALS, Operator.EQUALS):
         return min(first, NEVER)
-    return min(end, NEVER) if op is Comparison.GT else 0
+    return min(end, NEVER) if op is Operator.GREATER_THAN else 0
 
 
 def end_of_matches(predicate: Condition, order: OffsetOrder) -> int:
@@ -315,30 +320,30 @@ def end_of_matches(predicate: Condition, order: OffsetOrder) -> int:
     if isinstance(predicate, MessageTest) or isinstance(predicate.operand, (Field, Latest, Integer)):
         return NEVER
     first, end = _place(predicate.operand, order)
-    if predicate.op is Comparison.LT:
+    if predicate.op is Operator.LESS_THAN:
         return min(first, NEVER)
-    return min(end, NEVER) if predicate.op in (Comparison.LE, Comparison.EQ) else NEVER
+    return min(end, NEVER) if predicate.op in (Operator.LESS_THAN_EQUALS, Operator.EQUALS) else NEVER
 
 
 def _mask_of_comparison(comparison: AnnotationTest, offsets: Longs, timestamps: Longs, order: OffsetOrder) -> Mask:
     op, operand = comparison.op, comparison.operand
     answer: Mask
     if comparison.field == TIMESTAMP_FIELD and isinstance(operand, Integer):
-        answer = op.of(timestamps, operand.value) & (timestamps != NO_TIMESTAMP)
+        answer = COMPARISONS[op](timestamps, operand.value) & (timestamps != NO_TIMESTAMP)
         return answer
     if comparison.field != OFFSET_FIELD or isinstance(operand, (Field, Latest)):
         raise ValueError(f"{comparison} depends on the partition and on when the link is attached: freeze it first")
     # Compare offsets as [first, end), the event numbers whose offset equals the operand: one, or none.
     first, end = (min(number, NEVER) for number in _place(operand, order))
-    if op is Comparison.GE:
+    if op is Operator.GREATER_THAN_EQUALS:
         answer = offsets >= first
-    elif op is Comparison.GT:
+    elif op is Operator.GREATER_THAN:
         answer = offsets >= end
-    elif op is Comparison.LT:
+    elif op is Operator.LESS_THAN:
         answer = offsets < first
-    elif op is Comparison.LE:
+    elif op is Operator.LESS_THAN_EQUALS:
         answer = offsets < end
-    elif op is Comparison.EQ:
+    elif op is Operator.EQUALS:
         answer = (offsets >= first) & (offsets < end)
     else:
         answer = (offsets < first) | (offsets >= end)

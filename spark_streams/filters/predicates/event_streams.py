@@ -36,8 +36,8 @@ from spark_streams.filters.predicates.conditions import (
     conjunction,
     disjunction,
 )
-from spark_streams.filters.predicates.typed_values import Comparison
 from spark_streams.filters.sql_scanner import HYPHENED, SqlScanner
+from spark_streams.filters.tree import Operator
 
 _INTEGER: Final = re.compile(r"-?[0-9]+")
 _SECTIONS: Final = frozenset({"d", "delivery_annotations"})
@@ -85,11 +85,11 @@ def annotations_predicate(entries: Mapping[str, object]) -> Condition:
         if name == OFFSET_FIELD.name:
             if not isinstance(value, str):
                 raise ValueError(f"{name} must be a symbol, not {value!r}")
-            parts.append(compare(OFFSET_FIELD, Comparison.GT, Text(value)))
+            parts.append(compare(OFFSET_FIELD, Operator.GREATER_THAN, Text(value)))
         elif name == TIMESTAMP_FIELD.name:
             if not isinstance(value, int) or isinstance(value, bool) or not MIN_INT64 <= value <= MAX_INT64:
                 raise ValueError(f"{name} must be a timestamp, not {value!r}")
-            parts.append(compare(TIMESTAMP_FIELD, Comparison.GT, Integer(value)))
+            parts.append(compare(TIMESTAMP_FIELD, Operator.GREATER_THAN, Integer(value)))
         else:
             raise ValueError(f"{name!r} cannot be filtered on: expected {OFFSET_FIELD.name} or {TIMESTAMP_FIELD.name}")
     return conjunction(parts)
@@ -128,13 +128,13 @@ class _Reader(SqlScanner):
         if isinstance(left, Always):
             return left
         self.skip_blanks()
-        sign = self.comparison_sign()
-        if not sign:
+        op = self.comparison()
+        if op is None:
             self.fail(self._outside(self.word().upper()) or "expected one of = <> != > >= < <=")
         self.skip_blanks()
         right = self._expression(booleans=False)
         assert not isinstance(right, Always)
-        return compare(left, Comparison(sign), right)
+        return compare(left, op, right)
 
     def _expression(self, *, booleans: bool) -> Operand | Always:
         start = self.next()

@@ -16,13 +16,11 @@ Spec: AMQP Filter Expressions 1.0 §6; docs/specifications.md, X-1 to X-3.
 
 from __future__ import annotations
 
-import enum
 import math
-import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -30,54 +28,12 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from spark_streams.filters.decimals import MAX_INT64, MIN_INT64
+from spark_streams.filters.evaluate_one import COMPARISONS
+from spark_streams.filters.number_columns import ARROW_COMPARISONS
+from spark_streams.filters.tree import Operator
 from spark_streams.wire.amqp.columns.typed import BOOLEAN, BROKEN, FLOAT, INTEGER, NULL, FieldOfMessage, TypedColumn
 
 Mask = NDArray[np.bool_]
-
-
-class Comparison(enum.Enum):
-    """A comparison, by its sign in SQL."""
-
-    EQ = "="
-    NE = "<>"
-    GT = ">"
-    GE = ">="
-    LT = "<"
-    LE = "<="
-
-    def mirrored(self) -> Comparison:
-        """Return the operator that gives the same answer with its sides exchanged."""
-        return _MIRRORED.get(self, self)
-
-    def opposite(self) -> Comparison:
-        """Return the operator that is true where this one is false, for values that compare."""
-        return _OPPOSITE[self]
-
-    def of(self, left: Any, right: Any) -> Any:
-        """Return ``left <op> right``; element by element for arrays."""
-        return _FUNCTIONS[self](left, right)
-
-
-_MIRRORED: Final = {
-    Comparison.GT: Comparison.LT,
-    Comparison.GE: Comparison.LE,
-    Comparison.LT: Comparison.GT,
-    Comparison.LE: Comparison.GE,
-}
-_PAIRS: Final = (
-    (Comparison.EQ, Comparison.NE),
-    (Comparison.GT, Comparison.LE),
-    (Comparison.GE, Comparison.LT),
-)
-_OPPOSITE: Final = {**dict(_PAIRS), **{right: left for left, right in _PAIRS}}
-_FUNCTIONS: Final[dict[Comparison, Callable[[Any, Any], Any]]] = {
-    Comparison.EQ: operator.eq,
-    Comparison.NE: operator.ne,
-    Comparison.GT: operator.gt,
-    Comparison.GE: operator.ge,
-    Comparison.LT: operator.lt,
-    Comparison.LE: operator.le,
-}
 
 
 @dataclass(frozen=True)
@@ -102,7 +58,7 @@ class Constant:
 class Compares:
     """The test that compares the value with a constant."""
 
-    sign: Comparison
+    op: Operator
     constant: Constant
 
 
@@ -163,66 +119,60 @@ def truth(leaf: MessageTest, column: TypedColumn) -> Mask:
         return _like(column, test.pattern, leaf.wanted)
     if isinstance(test, IsIn):
         true = _is_in(column, test.constants)
-    elif test.sign is Comparison.NE:
-        true = known & ~_compares(column, Comparison.EQ, test.constant)
+    elif test.op is Operator.NOT_EQUALS:
+        true = known & ~_compares(column, Operator.EQUALS, test.constant)
     else:
-        true = _compares(column, test.sign, test.constant)
+        true = _compares(column, test.op, test.constant)
     return true if leaf.wanted else known & ~true
 
 
-def _compares(column: TypedColumn, sign: Comparison, constant: Constant) -> Mask:
+def _compares(column: TypedColumn, op: Operator, constant: Constant) -> Mask:
     value = constant.value
     if constant.kind == "text":
-        return column.equals(constant.content) if sign is Comparison.EQ else _text_order(column, sign, constant.content)
+        return column.equals(constant.content) if op is Operator.EQUALS else _text_order(column, op, constant.content)
     if constant.kind == "boolean":
-        same: Mask = (column.kind == BOOLEAN) & (column.integers == int(value)) & (sign is Comparison.EQ)
+        same: Mask = (column.kind == BOOLEAN) & (column.integers == int(value)) & (op is Operator.EQUALS)
         return same
     assert isinstance(value, (int, float))
-    answer: Mask = (column.kind == INTEGER) & _integers(column.integers, sign, value)
+    answer: Mask = (column.kind == INTEGER) & _integers(column.integers, op, value)
     floats = column.kind == FLOAT
     if floats.any():
-        answer |= floats & _floats(column.floats, sign, value)
+        answer |= floats & _floats(column.floats, op, value)
     for row, number in column.numbers.items():
-        answer[row] = sign.of(number, value)  # Python compares numbers of all kinds exactly
+        answer[row] = COMPARISONS[op](number, value)  # Python compares numbers of all kinds exactly
     return answer
 
 
-_BELOW: Final = (Comparison.LT, Comparison.LE)
-_ARROW: Final[dict[Comparison, Callable[..., Any]]] = {
-    Comparison.LT: pc.less,
-    Comparison.LE: pc.less_equal,
-    Comparison.GT: pc.greater,
-    Comparison.GE: pc.greater_equal,
-}
+_BELOW: Final = (Operator.LESS_THAN, Operator.LESS_THAN_EQUALS)
 
 
-def _text_order(column: TypedColumn, sign: Comparison, value: bytes) -> Mask:
+def _text_order(column: TypedColumn, op: Operator, value: bytes) -> Mask:
     # The order of UTF-8 bytes is that of code points.
-    return _mask(_ARROW[sign](column.raw(), pa.scalar(value, pa.binary())))
+    return _mask(ARROW_COMPARISONS[op](column.raw(), pa.scalar(value, pa.binary())))
 
 
-def _integers(numbers: NDArray[np.int64], sign: Comparison, value: int | float) -> Mask:
+def _integers(numbers: NDArray[np.int64], op: Operator, value: int | float) -> Mask:
     """Compare whole numbers with any number, exactly."""
-    if sign is Comparison.EQ:
+    if op is Operator.EQUALS:
         whole = value == int(value) and MIN_INT64 <= int(value) <= MAX_INT64
         return numbers == int(value) if whole else np.zeros(numbers.size, np.bool_)
-    bound = math.ceil(value) if sign in (Comparison.LT, Comparison.GE) else math.floor(value)
+    bound = math.ceil(value) if op in (Operator.LESS_THAN, Operator.GREATER_THAN_EQUALS) else math.floor(value)
     if bound > MAX_INT64 or bound < MIN_INT64:
-        return np.full(numbers.size, (bound > 0) == (sign in _BELOW))
-    answer: Mask = sign.of(numbers, bound)
+        return np.full(numbers.size, (bound > 0) == (op in _BELOW))
+    answer: Mask = COMPARISONS[op](numbers, bound)
     return answer
 
 
-def _floats(numbers: NDArray[np.float64], sign: Comparison, value: int | float) -> Mask:
+def _floats(numbers: NDArray[np.float64], op: Operator, value: int | float) -> Mask:
     """Compare doubles with any number, exactly: a whole number may lie between two doubles."""
     nearest = float(value)
     beyond = Fraction(nearest) - Fraction(value)
     if beyond == 0:
-        answer: Mask = sign.of(numbers, nearest)
+        answer: Mask = COMPARISONS[op](numbers, nearest)
         return answer
-    if sign is Comparison.EQ:
+    if op is Operator.EQUALS:
         return np.zeros(numbers.size, np.bool_)
-    below = sign in _BELOW
+    below = op in _BELOW
     if beyond > 0:
         return numbers < nearest if below else numbers >= nearest
     return numbers <= nearest if below else numbers > nearest
@@ -250,7 +200,7 @@ def _is_in(column: TypedColumn, constants: Sequence[Constant]) -> Mask:
         answer[row] = number in among
     for each in constants:
         if each.kind == "boolean":
-            answer |= _compares(column, Comparison.EQ, each)
+            answer |= _compares(column, Operator.EQUALS, each)
     return answer
 
 

@@ -16,12 +16,11 @@ from __future__ import annotations
 
 from typing import Final, TypeAlias
 
+from spark_streams.filters.describe import SIGNS
 from spark_streams.filters.split import Pushable
 from spark_streams.filters.targets.intervals import Intervals, intervals_of, within
 from spark_streams.filters.tree import Operator, Predicate, ReferenceKind, ValueType
 from spark_streams.wire.amqp.event_streams import OFFSET_KEY, TIMESTAMP_KEY
-
-"""The delivery annotations, by their full names."""
 
 Terms: TypeAlias = tuple[tuple[str, ...], ...]
 """An OR of ANDs of comparisons: one inner tuple for each AND. No inner tuple is FALSE; an empty inner tuple is TRUE."""
@@ -36,14 +35,6 @@ multiplying out could produce any number."""
 _MAX_CHARACTERS: Final = 4096
 """The most characters of one text: as many as RabbitMQ takes of its full SQL."""
 _MIN_MS, _MAX_MS = -(2**63), 2**63 - 1
-_SIGNS: Final = {
-    Operator.EQUALS: "=",
-    Operator.NOT_EQUALS: "<>",
-    Operator.GREATER_THAN: ">",
-    Operator.GREATER_THAN_EQUALS: ">=",
-    Operator.LESS_THAN: "<",
-    Operator.LESS_THAN_EQUALS: "<=",
-}
 
 
 class EventStreams:
@@ -142,7 +133,7 @@ def _of_offset(predicate: Predicate) -> Pushable[Terms] | None:
         return _pushable(_bounded((tuple(f"d.{OFFSET_KEY} <> {text}" for text in texts),)))
     if op is Operator.IN:
         return _pushable(_bounded(tuple((f"d.{OFFSET_KEY} = {text}",) for text in texts)))
-    return Pushable(((f"d.{OFFSET_KEY} {_SIGNS[op]} {texts[0]}",),), exact=True) if op in _SIGNS else None
+    return Pushable(((f"d.{OFFSET_KEY} {SIGNS[op]} {texts[0]}",),), exact=True) if op in SIGNS else None
 
 
 def _pushable(terms: Terms | None) -> Pushable[Terms] | None:

@@ -26,6 +26,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from spark_streams.filters.describe import SIGNS
 from spark_streams.filters.split import Pushable
 from spark_streams.filters.targets import sql_text
 from spark_streams.filters.targets.canonical_texts import types_with_text
@@ -36,12 +37,6 @@ from spark_streams.filters.tree import Operator, Predicate, ReferenceKind, Value
 
 _TEXTS: Final = frozenset({"subject", "group_id", "reply_to_group_id", "content_type", "content_encoding"})
 _TIMES: Final = frozenset({"creation_time", "absolute_expiry_time"})
-_ORDER: Final = {
-    Operator.GREATER_THAN: ">",
-    Operator.GREATER_THAN_EQUALS: ">=",
-    Operator.LESS_THAN: "<",
-    Operator.LESS_THAN_EQUALS: "<=",
-}
 _MOST_LISTED: Final = 50
 """The most numbers of one range that are listed one by one."""
 _INT64: Final = (-(2**63), 2**63 - 1)
@@ -146,7 +141,7 @@ class FullSql:
         if op is Operator.BETWEEN:
             edges = [sql_text.compare(field, ">=", terms[0]), sql_text.compare(field, "<=", terms[1])]
             return _pushable(sql_text.join("AND", edges), exact=True)
-        return Pushable(sql_text.compare(field, _ORDER[op], terms[0]), exact=True) if op in _ORDER else None
+        return Pushable(sql_text.compare(field, SIGNS[op], terms[0]), exact=True) if op in SIGNS else None
 
     def _identifier(self, field: Term, predicate: Predicate) -> Pushable[Sql] | None:
         if predicate.type is not ValueType.STRING or predicate.operator not in (Operator.EQUALS, Operator.IN):

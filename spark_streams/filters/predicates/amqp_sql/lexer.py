@@ -32,7 +32,7 @@ MAX_CHARACTERS: Final = 16_384
 _NUMBER: Final = re.compile(r"(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 _BINARY: Final = re.compile(r"0x(?:[0-9A-Fa-f]{2})+")
 _SECTION: Final = re.compile(r"([A-Za-z][A-Za-z_-]*)\.")
-_PUNCTUATION: Final = re.compile(r"[(),+*/%-]")
+_SIGN: Final = re.compile(r"<>|!=|>=|<=|[=<>(),+*/%-]")
 _SECTIONS: Final = {
     "h": "h",
     "header": "h",
@@ -131,7 +131,7 @@ class _Lexer(SqlScanner):
             return Token(Kind.WORD, column, word.upper())
         if word:
             return self._field("a", column)
-        sign = self.comparison_sign() or self.read(_PUNCTUATION)
+        sign = self.read(_SIGN)
         if not sign:
             self.fail(f"{start!r} cannot stand here")
         return Token(Kind.SIGN, column, sign)

@@ -25,11 +25,11 @@ from typing import Final, NoReturn
 
 from spark_streams.errors import FilterError
 from spark_streams.filters.decimals import MAX_INT64, MIN_INT64
+from spark_streams.filters.evaluate_one import COMPARISONS
 from spark_streams.filters.predicates import conditions as p
 from spark_streams.filters.predicates.amqp_sql.lexer import Kind, Token, tokens_of
 from spark_streams.filters.predicates.typed_values import (
     Compares,
-    Comparison,
     Constant,
     IsIn,
     IsLike,
@@ -37,6 +37,8 @@ from spark_streams.filters.predicates.typed_values import (
     MessageTest,
     Pattern,
 )
+from spark_streams.filters.sql_scanner import BY_SIGN
+from spark_streams.filters.tree import MIRRORED, OPPOSITES, Operator
 from spark_streams.wire.amqp.columns.single_message import PROPERTY_FIELDS
 from spark_streams.wire.amqp.columns.typed import FieldOfMessage
 from spark_streams.wire.amqp.message import (
@@ -53,7 +55,6 @@ MAX_CONSTANTS: Final = 1_000
 MAX_PATTERN: Final = 1_000
 """The most characters of a pattern with ``_``, or with ``%`` inside, because RE2's programs are limited in size."""
 
-_SIGNS: Final = frozenset(sign.value for sign in Comparison)
 _SECTION_CODES: Final = {"p": PROPERTIES, "a": APPLICATION_PROPERTIES, "m": MESSAGE_ANNOTATIONS}
 _PROPERTIES: Final = frozenset(name for name, _ in PROPERTY_FIELDS)
 _HEADER: Final[dict[str, Constant | None]] = {
@@ -147,9 +148,9 @@ class _Parser:
         begun = self.next
         left = self._operand()
         token = self.next
-        if token.kind is Kind.SIGN and token.word in _SIGNS:
+        if token.kind is Kind.SIGN and token.word in BY_SIGN:
             self.at += 1
-            return self._comparison(left, Comparison(token.word), self._operand(), wanted)
+            return self._comparison(left, BY_SIGN[token.word], self._operand(), wanted)
         if isinstance(left, Constant):
             if left.kind == "boolean" and begun.kind is Kind.WORD:
                 return p.Always(left.value is wanted)
@@ -238,39 +239,37 @@ class _Parser:
 
     # --- tests
 
-    def _comparison(
-        self, left: Constant | Token, sign: Comparison, right: Constant | Token, wanted: bool
-    ) -> p.Condition:
+    def _comparison(self, left: Constant | Token, op: Operator, right: Constant | Token, wanted: bool) -> p.Condition:
         if isinstance(left, Token) and isinstance(right, Token):
             self._fail("a field can be compared with a constant only", right)
         if isinstance(left, Constant):
             if isinstance(right, Constant):
-                return p.Always(_holds(left, sign, right) is wanted)
-            return self._compare(right, sign.mirrored(), left, wanted)
+                return p.Always(_holds(left, op, right) is wanted)
+            return self._compare(right, MIRRORED.get(op, op), left, wanted)
         assert isinstance(right, Constant)
-        return self._compare(left, sign, right, wanted)
+        return self._compare(left, op, right, wanted)
 
-    def _compare(self, field: Token, sign: Comparison, constant: Constant, wanted: bool) -> p.Condition:
+    def _compare(self, field: Token, op: Operator, constant: Constant, wanted: bool) -> p.Condition:
         if field.section == "h":
             default = _HEADER[field.word.replace("-", "_")]
-            return p.Always(default is not None and _holds(default, sign, constant) is wanted)
+            return p.Always(default is not None and _holds(default, op, constant) is wanted)
         if field.section != "d":
-            return MessageTest(_place(field), Compares(sign, constant), wanted)
+            return MessageTest(_place(field), Compares(op, constant), wanted)
         annotation = p.Field(field.word)
         if annotation == p.TIMESTAMP_FIELD:
             value = constant.value
             if constant.kind == "number" and isinstance(value, int) and MIN_INT64 <= value <= MAX_INT64:
-                return p.compare(annotation, sign if wanted else sign.opposite(), p.Integer(value))
-            return MessageTest(_INSTANT, Compares(sign, constant), wanted)
+                return p.compare(annotation, op if wanted else OPPOSITES[op], p.Integer(value))
+            return MessageTest(_INSTANT, Compares(op, constant), wanted)
         if annotation not in (p.OFFSET_FIELD, p.SOURCE_PARTITION_FIELD):
             return p.Always(False)  # no event carries it: unknown
         if not isinstance(constant.value, str):
-            return p.Always((sign is Comparison.NE) is wanted)
-        return p.compare(annotation, sign if wanted else sign.opposite(), p.Text(constant.value))
+            return p.Always((op is Operator.NOT_EQUALS) is wanted)
+        return p.compare(annotation, op if wanted else OPPOSITES[op], p.Text(constant.value))
 
     def _in(self, field: Token, constants: tuple[Constant, ...], wanted: bool) -> p.Condition:
         if field.section == "h" or (field.section == "d" and field.word != p.TIMESTAMP_FIELD.name):
-            parts = [self._compare(field, Comparison.EQ, each, wanted) for each in constants]
+            parts = [self._compare(field, Operator.EQUALS, each, wanted) for each in constants]
             return p.disjunction(parts) if wanted else p.conjunction(parts)
         place = _INSTANT if field.section == "d" else _place(field)
         return MessageTest(place, IsIn(constants), wanted)
@@ -320,13 +319,13 @@ def _place(field: Token) -> FieldOfMessage:
     return FieldOfMessage(_SECTION_CODES[field.section], name)
 
 
-def _holds(left: Constant, sign: Comparison, right: Constant) -> bool:
+def _holds(left: Constant, op: Operator, right: Constant) -> bool:
     """Compare two constants."""
-    if left.kind != right.kind or (left.kind == "boolean" and sign not in (Comparison.EQ, Comparison.NE)):
-        return sign is Comparison.NE
+    if left.kind != right.kind or (left.kind == "boolean" and op not in (Operator.EQUALS, Operator.NOT_EQUALS)):
+        return op is Operator.NOT_EQUALS
     if left.kind == "text":
-        return bool(sign.of(left.content, right.content))
-    return bool(sign.of(left.value, right.value))
+        return bool(COMPARISONS[op](left.content, right.content))
+    return bool(COMPARISONS[op](left.value, right.value))
 
 
 def _is_unicode(text: str) -> bool:
