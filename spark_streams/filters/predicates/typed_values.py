@@ -5,11 +5,13 @@ it is true or the rows where it is false, and everything above it has two values
 
 =======================  =====================================================================================
 value is null            IS NULL is true; every other test is unknown
-other type than asked    ``=`` and IN false, ``<>`` true, ``< <= > >=`` false, LIKE unknown: as RabbitMQ has it
+another type             ``=`` and IN false, ``<>`` true, ``< <= > >=`` false, LIKE unknown: as RabbitMQ has it
 texts                    compare by code points; binary and uuid values count as texts, by their bytes
 numbers                  compare exactly, whatever their types; a decimal in a filter is a double
 booleans                 compare only by ``=`` and ``<>``
 =======================  =====================================================================================
+
+``x = c`` is ``x IN (c)``, and ``x <> c`` its negation.
 
 Spec: AMQP Filter Expressions 1.0 §6; docs/specifications.md, X-1 to X-3.
 """
@@ -20,7 +22,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -56,7 +58,7 @@ class Constant:
 
 @dataclass(frozen=True)
 class Compares:
-    """The test that compares the value with a constant."""
+    """The test that the value is less or greater than a constant, or equal to it too; ``IsIn`` tests equality alone."""
 
     op: Operator
     constant: Constant
@@ -70,8 +72,8 @@ class IsIn:
 
 
 @dataclass(frozen=True)
-class Pattern:
-    """A pattern of LIKE.
+class IsLike:
+    """The test that the text matches a pattern.
 
     Args:
         shape: ``is``, ``starts``, ``ends``, ``contains`` or ``regex``.
@@ -80,13 +82,6 @@ class Pattern:
 
     shape: str
     text: str
-
-
-@dataclass(frozen=True)
-class IsLike:
-    """The test that the text matches a pattern."""
-
-    pattern: Pattern
 
 
 @dataclass(frozen=True)
@@ -116,23 +111,17 @@ def truth(leaf: MessageTest, column: TypedColumn) -> Mask:
     if isinstance(test, IsNull):
         return absent if leaf.wanted else known
     if isinstance(test, IsLike):
-        return _like(column, test.pattern, leaf.wanted)
-    if isinstance(test, IsIn):
-        true = _is_in(column, test.constants)
-    elif test.op is Operator.NOT_EQUALS:
-        true = known & ~_compares(column, Operator.EQUALS, test.constant)
-    else:
-        true = _compares(column, test.op, test.constant)
+        return _like(column, test, leaf.wanted)
+    true = _is_in(column, test.constants) if isinstance(test, IsIn) else _compares(column, test.op, test.constant)
     return true if leaf.wanted else known & ~true
 
 
 def _compares(column: TypedColumn, op: Operator, constant: Constant) -> Mask:
     value = constant.value
-    if constant.kind == "text":
-        return column.equals(constant.content) if op is Operator.EQUALS else _text_order(column, op, constant.content)
+    if constant.kind == "text":  # the order of UTF-8 bytes is that of code points
+        return _mask(ARROW_COMPARISONS[op](column.raw(), pa.scalar(constant.content, pa.binary())))
     if constant.kind == "boolean":
-        same: Mask = (column.kind == BOOLEAN) & (column.integers == int(value)) & (op is Operator.EQUALS)
-        return same
+        return np.zeros(column.kind.size, np.bool_)
     assert isinstance(value, (int, float))
     answer: Mask = (column.kind == INTEGER) & _integers(column.integers, op, value)
     floats = column.kind == FLOAT
@@ -146,16 +135,8 @@ def _compares(column: TypedColumn, op: Operator, constant: Constant) -> Mask:
 _BELOW: Final = (Operator.LESS_THAN, Operator.LESS_THAN_EQUALS)
 
 
-def _text_order(column: TypedColumn, op: Operator, value: bytes) -> Mask:
-    # The order of UTF-8 bytes is that of code points.
-    return _mask(ARROW_COMPARISONS[op](column.raw(), pa.scalar(value, pa.binary())))
-
-
 def _integers(numbers: NDArray[np.int64], op: Operator, value: int | float) -> Mask:
     """Compare whole numbers with any number, exactly."""
-    if op is Operator.EQUALS:
-        whole = value == int(value) and MIN_INT64 <= int(value) <= MAX_INT64
-        return numbers == int(value) if whole else np.zeros(numbers.size, np.bool_)
     bound = math.ceil(value) if op in (Operator.LESS_THAN, Operator.GREATER_THAN_EQUALS) else math.floor(value)
     if bound > MAX_INT64 or bound < MIN_INT64:
         return np.full(numbers.size, (bound > 0) == (op in _BELOW))
@@ -170,8 +151,6 @@ def _floats(numbers: NDArray[np.float64], op: Operator, value: int | float) -> M
     if beyond == 0:
         answer: Mask = COMPARISONS[op](numbers, nearest)
         return answer
-    if op is Operator.EQUALS:
-        return np.zeros(numbers.size, np.bool_)
     below = op in _BELOW
     if beyond > 0:
         return numbers < nearest if below else numbers >= nearest
@@ -190,28 +169,32 @@ def _is_in(column: TypedColumn, constants: Sequence[Constant]) -> Mask:
     numbers = [each.value for each in constants if isinstance(each.value, (int, float)) and each.kind == "number"]
     whole = [int(n) for n in numbers if n == int(n) and MIN_INT64 <= int(n) <= MAX_INT64]
     if whole:
-        answer |= (column.kind == INTEGER) & np.isin(column.integers, np.array(whole, np.int64))
+        answer |= (column.kind == INTEGER) & _among(column.integers, whole)
     floats = column.kind == FLOAT
     if numbers and floats.any():
         exact = [float(n) for n in numbers if Fraction(float(n)) == Fraction(n)]
-        answer |= floats & np.isin(column.floats, np.array(exact, np.float64))
+        answer |= floats & _among(column.floats, exact)
     among = set(numbers)
     for row, number in column.numbers.items():
         answer[row] = number in among
     for each in constants:
         if each.kind == "boolean":
-            answer |= _compares(column, Operator.EQUALS, each)
+            answer |= (column.kind == BOOLEAN) & (column.integers == each.value)
+    return answer
+
+
+def _among(column: NDArray[Any], numbers: Sequence[int | float]) -> Mask:
+    answer: Mask = column == numbers[0] if len(numbers) == 1 else np.isin(column, np.array(numbers, column.dtype))
     return answer
 
 
 _FEW_TEXTS: Final = 8
 """Up to this many texts compare one by one, without a copy of their bytes."""
 
-
 _SUBSTRING: Final = {"starts": pc.starts_with, "ends": pc.ends_with, "contains": pc.match_substring}
 
 
-def _like(column: TypedColumn, pattern: Pattern, wanted: bool) -> Mask:
+def _like(column: TypedColumn, pattern: IsLike, wanted: bool) -> Mask:
     if pattern.shape == "is":
         like = column.equals(pattern.text.encode())
     elif pattern.shape == "regex":

@@ -35,7 +35,6 @@ from spark_streams.filters.predicates.typed_values import (
     IsLike,
     IsNull,
     MessageTest,
-    Pattern,
 )
 from spark_streams.filters.sql_scanner import BY_SIGN
 from spark_streams.filters.tree import MIRRORED, OPPOSITES, Operator
@@ -218,7 +217,7 @@ class _Parser:
             self._fail(f"more than {MAX_CONSTANTS} constants in the lists of one filter")
         return tuple(dict.fromkeys(found))
 
-    def _pattern(self) -> Pattern:
+    def _pattern(self) -> IsLike:
         token = self.next
         if token.kind is not Kind.TEXT or not _is_unicode(token.word):
             self._fail("expected the pattern, a 'text'")
@@ -254,13 +253,13 @@ class _Parser:
             default = _HEADER[field.word.replace("-", "_")]
             return p.Always(default is not None and _holds(default, op, constant) is wanted)
         if field.section != "d":
-            return MessageTest(_place(field), Compares(op, constant), wanted)
+            return _message_test(_place(field), op, constant, wanted)
         annotation = p.Field(field.word)
         if annotation == p.TIMESTAMP_FIELD:
             value = constant.value
             if constant.kind == "number" and isinstance(value, int) and MIN_INT64 <= value <= MAX_INT64:
                 return p.compare(annotation, op if wanted else OPPOSITES[op], p.Integer(value))
-            return MessageTest(_INSTANT, Compares(op, constant), wanted)
+            return _message_test(_INSTANT, op, constant, wanted)
         if annotation not in (p.OFFSET_FIELD, p.SOURCE_PARTITION_FIELD):
             return p.Always(False)  # no event carries it: unknown
         if not isinstance(constant.value, str):
@@ -274,12 +273,12 @@ class _Parser:
         place = _INSTANT if field.section == "d" else _place(field)
         return MessageTest(place, IsIn(constants), wanted)
 
-    def _like(self, field: Token, pattern: Pattern, wanted: bool) -> p.Condition:
+    def _like(self, field: Token, pattern: IsLike, wanted: bool) -> p.Condition:
         if field.section == "d":
             self._fail("LIKE is not supported on delivery annotations", field)
         if field.section == "h":
             return p.Always(False)  # no text among them: unknown
-        return MessageTest(_place(field), IsLike(pattern), wanted)
+        return MessageTest(_place(field), pattern, wanted)
 
     def _is_null(self, field: Token, wanted: bool) -> p.Condition:
         if field.section == "h":
@@ -319,6 +318,12 @@ def _place(field: Token) -> FieldOfMessage:
     return FieldOfMessage(_SECTION_CODES[field.section], name)
 
 
+def _message_test(place: FieldOfMessage, op: Operator, constant: Constant, wanted: bool) -> MessageTest:
+    if op in (Operator.EQUALS, Operator.NOT_EQUALS):
+        return MessageTest(place, IsIn((constant,)), wanted is (op is Operator.EQUALS))
+    return MessageTest(place, Compares(op, constant), wanted)
+
+
 def _holds(left: Constant, op: Operator, right: Constant) -> bool:
     """Compare two constants."""
     if left.kind != right.kind or (left.kind == "boolean" and op not in (Operator.EQUALS, Operator.NOT_EQUALS)):
@@ -347,18 +352,18 @@ def _pieces(pattern: str, escape: str | None) -> list[str | None] | None:
     return found
 
 
-def _pattern_of(parts: list[str | None]) -> Pattern:
+def _pattern_of(parts: list[str | None]) -> IsLike:
     runs = [index for index, part in enumerate(parts) if part == ""]
     if None not in parts:
         literal = "".join(part for part in parts if part)
         last = len(parts) - 1
         if not runs:
-            return Pattern("is", literal)
+            return IsLike("is", literal)
         if runs == [last]:
-            return Pattern("starts", literal)
+            return IsLike("starts", literal)
         if runs == [0]:
-            return Pattern("ends", literal)
+            return IsLike("ends", literal)
         if runs == [0, last]:
-            return Pattern("contains", literal)
+            return IsLike("contains", literal)
     inner = "".join("." if part is None else ".*" if part == "" else re.escape(part) for part in parts)
-    return Pattern("regex", rf"(?s)\A{inner}\z")
+    return IsLike("regex", rf"(?s)\A{inner}\z")
