@@ -3,7 +3,7 @@
 ::
 
     Condition = Always(bool) | AnnotationTest(field, op, operand) | MessageTest | AllOf(parts) | AnyOf(parts)
-    Operand   = Field(name) | Text(str) | Integer(int) | Latest() | EndOfLog(next_offset)
+    Operand   = Field(name) | str | int | Latest() | EndOfLog(next_offset)
 
 ``conjunction`` and ``disjunction`` keep a tree flat: a tree that this package's filters build is no deeper than the
 parentheses of its text, which are bounded, so walking it never exhausts the stack.
@@ -52,6 +52,8 @@ class OffsetOrder(Protocol):
 
 
 _REFLEXIVE: Final = frozenset({Operator.EQUALS, Operator.GREATER_THAN_EQUALS, Operator.LESS_THAN_EQUALS})
+_FROM_EQUAL: Final = (Operator.EQUALS, Operator.GREATER_THAN_EQUALS)
+_TO_EQUAL: Final = (Operator.EQUALS, Operator.LESS_THAN_EQUALS)
 
 
 @dataclass(frozen=True)
@@ -59,20 +61,6 @@ class Field:
     """A delivery annotation by its full name. Comparisons with it are unknown for an event that lacks it."""
 
     name: str
-
-
-@dataclass(frozen=True)
-class Text:
-    """A text; it compares by code points with both symbols and strings (A-16)."""
-
-    value: str
-
-
-@dataclass(frozen=True)
-class Integer:
-    """A whole number, possibly negative (A-13); it compares with timestamps as milliseconds since the epoch (A-4)."""
-
-    value: int
 
 
 @dataclass(frozen=True)
@@ -91,10 +79,12 @@ OFFSET_FIELD: Final = Field(OFFSET_KEY)
 TIMESTAMP_FIELD: Final = Field(TIMESTAMP_KEY)
 SOURCE_PARTITION_FIELD: Final = Field(SOURCE_PARTITION_KEY)
 _FIELDS: Final = frozenset({OFFSET_FIELD, TIMESTAMP_FIELD, SOURCE_PARTITION_FIELD})
-_EARLIEST: Final = Text("@earliest")
-_LATEST: Final = Text("@latest")
+_EARLIEST: Final = "@earliest"
+_LATEST: Final = "@latest"
 
-Operand: TypeAlias = Field | Text | Integer | Latest | EndOfLog
+Operand: TypeAlias = Field | str | int | Latest | EndOfLog
+"""A text compares by code points with both symbols and strings (A-16); a whole number, possibly negative (A-13),
+compares with timestamps as milliseconds since the epoch (A-4)."""
 
 
 @dataclass(frozen=True)
@@ -134,20 +124,16 @@ def compare(left: Operand, op: Operator, right: Operand) -> Condition:
     """Return the predicate ``left op right``; a constant if it is the same for all events."""
     if not isinstance(left, Field):
         if not isinstance(right, Field):
-            comparable = type(left) is type(right) and isinstance(left, (Text, Integer))
-            return Always(comparable and bool(COMPARISONS[op](left.value, right.value)))  # type: ignore[union-attr]
+            comparable = type(left) is type(right) and isinstance(left, (str, int))
+            return Always(comparable and bool(COMPARISONS[op](left, right)))
         left, op, right = right, MIRRORED.get(op, op), left
     if left not in _FIELDS or (isinstance(right, Field) and right not in _FIELDS):
         return Always(False)  # no event carries it: unknown
     if left == TIMESTAMP_FIELD:
         if left == right:  # true for every event that has the field
-            return (
-                AnnotationTest(left, Operator.GREATER_THAN, Integer(NO_TIMESTAMP))
-                if op in _REFLEXIVE
-                else Always(False)
-            )
-        return AnnotationTest(left, op, right) if isinstance(right, Integer) else Always(False)
-    if isinstance(right, Integer) or right == TIMESTAMP_FIELD:
+            return AnnotationTest(left, Operator.GREATER_THAN, NO_TIMESTAMP) if op in _REFLEXIVE else Always(False)
+        return AnnotationTest(left, op, right) if isinstance(right, int) else Always(False)
+    if isinstance(right, int) or right == TIMESTAMP_FIELD:
         return Always(False)  # a text and a number: unknown
     if left == OFFSET_FIELD:
         if right == OFFSET_FIELD:
@@ -206,13 +192,12 @@ def freeze(predicate: Condition, *, next_offset: int, partition: str | None = No
         return predicate
     if partition is None:
         return Always(False)
-    here = Text(partition)
     # A partition whose name is "@latest" is not the reserved word, so its comparison bypasses ``compare``.
     if field == OFFSET_FIELD:
-        return AnnotationTest(OFFSET_FIELD, op, here)
+        return AnnotationTest(OFFSET_FIELD, op, partition)
     if operand == OFFSET_FIELD:
-        return AnnotationTest(OFFSET_FIELD, MIRRORED.get(op, op), here)
-    return compare(here, op, here if operand == SOURCE_PARTITION_FIELD else operand)
+        return AnnotationTest(OFFSET_FIELD, MIRRORED.get(op, op), partition)
+    return compare(partition, op, partition if operand == SOURCE_PARTITION_FIELD else operand)
 
 
 Columns: TypeAlias = Mapping[FieldOfMessage, TypedColumn]
@@ -292,16 +277,13 @@ def seek(predicate: Condition, order: OffsetOrder, at_time: Callable[[int], int]
         return min(seek(part, order, at_time) for part in predicate.parts)
     if isinstance(predicate, MessageTest) or isinstance(predicate.operand, (Field, Latest)):
         return 0
+    if not isinstance(predicate.operand, int):
+        return _numbers(predicate.op, predicate.operand, order)[0]
     op = predicate.op
-    if isinstance(predicate.operand, Integer):
-        if at_time is None or op not in (Operator.GREATER_THAN_EQUALS, Operator.GREATER_THAN, Operator.EQUALS):
-            return 0
-        earliest = predicate.operand.value + (op is Operator.GREATER_THAN)
-        return at_time(earliest) if earliest <= NEVER else NEVER
-    first, end = _place(predicate.operand, order)
-    if op in (Operator.GREATER_THAN_EQUALS, Operator.EQUALS):
-        return min(first, NEVER)
-    return min(end, NEVER) if op is Operator.GREATER_THAN else 0
+    if at_time is None or op not in (Operator.GREATER_THAN_EQUALS, Operator.GREATER_THAN, Operator.EQUALS):
+        return 0
+    earliest = predicate.operand + (op is Operator.GREATER_THAN)
+    return at_time(earliest) if earliest <= NEVER else NEVER
 
 
 def end_of_matches(predicate: Condition, order: OffsetOrder) -> int:
@@ -317,41 +299,34 @@ def end_of_matches(predicate: Condition, order: OffsetOrder) -> int:
         return min(end_of_matches(part, order) for part in predicate.parts)
     if isinstance(predicate, AnyOf):
         return max(end_of_matches(part, order) for part in predicate.parts)
-    if isinstance(predicate, MessageTest) or isinstance(predicate.operand, (Field, Latest, Integer)):
+    if isinstance(predicate, MessageTest) or isinstance(predicate.operand, (Field, Latest, int)):
         return NEVER
-    first, end = _place(predicate.operand, order)
-    if predicate.op is Operator.LESS_THAN:
-        return min(first, NEVER)
-    return min(end, NEVER) if predicate.op in (Operator.LESS_THAN_EQUALS, Operator.EQUALS) else NEVER
+    return _numbers(predicate.op, predicate.operand, order)[1]
 
 
 def _mask_of_comparison(comparison: AnnotationTest, offsets: Longs, timestamps: Longs, order: OffsetOrder) -> Mask:
     op, operand = comparison.op, comparison.operand
     answer: Mask
-    if comparison.field == TIMESTAMP_FIELD and isinstance(operand, Integer):
-        answer = COMPARISONS[op](timestamps, operand.value) & (timestamps != NO_TIMESTAMP)
+    if comparison.field == TIMESTAMP_FIELD and isinstance(operand, int):
+        answer = COMPARISONS[op](timestamps, operand) & (timestamps != NO_TIMESTAMP)
         return answer
-    if comparison.field != OFFSET_FIELD or isinstance(operand, (Field, Latest)):
+    if comparison.field != OFFSET_FIELD or isinstance(operand, (Field, Latest, int)):
         raise ValueError(f"{comparison} depends on the partition and on when the link is attached: freeze it first")
-    # Compare offsets as [first, end), the event numbers whose offset equals the operand: one, or none.
-    first, end = (min(number, NEVER) for number in _place(operand, order))
-    if op is Operator.GREATER_THAN_EQUALS:
-        answer = offsets >= first
-    elif op is Operator.GREATER_THAN:
-        answer = offsets >= end
-    elif op is Operator.LESS_THAN:
-        answer = offsets < first
-    elif op is Operator.LESS_THAN_EQUALS:
-        answer = offsets < end
-    elif op is Operator.EQUALS:
-        answer = (offsets >= first) & (offsets < end)
-    else:
-        answer = (offsets < first) | (offsets >= end)
-    return answer
+    negated = op is Operator.NOT_EQUALS
+    first, end = _numbers(Operator.EQUALS if negated else op, operand, order)
+    answer = offsets >= first if first else offsets < end
+    if first and end < NEVER:
+        answer &= offsets < end
+    return ~answer if negated else answer
 
 
-def _place(operand: Operand, order: OffsetOrder) -> tuple[int, int]:
+def _numbers(op: Operator, operand: str | EndOfLog, order: OffsetOrder) -> tuple[int, int]:
+    """Return the first event number for which a comparison with the offset may be true, and the one after the last."""
     if isinstance(operand, EndOfLog):
-        return operand.next_offset, operand.next_offset
-    assert isinstance(operand, Text)  # ``compare`` allows nothing else next to the offset
-    return order.lower(operand.value), order.upper(operand.value)
+        first = end = operand.next_offset
+    else:
+        first, end = order.lower(operand), order.upper(operand)
+    # The offset equals the operand for first <= number < end: for one number, or none.
+    low = end if op is Operator.GREATER_THAN else first if op in _FROM_EQUAL else 0
+    high = first if op is Operator.LESS_THAN else end if op in _TO_EQUAL else NEVER
+    return min(low, NEVER), min(high, NEVER)

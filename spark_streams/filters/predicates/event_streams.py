@@ -29,9 +29,7 @@ from spark_streams.filters.predicates.conditions import (
     Always,
     Condition,
     Field,
-    Integer,
     Operand,
-    Text,
     compare,
     conjunction,
     disjunction,
@@ -85,11 +83,11 @@ def annotations_predicate(entries: Mapping[str, object]) -> Condition:
         if name == OFFSET_FIELD.name:
             if not isinstance(value, str):
                 raise ValueError(f"{name} must be a symbol, not {value!r}")
-            parts.append(compare(OFFSET_FIELD, Operator.GREATER_THAN, Text(value)))
+            parts.append(compare(OFFSET_FIELD, Operator.GREATER_THAN, value))
         elif name == TIMESTAMP_FIELD.name:
             if not isinstance(value, int) or isinstance(value, bool) or not MIN_INT64 <= value <= MAX_INT64:
                 raise ValueError(f"{name} must be a timestamp, not {value!r}")
-            parts.append(compare(TIMESTAMP_FIELD, Operator.GREATER_THAN, Integer(value)))
+            parts.append(compare(TIMESTAMP_FIELD, Operator.GREATER_THAN, value))
         else:
             raise ValueError(f"{name!r} cannot be filtered on: expected {OFFSET_FIELD.name} or {TIMESTAMP_FIELD.name}")
     return conjunction(parts)
@@ -139,7 +137,7 @@ class _Reader(SqlScanner):
     def _expression(self, *, booleans: bool) -> Operand | Always:
         start = self.next()
         if start in ("'", '"'):
-            return Text(self.quoted(start))
+            return self.quoted(start)
         if start == "-" or "0" <= start <= "9":
             return self._integer()
         word = self.word()
@@ -164,7 +162,7 @@ class _Reader(SqlScanner):
             self.fail("expected the name of a delivery annotation")
         return Field(name)
 
-    def _integer(self) -> Integer:
+    def _integer(self) -> int:
         start = self.at
         digits = self.read(_INTEGER)
         if not digits:
@@ -173,7 +171,7 @@ class _Reader(SqlScanner):
         if value is None:
             self.fail("the integer does not fit into 64 bits", start)
         self.end_number("expected the integer to end here: only decimal integers are part of event stream filters")
-        return Integer(value)
+        return value
 
     def _outside(self, word: str) -> str | None:
         """Return the known construct of full SQL filters at ``at``; None if there is none."""

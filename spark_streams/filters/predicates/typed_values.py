@@ -167,16 +167,16 @@ def _is_in(column: TypedColumn, constants: Sequence[Constant]) -> Mask:
         for text in texts:
             answer |= column.equals(text)
     numbers = [each.value for each in constants if isinstance(each.value, (int, float)) and each.kind == "number"]
-    whole = [int(n) for n in numbers if n == int(n) and MIN_INT64 <= int(n) <= MAX_INT64]
-    if whole:
+    if numbers:
+        whole = [int(n) for n in numbers if n == int(n) and MIN_INT64 <= int(n) <= MAX_INT64]
         answer |= (column.kind == INTEGER) & _among(column.integers, whole)
-    floats = column.kind == FLOAT
-    if numbers and floats.any():
-        exact = [float(n) for n in numbers if Fraction(float(n)) == Fraction(n)]
-        answer |= floats & _among(column.floats, exact)
-    among = set(numbers)
-    for row, number in column.numbers.items():
-        answer[row] = number in among
+        floats = column.kind == FLOAT
+        if floats.any():
+            exact = [float(n) for n in numbers if Fraction(float(n)) == Fraction(n)]
+            answer |= floats & _among(column.floats, exact)
+        among = set(numbers)
+        for row, number in column.numbers.items():
+            answer[row] = number in among
     for each in constants:
         if each.kind == "boolean":
             answer |= (column.kind == BOOLEAN) & (column.integers == each.value)

@@ -21,6 +21,7 @@ Spec: AMQP Filter Expressions 1.0 §6; precedence NOT, AND, OR as in RabbitMQ (X
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Final, NoReturn
 
 from spark_streams.errors import FilterError
@@ -54,7 +55,12 @@ MAX_CONSTANTS: Final = 1_000
 MAX_PATTERN: Final = 1_000
 """The most characters of a pattern with ``_``, or with ``%`` inside, because RE2's programs are limited in size."""
 
-_SECTION_CODES: Final = {"p": PROPERTIES, "a": APPLICATION_PROPERTIES, "m": MESSAGE_ANNOTATIONS}
+_SECTION_CODES: Final = {
+    "p": PROPERTIES,
+    "a": APPLICATION_PROPERTIES,
+    "m": MESSAGE_ANNOTATIONS,
+    "d": DELIVERY_ANNOTATIONS,
+}
 _PROPERTIES: Final = frozenset(name for name, _ in PROPERTY_FIELDS)
 _HEADER: Final[dict[str, Constant | None]] = {
     "durable": Constant("boolean", False),
@@ -64,7 +70,6 @@ _HEADER: Final[dict[str, Constant | None]] = {
     "delivery_count": Constant("number", 0),
 }
 """The log stores and sends no header, so its fields have their defaults (part 3 §3.2.1)."""
-_INSTANT: Final = FieldOfMessage(DELIVERY_ANNOTATIONS, p.TIMESTAMP_FIELD.name)
 
 
 def parse_amqp_sql(text: str) -> p.Condition:
@@ -173,14 +178,14 @@ class _Parser:
         if token.kind is not Kind.FIELD:
             return self._constant()
         self.at += 1
-        return self._checked(token)
-
-    def _checked(self, token: Token) -> Token:
-        if token.section == "p" and token.word.replace("-", "_") not in _PROPERTIES:
+        if token.section not in ("p", "h"):
+            return token
+        field = replace(token, word=token.word.replace("-", "_"))
+        if field.section == "p" and field.word not in _PROPERTIES:
             self._fail(f"properties have no field '{token.word}'", token)
-        if token.section == "h" and token.word.replace("-", "_") not in _HEADER:
+        if field.section == "h" and field.word not in _HEADER:
             self._fail(f"the header has no field '{token.word}'", token)
-        return token
+        return field
 
     def _constant(self) -> Constant:
         token = self.next
@@ -250,7 +255,7 @@ class _Parser:
 
     def _compare(self, field: Token, op: Operator, constant: Constant, wanted: bool) -> p.Condition:
         if field.section == "h":
-            default = _HEADER[field.word.replace("-", "_")]
+            default = _HEADER[field.word]
             return p.Always(default is not None and _holds(default, op, constant) is wanted)
         if field.section != "d":
             return _message_test(_place(field), op, constant, wanted)
@@ -258,20 +263,19 @@ class _Parser:
         if annotation == p.TIMESTAMP_FIELD:
             value = constant.value
             if constant.kind == "number" and isinstance(value, int) and MIN_INT64 <= value <= MAX_INT64:
-                return p.compare(annotation, op if wanted else OPPOSITES[op], p.Integer(value))
-            return _message_test(_INSTANT, op, constant, wanted)
+                return p.compare(annotation, op if wanted else OPPOSITES[op], value)
+            return _message_test(_place(field), op, constant, wanted)
         if annotation not in (p.OFFSET_FIELD, p.SOURCE_PARTITION_FIELD):
             return p.Always(False)  # no event carries it: unknown
         if not isinstance(constant.value, str):
             return p.Always((op is Operator.NOT_EQUALS) is wanted)
-        return p.compare(annotation, op if wanted else OPPOSITES[op], p.Text(constant.value))
+        return p.compare(annotation, op if wanted else OPPOSITES[op], constant.value)
 
     def _in(self, field: Token, constants: tuple[Constant, ...], wanted: bool) -> p.Condition:
         if field.section == "h" or (field.section == "d" and field.word != p.TIMESTAMP_FIELD.name):
             parts = [self._compare(field, Operator.EQUALS, each, wanted) for each in constants]
             return p.disjunction(parts) if wanted else p.conjunction(parts)
-        place = _INSTANT if field.section == "d" else _place(field)
-        return MessageTest(place, IsIn(constants), wanted)
+        return MessageTest(_place(field), IsIn(constants), wanted)
 
     def _like(self, field: Token, pattern: IsLike, wanted: bool) -> p.Condition:
         if field.section == "d":
@@ -282,11 +286,11 @@ class _Parser:
 
     def _is_null(self, field: Token, wanted: bool) -> p.Condition:
         if field.section == "h":
-            return p.Always((_HEADER[field.word.replace("-", "_")] is None) is wanted)
+            return p.Always((_HEADER[field.word] is None) is wanted)
         if field.section == "d" and field.word != p.TIMESTAMP_FIELD.name:
             there = p.Field(field.word) in (p.OFFSET_FIELD, p.SOURCE_PARTITION_FIELD)
             return p.Always(there is not wanted)
-        return MessageTest(_INSTANT if field.section == "d" else _place(field), IsNull(), wanted)
+        return MessageTest(_place(field), IsNull(), wanted)
 
     # --- tokens
 
@@ -314,8 +318,7 @@ class _Parser:
 
 
 def _place(field: Token) -> FieldOfMessage:
-    name = field.word.replace("-", "_") if field.section == "p" else field.word
-    return FieldOfMessage(_SECTION_CODES[field.section], name)
+    return FieldOfMessage(_SECTION_CODES[field.section], field.word)
 
 
 def _message_test(place: FieldOfMessage, op: Operator, constant: Constant, wanted: bool) -> MessageTest:
