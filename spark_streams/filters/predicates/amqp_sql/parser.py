@@ -267,9 +267,10 @@ class _Parser:
             return _message_test(_place(field), op, constant, wanted)
         if annotation not in (p.OFFSET_FIELD, p.SOURCE_PARTITION_FIELD):
             return p.Always(False)  # no event carries it: unknown
-        if not isinstance(constant.value, str):
+        if constant.kind != "text":
             return p.Always((op is Operator.NOT_EQUALS) is wanted)
-        return p.compare(annotation, op if wanted else OPPOSITES[op], constant.value)
+        text = constant.content.decode(errors="surrogateescape")
+        return p.compare(annotation, op if wanted else OPPOSITES[op], text)
 
     def _in(self, field: Token, constants: tuple[Constant, ...], wanted: bool) -> p.Condition:
         if field.section == "h" or (field.section == "d" and field.word != p.TIMESTAMP_FIELD.name):
