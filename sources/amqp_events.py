@@ -6,13 +6,14 @@ docs/amqp-events.md tells users about options, rows and guarantees.
 from __future__ import annotations
 
 from collections.abc import MutableMapping
-from typing import Any
+from typing import Any, cast
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
 from pyspark.sql.types import StructType
 
 from spark_streams.client import AmqpClient
 from spark_streams.options import RedactedOptions, SourceOptions, parse_sink_options, parse_source, validate
+from spark_streams.options.amqp_events import AmqpSourceOptions
 from spark_streams.rows import FULL_MESSAGE_SCHEMA, MESSAGE_SCHEMA
 from spark_streams.spark.schemas import spark_schema
 from spark_streams.spark.source.reader import LogSource, StreamReader, batch_reader
@@ -22,11 +23,12 @@ FORMAT = "amqp-events"
 
 def connect(options: SourceOptions) -> AmqpClient:
     """Return a client for the peer that the options name."""
+    chosen = cast(AmqpSourceOptions, options)
     return AmqpClient(
-        options.endpoint,
-        timeout_ms=options.request_timeout_ms,
-        consumer_group=options.consumer_group,
-        epoch=options.epoch,
+        chosen.endpoint,
+        timeout_ms=chosen.request_timeout_ms,
+        consumer_group=chosen.consumer_group,
+        epoch=chosen.epoch,
     )
 
 

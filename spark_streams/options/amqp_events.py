@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 from spark_streams.endpoint import AMQP_SCHEMES
@@ -28,6 +28,19 @@ from spark_streams.options.values import expression
 from spark_streams.position import Matching, Position, position_from_json
 
 
+@dataclass(frozen=True)
+class AmqpSourceOptions(SourceOptions):
+    """Everything that a reader of AMQP event streams needs to know; picklable, and safe to print.
+
+    Args:
+        consumer_group: the group that the links join, or None.
+        epoch: this consumer's epoch in the group, or None.
+    """
+
+    consumer_group: str | None = None
+    epoch: int | None = None
+
+
 def validate(options: Mapping[str, str], *, reading: bool = False) -> None:
     """Check names, values and conflicts of all options that are there.
 
@@ -43,7 +56,7 @@ def validate(options: Mapping[str, str], *, reading: bool = False) -> None:
     _source(given, (_stream(given) if reading else _optional_stream(given)) or "", None)
 
 
-def parse_source(options: Mapping[str, str], *, streaming: bool) -> SourceOptions:
+def parse_source(options: Mapping[str, str], *, streaming: bool) -> AmqpSourceOptions:
     """Read the options of a reader.
 
     Args:
@@ -67,8 +80,8 @@ def parse_sink_options(options: Mapping[str, str]) -> SinkOptions:
     return SinkOptions(read_endpoint(given), _optional_stream(given), request_timeout_ms(given))
 
 
-def _source(given: OptionReader, stream: str, streaming: bool | None) -> SourceOptions:
-    common = read_source(given, stream, streaming=streaming)
+def _source(given: OptionReader, stream: str, streaming: bool | None) -> AmqpSourceOptions:
+    common = read_source(given, stream, AmqpSourceOptions, streaming=streaming)
     group, epoch = given.get(CONSUMER_GROUP), given.integer(EPOCH, 0, "an epoch")
     if group is not None and not group.strip():
         raise OptionError(CONSUMER_GROUP, "is empty, expected the name of a group")

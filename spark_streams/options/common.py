@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final, Literal, TypeVar
 
 from spark_streams.endpoint import Endpoint
 from spark_streams.errors import OptionError
@@ -59,8 +59,6 @@ class SourceOptions:
             has passed; None to start with any.
         max_trigger_delay_ms: how long a micro-batch may wait for ``min_offsets_per_trigger`` since the last one.
         min_partitions: Spark tasks per batch, at least, where offsets allow it; None for one a partition.
-        consumer_group: the group that the links join, or None; amqp-events only.
-        epoch: this consumer's epoch in the group, or None; amqp-events only.
         poll_interval_ms: how many milliseconds the peer's answer about its bounds may be reused.
         request_timeout_ms: how many milliseconds to wait for an answer of the peer.
         timestamp_overflow: the treatment of an instant that does not fit Spark's microseconds: ``fail`` fails the
@@ -79,8 +77,6 @@ class SourceOptions:
     fail_on_data_loss: bool = True
     max_offsets_per_trigger: int | None = None
     min_partitions: int | None = None
-    consumer_group: str | None = None
-    epoch: int | None = None
     poll_interval_ms: int = DEFAULT_POLL_INTERVAL_MS
     request_timeout_ms: int = DEFAULT_REQUEST_TIMEOUT_MS
     timestamp_overflow: Literal["fail", "null"] = "fail"
@@ -90,12 +86,22 @@ class SourceOptions:
     pushdown: bool = False
 
 
-def read_source(given: OptionReader, stream: str, *, streaming: bool | None) -> SourceOptions:
-    """Read the options of every format's reader.
+Options = TypeVar("Options", bound=SourceOptions)
+
+
+def read_source(
+    given: OptionReader,
+    stream: str,
+    kind: type[Options] = SourceOptions,  # type: ignore[assignment]
+    *,
+    streaming: bool | None,
+) -> Options:
+    """Read the options of every format's reader; those of one format's own keep their defaults.
 
     Args:
         given: the user's options.
         stream: the stream's name, already read.
+        kind: the class of the format's options.
         streaming: whether they are for ``readStream``: the default start is then ``latest``, else ``earliest``; None
             when it is not known yet, so that only options that are wrong in both modes are refused.
 
@@ -109,16 +115,15 @@ def read_source(given: OptionReader, stream: str, *, streaming: bool | None) -> 
                 PUSHDOWN, f"Spark pushes filters in batch queries only: say it with '{FILTER}' in a stream"
             )
     elif streaming is False:
-        for name in (MAX_OFFSETS_PER_TRIGGER, MIN_OFFSETS_PER_TRIGGER, MAX_TRIGGER_DELAY):
-            if given.has(name):
-                raise OptionError(name, "a batch query has no triggers: this is for streams")
-    starting = read_starting(given, LATEST if streaming else EARLIEST) or PositionRange(EARLIEST)
+        of_triggers = (MAX_OFFSETS_PER_TRIGGER, MIN_OFFSETS_PER_TRIGGER, MAX_TRIGGER_DELAY)
+        given.refuse(of_triggers, "a batch query has no triggers: this is for streams")
+    starting = read_starting(given, LATEST if streaming else EARLIEST)
     ending = read_ending(given, LATEST if streaming is False else None)
     most, least, delay_ms = _trigger(given)
     strategy = given.word(STARTING_STRATEGY, "error", "latest")
     condition = given.text(FILTER, "such as type = 'order' AND publish_time >= 1585672841000")
     poll = given.integer(POLL_INTERVAL, 0, "milliseconds")
-    options = SourceOptions(
+    options = kind(
         format=given.form.name,
         latest_when_no_event=strategy == "latest",
         latest_when_no_match=strategy == "latest" or not given.has(STARTING_STRATEGY),
@@ -132,7 +137,7 @@ def read_source(given: OptionReader, stream: str, *, streaming: bool | None) -> 
         min_offsets_per_trigger=least,
         max_trigger_delay_ms=delay_ms,
         min_partitions=given.integer(MIN_PARTITIONS, 1, "Spark partitions"),
-        poll_interval_ms=DEFAULT_POLL_INTERVAL_MS if poll is None else poll,
+        poll_interval_ms=kind.poll_interval_ms if poll is None else poll,
         request_timeout_ms=request_timeout_ms(given),
         filter=None if condition is None else filter_expression(FILTER, condition),
         pushdown=given.boolean(PUSHDOWN, False),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal, cast
 from urllib.parse import unquote, urlsplit
 
@@ -33,7 +33,6 @@ from spark_streams.options.names import (
     PASSWORD,
     PASSWORD_FILE,
     PASSWORD_PROVIDER,
-    POLL_INTERVAL,
     SPOOL_LOCATION,
     STARTING_OFFSETS_BY_TIMESTAMP,
     STARTING_STRATEGY,
@@ -105,6 +104,7 @@ class FeedSourceOptions(SourceOptions):
     page_size: int | None = None
     max_bytes_per_trigger: int = DEFAULT_MAX_BYTES_PER_TRIGGER
     max_line_bytes: int = DEFAULT_MAX_LINE_BYTES
+    poll_interval_ms: int = DEFAULT_POLL_INTERVAL_MS
     filters: tuple[tuple[str, str], ...] = field(default=())
     filter_fields: Mapping[str, str] | None = field(default=None, hash=False)
 
@@ -151,11 +151,10 @@ def parse_feed_source(options: Mapping[str, str], *, streaming: bool) -> FeedSou
     """
     given = OptionReader.of_reader(options, FEED_FORMAT)
     if not streaming:
-        for name in (SPOOL_LOCATION, MAX_BYTES_PER_TRIGGER, ORDERED):
-            if given.has(name):
-                raise OptionError(
-                    name, "a batch query reads all partitions at once and keeps nothing: this is for streams"
-                )
+        given.refuse(
+            (SPOOL_LOCATION, MAX_BYTES_PER_TRIGGER, ORDERED),
+            "a batch query reads all partitions at once and keeps nothing: this is for streams",
+        )
     return read_feed_source(given, streaming)
 
 
@@ -165,30 +164,26 @@ def read_feed_source(given: OptionReader, streaming: bool | None) -> FeedSourceO
     Raises:
         OptionError: as ``parse_feed_source``.
     """
-    for name in BY_TIME:
-        if given.has(name):
-            raise OptionError(
-                name,
-                "feedapi cannot seek by time, as feeds have cursors only: start 'earliest', 'latest' or after a cursor",
-            )
+    given.refuse(
+        BY_TIME, "feedapi cannot seek by time, as feeds have cursors only: start 'earliest', 'latest' or after a cursor"
+    )
     name = feed_name(given)
-    common = read_source(given, name, streaming=streaming)
-    poll_ms = common.poll_interval_ms if given.has(POLL_INTERVAL) else DEFAULT_POLL_INTERVAL_MS
-    common = replace(common, endpoint=feed_endpoint(given, common.endpoint), poll_interval_ms=poll_ms)
+    common = read_source(given, name, FeedSourceOptions, streaming=streaming)
+    endpoint = feed_endpoint(given, common.endpoint)
     dialect = given.word(DIALECT, "auto", "v1", "v2a", "v2b")
     count = given.integer(PARTITIONS, 1, "partitions", high=MAX_PARTITIONS)
     if dialect == "v1" and count is None:
         raise OptionError(PARTITIONS, "is required with dialect v1: a version 1 feed does not tell how many it has")
     if dialect in ("v2a", "v2b") and count is not None:
         raise OptionError(PARTITIONS, f"is for version 1 feeds: with dialect {dialect} the feed tells its partitions")
-    filters = {name: value for name, value in given.starting_with(FEED_FILTER_PREFIX).items()}
+    filters = given.starting_with(FEED_FILTER_PREFIX)
     if "" in filters:
         raise OptionError(FEED_FILTER_PREFIX, "names no filter, expected such as filter-subject")
     if filters and dialect in ("v1", "v2b"):
         raise OptionError(FEED_FILTER_PREFIX + next(iter(filters)), f"dialect {dialect} has no filters; v2a has")
-    of_all: dict[str, Any] = {f.name: getattr(common, f.name) for f in fields(common)}
-    options = FeedSourceOptions(
-        **of_all,
+    options = replace(
+        common,
+        endpoint=endpoint,
         dialect=cast(Any, dialect),
         partitions=count,
         ordered=given.boolean(ORDERED, True),
@@ -277,9 +272,7 @@ def parse_feed_sink(options: Mapping[str, str]) -> FeedSinkOptions:
         if not endpoint.path.strip("/"):
             raise OptionError(URL, f"{endpoint} names no feed, expected such as {endpoint.url.rstrip('/')}/orders")
     else:
-        for name in _OF_ADDRESSES:
-            if given.has(name):
-                raise OptionError(name, f"is for http addresses, and '{URL}' is a data directory: leave it out")
+        given.refuse(_OF_ADDRESSES, f"is for http addresses, and '{URL}' is a data directory: leave it out")
         stream = given.required(STREAM, f"the name of the stream, as '{URL}' is the data directory of a log").strip()
     return FeedSinkOptions(endpoint, data_dir, stream, _pointer(given, KEY_FIELD), request_timeout_ms(given))
 

@@ -12,15 +12,13 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Final
 
 from spark_streams.endpoint import Secret, redact_url
 from spark_streams.errors import OptionError
+from spark_streams.filters.decimals import MAX_INT64
 from spark_streams.options.names import OF_EVERY_FORMAT, OF_EVERY_READER, OF_SPARK, PATH, SECRET, URL
 from spark_streams.options.values import boolean, integer
 from spark_streams.position import Position
-
-MAX_INT64: Final = 2**63 - 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,7 +94,8 @@ class OptionReader:
             OptionError: the format's readers do not accept a name, or ``load`` has an argument.
         """
         given = cls(options, form)
-        given._refuse(form.writing, "this is for writing; a source does not take it")
+        given._refuse_path()
+        given.refuse(form.writing, "this is for writing; a source does not take it")
         return given
 
     @classmethod
@@ -107,7 +106,8 @@ class OptionReader:
             OptionError: the format's writers do not accept a name, or ``save`` has an argument.
         """
         given = cls(options, form)
-        given._refuse((*OF_EVERY_READER, *form.reading), "this is for reading; a sink does not take it")
+        given._refuse_path()
+        given.refuse((*OF_EVERY_READER, *form.reading), "this is for reading; a sink does not take it")
         return given
 
     def has(self, name: str) -> bool:
@@ -122,10 +122,13 @@ class OptionReader:
         """Return the options that begin with a prefix, by the rest of their names, in lower case."""
         return {n[len(prefix) :]: v for n, v in sorted(self._values.items()) if n.startswith(prefix) and v is not None}
 
-    def _refuse(self, names: Iterable[str], why: str) -> None:
+    def _refuse_path(self) -> None:
         # load("orders") and save("orders"): the argument would be dropped silently.
         if (self.get(PATH) or "").strip():
             raise OptionError(PATH, f"load and save take no argument here: {self.form.naming}")
+
+    def refuse(self, names: Iterable[str], why: str) -> None:
+        """Raise an OptionError for the first of ``names`` that is given."""
         for name in names:
             if self.has(name):
                 raise OptionError(name, why)

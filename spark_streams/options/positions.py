@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from spark_streams.errors import OptionError
+from spark_streams.filters.decimals import MAX_INT64
 from spark_streams.offsets import format_offset
 from spark_streams.options.names import (
     ENDING_OFFSETS,
@@ -17,7 +18,7 @@ from spark_streams.options.names import (
     STARTING_OFFSETS_BY_TIMESTAMP,
     STARTING_TIMESTAMP,
 )
-from spark_streams.options.parser import MAX_INT64, OptionReader
+from spark_streams.options.parser import OptionReader
 from spark_streams.options.values import expression, instant_ms, json_object
 from spark_streams.position import EARLIEST, LATEST, After, At, AtTime, Matching, Position, position_from_json
 
@@ -39,7 +40,7 @@ class PositionRange:
     option: str = STARTING_OFFSETS
 
 
-def read_starting(given: OptionReader, default: Position | None) -> PositionRange | None:
+def read_starting(given: OptionReader, default: Position) -> PositionRange:
     """Return where reading starts.
 
     Raises:
@@ -49,7 +50,8 @@ def read_starting(given: OptionReader, default: Position | None) -> PositionRang
     if given.one_of(*others, STARTING_EXPRESSION) == STARTING_EXPRESSION:
         text = given.required(STARTING_EXPRESSION, "such as type = 'order' AND publish_time >= 1585672841000")
         return PositionRange(expression(STARTING_EXPRESSION, text), option=STARTING_EXPRESSION)
-    return _span(given, STARTING_OFFSETS, STARTING_TIMESTAMP, STARTING_OFFSETS_BY_TIMESTAMP, default)
+    found = _positions(given, STARTING_OFFSETS, STARTING_TIMESTAMP, STARTING_OFFSETS_BY_TIMESTAMP)
+    return PositionRange(default) if found is None else found
 
 
 def read_ending(given: OptionReader, default: Position | None) -> PositionRange | None:
@@ -58,7 +60,8 @@ def read_ending(given: OptionReader, default: Position | None) -> PositionRange 
     Raises:
         OptionError: two options say so, or a value is no position.
     """
-    return _span(given, ENDING_OFFSETS, ENDING_TIMESTAMP, ENDING_OFFSETS_BY_TIMESTAMP, default)
+    found = _positions(given, ENDING_OFFSETS, ENDING_TIMESTAMP, ENDING_OFFSETS_BY_TIMESTAMP)
+    return PositionRange(default, option=ENDING_OFFSETS) if found is None and default is not None else found
 
 
 def refuse_endings(given: OptionReader) -> None:
@@ -67,9 +70,10 @@ def refuse_endings(given: OptionReader) -> None:
     Raises:
         OptionError: an option for the end is given.
     """
-    for name in (ENDING_OFFSETS, ENDING_TIMESTAMP, ENDING_OFFSETS_BY_TIMESTAMP):
-        if given.has(name):
-            raise OptionError(name, "a stream has no end: this is for batch queries (spark.read)")
+    given.refuse(
+        (ENDING_OFFSETS, ENDING_TIMESTAMP, ENDING_OFFSETS_BY_TIMESTAMP),
+        "a stream has no end: this is for batch queries (spark.read)",
+    )
 
 
 def refuse_empty_spans(starting: PositionRange, ending: PositionRange | None) -> None:
@@ -87,12 +91,10 @@ def refuse_empty_spans(starting: PositionRange, ending: PositionRange | None) ->
             raise OptionError(ending.option, f"partition '{partition}': an expression says where to start only")
 
 
-def _span(
-    given: OptionReader, offsets: str, timestamp: str, by_timestamp: str, default: Position | None
-) -> PositionRange | None:
+def _positions(given: OptionReader, offsets: str, timestamp: str, by_timestamp: str) -> PositionRange | None:
     name = given.one_of(timestamp, by_timestamp, offsets)
     if name is None:
-        return None if default is None else PositionRange(default, option=offsets)
+        return None
     text = given.get(name) or ""
     if name == timestamp:
         return PositionRange(AtTime(instant_ms(name, text)), option=name)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
-from typing import Any, Final, Literal, cast
+from dataclasses import dataclass, replace
+from typing import Final, Literal, cast
 
 from spark_streams.endpoint import RABBITMQ_SCHEMES, Endpoint
 from spark_streams.errors import OptionError
@@ -170,8 +170,8 @@ def _required_name(given: OptionReader) -> None:
 
 def _source(given: OptionReader, streaming: bool | None) -> RabbitSourceOptions:
     name, super_stream = _name(given)
-    common = read_source(given, name or "", streaming=streaming)
-    common = replace(common, endpoint=_balanced(given, common.endpoint))
+    common = read_source(given, name or "", RabbitSourceOptions, streaming=streaming)
+    endpoint = _balanced(given, common.endpoint)
     values, unfiltered, taken_from = _filter(given, common)
     consumer = given.text(CONSUMER_NAME, "the name of a consumer")
     if consumer is not None and len(consumer.encode("utf-8", "surrogatepass")) > MAX_NAME_BYTES:
@@ -186,9 +186,9 @@ def _source(given: OptionReader, streaming: bool | None) -> RabbitSourceOptions:
             f"cannot be used together with '{SINGLE_ACTIVE_CONSUMER}': one consumer of a name reads a partition at a "
             "time",
         )
-    of_all: dict[str, Any] = {f.name: getattr(common, f.name) for f in fields(common)}
-    return RabbitSourceOptions(
-        **of_all,
+    return replace(
+        common,
+        endpoint=endpoint,
         super_stream=super_stream,
         filter_values=values,
         match_unfiltered=unfiltered,

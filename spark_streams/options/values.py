@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from spark_streams.errors import FilterError, OptionError
 from spark_streams.filters import Expression, read_filter
+from spark_streams.filters.decimals import MAX_INT64
 from spark_streams.position import (
     MAX_TIMESTAMP_MS,
     MIN_TIMESTAMP_MS,
@@ -33,7 +34,6 @@ _ISO: Final = re.compile(
 )
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _NS_PER_MS: Final = 1_000_000
-_MAX_INT64: Final = 2**63 - 1
 
 
 def integer(option: str, text: str, *, low: int, high: int, unit: str) -> int:
@@ -43,7 +43,7 @@ def integer(option: str, text: str, *, low: int, high: int, unit: str) -> int:
         OptionError: the text is no such number.
     """
     if not re.fullmatch(r"\s*[+-]?[0-9]{1,20}\s*", text) or not low <= int(text) <= high:
-        most = "" if high >= _MAX_INT64 else f" and at most {high}"
+        most = "" if high >= MAX_INT64 else f" and at most {high}"
         raise OptionError(option, f"'{_short(text)}' is not {unit} as a whole number, at least {low}{most}")
     return int(text)
 
@@ -98,7 +98,7 @@ def duration_ms(option: str, text: str) -> int:
     match = re.fullmatch(r"([0-9]{1,19})\s*([a-z]*)", text.strip().lower())
     unit_us = _UNITS_US.get(match[2]) if match else None
     ms = -(-int(match[1]) * unit_us // 1000) if match and unit_us else 0
-    if not 1 <= ms <= _MAX_INT64:
+    if not 1 <= ms <= MAX_INT64:
         raise OptionError(
             option,
             f"'{_short(text)}' is no length of time, expected such as 15m, 30s or 1h (units us, ms, s, m, h and d), or "
