@@ -14,6 +14,7 @@ Spec: docs/specifications.md, Z-18.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
@@ -49,13 +50,18 @@ class Target(Protocol[T]):
         """Return exactly the disjunction; None when the peer's form cannot express it, or it is too long."""
 
 
-class PeerSplit:
+def pushable(pushed: T | None, *, exact: bool) -> Pushable[T] | None:
+    """Return what a target can check; None for nothing."""
+    return None if pushed is None else Pushable(pushed, exact)
+
+
+class PeerSplit(ABC):
     """An expression, split for a kind of peer: the part that the peer checks, and the part for the reader."""
 
     @property
+    @abstractmethod
     def phrases(self) -> tuple[str, ...]:
         """The pushed part, for people: a phrase for each filter that the peer gets."""
-        raise NotImplementedError
 
     @property
     def words(self) -> str | None:
@@ -69,20 +75,10 @@ class Split(Generic[T]):
 
     Args:
         pushed: the part that the target checks; None for nothing.
-        exact: whether ``pushed`` is true of the same events as the whole expression; then nothing remains.
-        residual: the part left to check; None for nothing.
+        residual: the part left to check; None for nothing, when ``pushed`` is true of the same events as the whole.
     """
 
     pushed: T | None
-    exact: bool
-    residual: Expression | None
-
-
-@dataclass(frozen=True)
-class _Part(Generic[T]):
-    """A subexpression with the part of it that a target checks."""
-
-    pushed: T
     residual: Expression | None
 
 
@@ -93,47 +89,40 @@ def split(expression: Expression, target: Target[T]) -> Split[T]:
         expression: any, within the limits of the language (E-17).
         target: what the peer can check.
     """
-    normal = without_not(expression)
-    part = _part(normal, target)
-    if part is None:
-        return Split(None, False, normal)
-    return Split(part.pushed, part.residual is None, part.residual)
+    return _split(without_not(expression), target)
 
 
-def _part(expression: Expression, target: Target[T]) -> _Part[T] | None:
+def _split(expression: Expression, target: Target[T]) -> Split[T]:
     if isinstance(expression, Predicate):
         made = target.test(expression)
-        return None if made is None else _Part(made.pushed, None if made.exact else expression)
+        return Split(None, expression) if made is None else Split(made.pushed, None if made.exact else expression)
     if isinstance(expression, Not):
-        return None
-    parts = [_part(part, target) for part in expression.parts]
+        return Split(None, expression)
+    parts = [_split(part, target) for part in expression.parts]
     if isinstance(expression, And):
         return _of_and(expression.parts, parts, target)
     return _of_or(expression, parts, target)
 
 
-def _of_and(wholes: Sequence[Expression], parts: Sequence[_Part[T] | None], target: Target[T]) -> _Part[T] | None:
+def _of_and(wholes: Sequence[Expression], parts: Sequence[Split[T]], target: Target[T]) -> Split[T]:
     pushed: T | None = None
     rest: list[Expression] = []
     for whole, part in zip(wholes, parts, strict=True):
-        joined = None if part is None else part.pushed if pushed is None else target.both(pushed, part.pushed)
-        if part is None or joined is None:
+        joined = part.pushed if pushed is None or part.pushed is None else target.both(pushed, part.pushed)
+        if joined is None:
             rest.append(whole)
             continue
         pushed = joined
         if part.residual is not None:
             rest.append(part.residual)
-    return None if pushed is None else _Part(pushed, all_of(rest) if rest else None)
+    return Split(pushed, all_of(rest) if rest else None)
 
 
-def _of_or(whole: Expression, parts: Sequence[_Part[T] | None], target: Target[T]) -> _Part[T] | None:
+def _of_or(whole: Expression, parts: Sequence[Split[T]], target: Target[T]) -> Split[T]:
     pushed: T | None = None
-    exact = True
     for part in parts:
-        if part is None:
-            return None
-        pushed = part.pushed if pushed is None else target.either(pushed, part.pushed)
-        if pushed is None:
-            return None
-        exact = exact and part.residual is None
-    return None if pushed is None else _Part(pushed, None if exact else whole)
+        joined = part.pushed if pushed is None or part.pushed is None else target.either(pushed, part.pushed)
+        if joined is None:
+            return Split(None, whole)
+        pushed = joined
+    return Split(pushed, None if all(part.residual is None for part in parts) else whole)

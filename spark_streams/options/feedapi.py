@@ -233,11 +233,11 @@ def _check_references(options: FeedSourceOptions) -> None:
         OptionError: a time without ``timestampField``, a malformed pointer, or a start that refers to the offset.
     """
     starts = [options.starting.everywhere, *options.starting.each.values()]
-    asked = [(FILTER, options.filter)] if options.filter is not None else []
-    asked += [(options.starting.option, read_filter(s.text)) for s in starts if isinstance(s, Matching)]
-    for option, asked_for in asked:
+    filters = [(FILTER, options.filter)] if options.filter is not None else []
+    filters += [(options.starting.option, read_filter(s.text)) for s in starts if isinstance(s, Matching)]
+    for option, condition in filters:
         try:
-            needed = columns_needed(asked_for, feed=True)
+            needed = columns_needed(condition, feed=True)
         except FilterError as fault:
             raise OptionError(option, str(fault)) from None
         if "timestamp" in needed and options.timestamp_field is None:

@@ -199,7 +199,7 @@ def _source(given: OptionReader, streaming: bool | None) -> RabbitSourceOptions:
     )
 
 
-def _asks(common: SourceOptions) -> bool:
+def _may_push(common: SourceOptions) -> bool:
     """Return whether some expression may require filter values."""
     places = (common.starting.everywhere, *common.starting.each.values())
     return common.filter is not None or common.pushdown or any(isinstance(place, Matching) for place in places)
@@ -215,7 +215,7 @@ def _filter(given: OptionReader, common: SourceOptions) -> tuple[tuple[str, ...]
             f"'{taken_from}' is no part of a message that a filter value can be compared with, expected 'key', "
             "'application_properties.<name>' or 'properties.<field>' with a text field such as properties.subject",
         )
-    by_expression = text is None and _asks(common)
+    by_expression = text is None and _may_push(common)
     unfiltered = given.boolean(MATCH_UNFILTERED, by_expression and taken_from is not None)
     if text is None:
         if not by_expression and (taken_from is not None or unfiltered):

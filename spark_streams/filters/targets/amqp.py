@@ -67,15 +67,15 @@ class AmqpSplit(PeerSplit):
     @property
     def phrases(self) -> tuple[str, ...]:
         """The filters that the peer gets, for people."""
-        said = []
+        phrases = []
         if self.annotations is not None:
             bounds = " AND ".join(f"{name} > {bound!r}" for name, bound in self.annotations.items())
-            said.append(f"delivery annotations: {bounds}")
+            phrases.append(f"delivery annotations: {bounds}")
         if self.event_streams_sql is not None:
-            said.append(f"event streams SQL: {self.event_streams_sql}")
+            phrases.append(f"event streams SQL: {self.event_streams_sql}")
         if self.sql is not None:
-            said.append(f"SQL: {self.sql}")
-        return tuple(said)
+            phrases.append(f"SQL: {self.sql}")
+        return tuple(phrases)
 
 
 def split_for_amqp(expression: Expression, capability: AmqpCapability) -> AmqpSplit:
@@ -94,15 +94,15 @@ def split_for_amqp(expression: Expression, capability: AmqpCapability) -> AmqpSp
     sql = _Conjunction[Sql](FullSql(as_rabbitmq=capability.rabbitmq_types, overflow_is_null=overflow_is_null))
     residual: list[Expression] = []
     for part in conjuncts(without_not(expression)):
-        asked: Expression | None = part
+        rest: Expression | None = part
         exact = False
         if capability.event_streams:
-            asked = _after_bounds(part, bounds)
-            exact = not overflow_is_null if asked is None else terms.take(asked)
+            rest = _after_bounds(part, bounds)
+            exact = not overflow_is_null if rest is None else terms.take(rest)
         if capability.filtex_sql and not exact:
             exact = sql.take(part)
         if not exact:
-            residual.append(asked or part)
+            residual.append(rest or part)
     return AmqpSplit(
         bounds or None,
         None if terms.pushed is None else text_of(terms.pushed),
@@ -127,7 +127,7 @@ class _Conjunction(Generic[T]):
         if joined is None:
             return False
         self.pushed = joined
-        return found.exact
+        return found.residual is None
 
 
 def _after_bounds(part: Expression, bounds: Bounds) -> Expression | None:

@@ -16,8 +16,9 @@ from __future__ import annotations
 
 from typing import Final, TypeAlias
 
+from spark_streams.filters.decimals import MAX_INT64, MIN_INT64
 from spark_streams.filters.describe import SIGNS
-from spark_streams.filters.split import Pushable
+from spark_streams.filters.split import Pushable, pushable
 from spark_streams.filters.targets.intervals import Intervals, intervals_of, within
 from spark_streams.filters.tree import Operator, Predicate, ReferenceKind, ValueType
 from spark_streams.wire.amqp.event_streams import OFFSET_KEY, TIMESTAMP_KEY
@@ -34,7 +35,6 @@ _MAX_COMPARISONS: Final = 50
 multiplying out could produce any number."""
 _MAX_CHARACTERS: Final = 4096
 """The most characters of one text: as many as RabbitMQ takes of its full SQL."""
-_MIN_MS, _MAX_MS = -(2**63), 2**63 - 1
 
 
 class EventStreams:
@@ -69,7 +69,7 @@ class EventStreams:
         intervals = intervals_of(predicate)
         if intervals is None:
             return None
-        made = _of_times(within(intervals, _MIN_MS, _MAX_MS))
+        made = _of_times(within(intervals, MIN_INT64, MAX_INT64))
         return Pushable(made.pushed, made.exact and not self._overflow_is_null) if made else None
 
 
@@ -86,9 +86,9 @@ def bound_of(predicate: Predicate) -> tuple[tuple[str, str | int] | None, Predic
     kind, op = predicate.reference.kind, predicate.operator
     if kind is ReferenceKind.OFFSET and op is Operator.GREATER_THAN and predicate.type is ValueType.STRING:
         text = str(predicate.values[0])
-        return ((OFFSET_KEY, text), None) if _sayable(text) else (None, predicate)
+        return ((OFFSET_KEY, text), None) if _is_literal(text) else (None, predicate)
     intervals = intervals_of(predicate) if kind is ReferenceKind.PUBLISH_TIME else None
-    intervals = within(intervals, _MIN_MS, _MAX_MS) if intervals else None
+    intervals = within(intervals, MIN_INT64, MAX_INT64) if intervals else None
     if not intervals or intervals[0][0] is None:
         return None, predicate
     first = intervals[0][0]
@@ -114,7 +114,7 @@ def _bounded(made: tuple[dict[str, None] | tuple[str, ...], ...]) -> Terms | Non
     return terms
 
 
-def _sayable(text: str) -> bool:
+def _is_literal(text: str) -> bool:
     """Return whether a filter can use a text as a literal offset.
 
     Offsets are symbols, which are ASCII (Z-11); two texts mean the beginning and the end of the peer's log (A-8).
@@ -123,21 +123,17 @@ def _sayable(text: str) -> bool:
 
 
 def _of_offset(predicate: Predicate) -> Pushable[Terms] | None:
-    if predicate.type is not ValueType.STRING or not all(_sayable(str(value)) for value in predicate.values):
+    if predicate.type is not ValueType.STRING or not all(_is_literal(str(value)) for value in predicate.values):
         return None
     op = predicate.operator
     texts = ["'{}'".format(str(value).replace("'", "''")) for value in dict.fromkeys(predicate.values)]
     if op is Operator.BETWEEN:
         return Pushable(((f"d.{OFFSET_KEY} >= {texts[0]}", f"d.{OFFSET_KEY} <= {texts[-1]}"),), exact=True)
     if op is Operator.NOT_IN:
-        return _pushable(_bounded((tuple(f"d.{OFFSET_KEY} <> {text}" for text in texts),)))
+        return pushable(_bounded((tuple(f"d.{OFFSET_KEY} <> {text}" for text in texts),)), exact=True)
     if op is Operator.IN:
-        return _pushable(_bounded(tuple((f"d.{OFFSET_KEY} = {text}",) for text in texts)))
+        return pushable(_bounded(tuple((f"d.{OFFSET_KEY} = {text}",) for text in texts)), exact=True)
     return Pushable(((f"d.{OFFSET_KEY} {SIGNS[op]} {texts[0]}",),), exact=True) if op in SIGNS else None
-
-
-def _pushable(terms: Terms | None) -> Pushable[Terms] | None:
-    return None if terms is None else Pushable(terms, exact=True)
 
 
 def _of_times(intervals: Intervals) -> Pushable[Terms] | None:
@@ -155,5 +151,4 @@ def _of_times(intervals: Intervals) -> Pushable[Terms] | None:
             terms.append((*lower, *(() if high is None else (f"d.{TIMESTAMP_KEY} <= {high}",))))
     if _TRUE[0] in terms:
         return None
-    bounded = _bounded(tuple(terms))
-    return None if bounded is None else Pushable(bounded, exact)
+    return pushable(_bounded(tuple(terms)), exact=exact)

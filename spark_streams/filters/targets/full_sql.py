@@ -26,8 +26,9 @@ from __future__ import annotations
 
 from typing import Final
 
+from spark_streams.filters.decimals import MAX_INT64, MIN_INT64
 from spark_streams.filters.describe import SIGNS
-from spark_streams.filters.split import Pushable
+from spark_streams.filters.split import Pushable, pushable
 from spark_streams.filters.targets import sql_text
 from spark_streams.filters.targets.canonical_texts import types_with_text
 from spark_streams.filters.targets.intervals import EVERYTHING, Intervals, intervals_of, within, without
@@ -39,7 +40,6 @@ _TEXTS: Final = frozenset({"subject", "group_id", "reply_to_group_id", "content_
 _TIMES: Final = frozenset({"creation_time", "absolute_expiry_time"})
 _MOST_LISTED: Final = 50
 """The most numbers of one range that are listed one by one."""
-_INT64: Final = (-(2**63), 2**63 - 1)
 _UINT32: Final = (0, 2**32 - 1)
 
 
@@ -106,12 +106,12 @@ class FullSql:
             unset = [sql_text.is_null(field)]
             if zero_is_null:
                 unset.append(sql_text.compare(field, "=", sql_text.integer(0)))
-            return _pushable(sql_text.join("OR", unset), exact=True)
+            return pushable(sql_text.join("OR", unset), exact=True)
         found = EVERYTHING if predicate.operator is Operator.IS_NOT_NULL else intervals_of(predicate)
         if found is None:
             found, exact = EVERYTHING, False
-        found = within(without(found, 0) if zero_is_null else found, *_INT64)
-        return _pushable(_among(field, found), exact=exact)
+        found = within(without(found, 0) if zero_is_null else found, MIN_INT64, MAX_INT64)
+        return pushable(_among(field, found), exact=exact)
 
     def _count(self, field: Term, predicate: Predicate) -> Pushable[Sql] | None:
         found = intervals_of(predicate)
@@ -120,8 +120,8 @@ class FullSql:
         found = within(found, *_UINT32)
         if not self._as_rabbitmq:
             numbers = _listed(found)
-            return None if numbers is None else _pushable(_among(field, numbers), exact=True)
-        return _pushable(_among(field, found), exact=True)
+            return None if numbers is None else pushable(_among(field, numbers), exact=True)
+        return pushable(_among(field, found), exact=True)
 
     def _text(self, field: Term, predicate: Predicate) -> Pushable[Sql] | None:
         if predicate.type is not ValueType.STRING:
@@ -135,12 +135,12 @@ class FullSql:
         if op in (Operator.EQUALS, Operator.IN):
             return Pushable(sql_text.is_in(field, terms), exact=True)
         if op in (Operator.NOT_EQUALS, Operator.NOT_IN):
-            return _pushable(_guarded(field, sql_text.is_in(field, terms, negated=True)), exact=True)
+            return pushable(_guarded(field, sql_text.is_in(field, terms, negated=True)), exact=True)
         if not self._as_rabbitmq:
             return None
         if op is Operator.BETWEEN:
             edges = [sql_text.compare(field, ">=", terms[0]), sql_text.compare(field, "<=", terms[1])]
-            return _pushable(sql_text.join("AND", edges), exact=True)
+            return pushable(sql_text.join("AND", edges), exact=True)
         return Pushable(sql_text.compare(field, SIGNS[op], terms[0]), exact=True) if op in SIGNS else None
 
     def _identifier(self, field: Term, predicate: Predicate) -> Pushable[Sql] | None:
@@ -154,11 +154,7 @@ class FullSql:
             if text.isascii() and text.isdigit() and others.number is not None and others.number < 2**64:
                 made.equals(sql_text.integer(int(text)))
             made.identifier_types(others.uuid, others.binary)
-        return _pushable(made.sql(), exact=False)
-
-
-def _pushable(made: Sql | None, *, exact: bool) -> Pushable[Sql] | None:
-    return None if made is None else Pushable(made, exact)
+        return pushable(made.sql(), exact=False)
 
 
 def _guarded(field: Term, made: Sql) -> Sql | None:
@@ -172,7 +168,7 @@ def _like(field: Term, op: Operator, pattern: str) -> Pushable[Sql] | None:
     if value is None or not (exact or (not negated and (head or tail))):
         return None
     made = sql_text.like(field, value, negated=negated) if wild else sql_text.is_in(field, [value], negated=negated)
-    return _pushable(_guarded(field, made) if negated else made, exact=exact)
+    return pushable(_guarded(field, made) if negated else made, exact=exact)
 
 
 def _among(field: Term, intervals: Intervals) -> Sql | None:
@@ -185,9 +181,9 @@ def _among(field: Term, intervals: Intervals) -> Sql | None:
     if len(points) == len(intervals):
         return sql_text.is_in(field, [sql_text.integer(point) for point in points])
     parts = [_within(field, low, high) for low, high in intervals]
-    said = [part for part in parts if part is not None]
+    written = [part for part in parts if part is not None]
     # Do not leave out an interval that SQL cannot express: the peer would leave out its events.
-    return sql_text.join("OR", said) if len(said) == len(parts) else None
+    return sql_text.join("OR", written) if len(written) == len(parts) else None
 
 
 def _listed(intervals: Intervals) -> Intervals | None:

@@ -56,12 +56,12 @@ class RabbitSplit(PeerSplit):
     @property
     def phrases(self) -> tuple[str, ...]:
         """The filters that the peer gets, for people."""
-        said = []
+        phrases = []
         if self.first_offset is not None:
-            said.append(f"starting offset {self.first_offset}")
+            phrases.append(f"starting offset {self.first_offset}")
         if self.values is not None:
-            said.append("filter values " + ", ".join(map(repr, self.values)))
-        return tuple(said)
+            phrases.append("filter values " + ", ".join(map(repr, self.values)))
+        return tuple(phrases)
 
 
 def split_for_rabbitmq(expression: Expression, capability: RabbitCapability) -> RabbitSplit:
