@@ -22,6 +22,8 @@ import re
 from fractions import Fraction
 from typing import Final, TypeAlias
 
+from spark_streams.filters.tree import Value
+
 MIN_INT64: Final = -(2**63)
 MAX_INT64: Final = 2**63 - 1
 NUMBER: Final = re.compile(r"[+-]?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?")
@@ -93,6 +95,13 @@ def numeral(value: int | float) -> Numeral:
     return found
 
 
-def as_fraction(value: int | float) -> Fraction:
-    """Return a literal's number as a fraction; that of a float is its shortest decimal."""
-    return Fraction(repr(value))
+def floor_of(value: Value) -> tuple[int, bool]:
+    """Return the greatest whole number that is not above a literal's, and whether it is the literal's.
+
+    Args:
+        value: of type LONG, or of type DOUBLE, whose number is its shortest decimal.
+    """
+    assert not isinstance(value, str)
+    number = Fraction(repr(value))
+    floor = math.floor(number)
+    return floor, floor == number

@@ -12,7 +12,6 @@ Spec: docs/specifications.md, E-7.
 from __future__ import annotations
 
 import enum
-import math
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -20,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_streams.filters.decimals import MAX_INT64, MIN_INT64, as_fraction
+from spark_streams.filters.decimals import MAX_INT64, MIN_INT64, floor_of
 from spark_streams.filters.evaluate_one import predicate_test
 from spark_streams.filters.tree import Operator, Predicate, Value
 
@@ -107,8 +106,8 @@ def with_nulls_of(answer: pa.BooleanArray, column: pa.Array) -> pa.BooleanArray:
 
 def _of_whole_numbers(op: Operator, values: tuple[Value, ...], column: pa.Int64Array) -> pa.BooleanArray:
     if op in (Operator.IN, Operator.NOT_IN):
-        places = (_place(value) for value in values)
-        known = pa.array([floor for floor, exact in places if exact and MIN_INT64 <= floor <= MAX_INT64], pa.int64())
+        floors = map(floor_of, values)
+        known = pa.array([floor for floor, exact in floors if exact and MIN_INT64 <= floor <= MAX_INT64], pa.int64())
         answer = with_nulls_of(pc.is_in(column, known), column)
         return pc.invert(answer) if op is Operator.NOT_IN else answer
     if op is Operator.BETWEEN:
@@ -118,7 +117,7 @@ def _of_whole_numbers(op: Operator, values: tuple[Value, ...], column: pa.Int64A
 
 
 def _compared(op: Operator, value: Value, column: pa.Int64Array) -> pa.BooleanArray:
-    floor, exact = _place(value)
+    floor, exact = floor_of(value)
     if op in (Operator.EQUALS, Operator.NOT_EQUALS):
         always = None if exact and MIN_INT64 <= floor <= MAX_INT64 else op is Operator.NOT_EQUALS
     else:
@@ -127,14 +126,6 @@ def _compared(op: Operator, value: Value, column: pa.Int64Array) -> pa.BooleanAr
     if always is not None:
         return with_nulls_of(pa.repeat(pa.scalar(always), len(column)), column)
     return ARROW_COMPARISONS[op if exact else _NEXT_TO_FLOOR[op]](column, pa.scalar(floor, pa.int64()))
-
-
-def _place(value: Value) -> tuple[int, bool]:
-    """Return the greatest whole number that is not above a literal, and whether it equals the literal."""
-    assert not isinstance(value, str)
-    place = as_fraction(value)
-    floor = math.floor(place)
-    return floor, floor == place
 
 
 class _Shape(enum.Enum):

@@ -7,11 +7,10 @@ Spec: docs/specifications.md, E-7, E-10, E-14.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from typing import Final, TypeAlias
 
-from spark_streams.filters.decimals import as_fraction
+from spark_streams.filters.decimals import floor_of
 from spark_streams.filters.tree import Operator, Predicate, Value, ValueType
 
 Interval: TypeAlias = tuple["int | None", "int | None"]
@@ -32,31 +31,24 @@ def intervals_of(predicate: Predicate) -> Intervals | None:
     Returns:
         None when the predicate depends on more than the number's value.
     """
-    op = predicate.operator
-    if predicate.type is ValueType.STRING:
-        if op not in (Operator.EQUALS, Operator.NOT_EQUALS, Operator.IN, Operator.NOT_IN):
-            return None
-        points = _points(_number(value) for value in predicate.values)
-    elif predicate.type is None:
+    op, values, is_text = predicate.operator, predicate.values, predicate.type is ValueType.STRING
+    if op in (Operator.EQUALS, Operator.NOT_EQUALS, Operator.IN, Operator.NOT_IN):
+        points = _points(_number(value) if is_text else _whole(value) for value in values)
+        return _complement(points) if op in (Operator.NOT_EQUALS, Operator.NOT_IN) else points
+    if is_text or not values:
         return None
-    else:
-        points = _points(_whole(value) for value in predicate.values)
-    if op in (Operator.EQUALS, Operator.IN):
-        return points
-    if op in (Operator.NOT_EQUALS, Operator.NOT_IN):
-        return _complement(points)
+    floor, exact = floor_of(values[0])
+    ceiling = floor if exact else floor + 1
     if op is Operator.BETWEEN:
-        low, high = _ceil(predicate.values[0]), _floor(predicate.values[1])
-        return ((low, high),) if low <= high else ()
-    if op is Operator.GREATER_THAN:
-        return ((_floor(predicate.values[0]) + 1, None),)
-    if op is Operator.GREATER_THAN_EQUALS:
-        return ((_ceil(predicate.values[0]), None),)
-    if op is Operator.LESS_THAN:
-        return ((None, _ceil(predicate.values[0]) - 1),)
-    if op is Operator.LESS_THAN_EQUALS:
-        return ((None, _floor(predicate.values[0])),)
-    return None
+        high, _ = floor_of(values[1])
+        return ((ceiling, high),) if ceiling <= high else ()
+    interval: dict[Operator, Interval] = {
+        Operator.GREATER_THAN: (floor + 1, None),
+        Operator.GREATER_THAN_EQUALS: (ceiling, None),
+        Operator.LESS_THAN: (None, ceiling - 1),
+        Operator.LESS_THAN_EQUALS: (None, floor),
+    }
+    return (interval[op],) if op in interval else None
 
 
 def within(intervals: Intervals, low: int, high: int) -> Intervals:
@@ -95,19 +87,8 @@ def _number(value: Value) -> int | None:
 
 
 def _whole(value: Value) -> int | None:
-    assert not isinstance(value, str)
-    exact = as_fraction(value)
-    return exact.numerator if exact.denominator == 1 else None
-
-
-def _floor(value: Value) -> int:
-    assert not isinstance(value, str)
-    return math.floor(as_fraction(value))
-
-
-def _ceil(value: Value) -> int:
-    assert not isinstance(value, str)
-    return math.ceil(as_fraction(value))
+    floor, exact = floor_of(value)
+    return floor if exact else None
 
 
 def _points(numbers: Iterable[int | None]) -> Intervals:
