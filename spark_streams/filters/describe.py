@@ -15,6 +15,7 @@ from spark_streams.filters.tree import (
     OFFSET,
     PARTITION,
     PUBLISH_TIME,
+    SECTIONS,
     And,
     Expression,
     Not,
@@ -52,7 +53,6 @@ ANNOTATIONS: Final[dict[str, Reference]] = {
 }
 """The delivery annotations that mean a reference, as users of AMQP event stream filters know them."""
 
-_SECTIONS: Final = frozenset({"properties", "application_properties", "message_annotations"})
 _FOLDED: Final = {word.replace("_", ""): word for word in REFERENCES}
 
 
@@ -74,7 +74,7 @@ def meant(word: str) -> str | None:
     """
     first, dot, rest = word.partition(".")
     if dot:
-        return f"{first.lower()}.{rest}" if first.lower() in _SECTIONS and first not in _SECTIONS else None
+        return f"{first.lower()}.{rest}" if first.lower() in SECTIONS and first not in SECTIONS else None
     return _FOLDED.get(word.replace("_", "").lower())
 
 

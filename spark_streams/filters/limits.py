@@ -26,7 +26,9 @@ from spark_streams.filters.tree import (
     ReferenceKind,
     Value,
     ValueType,
+    place_of,
 )
+from spark_streams.wire.amqp.columns import single_message
 
 MAX_DEPTH: Final = 64
 """The most nodes from the root to a predicate, both counted (E-17). Recursion is safe within this depth."""
@@ -42,20 +44,7 @@ AT_REFERENCE: Final = -2
 AT_OPERATOR: Final = -1
 """The ``Fault.part`` of a fault in the operator, or in its number of values."""
 
-PROPERTY_FIELDS: Final = (
-    "message_id",
-    "to",
-    "subject",
-    "reply_to",
-    "correlation_id",
-    "content_type",
-    "content_encoding",
-    "absolute_expiry_time",
-    "creation_time",
-    "group_id",
-    "group_sequence",
-    "reply_to_group_id",
-)
+PROPERTY_FIELDS: Final = tuple(name for name, kind in single_message.PROPERTY_FIELDS if kind != "binary")
 """The names after ``properties.``: the fields of AMQP's properties section but ``user_id``, which is bytes."""
 
 _NO_VALUE: Final = frozenset({Operator.IS_NULL, Operator.IS_NOT_NULL})
@@ -136,7 +125,7 @@ def find_fault(expression: Expression) -> Fault | None:
 
 def predicate_fault(predicate: Predicate) -> Fault | None:
     """Return the fault of one predicate; None for a sound one."""
-    reason = _reference_reason(predicate.reference)
+    reason = reference_reason(predicate.reference)
     if reason is not None:
         return Fault(reason, AT_REFERENCE, predicate)
     reason = _arity_reason(predicate)
@@ -166,22 +155,27 @@ def _join_fault(join: And | Or) -> Fault | None:
     return None
 
 
-def _reference_reason(reference: Reference) -> str | None:
-    if reference.kind is not ReferenceKind.PROPERTY:
+def reference_reason(reference: Reference) -> str | None:
+    """Return why no event has this part; None for a sound reference."""
+    place = place_of(reference)
+    if place is None:
         return None if reference.name is None else f"{reference.kind.name.lower()} has no name: expected None"
     name = reference.name
     if not isinstance(name, str) or not name:
         return "a property needs a name"
     if not _is_unicode(name):
         return "the name holds half of a surrogate pair, which is no character"
-    section, dot, field = name.partition(".")
-    if dot and not field and section in ("properties", "application_properties", "message_annotations"):
+    section, field = place
+    if not field:
         return f"expected a name after {name}"
-    if dot and section == "properties" and field not in PROPERTY_FIELDS:
+    if section == "properties" and field not in PROPERTY_FIELDS:
         if field == "user_id":
             return "properties.user_id is bytes, which no value of a filter can equal"
         known = ", ".join(PROPERTY_FIELDS)
-        return f"expected one of {known}; an application property of that name is [application_properties.{name}]"
+        return (
+            f"a message's properties have no field '{field}': expected one of {known}; an application property of that "
+            f"name is [application_properties.{name}]"
+        )
     return None
 
 

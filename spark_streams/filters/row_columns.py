@@ -34,8 +34,9 @@ from numpy.typing import NDArray
 
 from spark_streams.errors import FilterError
 from spark_streams.filters.evaluate_columns import ColumnLookup, mask
-from spark_streams.filters.tree import Expression, Reference, ReferenceKind, references
-from spark_streams.rows import COMMON_SCHEMA, MESSAGE_SCHEMA, PROPERTIES_TYPE
+from spark_streams.filters.limits import reference_reason
+from spark_streams.filters.tree import Expression, Reference, ReferenceKind, place_of, references
+from spark_streams.rows import COMMON_SCHEMA, MESSAGE_SCHEMA
 from spark_streams.wire.feed.json_pointer import extract_text, parse_pointer, pointer_of
 
 _COLUMNS: Final = {
@@ -48,8 +49,6 @@ _COLUMNS: Final = {
     ReferenceKind.PROPERTY: "value",
 }
 """The columns of a feed's rows; those of messages differ in the first and last."""
-_MAPS: Final = ("application_properties", "message_annotations")
-_FIELDS: Final = tuple(PROPERTIES_TYPE.field(i).name for i in range(PROPERTIES_TYPE.num_fields))
 _OBJECT: Final = r"\A[ \t\r\n]*\{"
 
 
@@ -81,9 +80,10 @@ def message_columns(batch: pa.RecordBatch) -> ColumnLookup:
         kind = reference.kind
         if kind is ReferenceKind.EVENT_TIME:
             return _set_times(_milliseconds(pc.struct_field(batch.column("properties"), "creation_time")))
-        if kind is not ReferenceKind.PROPERTY:
+        place = place_of(reference)
+        if place is None:
             return _common(batch, kind)
-        column, name = _place(reference)
+        column, name = place
         if column != "properties":
             if column not in maps:
                 maps[column] = _Maps(batch.column(column))
@@ -112,9 +112,13 @@ def feed_columns(batch: pa.RecordBatch) -> ColumnLookup:
 
 
 def _column_of_message(reference: Reference) -> str:
-    if reference.kind is ReferenceKind.EVENT_TIME:
-        return "properties"
-    return _place(reference)[0] if reference.kind is ReferenceKind.PROPERTY else _COLUMNS[reference.kind]
+    place = place_of(reference)
+    if place is None:
+        return "properties" if reference.kind is ReferenceKind.EVENT_TIME else _COLUMNS[reference.kind]
+    reason = reference_reason(reference) if place[0] == "properties" else None
+    if reason is not None:
+        raise FilterError(reference.name or "", None, reason)
+    return place[0]
 
 
 def _column_of_feed(reference: Reference) -> str:
@@ -125,30 +129,6 @@ def _column_of_feed(reference: Reference) -> str:
         except ValueError as fault:
             raise FilterError(name, None, str(fault)) from None
     return _COLUMNS[reference.kind]
-
-
-def _place(reference: Reference) -> tuple[str, str]:
-    """Return the column of a message's property, and the entry or field in it.
-
-    Raises:
-        FilterError: the field does not exist, or is binary.
-    """
-    name = reference.name or ""
-    column, dot, rest = name.partition(".")
-    if not dot or column not in (*_MAPS, "properties"):
-        return _MAPS[0], name
-    if column == "properties":
-        if rest == "user_id":
-            raise FilterError(name, None, "user_id is binary, and cannot be compared")
-        if rest not in _FIELDS:
-            expected = ", ".join(field for field in _FIELDS if field != "user_id")
-            raise FilterError(
-                name,
-                None,
-                f"a message's properties have no field '{rest}': expected one of {expected}; an application property "
-                f"that is called so is [application_properties.{name}]",
-            )
-    return column, rest
 
 
 def _common(batch: pa.RecordBatch, kind: ReferenceKind) -> pa.Array:

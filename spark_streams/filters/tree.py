@@ -76,6 +76,19 @@ def property_of(name: str) -> Reference:
     return Reference(ReferenceKind.PROPERTY, name)
 
 
+SECTIONS: Final = frozenset({"properties", "application_properties", "message_annotations"})
+"""The sections of a message that the names of properties may begin with."""
+
+
+def place_of(reference: Reference) -> tuple[str, str] | None:
+    """Return the section and the name within it of a message's property; None for any other reference."""
+    if reference.kind is not ReferenceKind.PROPERTY:
+        return None
+    name = reference.name or ""
+    section, dot, rest = name.partition(".")
+    return (section, rest) if dot and section in SECTIONS else ("application_properties", name)
+
+
 class Operator(enum.IntEnum):
     """A predicate's operator, by its number on the wire; the last two have none of their own there (E-1)."""
 

@@ -20,7 +20,6 @@ from typing import Any
 from hypothesis import strategies as st
 
 from spark_streams.filters.limits import predicate_fault
-from spark_streams.filters.targets.sql_text import place_of
 from spark_streams.filters.tree import (
     BODY_SIZE,
     EVENT_TIME,
@@ -38,6 +37,7 @@ from spark_streams.filters.tree import (
     all_of,
     any_of,
     negate,
+    place_of,
     property_of,
 )
 from spark_streams.wire.amqp.canonical_text import canonical_text

@@ -167,9 +167,9 @@ def test_columns_needed() -> None:
 @pytest.mark.parametrize(
     ("name", "feed", "reason"),
     [
-        ("properties.user_id", False, "user_id is binary"),
+        ("properties.user_id", False, "properties.user_id is bytes, which no value of a filter can equal"),
         ("properties.subjekt", False, "no field 'subjekt': expected one of message_id, to, subject"),
-        ("properties.", False, "no field ''"),
+        ("properties.", False, "expected a name after properties."),
         ("/a~2", True, "no JSON pointer"),
     ],
 )

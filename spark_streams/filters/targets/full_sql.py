@@ -32,9 +32,9 @@ from spark_streams.filters.split import Pushable, pushable
 from spark_streams.filters.targets import sql_text
 from spark_streams.filters.targets.canonical_texts import types_with_text
 from spark_streams.filters.targets.intervals import EVERYTHING, Intervals, intervals_of, within, without
-from spark_streams.filters.targets.sql_text import Sql, Term, place_of
+from spark_streams.filters.targets.sql_text import Sql, Term
 from spark_streams.filters.targets.typed_sql import Alternatives, application_predicate
-from spark_streams.filters.tree import Operator, Predicate, ReferenceKind, ValueType
+from spark_streams.filters.tree import Operator, Predicate, ReferenceKind, ValueType, place_of
 
 _TEXTS: Final = frozenset({"subject", "group_id", "reply_to_group_id", "content_type", "content_encoding"})
 _TIMES: Final = frozenset({"creation_time", "absolute_expiry_time"})

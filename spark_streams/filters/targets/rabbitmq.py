@@ -11,8 +11,16 @@ from typing import Final
 
 from spark_streams.filters.split import PeerSplit, Pushable, split
 from spark_streams.filters.targets.intervals import intervals_of, within
-from spark_streams.filters.targets.sql_text import place_of
-from spark_streams.filters.tree import Expression, Operator, Predicate, Reference, ReferenceKind, ValueType, without_not
+from spark_streams.filters.tree import (
+    Expression,
+    Operator,
+    Predicate,
+    Reference,
+    ReferenceKind,
+    ValueType,
+    place_of,
+    without_not,
+)
 from spark_streams.offsets import PaddedDecimalOrder
 
 _MAX_VALUES: Final = 128

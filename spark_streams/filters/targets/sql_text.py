@@ -1,4 +1,4 @@
-"""Write full SQL filters in the common part of the draft and RabbitMQ's dialect, and name their fields.
+"""Write full SQL filters in the common part of the draft and RabbitMQ's dialect.
 
 ::
 
@@ -15,8 +15,6 @@
 RabbitMQ takes 4096 characters and 200 tokens; no text here is longer. LIKE has at most one ``%`` and no ``_``, because
 RabbitMQ makes a regular expression of any other pattern, in which neither matches a line break.
 
-A property's name gives its section; a name without a section is an application property.
-
 Spec: AMQP Filter Expressions 1.0 wd10 §6.4; RabbitMQ 4.2 and later, ``rabbit_amqp_sql_lexer.xrl``,
 ``rabbit_amqp_sql_parser.yrl``, ``rabbit_amqp_filter_sql.erl``; docs/specifications.md, X-4, X-5, X-7, X-9,
 Z-1, Z-6.
@@ -30,8 +28,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Final, Literal
-
-from spark_streams.filters.tree import Reference, ReferenceKind
 
 _MAX_CHARACTERS: Final = 4096
 _MAX_TOKENS: Final = 200
@@ -178,15 +174,3 @@ def outline(pattern: str) -> tuple[str, bool, str]:
 def is_outline(pattern: str) -> bool:
     """Return whether a pattern equals its outline: no wildcard but ``%``, and no text between wildcards."""
     return re.fullmatch("[^%_]*(%+[^%_]*)?", pattern) is not None
-
-
-_SECTIONS: Final = frozenset({"properties", "application_properties", "message_annotations"})
-
-
-def place_of(reference: Reference) -> tuple[str, str] | None:
-    """Return the section and the name within it of a property; None for any other reference."""
-    if reference.kind is not ReferenceKind.PROPERTY:
-        return None
-    name = reference.name or ""
-    section, dot, rest = name.partition(".")
-    return (section, rest) if dot and section in _SECTIONS else ("application_properties", name)
