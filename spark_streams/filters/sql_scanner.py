@@ -1,7 +1,7 @@
 """The scanner of SQL texts: it reads blanks, words, signs, quoted texts and ends of numbers, and reports faults.
 
 The three dialects extend it: the filter language (``scanner.py``), the full SQL filter of AMQP
-(``predicates/amqp_sql/lexer.py``) and the SQL subset of event streams (``predicates/event_streams.py``).
+(``predicates/amqp_sql/scanner.py``) and the SQL subset of event streams (``predicates/event_streams.py``).
 """
 
 from __future__ import annotations

@@ -24,11 +24,10 @@ import re
 from dataclasses import replace
 from typing import Final, NoReturn
 
-from spark_streams.errors import FilterError
 from spark_streams.filters.decimals import MAX_INT64, MIN_INT64
 from spark_streams.filters.evaluate_one import COMPARISONS
 from spark_streams.filters.predicates import conditions as p
-from spark_streams.filters.predicates.amqp_sql.lexer import Kind, Token, tokens_of
+from spark_streams.filters.predicates.amqp_sql.scanner import AmqpSqlScanner, Field
 from spark_streams.filters.predicates.typed_values import (
     Compares,
     Constant,
@@ -37,7 +36,6 @@ from spark_streams.filters.predicates.typed_values import (
     IsNull,
     MessageTest,
 )
-from spark_streams.filters.sql_scanner import BY_SIGN
 from spark_streams.filters.tree import MIRRORED, OPPOSITES, Operator
 from spark_streams.wire.amqp.columns.single_message import PROPERTY_FIELDS
 from spark_streams.wire.amqp.columns.typed import FieldOfMessage
@@ -48,6 +46,8 @@ from spark_streams.wire.amqp.message import (
     PROPERTIES,
 )
 
+MAX_CHARACTERS: Final = 16_384
+"""The most characters of a filter: every event evaluates it, so it needs a bound. RabbitMQ takes 4096."""
 MAX_DEPTH: Final = 64
 MAX_TESTS: Final = 200
 """The most tests of a filter: every event evaluates each. RabbitMQ takes 200 tokens."""
@@ -61,6 +61,8 @@ _SECTION_CODES: Final = {
     "m": MESSAGE_ANNOTATIONS,
     "d": DELIVERY_ANNOTATIONS,
 }
+_SIGNS: Final = frozenset("'\"[]().,=<>!_")
+"""The characters besides letters and digits that words and signs of the language begin with."""
 _PROPERTIES: Final = frozenset(name for name, _ in PROPERTY_FIELDS)
 _HEADER: Final[dict[str, Constant | None]] = {
     "durable": Constant("boolean", False),
@@ -89,163 +91,136 @@ def parse_amqp_sql(text: str) -> p.Condition:
     return _Parser(text).predicate()
 
 
-class _Parser:
-    """One pass over the tokens; ``wanted`` is False under an odd number of NOTs."""
+class _Parser(AmqpSqlScanner):
+    """One pass over a filter; ``wanted`` is False under an odd number of NOTs."""
 
     def __init__(self, text: str) -> None:
-        self.text = text
-        self.tokens = tokens_of(text)
-        self.at = 0
+        super().__init__(text)
         self.depth = self.tests = self.constants = 0
 
-    @property
-    def next(self) -> Token:
-        return self.tokens[self.at]
-
-    def _ended(self) -> bool:
-        return self.next.kind is Kind.END
-
     def predicate(self) -> p.Condition:
-        if self._ended():
-            self._fail("the filter is empty: write TRUE for all events")
+        if len(self.text) > MAX_CHARACTERS:
+            reason = f"the filter has {len(self.text)} characters: expected at most {MAX_CHARACTERS}"
+            self.fail(reason, MAX_CHARACTERS)
+        self.skip_blanks()
+        if not self.next():
+            self.fail("the filter is empty: write TRUE for all events")
         found = self._any(True)
-        if not self._ended():
+        if self.next():
             self._fail_outside("expected AND, OR or the end of the filter")
         return found
 
     def _any(self, wanted: bool) -> p.Condition:
         parts = [self._all(wanted)]
-        while self._take("OR"):
+        while self.take("OR"):
             parts.append(self._all(wanted))
         return p.disjunction(parts) if wanted else p.conjunction(parts)
 
     def _all(self, wanted: bool) -> p.Condition:
         parts = [self._factor(wanted)]
-        while self._take("AND"):
+        while self.take("AND"):
             parts.append(self._factor(wanted))
         return p.conjunction(parts) if wanted else p.disjunction(parts)
 
     def _factor(self, wanted: bool) -> p.Condition:
-        begun = self.next
-        if self._take("NOT"):
-            self._deeper(begun)
-            found = self._factor(not wanted)
-        elif self._take("("):
-            self._deeper(begun)
-            found = self._any(wanted)
-            if not self._take(")"):
-                self._fail_outside("expected AND, OR or )")
-        else:
+        start = self.at
+        negated = self.take("NOT")
+        if not negated and not self.take("("):
             return self._test(wanted)
-        self.depth -= 1
-        return found
-
-    def _deeper(self, token: Token) -> None:
         self.depth += 1
         if self.depth > MAX_DEPTH:
-            self._fail(f"nested deeper than {MAX_DEPTH} levels", token)
+            self.fail(f"nested deeper than {MAX_DEPTH} levels", start)
+        if negated:
+            found = self._factor(not wanted)
+        else:
+            found = self._any(wanted)
+            if not self.take(")"):
+                self._fail_outside("expected AND, OR or )")
+        self.depth -= 1
+        return found
 
     def _test(self, wanted: bool) -> p.Condition:
         self.tests += 1
         if self.tests > MAX_TESTS:
-            self._fail(f"more than {MAX_TESTS} tests in one filter")
-        begun = self.next
+            self.fail(f"more than {MAX_TESTS} tests in one filter")
         left = self._operand()
-        token = self.next
-        if token.kind is Kind.SIGN and token.word in BY_SIGN:
-            self.at += 1
-            return self._comparison(left, BY_SIGN[token.word], self._operand(), wanted)
+        op = self.comparison()
+        if op is not None:
+            return self._comparison(left, op, self._operand(), wanted)
         if isinstance(left, Constant):
-            if left.kind == "boolean" and begun.kind is Kind.WORD:
+            if left.kind == "boolean":
                 return p.Always(left.value is wanted)
             self._fail_outside("expected one of = <> != > >= < <=")
-        if self._take("IS"):
-            wanted = wanted is not self._take("NOT")
-            if not self._take("NULL"):
-                self._fail("expected NULL")
+        if self.take("IS"):
+            wanted = wanted is not self.take("NOT")
+            if not self.take("NULL"):
+                self.fail("expected NULL")
             return self._is_null(left, wanted)
-        wanted = wanted is not self._take("NOT")
-        if self._take("IN"):
+        wanted = wanted is not self.take("NOT")
+        if self.take("IN"):
             return self._in(left, self._list(), wanted)
-        if self._take("LIKE"):
+        if self.take("LIKE"):
             return self._like(left, self._pattern(), wanted)
         self._fail_outside("expected one of = <> != > >= < <=, IS, IN or LIKE")
 
     # --- operands
 
-    def _operand(self) -> Constant | Token:
-        token = self.next
-        if token.kind is not Kind.FIELD:
+    def _operand(self) -> Constant | Field:
+        field = self.field()
+        if field is None:
             return self._constant()
-        self.at += 1
-        if token.section not in ("p", "h"):
-            return token
-        field = replace(token, word=token.word.replace("-", "_"))
-        if field.section == "p" and field.word not in _PROPERTIES:
-            self._fail(f"properties have no field '{token.word}'", token)
-        if field.section == "h" and field.word not in _HEADER:
-            self._fail(f"the header has no field '{token.word}'", token)
-        return field
+        if field.section not in ("p", "h"):
+            return field
+        name = field.name.replace("-", "_")
+        if field.section == "p" and name not in _PROPERTIES:
+            self.fail(f"properties have no field '{field.name}'", field.at)
+        if field.section == "h" and name not in _HEADER:
+            self.fail(f"the header has no field '{field.name}'", field.at)
+        return replace(field, name=name)
 
     def _constant(self) -> Constant:
-        token = self.next
-        sign = 1
-        if token.kind is Kind.SIGN and token.word in "+-" and self.tokens[self.at + 1].kind is Kind.NUMBER:
-            sign = -1 if token.word == "-" else 1
-            self.at += 1
-            token = self.next
-        if token.kind is Kind.TEXT:
-            found = Constant("text", token.word)
-            if not _is_unicode(token.word):
-                self._fail("the text holds half of a surrogate pair", token)
-        elif token.kind is Kind.BINARY:
-            found = Constant("text", token.content)
-        elif token.kind is Kind.NUMBER:
-            found = Constant("number", sign * token.number)
-        elif token.kind is Kind.WORD and token.word in ("TRUE", "FALSE"):
-            found = Constant("boolean", token.word == "TRUE")
-        else:
+        found = self.constant()
+        if found is None:
             self._fail_outside("expected a field, 'text', a number, TRUE or FALSE")
-        self.at += 1
         return found
 
     def _list(self) -> tuple[Constant, ...]:
-        if not self._take("("):
-            self._fail("expected (")
+        if not self.take("("):
+            self.fail("expected (")
         found = [self._constant()]
-        while self._take(","):
+        while self.take(","):
             found.append(self._constant())
-        if not self._take(")"):
+        if not self.take(")"):
             self._fail_outside("expected , or )")
         self.constants += len(found)
         if self.constants > MAX_CONSTANTS:
-            self._fail(f"more than {MAX_CONSTANTS} constants in the lists of one filter")
+            self.fail(f"more than {MAX_CONSTANTS} constants in the lists of one filter")
         return tuple(dict.fromkeys(found))
 
     def _pattern(self) -> IsLike:
-        token = self.next
-        if token.kind is not Kind.TEXT or not _is_unicode(token.word):
-            self._fail("expected the pattern, a 'text'")
-        self.at += 1
+        start = self.at
+        pattern = self.literal()
+        if pattern is None:
+            self.fail("expected the pattern, a 'text'")
         escape = None
-        if self._take("ESCAPE"):
-            escape = self.next.word
-            if self.next.kind is not Kind.TEXT or len(escape) != 1:
-                self._fail("expected a 'text' of one character")
-            self.at += 1
-        parts = _pieces(token.word, escape)
+        if self.take("ESCAPE"):
+            place = self.at
+            escape = self.literal()
+            if escape is None or len(escape) != 1:
+                self.fail("expected a 'text' of one character", place)
+        parts = _parts_of(pattern, escape)
         if parts is None:
-            self._fail("the pattern ends with its escape character", token)
+            self.fail("the pattern ends with its escape character", start)
         found = _pattern_of(parts)
-        if found.shape == "regex" and len(token.word) > MAX_PATTERN:
-            self._fail(f"the pattern has {len(token.word)} characters: expected at most {MAX_PATTERN}", token)
+        if found.shape == "regex" and len(pattern) > MAX_PATTERN:
+            self.fail(f"the pattern has {len(pattern)} characters: expected at most {MAX_PATTERN}", start)
         return found
 
     # --- tests
 
-    def _comparison(self, left: Constant | Token, op: Operator, right: Constant | Token, wanted: bool) -> p.Condition:
-        if isinstance(left, Token) and isinstance(right, Token):
-            self._fail("a field can be compared with a constant only", right)
+    def _comparison(self, left: Constant | Field, op: Operator, right: Constant | Field, wanted: bool) -> p.Condition:
+        if isinstance(left, Field) and isinstance(right, Field):
+            self.fail("a field can be compared with a constant only", right.at)
         if isinstance(left, Constant):
             if isinstance(right, Constant):
                 return p.Always(_holds(left, op, right) is wanted)
@@ -253,13 +228,13 @@ class _Parser:
         assert isinstance(right, Constant)
         return self._compare(left, op, right, wanted)
 
-    def _compare(self, field: Token, op: Operator, constant: Constant, wanted: bool) -> p.Condition:
+    def _compare(self, field: Field, op: Operator, constant: Constant, wanted: bool) -> p.Condition:
         if field.section == "h":
-            default = _HEADER[field.word]
+            default = _HEADER[field.name]
             return p.Always(default is not None and _holds(default, op, constant) is wanted)
         if field.section != "d":
             return _message_test(_place(field), op, constant, wanted)
-        annotation = p.Field(field.word)
+        annotation = p.Field(field.name)
         if annotation == p.TIMESTAMP_FIELD:
             value = constant.value
             if constant.kind == "number" and isinstance(value, int) and MIN_INT64 <= value <= MAX_INT64:
@@ -272,54 +247,44 @@ class _Parser:
         text = constant.content.decode(errors="surrogateescape")
         return p.compare(annotation, op if wanted else OPPOSITES[op], text)
 
-    def _in(self, field: Token, constants: tuple[Constant, ...], wanted: bool) -> p.Condition:
-        if field.section == "h" or (field.section == "d" and field.word != p.TIMESTAMP_FIELD.name):
+    def _in(self, field: Field, constants: tuple[Constant, ...], wanted: bool) -> p.Condition:
+        if field.section == "h" or (field.section == "d" and field.name != p.TIMESTAMP_FIELD.name):
             parts = [self._compare(field, Operator.EQUALS, each, wanted) for each in constants]
             return p.disjunction(parts) if wanted else p.conjunction(parts)
         return MessageTest(_place(field), IsIn(constants), wanted)
 
-    def _like(self, field: Token, pattern: IsLike, wanted: bool) -> p.Condition:
+    def _like(self, field: Field, pattern: IsLike, wanted: bool) -> p.Condition:
         if field.section == "d":
-            self._fail("LIKE is not supported on delivery annotations", field)
+            self.fail("LIKE is not supported on delivery annotations", field.at)
         if field.section == "h":
             return p.Always(False)  # no text among them: unknown
         return MessageTest(_place(field), pattern, wanted)
 
-    def _is_null(self, field: Token, wanted: bool) -> p.Condition:
+    def _is_null(self, field: Field, wanted: bool) -> p.Condition:
         if field.section == "h":
-            return p.Always((_HEADER[field.word] is None) is wanted)
-        if field.section == "d" and field.word != p.TIMESTAMP_FIELD.name:
-            there = p.Field(field.word) in (p.OFFSET_FIELD, p.SOURCE_PARTITION_FIELD)
+            return p.Always((_HEADER[field.name] is None) is wanted)
+        if field.section == "d" and field.name != p.TIMESTAMP_FIELD.name:
+            there = p.Field(field.name) in (p.OFFSET_FIELD, p.SOURCE_PARTITION_FIELD)
             return p.Always(there is not wanted)
         return MessageTest(_place(field), IsNull(), wanted)
 
-    # --- tokens
-
-    def _take(self, word: str) -> bool:
-        """Step over a keyword or sign, if it is the next token."""
-        token = self.next
-        found = token.kind in (Kind.WORD, Kind.SIGN) and token.word == word
-        self.at += found
-        return found
-
     def _fail_outside(self, expected: str) -> NoReturn:
-        """Raise a FilterError at the next token; the reason names the FILTEX construct that begins there, if known."""
-        token = self.next
-        if token.kind is Kind.SIGN and token.word in "+-*/%":
-            self._fail("arithmetic is not supported; write [a-b] for such a name")
-        if token.kind is Kind.WORD and token.word in ("BETWEEN", "EXISTS", "NAN", "INF"):
-            instead = ": write >= and <=" if token.word == "BETWEEN" else ""
-            self._fail(f"{token.word} is not supported{instead}")
-        if token.kind is Kind.WORD and token.word == "NULL":
-            self._fail("nothing compares with NULL: write IS NULL or IS NOT NULL")
-        self._fail(expected)
+        """Raise a FilterError at the next word; the reason names the FILTEX construct that begins there, if known."""
+        keyword, sign = self.keyword(), self.next()
+        if sign and sign in "+-*/%":
+            self.fail("arithmetic is not supported; write [a-b] for such a name")
+        if keyword in ("BETWEEN", "EXISTS", "NAN", "INF"):
+            instead = ": write >= and <=" if keyword == "BETWEEN" else ""
+            self.fail(f"{keyword} is not supported{instead}")
+        if keyword == "NULL":
+            self.fail("nothing compares with NULL: write IS NULL or IS NOT NULL")
+        if sign and not (sign.isalnum() and sign.isascii()) and sign not in _SIGNS:
+            self.fail(f"{sign!r} cannot stand here")
+        self.fail(expected)
 
-    def _fail(self, reason: str, token: Token | None = None) -> NoReturn:
-        raise FilterError(self.text, (token or self.next).column, reason)
 
-
-def _place(field: Token) -> FieldOfMessage:
-    return FieldOfMessage(_SECTION_CODES[field.section], field.word)
+def _place(field: Field) -> FieldOfMessage:
+    return FieldOfMessage(_SECTION_CODES[field.section], field.name)
 
 
 def _message_test(place: FieldOfMessage, op: Operator, constant: Constant, wanted: bool) -> MessageTest:
@@ -337,11 +302,7 @@ def _holds(left: Constant, op: Operator, right: Constant) -> bool:
     return bool(COMPARISONS[op](left.value, right.value))
 
 
-def _is_unicode(text: str) -> bool:
-    return not any("\ud800" <= character <= "\udfff" for character in text)
-
-
-def _pieces(pattern: str, escape: str | None) -> list[str | None] | None:
+def _parts_of(pattern: str, escape: str | None) -> list[str | None] | None:
     """Return literal characters, ``None`` for ``_`` and ``""`` for ``%``; None if the escape is the last character."""
     found: list[str | None] = []
     characters = iter(pattern)

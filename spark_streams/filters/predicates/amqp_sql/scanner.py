@@ -1,0 +1,182 @@
+"""The scanner of full SQL filters: it reads the keywords, signs, fields and constants of a text.
+
+::
+
+    text     = 'it''s' | "so"            the quote is doubled within
+    integer  = digits
+    decimal  = digits "." [digits] [exponent] | "." digits [exponent] | digits exponent
+    binary   = "0x" pairs of hexadecimal digits, one pair or more
+    field    = [section "."] (name | "[" any text "]")      "[" and "]" are doubled within
+    section  = h | header | p | properties | a | application_properties | m | message_annotations |
+               d | delivery_annotations              "-" may stand for "_"
+    name     = a letter, then letters, digits and "_"; after d. "-" too (A-3)
+
+Keywords are written in upper or lower case, names and sections as they are. Each method that reads skips the blanks
+behind it, so ``at`` is on the beginning of the next word.
+
+Spec: AMQP Filter Expressions 1.0 §6; RabbitMQ 4.2's dialect is a part of it.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from spark_streams.filters.predicates.typed_values import Constant
+from spark_streams.filters.sql_scanner import HYPHENED, WORD, SqlScanner
+from spark_streams.filters.tree import Operator
+
+_NUMBER: Final = re.compile(r"(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
+_NUMBERS_SIGN: Final = re.compile(r"[+-][ \t\r\n\f\v]*(?=\.?[0-9])(?!0[xX])")
+_BINARY: Final = re.compile(r"0x(?:[0-9A-Fa-f]{2})+")
+_SECTION: Final = re.compile(r"([A-Za-z][A-Za-z_-]*)\.")
+_SECTIONS: Final = {
+    "h": "h",
+    "header": "h",
+    "p": "p",
+    "properties": "p",
+    "a": "a",
+    "application_properties": "a",
+    "m": "m",
+    "message_annotations": "m",
+    "d": "d",
+    "delivery_annotations": "d",
+}
+_KEYWORDS: Final = frozenset(
+    {
+        *("AND", "OR", "NOT", "IN", "LIKE", "ESCAPE", "IS", "NULL", "TRUE", "FALSE"),
+        *("BETWEEN", "EXISTS", "NAN", "INF"),
+    }
+)
+_MOST_DIGITS: Final = 20
+
+
+@dataclass(frozen=True)
+class Field:
+    """A field of a message, as a filter names it.
+
+    Args:
+        at: the place of its first character, from 0.
+        section: h, p, a, m or d.
+        name: the name within the section.
+    """
+
+    at: int
+    section: str
+    name: str
+
+
+class AmqpSqlScanner(SqlScanner):
+    """One pass over a full SQL filter."""
+
+    def keyword(self) -> str:
+        """Return the next word in upper case, without reading it, if it is a keyword; else an empty text."""
+        word = self.word()
+        in_section = self.text.startswith(".", self.at + len(word))
+        return "" if in_section or word.upper() not in _KEYWORDS else word.upper()
+
+    def take(self, word: str) -> bool:
+        """Read a keyword, or one of the signs ``(``, ``)`` and ``,``, if it is next."""
+        found = self.keyword() == word if word.isalpha() else self.next() == word
+        if found:
+            self.at += len(word)
+            self.skip_blanks()
+        return found
+
+    def comparison(self) -> Operator | None:
+        """Read the sign of a comparison, if one is next."""
+        found = super().comparison()
+        self.skip_blanks()
+        return found
+
+    def field(self) -> Field | None:
+        """Read a field, if one is next."""
+        start, section = self.at, "a"
+        before = _SECTION.match(self.text, start)
+        if before is not None:
+            section = _SECTIONS.get(before[1].replace("-", "_"), "")
+            if not section:
+                self.fail(f"'{before[1]}' is no section: expected h, p, a, m or d; write [a.b] for such a name")
+            self.at = before.end()
+        elif self.next() != "[" and (self.keyword() or not self.word()):
+            return None
+        if self.next() == "[":
+            name = self._delimited()
+        else:
+            name = self.read(HYPHENED if section == "d" else WORD)
+            if not name:
+                self.fail("expected a name, or [any text]")
+        if self.next() in (".", "["):
+            self.fail("parts of a field cannot be filtered on; write [a.b] for a name with a dot")
+        self.skip_blanks()
+        if before is None and self.next() == "(":
+            self.fail("functions are not supported", start)
+        return Field(start, section, name)
+
+    def literal(self) -> str | None:
+        """Read a text in quotes, if one is next."""
+        start, quote = self.at, self.next()
+        if quote not in ("'", '"'):
+            return None
+        text = self.quoted(quote)
+        if any("\ud800" <= character <= "\udfff" for character in text):
+            self.fail("the text holds half of a surrogate pair", start)
+        self.skip_blanks()
+        return text
+
+    def constant(self) -> Constant | None:
+        """Read a text, a number, a binary constant, TRUE or FALSE, if one is next."""
+        constant, start = None, self.at
+        text = self.literal()
+        if text is not None:
+            return Constant("text", text)
+        if self.keyword() in ("TRUE", "FALSE"):
+            constant = Constant("boolean", self.read(WORD).upper() == "TRUE")
+        elif self.text.startswith(("0x", "0X"), start):
+            constant = Constant("text", self._binary())
+        elif _NUMBERS_SIGN.match(self.text, start) or _NUMBER.match(self.text, start):
+            sign = -1 if self.read(_NUMBERS_SIGN).startswith("-") else 1
+            constant = Constant("number", sign * self._number())
+        self.skip_blanks()
+        return constant
+
+    def _number(self) -> int | float:
+        start = self.at
+        digits = self.read(_NUMBER)
+        self.end_number("expected the number to end here")
+        if digits.isdigit():
+            # Count the digits first: int() of a hostile text would take long, or fail.
+            significant = digits.lstrip("0") or "0"
+            if len(significant) > _MOST_DIGITS or int(significant) >= 2**64:
+                self.fail("the integer does not fit into 64 bits", start)
+            return int(significant)
+        number = float(digits)
+        if not math.isfinite(number):
+            self.fail("the number does not fit a double", start)
+        return number
+
+    def _binary(self) -> bytes:
+        start = self.at
+        found = self.read(_BINARY)
+        if not found or self.next().isalnum():
+            self.fail("a binary constant is 0x and pairs of hexadecimal digits", start)
+        return bytes.fromhex(found[2:])
+
+    def _delimited(self) -> str:
+        """Read a name in brackets; both brackets are doubled within."""
+        name: list[str] = []
+        opening = self.at
+        self.at += 1
+        while character := self.next():
+            self.at += 1
+            if character in "[]":
+                if self.next() == character:
+                    self.at += 1
+                elif character == "]":
+                    return "".join(name)
+                else:
+                    self.fail("'[' is doubled within a name", self.at - 1)
+            name.append(character)
+        self.fail("the name is not closed: expected ]", opening)
