@@ -28,7 +28,7 @@ from spark_streams.filters.tree import (
 )
 from spark_streams.wire.amqp.event_streams import OFFSET_KEY, TIMESTAMP_KEY
 
-WORD: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(?:\.[A-Za-z_][A-Za-z0-9_]*)*")
+DOTTED_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(?:\.[A-Za-z_][A-Za-z0-9_]*)*")
 """A name that needs no delimiters: ASCII letters, digits and ``_``, no digit first; dots join such names."""
 
 KEYWORDS: Final = frozenset(
@@ -59,7 +59,7 @@ _FOLDED: Final = {word.replace("_", ""): word for word in REFERENCES}
 def is_bare_property(name: str) -> bool:
     """Return whether a name without delimiters means the property of that name."""
     first, dot, _ = name.partition(".")
-    if not WORD.fullmatch(name) or first.upper() in KEYWORDS or meant(name) is not None:
+    if not DOTTED_NAME.fullmatch(name) or first.upper() in KEYWORDS or meant(name) is not None:
         return False
     return not dot or first not in ANNOTATION_SECTIONS
 

@@ -13,9 +13,9 @@ from spark_streams.filters.decimals import NUMBER, read_double, read_long
 from spark_streams.filters.describe import (
     ANNOTATION_SECTIONS,
     ANNOTATIONS,
+    DOTTED_NAME,
     KEYWORDS,
     REFERENCES,
-    WORD,
     meant,
     shorten,
 )
@@ -93,7 +93,7 @@ class Scanner(SqlScanner):
         """Read the tested part: a reference, a property bare or delimited, or a delivery annotation."""
         if self.next() in ("[", '"'):
             return property_of(self._delimited())
-        found = WORD.match(self.text, self.at)
+        found = DOTTED_NAME.match(self.text, self.at)
         if found is None:
             self.fail(self._no_reference())
         word = found[0]

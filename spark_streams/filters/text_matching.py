@@ -1,7 +1,7 @@
 """The operators on texts: what LIKE matches, and the members that CONTAINS compares.
 
 In LIKE ``%`` is any run of characters, ``_`` one code point, any other character itself; there is no escape (E-11). The
-matcher finds the pieces between the ``%`` one after the other, each at its first possible place, and never goes back,
+matcher finds the parts between the ``%`` one after the other, each at its first possible place, and never goes back,
 so no pattern takes more time than its length times the text's.
 
 For CONTAINS, a text that is a JSON array has the array's members; any other text has itself as its only member (E-15).
@@ -28,12 +28,12 @@ and becomes slow."""
 def like(pattern: str) -> Callable[[str], bool]:
     """Return a function that returns whether a whole text matches ``pattern``."""
     first, *rest = pattern.split("%")
-    head = _piece(first)
+    head = _part(first)
     if not rest:
         return lambda text: len(text) == len(pattern) and head.match(text) is not None
     *middle, last = rest
-    pieces = [_piece(piece) for piece in middle if piece]
-    tail = _piece(last)
+    parts = [_part(part) for part in middle if part]
+    tail = _part(last)
     shortest = len(pattern) - pattern.count("%")
 
     def matches(text: str) -> bool:
@@ -41,8 +41,8 @@ def like(pattern: str) -> Callable[[str], bool]:
             return False
         end = len(text) - len(last)
         at = len(first)
-        for piece in pieces:
-            found = piece.search(text, at, end)
+        for part in parts:
+            found = part.search(text, at, end)
             if found is None:
                 return False
             at = found.end()
@@ -59,9 +59,9 @@ def like_regex(pattern: str) -> str | None:
     return rf"(?s)\A{inner}\z"
 
 
-def _piece(text: str) -> re.Pattern[str]:
-    """Return a regular expression for a piece without ``%``; its matches have one length, so it never backtracks."""
-    return re.compile(".".join(re.escape(part) for part in text.split("_")), re.DOTALL)
+def _part(text: str) -> re.Pattern[str]:
+    """Return a regular expression for a text between two ``%``; its matches have one length, so it never backtracks."""
+    return re.compile(".".join(map(re.escape, text.split("_"))), re.DOTALL)
 
 
 _BLANKS: Final = " \t\n\r"

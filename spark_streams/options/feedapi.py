@@ -80,14 +80,14 @@ class FeedSourceOptions(SourceOptions):
     """Everything that a reader of feeds needs to know; picklable, and safe to print.
 
     Args:
-        dialect: which dialect the feed speaks; ``auto`` asks it.
+        dialect: the dialect of the feed; ``auto`` finds it out from the feed.
         partitions: number of partitions of a version 1 feed, which does not tell; None for version 2.
         ordered: whether partitions that replace a closed one wait until that one is fully read.
         spool_location: the folder, a path or a URI that Arrow knows, that pages are kept in until their micro-batch
             is committed; None for a temporary one.
         key_field: JSON pointer to what becomes ``key``, or None.
         timestamp_field: JSON pointer to what becomes ``timestamp``, or None.
-        page_size: events that a response is asked to hold, or None; a feed may take no notice.
+        page_size: the number of events that each request names for its response, or None; a feed may ignore it.
         max_bytes_per_trigger: bytes of pages in a micro-batch, about.
         max_line_bytes: bytes of one line, at most.
         filters: names and values of the feed's own filters, which it applies.

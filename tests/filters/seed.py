@@ -109,7 +109,7 @@ Expr, SeedPredicate = classes()
 
 
 def message_of(expression: Expression) -> Any:
-    """Say an expression in the proposal's messages: ANDs and ORs lean to the left, as in the proposal."""
+    """Return an expression as the proposal's messages, whose ANDs and ORs lean to the left."""
     if isinstance(expression, Predicate):
         operator = {Operator.IS_NULL: Operator.EQUALS, Operator.IS_NOT_NULL: Operator.NOT_EQUALS}.get(
             expression.operator, expression.operator

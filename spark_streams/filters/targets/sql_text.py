@@ -167,8 +167,8 @@ def outline(pattern: str) -> tuple[str, bool, str]:
     Returns:
         The text before its first wildcard, whether it has one, and the text after its last one.
     """
-    pieces = re.split("[%_]", pattern)
-    return pieces[0], len(pieces) > 1, pieces[-1] if len(pieces) > 1 else ""
+    texts = re.split("[%_]", pattern)
+    return texts[0], len(texts) > 1, texts[-1] if len(texts) > 1 else ""
 
 
 def is_outline(pattern: str) -> bool:

@@ -382,7 +382,7 @@ FIELDS: dict[str, Reference] = {"key": KEY, "subject": property_of("/data/subjec
 )
 def test_feeds(text: str, words: str | None, remains: str | None) -> None:
     found = split_for_feed(parse(text), FIELDS)
-    assert ("; ".join(found.phrases) or None, left(found) or NONE) == (
+    assert (found.words, left(found) or NONE) == (
         words,
         to_text(parse(text)) if remains is ALL else remains,
     )
