@@ -9,6 +9,7 @@ Spec: docs/specifications.md, E-1 to E-20.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import reduce
 from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
@@ -140,10 +141,7 @@ def _text(value: str) -> Any:
 def _among(column: pa.StringArray, values: list[str]) -> pa.BooleanArray:
     if len(values) > _FEW:
         return with_nulls_of(pc.is_in(column, pa.array(values, pa.string())), column)
-    answer = pc.equal(column, _text(values[0]))
-    for value in values[1:]:
-        answer = pc.or_(answer, pc.equal(column, _text(value)))
-    return answer
+    return reduce(pc.or_, (pc.equal(column, _text(value)) for value in values))
 
 
 def _like(predicate: Predicate, column: pa.StringArray, pattern: str) -> pa.BooleanArray:
@@ -183,9 +181,7 @@ def _contains(predicate: Predicate, column: pa.StringArray, values: list[str]) -
         for value in values
     ]
     join = pc.and_ if predicate.operator is Operator.CONTAINS_ALL else pc.or_
-    answer = answers[0]
-    for each in answers[1:]:
-        answer = join(answer, each)
+    answer = reduce(join, answers)
     answer = pc.invert(answer) if predicate.operator is Operator.CONTAINS_NONE else answer
     hard = pc.and_not(arrays, plain)
     if not pc.any(hard).as_py():
