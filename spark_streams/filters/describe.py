@@ -12,6 +12,7 @@ from spark_streams.filters.tree import (
     BODY_SIZE,
     EVENT_TIME,
     KEY,
+    LISTS,
     OFFSET,
     PARTITION,
     PUBLISH_TIME,
@@ -88,14 +89,6 @@ SIGNS: Final = {
 }
 """The sign of each comparison."""
 
-_LISTS: Final = {
-    Operator.IN: "IN",
-    Operator.NOT_IN: "NOT IN",
-    Operator.CONTAINS_ALL: "CONTAINS ALL",
-    Operator.CONTAINS_ANY: "CONTAINS ANY",
-    Operator.CONTAINS_NONE: "CONTAINS NONE",
-}
-_PATTERNS: Final = {Operator.LIKE: "LIKE", Operator.NOT_LIKE: "NOT LIKE"}
 _CONTROLS: Final = {code: repr(chr(code))[1:-1] for code in (*range(32), *range(127, 160))}
 _SHORT: Final = 200
 
@@ -164,17 +157,12 @@ def shorten(text: str) -> str:
 def _predicate(predicate: Any) -> str:
     if not isinstance(predicate, Predicate):  # ``check`` is about to refuse it
         return repr(predicate)
-    reference, operator = _reference(predicate.reference), predicate.operator
-    values = [_literal(value) for value in predicate.values]
-    if operator is Operator.IS_NULL:
-        return f"{reference} IS NULL"
-    if operator is Operator.IS_NOT_NULL:
-        return f"{reference} IS NOT NULL"
-    if operator in _LISTS:
-        return f"{reference} {_LISTS[operator]} ({', '.join(values)})"
-    if operator is Operator.BETWEEN:
-        return f"{reference} BETWEEN {' AND '.join(values)}"
-    return f"{reference} {SIGNS.get(operator) or _PATTERNS[operator]} {', '.join(values)}"
+    operator = predicate.operator
+    test = f"{_reference(predicate.reference)} {SIGNS.get(operator) or operator.name.replace('_', ' ')}"
+    if operator in (Operator.IS_NULL, Operator.IS_NOT_NULL):
+        return test
+    values = (" AND " if operator is Operator.BETWEEN else ", ").join(map(_literal, predicate.values))
+    return f"{test} ({values})" if operator in LISTS else f"{test} {values}"
 
 
 def _reference(reference: Reference) -> str:

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_streams.filters.evaluate_one import predicate_test
+from spark_streams.filters.limits import is_unicode
 from spark_streams.filters.number_columns import ARROW_COMPARISONS, Numbers, answer_by_text, with_nulls_of
 from spark_streams.filters.text_matching import like_regex
 from spark_streams.filters.tree import And, Expression, Not, Operator, Or, Predicate, Reference, ValueType
@@ -116,10 +117,7 @@ class _Evaluation:
 def _of_texts(predicate: Predicate, column: pa.StringArray) -> pa.BooleanArray:
     op = predicate.operator
     values = [str(value) for value in predicate.values]
-    try:
-        for value in values:
-            value.encode()
-    except UnicodeEncodeError:  # half of a surrogate pair: no column holds it, and Arrow refuses it
+    if not all(map(is_unicode, values)):  # no column holds half of a surrogate pair, and Arrow refuses it
         return answer_by_text(column, predicate_test(predicate))
     if op in _CONTAINS:
         return _contains(predicate, column, values)

@@ -16,6 +16,7 @@ from spark_streams.errors import FilterError
 from spark_streams.filters.decimals import MAX_INT64, MIN_INT64
 from spark_streams.filters.describe import shorten, to_text
 from spark_streams.filters.tree import (
+    LISTS,
     And,
     Expression,
     Not,
@@ -48,9 +49,6 @@ PROPERTY_FIELDS: Final = tuple(name for name, kind in single_message.PROPERTY_FI
 """The names after ``properties.``: the fields of AMQP's properties section but ``user_id``, which is bytes."""
 
 _NO_VALUE: Final = frozenset({Operator.IS_NULL, Operator.IS_NOT_NULL})
-_ONE_OR_MORE: Final = frozenset(
-    {Operator.IN, Operator.NOT_IN, Operator.CONTAINS_ALL, Operator.CONTAINS_ANY, Operator.CONTAINS_NONE}
-)
 _PATTERNS: Final = frozenset({Operator.LIKE, Operator.NOT_LIKE})
 _NUMBERS: Final = {
     ReferenceKind.EVENT_TIME: "event_time is a number of milliseconds since 1970",
@@ -163,7 +161,7 @@ def reference_reason(reference: Reference) -> str | None:
     name = reference.name
     if not isinstance(name, str) or not name:
         return "a property needs a name"
-    if not _is_unicode(name):
+    if not is_unicode(name):
         return "the name holds half of a surrogate pair, which is no character"
     section, field = place
     if not field:
@@ -185,7 +183,7 @@ def _arity_reason(predicate: Predicate) -> str | None:
         return None if not count and predicate.type is None else "IS NULL takes no value and has no type"
     if predicate.type is None:
         return f"{operator.name} needs values, and their type"
-    if operator in _ONE_OR_MORE:
+    if operator in LISTS:
         return None if count else f"{operator.name} needs at least one value"
     if operator is Operator.BETWEEN:
         return None if count == 2 else f"BETWEEN needs two values, not {count}"
@@ -197,12 +195,13 @@ def _value_reason(value: Value, of: ValueType | None) -> str | None:
         expected = "no value" if of is None else f"{_TYPES[of].__name__}, as the type {of.name} says"
         return f"expected {expected}, not {type(value).__name__}: the values of one test are of one type"
     if isinstance(value, str):
-        return None if _is_unicode(value) else "the text holds half of a surrogate pair, which is no character"
+        return None if is_unicode(value) else "the text holds half of a surrogate pair, which is no character"
     if isinstance(value, float):
         return None if math.isfinite(value) else f"expected a finite number, not {value}"
     return None if MIN_INT64 <= value <= MAX_INT64 else "the integer does not fit into 64 bits"
 
 
-def _is_unicode(text: str) -> bool:
+def is_unicode(text: str) -> bool:
+    """Return whether a text has no half of a surrogate pair, which is no character."""
     # Nearly all texts are ASCII, which Python knows without a look at the characters.
     return text.isascii() or not any("\ud800" <= character <= "\udfff" for character in text)

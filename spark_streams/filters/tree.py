@@ -110,6 +110,12 @@ class Operator(enum.IntEnum):
     IS_NOT_NULL = -2
 
 
+LISTS: Final = frozenset(
+    {Operator.IN, Operator.NOT_IN, Operator.CONTAINS_ALL, Operator.CONTAINS_ANY, Operator.CONTAINS_NONE}
+)
+"""The operators that take any number of values, at least one."""
+
+
 class ValueType(enum.IntEnum):
     """The type of a predicate's values: they compare by code points, as whole numbers, or as decimal numbers."""
 

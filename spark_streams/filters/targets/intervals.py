@@ -7,6 +7,7 @@ Spec: docs/specifications.md, E-7, E-10, E-14.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from typing import Final, TypeAlias
 
@@ -18,6 +19,7 @@ Interval: TypeAlias = tuple["int | None", "int | None"]
 Intervals: TypeAlias = tuple[Interval, ...]
 """Disjoint intervals in rising order, no two adjacent; empty for no number at all."""
 
+_CANONICAL: Final = re.compile("0|-?[1-9][0-9]{0,19}")
 EVERYTHING: Final[Intervals] = ((None, None),)
 
 
@@ -79,11 +81,7 @@ def without(intervals: Intervals, number: int) -> Intervals:
 def _number(value: Value) -> int | None:
     """Return the number whose canonical digits are the text; None if there is none."""
     text = str(value)
-    digits = text[1:] if text.startswith("-") else text
-    if not (digits.isascii() and digits.isdigit()) or len(digits) > 20:
-        return None
-    number = int(text)
-    return number if str(number) == text else None
+    return int(text) if _CANONICAL.fullmatch(text) else None
 
 
 def _whole(value: Value) -> int | None:

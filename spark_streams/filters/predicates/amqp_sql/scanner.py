@@ -24,6 +24,7 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
+from spark_streams.filters.limits import is_unicode
 from spark_streams.filters.predicates.typed_values import Constant
 from spark_streams.filters.sql_scanner import HYPHENED, WORD, SqlScanner
 from spark_streams.filters.tree import Operator
@@ -121,7 +122,7 @@ class AmqpSqlScanner(SqlScanner):
         if quote not in ("'", '"'):
             return None
         text = self.quoted(quote)
-        if any("\ud800" <= character <= "\udfff" for character in text):
+        if not is_unicode(text):
             self.fail("the text holds half of a surrogate pair", start)
         self.skip_blanks()
         return text
