@@ -8,8 +8,9 @@ Spec: docs/specifications.md, E-1 to E-20.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
-from functools import reduce
+from functools import lru_cache, reduce
 from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
@@ -18,7 +19,7 @@ import pyarrow.compute as pc
 from spark_streams.filters.evaluate_one import predicate_test
 from spark_streams.filters.limits import is_unicode
 from spark_streams.filters.number_columns import ARROW_COMPARISONS, Numbers, answer_by_text, with_nulls_of
-from spark_streams.filters.text_matching import like_regex
+from spark_streams.filters.text_matching import ARROW_LIKE, WILDCARDS, LikePattern, like_pattern
 from spark_streams.filters.tree import And, Expression, Not, Operator, Or, Predicate, Reference, ValueType
 
 ColumnLookup: TypeAlias = Callable[[Reference], pa.Array]
@@ -29,6 +30,10 @@ _ARRAY: Final = r"\A[ \t\r\n]*\["
 _PLAIN: Final = r'"[^"\\\x00-\x1f]*"'
 _PLAIN_ARRAY: Final = rf"\A[ \t\r\n]*\[[ \t\r\n]*({_PLAIN}[ \t\r\n]*(,[ \t\r\n]*{_PLAIN}[ \t\r\n]*)*)?\][ \t\r\n]*\z"
 """A JSON array of strings without escapes: the characters between two quotes are the member."""
+_MOST_CHARACTERS: Final = 500
+_MOST_WILDCARDS: Final = 32
+"""The most characters and wildcards of a pattern that becomes one regular expression; with many more, RE2 drops its
+table of states and becomes slow."""
 _FEW: Final = 4
 """Up to this many values, single comparisons are faster than a hash table."""
 
@@ -143,21 +148,20 @@ def _among(column: pa.StringArray, values: list[str]) -> pa.BooleanArray:
 
 
 def _like(predicate: Predicate, column: pa.StringArray, pattern: str) -> pa.BooleanArray:
-    """Return the answers of LIKE; the usual shapes of patterns need no regular expression."""
-    inner = pattern.strip("%")
-    if not inner and pattern:
-        return with_nulls_of(pa.repeat(pa.scalar(True), len(column)), column)
-    if "%" not in inner and "_" not in inner:
-        if pattern == inner:
-            return pc.equal(column, _text(inner))
-        if not pattern.startswith("%"):
-            return pc.starts_with(column, inner)
-        return pc.match_substring(column, inner) if pattern.endswith("%") else pc.ends_with(column, inner)
-    regex = like_regex(pattern)
-    if regex is None:
+    found = _arrow_pattern(pattern)
+    if found is None:
         test = predicate_test(Predicate(predicate.reference, Operator.LIKE, predicate.values, predicate.type))
         return answer_by_text(column, test)
-    return pc.match_substring_regex(column, regex)
+    return ARROW_LIKE[found.shape](column, found.text)
+
+
+@lru_cache(maxsize=1024)
+def _arrow_pattern(pattern: str) -> LikePattern | None:
+    """Return a pattern of LIKE for Arrow; None for one with too many wildcards."""
+    found = like_pattern(WILDCARDS.get(character, character) for character in re.sub("%+", "%", pattern))
+    wildcards = pattern.count("%") + pattern.count("_")
+    many = len(pattern) > _MOST_CHARACTERS or wildcards > _MOST_WILDCARDS
+    return None if many and found.shape == "regex" else found
 
 
 def _contains(predicate: Predicate, column: pa.StringArray, values: list[str]) -> pa.BooleanArray:

@@ -14,15 +14,16 @@ Spec: docs/specifications.md, E-11, E-15; RFC 8259.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any, Final
+
+import pyarrow.compute as pc
 
 from spark_streams.wire.feed.strict_json import dump_exact, load_exact
 
-_MOST_CHARACTERS: Final = 500
-_MOST_WILDCARDS: Final = 32
-"""The most wildcards of a pattern that becomes one regular expression; with many more, RE2 drops its table of states
-and becomes slow."""
+WILDCARDS: Final[dict[str, str | None]] = {"%": "", "_": None}
+"""The wildcards of a pattern, as parts of ``like_pattern``."""
 
 
 def like(pattern: str) -> Callable[[str], bool]:
@@ -51,12 +52,43 @@ def like(pattern: str) -> Callable[[str], bool]:
     return matches
 
 
-def like_regex(pattern: str) -> str | None:
-    """Return the pattern as a regular expression of RE2 for whole texts; None for one with too many wildcards."""
-    if len(pattern) > _MOST_CHARACTERS or pattern.count("%") + pattern.count("_") > _MOST_WILDCARDS:
-        return None
-    inner = "".join({"%": ".*", "_": "."}.get(character) or re.escape(character) for character in pattern)
-    return rf"(?s)\A{inner}\z"
+@dataclass(frozen=True)
+class LikePattern:
+    """A pattern of LIKE as Arrow tests it; the usual shapes of patterns need no regular expression.
+
+    Args:
+        shape: ``is``, ``starts``, ``ends``, ``contains`` or ``regex``.
+        text: the literal text; for ``regex`` an expression of RE2 that matches the whole text.
+    """
+
+    shape: str
+    text: str
+
+
+ARROW_LIKE: Final[dict[str, Callable[[Any, str], Any]]] = {
+    "is": pc.equal,
+    "starts": pc.starts_with,
+    "ends": pc.ends_with,
+    "contains": pc.match_substring,
+    "regex": pc.match_substring_regex,
+}
+"""Arrow's function for each shape of a pattern."""
+
+
+def like_pattern(parts: Iterable[str | None]) -> LikePattern:
+    """Return a pattern in its simplest shape.
+
+    Args:
+        parts: the pattern's literal characters, ``""`` for ``%`` and None for ``_``.
+    """
+    parts = list(parts)
+    last = len(parts) - 1
+    runs = tuple(index for index, part in enumerate(parts) if part == "")
+    shape = {(): "is", (0,): "ends", (last,): "starts", (0, last): "contains"}.get(runs)
+    if shape is not None and None not in parts:
+        return LikePattern(shape, "".join(part for part in parts if part))
+    inner = "".join("." if part is None else ".*" if part == "" else re.escape(part) for part in parts)
+    return LikePattern("regex", rf"(?s)\A{inner}\z")
 
 
 def _part(text: str) -> re.Pattern[str]:

@@ -32,6 +32,7 @@ from numpy.typing import NDArray
 from spark_streams.filters.decimals import MAX_INT64, MIN_INT64
 from spark_streams.filters.evaluate_one import COMPARISONS
 from spark_streams.filters.number_columns import ARROW_COMPARISONS
+from spark_streams.filters.text_matching import ARROW_LIKE, LikePattern
 from spark_streams.filters.tree import Operator
 from spark_streams.wire.amqp.columns.typed import BOOLEAN, BROKEN, FLOAT, INTEGER, NULL, FieldOfMessage, TypedColumn
 
@@ -72,19 +73,6 @@ class IsIn:
 
 
 @dataclass(frozen=True)
-class IsLike:
-    """The test that the text matches a pattern.
-
-    Args:
-        shape: ``is``, ``starts``, ``ends``, ``contains`` or ``regex``.
-        text: the literal text; for ``regex`` an expression of RE2 that matches the whole text.
-    """
-
-    shape: str
-    text: str
-
-
-@dataclass(frozen=True)
 class IsNull:
     """The test that there is no value."""
 
@@ -94,7 +82,7 @@ class MessageTest:
     """A leaf: true for the events for which ``test`` is true (``wanted``), or is false (not ``wanted``)."""
 
     field: FieldOfMessage
-    test: Compares | IsIn | IsLike | IsNull
+    test: Compares | IsIn | LikePattern | IsNull
     wanted: bool
 
 
@@ -110,7 +98,7 @@ def truth(leaf: MessageTest, column: TypedColumn) -> Mask:
     known: Mask = ~absent & (column.kind != BROKEN)
     if isinstance(test, IsNull):
         return absent if leaf.wanted else known
-    if isinstance(test, IsLike):
+    if isinstance(test, LikePattern):
         return _like(column, test, leaf.wanted)
     true = _is_in(column, test.constants) if isinstance(test, IsIn) else _compares(column, test.op, test.constant)
     return true if leaf.wanted else known & ~true
@@ -191,17 +179,15 @@ def _among(column: NDArray[Any], numbers: Sequence[int | float]) -> Mask:
 _FEW_TEXTS: Final = 8
 """Up to this many texts compare one by one, without a copy of their bytes."""
 
-_SUBSTRING: Final = {"starts": pc.starts_with, "ends": pc.ends_with, "contains": pc.match_substring}
 
-
-def _like(column: TypedColumn, pattern: IsLike, wanted: bool) -> Mask:
+def _like(column: TypedColumn, pattern: LikePattern, wanted: bool) -> Mask:
     if pattern.shape == "is":
         like = column.equals(pattern.text.encode())
     elif pattern.shape == "regex":
         like = _mask(pc.equal(pc.match_substring_regex(column.texts(), pattern.text), wanted))
         return like  # for bytes that are no UTF-8 both LIKE and NOT LIKE are unknown
     else:
-        like = _mask(_SUBSTRING[pattern.shape](column.raw(), pattern.text))
+        like = _mask(ARROW_LIKE[pattern.shape](column.raw(), pattern.text))
     return like if wanted else column.is_text & ~like
 
 

@@ -20,7 +20,6 @@ Spec: AMQP Filter Expressions 1.0 §6; precedence NOT, AND, OR as in RabbitMQ (X
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 from typing import Final, NoReturn
 
@@ -32,10 +31,10 @@ from spark_streams.filters.predicates.typed_values import (
     Compares,
     Constant,
     IsIn,
-    IsLike,
     IsNull,
     MessageTest,
 )
+from spark_streams.filters.text_matching import WILDCARDS, LikePattern, like_pattern
 from spark_streams.filters.tree import MIRRORED, OPPOSITES, Operator
 from spark_streams.wire.amqp.columns.single_message import PROPERTY_FIELDS
 from spark_streams.wire.amqp.columns.typed import FieldOfMessage
@@ -197,7 +196,7 @@ class _Parser(AmqpSqlScanner):
             self.fail(f"more than {MAX_CONSTANTS} constants in the lists of one filter")
         return tuple(dict.fromkeys(found))
 
-    def _pattern(self) -> IsLike:
+    def _pattern(self) -> LikePattern:
         start = self.at
         pattern = self.literal()
         if pattern is None:
@@ -211,7 +210,7 @@ class _Parser(AmqpSqlScanner):
         parts = _parts_of(pattern, escape)
         if parts is None:
             self.fail("the pattern ends with its escape character", start)
-        found = _pattern_of(parts)
+        found = like_pattern(parts)
         if found.shape == "regex" and len(pattern) > MAX_PATTERN:
             self.fail(f"the pattern has {len(pattern)} characters: expected at most {MAX_PATTERN}", start)
         return found
@@ -253,7 +252,7 @@ class _Parser(AmqpSqlScanner):
             return p.disjunction(parts) if wanted else p.conjunction(parts)
         return MessageTest(_place(field), IsIn(constants), wanted)
 
-    def _like(self, field: Field, pattern: IsLike, wanted: bool) -> p.Condition:
+    def _like(self, field: Field, pattern: LikePattern, wanted: bool) -> p.Condition:
         if field.section == "d":
             self.fail("LIKE is not supported on delivery annotations", field.at)
         if field.section == "h":
@@ -313,22 +312,5 @@ def _parts_of(pattern: str, escape: str | None) -> list[str | None] | None:
                 return None
             found.append(literal)
         else:
-            found.append({"%": "", "_": None}.get(character, character))
+            found.append(WILDCARDS.get(character, character))
     return found
-
-
-def _pattern_of(parts: list[str | None]) -> IsLike:
-    runs = [index for index, part in enumerate(parts) if part == ""]
-    if None not in parts:
-        literal = "".join(part for part in parts if part)
-        last = len(parts) - 1
-        if not runs:
-            return IsLike("is", literal)
-        if runs == [last]:
-            return IsLike("starts", literal)
-        if runs == [0]:
-            return IsLike("ends", literal)
-        if runs == [0, last]:
-            return IsLike("contains", literal)
-    inner = "".join("." if part is None else ".*" if part == "" else re.escape(part) for part in parts)
-    return IsLike("regex", rf"(?s)\A{inner}\z")
