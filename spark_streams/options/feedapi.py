@@ -90,6 +90,7 @@ class FeedSourceOptions(SourceOptions):
         page_size: the number of events that each request names for its response, or None; a feed may ignore it.
         max_bytes_per_trigger: bytes of pages in a micro-batch, about.
         max_line_bytes: bytes of one line, at most.
+        poll_interval_ms: as in ``SourceOptions``, with a longer default.
         filters: names and values of the feed's own filters, which it applies.
         filter_fields: the feed's own filters that ``filter`` may be pushed to, and what each compares: ``key``, or a
             JSON pointer; none pushes nothing; None believes what discovery says.

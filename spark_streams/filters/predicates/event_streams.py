@@ -23,6 +23,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from spark_streams.filters.decimals import MAX_INT64, MIN_INT64, read_long
+from spark_streams.filters.describe import ANNOTATION_SECTIONS
 from spark_streams.filters.predicates.conditions import (
     OFFSET_FIELD,
     TIMESTAMP_FIELD,
@@ -38,7 +39,6 @@ from spark_streams.filters.sql_scanner import HYPHENED, SqlScanner
 from spark_streams.filters.tree import Operator
 
 _INTEGER: Final = re.compile(r"-?[0-9]+")
-_SECTIONS: Final = frozenset({"d", "delivery_annotations"})
 _OTHER_SECTIONS: Final = frozenset(
     {"h", "header", "m", "message_annotations", "p", "properties", "a", "application_properties", "f", "footer"}
 )
@@ -141,7 +141,7 @@ class _Reader(SqlScanner):
         if start == "-" or "0" <= start <= "9":
             return self._integer()
         word = self.word()
-        if word in _SECTIONS:
+        if word in ANNOTATION_SECTIONS:
             return self._field(word)
         constant = _BOOLEANS.get(word.upper())
         if constant is not None and booleans:
