@@ -38,12 +38,7 @@ from spark_streams.filters.text_matching import WILDCARDS, LikePattern, like_pat
 from spark_streams.filters.tree import MIRRORED, OPPOSITES, Operator
 from spark_streams.wire.amqp.columns.single_message import PROPERTY_FIELDS
 from spark_streams.wire.amqp.columns.typed import FieldOfMessage
-from spark_streams.wire.amqp.message import (
-    APPLICATION_PROPERTIES,
-    DELIVERY_ANNOTATIONS,
-    MESSAGE_ANNOTATIONS,
-    PROPERTIES,
-)
+from spark_streams.wire.amqp.message import DELIVERY_ANNOTATIONS, HEADER, PROPERTIES
 
 MAX_CHARACTERS: Final = 16_384
 """The most characters of a filter: every event evaluates it, so it needs a bound. RabbitMQ takes 4096."""
@@ -54,12 +49,6 @@ MAX_CONSTANTS: Final = 1_000
 MAX_PATTERN: Final = 1_000
 """The most characters of a pattern with ``_``, or with ``%`` inside, because RE2's programs are limited in size."""
 
-_SECTION_CODES: Final = {
-    "p": PROPERTIES,
-    "a": APPLICATION_PROPERTIES,
-    "m": MESSAGE_ANNOTATIONS,
-    "d": DELIVERY_ANNOTATIONS,
-}
 _SIGNS: Final = frozenset("'\"[]().,=<>!_")
 """The characters besides letters and digits that words and signs of the language begin with."""
 _PROPERTIES: Final = frozenset(name for name, _ in PROPERTY_FIELDS)
@@ -168,12 +157,12 @@ class _Parser(AmqpSqlScanner):
         field = self.field()
         if field is None:
             return self._constant()
-        if field.section not in ("p", "h"):
+        if field.section not in (PROPERTIES, HEADER):
             return field
         name = field.name.replace("-", "_")
-        if field.section == "p" and name not in _PROPERTIES:
+        if field.section == PROPERTIES and name not in _PROPERTIES:
             self.fail(f"properties have no field '{field.name}'", field.at)
-        if field.section == "h" and name not in _HEADER:
+        if field.section == HEADER and name not in _HEADER:
             self.fail(f"the header has no field '{field.name}'", field.at)
         return replace(field, name=name)
 
@@ -228,10 +217,10 @@ class _Parser(AmqpSqlScanner):
         return self._compare(left, op, right, wanted)
 
     def _compare(self, field: Field, op: Operator, constant: Constant, wanted: bool) -> p.Condition:
-        if field.section == "h":
+        if field.section == HEADER:
             default = _HEADER[field.name]
             return p.Always(default is not None and _holds(default, op, constant) is wanted)
-        if field.section != "d":
+        if field.section != DELIVERY_ANNOTATIONS:
             return _message_test(_place(field), op, constant, wanted)
         annotation = p.Field(field.name)
         if annotation == p.TIMESTAMP_FIELD:
@@ -247,22 +236,22 @@ class _Parser(AmqpSqlScanner):
         return p.compare(annotation, op if wanted else OPPOSITES[op], text)
 
     def _in(self, field: Field, constants: tuple[Constant, ...], wanted: bool) -> p.Condition:
-        if field.section == "h" or (field.section == "d" and field.name != p.TIMESTAMP_FIELD.name):
+        if field.section == HEADER or (field.section == DELIVERY_ANNOTATIONS and field.name != p.TIMESTAMP_FIELD.name):
             parts = [self._compare(field, Operator.EQUALS, each, wanted) for each in constants]
             return p.disjunction(parts) if wanted else p.conjunction(parts)
         return MessageTest(_place(field), IsIn(constants), wanted)
 
     def _like(self, field: Field, pattern: LikePattern, wanted: bool) -> p.Condition:
-        if field.section == "d":
+        if field.section == DELIVERY_ANNOTATIONS:
             self.fail("LIKE is not supported on delivery annotations", field.at)
-        if field.section == "h":
+        if field.section == HEADER:
             return p.Always(False)  # no text among them: unknown
         return MessageTest(_place(field), pattern, wanted)
 
     def _is_null(self, field: Field, wanted: bool) -> p.Condition:
-        if field.section == "h":
+        if field.section == HEADER:
             return p.Always((_HEADER[field.name] is None) is wanted)
-        if field.section == "d" and field.name != p.TIMESTAMP_FIELD.name:
+        if field.section == DELIVERY_ANNOTATIONS and field.name != p.TIMESTAMP_FIELD.name:
             there = p.Field(field.name) in (p.OFFSET_FIELD, p.SOURCE_PARTITION_FIELD)
             return p.Always(there is not wanted)
         return MessageTest(_place(field), IsNull(), wanted)
@@ -283,7 +272,7 @@ class _Parser(AmqpSqlScanner):
 
 
 def _place(field: Field) -> FieldOfMessage:
-    return FieldOfMessage(_SECTION_CODES[field.section], field.name)
+    return FieldOfMessage(field.section, field.name)
 
 
 def _message_test(place: FieldOfMessage, op: Operator, constant: Constant, wanted: bool) -> MessageTest:

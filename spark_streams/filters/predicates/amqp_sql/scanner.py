@@ -28,22 +28,24 @@ from spark_streams.filters.limits import is_unicode
 from spark_streams.filters.predicates.typed_values import Constant
 from spark_streams.filters.sql_scanner import HYPHENED, WORD, SqlScanner
 from spark_streams.filters.tree import Operator
+from spark_streams.wire.amqp.message import (
+    APPLICATION_PROPERTIES,
+    DELIVERY_ANNOTATIONS,
+    HEADER,
+    MESSAGE_ANNOTATIONS,
+    PROPERTIES,
+)
 
 _NUMBER: Final = re.compile(r"(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 _NUMBERS_SIGN: Final = re.compile(r"[+-][ \t\r\n\f\v]*(?=\.?[0-9])(?!0[xX])")
 _BINARY: Final = re.compile(r"0x(?:[0-9A-Fa-f]{2})+")
 _SECTION: Final = re.compile(r"([A-Za-z][A-Za-z_-]*)\.")
 _SECTIONS: Final = {
-    "h": "h",
-    "header": "h",
-    "p": "p",
-    "properties": "p",
-    "a": "a",
-    "application_properties": "a",
-    "m": "m",
-    "message_annotations": "m",
-    "d": "d",
-    "delivery_annotations": "d",
+    **dict.fromkeys(("h", "header"), HEADER),
+    **dict.fromkeys(("p", "properties"), PROPERTIES),
+    **dict.fromkeys(("a", "application_properties"), APPLICATION_PROPERTIES),
+    **dict.fromkeys(("m", "message_annotations"), MESSAGE_ANNOTATIONS),
+    **dict.fromkeys(("d", "delivery_annotations"), DELIVERY_ANNOTATIONS),
 }
 _KEYWORDS: Final = frozenset(
     {
@@ -60,12 +62,12 @@ class Field:
 
     Args:
         at: the place of its first character, from 0.
-        section: h, p, a, m or d.
+        section: the code of its section.
         name: the name within the section.
     """
 
     at: int
-    section: str
+    section: int
     name: str
 
 
@@ -94,19 +96,20 @@ class AmqpSqlScanner(SqlScanner):
 
     def field(self) -> Field | None:
         """Read a field, if one is next."""
-        start, section = self.at, "a"
+        start, section = self.at, APPLICATION_PROPERTIES
         before = _SECTION.match(self.text, start)
         if before is not None:
-            section = _SECTIONS.get(before[1].replace("-", "_"), "")
-            if not section:
+            known = _SECTIONS.get(before[1].replace("-", "_"))
+            if known is None:
                 self.fail(f"'{before[1]}' is no section: expected h, p, a, m or d; write [a.b] for such a name")
+            section = known
             self.at = before.end()
         elif self.next() != "[" and (self.keyword() or not self.word()):
             return None
         if self.next() == "[":
             name = self._delimited()
         else:
-            name = self.read(HYPHENED if section == "d" else WORD)
+            name = self.read(HYPHENED if section == DELIVERY_ANNOTATIONS else WORD)
             if not name:
                 self.fail("expected a name, or [any text]")
         if self.next() in (".", "["):
