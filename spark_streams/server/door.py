@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import asyncio
 import ssl
 from collections.abc import Callable, Collection
@@ -121,7 +122,7 @@ class Connection(Protocol):
         """End the connection at once."""
 
 
-class TcpDoor(ListeningDoor):
+class TcpDoor(ListeningDoor, abc.ABC):
     """A door whose connections are asyncio protocols of its own.
 
     A subclass makes the connections, and returns the open ones as ``connections``.
@@ -132,9 +133,9 @@ class TcpDoor(ListeningDoor):
         self._listener: asyncio.Server | None = None
 
     @property
+    @abc.abstractmethod
     def connections(self) -> Collection[Any]:
         """The open connections, each a ``Connection``. Call it on the server's loop."""
-        raise NotImplementedError
 
     async def listen(self, sockets: Sockets, make: Callable[[Admission], asyncio.Protocol]) -> None:
         """Listen, and ``make`` a connection for each socket that is admitted.

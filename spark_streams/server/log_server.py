@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import TYPE_CHECKING, Any
 
 from spark_streams.log import ReferenceLog
@@ -14,6 +15,8 @@ from spark_streams.server.exposure import may_listen
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
+
+logger = logging.getLogger("spark_streams.server")
 
 
 class LogServer:
@@ -76,9 +79,18 @@ class LogServer:
         self.urls[door.name] = door.url
 
     async def stop(self) -> None:
-        """Close all doors at the same time: send each peer a close frame, and write durable state."""
-        await asyncio.gather(*(door.close() for door in self.doors))
+        """Close all doors at the same time: send each peer a close frame, and write durable state.
+
+        A door that cannot be closed in good order keeps no other one from it; its error is logged, and the first one is
+        raised when all doors have ended.
+        """
+        outcomes = await asyncio.gather(*(door.close() for door in self.doors), return_exceptions=True)
         self.urls.clear()
+        faults = [(door.name, fault) for door, fault in zip(self.doors, outcomes, strict=True) if fault is not None]
+        for name, fault in faults:
+            logger.error("the door %s could not be closed in good order", name, exc_info=fault)
+        for _, fault in faults:
+            raise fault
 
     def renegotiate(self, stream: str, group: str) -> int:
         """Gracefully close all receivers of a consumer group, so that its partitions are distributed again.

@@ -1,0 +1,63 @@
+"""A server with several doors: how it ends when one of them cannot be closed in good order."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from pathlib import Path
+
+import pytest
+
+from spark_streams.log import ReferenceLog
+from spark_streams.server.admission import Sockets
+from spark_streams.server.amqp.config import AmqpConfig
+from spark_streams.server.door_config import DoorConfig
+from spark_streams.server.log_server import LogServer
+
+
+class Door:
+    """A door that ends after some turns of the loop, or fails at once."""
+
+    config: DoorConfig = AmqpConfig()
+    descriptors = 1
+
+    def __init__(self, name: str, fault: Exception | None) -> None:
+        self.name = name
+        self.url = f"toy://{name}"
+        self.closed = False
+        self._fault = fault
+
+    async def open(self, log: ReferenceLog, sockets: Sockets) -> None:
+        pass
+
+    async def close(self) -> None:
+        if self._fault is not None:
+            raise self._fault
+        for _ in range(10):
+            await asyncio.sleep(0)
+        self.closed = True
+
+
+def test_a_door_that_cannot_be_closed_keeps_no_other_one_open(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    first, second = OSError("the disk is gone"), RuntimeError("and so is this")
+    doors = [Door("one", first), Door("two", None), Door("three", second)]
+
+    async def run() -> tuple[dict[str, str], dict[str, str]]:
+        with ReferenceLog(tmp_path) as log:
+            server = LogServer(log, doors=doors)
+            await server.start()
+            opened = dict(server.urls)
+            with pytest.raises(OSError) as raised:
+                await server.stop()
+            assert raised.value is first
+            return opened, server.urls
+
+    with caplog.at_level(logging.ERROR):
+        opened, left = asyncio.run(run())
+    assert list(opened) == ["one", "two", "three"] and left == {}
+    assert doors[1].closed
+    told = [(record.getMessage(), record.exc_info and record.exc_info[1]) for record in caplog.records]
+    assert told == [
+        ("the door one could not be closed in good order", first),
+        ("the door three could not be closed in good order", second),
+    ]
