@@ -13,7 +13,8 @@ import logging
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from enum import Enum, auto
 from typing import Final
 from weakref import WeakKeyDictionary
 
@@ -26,13 +27,6 @@ from spark_streams.log import Partition
 from spark_streams.log.format.batching import Notes, is_large
 from spark_streams.log.storage.files import is_full
 from spark_streams.log.storage.readable_partition import PartitionClosed
-from spark_streams.server.amqp.error_conditions import (
-    INTERNAL_ERROR,
-    INVALID_FIELD,
-    RESOURCE_DELETED,
-    RESOURCE_LIMIT,
-    LinkRefused,
-)
 
 _NONE: Final = pa.array([], pa.large_binary())
 _THREADS: Final = 4
@@ -41,6 +35,36 @@ COMPLAIN_S: Final = 1.0
 _complained: Final[WeakKeyDictionary[Partition, float]] = WeakKeyDictionary()
 
 logger = logging.getLogger("spark_streams.server")
+
+
+class RefusalReason(Enum):
+    """Why events are not stored; the doors answer each with a code of their protocol."""
+
+    INVALID = auto()
+    """They break a rule of the stream."""
+    SPLIT = auto()
+    """The partition was split after they were routed; a caller that knows their keys may route them again."""
+    DISK_FULL = auto()
+    """The log's disk has no room."""
+    FAILED = auto()
+    """The log cannot be written for another reason, or an earlier append that they rely on failed."""
+
+
+@dataclass(frozen=True)
+class AppendRefused:
+    """The outcome of an event that is not stored.
+
+    Args:
+        reason: why.
+        description: what was wrong, and what to do; it holds no secret.
+    """
+
+    reason: RefusalReason
+    description: str
+
+
+Outcome = AppendRefused | None
+"""What became of an event; None: it is stored."""
 
 
 @dataclass(eq=False)
@@ -61,7 +85,7 @@ class Batch:
     values: pa.Array
     keys: pa.Array
     timestamps: NDArray[np.int64]
-    done: Callable[[list[LinkRefused | None]], None]
+    done: Callable[[list[Outcome]], None]
     notes: Notes = ()
     due: Callable[[], bool] | None = None
     groups: NDArray[np.int64] | None = None
@@ -97,25 +121,24 @@ class Appender:
 
     def after(self, partition: Partition, done: Callable[[], None]) -> None:
         """Call ``done`` on the loop when all appends to a partition so far have ended; at once if there are none."""
-        nothing = Batch(_NONE, pa.nulls(0, pa.binary()), np.empty(0, np.int64), lambda outcomes: done())
         queued = self._waiting.get(partition)
         if queued is None:
             done()
         else:
-            queued.append(nothing)
+            queued.append(Batch(_NONE, pa.nulls(0, pa.binary()), np.empty(0, np.int64), lambda outcomes: done()))
 
     def _start(self, partition: Partition, batches: list[Batch]) -> None:
         future = self._pool.submit(_outcomes, partition, batches)
         future.add_done_callback(lambda f: self._finish_on_loop(partition, batches, f.result()))
 
-    def _finish_on_loop(self, partition: Partition, batches: list[Batch], outcomes: list[LinkRefused | None]) -> None:
+    def _finish_on_loop(self, partition: Partition, batches: list[Batch], outcomes: list[Outcome]) -> None:
         try:
             self._loop.call_soon_threadsafe(self._finished, partition, batches, outcomes)
         except RuntimeError:
             # The loop has ended: the producers' connections are gone, and no producer got a success.
             logger.warning("an append ended after the server did")
 
-    def _finished(self, partition: Partition, batches: list[Batch], outcomes: list[LinkRefused | None]) -> None:
+    def _finished(self, partition: Partition, batches: list[Batch], outcomes: list[Outcome]) -> None:
         if self._closed:
             return  # the senders of these batches and of the queued ones are gone
         start = 0
@@ -141,7 +164,7 @@ class Appender:
         self._pool.shutdown()
 
 
-def _tell(partition: Partition, batch: Batch, outcomes: list[LinkRefused | None]) -> None:
+def _tell(partition: Partition, batch: Batch, outcomes: list[Outcome]) -> None:
     """Tell a batch's sender its outcomes; an error in that does not affect other senders or queued batches."""
     try:
         batch.done(outcomes)
@@ -157,74 +180,68 @@ def _is_due(partition: Partition, batch: Batch) -> bool:
         return False
 
 
-def _outcomes(partition: Partition, batches: list[Batch]) -> list[LinkRefused | None]:
+def _outcomes(partition: Partition, batches: list[Batch]) -> list[Outcome]:
     """Append in a thread; any error becomes an outcome, because the partition's next append waits for this one."""
     try:
         return _store_together(partition, batches)
     except Exception:
         logger.exception("stream %r partition %s: append failed", partition.stream, partition.id)
-        refusal = LinkRefused(INTERNAL_ERROR, "an unexpected error in the server, see its log")
+        refusal = AppendRefused(RefusalReason.FAILED, "an unexpected error in the server, see its log")
         return [refusal] * sum(len(batch.values) for batch in batches)
 
 
-def _not_due(batch: Batch) -> list[LinkRefused | None]:
-    return [LinkRefused(INTERNAL_ERROR, "an earlier append failed")] * len(batch.values)
+def _not_due(batch: Batch) -> list[Outcome]:
+    return [AppendRefused(RefusalReason.FAILED, "an earlier append failed")] * len(batch.values)
 
 
-def _store_together(partition: Partition, batches: list[Batch]) -> list[LinkRefused | None]:
-    if len(batches) == 1 or any(batch.notes for batch in batches):
-        outcomes: list[LinkRefused | None] = []
-        failed = False
-        for b in batches:
-            # A batch that was due relied on the batches before it, whose senders have not been told of a failure yet.
-            told = (
-                _not_due(b)
-                if failed and b.due is not None
-                else _store(partition, b.values, b.keys, b.timestamps, b.notes, b.groups)
-            )
-            failed = failed or any(told)
-            outcomes += told
-        return outcomes
-    return _store(
-        partition,
-        pa.concat_arrays([b.values for b in batches]),
-        pa.concat_arrays([b.keys for b in batches]),
-        np.concatenate([b.timestamps for b in batches]),
+def _store_together(partition: Partition, batches: list[Batch]) -> list[Outcome]:
+    if len(batches) > 1 and not any(batch.notes or batch.groups is not None for batch in batches):
+        batches = [_joined(batches)]
+    outcomes: list[Outcome] = []
+    failed = False
+    for batch in batches:
+        # A batch that was due relied on the batches before it, whose senders have not been told of a failure yet.
+        of_batch = _not_due(batch) if failed and batch.due is not None else _store(partition, batch)
+        failed = failed or any(of_batch)
+        outcomes += of_batch
+    return outcomes
+
+
+def _joined(batches: list[Batch]) -> Batch:
+    """Return the events of all batches as one batch."""
+    return replace(
+        batches[0],
+        values=pa.concat_arrays([batch.values for batch in batches]),
+        keys=pa.concat_arrays([batch.keys for batch in batches]),
+        timestamps=np.concatenate([batch.timestamps for batch in batches]),
     )
 
 
-def _store(
-    partition: Partition,
-    values: pa.Array,
-    keys: pa.Array,
-    timestamps: NDArray[np.int64],
-    notes: Notes = (),
-    groups: NDArray[np.int64] | None = None,
-) -> list[LinkRefused | None]:
+def _store(partition: Partition, batch: Batch) -> list[Outcome]:
     """Append, and find the events that the stream's rules refuse by halving, so that the others are stored."""
+    values, keys, timestamps = batch.values, batch.keys, batch.timestamps
     count = len(values)
     if not count:
         return []
     try:
-        partition.append(values, keys, timestamps, notes=notes, groups=groups)
+        partition.append(values, keys, timestamps, notes=batch.notes, groups=batch.groups)
+        return [None] * count
     except ValueError as fault:
-        if count == 1 or notes:  # notes describe the whole append
-            return [LinkRefused(INVALID_FIELD, str(fault))] * count
-        half = count // 2
-        return [
-            *_store(partition, values[:half], keys[:half], timestamps[:half]),
-            *_store(partition, values[half:], keys[half:], timestamps[half:]),
-        ]
+        if count > 1 and not batch.notes and batch.groups is None:  # notes and groups describe the whole append
+            half = count // 2
+            first = replace(batch, values=values[:half], keys=keys[:half], timestamps=timestamps[:half])
+            rest = replace(batch, values=values[half:], keys=keys[half:], timestamps=timestamps[half:])
+            return _store(partition, first) + _store(partition, rest)
+        refused = AppendRefused(RefusalReason.INVALID, str(fault))
     except PartitionEnded as fault:
-        # The partition was split after these were routed: a caller that knows their keys may route them again.
-        return [LinkRefused(RESOURCE_DELETED, str(fault))] * count
+        refused = AppendRefused(RefusalReason.SPLIT, str(fault))
     except (OSError, LogError) as fault:
         _complain(partition, fault)
-        told = f"the log cannot be written: {fault}"
+        text = f"the log cannot be written: {fault}"
+        refused = AppendRefused(RefusalReason.FAILED, text)
         if is_full(fault):
-            return [LinkRefused(RESOURCE_LIMIT, f"{told}: make room on the disk of the log")] * count
-        return [LinkRefused(INTERNAL_ERROR, told)] * count
-    return [None] * count
+            refused = AppendRefused(RefusalReason.DISK_FULL, f"{text}: make room on the disk of the log")
+    return [refused] * count
 
 
 def _complain(partition: Partition, fault: Exception) -> None:

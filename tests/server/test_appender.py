@@ -15,8 +15,7 @@ import pytest
 
 from spark_streams.log import NO_TIMESTAMP, LogConfig, Partition, ReferenceLog
 from spark_streams.server import ServerThread
-from spark_streams.server.amqp.error_conditions import LinkRefused
-from spark_streams.server.appender import Appender, Batch
+from spark_streams.server.appender import Appender, Batch, Outcome
 from spark_streams.server.rabbitmq.config import RabbitConfig
 from tests.log.reading import all_values
 from tests.real_rabbitmq.by_hand import METADATA_UPDATE, Peer, plain
@@ -25,9 +24,7 @@ from tests.server.rabbitmq.test_publish import sequence
 WAIT_S = 60
 
 
-def batch(
-    value: bytes, done: Callable[[list[LinkRefused | None]], None], due: Callable[[], bool] | None = None
-) -> Batch:
+def batch(value: bytes, done: Callable[[list[Outcome]], None], due: Callable[[], bool] | None = None) -> Batch:
     values = pa.array([value], pa.large_binary())
     return Batch(values, pa.nulls(1, pa.binary()), np.array([NO_TIMESTAMP]), done, due=due)
 
@@ -64,7 +61,7 @@ class Run:
     def append(
         self, value: bytes, due: Callable[[], bool] | None = None, then: Callable[[], None] | None = None
     ) -> None:
-        def done(outcomes: list[LinkRefused | None]) -> None:
+        def done(outcomes: list[Outcome]) -> None:
             self.told[value] = outcomes[0].description if outcomes[0] is not None else "stored"
             if then is not None:
                 then()

@@ -12,8 +12,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import proton
@@ -25,13 +25,26 @@ from spark_streams.errors import RemoteProtocolError
 from spark_streams.log import NO_TIMESTAMP, Partition, Stream
 from spark_streams.log.format.batching import LARGE_BYTES
 from spark_streams.server.amqp.attached_link import AttachedLink, LinkHost, LinkResources
-from spark_streams.server.amqp.error_conditions import INVALID_FIELD, RESOURCE_DELETED, LinkRefused
+from spark_streams.server.amqp.error_conditions import (
+    INTERNAL_ERROR,
+    INVALID_FIELD,
+    RESOURCE_DELETED,
+    RESOURCE_LIMIT,
+    LinkRefused,
+)
 from spark_streams.server.amqp.receive_buffer import Received
 from spark_streams.server.amqp.routing import Routed, route
-from spark_streams.server.appender import Batch
+from spark_streams.server.appender import AppendRefused, Batch, Outcome, RefusalReason
 from spark_streams.wire.amqp.columns import Incoming, MessageBlock, incoming_columns
 from spark_streams.wire.amqp.message import decode_message
 
+_CONDITIONS: Final = {
+    RefusalReason.INVALID: INVALID_FIELD,
+    RefusalReason.SPLIT: RESOURCE_DELETED,
+    RefusalReason.DISK_FULL: RESOURCE_LIMIT,
+    RefusalReason.FAILED: INTERNAL_ERROR,
+}
+"""The error condition of each reason for which events are not stored."""
 _RESERVED_INSTANT = b"\x83" + (-(2**63)).to_bytes(8, "big", signed=True)
 
 logger = logging.getLogger("spark_streams.server")
@@ -189,12 +202,12 @@ class ProducerLink(AttachedLink):
         """Append to a partition; ``free`` marks events that may go to another one if this one is split meanwhile."""
         size = values.nbytes
 
-        def done(outcomes: list[LinkRefused | None]) -> None:
+        def done(outcomes: list[Outcome]) -> None:
             self.connection.storing(-size)
             if not partition.closed or outcomes.count(None) == len(outcomes) or not free.any():
                 self._appended(deliveries, outcomes)
                 return
-            late = np.array([outcome is not None and outcome.name == RESOURCE_DELETED for outcome in outcomes]) & free
+            late = np.array([each is not None and each.reason is RefusalReason.SPLIT for each in outcomes]) & free
             others = np.flatnonzero(~late).tolist()
             if others:
                 self._appended([deliveries[row] for row in others], [outcomes[row] for row in others])
@@ -230,7 +243,7 @@ class ProducerLink(AttachedLink):
                 np.ones(len(there), np.bool_),
             )
 
-    def _appended(self, deliveries: list[Any], outcomes: list[LinkRefused | None]) -> None:
+    def _appended(self, deliveries: list[Any], outcomes: list[Outcome]) -> None:
         if self.ended:
             return  # the link has ended: there is nobody to send the outcome to
         self._settle(deliveries, outcomes)
@@ -238,19 +251,19 @@ class ProducerLink(AttachedLink):
             self._top_up()
             self.connection.wake()
 
-    def _settle(self, deliveries: list[Any], outcomes: list[LinkRefused | None]) -> None:
+    def _settle(self, deliveries: list[Any], outcomes: Sequence[LinkRefused | Outcome]) -> None:
         self._appending -= len(deliveries)
         update, settle, accepted = lib.pn_delivery_update, lib.pn_delivery_settle, lib.PN_ACCEPTED
         unheard: LinkRefused | None = None
-        for delivery, refusal in zip(deliveries, outcomes, strict=True):
-            if refusal is None:
+        for delivery, outcome in zip(deliveries, outcomes, strict=True):
+            if outcome is None:
                 if delivery is not None:
                     update(delivery, accepted)
                     settle(delivery)
             elif delivery is None:
-                unheard = unheard or refusal
+                unheard = unheard or _link_refused(outcome)
             else:
-                reject(delivery, refusal)
+                _reject(delivery, _link_refused(outcome))
         if unheard is not None:
             self.fail(unheard)
 
@@ -259,7 +272,13 @@ class ProducerLink(AttachedLink):
         self._begun.clear()
 
 
-def reject(delivery: Any, refusal: LinkRefused) -> None:
+def _link_refused(refusal: AppendRefused | LinkRefused) -> LinkRefused:
+    if isinstance(refusal, LinkRefused):
+        return refusal
+    return LinkRefused(_CONDITIONS[refusal.reason], refusal.description)
+
+
+def _reject(delivery: Any, refusal: LinkRefused) -> None:
     """Settle an incoming delivery (a C pointer) as rejected, with a reason."""
     wrapped = proton.Delivery.wrap(delivery)
     wrapped.local.condition = refusal.condition

@@ -28,8 +28,7 @@ from spark_streams.errors import LogError
 from spark_streams.log import Partition, ReferenceLog, Stream
 from spark_streams.log.publisher_sequences import PublisherSequences, SequenceKind, Sequences
 from spark_streams.log.storage.readable_partition import PartitionClosed
-from spark_streams.server.amqp.error_conditions import INVALID_FIELD, RESOURCE_DELETED, RESOURCE_LIMIT, LinkRefused
-from spark_streams.server.appender import Appender, Batch
+from spark_streams.server.appender import Appender, AppendRefused, Batch, Outcome, RefusalReason
 from spark_streams.server.feed.http_requests import HttpError
 from spark_streams.server.feed.request_bodies import Rows
 from spark_streams.server.turns import Worker
@@ -194,7 +193,7 @@ class Publishing:
             self._turn += 0 if reference is not None else len(rows)
             ended: list[Rows] = []
             parts: list[Rows] = []
-            stored: list[asyncio.Future[LinkRefused | None]] = []
+            stored: list[asyncio.Future[Outcome]] = []
             for count, (name, part) in enumerate(await self._spread(stream, rows, seed, turn)):
                 await _yield_turn(count)
                 partition = stream.partitions.get(name)
@@ -207,7 +206,7 @@ class Publishing:
                 parts.append(part)
                 stored.append(self._append(stream, partition, part, reference, number, user))
             outcomes = await asyncio.gather(*stored)
-            failed = [each for each in outcomes if each is not None and each.name != RESOURCE_DELETED]
+            failed = [each for each in outcomes if each is not None and each.reason is not RefusalReason.SPLIT]
             if failed:
                 raise _refusal(failed[0])
             appended += sum(len(part) for part, each in zip(parts, outcomes, strict=True) if each is None)
@@ -255,15 +254,15 @@ class Publishing:
 
     def _append(
         self, stream: Stream, partition: Partition, rows: Rows, reference: str | None, number: int, user: str
-    ) -> asyncio.Future[LinkRefused | None]:
+    ) -> asyncio.Future[Outcome]:
         """Append to one partition; the result of the future is the error, None without one."""
-        future: asyncio.Future[LinkRefused | None] = self._loop.create_future()
+        future: asyncio.Future[Outcome] = self._loop.create_future()
         numbers = {} if reference is None else {reference: number}
         publishers = None if reference is None else self._publishers_of(stream, partition)
         if publishers is not None:
             publishers.begin(numbers)
 
-        def done(outcomes: list[LinkRefused | None]) -> None:
+        def done(outcomes: list[Outcome]) -> None:
             failed = next((outcome for outcome in outcomes if outcome is not None), None)
             if publishers is not None:
                 if failed is None:
@@ -303,9 +302,9 @@ def _digest(number: int) -> int:
     return number & ((1 << DIGEST_BITS) - 1)
 
 
-def _refusal(outcome: LinkRefused) -> HttpError:
-    if outcome.name == INVALID_FIELD:
+def _refusal(outcome: AppendRefused) -> HttpError:
+    if outcome.reason is RefusalReason.INVALID:
         return HttpError(400, outcome.description)
-    if outcome.name == RESOURCE_LIMIT:
+    if outcome.reason is RefusalReason.DISK_FULL:
         return HttpError(507, f"{outcome.description}. Send the request again as it is when there is room")
     return HttpError(503, f"{outcome.description}. Send the request again as it is")

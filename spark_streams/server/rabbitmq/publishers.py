@@ -31,8 +31,7 @@ from spark_streams.log import NO_TIMESTAMP, Partition
 from spark_streams.log.format.batching import LARGE_ROWS
 from spark_streams.log.publisher_sequences import PublisherSequences
 from spark_streams.log.storage.readable_partition import PartitionClosed
-from spark_streams.server.amqp.error_conditions import LinkRefused
-from spark_streams.server.appender import Batch
+from spark_streams.server.appender import Batch, Outcome
 from spark_streams.server.rabbitmq.publish_append import Ids, Mask, PublishAppend, PublishedRun, Publisher
 from spark_streams.server.rabbitmq.publish_parts import Made, PublishPart, made_of, parts_of, some_of
 from spark_streams.server.rabbitmq.session import Session
@@ -281,9 +280,7 @@ class Publishers:
         references = [(run.publisher.reference, run.failures) for run in collected.runs if run.publisher.reference]
         return all(line.failures(reference) == failures for reference, failures in references)
 
-    def _appended(
-        self, collected: PublishAppend, line: PublisherSequences, size: int, outcomes: list[LinkRefused | None]
-    ) -> None:
+    def _appended(self, collected: PublishAppend, line: PublisherSequences, size: int, outcomes: list[Outcome]) -> None:
         """Confirm the entries that are stored, and refuse the others.
 
         Args:
