@@ -133,23 +133,23 @@ class Admission:
     """One connection's place: first among the arriving connections, then among the established ones.
 
     Args:
-        doorway: the admission control of the door.
+        control: the admission control of the door.
         transport: the TCP connection.
 
     Attributes:
         on_late: called, instead of cutting the connection, when the handshake takes too long.
     """
 
-    def __init__(self, doorway: AdmissionControl, transport: asyncio.Transport) -> None:
+    def __init__(self, control: AdmissionControl, transport: asyncio.Transport) -> None:
         self.on_late: Callable[[], None] | None = None
-        self._doorway = doorway
+        self._control = control
         self._transport = transport
         self._established = False
         self._ended = False
-        doorway.arriving[self] = None
-        doorway.sockets.open += doorway.descriptors
-        timeout_s = doorway.settings.handshake_timeout_ms / 1000
-        self._timer: asyncio.TimerHandle | None = doorway.loop.call_later(timeout_s, self._late)
+        control.arriving[self] = None
+        control.sockets.open += control.descriptors
+        timeout_s = control.settings.handshake_timeout_ms / 1000
+        self._timer: asyncio.TimerHandle | None = control.loop.call_later(timeout_s, self._late)
 
     def establish(self) -> bool:
         """Note that the peer has introduced itself.
@@ -159,12 +159,12 @@ class Admission:
         """
         if self._established or self._ended:
             return self._established
-        doorway = self._doorway
-        if doorway.established >= doorway.settings.max_connections:
-            logger.warning("%s: refused, there are %d connections already", _peer(self._transport), doorway.established)
+        control = self._control
+        if control.established >= control.settings.max_connections:
+            logger.warning("%s: refused, there are %d connections already", _peer(self._transport), control.established)
             return False
         self._established = True
-        doorway.established += 1
+        control.established += 1
         self._leave_arrivals()
         return True
 
@@ -173,9 +173,9 @@ class Admission:
         if self._ended:
             return
         self._ended = True
-        self._doorway.sockets.open -= self._doorway.descriptors
+        self._control.sockets.open -= self._control.descriptors
         if self._established:
-            self._doorway.established -= 1
+            self._control.established -= 1
         self._leave_arrivals()
 
     def drop(self, why: str) -> None:
@@ -185,7 +185,7 @@ class Admission:
         self._transport.abort()
 
     def _leave_arrivals(self) -> None:
-        self._doorway.arriving.pop(self, None)
+        self._control.arriving.pop(self, None)
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -201,12 +201,12 @@ class _Entrance(asyncio.Protocol):
     """An accepted socket, until TLS is established if the door speaks it.
 
     Args:
-        doorway: the admission control of the door.
+        control: the admission control of the door.
         make: makes the door's own protocol.
     """
 
-    def __init__(self, doorway: AdmissionControl, make: Callable[[Admission], asyncio.Protocol]) -> None:
-        self._doorway = doorway
+    def __init__(self, control: AdmissionControl, make: Callable[[Admission], asyncio.Protocol]) -> None:
+        self._control = control
         self._make = make
         self._admission: Admission | None = None
         self._securing: asyncio.Task[None] | None = None
@@ -215,13 +215,13 @@ class _Entrance(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
-        admission = self._admission = self._doorway.enter(transport)
+        admission = self._admission = self._control.enter(transport)
         if admission is None:
             return
-        if self._doorway.context is None:
+        if self._control.context is None:
             self._hand_over(admission, transport)
         else:
-            self._securing = self._doorway.loop.create_task(self._secure(admission, transport, self._doorway.context))
+            self._securing = self._control.loop.create_task(self._secure(admission, transport, self._control.context))
 
     def data_received(self, data: bytes) -> None:
         """Keep the bytes that came right behind the TLS handshake."""
@@ -246,9 +246,9 @@ class _Entrance(asyncio.Protocol):
 
     async def _secure(self, admission: Admission, transport: asyncio.Transport, context: ssl.SSLContext) -> None:
         options: dict[str, Any] = {"ssl_shutdown_timeout": TLS_END_S} if sys.version_info >= (3, 11) else {}
-        timeout_s = self._doorway.settings.handshake_timeout_ms / 1000
+        timeout_s = self._control.settings.handshake_timeout_ms / 1000
         try:
-            secured = await self._doorway.loop.start_tls(
+            secured = await self._control.loop.start_tls(
                 transport, self, context, server_side=True, ssl_handshake_timeout=timeout_s, **options
             )
         except OSError as fault:  # ssl.SSLError, a time limit, a peer that is gone

@@ -74,7 +74,7 @@ class AmqpConnection(asyncio.Protocol):
         self._handshake: Handshake | None = None
         self._engine: Engine | None = None
         self._turn_queued = False
-        self._taking: WriteTimeout | None = None
+        self._write_timeout: WriteTimeout | None = None
         self._clock = EngineClock(node.loop, lambda: self.guarded(self._turn))
         self._unfinished_bytes = 0
         self._storing_bytes = 0
@@ -95,7 +95,7 @@ class AmqpConnection(asyncio.Protocol):
         self._connections.add(self)
         host = peer[0] if isinstance(peer, tuple) else None
         self._handshake = Handshake(config, host, transport.get_extra_info("peercert"))
-        self._taking = WriteTimeout(self.node.loop, transport, config.write_timeout_ms, self._stuck)
+        self._write_timeout = WriteTimeout(self.node.loop, transport, config.write_timeout_ms, self._stuck)
 
     def data_received(self, data: bytes) -> None:
         """Take bytes from the peer."""
@@ -118,16 +118,16 @@ class AmqpConnection(asyncio.Protocol):
     def pause_writing(self) -> None:
         """Note that the peer does not read."""
         self.write_paused = True
-        if self._transport is not None and self._taking is not None:
-            self._taking.paused()
+        if self._transport is not None and self._write_timeout is not None:
+            self._write_timeout.paused()
             self._clock.pause()
             self._transport.pause_reading()
 
     def resume_writing(self) -> None:
         """Note that the peer reads again, and continue."""
         self.write_paused = False
-        if self._taking is not None:
-            self._taking.resumed()
+        if self._write_timeout is not None:
+            self._write_timeout.resumed()
         self._clock.resume()
         if self._transport is not None and not self._transport.is_closing():
             self._transport.resume_reading()
@@ -139,8 +139,8 @@ class AmqpConnection(asyncio.Protocol):
         self._closing = True
         self._connections.discard(self)
         self._admission.end()
-        if self._taking is not None:
-            self._taking.stop()
+        if self._write_timeout is not None:
+            self._write_timeout.stop()
         self._clock.stop()
         if self._linger_timer is not None:
             self._linger_timer.cancel()

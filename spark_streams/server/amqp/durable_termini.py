@@ -155,7 +155,7 @@ class Termini:
         """End the link that has this terminus now, if any: a peer may attach again before its old socket is closed."""
         terminus = self._active.get(key)
         if terminus is not None:
-            terminus.displaced(LinkRefused(STOLEN, "the same container attached a link of this name anew"))
+            terminus.displaced(LinkRefused(STOLEN, "the same container attached a link of this name again"))
 
     def resume(self, key: str, incarnation: str, fingerprint: str) -> Resumed | None:
         """Return the kept state of a key; None when none fits the log and the filters of the link."""

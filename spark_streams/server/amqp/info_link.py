@@ -112,7 +112,8 @@ class Descriptions:
         return _AMQP_VALUE_SECTION + _compound(_MAP32, 4, content)
 
     def _partition(self, partition: Partition, after: str | None, witnessed: str | None) -> bytes:
-        # The end is read first: an append between the two reads must not make an empty log's offsets contradictory.
+        # Both offsets only rise: with the end read first, no event that retention removed before the second read is
+        # described. Where retention has passed the end meanwhile, the partition is described as empty.
         end, first = partition.next_offset, partition.first_offset
         state = (first, end, partition.closed)
         known = self._known.get(partition)

@@ -212,12 +212,12 @@ class ProducerLink(AttachedLink):
             if others:
                 self._appended([deliveries[row] for row in others], [outcomes[row] for row in others])
             rows = np.flatnonzero(late)
-            self._append_anew([deliveries[row] for row in rows.tolist()], values, keys, timestamps, rows)
+            self._append_rerouted([deliveries[row] for row in rows.tolist()], values, keys, timestamps, rows)
 
         self.connection.storing(size)
         self._shared.appender.append(partition, Batch(values, keys, timestamps, done))
 
-    def _append_anew(
+    def _append_rerouted(
         self,
         deliveries: list[Any],
         values: pa.Array,

@@ -93,7 +93,7 @@ async def handle_large(session: OpenSession, frame: Frame) -> None:
     if (frame.key, frame.version) == (Metadata.KEY, Metadata.VERSION):
         work: Work | None = stream_requests.long_metadata(session, frame)
     else:
-        work = handle(session, await session.node.aside.step(partial(decode, frame)))
+        work = handle(session, await session.node.worker.step(partial(decode, frame)))
     if work is not None:
         await work
 

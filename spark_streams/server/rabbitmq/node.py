@@ -50,14 +50,14 @@ class RabbitNode:
         self.config = config
         self.loop = loop
         self.sequences = Sequences(log, config.max_publishers, PUBLISHERS)
-        self.aside = Worker("spark-streams-rabbitmq")
+        self.worker = Worker("spark-streams-rabbitmq")
         self.one_publishes = asyncio.Lock()
         # A thread of its own: computations need not wait for the disk.
         self._disk = Worker("spark-streams-changes")
         self.topology = Topology(log, config.max_super_stream_partitions, self._disk)
         self.offsets = StoredOffsets(log, loop, self._disk, config.max_stored_offsets)
         self.groups = Groups()
-        self.feeds = PartitionReaders(loop, PartitionReader)
+        self.readers = PartitionReaders(loop, PartitionReader)
         self.appender = Appender(loop, off_loop=log.config.fsync == "always")
         self.connections: set[ConnectedPeer] = set()
         self.properties = _properties(config)
@@ -120,7 +120,7 @@ class RabbitNode:
         """Write durable state to the log; call it after all connections have ended."""
         if self._timer is not None:
             self._timer.cancel()
-        self.aside.close()
+        self.worker.close()
         self._disk.close()
         self.appender.close()
         for chunks in self._chunks.values():

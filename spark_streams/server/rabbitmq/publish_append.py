@@ -107,7 +107,7 @@ class PublishAppend:
         counts = np.concatenate([run.counts[run.kept] for run in self.runs])
         return counts if len(counts) and counts.max() > 1 else None
 
-    def sequences(self) -> dict[str, int]:
+    def last_ids(self) -> dict[str, int]:
         """Return the last id of each reference among the entries that are stored."""
         out: dict[str, int] = {}
         for run in self.runs:

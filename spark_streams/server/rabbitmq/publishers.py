@@ -111,7 +111,7 @@ class Publishers:
             code = served
         else:
             try:
-                sequence = self._line(served).last(request.reference) or 0
+                sequence = self._sequences_of(served).last(request.reference) or 0
             except PartitionClosed:  # another door has just deleted the stream
                 code = ResponseCode.STREAM_DOES_NOT_EXIST
         self._session.answer(request, QueryPublisherSequenceAnswer, code, sequence=sequence)
@@ -152,7 +152,7 @@ class Publishers:
                 frame.buffer, frame.start, frame.end, frame.version, max_inflated_bytes=SMALL_BYTES
             )
             if published.bad_from is None:
-                publisher = self._taking(published)
+                publisher = self._publisher_of(published)
                 if publisher is not None:
                     self._collect(publisher, published, None)
                 return None
@@ -167,7 +167,7 @@ class Publishers:
         parts = parts_of(frames, node.config.max_sub_batch_bytes)
         while not over:
             async with node.one_publishes:
-                some, over, fault = await node.aside.walk(some_of(parts))
+                some, over, fault = await node.worker.walk(some_of(parts))
                 partitions = self._take_parts(some)
                 if any(part.inflated for part in some):
                     for partition in partitions:
@@ -181,7 +181,7 @@ class Publishers:
         """Store parts together; return the partitions that they are stored in."""
         partitions = set()
         for published, made, _ in parts:
-            publisher = self._taking(published)
+            publisher = self._publisher_of(published)
             if publisher is not None:
                 # Only now it is decided which ids are new: with an await in between, two tasks could accept one id.
                 self._collect(publisher, published, made)
@@ -189,7 +189,7 @@ class Publishers:
         self.received_all()
         return partitions
 
-    def _taking(self, published: Published) -> Publisher | None:
+    def _publisher_of(self, published: Published) -> Publisher | None:
         """Return the publisher of the good entries, None when there is nothing to store; refuse the other entries."""
         number, ids = published.publisher_id, published.ids
         publisher = self._open.get(number)
@@ -211,7 +211,7 @@ class Publishers:
             self.received_all()  # together they would be appended in a thread, as if they were one large frame
         try:
             kept = self._new(publisher, ids)
-            failures = self._line(publisher.served).failures(publisher.reference)
+            failures = self._sequences_of(publisher.served).failures(publisher.reference)
         except PartitionClosed:  # another door has just deleted the stream
             self._refuse(publisher.id, ids, ResponseCode.STREAM_NOT_AVAILABLE)
             return
@@ -227,7 +227,7 @@ class Publishers:
         if not publisher.reference:
             return np.ones(len(ids), np.bool_)
         served = publisher.served
-        last = self._line(served).expected(publisher.reference)
+        last = self._sequences_of(served).expected(publisher.reference)
         collected = self._collected.get(served.name)
         before_it = collected.last.get(publisher.reference) if collected is not None else None
         if before_it is not None:
@@ -251,56 +251,58 @@ class Publishers:
         node, served = self._session.node, collected.served
         stored = [run.made.stored for run in collected.runs if run.made.stored is not None]
         # The sequences are read now: when the append ends, the stream may be gone, and nothing left to read them from.
-        line = self._line(served)
+        sequences = self._sequences_of(served)
         if not stored:
             # Only duplicates: they are confirmed once the entries that they repeat are stored.
-            node.appender.after(served.partition, partial(self._appended, collected, line, 0, []))
+            node.appender.after(served.partition, partial(self._appended, collected, sequences, 0, []))
             return
         whole = joined(stored)
         count, size = len(whole.values), whole.values.nbytes
-        line.begin(collected.sequences())
+        sequences.begin(collected.last_ids())
         batch = Batch(
             whole.values,
             pa.nulls(count, pa.binary()) if whole.keys is None else whole.keys,
             np.full(count, NO_TIMESTAMP, np.int64) if whole.timestamps is None else whole.timestamps,
-            partial(self._appended, collected, line, size),
+            partial(self._appended, collected, sequences, size),
             collected.notes,
-            partial(self._due, collected, line),
+            partial(self._due, collected, sequences),
             collected.groups(),
         )
         self._session.unconfirmed.add(collected.entries(), size)
         node.appender.append(served.partition, batch)
 
-    def _line(self, served: Served) -> PublisherSequences:
+    def _sequences_of(self, served: Served) -> PublisherSequences:
         return self._session.node.sequences.of(served.stream, served.partition)
 
-    def _due(self, collected: PublishAppend, line: PublisherSequences) -> bool:
+    def _due(self, collected: PublishAppend, sequences: PublisherSequences) -> bool:
         """Return whether no earlier append of its references failed meanwhile: a retry could never fill the gap."""
-        line.all_told()
+        sequences.all_told()
         references = [(run.publisher.reference, run.failures) for run in collected.runs if run.publisher.reference]
-        return all(line.failures(reference) == failures for reference, failures in references)
+        return all(sequences.failures(reference) == failures for reference, failures in references)
 
-    def _appended(self, collected: PublishAppend, line: PublisherSequences, size: int, outcomes: list[Outcome]) -> None:
+    def _appended(
+        self, collected: PublishAppend, sequences: PublisherSequences, size: int, outcomes: list[Outcome]
+    ) -> None:
         """Confirm the entries that are stored, and refuse the others.
 
         Args:
             collected: the append.
-            line: the ids of its references.
+            sequences: the ids of its references.
             size: its bytes.
             outcomes: one for each message, None for a stored one; empty when there were only duplicates.
         """
         if outcomes:
             self._session.unconfirmed.add(-collected.entries(), -size)
-        sequences = collected.sequences()
+        last_ids = collected.last_ids()
         failed = outcomes.count(None) < len(outcomes)  # as many as messages: no loop over them
         if failed:
-            line.fail(sequences)
-        elif sequences:
-            line.advance(sequences, self._session.user)
+            sequences.fail(last_ids)
+        elif last_ids:
+            sequences.advance(last_ids, self._session.user)
         confirms: dict[int, list[Ids]] = {}
         for run in collected.runs:
             reference = run.publisher.reference
-            if failed or (reference and line.failures(reference) != run.failures):
+            if failed or (reference and sequences.failures(reference) != run.failures):
                 run.publisher.failed = True
                 self._refuse(run.publisher.id, run.ids, _code_of_failure(collected.served))
             else:

@@ -43,14 +43,14 @@ class StoredOffsets:
     Args:
         log: the log.
         loop: the server's.
-        aside: the worker that removes the offsets of streams that are gone.
+        worker: the worker that removes the offsets of streams that are gone.
         most: the most names that one user may create.
     """
 
-    def __init__(self, log: ReferenceLog, loop: asyncio.AbstractEventLoop, aside: Worker, most: int) -> None:
+    def __init__(self, log: ReferenceLog, loop: asyncio.AbstractEventLoop, worker: Worker, most: int) -> None:
         self._log = log
         self._loop = loop
-        self._aside = aside
+        self._worker = worker
         self._removals: set[asyncio.Task[None]] = set()
         self._waiting: dict[tuple[str, str], int] = {}
         self._timer: asyncio.TimerHandle | None = None
@@ -140,7 +140,7 @@ class StoredOffsets:
     async def _remove(self, incarnation: str) -> None:
         prefix = json.dumps([f"{incarnation}/"])[:-2]
         try:
-            while await self._aside.step(partial(self._log.state.delete_some, NAMESPACE, prefix, REMOVED_AT_ONCE)):
+            while await self._worker.step(partial(self._log.state.delete_some, NAMESPACE, prefix, REMOVED_AT_ONCE)):
                 pass
         except (OSError, LogError) as fault:
             logger.warning("stored offsets of a stream that is gone stay for now: %s", fault)

@@ -108,7 +108,7 @@ def long_metadata(session: Session, frame: Frame) -> Work:
 
 async def _at_length(session: Session, correlation_id: int, names: Iterable[str]) -> None:
     found = _metadata(session, correlation_id, names)
-    while (frame := await session.node.aside.step(partial(next, found, None))) is not None:
+    while (frame := await session.node.worker.step(partial(next, found, None))) is not None:
         session.send(frame)
 
 

@@ -140,10 +140,10 @@ class Subscription:
         self.active = False
         self._session = session
         self._chunks = node.chunks(served)
-        self._feed = node.feeds.use(served.partition)
+        self._reader = node.readers.use(served.partition)
         self._wake_up = wake
         self._update = update
-        self._asked = request.offset
+        self._requested = request.offset
         self._credit = request.credit
         self._threshold = request.credit // 2 if node.config.half_credit else 0
         self._sending = False
@@ -155,7 +155,7 @@ class Subscription:
             properties.get("match-unfiltered") == "true",
         )
         self._selections = properties.get(SELECTIONS) == "true"
-        self._walk: Iterator[StoredBatch] | None = None
+        self._batches: Iterator[StoredBatch] | None = None
         self._matched: _Matched | None = None
         self._runs: deque[Chunk] = deque()
         self._ahead = Prefetch(self._chunks, node.loop)
@@ -165,14 +165,14 @@ class Subscription:
     def start_at(self, wanted: OffsetSpecification) -> int:
         """Return where deliveries would start; type NONE means the subscribed position. Raises as ``start_offset``."""
         if wanted.type == OffsetType.NONE:
-            wanted = self._asked
+            wanted = self._requested
         find = start_record if self._sought else start_offset
         return find(self.served.partition, self._chunks, wanted)
 
     def start(self, offset: int) -> None:
         """Deliver from the chunk with this id on; with filter values, the matching records from this offset on."""
         self._next = offset
-        self._walk = None
+        self._batches = None
         self._pass_on()
         self.active = True
 
@@ -180,15 +180,15 @@ class Subscription:
         """Stop delivering; the credit is kept."""
         self.active = False
         self._sending = False
-        self._walk = None
+        self._batches = None
         self._pass_on()
         self._ahead.stop()
-        self._feed.waiting.remove(self._wake)
+        self._reader.waiting.remove(self._wake)
 
     def close(self) -> None:
         """Release everything."""
         self.stop()
-        self._session.node.feeds.release(self._feed)
+        self._session.node.readers.release(self._reader)
 
     def add_credit(self, more: int) -> None:
         """Add the u16 of a Credit command."""
@@ -264,7 +264,7 @@ class Subscription:
         partition = self.served.partition
         if self._next < partition.next_offset:
             return False
-        self._feed.waiting.add(self._wake)
+        self._reader.waiting.add(self._wake)
         return self._next >= partition.next_offset  # an append may have come in between
 
     def _wanted(self, turn: Turn) -> tuple[Iterable[Chunk], int]:
@@ -320,12 +320,12 @@ class Subscription:
 
         It stops when the turn is over: a filter that nothing matches must not hold up the other connections.
         """
-        if self._walk is None:
+        if self._batches is None:
             if self._next >= self.served.partition.next_offset:
                 return 0
-            self._walk = self.served.partition.batches(self._next)
+            self._batches = self.served.partition.batches(self._next)
         skipped = 0
-        for batch in self._walk:
+        for batch in self._batches:
             self._matched = self._match(batch)
             if self._matched is not None:
                 self._next = max(self._next, batch.first_offset)
@@ -334,7 +334,7 @@ class Subscription:
             skipped += 1
             if turn.over:
                 return skipped
-        self._walk = None
+        self._batches = None
         return skipped
 
     def _match(self, batch: StoredBatch) -> _Matched | None:

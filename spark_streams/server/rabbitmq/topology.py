@@ -86,13 +86,13 @@ class Topology:
     Args:
         log: the log.
         max_partitions: the most partitions of one super stream.
-        aside: the worker that creates and removes streams, one after the other: each partition waits for the disk.
+        worker: the worker that creates and removes streams, one after the other: each partition waits for the disk.
     """
 
-    def __init__(self, log: ReferenceLog, max_partitions: int, aside: Worker) -> None:
+    def __init__(self, log: ReferenceLog, max_partitions: int, worker: Worker) -> None:
         self._log = log
         self._max_partitions = max_partitions
-        self._aside = aside
+        self._worker = worker
         self._one_change = asyncio.Lock()
         self._changes: set[asyncio.Task[ResponseCode]] = set()
         # The stream that is being created: ``find`` does not return it before its names are known.
@@ -258,7 +258,7 @@ class Topology:
             return ResponseCode.PRECONDITION_FAILED
         self._coming = name
         try:
-            record = await self._aside.step(make)
+            record = await self._worker.step(make)
         finally:
             self._coming = None
         if isinstance(record, ResponseCode):
@@ -313,7 +313,7 @@ class Topology:
         return await self._delete(name)
 
     async def _delete(self, name: str) -> ResponseCode:
-        code = await self._aside.step(partial(self._remove, name))
+        code = await self._worker.step(partial(self._remove, name))
         if code == ResponseCode.OK:
             self._records.pop(name, None)
         return code

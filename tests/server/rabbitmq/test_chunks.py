@@ -477,11 +477,11 @@ def test_what_ended_leaves_nothing_behind(doors: Callable[..., Any]) -> None:
     assert door.peer().delete(other) == 1
     peers[2].barrier(stream)
     partition, node = door.partition(stream), door.server.server.door("rabbitmq-stream").node
-    assert len(node.feeds._readers) == 1
+    assert len(node.readers._readers) == 1
     assert len(partition._listeners) == 1
     for peer in peers:
         peer.close()
     deadline = time.monotonic() + 240
-    while (node.feeds._readers or partition._listeners or len(node.groups)) and time.monotonic() < deadline:
+    while (node.readers._readers or partition._listeners or len(node.groups)) and time.monotonic() < deadline:
         time.sleep(0.01)
-    assert (node.feeds._readers, partition._listeners, len(node.groups)) == ({}, [], 0)
+    assert (node.readers._readers, partition._listeners, len(node.groups)) == ({}, [], 0)
