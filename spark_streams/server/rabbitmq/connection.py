@@ -329,7 +329,7 @@ class RabbitConnection(dispatch.OpenSession, asyncio.Protocol):
             logger.info("%s: closed by the peer: %s %s", self._peer, code_name(request.code), reason)
         self._ending = True
         self._release()
-        self.answer(request, CloseAnswer)
+        self.answer(request)
         self._close_transport()
 
     def fail(self, code: int, reason: str) -> None:

@@ -10,13 +10,12 @@ from typing import Any, Final
 from spark_streams.errors import RemoteProtocolError
 from spark_streams.server.rabbitmq import stream_requests
 from spark_streams.server.rabbitmq.publishers import Publishers
-from spark_streams.server.rabbitmq.session import Session
+from spark_streams.server.rabbitmq.session import CommandRefused, Session
 from spark_streams.server.rabbitmq.subscriptions import Subscriptions
 from spark_streams.wire.rabbitmq.connection_commands import (
     Close,
     CommandVersions,
     ExchangeCommandVersions,
-    ExchangeCommandVersionsAnswer,
     Heartbeat,
     SaslAuthenticate,
 )
@@ -29,7 +28,7 @@ from spark_streams.wire.rabbitmq.consumer_commands import (
     Subscribe,
     Unsubscribe,
 )
-from spark_streams.wire.rabbitmq.frames import Command, Frame
+from spark_streams.wire.rabbitmq.frames import Command, Frame, Request
 from spark_streams.wire.rabbitmq.publisher_commands import (
     PUBLISH_KEY,
     DeclarePublisher,
@@ -70,7 +69,7 @@ class OpenSession(Session):
 
 
 def handle(session: OpenSession, command: Command) -> Work | None:
-    """Handle a command.
+    """Handle a command; answer a request that is refused.
 
     Returns:
         The work that remains, to be done before the next command is handled; None for none.
@@ -81,7 +80,12 @@ def handle(session: OpenSession, command: Command) -> Work | None:
     handler = _HANDLERS.get(type(command))
     if handler is None:
         raise RemoteProtocolError(f"{type(command).__name__} on an open connection")
-    return handler(session, command)
+    try:
+        return handler(session, command)
+    except CommandRefused as refusal:
+        assert isinstance(command, Request)  # other commands have no answer
+        session.answer(command, refusal.code)
+        return None
 
 
 async def handle_large(session: OpenSession, frame: Frame) -> None:
@@ -107,7 +111,7 @@ def _exchange_versions(session: OpenSession, request: ExchangeCommandVersions) -
             continue
         single = each.key == PUBLISH_KEY and not config.filtering
         listed.append(CommandVersions(each.key, 1, 1) if single else each)
-    session.answer(request, ExchangeCommandVersionsAnswer, commands=tuple(listed))
+    session.answer(request, commands=tuple(listed))
 
 
 _HANDLERS: Final[dict[type[Command], Callable[[OpenSession, Any], Work | None]]] = {

@@ -34,7 +34,7 @@ from spark_streams.log.storage.readable_partition import PartitionClosed
 from spark_streams.server.appender import Batch, Outcome
 from spark_streams.server.rabbitmq.publish_append import Ids, Mask, PublishAppend, PublishedRun, Publisher
 from spark_streams.server.rabbitmq.publish_parts import Made, PublishPart, made_of, parts_of, some_of
-from spark_streams.server.rabbitmq.session import Session
+from spark_streams.server.rabbitmq.session import CommandRefused, Session
 from spark_streams.server.rabbitmq.stored_form import joined
 from spark_streams.server.rabbitmq.topology import Served
 from spark_streams.wire.rabbitmq.frames import Frame
@@ -47,11 +47,8 @@ from spark_streams.wire.rabbitmq.publish_decode import (
 from spark_streams.wire.rabbitmq.publisher_commands import (
     MAX_REFERENCE_BYTES,
     DeclarePublisher,
-    DeclarePublisherAnswer,
     DeletePublisher,
-    DeletePublisherAnswer,
     QueryPublisherSequence,
-    QueryPublisherSequenceAnswer,
 )
 from spark_streams.wire.rabbitmq.response_codes import ResponseCode
 
@@ -77,44 +74,44 @@ class Publishers:
     # --- commands
 
     def declare(self, request: DeclarePublisher) -> None:
-        """Open a publisher, or answer why not."""
-        self._session.answer(request, DeclarePublisherAnswer, self._declare(request))
+        """Open a publisher and answer.
 
-    def _declare(self, request: DeclarePublisher) -> ResponseCode:
-        if not self._session.may("write", request.stream):
-            return ResponseCode.ACCESS_REFUSED
+        Raises:
+            CommandRefused: the user may not, or its number or reference cannot be used, or the stream takes no entries.
+        """
+        self._session.require("write", request.stream)
         if len(request.reference.encode()) > MAX_REFERENCE_BYTES or request.publisher_id in self._open:
-            return ResponseCode.PRECONDITION_FAILED
-        served = self._session.node.topology.find(request.stream)
-        if served is None:
-            return ResponseCode.STREAM_DOES_NOT_EXIST
-        if served.partition.closed:
-            return ResponseCode.PRECONDITION_FAILED
+            raise CommandRefused(ResponseCode.PRECONDITION_FAILED)
+        served = self._session.find("write", request.stream)
         taken = {(p.served.name, p.reference) for p in self._open.values() if p.reference}
-        if (served.name, request.reference) in taken:
-            return ResponseCode.PRECONDITION_FAILED
+        if served.partition.closed or (served.name, request.reference) in taken:
+            raise CommandRefused(ResponseCode.PRECONDITION_FAILED)
         self._open[request.publisher_id] = Publisher(request.publisher_id, request.reference, served)
         self._session.node.chunks(served)  # from now on it encodes the chunks of large appends
-        return ResponseCode.OK
+        self._session.answer(request)
 
     def delete(self, request: DeletePublisher) -> None:
-        """Close a publisher, or answer that there is none."""
-        gone = self._open.pop(request.publisher_id, None)
-        code = ResponseCode.PUBLISHER_DOES_NOT_EXIST if gone is None else ResponseCode.OK
-        self._session.answer(request, DeletePublisherAnswer, code)
+        """Close a publisher and answer.
+
+        Raises:
+            CommandRefused: there is none of this number.
+        """
+        if self._open.pop(request.publisher_id, None) is None:
+            raise CommandRefused(ResponseCode.PUBLISHER_DOES_NOT_EXIST)
+        self._session.answer(request)
 
     def query_sequence(self, request: QueryPublisherSequence) -> None:
-        """Answer with the last publishing id of a reference; 0 when there is none."""
-        code, sequence = ResponseCode.OK, 0
+        """Answer with the last publishing id of a reference; 0 when there is none.
+
+        Raises:
+            CommandRefused: the user may not read the stream, or it does not exist.
+        """
         served = self._session.find("read", request.stream)
-        if isinstance(served, ResponseCode):
-            code = served
-        else:
-            try:
-                sequence = self._sequences_of(served).last(request.reference) or 0
-            except PartitionClosed:  # another door has just deleted the stream
-                code = ResponseCode.STREAM_DOES_NOT_EXIST
-        self._session.answer(request, QueryPublisherSequenceAnswer, code, sequence=sequence)
+        try:
+            sequence = self._sequences_of(served).last(request.reference) or 0
+        except PartitionClosed as gone:  # another door has just deleted the stream
+            raise CommandRefused(ResponseCode.STREAM_DOES_NOT_EXIST) from gone
+        self._session.answer(request, sequence=sequence)
 
     def drop(self, streams: Collection[str]) -> set[str]:
         """Close the publishers of streams that are gone; return those that had any."""

@@ -18,11 +18,27 @@ from spark_streams.server.rabbitmq.scatter_write import ScatteredWriter
 from spark_streams.server.rabbitmq.topology import Served
 from spark_streams.server.users import permissions_of
 from spark_streams.wire.rabbitmq.consumer_commands import DELIVER_KEY
-from spark_streams.wire.rabbitmq.frames import Answer, Request
+from spark_streams.wire.rabbitmq.frames import ANSWER, Answer, Request
+from spark_streams.wire.rabbitmq.registry import COMMANDS
 from spark_streams.wire.rabbitmq.response_codes import ResponseCode
 
 SILENT_INTERVALS: Final = 2
 """A peer is dead after so many intervals without a byte from it."""
+
+_ANSWERS: Final[dict[int, type[Any]]] = {kind.KEY: kind for kind in COMMANDS.values() if issubclass(kind, Answer)}
+"""The key of each answer to its class."""
+
+
+class CommandRefused(Exception):
+    """A request is refused: its answer has this code, and nothing else.
+
+    Args:
+        code: the response code.
+    """
+
+    def __init__(self, code: ResponseCode) -> None:
+        super().__init__(code)
+        self.code = code
 
 
 class HeartbeatTimer:
@@ -114,11 +130,26 @@ class Session(ABC):
         """Return whether the user may do anything to a stream; others do not learn whether the stream exists."""
         return any(self.may(action, stream) for action in ("configure", "write", "read"))
 
-    def find(self, action: str, stream: str) -> Served | ResponseCode:
-        """Return the stream that a command names, or the code that refuses ``action`` on it."""
+    def require(self, action: str, stream: str) -> None:
+        """Check that the user may do ``action`` to a stream.
+
+        Raises:
+            CommandRefused: the user may not.
+        """
         if not self.may(action, stream):
-            return ResponseCode.ACCESS_REFUSED
-        return self.node.topology.find(stream) or ResponseCode.STREAM_DOES_NOT_EXIST
+            raise CommandRefused(ResponseCode.ACCESS_REFUSED)
+
+    def find(self, action: str, stream: str) -> Served:
+        """Return the stream that a command names.
+
+        Raises:
+            CommandRefused: the user may not do ``action`` to it, or it does not exist.
+        """
+        self.require(action, stream)
+        served = self.node.topology.find(stream)
+        if served is None:
+            raise CommandRefused(ResponseCode.STREAM_DOES_NOT_EXIST)
+        return served
 
     def advertised(self) -> tuple[str, int]:
         """Return the host and port that clients should connect to: the configured ones, or those of this connection."""
@@ -146,16 +177,16 @@ class Session(ABC):
             self._scattered.write(pieces)
             self._heartbeat.sent()
 
-    def answer(self, request: Request, kind: type[Answer], code: int = ResponseCode.OK, **fields: Any) -> None:
+    def answer(self, request: Request, code: int = ResponseCode.OK, **fields: Any) -> None:
         """Answer a request.
 
         Args:
             request: the request.
-            kind: the answer's class.
-            code: its response code.
+            code: the answer's response code.
             fields: the answer's own fields.
         """
-        self.send(kind(request.correlation_id, code, **fields).encode())
+        answer: Answer = _ANSWERS[request.KEY | ANSWER](request.correlation_id, code, **fields)
+        self.send(answer.encode())
 
     def correlation(self) -> int:
         """Return the correlation id of the next request to the peer, from 0 on."""

@@ -10,9 +10,9 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
 from functools import partial
 from typing import Final
 
-from spark_streams.server.rabbitmq.session import Session
+from spark_streams.server.rabbitmq.session import CommandRefused, Session
 from spark_streams.server.rabbitmq.topology import Served
-from spark_streams.wire.rabbitmq.consumer_commands import QueryOffset, QueryOffsetAnswer, StoreOffset
+from spark_streams.wire.rabbitmq.consumer_commands import QueryOffset, StoreOffset
 from spark_streams.wire.rabbitmq.fields import write_fields
 from spark_streams.wire.rabbitmq.frames import Frame
 from spark_streams.wire.rabbitmq.publisher_commands import MAX_REFERENCE_BYTES
@@ -21,23 +21,16 @@ from spark_streams.wire.rabbitmq.stream_commands import (
     NO_LEADER,
     Broker,
     Create,
-    CreateAnswer,
     CreateSuperStream,
-    CreateSuperStreamAnswer,
     Delete,
-    DeleteAnswer,
     DeleteSuperStream,
-    DeleteSuperStreamAnswer,
     Metadata,
     MetadataAnswer,
     Partitions,
-    PartitionsAnswer,
     Route,
-    RouteAnswer,
     Statistic,
     StreamMetadata,
     StreamStats,
-    StreamStatsAnswer,
 )
 
 BROKER = 0
@@ -51,7 +44,7 @@ Work = Coroutine[object, object, None]
 async def create_stream(session: Session, request: Create) -> None:
     """Create a stream and answer, or refuse with a code."""
     create = partial(session.node.topology.create, request.stream, request.arguments)
-    session.answer(request, CreateAnswer, await _changed(session, [request.stream], create))
+    session.answer(request, await _changed(session, [request.stream], create))
 
 
 async def create_super_stream(session: Session, request: CreateSuperStream) -> None:
@@ -60,20 +53,20 @@ async def create_super_stream(session: Session, request: CreateSuperStream) -> N
     create = partial(node.topology.create_super, request.name, names, request.binding_keys, request.arguments)
     # With more partitions than are allowed, `create_super` refuses.
     changed = [request.name, *names[: node.config.max_super_stream_partitions]]
-    session.answer(request, CreateSuperStreamAnswer, await _changed(session, changed, create))
+    session.answer(request, await _changed(session, changed, create))
 
 
 async def delete_stream(session: Session, request: Delete) -> None:
     """Delete a stream, report it to all connections that use it, and answer; or refuse with a code."""
     delete = partial(session.node.topology.delete, request.stream)
-    session.answer(request, DeleteAnswer, await _changed(session, [request.stream], delete))
+    session.answer(request, await _changed(session, [request.stream], delete))
     session.node.follow()
 
 
 async def delete_super_stream(session: Session, request: DeleteSuperStream) -> None:
     """Delete a super stream with its streams, report it to all connections that use them, and answer; or refuse."""
     delete = partial(session.node.topology.delete_super, request.name)
-    session.answer(request, DeleteSuperStreamAnswer, await _changed(session, [request.name], delete))
+    session.answer(request, await _changed(session, [request.name], delete))
     session.node.follow()
 
 
@@ -132,35 +125,35 @@ def _metadata(session: Session, correlation_id: int, names: Iterable[str]) -> It
 
 
 def route(session: Session, request: Route) -> None:
-    """Answer with the streams that a binding key leads to, perhaps none."""
+    """Answer with the streams that a binding key leads to, perhaps none; raise as ``_super_stream`` does."""
+    _super_stream(session, request.super_stream)
     found = session.node.topology.route(request.super_stream, request.routing_key)
-    code = _super_stream_code(session, request.super_stream)
-    session.answer(request, RouteAnswer, code, streams=(found or ()) if code == ResponseCode.OK else ())
+    session.answer(request, streams=found or ())
 
 
 def partitions(session: Session, request: Partitions) -> None:
-    """Answer with the streams of a super stream."""
-    found = session.node.topology.super_stream(request.super_stream) or ()
-    code = _super_stream_code(session, request.super_stream)
-    names = tuple(each.name for each in found) if code == ResponseCode.OK else ()
-    session.answer(request, PartitionsAnswer, code, streams=names)
+    """Answer with the streams of a super stream; raise as ``_super_stream`` does."""
+    session.answer(request, streams=tuple(each.name for each in _super_stream(session, request.super_stream)))
 
 
-def _super_stream_code(session: Session, name: str) -> ResponseCode:
-    """Return OK if a super stream exists; a user needs a permission on it, or on one of its streams, to learn that."""
+def _super_stream(session: Session, name: str) -> tuple[Served, ...]:
+    """Return the streams of a super stream.
+
+    Raises:
+        CommandRefused: there is no such super stream; a user needs a permission on it, or on one of its streams, to
+            learn whether there is.
+    """
     found = session.node.topology.super_stream(name)
     if not (session.may_anything(name) or any(session.may_anything(served.name) for served in found or ())):
-        return ResponseCode.ACCESS_REFUSED
-    return ResponseCode.STREAM_DOES_NOT_EXIST if found is None else ResponseCode.OK
+        raise CommandRefused(ResponseCode.ACCESS_REFUSED)
+    if found is None:
+        raise CommandRefused(ResponseCode.STREAM_DOES_NOT_EXIST)
+    return found
 
 
 def stats(session: Session, request: StreamStats) -> None:
-    """Answer with a stream's first and last chunk, and its last offset."""
-    served = session.find("read", request.stream)
-    if isinstance(served, ResponseCode):
-        session.answer(request, StreamStatsAnswer, served)
-    else:
-        session.answer(request, StreamStatsAnswer, statistics=_statistics(session, served))
+    """Answer with a stream's first and last chunk, and its last offset; raise as ``Session.find`` does."""
+    session.answer(request, statistics=_statistics(session, session.find("read", request.stream)))
 
 
 def _statistics(session: Session, served: Served) -> tuple[Statistic, ...]:
@@ -196,11 +189,12 @@ def store_offset(session: Session, command: StoreOffset) -> None:
 
 
 def query_offset(session: Session, request: QueryOffset) -> None:
-    """Answer with a consumer's stored offset."""
-    served = session.find("read", request.stream)
-    if isinstance(served, ResponseCode):
-        code, offset = served, 0
-    else:
-        stored = session.node.offsets.query(served, request.reference)
-        code, offset = (ResponseCode.NO_OFFSET, 0) if stored is None else (ResponseCode.OK, stored)
-    session.answer(request, QueryOffsetAnswer, code, offset=offset)
+    """Answer with a consumer's stored offset.
+
+    Raises:
+        CommandRefused: none is stored, or the user may not read the stream, or it does not exist.
+    """
+    offset = session.node.offsets.query(session.find("read", request.stream), request.reference)
+    if offset is None:
+        raise CommandRefused(ResponseCode.NO_OFFSET)
+    session.answer(request, offset=offset)

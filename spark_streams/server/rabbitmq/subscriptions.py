@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 
 from spark_streams.errors import LogError
 from spark_streams.log.storage.readable_partition import PartitionClosed
-from spark_streams.server.rabbitmq.session import Session
+from spark_streams.server.rabbitmq.session import CommandRefused, Session
 from spark_streams.server.rabbitmq.single_active import Group
 from spark_streams.server.rabbitmq.subscription import Subscription, start_offset
 from spark_streams.server.rabbitmq.topology import Served
@@ -31,11 +31,8 @@ from spark_streams.wire.rabbitmq.consumer_commands import (
     OffsetSpecification,
     OffsetType,
     ResolveOffsetSpec,
-    ResolveOffsetSpecAnswer,
     Subscribe,
-    SubscribeAnswer,
     Unsubscribe,
-    UnsubscribeAnswer,
 )
 from spark_streams.wire.rabbitmq.response_codes import ResponseCode
 
@@ -79,24 +76,25 @@ class Subscriptions:
     # --- commands
 
     def subscribe(self, request: Subscribe) -> None:
-        """Open a subscription and deliver, or refuse with a code."""
+        """Open a subscription, answer and deliver.
+
+        Raises:
+            CommandRefused: the subscription is not opened.
+        """
         if self._closed:
             return
         if request.offset.type == OffsetType.NONE:
             self._session.fail(ResponseCode.UNKNOWN_FRAME, "Subscribe: offset type 0, expected 1 to 5")
             return
-        code, subscription = self._subscribe(request)
+        subscription = self._subscribe(request)
         start = 0
-        if subscription is not None and subscription.group is None:
+        if subscription.group is None:
             try:
                 start = subscription.start_at(_AS_SUBSCRIBED)
             except (LogError, OSError) as fault:
-                code = self._unreadable(request.stream, fault)
                 subscription.close()
-                subscription = None
-        self._session.answer(request, SubscribeAnswer, code)
-        if subscription is None:
-            return
+                raise self._unreadable(request.stream, fault) from fault
+        self._session.answer(request)
         self._open[subscription.number] = subscription
         if subscription.group is not None:
             subscription.group.join(subscription)
@@ -104,22 +102,20 @@ class Subscriptions:
             subscription.start(start)
             self._serve(subscription)
 
-    def _subscribe(self, request: Subscribe) -> tuple[ResponseCode, Subscription | None]:
+    def _subscribe(self, request: Subscribe) -> Subscription:
         node, served = self._session.node, self._session.find("read", request.stream)
-        if isinstance(served, ResponseCode):
-            return served, None
         if request.subscription_id in self._open:
-            return ResponseCode.SUBSCRIPTION_ID_ALREADY_EXISTS, None
+            raise CommandRefused(ResponseCode.SUBSCRIPTION_ID_ALREADY_EXISTS)
         if sum(name.startswith("filter.") for name in request.properties) > node.config.max_filter_values:
-            return ResponseCode.PRECONDITION_FAILED, None
+            raise CommandRefused(ResponseCode.PRECONDITION_FAILED)
         group = None
         if request.properties.get("single-active-consumer") == "true" and ConsumerUpdate.KEY not in node.config.without:
             group = self._group(request, served)
             if group is None:
-                return ResponseCode.PRECONDITION_FAILED, None
+                raise CommandRefused(ResponseCode.PRECONDITION_FAILED)
         subscription = Subscription(self._session, served, request, self._woken, self.update)
         subscription.group = group
-        return ResponseCode.OK, subscription
+        return subscription
 
     def _group(self, request: Subscribe, served: Served) -> Group | None:
         """Return the group that a consumer wants to join; None when its properties name none, or contradict it."""
@@ -143,36 +139,39 @@ class Subscriptions:
         self._session.send(CreditAnswer(code, command.subscription_id).encode())
 
     def unsubscribe(self, request: Unsubscribe) -> None:
-        """Close a subscription, or answer that there is none."""
+        """Close a subscription and answer.
+
+        Raises:
+            CommandRefused: there is none of this number.
+        """
         subscription = self._open.pop(request.subscription_id, None)
-        code = ResponseCode.SUBSCRIPTION_ID_DOES_NOT_EXIST if subscription is None else ResponseCode.OK
-        self._session.answer(request, UnsubscribeAnswer, code)
-        if subscription is not None:
-            self._end(subscription)
+        if subscription is None:
+            raise CommandRefused(ResponseCode.SUBSCRIPTION_ID_DOES_NOT_EXIST)
+        self._session.answer(request)
+        self._end(subscription)
 
     def resolve(self, request: ResolveOffsetSpec) -> None:
-        """Answer with the offset that a starting position means now."""
+        """Answer with the offset that a starting position means now.
+
+        Raises:
+            CommandRefused: the user may not read the stream, or it does not exist, or it cannot be read.
+        """
         if request.offset.type == OffsetType.NONE:
             self._session.fail(ResponseCode.UNKNOWN_FRAME, "ResolveOffsetSpec: offset type 0, expected 1 to 5")
             return
-        code, offset = ResponseCode.OK, 0
         served = self._session.find("read", request.stream)
-        if isinstance(served, ResponseCode):
-            code = served
-        else:
-            try:
-                offset = start_offset(served.partition, self._session.node.chunks(served), request.offset)
-            except (LogError, OSError) as fault:
-                code = self._unreadable(request.stream, fault)
-        found = OffsetSpecification(OffsetType.OFFSET, offset)
-        self._session.answer(request, ResolveOffsetSpecAnswer, code, offset=found)
+        try:
+            offset = start_offset(served.partition, self._session.node.chunks(served), request.offset)
+        except (LogError, OSError) as fault:
+            raise self._unreadable(request.stream, fault) from fault
+        self._session.answer(request, offset=OffsetSpecification(OffsetType.OFFSET, offset))
 
-    def _unreadable(self, stream: str, fault: Exception) -> ResponseCode:
-        """Return the code for a log that cannot be read."""
+    def _unreadable(self, stream: str, fault: Exception) -> CommandRefused:
+        """Return the refusal of a request for a stream that cannot be read."""
         if isinstance(fault, PartitionClosed):
-            return ResponseCode.STREAM_NOT_AVAILABLE
+            return CommandRefused(ResponseCode.STREAM_NOT_AVAILABLE)
         logger.error("stream %r cannot be read: %s", stream, fault)
-        return ResponseCode.INTERNAL_ERROR
+        return CommandRefused(ResponseCode.INTERNAL_ERROR)
 
     # --- single active consumers
 
