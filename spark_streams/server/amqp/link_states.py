@@ -50,30 +50,27 @@ class LinkInput(Enum):
     CONNECTION_CLOSES = "the connection closes"
 
 
+_ENDS: Final = {
+    LinkInput.PEER_DETACHES: LinkState.DETACHED,
+    LinkInput.PEER_CLOSES: LinkState.CLOSED,
+    LinkInput.SESSION_ENDS: LinkState.DETACHED,
+}
+"""What the peer may do in every state that lasts."""
+
 TRANSITIONS: Final[Mapping[tuple[LinkState, LinkInput], LinkState]] = {
     (LinkState.ATTACHING, LinkInput.ACCEPT): LinkState.ATTACHED,
     (LinkState.ATTACHING, LinkInput.NO_PARTITION): LinkState.WAITING,
     (LinkState.ATTACHING, LinkInput.REFUSE): LinkState.REFUSED,
     (LinkState.WAITING, LinkInput.ACCEPT): LinkState.ATTACHED,
     (LinkState.WAITING, LinkInput.REFUSE): LinkState.REFUSED,
-    (LinkState.WAITING, LinkInput.PEER_DETACHES): LinkState.DETACHED,
-    (LinkState.WAITING, LinkInput.PEER_CLOSES): LinkState.CLOSED,
-    (LinkState.WAITING, LinkInput.SESSION_ENDS): LinkState.DETACHED,
     (LinkState.WAITING, LinkInput.CONNECTION_CLOSES): LinkState.RELEASED,
     (LinkState.ATTACHED, LinkInput.DOOR_CLOSES): LinkState.CLOSING,
-    (LinkState.ATTACHED, LinkInput.PEER_DETACHES): LinkState.DETACHED,
-    (LinkState.ATTACHED, LinkInput.PEER_CLOSES): LinkState.CLOSED,
-    (LinkState.ATTACHED, LinkInput.SESSION_ENDS): LinkState.DETACHED,
     (LinkState.ATTACHED, LinkInput.CONNECTION_CLOSES): LinkState.RELEASED,
-    (LinkState.REFUSED, LinkInput.PEER_DETACHES): LinkState.DETACHED,
-    (LinkState.REFUSED, LinkInput.PEER_CLOSES): LinkState.CLOSED,
-    (LinkState.REFUSED, LinkInput.SESSION_ENDS): LinkState.DETACHED,
-    (LinkState.CLOSING, LinkInput.PEER_DETACHES): LinkState.DETACHED,
-    (LinkState.CLOSING, LinkInput.PEER_CLOSES): LinkState.CLOSED,
-    (LinkState.CLOSING, LinkInput.SESSION_ENDS): LinkState.DETACHED,
-    (LinkState.RELEASED, LinkInput.PEER_DETACHES): LinkState.DETACHED,
-    (LinkState.RELEASED, LinkInput.PEER_CLOSES): LinkState.CLOSED,
-    (LinkState.RELEASED, LinkInput.SESSION_ENDS): LinkState.DETACHED,
+    **{
+        (state, link_input): following
+        for state in (LinkState.WAITING, LinkState.ATTACHED, LinkState.REFUSED, LinkState.CLOSING, LinkState.RELEASED)
+        for link_input, following in _ENDS.items()
+    },
 }
 """State and input to the next state. Other pairs do not happen: proton accepts no such frame from a peer."""
 
