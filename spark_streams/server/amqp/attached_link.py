@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from spark_streams.errors import UnknownStream
-from spark_streams.log import ReferenceLog
+from spark_streams.log import ReferenceLog, Stream
 from spark_streams.server.amqp.config import AmqpConfig
 from spark_streams.server.amqp.consumer_groups import Groups
 from spark_streams.server.amqp.durable_termini import Termini
@@ -118,19 +118,20 @@ class AttachedLink(abc.ABC):
     Args:
         connection: its connection.
         link: the ``proton.Link``, opened on both sides.
-        stream: the name of the log; empty for a link without a log.
-        incarnation: the log's incarnation.
+        log_stream: the log; None for a link without a log.
 
     Attributes:
+        stream: the name of the log; empty for a link without a log.
+        incarnation: the log's incarnation.
         ended: whether it has released what it held, and serves no more.
         on_end: functions that are called when it ends.
     """
 
-    def __init__(self, connection: LinkHost, link: Any, stream: str, incarnation: str) -> None:
+    def __init__(self, connection: LinkHost, link: Any, log_stream: Stream | None) -> None:
         self.connection = connection
         self.link = link
-        self.stream = stream
-        self.incarnation = incarnation
+        self.stream = "" if log_stream is None else log_stream.name
+        self.incarnation = "" if log_stream is None else log_stream.incarnation
         self.ended = False
         self.on_end: list[Callable[[], None]] = []
 

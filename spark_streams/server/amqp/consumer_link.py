@@ -18,9 +18,9 @@ import proton
 from cproton_ffi import ffi, lib
 
 from spark_streams.errors import CorruptLog
-from spark_streams.log import Stream
 from spark_streams.offsets import format_offset
-from spark_streams.server.amqp.attached_link import AttachedLink, LinkHost, LinkResources
+from spark_streams.server.amqp.attached_link import AttachedLink, LinkResources
+from spark_streams.server.amqp.consumer_attach import ConsumerAttach
 from spark_streams.server.amqp.consumer_groups import Claim
 from spark_streams.server.amqp.durable_termini import Resumed, Terminus, ranges
 from spark_streams.server.amqp.engine import address, is_decided
@@ -31,7 +31,6 @@ from spark_streams.server.amqp.error_conditions import (
     STOLEN,
     LinkRefused,
 )
-from spark_streams.server.amqp.link_filters import LinkFilters
 from spark_streams.server.amqp.link_position import LinkPosition, open_position
 from spark_streams.server.amqp.transfer_block import TransferBlock
 from spark_streams.wire.amqp.decode import decode_value
@@ -63,10 +62,8 @@ class ConsumerLink(AttachedLink):
     """A sending link of the node.
 
     Args:
-        connection, link: see ``AttachedLink``.
-        stream: the log.
+        attach: the receiver's attach, which is answered.
         shared: the objects that the links of the node share.
-        filters: of the link.
         resumed: the kept state of a durable terminus, or None.
         bound: the partition that the link is bound to, or None.
         claim: its claim to the partition in a consumer group, or None.
@@ -79,27 +76,24 @@ class ConsumerLink(AttachedLink):
 
     def __init__(
         self,
-        connection: LinkHost,
-        link: Any,
-        stream: Stream,
+        attach: ConsumerAttach,
         shared: LinkResources,
-        filters: LinkFilters,
         resumed: Resumed | None,
         *,
         bound: str | None,
         claim: Claim | None,
         presettled: bool,
     ) -> None:
-        super().__init__(connection, link, stream.name, stream.incarnation)
-        self._log_stream = stream
+        super().__init__(attach.connection, attach.link, attach.stream)
+        self._log_stream = attach.stream
         self._shared = shared
         self.bound = bound
         self.claim = claim
         self.terminus: Terminus | None = None
-        self._filters = filters
+        self._filters = attach.filters
         self._presettled = presettled
         self._max_unsettled = shared.config.max_unsettled
-        self._impl = link._impl
+        self._impl = attach.link._impl
         self._session = lib.pn_link_session(self._impl)
         self._size_limit = int(lib.pn_link_remote_max_message_size(self._impl))
         self._unsettled: dict[int, tuple[LinkPosition, int, int]] = {}
@@ -109,8 +103,8 @@ class ConsumerLink(AttachedLink):
         self._tag = ffi.new("pn_bytes_t *", {"size": 8, "start": self._tag_bytes})
         self._changed = False
         self._turn = 0
-        self._partition_count = len(stream.partitions)
-        names = shared.placement.here(stream) if bound is None else [bound]
+        self._partition_count = len(attach.stream.partitions)
+        names = shared.placement.here(attach.stream) if bound is None else [bound]
         self.positions = {name: self._position(name, resumed) for name in names}
         self._order = list(self.positions.values())
         if claim is not None:

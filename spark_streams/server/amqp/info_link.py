@@ -192,7 +192,7 @@ class InfoLink(AttachedLink):
         *,
         presettled: bool,
     ) -> None:
-        super().__init__(connection, link, *(("", "") if stream is None else (stream.name, stream.incarnation)))
+        super().__init__(connection, link, stream)
         self._message = message
         self._presettled = presettled
         self._max_unsettled = shared.config.max_unsettled

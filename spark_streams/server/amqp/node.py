@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from dataclasses import dataclass
 from typing import Any, Final
 
 import proton
@@ -17,18 +16,17 @@ from spark_streams.log import ReferenceLog, Stream
 from spark_streams.server.amqp.attach_reply import open_consumer, open_info, open_producer
 from spark_streams.server.amqp.attach_request import (
     INFO_SUFFIX,
-    AttachRequest,
     find_stream,
     read_attach_request,
     stream_names,
 )
 from spark_streams.server.amqp.attached_link import AttachedLink, LinkHost, LinkResources
 from spark_streams.server.amqp.config import AmqpConfig
+from spark_streams.server.amqp.consumer_attach import ConsumerAttach, PendingAttach
 from spark_streams.server.amqp.consumer_groups import Claim, Group
 from spark_streams.server.amqp.consumer_link import ConsumerLink
-from spark_streams.server.amqp.durable_termini import Resumed, Termini, Terminus, outlives_link
+from spark_streams.server.amqp.durable_termini import Resumed, Terminus
 from spark_streams.server.amqp.error_conditions import (
-    DETACH_FORCED,
     INVALID_FIELD,
     NOT_ALLOWED,
     NOT_FOUND,
@@ -39,52 +37,13 @@ from spark_streams.server.amqp.error_conditions import (
     LinkRefused,
 )
 from spark_streams.server.amqp.info_link import STREAMS, WITNESSES, Descriptions, InfoLink, list_streams, read_positions
-from spark_streams.server.amqp.link_filters import LinkFilters, read_filters
+from spark_streams.server.amqp.link_filters import read_filters
 from spark_streams.server.amqp.link_states import LinkInput
-from spark_streams.server.amqp.pending_attach import PendingAttach
 from spark_streams.server.amqp.producer_link import ProducerLink
 from spark_streams.server.users import permissions_of
 
 FOLLOW_INTERVAL_S: Final = 0.1
 """Seconds between looks at the partitions of the logs; the log itself announces no change."""
-
-
-@dataclass(frozen=True)
-class _Consumer:
-    """The attach of a receiver of events, decoded.
-
-    Args:
-        connection: the receiver's connection.
-        link: the ``proton.Link``.
-        stream: the log.
-        filters: the link's filters.
-        request: its link properties.
-    """
-
-    connection: LinkHost
-    link: Any
-    stream: Stream
-    filters: LinkFilters
-    request: AttachRequest
-
-    @property
-    def durable(self) -> bool:
-        """Whether its terminus outlives the link."""
-        return outlives_link(self.link.remote_source)
-
-    @property
-    def terminus_key(self) -> str:
-        """The key of its terminus, if it is durable."""
-        return Termini.key(self.connection.user, self.connection.container, self.link.name)
-
-    @property
-    def none_free(self) -> LinkRefused:
-        """The refusal when all partitions of its consumer group are taken."""
-        return LinkRefused(
-            DETACH_FORCED,
-            f"all {len(self.stream.partitions)} partitions of stream '{self.stream.name}' are taken in consumer group "
-            f"'{self.request.group}'",
-        )
 
 
 class Node:
@@ -168,7 +127,7 @@ class Node:
             return self._directory(connection, link)
         stream = self._stream(connection, "read", address)
         filters = read_filters(link.remote_source)
-        attach = _Consumer(connection, link, stream, filters, read_attach_request(link))
+        attach = ConsumerAttach(connection, link, stream, filters, read_attach_request(link))
         group, partition = attach.request.group, attach.request.partition
         self._check_room(attach)
         if attach.durable:
@@ -182,19 +141,11 @@ class Node:
         attached = self._assigned(attach)
         if attached is None and self.config.unassigned == "reject":
             raise attach.none_free
-        return attached or PendingAttach(
-            connection,
-            link,
-            stream,
-            self.shared.groups,
-            self._group(attach),
-            lambda: self._assigned_later(attach),
-            self._serve,
-            attach.none_free,
-            wait_s=self.config.unassigned_wait_ms / 1000,
-        )
+        wait_s = self.config.unassigned_wait_ms / 1000
+        assign = functools.partial(self._assigned_later, attach)
+        return attached or PendingAttach(attach, self.shared.groups, self._group(attach), assign, self._serve, wait_s)
 
-    def _assigned(self, attach: _Consumer) -> AttachedLink | None:
+    def _assigned(self, attach: ConsumerAttach) -> AttachedLink | None:
         """Open a receiver of a group on a free partition; None when there is none (ES-205, ES-206)."""
         free = self.shared.groups.free(self._group(attach), self.shared.placement.any_here(attach.stream))
         if not free:
@@ -202,12 +153,12 @@ class Node:
         resumed = self._resume(attach)
         return self._claimed(attach, resumed.partition if resumed and resumed.partition in free else free[0])
 
-    def _assigned_later(self, attach: _Consumer) -> AttachedLink | None:
+    def _assigned_later(self, attach: ConsumerAttach) -> AttachedLink | None:
         """Do the same as ``_assigned`` for an attach that has waited; its user may have more durable links by now."""
         self._check_room(attach)
         return self._assigned(attach)
 
-    def _check_room(self, attach: _Consumer) -> None:
+    def _check_room(self, attach: ConsumerAttach) -> None:
         """Check that a user may have this link if it is durable.
 
         Raises:
@@ -216,7 +167,7 @@ class Node:
         if attach.durable:
             self.shared.termini.check_room(attach.terminus_key)
 
-    def _claimed(self, attach: _Consumer, bound: str) -> AttachedLink:
+    def _claimed(self, attach: ConsumerAttach, bound: str) -> AttachedLink:
         """Claim a partition for a receiver of a group, and open the receiver."""
         claim = self.shared.groups.claim(self._group(attach), bound, attach.request.epoch)
         try:
@@ -225,7 +176,7 @@ class Node:
             self.shared.groups.release(claim)
             raise
 
-    def _group(self, attach: _Consumer) -> Group:
+    def _group(self, attach: ConsumerAttach) -> Group:
         """Return the group that a receiver requests: its user's, unless the settings list it for all users."""
         assert attach.request.group is not None
         user = attach.connection.user if self.config.groups == "dynamic" else None
@@ -250,23 +201,12 @@ class Node:
 
         return InfoLink(connection, link, None, self.shared, message, presettled=open_info(link))
 
-    def _open_consumer(self, attach: _Consumer, bound: str | None, claim: Claim | None) -> ConsumerLink:
-        link, stream, durable = attach.link, attach.stream, attach.durable
+    def _open_consumer(self, attach: ConsumerAttach, bound: str | None, claim: Claim | None) -> ConsumerLink:
         resumed = self._resume(attach)
-        presettled = open_consumer(link, attach.filters, bound, claim, durable=durable)
-        attached = ConsumerLink(
-            attach.connection,
-            link,
-            stream,
-            self.shared,
-            attach.filters,
-            resumed,
-            bound=bound,
-            claim=claim,
-            presettled=presettled,
-        )
-        if durable:
-            source = link.remote_source
+        presettled = open_consumer(attach.link, attach.filters, bound, claim, durable=attach.durable)
+        attached = ConsumerLink(attach, self.shared, resumed, bound=bound, claim=claim, presettled=presettled)
+        if attach.durable:
+            source = attach.link.remote_source
             never = source.expiry_policy == proton.Terminus.EXPIRE_NEVER
             attached.terminus = Terminus(
                 attach.terminus_key, attached.snapshot, attached.fail, None if never else int(source.timeout)
@@ -274,7 +214,7 @@ class Node:
             self.shared.termini.activate(attached.terminus)
         return attached
 
-    def _resume(self, attach: _Consumer) -> Resumed | None:
+    def _resume(self, attach: ConsumerAttach) -> Resumed | None:
         if not attach.durable:
             return None
         return self.shared.termini.resume(attach.terminus_key, attach.stream.incarnation, attach.filters.fingerprint)

@@ -77,7 +77,7 @@ class ProducerLink(AttachedLink):
         *,
         bound: str | None,
     ) -> None:
-        super().__init__(connection, link, stream.name, stream.incarnation)
+        super().__init__(connection, link, stream)
         self._shared = shared
         self.bound = bound
         self._log_stream = stream
