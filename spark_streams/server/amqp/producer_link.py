@@ -58,6 +58,29 @@ class _Read(NamedTuple):
     partitions: dict[str, Partition]
 
 
+class _Rows(NamedTuple):
+    """Messages that are appended to one partition together.
+
+    Args:
+        deliveries: their C pointers; None for a message that was sent settled.
+        values: their stored form.
+        keys: their group keys, binary, null for none.
+        timestamps: int64[n], their creation times in ms.
+        free: bool[n], whether each may go to another partition if this one is split meanwhile.
+    """
+
+    deliveries: list[Any]
+    values: pa.Array
+    keys: pa.Array
+    timestamps: NDArray[np.int64]
+    free: NDArray[np.bool_]
+
+    def take(self, rows: NDArray[np.int64]) -> _Rows:
+        """Return some of the messages."""
+        taken, deliveries = pa.array(rows), [self.deliveries[row] for row in rows.tolist()]
+        return _Rows(deliveries, self.values.take(taken), self.keys.take(taken), self.timestamps[rows], self.free[rows])
+
+
 class ProducerLink(AttachedLink):
     """A receiving link of the node.
 
@@ -183,65 +206,39 @@ class ProducerLink(AttachedLink):
             chosen = deliveries if whole else [deliveries[r] for r in rows_there.tolist()]
             values = _values(block, incoming, rows_there)
             there = keys if whole else keys.take(pa.array(rows_there))
-            free = ~aimed[rows_there]
-            self._append(homes[place], chosen, values, there, incoming.creation_time_ms[rows_there], free)
+            timestamps, free = incoming.creation_time_ms[rows_there], ~aimed[rows_there]
+            self._append(homes[place], _Rows(chosen, values, there, timestamps, free))
         if rejections and not self.ended:
             # Last, because a rejection may close the link, and the messages that came with it must still be stored.
             rows = sorted(rejections)
             self._settle([deliveries[r] for r in rows], [rejections[r] for r in rows])
 
-    def _append(
-        self,
-        partition: Partition,
-        deliveries: list[Any],
-        values: pa.Array,
-        keys: pa.Array,
-        timestamps: NDArray[np.int64],
-        free: NDArray[np.bool_],
-    ) -> None:
-        """Append to a partition; ``free`` marks events that may go to another one if this one is split meanwhile."""
-        size = values.nbytes
+    def _append(self, partition: Partition, rows: _Rows) -> None:
+        size = rows.values.nbytes
 
         def done(outcomes: list[Outcome]) -> None:
             self.connection.storing(-size)
-            if not partition.closed or outcomes.count(None) == len(outcomes) or not free.any():
-                self._appended(deliveries, outcomes)
+            if not partition.closed or outcomes.count(None) == len(outcomes) or not rows.free.any():
+                self._appended(rows.deliveries, outcomes)
                 return
-            late = np.array([each is not None and each.reason is RefusalReason.SPLIT for each in outcomes]) & free
+            late = np.array([each is not None and each.reason is RefusalReason.SPLIT for each in outcomes]) & rows.free
             others = np.flatnonzero(~late).tolist()
             if others:
-                self._appended([deliveries[row] for row in others], [outcomes[row] for row in others])
-            rows = np.flatnonzero(late)
-            self._append_rerouted([deliveries[row] for row in rows.tolist()], values, keys, timestamps, rows)
+                self._appended([rows.deliveries[row] for row in others], [outcomes[row] for row in others])
+            self._append_rerouted(rows.take(np.flatnonzero(late)))
 
         self.connection.storing(size)
-        self._shared.appender.append(partition, Batch(values, keys, timestamps, done))
+        self._shared.appender.append(partition, Batch(rows.values, rows.keys, rows.timestamps, done))
 
-    def _append_rerouted(
-        self,
-        deliveries: list[Any],
-        values: pa.Array,
-        keys: pa.Array,
-        timestamps: NDArray[np.int64],
-        rows: NDArray[np.int64],
-    ) -> None:
-        """Append rows whose partition was split after they were routed."""
+    def _append_rerouted(self, rows: _Rows) -> None:
+        """Append messages whose partition was split after they were routed."""
         partitions = self._shared.placement.open_here(self._log_stream)
         names = list(partitions)
         home = self._log_stream.homes_among(names).home
-        chosen = keys.take(pa.array(rows)).to_pylist()
-        places = [names[row % len(names)] if key is None else home(key) for row, key in enumerate(chosen)]
-        for name in dict.fromkeys(places):
-            there = [row for row, place in enumerate(places) if place == name]
-            taken = pa.array(rows[there])
-            self._append(
-                partitions[name],
-                [deliveries[row] for row in there],
-                values.take(taken),
-                keys.take(taken),
-                timestamps[rows[there]],
-                np.ones(len(there), np.bool_),
-            )
+        keys = enumerate(rows.keys.to_pylist())
+        places = np.array([names[row % len(names)] if key is None else home(key) for row, key in keys])
+        for name in dict.fromkeys(places.tolist()):
+            self._append(partitions[name], rows.take(np.flatnonzero(places == name)))
 
     def _appended(self, deliveries: list[Any], outcomes: list[Outcome]) -> None:
         if self.ended:
