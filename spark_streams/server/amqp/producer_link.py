@@ -34,7 +34,7 @@ from spark_streams.server.amqp.error_conditions import (
 )
 from spark_streams.server.amqp.receive_buffer import Received
 from spark_streams.server.amqp.routing import Routed, route
-from spark_streams.server.appender import AppendRefused, Batch, Outcome, RefusalReason
+from spark_streams.server.appender import AppendRefused, Batch, Outcome, RefusalReason, copied
 from spark_streams.wire.amqp.columns import Incoming, MessageBlock, incoming_columns
 from spark_streams.wire.amqp.message import decode_message
 
@@ -204,14 +204,15 @@ class ProducerLink(AttachedLink):
             rows_there = np.flatnonzero(places == place)
             whole = len(rows_there) == len(deliveries)
             chosen = deliveries if whole else [deliveries[r] for r in rows_there.tolist()]
-            values = _values(block, incoming, rows_there)
             there = keys if whole else keys.take(pa.array(rows_there))
-            timestamps, free = incoming.creation_time_ms[rows_there], ~aimed[rows_there]
-            self._append(homes[place], _Rows(chosen, values, there, timestamps, free))
+            rows = slice(None) if whole else rows_there
+            # From their message annotations on; a copy, since the block's memory is used again.
+            values = copied(block.buffer, incoming.value_starts[rows], block.ends[rows])
+            self._append(homes[place], _Rows(chosen, values, there, incoming.creation_time_ms[rows], ~aimed[rows]))
         if rejections and not self.ended:
             # Last, because a rejection may close the link, and the messages that came with it must still be stored.
-            rows = sorted(rejections)
-            self._settle([deliveries[r] for r in rows], [rejections[r] for r in rows])
+            rejected = sorted(rejections)
+            self._settle([deliveries[r] for r in rejected], [rejections[r] for r in rejected])
 
     def _append(self, partition: Partition, rows: _Rows) -> None:
         size = rows.values.nbytes
@@ -281,23 +282,6 @@ def _reject(delivery: Any, refusal: LinkRefused) -> None:
     wrapped.local.condition = refusal.condition
     wrapped.update(proton.Delivery.REJECTED)
     wrapped.settle()
-
-
-def _values(block: MessageBlock, incoming: Incoming, rows: NDArray[np.int64]) -> pa.Array:
-    """Return the stored form of messages: from their message annotations on; a copy, since the block is used again."""
-    count = len(block.starts)
-    # One array of 2n elements over the block, stripped and stored bytes in turn; then every second element.
-    edges = np.empty(2 * count + 1, np.int64)
-    edges[0] = block.starts[0]
-    edges[1::2] = incoming.value_starts
-    edges[2::2] = block.ends
-    if incoming.malformed.any():
-        broken = np.flatnonzero(incoming.malformed)
-        edges[2 * broken + 1] = block.starts[broken]
-    whole = pa.LargeBinaryArray.from_buffers(
-        pa.large_binary(), 2 * count, [None, pa.py_buffer(edges), pa.py_buffer(block.buffer)]
-    )
-    return whole.take(pa.array(2 * rows + 1))
 
 
 def _reserved_instants(block: MessageBlock, incoming: Incoming) -> list[int]:

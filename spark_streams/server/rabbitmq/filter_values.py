@@ -24,12 +24,11 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from spark_streams.log.format.batch_headers import BY_RECORD_SUFFIX, RecordCodes, decode_codes, encode_codes
 from spark_streams.log.format.record_batch import Header
+from spark_streams.server.appender import copied
 from spark_streams.wire.rabbitmq.hashes import BloomProbe, bloom_of
 from spark_streams.wire.rabbitmq.publish_decode import Published
 
@@ -85,13 +84,7 @@ def values_of(published: Published, kept: Mask) -> ValueColumn | None:
     there = ends > starts
     if not there.any():
         return None
-    # The bytes between two values are a row of this column too, so every second row is used.
-    edges = np.empty(2 * int(there.sum()) + 1, np.int64)
-    edges[:-1:2], edges[1::2], edges[-1] = starts[there], ends[there], ends[there][-1]
-    whole = pa.LargeBinaryArray.from_buffers(
-        pa.large_binary(), len(edges) - 1, [None, pa.py_buffer(edges), pa.py_buffer(published.buffer)]
-    )
-    encoded = pc.dictionary_encode(whole.take(pa.array(np.arange(0, len(edges) - 1, 2))))
+    encoded = copied(published.buffer, starts[there], ends[there]).dictionary_encode()
     codes = np.zeros(len(starts), np.int64)
     codes[there] = encoded.indices.to_numpy().astype(np.int64) + 1
     return ValueColumn(codes, tuple(encoded.dictionary.to_pylist()))

@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from spark_streams.log import NO_TIMESTAMP
+from spark_streams.server.appender import copied
 from spark_streams.wire.amqp.columns import MessageBlock, incoming_columns
 from spark_streams.wire.columnar.byte_view import Readable
 
@@ -60,7 +61,7 @@ def stored_form(buffer: Readable, starts: Longs, ends: Longs) -> Stored:
         starts: int64[n], first byte of each, inclusive; rising.
         ends: int64[n], end of each, exclusive.
     """
-    values = _take(buffer, starts, ends)
+    values = copied(buffer, starts, ends)
     buffer = buffer if len(buffer) else b"\0"  # with only empty messages, too, the code below reads one byte
     plain = _one_data_section(buffer, starts, ends)
     if plain.all():
@@ -138,19 +139,6 @@ def unescape(buffer: Readable, starts: Longs, ends: Longs) -> Longs:
     """
     escaped = _begin_with_escape(buffer, starts, ends)
     return np.where(escaped, starts + ESCAPE_BYTES, starts) if escaped.any() else starts
-
-
-def _take(buffer: Readable, starts: Longs, ends: Longs) -> pa.LargeBinaryArray:
-    """Return a copy of ranges: the bytes between two of them are a row too, so every second row is used."""
-    count = len(starts)
-    edges = np.empty(2 * count + 1, np.int64)
-    edges[0] = starts[0] if count else 0
-    edges[1::2] = starts
-    edges[2::2] = ends
-    whole = pa.LargeBinaryArray.from_buffers(
-        pa.large_binary(), 2 * count, [None, pa.py_buffer(edges), pa.py_buffer(buffer)]
-    )
-    return whole.take(pa.array(np.arange(1, 2 * count, 2)))
 
 
 def _words(buffer: Readable, at: Longs, last: int) -> NDArray[np.uint64]:
