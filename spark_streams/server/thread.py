@@ -90,16 +90,11 @@ class ServerThread(DoorUrls):
     def call(self, function: Callable[[], T]) -> T:
         """Run a function on the server's loop and return its result."""
         assert self._loop is not None, "the server was not started"
-        result: concurrent.futures.Future[T] = concurrent.futures.Future()
 
-        def run() -> None:
-            try:
-                result.set_result(function())
-            except BaseException as fault:
-                result.set_exception(fault)
+        async def run() -> T:
+            return function()
 
-        self._loop.call_soon_threadsafe(run)
-        return result.result(60)
+        return asyncio.run_coroutine_threadsafe(run(), self._loop).result(60)
 
     def __enter__(self) -> ServerThread:
         self.start()
