@@ -22,6 +22,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from spark_streams.server.door_config import DoorConfig
+from spark_streams.server.turns import Timer
 
 BACKLOG: Final = 256
 """The most connections that the system queues until they are accepted, and that are accepted in one turn."""
@@ -149,7 +150,8 @@ class Admission:
         control.arriving[self] = None
         control.sockets.open += control.descriptors
         timeout_s = control.settings.handshake_timeout_ms / 1000
-        self._timer: asyncio.TimerHandle | None = control.loop.call_later(timeout_s, self._late)
+        self._timer = Timer(control.loop)
+        self._timer.start(timeout_s, self._late)
 
     def establish(self) -> bool:
         """Note that the peer has introduced itself.
@@ -186,9 +188,7 @@ class Admission:
 
     def _leave_arrivals(self) -> None:
         self._control.arriving.pop(self, None)
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._timer.stop()
 
     def _late(self) -> None:
         if self.on_late is None:

@@ -1,4 +1,4 @@
-"""Shares the loop between connections in turns, and runs work that takes longer than a turn in a worker thread.
+"""Decides what runs when: connections share the loop in turns, a worker thread has the longer work, timers call later.
 
 All callers share one worker thread: threads that compute take the interpreter's lock from each other and from the
 loop, so that more of them make nothing faster and the loop slower. Work of several steps queues again for each step, so
@@ -11,7 +11,7 @@ import asyncio
 import time
 from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 TURN_S: Final = 0.004
 """The length of a turn, in seconds. A connection with more work than this continues after the others had their turn: a
@@ -31,6 +31,38 @@ class Turn:
     def over(self) -> bool:
         """Whether others should have their turn now; the caller does at least one piece of work in each turn."""
         return time.thread_time() >= self._end
+
+
+class Timer:
+    """One call that is due later, or none.
+
+    Args:
+        loop: where the call is made.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._handle: asyncio.TimerHandle | None = None
+
+    @property
+    def due(self) -> bool:
+        """Whether a call is due."""
+        return self._handle is not None
+
+    def start(self, delay_s: float, function: Callable[..., object], *arguments: Any) -> None:
+        """Call a function after some seconds, instead of the call that is due."""
+        self.stop()
+        self._handle = self._loop.call_later(delay_s, self._call, function, arguments)
+
+    def stop(self) -> None:
+        """Make no call."""
+        if self._handle is not None:
+            self._handle.cancel()
+            self._handle = None
+
+    def _call(self, function: Callable[..., object], arguments: tuple[Any, ...]) -> None:
+        self._handle = None
+        function(*arguments)
 
 
 T = TypeVar("T")

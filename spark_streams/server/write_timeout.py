@@ -8,6 +8,8 @@ import struct
 from collections.abc import Callable
 from typing import Final
 
+from spark_streams.server.turns import Timer
+
 _RESET: Final = struct.pack("ii", 1, 0)
 
 
@@ -34,16 +36,14 @@ class WriteTimeout:
     def __init__(
         self, loop: asyncio.AbstractEventLoop, transport: asyncio.Transport, timeout_ms: int, stuck: Callable[[], None]
     ) -> None:
-        self._loop = loop
         self._transport = transport
         self._timeout_s = timeout_ms / 1000
         self._stuck = stuck
         self._waiting = 0
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer = Timer(loop)
 
     def paused(self) -> None:
         """Note that the transport is full."""
-        self.stop()
         self._wait()
 
     def resumed(self) -> None:
@@ -52,16 +52,13 @@ class WriteTimeout:
 
     def stop(self) -> None:
         """Stop waiting for the peer."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._timer.stop()
 
     def _wait(self) -> None:
         self._waiting = self._transport.get_write_buffer_size()
-        self._timer = self._loop.call_later(self._timeout_s, self._look)
+        self._timer.start(self._timeout_s, self._look)
 
     def _look(self) -> None:
-        self._timer = None
         if self._transport.get_write_buffer_size() < self._waiting:
             self._wait()  # slow, and alive
         else:

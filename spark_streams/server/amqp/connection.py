@@ -35,6 +35,7 @@ from spark_streams.server.amqp.error_conditions import (
 from spark_streams.server.amqp.handshake import Handshake
 from spark_streams.server.amqp.link_states import LinkInput
 from spark_streams.server.amqp.node import Node
+from spark_streams.server.turns import Timer
 from spark_streams.server.write_timeout import WriteTimeout
 
 WRITE_BUFFER_BYTES: Final = 256 << 10
@@ -71,14 +72,14 @@ class AmqpConnection(asyncio.Protocol):
         self._own_container = container
         self._admission = admission
         self._transport: asyncio.Transport | None = None
-        self._handshake: Handshake | None = None
+        self._handshake: Handshake
         self._engine: Engine | None = None
         self._turn_queued = False
-        self._write_timeout: WriteTimeout | None = None
+        self._write_timeout: WriteTimeout
         self._clock = EngineClock(node.loop, lambda: self.guarded(self._turn))
         self._unfinished_bytes = 0
         self._storing_bytes = 0
-        self._linger_timer: asyncio.TimerHandle | None = None
+        self._linger_timer = Timer(node.loop)
         self._closing = False
         self._peer = "?"
 
@@ -91,11 +92,11 @@ class AmqpConnection(asyncio.Protocol):
         self._transport = transport
         peer = transport.get_extra_info("peername")
         self._peer = self._links.peer = str(peer)
-        transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
         self._connections.add(self)
         host = peer[0] if isinstance(peer, tuple) else None
         self._handshake = Handshake(config, host, transport.get_extra_info("peercert"))
         self._write_timeout = WriteTimeout(self.node.loop, transport, config.write_timeout_ms, self._stuck)
+        transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
 
     def data_received(self, data: bytes) -> None:
         """Take bytes from the peer."""
@@ -118,7 +119,7 @@ class AmqpConnection(asyncio.Protocol):
     def pause_writing(self) -> None:
         """Note that the peer does not read."""
         self.write_paused = True
-        if self._transport is not None and self._write_timeout is not None:
+        if self._transport is not None:
             self._write_timeout.paused()
             self._clock.pause()
             self._transport.pause_reading()
@@ -126,8 +127,7 @@ class AmqpConnection(asyncio.Protocol):
     def resume_writing(self) -> None:
         """Note that the peer reads again, and continue."""
         self.write_paused = False
-        if self._write_timeout is not None:
-            self._write_timeout.resumed()
+        self._write_timeout.resumed()
         self._clock.resume()
         if self._transport is not None and not self._transport.is_closing():
             self._transport.resume_reading()
@@ -139,11 +139,9 @@ class AmqpConnection(asyncio.Protocol):
         self._closing = True
         self._connections.discard(self)
         self._admission.end()
-        if self._write_timeout is not None:
-            self._write_timeout.stop()
+        self._write_timeout.stop()
         self._clock.stop()
-        if self._linger_timer is not None:
-            self._linger_timer.cancel()
+        self._linger_timer.stop()
         if self._engine is not None:
             # Guarded: a fault in one link must not keep the others from giving back what they hold.
             self.guarded(self._links.take_input)
@@ -156,7 +154,7 @@ class AmqpConnection(asyncio.Protocol):
 
     def _authenticate(self, data: bytes) -> bytes:
         """Give bytes to the SASL layer; return the bytes that follow it."""
-        assert self._handshake is not None and self._transport is not None
+        assert self._transport is not None
         answer = self._handshake.receive(data)
         if answer.refused is not None:
             logger.info("%s: %s", self._peer, answer.refused)
@@ -359,8 +357,8 @@ class AmqpConnection(asyncio.Protocol):
             self._linger()
 
     def _linger(self) -> None:
-        if self._linger_timer is None and self._transport is not None:
-            self._linger_timer = self.node.loop.call_later(LINGER_S, self.drop)
+        if not self._linger_timer.due and self._transport is not None:
+            self._linger_timer.start(LINGER_S, self.drop)
 
     def drop(self) -> None:
         """Close the socket without waiting for the peer."""

@@ -28,6 +28,7 @@ import proton
 
 from spark_streams.log import ReferenceLog, Stream
 from spark_streams.server.amqp.error_conditions import RESOURCE_LIMIT, STOLEN, LinkRefused
+from spark_streams.server.turns import Timer
 
 NAMESPACE: Final = "amqp-termini"
 SAVE_DELAY_S: Final = 0.1
@@ -116,9 +117,8 @@ class Termini:
 
     def __init__(self, log: ReferenceLog, loop: asyncio.AbstractEventLoop, most: int) -> None:
         self._log = log
-        self._loop = loop
         self._active: dict[str, Terminus] = {}
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer = Timer(loop)
         self._unwritten: dict[str, bytes | None] = {}
         """Key to the state whose write the system refused; None: a delete that it refused."""
         self._most = most
@@ -187,8 +187,8 @@ class Termini:
         self._write_later(RETRY_S if self._unwritten else SAVE_DELAY_S)
 
     def _write_later(self, seconds: float) -> None:
-        if self._timer is None:
-            self._timer = self._loop.call_later(seconds, self._save_dirty)
+        if not self._timer.due:
+            self._timer.start(seconds, self._save_dirty)
 
     def save(self, terminus: Terminus, *, suspended: bool = False) -> None:
         """Write the state of a terminus now.
@@ -264,13 +264,10 @@ class Termini:
     def close(self) -> None:
         """Write all states that are not written yet."""
         self._save_dirty()
-        if self._timer is not None:
-            self._timer.cancel()
+        self._timer.stop()
 
     def _save_dirty(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._timer.stop()
         for key, content in list(self._unwritten.items()):
             self._write(key, content)
         for terminus in self._active.values():

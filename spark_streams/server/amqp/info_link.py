@@ -46,6 +46,7 @@ from spark_streams.server.amqp.attach_request import link_properties
 from spark_streams.server.amqp.attached_link import AttachedLink, LinkHost, LinkResources
 from spark_streams.server.amqp.engine import is_decided
 from spark_streams.server.amqp.error_conditions import INVALID_FIELD, LinkRefused
+from spark_streams.server.turns import Timer
 from spark_streams.wire.amqp.encode import encode_value
 from spark_streams.wire.amqp.values import Described, Symbol, ULong
 
@@ -198,28 +199,24 @@ class InfoLink(AttachedLink):
         self._max_unsettled = shared.config.max_unsettled
         self._interval_s = shared.config.info_interval_ms / 1000
         self._impl = link._impl
-        self._timer: Any = None
+        self._timer = Timer(asyncio.get_running_loop())
         self._sent = 0
 
     def serve(self) -> bool:
         """Send one message; further ones that credit allows follow at intervals. A draining receiver gets one."""
-        if self.ended or self._timer is not None:
+        if self.ended or self._timer.due:
             return False
         if self._may_send():
             self._send()
         if lib.pn_link_get_drain(self._impl):
             lib.pn_link_drained(self._impl)
         elif self._may_send():
-            self._timer = asyncio.get_running_loop().call_later(self._interval_s, self._next)
+            self._timer.start(self._interval_s, self.connection.wake, self)
         return False
 
     def _may_send(self) -> bool:
         credit, unsettled = int(lib.pn_link_credit(self._impl)), int(lib.pn_link_unsettled(self._impl))
         return credit > 0 and unsettled < self._max_unsettled
-
-    def _next(self) -> None:
-        self._timer = None
-        self.connection.wake(self)
 
     def updated(self, delivery: Any) -> None:
         """Settle a delivery that the receiver has settled or given an outcome."""
@@ -239,5 +236,4 @@ class InfoLink(AttachedLink):
             lib.pn_link_advance(self._impl)
 
     def _released(self, *, closed: bool) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
+        self._timer.stop()

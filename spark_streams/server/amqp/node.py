@@ -40,6 +40,7 @@ from spark_streams.server.amqp.info_link import STREAMS, WITNESSES, Descriptions
 from spark_streams.server.amqp.link_filters import read_filters
 from spark_streams.server.amqp.link_states import LinkInput
 from spark_streams.server.amqp.producer_link import ProducerLink
+from spark_streams.server.turns import Timer
 from spark_streams.server.users import permissions_of
 
 FOLLOW_INTERVAL_S: Final = 0.1
@@ -66,7 +67,7 @@ class Node:
         self._descriptions = Descriptions()
         self._links: set[AttachedLink] = set()
         self._known: dict[str, tuple[str, int]] = {}
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer = Timer(loop)
 
     # --- attaching
 
@@ -103,8 +104,8 @@ class Node:
             return
         self._links.add(attached)
         attached.on_end.append(functools.partial(self._links.discard, attached))
-        if self._timer is None:
-            self._timer = self.loop.call_later(FOLLOW_INTERVAL_S, self._follow)
+        if not self._timer.due:
+            self._timer.start(FOLLOW_INTERVAL_S, self._follow)
 
     def _producer(self, connection: LinkHost, link: Any) -> AttachedLink:
         target = link.remote_target
@@ -230,7 +231,6 @@ class Node:
         return self.shared.groups.renegotiate(self.log.stream(stream).incarnation, group)
 
     def _follow(self) -> None:
-        self._timer = None
         now: dict[str, tuple[str, int]] = {}
         for name in {link.stream for link in self._links}:
             try:
@@ -246,12 +246,11 @@ class Node:
                 link.connection.guarded(link.follow)
         self._known = now
         if self._links:
-            self._timer = self.loop.call_later(FOLLOW_INTERVAL_S, self._follow)
+            self._timer.start(FOLLOW_INTERVAL_S, self._follow)
 
     def close(self) -> None:
         """Write durable state; call it after all connections have ended."""
-        if self._timer is not None:
-            self._timer.cancel()
+        self._timer.stop()
         self.shared.close()
 
 

@@ -33,7 +33,7 @@ from spark_streams.server.rabbitmq.node import RabbitNode
 from spark_streams.server.rabbitmq.publishers import Publishers
 from spark_streams.server.rabbitmq.scatter_write import ScatteredWriter
 from spark_streams.server.rabbitmq.subscriptions import Subscriptions
-from spark_streams.server.turns import Turn
+from spark_streams.server.turns import Timer, Turn
 from spark_streams.server.write_timeout import WriteTimeout
 from spark_streams.wire.rabbitmq.connection_commands import Close, CloseAnswer, Heartbeat, SaslAuthenticate
 from spark_streams.wire.rabbitmq.consumer_commands import Credit, StoreOffset
@@ -71,8 +71,8 @@ class RabbitConnection(dispatch.OpenSession, asyncio.Protocol):
         self._handshake: Handshake
         self._reader = FrameReader(INITIAL_FRAME_MAX_BYTES)
         self._work = FrameQueue(node.loop, self._worked)
-        self._write_timeout: WriteTimeout | None = None
-        self._end_timer: asyncio.TimerHandle | None = None
+        self._write_timeout: WriteTimeout
+        self._end_timer = Timer(node.loop)
         self._peer = "?"
         self._open = False
         self._ending = False
@@ -113,16 +113,14 @@ class RabbitConnection(dispatch.OpenSession, asyncio.Protocol):
     def pause_writing(self) -> None:
         """Note that the peer does not read."""
         self.congested = True
-        if self._write_timeout is not None:
-            self._write_timeout.paused()
+        self._write_timeout.paused()
         self._regulate()
 
     def resume_writing(self) -> None:
         """Note that the peer reads again, and continue."""
         self.congested = False
-        if self._write_timeout is not None:
-            self._write_timeout.resumed()
-        self.guarded(self.subscriptions.resume)
+        self._write_timeout.resumed()
+        self.guarded(self.subscriptions.deliver)
         self.proceed()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -130,11 +128,9 @@ class RabbitConnection(dispatch.OpenSession, asyncio.Protocol):
         self._transport = None
         if self._scattered is not None:
             self._scattered.close()
-        if self._write_timeout is not None:
-            self._write_timeout.stop()
+        self._write_timeout.stop()
         self._heartbeat.stop()
-        if self._end_timer is not None:
-            self._end_timer.cancel()
+        self._end_timer.stop()
         self._logging_errors(self.subscriptions.close)
         self.proceed()
 
@@ -279,7 +275,7 @@ class RabbitConnection(dispatch.OpenSession, asyncio.Protocol):
         self._release()
         delay_s = self.node.config.authentication_delay_ms / 1000 if reply.late else 0.0
         if delay_s:
-            self._end_timer = self.node.loop.call_later(delay_s, self._send_and_close, frames)
+            self._end_timer.start(delay_s, self._send_and_close, frames)
         else:
             self._send_and_close(frames)
 
@@ -344,7 +340,7 @@ class RabbitConnection(dispatch.OpenSession, asyncio.Protocol):
         self._ending = True
         self._release()
         self.send(Close(code, reason, correlation_id=self.correlation()).encode())
-        self._end_timer = self.node.loop.call_later(LINGER_S, self.drop)
+        self._end_timer.start(LINGER_S, self.drop)
         self._regulate()
 
     def shut_down(self) -> None:
@@ -363,9 +359,7 @@ class RabbitConnection(dispatch.OpenSession, asyncio.Protocol):
         """Close the socket when all written bytes are sent; drop a peer that does not read."""
         if self._transport is not None and not self._transport.is_closing():
             self._transport.close()
-            if self._end_timer is not None:
-                self._end_timer.cancel()
-            self._end_timer = self.node.loop.call_later(LINGER_S, self.drop)
+            self._end_timer.start(LINGER_S, self.drop)
 
     def _frame_failed(self, fault: Exception) -> None:
         """End the connection after an error in handling a frame."""

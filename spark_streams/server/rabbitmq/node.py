@@ -17,7 +17,7 @@ from spark_streams.server.rabbitmq.publish_append import PUBLISHERS
 from spark_streams.server.rabbitmq.single_active import Groups
 from spark_streams.server.rabbitmq.stored_offsets import StoredOffsets
 from spark_streams.server.rabbitmq.topology import Served, Topology
-from spark_streams.server.turns import Worker
+from spark_streams.server.turns import Timer, Worker
 
 FOLLOW_INTERVAL_S: Final = 0.1
 """How often, in seconds, the node looks for changes that other doors made to streams; the log does not report them."""
@@ -63,7 +63,7 @@ class RabbitNode:
         self.properties = _properties(config)
         self._chunks: dict[str, Chunks] = {}
         self._chunk_cache = ChunkCache(log.data_dir)
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer = Timer(loop)
 
     def chunks(self, served: Served) -> Chunks:
         """Return a stream's chunks, which all subscriptions share."""
@@ -77,20 +77,19 @@ class RabbitNode:
     def joined(self, connection: ConnectedPeer) -> None:
         """Count a new connection."""
         if not self.connections:
-            self._timer = self.loop.call_later(FOLLOW_INTERVAL_S, self._follow)
+            self._timer.start(FOLLOW_INTERVAL_S, self._follow)
         self.connections.add(connection)
 
     def left(self, connection: ConnectedPeer) -> None:
         """Count a connection that has ended."""
         self.connections.discard(connection)
-        if not self.connections and self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        if not self.connections:
+            self._timer.stop()
 
     # --- what changes while streams are used
 
     def _follow(self) -> None:
-        self._timer = self.loop.call_later(FOLLOW_INTERVAL_S, self._follow)
+        self._timer.start(FOLLOW_INTERVAL_S, self._follow)
         self.follow()
 
     def follow(self) -> None:
@@ -118,8 +117,7 @@ class RabbitNode:
 
     def close(self) -> None:
         """Write durable state to the log; call it after all connections have ended."""
-        if self._timer is not None:
-            self._timer.cancel()
+        self._timer.stop()
         self.worker.close()
         self._disk.close()
         self.appender.close()

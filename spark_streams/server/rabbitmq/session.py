@@ -16,6 +16,7 @@ from spark_streams.server.rabbitmq.frame_queue import UnconfirmedEntries
 from spark_streams.server.rabbitmq.node import RabbitNode
 from spark_streams.server.rabbitmq.scatter_write import ScatteredWriter
 from spark_streams.server.rabbitmq.topology import Served
+from spark_streams.server.turns import Timer
 from spark_streams.server.users import permissions_of
 from spark_streams.wire.rabbitmq.consumer_commands import DELIVER_KEY
 from spark_streams.wire.rabbitmq.frames import ANSWER, Answer, Request
@@ -51,7 +52,7 @@ class HeartbeatTimer:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._received = self._sent = loop.time()
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer = Timer(loop)
 
     def received(self) -> None:
         """Note that bytes came from the peer."""
@@ -73,20 +74,18 @@ class HeartbeatTimer:
             return
 
         def beat() -> None:
-            self._timer = self._loop.call_later(interval_s / 2, beat)
+            self._timer.start(interval_s / 2, beat)
             now = self._loop.time()
             if now - self._received > SILENT_INTERVALS * interval_s:
                 silent()
             if now - self._sent >= interval_s / 2:
                 send()
 
-        self._timer = self._loop.call_later(interval_s / 2, beat)
+        self._timer.start(interval_s / 2, beat)
 
     def stop(self) -> None:
         """Stop sending and expecting heartbeats."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._timer.stop()
 
 
 class Session(ABC):
@@ -99,7 +98,7 @@ class Session(ABC):
         node: the node that the peer is connected to.
         user: who signed in; empty before the connection is open.
         client_versions: command key to the highest version that the peer accepts; empty until it reports them.
-        congested: whether the peer does not read: deliver nothing until ``Subscriptions.resume``.
+        congested: whether the peer does not read: deliver nothing until ``Subscriptions.deliver``.
         unconfirmed: the entries that are being stored.
     """
 

@@ -23,7 +23,7 @@ from typing import Final
 from spark_streams.errors import LogError
 from spark_streams.log import ReferenceLog
 from spark_streams.server.rabbitmq.topology import Served
-from spark_streams.server.turns import Worker
+from spark_streams.server.turns import Timer, Worker
 
 logger = logging.getLogger("spark_streams.server")
 
@@ -53,7 +53,7 @@ class StoredOffsets:
         self._worker = worker
         self._removals: set[asyncio.Task[None]] = set()
         self._waiting: dict[tuple[str, str], int] = {}
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer = Timer(loop)
         self._failing = False
         self._most = most
         self._makers: dict[tuple[str, str], str] = {}
@@ -89,8 +89,8 @@ class StoredOffsets:
         self._waiting[key] = offset
         if len(self._waiting) >= MAX_WAITING and not self._failing:
             self.write()
-        elif self._timer is None:
-            self._timer = self._loop.call_later(WRITE_INTERVAL_S, self.write)
+        elif not self._timer.due:
+            self._timer.start(WRITE_INTERVAL_S, self.write)
 
     def query(self, served: Served, reference: str) -> int | None:
         """Return the last stored offset, None for none; while writes fail, the last one that was written.
@@ -107,11 +107,9 @@ class StoredOffsets:
 
     def write(self) -> None:
         """Write the waiting offsets; those that the system refuses stay waiting."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._timer.stop()
         if self._waiting and not self._put(list(self._waiting)):
-            self._timer = self._loop.call_later(RETRY_S, self.write)
+            self._timer.start(RETRY_S, self.write)
 
     def _put(self, chosen: Sequence[tuple[str, str]]) -> bool:
         """Write some of the waiting offsets; return whether the system accepted them."""
@@ -148,8 +146,7 @@ class StoredOffsets:
     def close(self) -> None:
         """Write the waiting offsets; those that the system refuses now are lost (StoreOffset has no answer)."""
         self.write()
-        if self._timer is not None:
-            self._timer.cancel()
+        self._timer.stop()
         for removal in self._removals:
             removal.cancel()
 

@@ -251,18 +251,14 @@ class Subscriptions:
     def _woken(self, subscription: Subscription) -> None:
         """Deliver the new records of a subscription."""
         self._due[subscription] = None
-        self._session.guarded(self._turn)
+        self._session.guarded(self.deliver)
 
     def _serve(self, subscription: Subscription) -> None:
         self._due[subscription] = None
-        self._turn()
+        self.deliver()
 
-    def resume(self) -> None:
-        """Continue to deliver, because the socket accepts bytes again."""
-        self._turn()
-
-    def _turn(self) -> None:
-        """Let the subscriptions that are due send, one share after the other."""
+    def deliver(self) -> None:
+        """Let the subscriptions that are due send, one share after the other, while the peer reads."""
         budget, turn = TURN_BYTES, Turn()
         while self._due and not self._session.congested:
             subscription = next(iter(self._due))
@@ -289,7 +285,7 @@ class Subscriptions:
     def _queued_turn(self) -> None:
         self._queued = False
         if not self._closed:
-            self._session.guarded(self._turn)
+            self._session.guarded(self.deliver)
         if not self._due:
             self._session.proceed()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -24,8 +25,8 @@ class Clock:
     def time(self) -> float:
         return self.now
 
-    def call_later(self, delay_s: float, callback: Callable[[], None]) -> Timer:
-        timer = Timer(self.now + delay_s, callback)
+    def call_later(self, delay_s: float, callback: Callable[..., None], *arguments: Any) -> Timer:
+        timer = Timer(self.now + delay_s, partial(callback, *arguments))
         self._timers.append(timer)
         return timer
 
