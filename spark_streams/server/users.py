@@ -1,4 +1,4 @@
-"""Users, their passwords and their permissions, for all doors."""
+"""Users, how they prove who they are, and their permissions, for all doors."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import ipaddress
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 ACTIONS: Final = ("configure", "write", "read")
 """The actions on a stream that a user may have permission for."""
@@ -67,6 +67,15 @@ def knows(users: Mapping[str, str], user: str, password: bytes) -> bool:
     expected = users.get(user)
     same = hmac.compare_digest((expected or "").encode(), password)
     return same and expected is not None
+
+
+def common_name(certificate: Mapping[str, Any] | None) -> str | None:
+    """Return the common name of a certificate, or None."""
+    for relative in (certificate or {}).get("subject", ()):
+        for name, value in relative:
+            if name == "commonName":
+                return str(value)
+    return None
 
 
 def is_loopback(host: str | None, networks: Collection[str] = LOOPBACK) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 
 from spark_streams.errors import RemoteProtocolError
 from spark_streams.server.amqp.config import AmqpConfig
-from spark_streams.server.users import ANONYMOUS, knows
+from spark_streams.server.users import ANONYMOUS, common_name, knows
 from spark_streams.wire.amqp.sasl import SASL_HEADER, SaslServer
 
 
@@ -76,12 +76,3 @@ class Handshake:
             self._kept_out = f"user '{user}' is one of loopback_users, who may come from this machine alone"
             return False
         return True
-
-
-def common_name(certificate: Mapping[str, Any] | None) -> str | None:
-    """Return the common name of a certificate, or None."""
-    for relative in (certificate or {}).get("subject", ()):
-        for name, value in relative:
-            if name == "commonName":
-                return str(value)
-    return None

@@ -13,9 +13,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from spark_streams.server.amqp.handshake import common_name
 from spark_streams.server.rabbitmq.config import RabbitConfig
-from spark_streams.server.users import knows
+from spark_streams.server.users import common_name, knows
 from spark_streams.wire.rabbitmq.connection_commands import (
     Heartbeat,
     Open,
