@@ -99,21 +99,14 @@ class RabbitNode:
             return
         for connection in list(self.connections):
             connection.streams_gone(gone)
-        there = {stream.incarnation for stream in self.log.streams()}
-        partitions = {f"{s.incarnation}/{name}" for s in self.log.streams() for name in s.partitions}
-        for key in set(gone.values()) - partitions:
-            chunks = self._chunks.pop(key, None)
-            if chunks is not None:
-                chunks.close()
-        for incarnation in {key.partition("/")[0] for key in gone.values()} - there:
-            self._forget(incarnation)
-
-    def _forget(self, incarnation: str) -> None:
-        """Forget the state of a stream that was deleted."""
-        self.sequences.forget(incarnation)
-        self.offsets.forget(incarnation)
-        for key in [key for key in self._chunks if key.startswith(f"{incarnation}/")]:
+        streams = self.log.streams()
+        partitions = {f"{stream.incarnation}/{name}" for stream in streams for name in stream.partitions}
+        for key in self._chunks.keys() - partitions:
             self._chunks.pop(key).close()
+        deleted = {key.partition("/")[0] for key in gone.values()} - {stream.incarnation for stream in streams}
+        for incarnation in deleted:
+            self.sequences.forget(incarnation)
+            self.offsets.forget(incarnation)
 
     def close(self) -> None:
         """Write durable state to the log; call it after all connections have ended."""
