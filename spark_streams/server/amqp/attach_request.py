@@ -19,8 +19,10 @@ from spark_streams.wire.amqp.event_streams import CONSUMER_GROUP, EPOCH, PARTITI
 
 INFO_SUFFIX: Final = "/$info"
 
-_UNSIGNED: Final = (proton.ulong, proton.uint, proton.ushort, proton.ubyte)
-_SIGNED: Final = (int, proton.int32, proton.short, proton.byte)
+_INTEGERS: Final = (
+    int, proton.int32, proton.short, proton.byte, proton.ulong, proton.uint, proton.ushort, proton.ubyte,
+)  # fmt: skip
+"""All integers of AMQP, and no bool, which is an int of Python."""
 _MAX_EPOCH: Final = 2**63 - 1
 """The answer gives the epoch as an AMQP long (A-2)."""
 
@@ -86,7 +88,7 @@ def read_attach_request(link: Any) -> AttachRequest:
     if group is not None and (not isinstance(group, str) or not group):
         raise LinkRefused(INVALID_FIELD, f"link property {CONSUMER_GROUP} is no name: expected a string")
     if epoch is not None:
-        if type(epoch) not in (*_UNSIGNED, *_SIGNED) or not 0 <= epoch <= _MAX_EPOCH:
+        if type(epoch) not in _INTEGERS or not 0 <= epoch <= _MAX_EPOCH:
             raise LinkRefused(
                 INVALID_FIELD,
                 f"link property {EPOCH} is {epoch!r:.40} ({_kind(epoch)}): expected an integer from 0 to 2^63-1",
