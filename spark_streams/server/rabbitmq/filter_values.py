@@ -63,17 +63,11 @@ class ValueColumn:
         return ValueColumn(self.codes[rows], self.values)
 
 
-def values_of(published: Published, kept: Mask) -> ValueColumn | None:
-    """Return the filter values of the kept entries of a Publish frame; None when no entry has one.
-
-    Args:
-        published: the frame; entries with filter values have one record each.
-        kept: whether each entry is kept; for the first entries of the frame.
-    """
+def values_of(published: Published) -> ValueColumn | None:
+    """Return the filter values of the entries of a Publish frame, one record each; None when no entry has one."""
     starts, ends = published.filter_starts, published.filter_ends
     if starts is None or ends is None:
         return None
-    starts, ends = starts[: len(kept)][kept], ends[: len(kept)][kept]
     if len(starts) <= FEW:
         known: dict[bytes, int] = {}
         numbers = [

@@ -67,20 +67,11 @@ class SomeParts(NamedTuple):
     fault: RemoteProtocolError | None
 
 
-def made_of(published: Published, kept: Mask, counts: NDArray[np.int64]) -> Made:
-    """Return the stored form of the entries that are kept, at once.
-
-    Args:
-        published: the entries.
-        kept: bool[n], which of the good entries are kept.
-        counts: int64[n], how many records each good entry has.
-    """
-    starts, ends = published.starts, published.ends
-    if not kept.all():
-        records = np.repeat(kept, counts)
-        starts, ends = starts[records], ends[records]
-    stored = stored_form(published.buffer, starts, ends) if len(starts) else None
-    return Made(stored, values_of(published, kept))
+def made_of(published: Published) -> Made:
+    """Return the stored form of the good entries, at once."""
+    if not len(published.starts):
+        return NOTHING
+    return Made(stored_form(published.buffer, published.starts, published.ends), values_of(published))
 
 
 def parts_of(frames: Sequence[Frame], max_sub_batch_bytes: int) -> Iterator[PublishPart | None]:
@@ -103,7 +94,7 @@ def parts_of(frames: Sequence[Frame], max_sub_batch_bytes: int) -> Iterator[Publ
             made = NOTHING
             if len(published.starts):
                 stored = yield from stored_steps(published.buffer, published.starts, published.ends)
-                made = Made(stored, values_of(published, np.ones(len(published.ids), np.bool_)))
+                made = Made(stored, values_of(published))
             yield PublishPart(published, made, published.buffer is not frame.buffer)
 
 

@@ -13,8 +13,8 @@ all their entries under way are refused too, so that no message is stored after 
 
 Deduplication: ``log/publisher_sequences.py`` keeps the last publishing ids of this door's publishers.
 
-Spec: Streams Protocol Reference, DeclarePublisher to DeletePublisher; docs/specifications.md,
-S-101 to S-107; Streams Protocol Reference, QueryPublisherSequence.
+Spec: Streams Protocol Reference, DeclarePublisher to DeletePublisher, QueryPublisherSequence; docs/specifications.md,
+S-101 to S-107.
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ class Publishers:
             if published.bad_from is None:
                 publisher = self._publisher_of(published)
                 if publisher is not None:
-                    self._collect(publisher, published, None)
+                    self._collect(publisher, published, made_of(published))
                 return None
         frames, size, behind = [frame], frame.size, frame
         while size < TOGETHER_BYTES and (more := next_like(behind)) is not None:
@@ -199,8 +199,8 @@ class Publishers:
         self._refuse(number, ids[good:], code)
         return publisher if good else None
 
-    def _collect(self, publisher: Publisher, published: Published, made: Made | None) -> None:
-        """Collect the good entries; ``made`` is their stored form, None when it has to be made here."""
+    def _collect(self, publisher: Publisher, published: Published, made: Made) -> None:
+        """Collect the good entries; ``made`` is their stored form."""
         entries = len(published.ids) if published.bad_from is None else published.bad_from
         ids, counts = published.ids[:entries], published.counts[:entries]
         collected = self._collected.get(publisher.served.name)
@@ -212,9 +212,7 @@ class Publishers:
         except PartitionClosed:  # another door has just deleted the stream
             self._refuse(publisher.id, ids, ResponseCode.STREAM_NOT_AVAILABLE)
             return
-        if made is None:
-            made = made_of(published, kept, counts)
-        elif not kept.all():
+        if not kept.all():
             made = made.only(kept, counts)
         run = PublishedRun(publisher, ids, counts, kept, made, failures)
         self._collected.setdefault(publisher.served.name, PublishAppend(publisher.served)).add(run)
