@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from typing import TYPE_CHECKING, Any
 
@@ -68,7 +69,8 @@ class LogServer:
             for door in self.doors:
                 await self._open(door)
         except BaseException:
-            await self.stop()
+            with contextlib.suppress(Exception):  # it is logged, and must not hide why the start failed
+                await self.stop()
             raise
 
     async def _open(self, door: Door) -> None:

@@ -11,24 +11,27 @@ import pytest
 from spark_streams.log import ReferenceLog
 from spark_streams.server.admission import Sockets
 from spark_streams.server.amqp.config import AmqpConfig
+from spark_streams.server.door import DoorShut
 from spark_streams.server.door_config import DoorConfig
 from spark_streams.server.log_server import LogServer
 
 
 class Door:
-    """A door that ends after some turns of the loop, or fails at once."""
+    """A door that may refuse to open, and ends after some turns of the loop, or fails at once."""
 
     config: DoorConfig = AmqpConfig()
     descriptors = 1
 
-    def __init__(self, name: str, fault: Exception | None) -> None:
+    def __init__(self, name: str, fault: Exception | None, refusal: OSError | None = None) -> None:
         self.name = name
         self.url = f"toy://{name}"
         self.closed = False
         self._fault = fault
+        self._refusal = refusal
 
     async def open(self, log: ReferenceLog, sockets: Sockets) -> None:
-        pass
+        if self._refusal is not None:
+            raise self._refusal
 
     async def close(self) -> None:
         if self._fault is not None:
@@ -61,3 +64,16 @@ def test_a_door_that_cannot_be_closed_keeps_no_other_one_open(tmp_path: Path, ca
         ("the door one could not be closed in good order", first),
         ("the door three could not be closed in good order", second),
     ]
+
+
+def test_why_a_server_does_not_start_is_not_hidden_by_what_fails_then(tmp_path: Path) -> None:
+    doors = [Door("one", OSError("the disk is gone")), Door("two", None, OSError(98, "the port is taken"))]
+
+    async def run() -> None:
+        with ReferenceLog(tmp_path) as log:
+            server = LogServer(log, doors=doors)
+            with pytest.raises(DoorShut, match="the door two cannot be opened: the port is taken"):
+                await server.start()
+            assert server.urls == {}
+
+    asyncio.run(run())
