@@ -175,7 +175,7 @@ class ProducerLink(AttachedLink):
 
     def _reader(self, block: MessageBlock) -> Callable[[], _Read]:
         """Return a function that reads and routes messages in any thread."""
-        partitions = dict(self._shared.placement.open_here(self._log_stream))
+        partitions = self._shared.placement.open_here(self._log_stream)
         created = self._log_stream.config.timestamp_type == "create"
 
         def read() -> _Read:

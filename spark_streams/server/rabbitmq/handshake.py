@@ -38,6 +38,11 @@ CHALLENGE_DEMO: Final = "RABBIT-CR-DEMO"
 """A mechanism of RabbitMQ that demonstrates a challenge, for tests of clients: user, challenge, password."""
 _CHALLENGE: Final = b"Please tell me your password"
 _CHALLENGE_RESPONSE: Final = b"My password is "
+_OUTCOMES: Final = {
+    ResponseCode.OK: HandshakeInput.SASL_SUCCESS,
+    ResponseCode.SASL_CHALLENGE: HandshakeInput.SASL_CHALLENGE,
+}
+"""The outcomes of an authentication that do not end the connection; the others are failures."""
 _LATE: Final = frozenset(
     {
         ResponseCode.AUTHENTICATION_FAILURE,
@@ -146,22 +151,16 @@ class Handshake:
         if command.mechanism != self._mechanism:
             return _answered(command, ResponseCode.SASL_CANNOT_CHANGE_MECHANISM)
         code, user = self._check(command)
-        if code == ResponseCode.SASL_CHALLENGE:
-            return Reply((SaslAuthenticateAnswer(command.correlation_id, code, _CHALLENGE),))
         if code == ResponseCode.OK and user != self.user:
             code = ResponseCode.SASL_CANNOT_CHANGE_USERNAME
         return _answered(command, code)
 
     def _authenticate(self, command: SaslAuthenticate) -> Reply:
         code, user = self._check(command)
-        if code == ResponseCode.SASL_CHALLENGE:
-            self._step(HandshakeInput.SASL_CHALLENGE)
-            return Reply((SaslAuthenticateAnswer(command.correlation_id, code, _CHALLENGE),))
+        self._step(_OUTCOMES.get(code, HandshakeInput.SASL_FAILURE))
         reply = _answered(command, code)
         if code != ResponseCode.OK:
-            self._step(HandshakeInput.SASL_FAILURE)
             return reply
-        self._step(HandshakeInput.SASL_SUCCESS)
         self.user, self._mechanism = user, command.mechanism
         return Reply((*reply.send, Tune(self._config.frame_max_bytes, self._config.heartbeat_s)))
 
@@ -210,5 +209,6 @@ def _agreed(ours: int, theirs: int) -> int:
 
 
 def _answered(command: SaslAuthenticate, code: ResponseCode) -> Reply:
-    answer = SaslAuthenticateAnswer(command.correlation_id, code)
-    return Reply((answer,), end=code != ResponseCode.OK, late=code in _LATE)
+    challenge = _CHALLENGE if code == ResponseCode.SASL_CHALLENGE else None
+    answer = SaslAuthenticateAnswer(command.correlation_id, code, challenge)
+    return Reply((answer,), end=code not in _OUTCOMES, late=code in _LATE)

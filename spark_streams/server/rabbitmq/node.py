@@ -9,6 +9,7 @@ from typing import Final, Protocol
 from spark_streams.log import ReferenceLog
 from spark_streams.log.publisher_sequences import Sequences
 from spark_streams.server.appender import Appender
+from spark_streams.server.door import Connection
 from spark_streams.server.partition_readers import PartitionReader, PartitionReaders
 from spark_streams.server.rabbitmq.chunk_cache import ChunkCache
 from spark_streams.server.rabbitmq.chunks import Chunks
@@ -23,17 +24,11 @@ FOLLOW_INTERVAL_S: Final = 0.1
 """How often, in seconds, the node looks for changes that other doors made to streams; the log does not report them."""
 
 
-class ConnectedPeer(Protocol):
+class ConnectedPeer(Connection, Protocol):
     """The interface of a connection that its node and the server use."""
 
     def streams_gone(self, streams: Collection[str]) -> None:
         """Handle streams that are gone; it does not raise."""
-
-    def shut_down(self) -> None:
-        """Close gracefully."""
-
-    def drop(self) -> None:
-        """Close the socket without waiting for the peer."""
 
 
 class RabbitNode:
