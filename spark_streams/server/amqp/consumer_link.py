@@ -192,12 +192,10 @@ class ConsumerLink(AttachedLink):
         block.prepare()
         if self._size_limit and block.largest > self._size_limit:
             rows = self._within_limit(position, block, rows)
+        sent = len(rows)
         if self._changed:
             self._send_slowly(position, block, rows[0], 0)
             rows = rows[1:]
-            done = 1
-        else:
-            done = 0
         link, new, send, settle = self._impl, lib.pn_delivery, lib.pn_link_send, lib.pn_delivery_settle
         heads, head_at, head_size = block.annotations, block.heads, block.head_sizes
         values, value_at, value_size = block.buffer, block.values, block.value_sizes
@@ -215,7 +213,7 @@ class ConsumerLink(AttachedLink):
                 send(link, values + value_at[row], value_size[row])
                 lib.pn_link_advance(link)
         self._moved()
-        return done + len(rows)
+        return sent
 
     def _new_delivery(self, position: LinkPosition, offset: int, deliveries: int) -> Any:
         self._tags += 1
