@@ -190,8 +190,6 @@ class Subscriptions:
     def _activate(self, subscription: Subscription, wanted: OffsetSpecification) -> None:
         try:
             subscription.start(subscription.start_at(wanted))
-        except PartitionClosed:
-            return  # the stream is being deleted, of which the client hears soon
         except (LogError, OSError) as fault:
             self._cannot_read(subscription, fault)
             return
@@ -265,11 +263,9 @@ class Subscriptions:
             del self._due[subscription]
             try:
                 used, more = subscription.deliver(min(budget, SHARE_BYTES), turn)
-            except PartitionClosed:
-                continue  # the stream is being deleted, of which the client hears soon
             except (LogError, OSError) as fault:
                 self._cannot_read(subscription, fault)
-                return
+                continue
             budget -= used
             if more:
                 self._due[subscription] = None
@@ -297,7 +293,12 @@ class Subscriptions:
                 self._queue()
 
     def _cannot_read(self, subscription: Subscription, fault: Exception) -> None:
-        """End the connection: a consumer that gets nothing more must not mistake that for the end of the stream."""
+        """End the connection: a consumer that gets nothing more must not mistake that for the end of the stream.
+
+        A stream that is being deleted is no fault: the client hears of it soon.
+        """
+        if isinstance(fault, PartitionClosed):
+            return
         name = subscription.served.name
         logger.error("stream %r cannot be read: %s", name, fault)
         self._session.fail(ResponseCode.INTERNAL_ERROR, f"stream {name} cannot be read, see the server's log")
