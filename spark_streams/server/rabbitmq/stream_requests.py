@@ -14,7 +14,7 @@ from spark_streams.server.rabbitmq.session import CommandRefused, Session
 from spark_streams.server.rabbitmq.topology import Served
 from spark_streams.wire.rabbitmq.consumer_commands import QueryOffset, StoreOffset
 from spark_streams.wire.rabbitmq.fields import write_fields
-from spark_streams.wire.rabbitmq.frames import Frame
+from spark_streams.wire.rabbitmq.frames import Frame, Request
 from spark_streams.wire.rabbitmq.publisher_commands import MAX_REFERENCE_BYTES
 from spark_streams.wire.rabbitmq.response_codes import ResponseCode
 from spark_streams.wire.rabbitmq.stream_commands import (
@@ -41,42 +41,42 @@ FEW_NAMES: Final = 256
 Work = Coroutine[object, object, None]
 
 
-async def create_stream(session: Session, request: Create) -> None:
-    """Create a stream and answer, or refuse with a code."""
-    create = partial(session.node.topology.create, request.stream, request.arguments)
-    session.answer(request, await _changed(session, [request.stream], create))
+def create_stream(session: Session, request: Create) -> Work:
+    """Create a stream and answer; raise as ``Session.require`` does."""
+    session.require("configure", request.stream)
+    return _changed(session, request, partial(session.node.topology.create, request.stream, request.arguments))
 
 
-async def create_super_stream(session: Session, request: CreateSuperStream) -> None:
-    """Create a super stream with its streams and answer, or refuse with a code."""
+def create_super_stream(session: Session, request: CreateSuperStream) -> Work:
+    """Create a super stream with its streams and answer; raise as ``Session.require`` does."""
     node, names = session.node, request.partitions
-    create = partial(node.topology.create_super, request.name, names, request.binding_keys, request.arguments)
     # With more partitions than are allowed, `create_super` refuses.
-    changed = [request.name, *names[: node.config.max_super_stream_partitions]]
-    session.answer(request, await _changed(session, changed, create))
+    for name in (request.name, *names[: node.config.max_super_stream_partitions]):
+        session.require("configure", name)
+    create = partial(node.topology.create_super, request.name, names, request.binding_keys, request.arguments)
+    return _changed(session, request, create)
 
 
-async def delete_stream(session: Session, request: Delete) -> None:
-    """Delete a stream, report it to all connections that use it, and answer; or refuse with a code."""
-    delete = partial(session.node.topology.delete, request.stream)
-    session.answer(request, await _changed(session, [request.stream], delete))
+def delete_stream(session: Session, request: Delete) -> Work:
+    """Delete a stream, answer, and report it to all connections that use it; raise as ``Session.require`` does."""
+    session.require("configure", request.stream)
+    return _deleted(session, request, partial(session.node.topology.delete, request.stream))
+
+
+def delete_super_stream(session: Session, request: DeleteSuperStream) -> Work:
+    """Do the same as ``delete_stream`` for a super stream with its streams."""
+    session.require("configure", request.name)
+    return _deleted(session, request, partial(session.node.topology.delete_super, request.name))
+
+
+async def _changed(session: Session, request: Request, change: Callable[[], Awaitable[ResponseCode]]) -> None:
+    """Make a change, and answer with its outcome."""
+    session.answer(request, await change())
+
+
+async def _deleted(session: Session, request: Request, deletion: Callable[[], Awaitable[ResponseCode]]) -> None:
+    await _changed(session, request, deletion)
     session.node.follow()
-
-
-async def delete_super_stream(session: Session, request: DeleteSuperStream) -> None:
-    """Delete a super stream with its streams, report it to all connections that use them, and answer; or refuse."""
-    delete = partial(session.node.topology.delete_super, request.name)
-    session.answer(request, await _changed(session, [request.name], delete))
-    session.node.follow()
-
-
-async def _changed(
-    session: Session, names: Iterable[str], change: Callable[[], Awaitable[ResponseCode]]
-) -> ResponseCode:
-    """Make a change if the user may configure each of these names; return the code to answer."""
-    if not all(session.may("configure", name) for name in names):
-        return ResponseCode.ACCESS_REFUSED
-    return await change()
 
 
 def metadata(session: Session, request: Metadata) -> Work | None:
