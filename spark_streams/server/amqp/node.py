@@ -143,21 +143,17 @@ class Node:
         if attached is None and self.config.unassigned == "reject":
             raise attach.none_free
         wait_s = self.config.unassigned_wait_ms / 1000
-        assign = functools.partial(self._assigned_later, attach)
+        assign = functools.partial(self._assigned, attach)
         return attached or PendingAttach(attach, self.shared.groups, self._group(attach), assign, self._serve, wait_s)
 
     def _assigned(self, attach: ConsumerAttach) -> AttachedLink | None:
         """Open a receiver of a group on a free partition; None when there is none (ES-205, ES-206)."""
+        self._check_room(attach)  # an attach that has waited: its user may have more durable links by now
         free = self.shared.groups.free(self._group(attach), self.shared.placement.any_here(attach.stream))
         if not free:
             return None
         resumed = self._resume(attach)
         return self._claimed(attach, resumed.partition if resumed and resumed.partition in free else free[0])
-
-    def _assigned_later(self, attach: ConsumerAttach) -> AttachedLink | None:
-        """Do the same as ``_assigned`` for an attach that has waited; its user may have more durable links by now."""
-        self._check_room(attach)
-        return self._assigned(attach)
 
     def _check_room(self, attach: ConsumerAttach) -> None:
         """Check that a user may have this link if it is durable.
@@ -186,10 +182,7 @@ class Node:
     def _info(self, connection: LinkHost, link: Any, address: str) -> AttachedLink:
         stream = self._stream(connection, "read", address[: -len(INFO_SUFFIX)])
         positions, witnessed = read_positions(link), read_positions(link, WITNESSES)
-
-        def message() -> bytes:
-            return self._descriptions.describe(stream, positions, witnessed)
-
+        message = functools.partial(self._descriptions.describe, stream, positions, witnessed)
         return InfoLink(connection, link, stream, self.shared, message, presettled=open_info(link))
 
     def _directory(self, connection: LinkHost, link: Any) -> AttachedLink:
