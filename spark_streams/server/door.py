@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import asyncio
+import logging
 import ssl
 from collections.abc import Callable, Collection
 from typing import Any, Protocol
@@ -15,6 +16,8 @@ from spark_streams.server.door_config import DoorConfig
 
 STOP_TIMEOUT_S = 2.0
 """How long peers may take to read the last frames at the end, in seconds."""
+
+logger = logging.getLogger("spark_streams.server")
 
 
 class DoorShut(OSError):
@@ -156,7 +159,11 @@ class TcpDoor(ListeningDoor, abc.ABC):
             listener.close()
         self.shut_out()
         for connection in list(self.connections):
-            connection.shut_down()
+            try:
+                connection.shut_down()
+            except Exception:  # the other connections end in good order, and durable state is written
+                logger.exception("a connection of the door %s could not be closed in good order", self.name)
+                connection.drop()
         loop = asyncio.get_running_loop()
         deadline = loop.time() + STOP_TIMEOUT_S
         while self.connections and loop.time() < deadline:

@@ -11,7 +11,7 @@ import pytest
 from spark_streams.log import ReferenceLog
 from spark_streams.server.admission import Sockets
 from spark_streams.server.amqp.config import AmqpConfig
-from spark_streams.server.door import DoorShut
+from spark_streams.server.door import DoorShut, TcpDoor
 from spark_streams.server.door_config import DoorConfig
 from spark_streams.server.log_server import LogServer
 
@@ -64,6 +64,34 @@ def test_a_door_that_cannot_be_closed_keeps_no_other_one_open(tmp_path: Path, ca
         ("the door one could not be closed in good order", first),
         ("the door three could not be closed in good order", second),
     ]
+
+
+def test_a_connection_that_cannot_be_closed_keeps_no_other_one_open(caplog: pytest.LogCaptureFixture) -> None:
+    ended: list[str] = []
+
+    class Connection:
+        def __init__(self, name: str, fault: Exception | None) -> None:
+            self.name, self.fault = name, fault
+
+        def shut_down(self) -> None:
+            if self.fault is not None:
+                raise self.fault
+            ended.append(f"{self.name} closed")
+            connections.remove(self)
+
+        def drop(self) -> None:
+            ended.append(f"{self.name} dropped")
+            connections.remove(self)
+
+    class OpenDoor(TcpDoor):
+        @property
+        def connections(self) -> list[Connection]:
+            return connections
+
+    connections = [Connection("one", RuntimeError("this connection is broken")), Connection("two", None)]
+    asyncio.run(OpenDoor(AmqpConfig()).end_connections())
+    assert ended == ["one dropped", "two closed"] and connections == []
+    assert "this connection is broken" in caplog.text
 
 
 def test_why_a_server_does_not_start_is_not_hidden_by_what_fails_then(tmp_path: Path) -> None:
