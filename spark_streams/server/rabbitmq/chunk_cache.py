@@ -16,7 +16,8 @@ import shutil
 import tempfile
 import threading
 from collections import deque
-from typing import Final, NamedTuple, Protocol
+from collections.abc import Callable
+from typing import Final, NamedTuple
 
 from spark_streams.log.storage.files import write_all
 
@@ -57,18 +58,11 @@ class Chunk(NamedTuple):
         return len(self.header) + len(self.data)
 
 
-class Owner(Protocol):
-    """An owner of blocks in a cache."""
-
-    def forget(self, block: CachedChunks) -> None:
-        """Forget a block that the cache has dropped; called with the cache's lock held."""
-
-
 class CachedChunks:
     """Consecutive chunks that were encoded together.
 
     Args:
-        owner: the owner, which the cache tells when it drops the block.
+        forget: called, with the cache's lock held, when the cache drops the block.
         chunks: at least one; their ``data`` are parts of the block's ``data``, and their ``ends`` of its ``ends``, in
             their order and without gaps.
         data: the data of all chunks.
@@ -80,10 +74,12 @@ class CachedChunks:
         area: the file that holds them; None for none.
     """
 
-    __slots__ = ("area", "chunks", "data", "ends", "first", "next", "owner")
+    __slots__ = ("area", "chunks", "data", "ends", "first", "forget", "next")
 
-    def __init__(self, owner: Owner, chunks: list[Chunk], data: memoryview, ends: memoryview) -> None:
-        self.owner = owner
+    def __init__(
+        self, forget: Callable[[CachedChunks], None], chunks: list[Chunk], data: memoryview, ends: memoryview
+    ) -> None:
+        self.forget = forget
         self.chunks = chunks
         self.data = data
         self.ends = ends
@@ -178,7 +174,7 @@ class ChunkCache:
             return self._areas[-1]
         while len(self._areas) >= self._most:
             for block in self._areas.popleft().blocks:
-                block.owner.forget(block)
+                block.forget(block)
         if shutil.disk_usage(self._folder or tempfile.gettempdir()).free < FREE_BYTES:
             raise OSError(errno.ENOSPC, f"less than {FREE_BYTES >> 20} MiB are free on the disk")
         area = Area(self._folder, self._area_bytes)

@@ -116,7 +116,7 @@ class Chunks:
         records = self._partition.read(offset, read_bytes, whole=True)
         if records is None:
             return None
-        block = CachedChunks(self, *_of_records(records))
+        block = CachedChunks(self.forget, *_of_records(records))
         if not self._kept(block):
             self._unkept = block
         return block
@@ -178,7 +178,7 @@ class Chunks:
         if len(values) < LARGE_APPEND_RECORDS and values.nbytes < LARGE_APPEND_BYTES:
             return
         if all(header.append_time for header, _ in batches):
-            self._kept(CachedChunks(self, *_of_values(values, batches)))
+            self._kept(CachedChunks(self.forget, *_of_values(values, batches)))
 
     def _kept(self, block: CachedChunks) -> bool:
         """Keep a block in the cache; return whether it is kept."""
