@@ -182,7 +182,7 @@ class AmqpConnection(asyncio.Protocol):
         start = 0
         while start < len(data):
             taken = engine.push(data, start)
-            self._note()
+            self._handle_events()
             if taken <= 0:
                 break
             start += taken
@@ -242,12 +242,12 @@ class AmqpConnection(asyncio.Protocol):
                 break
             transport.write(output)
             wrote = True
-        self._note()
+        self._handle_events()
         return wrote
 
     # --- what the peer does
 
-    def _note(self) -> None:
+    def _handle_events(self) -> None:
         """Handle the events of the engine."""
         engine = self._engine
         assert engine is not None

@@ -46,7 +46,7 @@ class RabbitNode:
         self.loop = loop
         self.sequences = Sequences(log, config.max_publishers, PUBLISHERS)
         self.worker = Worker("spark-streams-rabbitmq")
-        self.one_publishes = asyncio.Lock()
+        self.publish_lock = asyncio.Lock()
         # A thread of its own: computations need not wait for the disk.
         self._disk = Worker("spark-streams-changes")
         self.topology = Topology(log, config.max_super_stream_partitions, self._disk)

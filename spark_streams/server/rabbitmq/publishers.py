@@ -163,7 +163,7 @@ class Publishers:
         node, over = self._session.node, False
         parts = parts_of(frames, node.config.max_sub_batch_bytes)
         while not over:
-            async with node.one_publishes:
+            async with node.publish_lock:
                 some, over, fault = await node.worker.walk(some_of(parts))
                 partitions = self._take_parts(some)
                 if any(part.inflated for part in some):

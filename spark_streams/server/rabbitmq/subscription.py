@@ -150,7 +150,7 @@ class Subscription:
         self._next = 0
         self._version = session.deliver_version
         properties = request.properties if node.config.filtering else {}
-        self._sought = Sought(
+        self._filter_values = Sought(
             [value.encode() for name, value in properties.items() if name.startswith("filter.")],
             properties.get("match-unfiltered") == "true",
         )
@@ -166,14 +166,14 @@ class Subscription:
         """Return where deliveries would start; type NONE means the subscribed position. Raises as ``start_offset``."""
         if wanted.type == OffsetType.NONE:
             wanted = self._requested
-        find = start_record if self._sought else start_offset
+        find = start_record if self._filter_values else start_offset
         return find(self.served.partition, self._chunks, wanted)
 
     def start(self, offset: int) -> None:
         """Deliver from the chunk with this id on; with filter values, the matching records from this offset on."""
         self._next = offset
         self._batches = None
-        self._pass_on()
+        self._forget_match()
         self.active = True
 
     def stop(self) -> None:
@@ -181,7 +181,7 @@ class Subscription:
         self.active = False
         self._sending = False
         self._batches = None
-        self._pass_on()
+        self._forget_match()
         self._ahead.stop()
         self._reader.waiting.remove(self._wake)
 
@@ -239,7 +239,7 @@ class Subscription:
         self._sending = False
         if pieces:
             self._session.send_all(pieces)
-            if not self._sought:
+            if not self._filter_values:
                 self._ahead.from_offset(self._next)
         return used, False
 
@@ -273,8 +273,8 @@ class Subscription:
         if self._next < first:
             # Retention has removed the next records, and perhaps all later ones too.
             self._next = first
-            self._pass_on()
-        if not self._sought:
+            self._forget_match()
+        if not self._filter_values:
             return self._chunks.run(self._next, self._credit), 0
         skipped = 0
         while not self._runs:
@@ -301,7 +301,7 @@ class Subscription:
         chunks = [chunk for chunk in chunks if chunk.first_offset < matched.until]
         if not chunks:
             self._next = max(self._next, matched.until)
-            self._pass_on()
+            self._forget_match()
             return []
         if rows is None:
             return chunks
@@ -310,7 +310,7 @@ class Subscription:
         wanted[: max(0, self._next - chunk.first_offset)] = False
         return [selection_of(chunk, wanted)] if self._selections else runs_of(chunk, wanted)
 
-    def _pass_on(self) -> None:
+    def _forget_match(self) -> None:
         """Forget the stored batch that matched."""
         self._matched = None
         self._runs.clear()
@@ -339,9 +339,9 @@ class Subscription:
 
     def _match(self, batch: StoredBatch) -> _Matched | None:
         """Return a stored batch as ``_Matched`` if it may hold wanted records from the position on, else None."""
-        if not self._sought.may_match(batch.notes):
+        if not self._filter_values.may_match(batch.notes):
             return None
-        rows = self._sought.rows(batch.notes, batch.next_offset - batch.first_offset)
+        rows = self._filter_values.rows(batch.notes, batch.next_offset - batch.first_offset)
         if rows is not None and not rows[max(0, self._next - batch.first_offset) :].any():
             return None
         return _Matched(batch.first_offset, batch.next_offset, rows)

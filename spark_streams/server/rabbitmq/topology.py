@@ -93,7 +93,7 @@ class Topology:
         self._log = log
         self._max_partitions = max_partitions
         self._worker = worker
-        self._one_change = asyncio.Lock()
+        self._change_lock = asyncio.Lock()
         self._changes: set[asyncio.Task[ResponseCode]] = set()
         # The stream that is being created: ``find`` does not return it before its names are known.
         self._coming: str | None = None
@@ -211,7 +211,7 @@ class Topology:
         """Make a change after the earlier ones; it continues when the connection that requested it ends."""
 
         async def in_turn() -> ResponseCode:
-            async with self._one_change:
+            async with self._change_lock:
                 return await change
 
         task = asyncio.get_running_loop().create_task(in_turn())
