@@ -184,36 +184,6 @@ def decode_chunk(
         raise RemoteProtocolError(f"a chunk with {header.data_bytes} bytes of data: {end - start} are there")
     if check_crc:
         _check_data(header, buffer, start)
-    return _decode_data(header, buffer, start, max_uncompressed_bytes, max_inflated_bytes)
-
-
-def _check_data(header: ChunkHeader, buffer: Readable, start: int) -> None:
-    """Verify the CRC of the data section, which begins at ``start`` and is complete.
-
-    Raises:
-        RemoteProtocolError: it does not match; retriable, as the bytes may have been damaged in transit.
-    """
-    found = zlib.crc32(memoryview(buffer)[start : start + header.data_bytes])
-    if found != header.crc:
-        fault = RemoteProtocolError(
-            f"the chunk at offset {header.first_offset}: its data has CRC-32 {found:08x}, expected {header.crc:08x}"
-        )
-        fault.retriable = fault.costly = True
-        raise fault
-
-
-def _decode_data(
-    header: ChunkHeader,
-    buffer: Readable,
-    start: int,
-    max_uncompressed_bytes: int = MAX_PLAIN_BYTES,
-    max_inflated_bytes: int = MAX_INFLATED_BYTES,
-) -> ChunkRecords:
-    """Read the data section, which begins at ``start`` and is complete; the limits are those of ``decode_chunk``.
-
-    Raises:
-        RemoteProtocolError: the bytes are wrong in any way.
-    """
     if header.kind == ChunkType.SELECTION:
         return _decode_selection(header, buffer, start)
     if header.kind != ChunkType.USER:
@@ -235,6 +205,21 @@ def _decode_data(
         raise RemoteProtocolError(f"a chunk of {spans.records} records: expected {header.records}, as its head says")
     offsets = np.arange(header.first_offset, header.first_offset + spans.records, dtype=np.int64)
     return ChunkRecords(header, offsets, *spans.collected())
+
+
+def _check_data(header: ChunkHeader, buffer: Readable, start: int) -> None:
+    """Verify the CRC of the data section, which begins at ``start`` and is complete.
+
+    Raises:
+        RemoteProtocolError: it does not match; retriable, as the bytes may have been damaged in transit.
+    """
+    found = zlib.crc32(memoryview(buffer)[start : start + header.data_bytes])
+    if found != header.crc:
+        fault = RemoteProtocolError(
+            f"the chunk at offset {header.first_offset}: its data has CRC-32 {found:08x}, expected {header.crc:08x}"
+        )
+        fault.retriable = fault.costly = True
+        raise fault
 
 
 def _decode_selection(header: ChunkHeader, buffer: Readable, start: int) -> ChunkRecords:
