@@ -16,42 +16,31 @@ from spark_streams.wire.rabbitmq.frames import ANSWER, Answer, Command, Request
 from spark_streams.wire.rabbitmq.response_codes import ResponseCode
 
 
-@dataclass(frozen=True)
-class PeerProperties(Request):
+class PeerProperties(Request, key=0x0011):
     """The first command of a connection: the client sends its properties."""
 
-    KEY = 0x0011
     properties: Pairs = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class PeerPropertiesAnswer(Answer):
+class PeerPropertiesAnswer(Answer, key=0x0011 | ANSWER):
     """The server's own properties."""
 
-    KEY = 0x0011 | ANSWER
     properties: Pairs = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class SaslHandshake(Request):
+class SaslHandshake(Request, key=0x0012):
     """A request for the server's mechanisms. The grammar's ``Mechanism`` is never sent (S-21)."""
 
-    KEY = 0x0012
 
-
-@dataclass(frozen=True)
-class SaslHandshakeAnswer(Answer):
+class SaslHandshakeAnswer(Answer, key=0x0012 | ANSWER):
     """The mechanisms that the server offers."""
 
-    KEY = 0x0012 | ANSWER
     mechanisms: Annotated[tuple[str, ...], array_of(Text)] = ()
 
 
-@dataclass(frozen=True)
-class SaslAuthenticate(Request):
+class SaslAuthenticate(Request, key=0x0013):
     """One step of a mechanism: PLAIN's ``NUL user NUL password``, nothing for EXTERNAL."""
 
-    KEY = 0x0013
     mechanism: Text
     data: Blob = field(default=None, repr=False)
 
@@ -75,69 +64,51 @@ class _Challenge:
         raise RemoteProtocolError(f"{reader.what}: {field} has {len(rest)} bytes that no length in front of them says")
 
 
-@dataclass(frozen=True)
-class SaslAuthenticateAnswer(Answer):
+class SaslAuthenticateAnswer(Answer, key=0x0013 | ANSWER):
     """OK, a challenge (0x0a) with its data, or the code of a refusal."""
 
-    KEY = 0x0013 | ANSWER
     challenge: Annotated[bytes | None, _Challenge()] = None
 
 
-@dataclass(frozen=True)
-class Tune(Command):
+class Tune(Command, key=0x0014):
     """The server's proposal, which it sends unprompted after authentication; clients answer with either key."""
 
-    KEY = 0x0014
     frame_max_bytes: U32
     heartbeat_s: U32
 
 
-@dataclass(frozen=True)
-class TuneAnswer(Command):
+class TuneAnswer(Command, key=0x0014 | ANSWER):
     """The limits that the client agrees to."""
 
-    KEY = 0x0014 | ANSWER
     frame_max_bytes: U32
     heartbeat_s: U32
 
 
-@dataclass(frozen=True)
-class Open(Request):
+class Open(Request, key=0x0015):
     """A request to open a virtual host."""
 
-    KEY = 0x0015
     virtual_host: Text
 
 
-@dataclass(frozen=True)
-class OpenAnswer(Answer):
+class OpenAnswer(Answer, key=0x0015 | ANSWER):
     """Whether the client may use the virtual host, and ``advertised_host`` and ``advertised_port``."""
 
-    KEY = 0x0015 | ANSWER
     properties: SparsePairs = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class Close(Request):
+class Close(Request, key=0x0016):
     """The end of the connection; either side may send it, and then waits for the answer."""
 
-    KEY = 0x0016
     code: U16
     reason: Text
 
 
-@dataclass(frozen=True)
-class CloseAnswer(Answer):
+class CloseAnswer(Answer, key=0x0016 | ANSWER):
     """The agreement of the other side."""
 
-    KEY = 0x0016 | ANSWER
 
-
-@dataclass(frozen=True)
-class Heartbeat(Command):
+class Heartbeat(Command, key=0x0017):
     """A heartbeat, from either side, without an answer."""
-
-    KEY = 0x0017
 
 
 @dataclass(frozen=True)
@@ -149,19 +120,15 @@ class CommandVersions:
     maximum: U16
 
 
-@dataclass(frozen=True)
-class ExchangeCommandVersions(Request):
+class ExchangeCommandVersions(Request, key=0x001B):
     """The commands that the client can receive, Deliver 2 for instance."""
 
-    KEY = 0x001B
     commands: Annotated[tuple[CommandVersions, ...], array_of(CommandVersions)]
 
 
-@dataclass(frozen=True)
-class ExchangeCommandVersionsAnswer(Answer):
+class ExchangeCommandVersionsAnswer(Answer, key=0x001B | ANSWER):
     """The commands that the server can receive."""
 
-    KEY = 0x001B | ANSWER
     code: U16 = ResponseCode.OK
     commands: Annotated[tuple[CommandVersions, ...], array_of(CommandVersions)] = ()
 

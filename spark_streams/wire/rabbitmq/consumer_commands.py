@@ -21,7 +21,7 @@ from typing import Annotated, Any, Final, NamedTuple
 from spark_streams.errors import LocalProtocolError, RemoteProtocolError
 from spark_streams.wire.rabbitmq.chunk import HEADER_BYTES
 from spark_streams.wire.rabbitmq.fields import U8, U16, U64, Reader, SparsePairs, Text
-from spark_streams.wire.rabbitmq.frames import ANSWER, Answer, Command, Frame, Request
+from spark_streams.wire.rabbitmq.frames import ANSWER, Answer, Command, Frame, Request, frame_head
 
 DELIVER_KEY: Final = 0x0008
 """Deliver, versions 1 and 2, from the server: ``subscription_id(u8) [committed_chunk_id(u64)] chunk``."""
@@ -76,11 +76,9 @@ class _Specification:
 Specification = Annotated[OffsetSpecification, _Specification()]
 
 
-@dataclass(frozen=True)
-class Subscribe(Request):
+class Subscribe(Request, key=0x0007):
     """A request for deliveries; properties as ``filter.0``, ``match-unfiltered``, ``single-active-consumer``."""
 
-    KEY = 0x0007
     subscription_id: U8
     stream: Text
     offset: Specification
@@ -88,110 +86,83 @@ class Subscribe(Request):
     properties: SparsePairs = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class SubscribeAnswer(Answer):
+class SubscribeAnswer(Answer, key=0x0007 | ANSWER):
     """Whether the server will send deliveries."""
 
-    KEY = 0x0007 | ANSWER
 
-
-@dataclass(frozen=True)
-class Credit(Command):
+class Credit(Command, key=0x0009):
     """A grant of credit for more chunks; the server answers only when it refuses."""
 
-    KEY = 0x0009
     subscription_id: U8
     credit: U16
 
 
-@dataclass(frozen=True)
-class CreditAnswer(Command):
+class CreditAnswer(Command, key=0x0009 | ANSWER):
     """The code of a refused credit; it has no correlation id (S-71)."""
 
-    KEY = 0x0009 | ANSWER
     code: U16
     subscription_id: U8
 
 
-@dataclass(frozen=True)
-class StoreOffset(Command):
+class StoreOffset(Command, key=0x000A):
     """The offset that the server stores for a named consumer; the server never answers."""
 
-    KEY = 0x000A
     reference: Text
     stream: Text
     offset: U64
 
 
-@dataclass(frozen=True)
-class QueryOffset(Request):
+class QueryOffset(Request, key=0x000B):
     """A request for the stored offset."""
 
-    KEY = 0x000B
     reference: Text
     stream: Text
 
 
-@dataclass(frozen=True)
-class QueryOffsetAnswer(Answer):
+class QueryOffsetAnswer(Answer, key=0x000B | ANSWER):
     """The stored offset, or no-offset (0x13)."""
 
-    KEY = 0x000B | ANSWER
     offset: U64 = 0
 
 
-@dataclass(frozen=True)
-class Unsubscribe(Request):
+class Unsubscribe(Request, key=0x000C):
     """The end of a subscription."""
 
-    KEY = 0x000C
     subscription_id: U8
 
 
-@dataclass(frozen=True)
-class UnsubscribeAnswer(Answer):
+class UnsubscribeAnswer(Answer, key=0x000C | ANSWER):
     """Whether the subscription existed."""
 
-    KEY = 0x000C | ANSWER
 
-
-@dataclass(frozen=True)
-class ConsumerUpdate(Request):
+class ConsumerUpdate(Request, key=0x001A):
     """A request of the server to a consumer that becomes, or is no longer, the active one of its group."""
 
-    KEY = 0x001A
     subscription_id: U8
     active: U8
 
 
-@dataclass(frozen=True)
-class ConsumerUpdateAnswer(Answer):
+class ConsumerUpdateAnswer(Answer, key=0x001A | ANSWER):
     """The consumer's start; type NONE means the start of its subscription. Some clients append eight unused bytes."""
 
-    KEY = 0x001A | ANSWER
     EXTRA = True
     offset: Specification = OffsetSpecification(OffsetType.NONE)
 
 
-@dataclass(frozen=True)
-class ResolveOffsetSpec(Request):
+class ResolveOffsetSpec(Request, key=0x001F):
     """A request for the offset that a starting position means now (brokers from 4.3)."""
 
-    KEY = 0x001F
     stream: Text
     offset: Specification
     properties: SparsePairs = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class ResolveOffsetSpecAnswer(Answer):
+class ResolveOffsetSpecAnswer(Answer, key=0x001F | ANSWER):
     """The offset, always of type OFFSET."""
 
-    KEY = 0x001F | ANSWER
     offset: Specification = OffsetSpecification(OffsetType.OFFSET)
 
 
-_FRAME: Final = struct.Struct(">IHH")
 _HEADS: Final = {1: struct.Struct(">B"), 2: struct.Struct(">BQ")}
 
 
@@ -231,5 +202,7 @@ def encode_deliver_head(subscription_id: int, chunk_bytes: int, committed_chunk_
         committed_chunk_id: for version 2; None for version 1.
     """
     if committed_chunk_id is None:
-        return _FRAME.pack(chunk_bytes + 5, DELIVER_KEY, 1) + _HEADS[1].pack(subscription_id)
-    return _FRAME.pack(chunk_bytes + 13, DELIVER_KEY, 2) + _HEADS[2].pack(subscription_id, committed_chunk_id)
+        version, head = 1, _HEADS[1].pack(subscription_id)
+    else:
+        version, head = 2, _HEADS[2].pack(subscription_id, committed_chunk_id)
+    return frame_head(len(head) + chunk_bytes, DELIVER_KEY, version) + head

@@ -12,11 +12,20 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, TypeVar
 
 from spark_streams.errors import RemoteProtocolError
 from spark_streams.wire.rabbitmq.fields import U16, U32, Reader, layout_of, read_fields, write_fields
 from spark_streams.wire.rabbitmq.response_codes import ResponseCode, code_name
+
+if TYPE_CHECKING:
+    from typing_extensions import dataclass_transform
+else:
+
+    def dataclass_transform(**_: Any) -> Any:
+        """Do nothing: only type checkers read this mark, and ``typing`` has it from Python 3.11 on."""
+        return lambda kind: kind
+
 
 ANSWER: Final = 0x8000
 """The bit of a key that marks an answer."""
@@ -125,14 +134,23 @@ class FrameReader:
         return self.next() if not self.max_bytes or size <= self.max_bytes else None
 
 
-@dataclass(frozen=True)
+@dataclass_transform(frozen_default=True, field_specifiers=(field,))
 class Command:
-    """A command; the fields of a subclass, in their order, are its content."""
+    """A command; the fields of a subclass, in their order, are its content.
+
+    Every subclass is a frozen dataclass without a decorator of its own; argument ``key`` of its class statement sets
+    ``KEY``.
+    """
 
     KEY: ClassVar[int]
     VERSION: ClassVar[int] = 1
     EXTRA: ClassVar[bool] = False
     """Whether to ignore bytes after the last field, because known peers write some."""
+
+    def __init_subclass__(cls, key: int | None = None) -> None:
+        if key is not None:
+            cls.KEY = key
+        dataclass(frozen=True)(cls)
 
     def encode(self) -> bytes:
         """Return the whole frame.
@@ -162,14 +180,12 @@ class Command:
         return read_fields(reader, cls)
 
 
-@dataclass(frozen=True)
 class Request(Command):
     """A command with an answer; the caller sets the correlation id."""
 
     correlation_id: U32 = field(default=0, kw_only=True)
 
 
-@dataclass(frozen=True)
 class Answer(Command):
     """An answer; a subclass's own fields have defaults, because a refusal may end after the code."""
 

@@ -5,8 +5,6 @@ Spec: Streams Protocol Reference, DeclarePublisher to DeletePublisher.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from spark_streams.wire.rabbitmq.fields import U8, U64, Text
 from spark_streams.wire.rabbitmq.frames import ANSWER, Answer, Request
 
@@ -20,50 +18,36 @@ MAX_REFERENCE_BYTES = 255
 """The longest reference: the protocol allows 256 characters, but brokers refuse more than 255 bytes (S-102)."""
 
 
-@dataclass(frozen=True)
-class DeclarePublisher(Request):
+class DeclarePublisher(Request, key=0x0001):
     """A request to open a publisher; an empty reference means one without deduplication (S-101)."""
 
-    KEY = 0x0001
     publisher_id: U8
     reference: Text
     stream: Text
 
 
-@dataclass(frozen=True)
-class DeclarePublisherAnswer(Answer):
+class DeclarePublisherAnswer(Answer, key=0x0001 | ANSWER):
     """Whether the publisher is open."""
 
-    KEY = 0x0001 | ANSWER
 
-
-@dataclass(frozen=True)
-class QueryPublisherSequence(Request):
+class QueryPublisherSequence(Request, key=0x0005):
     """A request for the last publishing id of a reference."""
 
-    KEY = 0x0005
     reference: Text
     stream: Text
 
 
-@dataclass(frozen=True)
-class QueryPublisherSequenceAnswer(Answer):
+class QueryPublisherSequenceAnswer(Answer, key=0x0005 | ANSWER):
     """The last publishing id; 0 for none (S-104)."""
 
-    KEY = 0x0005 | ANSWER
     sequence: U64 = 0
 
 
-@dataclass(frozen=True)
-class DeletePublisher(Request):
+class DeletePublisher(Request, key=0x0006):
     """A request to close a publisher."""
 
-    KEY = 0x0006
     publisher_id: U8
 
 
-@dataclass(frozen=True)
-class DeletePublisherAnswer(Answer):
+class DeletePublisherAnswer(Answer, key=0x0006 | ANSWER):
     """Whether the publisher existed."""
-
-    KEY = 0x0006 | ANSWER

@@ -17,7 +17,7 @@ from spark_streams.wire.rabbitmq.publisher_commands import CONFIRM_KEY, PUBLISH_
 
 COMMANDS: Final[dict[tuple[int, int], type[Command]]] = {
     (kind.KEY, kind.VERSION): kind
-    for module in (connection_commands, publisher_commands, consumer_commands, stream_commands, stream_commands)
+    for module in (connection_commands, publisher_commands, consumer_commands, stream_commands)
     for kind in vars(module).values()
     if isinstance(kind, type) and issubclass(kind, Command) and hasattr(kind, "KEY")
 }

@@ -22,42 +22,30 @@ _CORRELATION_BYTES = 4
 _NAMES = array_of(Text)
 
 
-@dataclass(frozen=True)
-class Create(Request):
+class Create(Request, key=0x000D):
     """A request to create a stream; all values of its arguments are strings."""
 
-    KEY = 0x000D
     stream: Text
     arguments: Pairs = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class CreateAnswer(Answer):
+class CreateAnswer(Answer, key=0x000D | ANSWER):
     """Whether it was created."""
 
-    KEY = 0x000D | ANSWER
 
-
-@dataclass(frozen=True)
-class Delete(Request):
+class Delete(Request, key=0x000E):
     """A request to delete a stream."""
 
-    KEY = 0x000E
     stream: Text
 
 
-@dataclass(frozen=True)
-class DeleteAnswer(Answer):
+class DeleteAnswer(Answer, key=0x000E | ANSWER):
     """Whether it was deleted."""
 
-    KEY = 0x000E | ANSWER
 
-
-@dataclass(frozen=True)
-class Metadata(Request):
+class Metadata(Request, key=0x000F):
     """A request for the nodes that hold streams."""
 
-    KEY = 0x000F
     streams: Annotated[tuple[str, ...], array_of(Text)]
 
     @classmethod
@@ -103,11 +91,9 @@ class StreamMetadata:
     replicas: Annotated[tuple[int, ...], array_of(U16)]
 
 
-@dataclass(frozen=True)
-class MetadataAnswer(Command):
+class MetadataAnswer(Command, key=0x000F | ANSWER):
     """The nodes and the streams; there is no code for the whole answer."""
 
-    KEY = 0x000F | ANSWER
     correlation_id: U32
     brokers: Annotated[tuple[Broker, ...], array_of(Broker)]
     streams: Annotated[tuple[StreamMetadata, ...], array_of(StreamMetadata)]
@@ -123,11 +109,9 @@ class MetadataAnswer(Command):
         return frame_head(len(content), cls.KEY) + bytes(content)
 
 
-@dataclass(frozen=True)
-class MetadataUpdate(Command):
+class MetadataUpdate(Command, key=0x0010):
     """The server's notice that it has dropped this connection's publishers and subscriptions of a stream."""
 
-    KEY = 0x0010
     code: U16
     stream: Text
 
@@ -140,19 +124,15 @@ class Statistic:
     value: I64
 
 
-@dataclass(frozen=True)
-class StreamStats(Request):
+class StreamStats(Request, key=0x001C):
     """A request for numbers about a stream."""
 
-    KEY = 0x001C
     stream: Text
 
 
-@dataclass(frozen=True)
-class StreamStatsAnswer(Answer):
+class StreamStatsAnswer(Answer, key=0x001C | ANSWER):
     """The numbers; the set of them depends on the broker (S-121)."""
 
-    KEY = 0x001C | ANSWER
     statistics: Annotated[tuple[Statistic, ...], array_of(Statistic)] = ()
 
     @property
@@ -164,67 +144,49 @@ class StreamStatsAnswer(Answer):
 Texts = Annotated[tuple[str, ...], array_of(Text)]
 
 
-@dataclass(frozen=True)
-class Route(Request):
+class Route(Request, key=0x0018):
     """A request for the streams of a routing key."""
 
-    KEY = 0x0018
     routing_key: Text
     super_stream: Text
 
 
-@dataclass(frozen=True)
-class RouteAnswer(Answer):
+class RouteAnswer(Answer, key=0x0018 | ANSWER):
     """The streams; there may be none."""
 
-    KEY = 0x0018 | ANSWER
     streams: Texts = ()
 
 
-@dataclass(frozen=True)
-class Partitions(Request):
+class Partitions(Request, key=0x0019):
     """A request for the streams of a super stream."""
 
-    KEY = 0x0019
     super_stream: Text
 
 
-@dataclass(frozen=True)
-class PartitionsAnswer(Answer):
+class PartitionsAnswer(Answer, key=0x0019 | ANSWER):
     """The streams, in the order of the partitions."""
 
-    KEY = 0x0019 | ANSWER
     streams: Texts = ()
 
 
-@dataclass(frozen=True)
-class CreateSuperStream(Request):
+class CreateSuperStream(Request, key=0x001D):
     """A request to create a super stream; there are as many binding keys as partitions."""
 
-    KEY = 0x001D
     name: Text
     partitions: Texts
     binding_keys: Texts
     arguments: Pairs = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class CreateSuperStreamAnswer(Answer):
+class CreateSuperStreamAnswer(Answer, key=0x001D | ANSWER):
     """Whether it was created."""
 
-    KEY = 0x001D | ANSWER
 
-
-@dataclass(frozen=True)
-class DeleteSuperStream(Request):
+class DeleteSuperStream(Request, key=0x001E):
     """A request to delete a super stream and its streams."""
 
-    KEY = 0x001E
     name: Text
 
 
-@dataclass(frozen=True)
-class DeleteSuperStreamAnswer(Answer):
+class DeleteSuperStreamAnswer(Answer, key=0x001E | ANSWER):
     """Whether it was deleted."""
-
-    KEY = 0x001E | ANSWER
