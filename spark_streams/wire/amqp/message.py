@@ -33,44 +33,24 @@ AMQP_SEQUENCE: Final = 0x76
 AMQP_VALUE: Final = 0x77
 FOOTER: Final = 0x78
 
-SECTION_NAMES: Final = {
-    HEADER: "header",
-    DELIVERY_ANNOTATIONS: "delivery-annotations",
-    MESSAGE_ANNOTATIONS: "message-annotations",
-    PROPERTIES: "properties",
-    APPLICATION_PROPERTIES: "application-properties",
-    DATA: "data",
-    AMQP_SEQUENCE: "amqp-sequence",
-    AMQP_VALUE: "amqp-value",
-    FOOTER: "footer",
-}
-_CODES: Final = {
-    f"amqp:{name}:{_kind}": code
-    for code, name, _kind in (
-        (HEADER, "header", "list"),
-        (DELIVERY_ANNOTATIONS, "delivery-annotations", "map"),
-        (MESSAGE_ANNOTATIONS, "message-annotations", "map"),
-        (PROPERTIES, "properties", "list"),
-        (APPLICATION_PROPERTIES, "application-properties", "map"),
-        (DATA, "data", "binary"),
-        (AMQP_SEQUENCE, "amqp-sequence", "list"),
-        (AMQP_VALUE, "amqp-value", "*"),
-        (FOOTER, "footer", "map"),
-    )
-}
-LIST_CODES: Final = frozenset({0x45, 0xC0, 0xD0})
-MAP_CODES: Final = frozenset({0xC1, 0xD1})
-BINARY_CODES: Final = frozenset({0xA0, 0xB0})
-VALUE_CODES: Final = {
-    HEADER: LIST_CODES,
-    DELIVERY_ANNOTATIONS: MAP_CODES,
-    MESSAGE_ANNOTATIONS: MAP_CODES,
-    PROPERTIES: LIST_CODES,
-    APPLICATION_PROPERTIES: MAP_CODES,
-    DATA: BINARY_CODES,
-    AMQP_SEQUENCE: LIST_CODES,
-    FOOTER: MAP_CODES,
-}
+_LISTS: Final = frozenset({0x45, 0xC0, 0xD0})
+_MAPS: Final = frozenset({0xC1, 0xD1})
+_BINARIES: Final = frozenset({0xA0, 0xB0})
+_SECTIONS: Final = (
+    (HEADER, "header", "list", _LISTS),
+    (DELIVERY_ANNOTATIONS, "delivery-annotations", "map", _MAPS),
+    (MESSAGE_ANNOTATIONS, "message-annotations", "map", _MAPS),
+    (PROPERTIES, "properties", "list", _LISTS),
+    (APPLICATION_PROPERTIES, "application-properties", "map", _MAPS),
+    (DATA, "data", "binary", _BINARIES),
+    (AMQP_SEQUENCE, "amqp-sequence", "list", _LISTS),
+    (AMQP_VALUE, "amqp-value", "*", None),
+    (FOOTER, "footer", "map", _MAPS),
+)
+"""Code, name, the value's type in the symbolic descriptor, and the format codes that it may have; None for any."""
+SECTION_NAMES: Final = {code: name for code, name, _, _ in _SECTIONS}
+_CODES: Final = {f"amqp:{name}:{kind}": code for code, name, kind, _ in _SECTIONS}
+VALUE_CODES: Final = {code: allowed for code, _, _, allowed in _SECTIONS if allowed is not None}
 """Each section code to the format codes that its value may have; an amqp-value may have any."""
 
 
