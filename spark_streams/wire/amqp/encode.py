@@ -33,6 +33,8 @@ from spark_streams.wire.amqp.values import (
 
 _TEXT_OR_BINARY: Final = frozenset({0xA0, 0xB0, 0xA1, 0xB1, 0xA3, 0xB3})
 _WITHOUT_DATA: Final = frozenset(range(0x40, 0x46))
+_WIDE: Final = 0x10
+"""The bit of a compound's format code that marks 4-byte size and count."""
 
 
 def encode_value(value: object) -> bytes:
@@ -58,25 +60,34 @@ def _sized(code8: int, code32: int, raw: bytes) -> bytes:
     return struct.pack(">BI", code32, len(raw)) + raw
 
 
-def _counted(code8: int, code32: int, count: int, raw: bytes) -> bytes:
+def _counted(code8: int, count: int, raw: bytes) -> bytes:
     if len(raw) < 255 and count < 256:
         return bytes((code8, len(raw) + 1, count)) + raw
-    return struct.pack(">BII", code32, len(raw) + 4, count) + raw
+    return struct.pack(">BII", code8 | _WIDE, len(raw) + 4, count) + raw
 
 
-def _encode_list(items: list[Any]) -> bytes:
-    return _counted(0xC0, 0xD0, len(items), b"".join(map(encode_value, items))) if items else b"\x45"
+def _list_items(items: list[Any]) -> tuple[int, bytes]:
+    return len(items), b"".join(map(encode_value, items))
 
 
-def _encode_map(value: dict[Any, Any] | Pairs) -> bytes:
+def _map_items(value: dict[Any, Any] | Pairs) -> tuple[int, bytes]:
     pairs = value if isinstance(value, Pairs) else list(value.items())
-    return _counted(0xC1, 0xD1, 2 * len(pairs), b"".join(encode_value(k) + encode_value(v) for k, v in pairs))
+    return 2 * len(pairs), b"".join(encode_value(k) + encode_value(v) for k, v in pairs)
 
 
-def _encode_array(value: Array) -> bytes:
+def _array_items(value: Array) -> tuple[int, bytes]:
     head = b"" if value.descriptor is None else b"\x00" + encode_value(value.descriptor)
-    body = head + bytes((value.code,)) + b"".join(_encode_as(value.code, item) for item in value.items)
-    return _counted(0xE0, 0xF0, len(value.items), body)
+    return len(value.items), head + bytes((value.code,)) + b"".join(
+        _encode_as(value.code, item) for item in value.items
+    )
+
+
+_COMPOUND: Final[dict[int, Callable[[Any], tuple[int, bytes]]]] = {
+    0xC0: _list_items,
+    0xC1: _map_items,
+    0xE0: _array_items,
+}
+"""Each compound's format code with 1-byte size and count to the count and the bytes of its items."""
 
 
 def _encode_as(code: int, item: Any) -> bytes:
@@ -84,43 +95,17 @@ def _encode_as(code: int, item: Any) -> bytes:
     if code in _TEXT_OR_BINARY:
         raw = item.encode("utf-8") if isinstance(item, str) else bytes(item)
         return struct.pack(">B" if code < 0xB0 else ">I", len(raw)) + raw
-    if code in _COMPOUND_WIDE:
-        whole = _COMPOUND_WIDE[code](item)
-        if code >> 4 in (0xD, 0xF):
-            return whole[1:]
-        size, count = struct.unpack_from(">II", whole, 1)
-        return bytes((size - 3, count)) + whole[9:]
+    if code & ~_WIDE in _COMPOUND:
+        count, raw = _COMPOUND[code & ~_WIDE](item)
+        if code & _WIDE:
+            return struct.pack(">II", len(raw) + 4, count) + raw
+        return bytes((len(raw) + 1, count)) + raw
     if code in _WITHOUT_DATA:
         return b""
     pack = _PACKERS.get(code)
     if pack is None:
         raise ValueError(f"0x{code:02x} is no format code")
     return pack(item)
-
-
-def _wide(encode: Callable[[Any], bytes]) -> Callable[[Any], bytes]:
-    """Return an encoder that always uses the form with 4-byte size and count."""
-
-    def widen(item: Any) -> bytes:
-        whole = encode(item)
-        code = whole[0]
-        if code == 0x45:
-            return struct.pack(">BII", 0xD0, 4, 0)
-        if code >> 4 in (0xD, 0xF):
-            return whole
-        return struct.pack(">BII", code + 0x10, whole[1] + 3, whole[2]) + whole[3:]
-
-    return widen
-
-
-_COMPOUND_WIDE: Final = {
-    0xC0: _wide(_encode_list),
-    0xD0: _wide(_encode_list),
-    0xC1: _wide(_encode_map),
-    0xD1: _wide(_encode_map),
-    0xE0: _wide(_encode_array),
-    0xF0: _wide(_encode_array),
-}
 
 
 def _packer(layout: str) -> Callable[[Any], bytes]:
@@ -137,7 +122,7 @@ _PACKERS: Final[dict[int, Callable[[Any], bytes]]] = {
     0x71: _packer(">i"),
     0x72: _packer(">f"),
     0x73: lambda item: struct.pack(">I", ord(item)),
-    **{code: _packer(">Q") for code in (0x80,)},
+    0x80: _packer(">Q"),
     **{code: _packer(">q") for code in (0x81, 0x83)},
     0x82: _packer(">d"),
     0x98: lambda item: bytes(item.bytes),
@@ -186,7 +171,7 @@ _ENCODERS: Final[tuple[tuple[Any, Callable[[Any], bytes]], ...]] = (
     ((bytes, bytearray, memoryview), lambda value: _sized(0xA0, 0xB0, bytes(value))),
     (uuid.UUID, _encode_fixed(0x98)),
     (Described, lambda value: b"\x00" + encode_value(value.descriptor) + encode_value(value.value)),
-    (Array, _encode_array),
-    ((dict, Pairs), _encode_map),
-    ((list, tuple), _encode_list),
+    (Array, lambda value: _counted(0xE0, *_array_items(value))),
+    ((dict, Pairs), lambda value: _counted(0xC1, *_map_items(value))),
+    ((list, tuple), lambda value: _counted(0xC0, *_list_items(value)) if value else b"\x45"),
 )
