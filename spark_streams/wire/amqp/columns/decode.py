@@ -93,10 +93,25 @@ class MessageBlock:
     ends: NDArray[np.int64]
 
 
-class Lockstep:
-    """One block during decoding: byte ranges and numbers; ``place`` adds the irregular messages."""
+class BlockSections:
+    """The bytes of a block, and the places of its messages' sections.
 
-    def __init__(self, block: MessageBlock, names: frozenset[str]) -> None:
+    Args:
+        block: the messages.
+        last: the code of the last section of interest.
+
+    Attributes:
+        n: number of messages.
+        words: the bytes from the first message on, which starts at ``origin`` in the block's buffer.
+        starts: first byte of each message in ``words``, inclusive; ``ends`` is exclusive.
+        sections: what the lockstep walk found.
+        irregular: the messages to decode one by one.
+
+    Raises:
+        LocalProtocolError: a range is outside the buffer.
+    """
+
+    def __init__(self, block: MessageBlock, last: int) -> None:
         starts, ends = np.asarray(block.starts, np.int64), np.asarray(block.ends, np.int64)
         self.n = int(starts.size)
         raw = np.frombuffer(block.buffer, np.uint8)
@@ -107,10 +122,29 @@ class Lockstep:
         self.origin = int(starts.min()) if self.n else 0
         self.words = PaddedWords(raw, self.origin, int(ends.max()) if self.n else 0)
         self.starts, self.ends = starts - self.origin, ends - self.origin
-        self.names = names
-        last = FOOTER if names - DELIVERY else DELIVERY_ANNOTATIONS
         self.sections: Sections = walk_sections(self.words, self.starts, self.ends, last)
         self.irregular: Mask = self.sections.irregular
+
+    def raw(self, row: int) -> bytes:
+        """Return one message's bytes."""
+        return self.words.bytes[self.starts[row] : self.ends[row]].tobytes()
+
+    def having(self, code: int) -> tuple[Positions, Positions, Positions]:
+        """Return the rows, value positions and ends of the messages that have a section."""
+        value = self.sections.value.get(code)
+        if value is None:
+            none = np.zeros(0, np.int64)
+            return none, none, none
+        rows = np.flatnonzero((value >= 0) & ~self.irregular)
+        return rows, value[rows], self.sections.end[code][rows]
+
+
+class Lockstep(BlockSections):
+    """One block during decoding: byte ranges and numbers; ``place`` adds the irregular messages."""
+
+    def __init__(self, block: MessageBlock, names: frozenset[str]) -> None:
+        super().__init__(block, FOOTER if names - DELIVERY else DELIVERY_ANNOTATIONS)
+        self.names = names
         self.texts: dict[str, ByteRange] = {}
         self.instants: dict[str, NDArray[np.int64]] = {}
         self.changed: dict[int, list[str] | None] = {}
@@ -123,12 +157,12 @@ class Lockstep:
             ("application_properties", APPLICATION_PROPERTIES),
         ):
             if name in names:
-                self.maps[name] = read_entries(self.words, *self._having(code), self.irregular)
+                self.maps[name] = read_entries(self.words, *self.having(code), self.irregular)
         if names & {"key", "group_key"}:
             self.texts["group_key"] = self._group_key()
         if names & {"key", "properties", "creation_time_ms"}:
             fields = range(13) if "properties" in names else (9, 10)
-            self.properties = read_properties(self.words, *self._having(PROPERTIES), self.irregular, fields)
+            self.properties = read_properties(self.words, *self.having(PROPERTIES), self.irregular, fields)
             milliseconds, valid = self.properties.numbers(self.words, 9)
             self.instants["creation_time_ms"] = np.where(valid, milliseconds, NO_TIMESTAMP)
         if "key" in names and self.properties is not None:
@@ -147,26 +181,13 @@ class Lockstep:
                 self.sections.bare_start, self.ends, np.ones(self.n, np.bool_), np.zeros(self.n, np.bool_)
             )
 
-    def raw(self, row: int) -> bytes:
-        """Return one message's bytes."""
-        return self.words.bytes[self.starts[row] : self.ends[row]].tobytes()
-
-    def _having(self, code: int) -> tuple[Positions, Positions, Positions]:
-        """Return the rows, value positions and ends of the messages that have a section."""
-        value = self.sections.value.get(code)
-        if value is None:
-            none = np.zeros(0, np.int64)
-            return none, none, none
-        rows = np.flatnonzero((value >= 0) & ~self.irregular)
-        return rows, value[rows], self.sections.end[code][rows]
-
     def _read_delivery_annotations(self) -> None:
         wanted = {name: key.encode() for name, key in _DELIVERY_TEXTS.items() if name in self.names}
         self.texts.update({name: ByteRange.empty(self.n) for name in wanted})
         timestamps = bool(self.names & {"timestamp", "timestamp_ms"})
         instants = np.full(self.n, NO_TIMESTAMP, np.int64)
         present = np.zeros(self.n, np.bool_)
-        for step in walk_map(self.words, *self._having(DELIVERY_ANNOTATIONS), self.irregular):
+        for step in walk_map(self.words, *self.having(DELIVERY_ANNOTATIONS), self.irregular):
             for name, key in wanted.items():
                 self._keep_text(self.texts[name], step, self.words.equal(step.key_start, step.key_end, key))
             if timestamps:
@@ -187,7 +208,7 @@ class Lockstep:
         span = ByteRange.empty(self.n)
         read = self.maps.get("message_annotations")
         steps: Iterable[Pair] = (
-            walk_map(self.words, *self._having(MESSAGE_ANNOTATIONS), self.irregular) if read is None else read.steps
+            walk_map(self.words, *self.having(MESSAGE_ANNOTATIONS), self.irregular) if read is None else read.steps
         )
         for step in steps:
             self._keep_text(span, step, self.words.equal(step.key_start, step.key_end, GROUP_KEY.encode()))
@@ -205,7 +226,7 @@ class Lockstep:
         self.texts["value"] = span
         self.irregular |= self.sections.several
         for kind, codes in ((DATA, _BINARY), (AMQP_VALUE, _PLAIN_BODY)):
-            rows, value, _ = self._having(kind)
+            rows, value, _ = self.having(kind)
             if not rows.size:
                 continue
             body = extents(self.words, value)
@@ -218,7 +239,7 @@ class Lockstep:
                 column_of(
                     self.words, ByteRange(body.start, body.end, texts, np.zeros_like(texts)), pa.string(), "value"
                 )
-        rows, _, _ = self._having(AMQP_SEQUENCE)
+        rows, _, _ = self.having(AMQP_SEQUENCE)
         self.irregular[rows] = True
 
     def place(self, row: int, columns: dict[str, Any]) -> None:
@@ -284,7 +305,7 @@ def decode_columns(block: MessageBlock, names: Collection[str], *, overflow: Ove
     unknown = set(names) - COLUMN_TYPES.keys()
     if unknown:
         raise LocalProtocolError(f"no such column: {', '.join(sorted(unknown))}; there are {', '.join(COLUMN_TYPES)}")
-    walk = Lockstep(block, frozenset(names))
-    for row in np.flatnonzero(walk.irregular).tolist():
-        walk.place(row, row_columns(walk.raw(row), names, overflow))
-    return {name: walk.array(name, overflow) for name in names}
+    lockstep = Lockstep(block, frozenset(names))
+    for row in np.flatnonzero(lockstep.irregular).tolist():
+        lockstep.place(row, row_columns(lockstep.raw(row), names, overflow))
+    return {name: lockstep.array(name, overflow) for name in names}

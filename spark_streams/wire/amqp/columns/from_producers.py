@@ -53,21 +53,23 @@ def incoming_columns(block: MessageBlock, *, thorough: bool = False) -> Incoming
         LocalProtocolError: a range is outside the buffer.
     """
     names = frozenset({"group_key", "target_partition", "creation_time_ms"})
-    walk = Lockstep(block, names)
-    malformed = np.zeros(walk.n, np.bool_)
-    for row in np.flatnonzero(walk.irregular).tolist():
+    lockstep = Lockstep(block, names)
+    malformed = np.zeros(lockstep.n, np.bool_)
+    for row in np.flatnonzero(lockstep.irregular).tolist():
         try:
-            walk.place(row, row_columns(walk.raw(row), names))
+            lockstep.place(row, row_columns(lockstep.raw(row), names))
         except RemoteProtocolError:
             malformed[row] = True
-    texts = {name: _text(walk.words, walk.texts[name], malformed, name) for name in ("group_key", "target_partition")}
+    group_key, target_partition = (
+        _text(lockstep.words, lockstep.texts[name], malformed, name) for name in ("group_key", "target_partition")
+    )
     if thorough:
         _mark_unreadable(block, np.flatnonzero(~malformed), malformed)
     return Incoming(
-        walk.sections.bare_start + walk.origin,
-        texts["group_key"],
-        texts["target_partition"],
-        walk.instants["creation_time_ms"],
+        lockstep.sections.bare_start + lockstep.origin,
+        group_key,
+        target_partition,
+        lockstep.instants["creation_time_ms"],
         malformed,
     )
 
@@ -106,14 +108,14 @@ def _mark_unreadable(block: MessageBlock, rows: NDArray[np.int64], malformed: Ma
 
 def _read(block: MessageBlock) -> None:
     """Decode what a reader may decode, and discard it; raise the errors of ``decode_columns``."""
-    walk = Lockstep(block, frozenset(_READ))
-    for row in np.flatnonzero(walk.irregular).tolist():
-        raw = walk.raw(row)
+    lockstep = Lockstep(block, frozenset(_READ))
+    for row in np.flatnonzero(lockstep.irregular).tolist():
+        raw = lockstep.raw(row)
         columns = row_columns(raw, _READ_BESIDE_BODY, "null")
         # Do not build the text of a body: it may be five times as large, and ten times during its construction.
         for section in m.split_sections(raw, m.FOOTER):
             if m.DATA <= section.code <= m.AMQP_VALUE:
                 m.decode_section(raw, section)
-        walk.place(row, columns | {"value": None})
+        lockstep.place(row, columns | {"value": None})
     for name in _READ:
-        walk.array(name, "null")
+        lockstep.array(name, "null")

@@ -131,11 +131,16 @@ def row_columns(raw: bytes, names: Collection[str], overflow: Overflow = "fail")
     return {name: columns.get(name) for name in (*wanted, "bare_start")}
 
 
-def lookup(annotations: dict[Any, Any] | Pairs | None, key: str) -> Any:
-    """Return an annotation's value; that of the last one if there are several; None if there is none."""
-    if annotations is None:
+def lookup(entries: dict[Any, Any] | Pairs | None, key: str) -> Any:
+    """Return the value at a text or symbol in a map; that of the last one if there are several; None if there is none.
+
+    Args:
+        entries: the map; None if there is none.
+        key: the text or symbol.
+    """
+    if entries is None:
         return None
-    pairs = annotations if isinstance(annotations, Pairs) else annotations.items()
+    pairs = entries if isinstance(entries, Pairs) else entries.items()
     values = [value for name, value in pairs if isinstance(name, str) and str(name) == key]
     return values[-1] if values else None
 

@@ -41,8 +41,8 @@ from spark_streams.wire.amqp.columns.canonical import (
     code_set,
     column_of,
 )
-from spark_streams.wire.amqp.columns.decode import MessageBlock
-from spark_streams.wire.amqp.columns.single_message import PROPERTY_FIELDS
+from spark_streams.wire.amqp.columns.decode import BlockSections, MessageBlock
+from spark_streams.wire.amqp.columns.single_message import PROPERTY_FIELDS, lookup
 from spark_streams.wire.amqp.decode import decode_value
 from spark_streams.wire.amqp.event_streams import NO_TIMESTAMP
 from spark_streams.wire.amqp.message import (
@@ -52,8 +52,8 @@ from spark_streams.wire.amqp.message import (
     decode_section,
     split_sections,
 )
-from spark_streams.wire.amqp.sections import Pair, Sections, walk_list, walk_map, walk_sections
-from spark_streams.wire.amqp.values import Char, EncodedDecimal, Pairs
+from spark_streams.wire.amqp.sections import Pair, walk_list, walk_map
+from spark_streams.wire.amqp.values import Char, EncodedDecimal
 from spark_streams.wire.columnar.byte_view import Mask, PaddedWords
 
 NULL, TEXT, INTEGER, FLOAT, NUMBER, BOOLEAN, OTHER, BROKEN = range(8)
@@ -190,37 +190,22 @@ class _Cells:
         self.start[rows], self.end[rows] = step.start[same], step.end[same]
 
 
-class _Reading:
+class _Reading(BlockSections):
     """The state of reading one block into typed columns."""
 
     def __init__(self, block: MessageBlock, fields: Collection[FieldOfMessage]) -> None:
-        starts, ends = np.asarray(block.starts, np.int64), np.asarray(block.ends, np.int64)
-        self.n = int(starts.size)
-        origin, end = (int(starts.min()), int(ends.max())) if self.n else (0, 0)
-        self.words = PaddedWords(np.frombuffer(block.buffer, np.uint8), origin, end)
-        self.starts, self.ends = starts - origin, ends - origin
+        super().__init__(block, max((each.section for each in fields), default=0))
         self.cells = {each: _Cells(self.n) for each in fields}
-        last = max((each.section for each in fields), default=0)
-        self.sections: Sections = walk_sections(self.words, self.starts, self.ends, last)
-        self.irregular: Mask = self.sections.irregular
         for section in (MESSAGE_ANNOTATIONS, APPLICATION_PROPERTIES):
             self._read_map(section)
         self._read_properties()
 
-    def _having(self, section: int) -> tuple[Any, Any, Any] | None:
-        value = self.sections.value.get(section)
-        if value is None:
-            return None
-        rows = np.flatnonzero((value >= 0) & ~self.irregular)
-        return rows, value[rows], self.sections.end[section][rows]
-
     def _read_map(self, section: int) -> None:
         wanted = {each.name.encode(): cells for each, cells in self.cells.items() if each.section == section}
-        having = self._having(section) if wanted else None
-        if having is None:
+        if not wanted:
             return
         met = {key: np.zeros(self.n, np.bool_) for key in wanted}
-        for step in walk_map(self.words, *having, self.irregular):
+        for step in walk_map(self.words, *self.having(section), self.irregular):
             for key, cells in wanted.items():
                 same = self.words.equal(step.key_start, step.key_end, key)
                 if same.any():
@@ -231,10 +216,9 @@ class _Reading:
 
     def _read_properties(self) -> None:
         wanted = {_PROPERTY_INDEX[each.name]: cells for each, cells in self.cells.items() if each.section == PROPERTIES}
-        having = self._having(PROPERTIES) if wanted else None
-        if having is None:
+        if not wanted:
             return
-        for index, step in enumerate(walk_list(self.words, *having, self.irregular)):
+        for index, step in enumerate(walk_list(self.words, *self.having(PROPERTIES), self.irregular)):
             if index in wanted:
                 wanted[index].keep(step, np.ones(step.rows.size, np.bool_))
 
@@ -242,9 +226,8 @@ class _Reading:
         """Return the columns, with the irregular messages decoded one by one."""
         found = {each: self._column(cells) for each, cells in self.cells.items()}
         for row in np.flatnonzero(self.irregular).tolist():
-            raw = self.words.bytes[self.starts[row] : self.ends[row]].tobytes()
             try:
-                values = _values(raw, found)
+                values = _values(self.raw(row), found)
             except RemoteProtocolError:
                 for column in found.values():
                     column.kind[row] = BROKEN
@@ -342,11 +325,7 @@ def _values(raw: bytes, fields: Collection[FieldOfMessage]) -> dict[FieldOfMessa
 
 
 def _entry(content: Any, wanted: FieldOfMessage) -> Any:
-    if content is None:
-        return None
-    if wanted.section == PROPERTIES:
-        index = _PROPERTY_INDEX[wanted.name]
-        return content[index] if index < len(content) else None
-    pairs = content if isinstance(content, Pairs) else content.items()
-    found = [value for key, value in pairs if isinstance(key, str) and str(key) == wanted.name]
-    return found[-1] if found else None
+    if wanted.section != PROPERTIES:
+        return lookup(content, wanted.name)
+    index = _PROPERTY_INDEX[wanted.name]
+    return content[index] if content is not None and index < len(content) else None
