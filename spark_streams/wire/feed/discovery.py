@@ -221,7 +221,7 @@ def _fields(value: object) -> dict[str, str]:
     """Return the parts that filters compare; in another feed this member may be anything, and is then ignored."""
     if not isinstance(value, dict):
         return {}
-    return {name: told for name, told in value.items() if isinstance(told, str) and (told == "key" or told[:1] == "/")}
+    return {name: part for name, part in value.items() if isinstance(part, str) and (part == "key" or part[:1] == "/")}
 
 
 def _check(discovery: Discovery, error: type[ProtocolError]) -> None:

@@ -78,11 +78,11 @@ def read_entries(buffer: Readable, at: int, end: int, count: int, before: int = 
             begins = np.arange(at, at + (good + 1) * step, step, dtype=np.int64)
             guess *= 8
         else:
-            asked = min(left, stretch)
-            begins = _followed(buffer, at, end, asked, before, narrow and length < 256)
+            most = min(left, stretch)
+            begins = _followed(buffer, at, end, most, before, narrow and length < 256)
             good, guess = begins.size - 1, _FIRST_GUESS
-            stretch = min(2 * stretch, _STRETCH[1]) if good == asked else _STRETCH[0]
-            narrow = narrow and good == asked
+            stretch = min(2 * stretch, _STRETCH[1]) if good == most else _STRETCH[0]
+            narrow = narrow and good == most
         starts.append(begins[:-1] + head)
         ends.append(begins[1:])
         at, left = int(begins[-1]), left - good
