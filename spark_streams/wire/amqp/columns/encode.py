@@ -22,7 +22,7 @@ map is there and empty.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 import numpy as np
@@ -50,19 +50,44 @@ from spark_streams.wire.amqp.values import Symbol
 from spark_streams.wire.columnar.byte_view import Mask, PaddedWords
 from spark_streams.wire.columnar.gather import gather
 
-ENCODED_COLUMNS: Final = frozenset(
-    {
-        "application_properties",
-        "key",
-        "message",
-        "message_annotations",
-        "message_id",
-        "partition",
-        "properties",
-        "timestamp",
-        "value",
-    }
-)
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def _is_bytes(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
+
+
+def _is_either(kind: pa.DataType) -> bool:
+    return _is_text(kind) or _is_bytes(kind)
+
+
+def _is_text_map(kind: pa.DataType) -> bool:
+    return pa.types.is_map(kind) and _is_text(kind.key_type) and _is_text(kind.item_type)
+
+
+_COLUMN_TYPES: Final[Mapping[str, tuple[Callable[[pa.DataType], bool], str]]] = {
+    "application_properties": (_is_text_map, "map of strings"),
+    "key": (_is_text, "string"),
+    "message": (_is_either, "binary"),
+    "message_annotations": (_is_text_map, "map of strings"),
+    "message_id": (_is_text, "string"),
+    "partition": (_is_text, "string"),
+    "properties": (pa.types.is_struct, "struct"),
+    "timestamp": (pa.types.is_timestamp, "timestamp"),
+    "value": (_is_either, "string or binary"),
+}
+"""The columns that ``encode_columns`` encodes: the check of their type, and its name in errors."""
+_FIELD_TYPES: Final = {
+    "timestamp": (pa.types.is_timestamp, "timestamp"),
+    "uint": (pa.types.is_integer, "bigint"),
+    "binary": (_is_bytes, "binary"),
+    "string": (_is_text, "string"),
+    "text": (_is_text, "string"),
+}
+"""The same for the fields of ``properties``, by the types of ``PROPERTY_FIELDS``."""
+ENCODED_COLUMNS: Final = frozenset(_COLUMN_TYPES)
 """The columns that ``encode_columns`` encodes; ``stream`` and ``offset`` may be there too."""
 _IGNORED: Final = frozenset({"stream", "offset"})
 _NULL: Final = b"\x40"
@@ -109,41 +134,11 @@ def encode_columns(columns: Mapping[str, pa.Array]) -> pa.LargeBinaryArray:
 
 
 def _checked(name: str, column: pa.Array | pa.ChunkedArray) -> pa.Array:
-    """Return a column as one array, if its type can be encoded."""
-    kind = column.type
-    if name in ("application_properties", "message_annotations"):
-        good, expected = (
-            pa.types.is_map(kind) and _is_text(kind.key_type) and _is_text(kind.item_type),
-            "map of strings",
-        )
-    elif name == "properties":
-        good, expected = pa.types.is_struct(kind), "struct"
-    elif name == "timestamp":
-        good, expected = pa.types.is_timestamp(kind), "timestamp"
-    elif name in ("value", "message"):
-        good, expected = _is_text(kind) or _is_bytes(kind), "binary" if name == "message" else "string or binary"
-    else:
-        good, expected = _is_text(kind), "string"
-    if not good:
-        raise SchemaError(f"column '{name}': {kind}, expected {expected}")
+    """Return a column as one array, if its type is right; a column that is not encoded is a string."""
+    check, expected = _COLUMN_TYPES.get(name, (_is_text, "string"))
+    if not check(column.type):
+        raise SchemaError(f"column '{name}': {column.type}, expected {expected}")
     return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
-
-
-def _is_bytes(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
-
-
-_FIELD_CHECKS: Final = {
-    "timestamp": (pa.types.is_timestamp, "timestamp"),
-    "uint": (pa.types.is_integer, "bigint"),
-    "binary": (_is_bytes, "binary"),
-    "string": (_is_text, "string"),
-    "text": (_is_text, "string"),
-}
 
 
 def _built(columns: Mapping[str, pa.Array], n: int) -> EncodedRun:
@@ -249,13 +244,11 @@ def _properties(columns: Mapping[str, pa.Array], n: int) -> EncodedRun | None:
     if not used:
         return None
     present = np.zeros(n, np.bool_)
-    for index in used:
-        present |= np.asarray(fields[PROPERTY_FIELDS[index][0]].is_valid())
-    for index in used:
-        name, kind = PROPERTY_FIELDS[index]
-        check, expected = _FIELD_CHECKS[kind]
+    for name, kind in (PROPERTY_FIELDS[index] for index in used):
+        check, expected = _FIELD_TYPES[kind]
         if not check(fields[name].type):
             raise SchemaError(f"column 'properties.{name}': {fields[name].type}, expected {expected}")
+        present |= np.asarray(fields[name].is_valid())
     content = EncodedRun((), np.zeros(n, np.int64))
     gap = 0
     for index in range(used[-1] + 1):
