@@ -25,6 +25,21 @@ def validity(valid: Mask) -> pa.Buffer | None:
     return None if valid.all() else pa.py_buffer(np.packbits(valid, bitorder="little"))
 
 
+def layout(array: pa.Array) -> tuple[Positions, NDArray[np.uint8]]:
+    """Return where the bytes of each value of a string or binary array begin and the last one's end, and all the bytes.
+
+    The bytes are a view of exactly this array's values, while Arrow's buffer may hold more; the first bound is 0.
+    """
+    _, offsets, content = array.buffers()
+    if content is None or not len(array):
+        return np.zeros(len(array) + 1, np.int64), np.zeros(0, np.uint8)
+    wide = pa.types.is_large_string(array.type) or pa.types.is_large_binary(array.type)
+    number = np.dtype(np.int64 if wide else np.int32)
+    bounds = np.frombuffer(offsets, number, len(array) + 1, array.offset * number.itemsize).astype(np.int64, copy=False)
+    first, end = int(bounds[0]), int(bounds[-1])
+    return bounds - first if first else bounds, np.frombuffer(content, np.uint8)[first:end]
+
+
 def gather(
     sources: list[Words],
     start: Positions,

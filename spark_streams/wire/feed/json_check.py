@@ -27,7 +27,7 @@ import pyarrow.json
 from numpy.typing import NDArray
 
 from spark_streams.wire.columnar.byte_view import Mask, Positions, Words
-from spark_streams.wire.columnar.gather import gather
+from spark_streams.wire.columnar.gather import gather, layout
 
 LONG_BYTES: Final = 48
 """A string with more bytes than this is left out."""
@@ -129,18 +129,16 @@ def invalid_objects(texts: pa.BinaryArray) -> Positions:
     """
     if not len(texts):
         return np.zeros(0, np.int64)
-    offsets = np.frombuffer(texts.buffers()[1], np.int32)[texts.offset : texts.offset + len(texts) + 1]
-    content = texts.buffers()[2]
-    bounds = np.searchsorted(offsets, np.arange(int(offsets[0]), int(offsets[-1]), CHECKED_BYTES)).tolist()
+    offsets, content = layout(texts)
+    bounds = np.searchsorted(offsets, np.arange(0, content.size, CHECKED_BYTES)).tolist()
     invalid = np.zeros(len(texts), np.bool_)
     for first, end in zip(bounds, [*bounds[1:], len(texts)], strict=True):
-        group = content.slice(int(offsets[first]), int(offsets[end] - offsets[first]))
-        raw = np.frombuffer(group, np.uint8)
+        raw = content[offsets[first] : offsets[end]]
         if first == end or _valid_when_shortened(raw, end - first):
             continue
-        suspects = not_a_number(raw) + int(offsets[first])
+        suspects = not_a_number(raw) + offsets[first]
         invalid[np.searchsorted(offsets, suspects, side="right") - 1] = True
-        for row in _invalid_of(group, offsets[first : end + 1] - offsets[first]):
+        for row in _invalid_of(pa.py_buffer(raw), offsets[first : end + 1] - offsets[first]):
             invalid[first + row] = True
     found: Positions = np.flatnonzero(invalid)
     return found
@@ -158,7 +156,7 @@ def _valid_when_shortened(raw: NDArray[np.uint8], count: int) -> bool:
     )
 
 
-def _invalid_of(content: pa.Buffer, offsets: NDArray[np.int32]) -> list[int]:
+def _invalid_of(content: pa.Buffer, offsets: Positions) -> list[int]:
     """Return which texts of a document may be no objects, by bisection."""
     found: list[int] = []
     groups = [(0, offsets.size - 1)]
@@ -177,11 +175,20 @@ def _invalid_of(content: pa.Buffer, offsets: NDArray[np.int32]) -> list[int]:
 
 def _objects(content: pa.Buffer) -> int:
     """Return the number of objects in a document; -1 if it is invalid."""
-    options = pa.json.ReadOptions(use_threads=False, block_size=content.size + 1)
     try:
-        return int(pa.json.read_json(pa.BufferReader(content), options, _NOTHING).num_rows)
+        return int(read_objects(content, _NOTHING).num_rows)
     except pa.ArrowInvalid:
         return -1
+
+
+def read_objects(content: pa.Buffer, options: pa.json.ParseOptions) -> pa.Table:
+    """Read a document's objects into a table, as one block and without threads of Arrow's.
+
+    Raises:
+        pyarrow.ArrowInvalid: the document is invalid, or not as ``options`` expect it.
+    """
+    reading = pa.json.ReadOptions(use_threads=False, block_size=content.size + 1)
+    return pa.json.read_json(pa.BufferReader(content), reading, options)
 
 
 def unescape(texts: pa.BinaryArray) -> tuple[pa.StringArray, Mask]:
@@ -198,13 +205,8 @@ def unescape(texts: pa.BinaryArray) -> tuple[pa.StringArray, Mask]:
     invalid[invalid_objects(lines)] = True
     if invalid.any():
         lines = pc.if_else(pa.array(invalid), pa.scalar(b'{"v":""}', pa.binary()), lines)
-    end = int(np.frombuffer(lines.buffers()[1], np.int32)[lines.offset + len(lines)])
-    content = lines.buffers()[2].slice(0, end)  # Arrow's buffer may be larger than its content
     try:
-        table = pa.json.read_json(
-            pa.BufferReader(content), pa.json.ReadOptions(use_threads=False, block_size=content.size + 1), _TEXT
-        )
-        strings = table.column("v").combine_chunks()
+        strings = read_objects(pa.py_buffer(layout(lines)[1]), _TEXT).column("v").combine_chunks()
         strings.validate(full=True)
     except pa.ArrowInvalid:
         # A text such as `"a","v":"b"` is an object's inside too; what such a block holds is read line by line.

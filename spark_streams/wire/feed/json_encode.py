@@ -30,6 +30,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_streams.errors import SchemaError
+from spark_streams.wire.columnar.gather import layout
 
 _TEXT: Final = pa.large_string()
 _SHORT: Final = {0x08: "\\b", 0x09: "\\t", 0x0A: "\\n", 0x0C: "\\f", 0x0D: "\\r"}
@@ -97,11 +98,7 @@ def _escaped(texts: pa.LargeStringArray) -> pa.LargeStringArray:
     except pa.ArrowInvalid:
         shown = [None if each is None else each.decode("utf-8", "replace") for each in _bytes(texts).to_pylist()]
         texts = pa.array(shown, _TEXT)
-    content = texts.buffers()[2]
-    if content is None:
-        return texts
-    bounds = np.frombuffer(texts.buffers()[1], np.int64)[texts.offset : texts.offset + len(texts) + 1]
-    raw = np.frombuffer(content, np.uint8)[bounds[0] : bounds[-1]]
+    _, raw = layout(texts)
     if (raw == 0x5C).any():
         texts = pc.replace_substring(texts, "\\", "\\\\")  # first, because the later ones add backslashes
     if (raw == 0x22).any():
@@ -152,14 +149,12 @@ def _signed_years(texts: pa.LargeStringArray, numbers: pa.Array, year_10000: int
 
 
 def _base64(values: pa.LargeBinaryArray) -> pa.LargeStringArray:
-    bounds = np.frombuffer(values.buffers()[1], np.int64)[values.offset : values.offset + len(values) + 1]
+    bounds, content = layout(values)
     sizes = np.diff(bounds)
     groups = (sizes + 2) // 3
     ends = np.concatenate(([0], np.cumsum(groups)))
     padded = np.zeros(int(ends[-1]) * 3, np.uint8)
-    if len(padded):
-        content = np.frombuffer(values.buffers()[2], np.uint8)[bounds[0] : bounds[-1]]
-        padded[np.arange(len(content)) + np.repeat(ends[:-1] * 3 - (bounds[:-1] - bounds[0]), sizes)] = content
+    padded[np.arange(len(content)) + np.repeat(ends[:-1] * 3 - bounds[:-1], sizes)] = content
     a, b, c = padded.reshape(-1, 3).T
     sixths = np.stack([a >> 2, (a & 3) << 4 | b >> 4, (b & 15) << 2 | c >> 6, c & 63], axis=1)
     texts = _ALPHABET[sixths].reshape(-1)

@@ -14,14 +14,14 @@ import re
 from datetime import datetime, timedelta, timezone
 from typing import Any, Final
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json
 
 from spark_streams.errors import RemoteProtocolError
 from spark_streams.wire.amqp.columns.single_message import Overflow, microseconds
-from spark_streams.wire.feed.json_check import is_utf8
+from spark_streams.wire.columnar.gather import layout
+from spark_streams.wire.feed.json_check import is_utf8, read_objects
 from spark_streams.wire.feed.strict_json import ExactNumber, dump_exact, load_exact
 
 _TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
@@ -119,13 +119,10 @@ def _read(values: pa.BinaryArray, path: tuple[str, ...], kind: pa.DataType) -> p
     """Return a member of every event, read by Arrow; None if Arrow cannot read the events."""
     if not path or not len(values) or any(_is_index(name) for name in path):
         return None
-    content = values.buffers()[2]
-    offsets = np.frombuffer(values.buffers()[1], np.int32)[values.offset : values.offset + len(values) + 1]
-    if content is None or values.null_count:
+    if values.null_count:
         return None
-    content = content.slice(int(offsets[0]), int(offsets[-1] - offsets[0]))
-    raw = np.frombuffer(content, np.uint8)
-    starts, ends = offsets[:-1] - offsets[0], offsets[1:] - offsets[0]
+    bounds, raw = layout(values)
+    starts, ends = bounds[:-1], bounds[1:]
     if (starts == ends).any() or not ((raw[starts] == 0x7B) & (raw[ends - 1] == 0x7D)).all():
         return None
     if not is_utf8(raw) or not raw.min() or (raw == 0x0A).any():
@@ -134,9 +131,7 @@ def _read(values: pa.BinaryArray, path: tuple[str, ...], kind: pa.DataType) -> p
         kind = pa.struct([(name, kind)])
     options = pa.json.ParseOptions(explicit_schema=pa.schema(list(kind)), unexpected_field_behavior="ignore")
     try:
-        table = pa.json.read_json(
-            pa.BufferReader(content), pa.json.ReadOptions(use_threads=False, block_size=content.size + 1), options
-        )
+        table = read_objects(pa.py_buffer(raw), options)
     except pa.ArrowInvalid:
         return None
     if table.num_rows != len(values):
@@ -161,7 +156,7 @@ def _read_numbers(values: pa.BinaryArray, path: tuple[str, ...]) -> pa.StringArr
     """
     numbers = _read(values, path, pa.float64())
     name = json.dumps(path[-1], ensure_ascii=False).encode() if numbers is not None else b""
-    if numbers is None or b"\\" in name or (np.frombuffer(values.buffers()[2], np.uint8) == ord("\\")).any():
+    if numbers is None or b"\\" in name or (layout(values)[1] == ord("\\")).any():
         return None
     there = numbers.is_valid()
     once = pc.equal(pc.count_substring(values, name), 1)
@@ -174,7 +169,7 @@ def _read_numbers(values: pa.BinaryArray, path: tuple[str, ...]) -> pa.StringArr
 
 def _holds_minus_zero(values: pa.BinaryArray) -> bool:
     """Return whether ``-0`` is anywhere in the values."""
-    raw = np.frombuffer(values.buffers()[2], np.uint8)
+    _, raw = layout(values)
     return bool(((raw[:-1] == 0x2D) & (raw[1:] == 0x30)).any())
 
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from spark_streams.wire.columnar.byte_view import Mask, Positions, Words
-from spark_streams.wire.columnar.gather import decode_base64, gather
+from spark_streams.wire.columnar.gather import decode_base64, gather, layout
 from spark_streams.wire.feed.dialect import Dialect
 from spark_streams.wire.feed.json_check import invalid_objects, is_utf8, unescape
 from spark_streams.wire.feed.line import read_line
@@ -194,8 +194,7 @@ class BulkLines:
         if not rows.size:
             return
         inside = gather(self._sources, self.event.start[rows] + 1, self.event.length[rows] - 2, pa.binary())
-        offsets = np.frombuffer(inside.buffers()[1], np.int32)[: rows.size + 1].astype(np.int64)
-        content = _content(inside)
+        offsets, content = layout(inside)
         special = np.zeros(rows.size, np.bool_)
         where = np.flatnonzero((content == _QUOTE) | (content == _BACKSLASH) | (content < _FIRST_CHARACTER))
         special[np.searchsorted(offsets[1:], where, side="right")] = True
@@ -217,29 +216,20 @@ class BulkLines:
 
     def _decoded(self, rows: Positions, texts: pa.Array) -> None:
         """Set events to these texts."""
-        offsets = np.frombuffer(texts.buffers()[1], np.int32)[texts.offset :][: rows.size + 1].astype(np.int64)
+        offsets, content = layout(texts)
         self.event.put(rows, len(self._sources), offsets[:-1], np.diff(offsets))
-        self._sources.append(Words(_content(texts)))
+        self._sources.append(Words(content))
 
     def _decode_base64(self, rows: Positions) -> None:
         for _ in range(2):  # with invalid ones, and without them
             if not rows.size:
                 return
             texts = gather(self._sources, self.event.start[rows], self.event.length[rows], pa.binary())
-            offsets = np.frombuffer(texts.buffers()[1], np.int32)[: rows.size + 1].astype(np.int64)
-            decoded, length, invalid = decode_base64(_content(texts), offsets)
+            offsets, content = layout(texts)
+            decoded, length, invalid = decode_base64(content, offsets)
             if not invalid.any():
                 self.event.put(rows, len(self._sources), offsets[:-1] // 4 * 3, length)
                 self._sources.append(Words(decoded))
                 return
             self._singly[rows[invalid]] = True
             rows = rows[~invalid]
-
-
-def _content(texts: pa.Array) -> NDArray[np.uint8]:
-    """Return the bytes of all texts of an array, one after the other."""
-    _, offsets, buffer = texts.buffers()
-    if buffer is None or not len(texts):
-        return np.zeros(0, np.uint8)
-    # Arrow's buffer may be larger than its content.
-    return np.frombuffer(buffer, np.uint8)[: np.frombuffer(offsets, np.int32)[texts.offset + len(texts)]]

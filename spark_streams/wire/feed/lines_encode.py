@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from spark_streams.errors import LocalProtocolError, RemoteProtocolError
 from spark_streams.wire.columnar.byte_view import Mask, Positions
+from spark_streams.wire.columnar.gather import layout
 from spark_streams.wire.feed.dialect import Dialect
 from spark_streams.wire.feed.json_check import invalid_objects, is_utf8
 from spark_streams.wire.feed.strict_json import MAX_DEPTH, depth_of, load_json
@@ -57,7 +58,7 @@ def encode_lines(
         raise LocalProtocolError("every event needs its key or null")
     head = f'{{"partition":{partition},' if dialect is Dialect.V1 else "{"
     lines = _events(values.cast(_BINARY), head, dialect.event_key, keys)
-    return _layout(lines)[1].tobytes()
+    return layout(lines)[1].tobytes()
 
 
 def _text(text: str) -> pa.Scalar:
@@ -89,7 +90,7 @@ def _events(values: pa.BinaryArray, head: str, name: str, keys: pa.StringArray |
 
 def _objects(values: pa.BinaryArray) -> tuple[Mask, pa.BinaryArray]:
     """Return which values are JSON objects, and the values in the form for objects."""
-    offsets, content = _layout(values)
+    offsets, content = layout(values)
     start, end = offsets[:-1], offsets[1:]
     some = end > start
     first = np.zeros(start.size, np.uint8)
@@ -146,16 +147,6 @@ def _is_object(text: bytes) -> bool:
         return False
 
 
-def _layout(values: pa.BinaryArray) -> tuple[Positions, NDArray[np.uint8]]:
-    """Return the starts and ends of values, and the bytes that hold them, from the first value's first byte on."""
-    if not len(values):
-        return np.zeros(1, np.int64), np.zeros(0, np.uint8)
-    _, offsets, content = values.buffers()
-    bounds = np.frombuffer(offsets, np.int32)[values.offset : values.offset + len(values) + 1].astype(np.int64)
-    raw = np.zeros(0, np.uint8) if content is None else np.frombuffer(content, np.uint8)
-    return bounds - bounds[0], raw[bounds[0] : bounds[-1]]
-
-
 def _strings(values: pa.BinaryArray) -> tuple[pa.BinaryArray, Mask]:
     """Return values as JSON strings, and which of them are base64."""
     try:
@@ -175,7 +166,7 @@ def _strings(values: pa.BinaryArray) -> tuple[pa.BinaryArray, Mask]:
 
 def _quoted(texts: pa.StringArray) -> pa.BinaryArray:
     """Return texts as JSON strings; null stays null."""
-    _, content = _layout(texts.fill_null("").cast(_BINARY) if texts.null_count else texts.cast(_BINARY))
+    _, content = layout(texts.fill_null("").cast(_BINARY) if texts.null_count else texts.cast(_BINARY))
     controls = content[content < 0x20]
     if not np.isin(controls, np.frombuffer(b"\n\r\t", np.uint8)).all():
         quoted = [None if text is None else json.dumps(text, ensure_ascii=False) for text in texts.to_pylist()]

@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 
 from spark_streams.errors import LocalProtocolError
 from spark_streams.wire.columnar.byte_view import loads
+from spark_streams.wire.columnar.gather import layout
 
 SEED: Final = 104_729
 """The seed that the Java, JavaScript and Rust clients use."""
@@ -60,16 +61,10 @@ def murmur3_32(keys: pa.Array | pa.ChunkedArray, seed: int = SEED) -> Hashes:
         raise LocalProtocolError(f"{keys.null_count} of {len(keys)} keys are null: expected one in every row")
     if not len(keys):
         return np.empty(0, np.uint32)
-    _, offsets, content = keys.buffers()
-    wide = pa.types.is_large_string(keys.type) or pa.types.is_large_binary(keys.type)
-    number = np.dtype(np.int64 if wide else np.int32)
-    bounds = np.frombuffer(offsets, number, len(keys) + 1, keys.offset * number.itemsize).astype(np.int64)
-    first, last = int(bounds[0]), int(bounds[-1])
-    # Three bytes of padding, so that the word of the last tail ends inside.
-    padded = np.zeros(last - first + 4, np.uint8)
-    if content is not None:
-        padded[: last - first] = np.frombuffer(content, np.uint8, last - first, first)
-    return _hash(loads(padded, "<u4"), bounds[:-1] - first, np.diff(bounds), seed)
+    bounds, content = layout(keys)
+    # Padding, so that the word of the last tail ends inside.
+    padded = np.concatenate((content, np.zeros(4, np.uint8)))
+    return _hash(loads(padded, "<u4"), bounds[:-1], np.diff(bounds), seed)
 
 
 def _hash(words: Hashes, starts: NDArray[np.int64], lengths: NDArray[np.int64], seed: int) -> Hashes:

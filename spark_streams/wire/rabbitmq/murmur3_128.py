@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from spark_streams.errors import LocalProtocolError
 from spark_streams.wire.columnar.byte_view import loads
+from spark_streams.wire.columnar.gather import layout
 from spark_streams.wire.rabbitmq.hashes import SEED
 
 _C1: Final = np.uint64(0x87C37B91114253D5)
@@ -52,19 +53,16 @@ def murmur3_128_modulo(keys: pa.StringArray, count: int) -> Words:
 
 def _utf16(keys: pa.StringArray) -> tuple[NDArray[np.uint16], Bounds]:
     """Return the keys as UTF-16, each after a byte order mark, and the start and end of each, in units of 16 bits."""
-    _, offsets, content = keys.buffers()
-    bounds = np.frombuffer(offsets, np.int32, len(keys) + 1, keys.offset * 4).astype(np.int64)
-    first, last = int(bounds[0]), int(bounds[-1])
-    encoded = b"" if content is None else content[first:last].to_pybytes()
+    bounds, octets = layout(keys)
+    encoded = octets.tobytes()
     try:
         text = np.frombuffer(encoded.decode().encode("utf-16-le"), "<u2")
     except UnicodeDecodeError as fault:
-        row = int(np.searchsorted(bounds - first, fault.start, "right")) - 1
+        row = int(np.searchsorted(bounds, fault.start, "right")) - 1
         raise LocalProtocolError(f"key {row} of {len(keys)} is not UTF-8: {fault.reason}") from fault
-    octets = np.frombuffer(encoded, np.uint8)
     # Count a character's units at its first byte: two outside the basic plane (four bytes in UTF-8), else one.
     of_octets = np.where(octets & 0xC0 == 0x80, 0, np.where(octets >= 0xF0, 2, 1))
-    before = np.concatenate([[0], np.cumsum(of_octets)])[bounds - first]
+    before = np.concatenate([[0], np.cumsum(of_octets)])[bounds]
     ends = before + np.arange(len(keys) + 1)
     units = np.empty(int(ends[-1]), np.uint16)
     is_text = np.ones(units.size, bool)

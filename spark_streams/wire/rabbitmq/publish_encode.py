@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from spark_streams.errors import LocalProtocolError
 from spark_streams.wire.columnar.byte_view import Positions
+from spark_streams.wire.columnar.gather import layout
 from spark_streams.wire.columnar.interleave import Heads, Ranges, interleave
 from spark_streams.wire.rabbitmq.frames import frame_head
 from spark_streams.wire.rabbitmq.publisher_commands import PUBLISH_KEY
@@ -25,15 +26,11 @@ MAX_FILTER_BYTES: Final = 0x7FFF
 
 def ranges_of(column: pa.LargeBinaryArray) -> Ranges:
     """Return each row's byte range in a large_binary or large_string array, or a slice of one; a null has no bytes."""
-    n = len(column)
-    if not n:
-        return Ranges(b"", np.empty(0, np.int64), np.empty(0, np.int64))
-    _, offsets, content = column.buffers()
-    bounds = np.frombuffer(offsets, np.int64, n + 1, column.offset * 8)
+    bounds, content = layout(column)
     starts, ends = bounds[:-1], bounds[1:]
     if column.null_count:
         ends = np.where(np.asarray(column.is_valid()), ends, starts)
-    return Ranges(pa.py_buffer(b"") if content is None else content, starts, ends)
+    return Ranges(content, starts, ends)
 
 
 def encode_publish(

@@ -15,7 +15,7 @@ from spark_streams.wire.amqp.columns.single_message import MAX_TIMESTAMP_MS, Ove
 from spark_streams.wire.amqp.decode import decode_value
 from spark_streams.wire.amqp.sections import Codes, Extents
 from spark_streams.wire.columnar.byte_view import Mask, PaddedWords, Positions
-from spark_streams.wire.columnar.gather import gather
+from spark_streams.wire.columnar.gather import gather, layout
 
 TEXT_CODES: Final = (0xA1, 0xB1, 0xA3, 0xB3)
 BINARY_CODES: Final = (0xA0, 0xB0)
@@ -153,8 +153,7 @@ def _place(words: PaddedWords, span: ByteRange, where: Positions, texts: list[by
 
 
 def _place_array(words: PaddedWords, span: ByteRange, where: Positions, texts: pa.StringArray) -> None:
-    """Set the ranges of the rows ``where`` to the array's texts, row by row; it has no offset and no nulls."""
-    _, offsets, content = texts.buffers()
-    bounds = np.frombuffer(offsets, np.int32, len(texts) + 1).astype(np.int64)
-    bounds += words.append(bytes(content)[: bounds[-1]])
+    """Set the ranges of the rows ``where`` to the array's texts, row by row; it has no nulls."""
+    bounds, content = layout(texts)
+    bounds = bounds + words.append(content.tobytes())
     span.start[where], span.end[where] = bounds[:-1], bounds[1:]

@@ -48,7 +48,7 @@ from spark_streams.wire.amqp.event_streams import GROUP_KEY, TARGET_PARTITION_KE
 from spark_streams.wire.amqp.sections import walk_sections
 from spark_streams.wire.amqp.values import Symbol
 from spark_streams.wire.columnar.byte_view import Mask, PaddedWords
-from spark_streams.wire.columnar.gather import gather
+from spark_streams.wire.columnar.gather import gather, layout
 
 
 def _is_text(kind: pa.DataType) -> bool:
@@ -216,11 +216,11 @@ def _entries(column: pa.MapArray, key_code: int, name: str, keyed: Mask | None) 
             encoded = pc.if_else(pa.array(dropped), pa.scalar(b"", encoded.type), encoded)
             counts = counts - np.bincount(rows[dropped], minlength=n)
     # The entries of a row are adjacent, so a row's bytes are a range of the same buffer, without a copy.
-    _, byte_offsets, content = encoded.buffers()
-    at = np.frombuffer(byte_offsets, np.int64)[encoded.offset : encoded.offset + len(encoded) + 1]
-    bounds = at[offsets] if at.size else np.zeros(n + 1, np.int64)
+    entry_bounds, content = layout(encoded)
     valid = np.asarray(column.is_valid())
-    joined = pa.Array.from_buffers(pa.large_binary(), n, [None, pa.py_buffer(bounds), content])
+    joined = pa.Array.from_buffers(
+        pa.large_binary(), n, [None, pa.py_buffer(entry_bounds[offsets]), pa.py_buffer(content)]
+    )
     if not valid.all():
         joined = pc.if_else(pa.array(valid), joined, pa.scalar(None, joined.type))
     return EncodedRun((joined,), lengths(joined)), np.where(valid, 2 * counts, 0)
