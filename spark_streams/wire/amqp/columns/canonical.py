@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -20,8 +20,8 @@ from spark_streams.wire.columnar.gather import gather, layout
 TEXT_CODES: Final = (0xA1, 0xB1, 0xA3, 0xB3)
 BINARY_CODES: Final = (0xA0, 0xB0)
 NULL_CODE: Final = 0x40
-_SIGNED: Final = {0x51: 1, 0x54: 1, 0x55: 1, 0x61: 2, 0x71: 4, 0x81: 8, 0x83: 8}
-_UNSIGNED: Final = {0x50: 1, 0x52: 1, 0x53: 1, 0x60: 2, 0x70: 4, 0x80: 8}
+_SIGNED: Final = frozenset({0x51, 0x54, 0x55, 0x61, 0x71, 0x81, 0x83})
+_UNSIGNED: Final = frozenset({0x50, 0x52, 0x53, 0x60, 0x70, 0x80})
 _CONSTANT: Final = {0x41: b"true", 0x42: b"false", 0x43: b"0", 0x44: b"0"}
 
 
@@ -119,17 +119,15 @@ def text_spans(words: PaddedWords, code: Codes, value: Positions, start: Positio
     for kind in kinds & _CONSTANT.keys():
         where = np.flatnonzero(code == kind)
         _place(words, span, where, [_CONSTANT[kind]], np.zeros(where.size, np.int64))
-    numbers: dict[Any, list[NDArray[np.int64]]] = {}
-    for kinds_of, number in ((_SIGNED, np.int64), (_UNSIGNED, np.uint64)):
-        for kind in kinds & kinds_of.keys():
-            numbers.setdefault(number, []).append(np.flatnonzero(code == kind))
-    for number, groups in numbers.items():
-        where = np.sort(np.concatenate(groups))
+    for integral in (_SIGNED, _UNSIGNED):
+        if not kinds & integral:
+            continue
+        where = np.flatnonzero(code_set(*integral)[code])
         shift = 64 - 8 * (end[where] - start[where])
         raw = words.big(start[where])
-        integers = raw >> shift if number is np.int64 else raw.view(np.uint64) >> shift.astype(np.uint64)
+        integers = raw >> shift if integral is _SIGNED else raw.view(np.uint64) >> shift.astype(np.uint64)
         _place_array(words, span, where, pa.array(integers).cast(pa.string()))
-    rest = kinds - _CONSTANT.keys() - _SIGNED.keys() - _UNSIGNED.keys()
+    rest = kinds - _CONSTANT.keys() - _SIGNED - _UNSIGNED
     if rest:
         where = np.flatnonzero(code_set(*rest)[code])
         texts = [_one_text(words, a, b) for a, b in zip(value[where].tolist(), end[where].tolist(), strict=True)]
