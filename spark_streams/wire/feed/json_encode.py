@@ -67,16 +67,16 @@ def _texts(column: pa.Array, name: str) -> pa.LargeStringArray:
     if pa.types.is_boolean(kind) or pa.types.is_integer(kind) or pa.types.is_decimal(kind):
         return column.cast(_TEXT)
     if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
-        return _quoted(_escaped(column.cast(_TEXT)))
+        return quoted(column)
     if pa.types.is_floating(kind):
         return _floats(column)
     if pa.types.is_timestamp(kind):
         return _instants(column)
     if pa.types.is_date(kind):
         days = column.cast(pa.date32())
-        return _quoted(_signed_years(days.cast(_TEXT), days.cast(pa.int32()), _YEAR_10000_DAYS))
+        return _enclosed(_signed_years(days.cast(_TEXT), days.cast(pa.int32()), _YEAR_10000_DAYS))
     if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
-        return _quoted(_base64(column.cast(pa.large_binary())))
+        return _enclosed(_base64(column.cast(pa.large_binary())))
     if pa.types.is_map(kind):
         return _map(column, name)
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
@@ -90,6 +90,11 @@ def _texts(column: pa.Array, name: str) -> pa.LargeStringArray:
 
 
 # --- texts
+
+
+def quoted(texts: pa.StringArray | pa.LargeStringArray) -> pa.LargeStringArray:
+    """Return texts as JSON strings; null stays null."""
+    return _enclosed(_escaped(texts.cast(_TEXT)))
 
 
 def _escaped(texts: pa.LargeStringArray) -> pa.LargeStringArray:
@@ -112,7 +117,7 @@ def _bytes(texts: pa.LargeStringArray) -> pa.LargeBinaryArray:
     return pa.Array.from_buffers(pa.large_binary(), len(texts), texts.buffers(), offset=texts.offset)
 
 
-def _quoted(texts: pa.LargeStringArray) -> pa.LargeStringArray:
+def _enclosed(texts: pa.LargeStringArray) -> pa.LargeStringArray:
     return _join(_constant('"'), texts, _constant('"'))
 
 
@@ -179,9 +184,9 @@ def _map(column: pa.MapArray, name: str) -> pa.LargeStringArray:
     keys, values = column.keys.slice(first, count), column.items.slice(first, count)
     names = _texts(keys, name)
     if pa.types.is_floating(keys.type):
-        names = _quoted(pc.replace_substring(names, '"', ""))
+        names = _enclosed(pc.replace_substring(names, '"', ""))
     elif not pc.all(pc.starts_with(names, '"'), min_count=0).as_py():
-        names = _quoted(_escaped(names))
+        names = quoted(names)
     return _listed(column, _join(names, _constant(":"), _items(values, name)), "{", "}")
 
 

@@ -13,7 +13,6 @@ Spec: feedapi-spec SPEC.md, "Event command"; docs/specifications.md, P-21, P-25,
 from __future__ import annotations
 
 import base64
-import json
 from typing import Final
 
 import numpy as np
@@ -26,12 +25,11 @@ from spark_streams.wire.columnar.byte_view import Mask, Positions
 from spark_streams.wire.columnar.gather import layout
 from spark_streams.wire.feed.dialect import Dialect
 from spark_streams.wire.feed.json_check import invalid_objects, is_utf8
+from spark_streams.wire.feed.json_encode import quoted
 from spark_streams.wire.feed.strict_json import MAX_DEPTH, depth_of, load_json
 
 _BINARY: Final = pa.binary()
 _SPACES: Final = b" \t\r\n"
-_ESCAPES: Final = (("\\", "\\\\"), ('"', '\\"'), ("\n", "\\n"), ("\r", "\\r"), ("\t", "\\t"))
-"""The escapes, the backslash first, because the others add backslashes."""
 
 
 def encode_lines(
@@ -166,13 +164,4 @@ def _strings(values: pa.BinaryArray) -> tuple[pa.BinaryArray, Mask]:
 
 def _quoted(texts: pa.StringArray) -> pa.BinaryArray:
     """Return texts as JSON strings; null stays null."""
-    _, content = layout(texts.fill_null("").cast(_BINARY) if texts.null_count else texts.cast(_BINARY))
-    controls = content[content < 0x20]
-    if not np.isin(controls, np.frombuffer(b"\n\r\t", np.uint8)).all():
-        quoted = [None if text is None else json.dumps(text, ensure_ascii=False) for text in texts.to_pylist()]
-        return pa.array(quoted, pa.string()).cast(_BINARY)
-    if controls.size or (content == 0x22).any() or (content == 0x5C).any():
-        for character, escape in _ESCAPES:
-            texts = pc.replace_substring(texts, character, escape)
-    quote = _text('"')
-    return pc.binary_join_element_wise(quote, texts.cast(_BINARY), quote, b"")
+    return quoted(texts).cast(_BINARY)
