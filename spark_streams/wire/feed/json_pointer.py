@@ -70,8 +70,8 @@ def extract_text(values: pa.BinaryArray, pointer: str) -> pa.StringArray:
         # Minus zero is the only integer that would not be written as it stands in the event.
         if numbers is not None and not (pc.any(pc.equal(numbers, 0)).as_py() and _holds_minus_zero(values)):
             column = numbers.cast(pa.string())
-    if column is None:
-        column = _read_booleans(values, path)
+    if column is None and (booleans := _read(values, path, pa.bool_())) is not None:
+        column = booleans.cast(pa.string())
     if column is None:
         column = _read_numbers(values, path)
     if column is None:
@@ -116,10 +116,8 @@ def extract_timestamp(values: pa.BinaryArray, pointer: str, *, overflow: Overflo
 
 
 def _read(values: pa.BinaryArray, path: tuple[str, ...], kind: pa.DataType) -> pa.Array | None:
-    """Return a member of every event, read by Arrow; None if Arrow cannot read the events."""
-    if not path or not len(values) or any(_is_index(name) for name in path):
-        return None
-    if values.null_count:
+    """Return a member of every event, read by Arrow; None if Arrow cannot, or a name may be an array's index."""
+    if not path or not len(values) or values.null_count or any(name.isdecimal() for name in path):
         return None
     bounds, raw = layout(values)
     starts, ends = bounds[:-1], bounds[1:]
@@ -144,11 +142,6 @@ def _read(values: pa.BinaryArray, path: tuple[str, ...], kind: pa.DataType) -> p
     return column
 
 
-def _read_booleans(values: pa.BinaryArray, path: tuple[str, ...]) -> pa.StringArray | None:
-    column = _read(values, path, pa.bool_())
-    return None if column is None else column.cast(pa.string())
-
-
 def _read_numbers(values: pa.BinaryArray, path: tuple[str, ...]) -> pa.StringArray | None:
     """Return numbers of any kind as they stand in the events; None where one does not show where it stands.
 
@@ -171,11 +164,6 @@ def _holds_minus_zero(values: pa.BinaryArray) -> bool:
     """Return whether ``-0`` is anywhere in the values."""
     _, raw = layout(values)
     return bool(((raw[:-1] == 0x2D) & (raw[1:] == 0x30)).any())
-
-
-def _is_index(name: str) -> bool:
-    """Return whether a name may be an index into an array."""
-    return name.isdecimal()
 
 
 def _one(value: bytes | None, path: tuple[str, ...]) -> Any:

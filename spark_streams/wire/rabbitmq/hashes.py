@@ -53,9 +53,7 @@ def murmur3_32(keys: pa.Array | pa.ChunkedArray, seed: int = SEED) -> Hashes:
     """
     if isinstance(keys, pa.ChunkedArray):
         keys = keys.combine_chunks()
-    if not (pa.types.is_string(keys.type) or pa.types.is_binary(keys.type)) and not (
-        pa.types.is_large_string(keys.type) or pa.types.is_large_binary(keys.type)
-    ):
+    if keys.type not in (pa.string(), pa.large_string(), pa.binary(), pa.large_binary()):
         raise LocalProtocolError(f"keys of type {keys.type}: expected strings or binary")
     if keys.null_count:
         raise LocalProtocolError(f"{keys.null_count} of {len(keys)} keys are null: expected one in every row")
