@@ -67,17 +67,19 @@ def encode_publish(
             raise LocalProtocolError(f"row {row}: a filter value of {lengths[row]} bytes: expected at most 32767")
         sizes += 2 + lengths
     frames: list[bytes] = []
-    for first, end in _cuts(sizes, max_frame_bytes):
+    for first, end in _frame_bounds(sizes, max_frame_bytes):
         rows = slice(first, end)
         part = Ranges(body.buffer, body.starts[rows], body.ends[rows])
+        lengths_of_part = _big(part.ends - part.starts, ">u4")
         if filtered is None or not (present := valid[rows]).any():
-            version, content = 1, interleave(_numbered(ids[rows], part), part)
+            heads = np.concatenate((_big(ids[rows], ">u8"), lengths_of_part), axis=1)
+            version, content = 1, interleave(heads, part)
         else:
             version = 2
             value = Ranges(filtered.buffer, filtered.starts[rows], filtered.ends[rows])
             marked = np.where(present, value.ends - value.starts, -1)
             heads = np.concatenate((_big(ids[rows], ">u8"), _big(marked, ">i2")), axis=1)
-            content = interleave(heads, value, _big(part.ends - part.starts, ">u4"), part)
+            content = interleave(heads, value, lengths_of_part, part)
         frames.append(_frame(publisher_id, version, end - first, [content]))
     return frames
 
@@ -121,7 +123,7 @@ def encode_sub_batches(
             raise LocalProtocolError(f"row {row}: {fault}") from fault
     sizes = np.array([8 + len(piece) for piece in packed], np.int64)
     frames: list[bytes] = []
-    for first, end in _cuts(sizes, max_frame_bytes, ends_at - counts):
+    for first, end in _frame_bounds(sizes, max_frame_bytes, ends_at - counts):
         heads = np.asarray(ids[first:end], ">u8").tobytes()
         content: list[bytes] = []
         for number, piece in enumerate(packed[first:end]):
@@ -140,14 +142,7 @@ def _big(numbers: NDArray[np.int64] | NDArray[np.uint64], kind: str) -> Heads:
     return np.asarray(numbers, kind).view(np.uint8).reshape(-1, np.dtype(kind).itemsize)
 
 
-def _numbered(ids: NDArray[np.uint64], part: Ranges) -> Heads:
-    heads = np.empty((len(ids), 12), np.uint8)
-    heads[:, :8] = _big(ids, ">u8")
-    heads[:, 8:] = _big(part.ends - part.starts, ">u4")
-    return heads
-
-
-def _cuts(sizes: Positions, max_frame_bytes: int, rows: Positions | None = None) -> Iterator[tuple[int, int]]:
+def _frame_bounds(sizes: Positions, max_frame_bytes: int, rows: Positions | None = None) -> Iterator[tuple[int, int]]:
     """Yield the entries of each frame, as half-open ranges."""
     room = (max_frame_bytes or 0x7FFFFFFF) - FRAME_HEAD_BYTES
     if sizes.size and sizes.max() > room:
