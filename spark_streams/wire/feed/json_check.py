@@ -31,8 +31,8 @@ from spark_streams.wire.columnar.gather import gather, layout
 
 LONG_BYTES: Final = 48
 """A string with more bytes than this is left out."""
-SAMPLE_BYTES: Final = 16 << 10
-CHUNK_BYTES: Final = 128 << 10
+_SAMPLE_BYTES: Final = 16 << 10
+_CACHED_BYTES: Final = 128 << 10
 """The bytes that are compared at once: as many as a cache holds."""
 _QUOTE, _BACKSLASH, _SPACE = 0x22, 0x5C, 0x20
 
@@ -43,7 +43,7 @@ def without_long_strings(raw: NDArray[np.uint8]) -> pa.Buffer | None:
     Args:
         raw: the JSON, in UTF-8, which is not checked.
     """
-    if _saved(_long_strings(raw[:SAMPLE_BYTES])) * 2 < min(raw.size, SAMPLE_BYTES):
+    if _saved(_long_strings(raw[:_SAMPLE_BYTES])) * 2 < min(raw.size, _SAMPLE_BYTES):
         return None
     after, before = _long_strings(raw)
     start = np.concatenate((np.zeros(1, np.int64), before))
@@ -58,12 +58,12 @@ def _saved(strings: tuple[Positions, Positions]) -> int:
 def _long_strings(raw: NDArray[np.uint8]) -> tuple[Positions, Positions]:
     """Return where the content of each long string begins, and where its closing quote is."""
     found = []
-    for first in range(0, raw.size, CHUNK_BYTES):
-        chunk = raw[first : first + CHUNK_BYTES]
-        special = chunk == _QUOTE
-        special |= chunk == _BACKSLASH
-        if chunk.min() < _SPACE:  # takes half the time of a comparison of every byte, and is hardly ever true
-            special |= chunk < _SPACE
+    for first in range(0, raw.size, _CACHED_BYTES):
+        part = raw[first : first + _CACHED_BYTES]
+        special = part == _QUOTE
+        special |= part == _BACKSLASH
+        if part.min() < _SPACE:  # takes half the time of a comparison of every byte, and is hardly ever true
+            special |= part < _SPACE
         positions = np.flatnonzero(special)
         positions += first
         found.append(positions)

@@ -31,10 +31,10 @@ def run(one: SaslClient, other: SaslServer, step: int = 1000) -> None:
     """Let two layers talk through a buffer of ``step`` bytes."""
     to_server, to_client = one.start(), b""
     while to_server or to_client:
-        chunk, to_server = to_server[:step], to_server[step:]
-        to_client += other.receive(chunk)
-        chunk, to_client = to_client[:step], to_client[step:]
-        to_server += one.receive(chunk)
+        part, to_server = to_server[:step], to_server[step:]
+        to_client += other.receive(part)
+        part, to_client = to_client[:step], to_client[step:]
+        to_server += one.receive(part)
 
 
 def test_plain_byte_for_byte() -> None:

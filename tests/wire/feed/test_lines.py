@@ -71,16 +71,16 @@ def test_golden_the_go_librarys(parse: Parse) -> None:
 
 def test_golden_zeroeventhubs_server(parse: Parse) -> None:
     handler = pytest.importorskip("zeroeventhub").ZeroEventHubFastApiHandler(None, 2)
-    said: list[dict[str, Any]] = []
+    records: list[dict[str, Any]] = []
     for number in range(500):
-        said.append(
+        records.append(
             {"partition": number % 2, "headers": {"ce_id": str(number)}, "data": {"n": number, "text": "é\n\u2028"}}
         )
         if number % 100 == 99:
-            said.extend({"partition": partition, "cursor": f"c{number}"} for partition in (0, 1))
+            records.extend({"partition": partition, "cursor": f"c{number}"} for partition in (0, 1))
 
     async def written() -> bytes:
-        return b"".join([piece async for piece in handler.generate_response_format(iter(said))])
+        return b"".join([piece async for piece in handler.generate_response_format(iter(records))])
 
     block = asyncio.run(written())
     for partition in (0, 1):

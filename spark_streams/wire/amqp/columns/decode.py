@@ -129,7 +129,7 @@ class BlockSections:
         """Return one message's bytes."""
         return self.words.bytes[self.starts[row] : self.ends[row]].tobytes()
 
-    def having(self, code: int) -> tuple[Positions, Positions, Positions]:
+    def with_section(self, code: int) -> tuple[Positions, Positions, Positions]:
         """Return the rows, value positions and ends of the messages that have a section."""
         value = self.sections.value.get(code)
         if value is None:
@@ -157,12 +157,12 @@ class Lockstep(BlockSections):
             ("application_properties", APPLICATION_PROPERTIES),
         ):
             if name in names:
-                self.maps[name] = read_entries(self.words, *self.having(code), self.irregular)
+                self.maps[name] = read_entries(self.words, *self.with_section(code), self.irregular)
         if names & {"key", "group_key"}:
             self.texts["group_key"] = self._group_key()
         if names & {"key", "properties", "creation_time_ms"}:
             fields = range(13) if "properties" in names else (9, 10)
-            self.properties = read_properties(self.words, *self.having(PROPERTIES), self.irregular, fields)
+            self.properties = read_properties(self.words, *self.with_section(PROPERTIES), self.irregular, fields)
             milliseconds, valid = self.properties.numbers(self.words, 9)
             self.instants["creation_time_ms"] = np.where(valid, milliseconds, NO_TIMESTAMP)
         if "key" in names and self.properties is not None:
@@ -187,7 +187,7 @@ class Lockstep(BlockSections):
         timestamps = bool(self.names & {"timestamp", "timestamp_ms"})
         instants = np.full(self.n, NO_TIMESTAMP, np.int64)
         present = np.zeros(self.n, np.bool_)
-        for step in walk_map(self.words, *self.having(DELIVERY_ANNOTATIONS), self.irregular):
+        for step in walk_map(self.words, *self.with_section(DELIVERY_ANNOTATIONS), self.irregular):
             for name, key in wanted.items():
                 self._keep_text(self.texts[name], step, self.words.equal(step.key_start, step.key_end, key))
             if timestamps:
@@ -206,10 +206,12 @@ class Lockstep(BlockSections):
 
     def _group_key(self) -> ByteRange:
         span = ByteRange.empty(self.n)
-        read = self.maps.get("message_annotations")
-        steps: Iterable[Pair] = (
-            walk_map(self.words, *self.having(MESSAGE_ANNOTATIONS), self.irregular) if read is None else read.steps
-        )
+        entries = self.maps.get("message_annotations")
+        steps: Iterable[Pair]
+        if entries is None:
+            steps = walk_map(self.words, *self.with_section(MESSAGE_ANNOTATIONS), self.irregular)
+        else:
+            steps = entries.steps
         for step in steps:
             self._keep_text(span, step, self.words.equal(step.key_start, step.key_end, GROUP_KEY.encode()))
         return span
@@ -226,7 +228,7 @@ class Lockstep(BlockSections):
         self.texts["value"] = span
         self.irregular |= self.sections.several
         for kind, codes in ((DATA, _BINARY), (AMQP_VALUE, _PLAIN_BODY)):
-            rows, value, _ = self.having(kind)
+            rows, value, _ = self.with_section(kind)
             if not rows.size:
                 continue
             body = extents(self.words, value)
@@ -239,7 +241,7 @@ class Lockstep(BlockSections):
                 column_of(
                     self.words, ByteRange(body.start, body.end, texts, np.zeros_like(texts)), pa.string(), "value"
                 )
-        rows, _, _ = self.having(AMQP_SEQUENCE)
+        rows, _, _ = self.with_section(AMQP_SEQUENCE)
         self.irregular[rows] = True
 
     def place(self, row: int, columns: dict[str, Any]) -> None:

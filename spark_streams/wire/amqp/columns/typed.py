@@ -205,7 +205,7 @@ class _Reading(BlockSections):
         if not wanted:
             return
         met = {key: np.zeros(self.n, np.bool_) for key in wanted}
-        for step in walk_map(self.words, *self.having(section), self.irregular):
+        for step in walk_map(self.words, *self.with_section(section), self.irregular):
             for key, cells in wanted.items():
                 same = self.words.equal(step.key_start, step.key_end, key)
                 if same.any():
@@ -218,7 +218,7 @@ class _Reading(BlockSections):
         wanted = {_PROPERTY_INDEX[each.name]: cells for each, cells in self.cells.items() if each.section == PROPERTIES}
         if not wanted:
             return
-        for index, step in enumerate(walk_list(self.words, *self.having(PROPERTIES), self.irregular)):
+        for index, step in enumerate(walk_list(self.words, *self.with_section(PROPERTIES), self.irregular)):
             if index in wanted:
                 wanted[index].keep(step, np.ones(step.rows.size, np.bool_))
 

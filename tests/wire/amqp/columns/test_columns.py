@@ -509,18 +509,18 @@ def test_thorough_marks_what_no_reader_can_decode(raws: list[bytes]) -> None:
 
 def test_small_blocks_are_decoded_one_by_one() -> None:
     raws = [section(0x75, b"\xa0\x01" + bytes((i,))) for i in range(20)]
-    asked: list[bytes] = []
+    alone: list[bytes] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sections, "FEW", 12)
         patch.setattr(
             decode,
             "row_columns",
-            lambda raw, names, overflow: asked.append(raw) or row_columns(raw, names, overflow),
+            lambda raw, names, overflow: alone.append(raw) or row_columns(raw, names, overflow),
         )
         for n, one_by_one_count in ((12, 12), (13, 0)):
-            asked.clear()
+            alone.clear()
             assert in_columns(raws[:n], ["value"]) == {"value": [bytes((i,)) for i in range(n)]}
-            assert len(asked) == one_by_one_count
+            assert len(alone) == one_by_one_count
 
 
 def test_uuid_text_is_lower_case() -> None:
