@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 
 import numpy as np
@@ -9,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from spark_streams.wire.columnar.byte_view import PaddedWords, Words, numbers_at
-from spark_streams.wire.columnar.gather import gather
+from spark_streams.wire.columnar.gather import gather, layout
 
 CHANCE = random.Random(1)
 BUFFERS = [CHANCE.randbytes(size) for size in (300, 5, 0, 8)]
@@ -63,3 +64,16 @@ def test_text_that_is_no_utf8_is_an_error_unless_its_row_is_null() -> None:
 
 def test_numbers_at_positions_up_to_the_last_one_that_fits() -> None:
     assert numbers_at(b"\1\2\3\4\5", np.array([0, 1]), ">u4").tolist() == [0x01020304, 0x02030405]
+
+
+@pytest.mark.parametrize("kind", [pa.binary(), pa.large_binary(), pa.string(), pa.large_string()])
+@pytest.mark.parametrize("texts", [[], [b""], [b"one", None, b"", b"seven", b"\xc3\xa9"]])
+def test_the_layout_of_an_array_is_that_of_exactly_its_values(kind: pa.DataType, texts: list[bytes | None]) -> None:
+    whole = pa.array(texts, pa.large_binary()).cast(kind)
+    for first in range(len(texts) + 1):
+        for end in range(first, len(texts) + 1):
+            bounds, content = layout(whole.slice(first, end - first))
+            expected = [text or b"" for text in texts[first:end]]
+            assert content.tobytes() == b"".join(expected)
+            assert [content[a:b].tobytes() for a, b in itertools.pairwise(bounds)] == expected
+            assert bounds.dtype == np.int64 and bounds[0] == 0 and bounds.size == end - first + 1
