@@ -9,6 +9,7 @@ ones compare with, so the digested content and its order must never change.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
@@ -53,7 +54,7 @@ class TaskIdentity:
     batch: int
 
 
-class _DigestedRows(Generic[_Part]):
+class _DigestedRows(ABC, Generic[_Part]):
     """Holds the last part back until the end of the task is known, and digests each part that it returns.
 
     Args:
@@ -90,9 +91,9 @@ class _DigestedRows(Generic[_Part]):
         self.rows += rows.num_rows
         return part
 
+    @abstractmethod
     def _part(self, rows: pa.Table, end: bytes) -> _Part:
         """Return a part of these rows; the digest covers ``end`` after them."""
-        raise NotImplementedError
 
     def _digest(self, content: bytes | pa.Buffer) -> None:
         self._crc = google_crc32c.extend(self._crc, content)
