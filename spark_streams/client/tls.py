@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ssl
+from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, NoReturn
 
 from spark_streams.endpoint import Tls
 from spark_streams.errors import OptionError
@@ -46,35 +47,23 @@ def tls_context(tls: Tls) -> ssl.SSLContext:
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.check_hostname = tls.verify_hostname
     if tls.cert_file is not None:
-        asked = _Asked()
         try:
-            context.load_cert_chain(tls.cert_file, tls.key_file, asked)
+            context.load_cert_chain(tls.cert_file, tls.key_file, partial(_refuse_encrypted, tls))
         except (ssl.SSLError, OSError) as fault:
-            if asked.was:
-                # Without our callback OpenSSL would ask on the terminal, and wait.
-                option, file = (
-                    ("tls.certFile", tls.cert_file) if tls.key_file is None else ("tls.keyFile", tls.key_file)
-                )
-                raise OptionError(
-                    option,
-                    f"the key in '{file}' is encrypted, and a task has nobody to ask for its passphrase: take one that "
-                    "is not (openssl pkey -in KEY -out NEW), in a file that only its user can read",
-                ) from None
             raise OptionError(
                 "tls.certFile", f"'{tls.cert_file}' and its key cannot be used: {fault}; expected PEM files"
             ) from fault
     return context
 
 
-class _Asked:
-    """Returns an empty passphrase when OpenSSL asks for one, and remembers that it asked."""
-
-    def __init__(self) -> None:
-        self.was = False
-
-    def __call__(self) -> bytes:
-        self.was = True
-        return b""
+def _refuse_encrypted(tls: Tls) -> NoReturn:
+    """Fail where OpenSSL wants the passphrase of a key: without this it would ask on the terminal, and wait."""
+    option, file = ("tls.certFile", tls.cert_file) if tls.key_file is None else ("tls.keyFile", tls.key_file)
+    raise OptionError(
+        option,
+        f"the key in '{file}' is encrypted, and a task has nobody to ask for its passphrase: take one that is not "
+        "(openssl pkey -in KEY -out NEW), in a file that only its user can read",
+    )
 
 
 def is_no_tls(fault: BaseException) -> bool:
