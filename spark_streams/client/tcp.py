@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import socket
 import ssl
+from typing import Final, TypeVar
 
 from spark_streams.client.retry import Deadline
 from spark_streams.client.tls import is_no_tls, refused_certificate, tls_context, unverified
 from spark_streams.endpoint import RABBITMQ_SCHEMES, Endpoint
-from spark_streams.errors import ConnectFailed, ConnectionLost
+from spark_streams.errors import ConnectFailed, ConnectionLost, SparkStreamsError
 from spark_streams.redaction import told
 
 _PLAIN = {
@@ -21,6 +22,15 @@ _PLAIN = {
     ),
     **dict.fromkeys(("http", "https"), "write http:// instead of https://"),
 }
+
+_ADVERTISED = dict.fromkeys(
+    RABBITMQ_SCHEMES,
+    "so the broker advertises one of its nodes (its settings stream.advertised_host and stream.advertised_port), not "
+    "option 'url'; if that is a load balancer, set option 'loadBalancer' to 'true'",
+)
+WOULD_BLOCK: Final = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
+"""What a socket of ``open_socket`` raises when it has no bytes, or takes none, for now."""
+_T = TypeVar("_T", bound=SparkStreamsError)
 
 
 def open_socket(endpoint: Endpoint, deadline: Deadline, server_name: str | None = None) -> socket.socket:
@@ -61,47 +71,34 @@ def open_socket(endpoint: Endpoint, deadline: Deadline, server_name: str | None 
         raise
 
 
-def final(fault: ConnectFailed) -> ConnectFailed:
+def final(fault: _T) -> _T:
     """Mark a fault as not retriable, as the user has to change a name, a certificate or a scheme first; return it."""
     fault.retriable = False
     return fault
 
 
+def costly(fault: _T) -> _T:
+    """Mark a fault as one that took a whole timeout, so that it is retried less often; return it."""
+    fault.costly = True
+    return fault
+
+
 def connect_fault(fault: OSError, endpoint: Endpoint) -> ConnectFailed:
-    """Return the error for a TCP connection that could not be made."""
-    if endpoint.is_told:
-        return _told_fault(fault, endpoint)
-    where = endpoint.address
-    if isinstance(fault, socket.gaierror):
-        return final(
-            ConnectFailed(f"{where}: the host name '{endpoint.host}' is not known: check the host in option 'url'")
-        )
-    if isinstance(fault, ConnectionRefusedError):
-        return ConnectFailed(
-            f"{where}: connection refused: nothing listens there; check the port in option 'url' and that the log runs"
-        )
-    if isinstance(fault, TimeoutError):
-        failed = ConnectFailed(f"{where}: no answer: check the host and port in option 'url', and firewalls on the way")
-        failed.costly = True
-        return failed
-    return ConnectFailed(f"{where}: no connection: {fault.strerror or fault}: check the host and port in option 'url'")
+    """Return the error for a TCP connection that could not be made.
 
-
-def _told_fault(fault: OSError, endpoint: Endpoint) -> ConnectFailed:
-    """Return the error for a host that the peer, and no option, has named; it advises to check the peer's settings."""
-    where, reason, what = endpoint.address, str(fault.strerror or fault), "the peer redirects there"
-    if endpoint.scheme in RABBITMQ_SCHEMES:
-        what = (
-            "so the broker advertises one of its nodes (its settings stream.advertised_host and "
-            "stream.advertised_port), not option 'url'; if that is a load balancer, set option 'loadBalancer' to 'true'"
-        )
+    For a host that the peer, and no option, has named, it advises to check the peer's settings.
+    """
+    reason, advice = f"no connection: {fault.strerror or fault}", ": check the host and port in option 'url'"
     if isinstance(fault, socket.gaierror):
-        reason = f"the host name '{told(endpoint.host)}' is not known"
+        reason, advice = f"the host name '{told(endpoint.host)}' is not known", ": check the host in option 'url'"
     elif isinstance(fault, ConnectionRefusedError):
         reason = "connection refused: nothing listens there"
+        advice = "; check the port in option 'url' and that the log runs"
     elif isinstance(fault, TimeoutError):
-        reason = "no answer"
-    failed = ConnectFailed(f"{where}: {reason}: it has to be reachable from here: {what}")
+        reason, advice = "no answer", f"{advice}, and firewalls on the way"
+    if endpoint.is_told:
+        advice = f": it has to be reachable from here: {_ADVERTISED.get(endpoint.scheme, 'the peer redirects there')}"
+    failed = ConnectFailed(f"{endpoint.address}: {reason}{advice}")
     failed.retriable = not isinstance(fault, socket.gaierror)
     failed.costly = isinstance(fault, TimeoutError)
     return failed
@@ -117,12 +114,12 @@ def tls_fault(fault: OSError, endpoint: Endpoint) -> ConnectFailed:
         return final(ConnectFailed(f"{where}: {refused}"))
     plain = f"if it is a plain port, {_PLAIN[endpoint.scheme]} in option 'url', without 'tls.' options"
     if isinstance(fault, TimeoutError):
-        failed = ConnectFailed(
-            f"{where}: TLS does not work there (no answer to the handshake): {plain}; else the peer hangs, or the "
-            "network does: raise option 'requestTimeout' if they are slow"
+        return costly(
+            ConnectFailed(
+                f"{where}: TLS does not work there (no answer to the handshake): {plain}; else the peer hangs, or the "
+                "network does: raise option 'requestTimeout' if they are slow"
+            )
         )
-        failed.costly = True
-        return failed
     text = (getattr(fault, "reason", None) or str(fault)).lower()
     failed = ConnectFailed(f"{where}: TLS does not work there ({text}): {plain}")
     return final(failed) if is_no_tls(fault) else failed

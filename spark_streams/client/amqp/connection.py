@@ -25,7 +25,7 @@ from cproton_ffi import ffi, lib
 
 from spark_streams.client.amqp.errors import connection_fault, foreign_answer_fault, silent_close_fault
 from spark_streams.client.retry import Deadline
-from spark_streams.client.tcp import lost, open_socket, tls_fault
+from spark_streams.client.tcp import WOULD_BLOCK, lost, open_socket, tls_fault
 from spark_streams.endpoint import Endpoint
 from spark_streams.errors import (
     AuthenticationFailed,
@@ -247,14 +247,14 @@ class Connection:
             count = lib.pn_transport_peek(engine, self._output_start, min(pending, _WRITE_BYTES))
             try:
                 sent = self._socket.send(self._output_view[:count])
-            except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            except WOULD_BLOCK:
                 return True
             lib.pn_transport_pop(engine, sent)
 
     def _read(self) -> int | None:
         try:
             return self._socket.recv_into(self._input)
-        except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+        except WOULD_BLOCK:
             return None
 
     def _push(self, count: int) -> None:
@@ -326,7 +326,7 @@ class Connection:
         while view:
             try:
                 view = view[self._socket.send(view) :]
-            except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            except WOULD_BLOCK:
                 self._poll(deadline.left_s(what), write=True)
 
     def _receive_some(self, deadline: Deadline, what: str) -> bytes:

@@ -12,7 +12,7 @@ from urllib.parse import parse_qsl, urlsplit
 import requests
 import urllib3
 
-from spark_streams.client.tcp import final
+from spark_streams.client.tcp import costly, final
 from spark_streams.client.tls import WANTS_A_CERTIFICATE, is_no_tls, refused_certificate, unverified
 from spark_streams.endpoint import Endpoint
 from spark_streams.errors import ConnectFailed, ConnectionLost, DeadlineExceeded
@@ -79,11 +79,11 @@ def mapped(what: str) -> Iterator[None]:
     try:
         yield
     except (requests.exceptions.ConnectTimeout, urllib3.exceptions.ConnectTimeoutError):
-        failed = ConnectFailed(
-            f"{what}: no connection in time: check the host and port in option 'url', and firewalls on the way"
-        )
-        failed.costly = True
-        raise failed from None
+        raise costly(
+            ConnectFailed(
+                f"{what}: no connection in time: check the host and port in option 'url', and firewalls on the way"
+            )
+        ) from None
     except (requests.exceptions.Timeout, urllib3.exceptions.TimeoutError):
         raise DeadlineExceeded(
             f"{what}: nothing came within the time of option 'requestTimeout': the peer hangs, or the network does; "

@@ -16,6 +16,7 @@ from spark_streams.client.hosts import Hosts, is_host_fault, unreachable_fault
 from spark_streams.client.rabbitmq.connection import Connection
 from spark_streams.client.rabbitmq.errors import is_unavailable, refusal
 from spark_streams.client.rabbitmq.open import open_connection
+from spark_streams.client.tcp import costly, final
 from spark_streams.endpoint import Endpoint, Node
 from spark_streams.errors import ConnectFailed, LocalProtocolError, Refused, SparkStreamsError
 from spark_streams.wire.rabbitmq.response_codes import ResponseCode
@@ -196,23 +197,24 @@ class Cluster:
             ConnectFailed: the node does not report its name, so nobody can recognise the right node.
         """
         if connection.advertised is None:
-            fault = ConnectFailed(
-                f"{connection.endpoint.address}: the broker does not say which node it is (advertised_host, in its "
-                "answer to Open), so it cannot be known where a load balancer leads: leave out option 'loadBalancer'"
+            raise final(
+                ConnectFailed(
+                    f"{connection.endpoint.address}: the broker does not say which node it is (advertised_host, in its "
+                    "answer to Open), so it cannot be known where a load balancer leads: leave out option "
+                    "'loadBalancer'"
+                )
             )
-            fault.retriable = False
-            raise fault
         return self._endpoint.at(connection.advertised).address
 
     def _led_elsewhere(self, nodes: Sequence[Node], led: Mapping[str, int]) -> ConnectFailed:
         wanted = " or ".join(self._endpoint.at(node).address for node in nodes)
         ways = ", ".join(f"{where} ({times} times)" for where, times in led.items())
-        fault = ConnectFailed(
-            f"{self._endpoint.address}: the load balancer does not lead to {wanted}, but to {ways}: check that it "
-            "serves all nodes of the cluster, and that they are up; raise option 'requestTimeout' if it is slow"
+        return costly(
+            ConnectFailed(
+                f"{self._endpoint.address}: the load balancer does not lead to {wanted}, but to {ways}: check that it "
+                "serves all nodes of the cluster, and that they are up; raise option 'requestTimeout' if it is slow"
+            )
         )
-        fault.costly = True
-        return fault
 
     def _is_at(self, connection: Connection, node: Node) -> bool:
         """Return whether a connection leads to a node, by its endpoint's address or the node's advertised one."""

@@ -29,7 +29,7 @@ from typing import Final, TypeVar
 from spark_streams.client.log_client import PRODUCT
 from spark_streams.client.rabbitmq.errors import close_fault, refusal
 from spark_streams.client.retry import Deadline
-from spark_streams.client.tcp import lost
+from spark_streams.client.tcp import WOULD_BLOCK, lost
 from spark_streams.endpoint import Endpoint, Node
 from spark_streams.errors import (
     ConnectionLost,
@@ -275,7 +275,7 @@ class Connection:
             head = self._outgoing[0]
             try:
                 sent = self._socket.send(head)
-            except (BlockingIOError, ssl.SSLWantWriteError, ssl.SSLWantReadError):
+            except WOULD_BLOCK:
                 return
             except OSError as fault:
                 raise self._lost(lost(self.endpoint, fault)) from fault
@@ -289,7 +289,7 @@ class Connection:
     def _read(self) -> None:
         try:
             received = self._socket.recv(RECEIVE_BYTES)
-        except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+        except WOULD_BLOCK:
             return
         if not received:
             raise self._lost(ConnectionLost(f"{self.endpoint.address}: the broker closed the connection"))

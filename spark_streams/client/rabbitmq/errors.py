@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from spark_streams import redaction
+from spark_streams.client.tcp import final
 from spark_streams.endpoint import Endpoint
 from spark_streams.errors import AuthenticationFailed, ConnectFailed, NotFound, PeerError, Refused, SparkStreamsError
 from spark_streams.wire.rabbitmq.response_codes import ResponseCode, code_name
@@ -84,10 +85,10 @@ def close_fault(code: int, reason: str, endpoint: Endpoint) -> SparkStreamsError
 
 def not_a_broker(endpoint: Endpoint, why: str) -> ConnectFailed:
     """Return the error for a peer that does not speak the stream protocol."""
-    fault = ConnectFailed(
-        f"{endpoint.address}: the peer does not speak the RabbitMQ stream protocol ({why}): check the port in option "
-        "'url' (5552 is usual, 5551 with TLS; 5672 is AMQP), that the plugin rabbitmq_stream is enabled, and whether "
-        "the port wants TLS (rabbitmq-stream+tls)"
+    return final(
+        ConnectFailed(
+            f"{endpoint.address}: the peer does not speak the RabbitMQ stream protocol ({why}): check the port in "
+            "option 'url' (5552 is usual, 5551 with TLS; 5672 is AMQP), that the plugin rabbitmq_stream is enabled, "
+            "and whether the port wants TLS (rabbitmq-stream+tls)"
+        )
     )
-    fault.retriable = False
-    return fault

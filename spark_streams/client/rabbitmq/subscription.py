@@ -21,6 +21,7 @@ from spark_streams.client.rabbitmq.connection import Connection
 from spark_streams.client.rabbitmq.errors import refusal
 from spark_streams.client.rabbitmq.pushdown import FilterValues
 from spark_streams.client.retry import Deadline
+from spark_streams.client.tcp import final
 from spark_streams.errors import DeadlineExceeded, Refused, RemoteProtocolError, SparkStreamsError
 from spark_streams.wire.rabbitmq.chunk import SELECTIONS, ChunkHeader
 from spark_streams.wire.rabbitmq.consumer_commands import (
@@ -148,13 +149,13 @@ class Subscription:
                 left = deadline.left_s("")
             except DeadlineExceeded:
                 self.close()
-                fault = DeadlineExceeded(
-                    f"stream '{self._stream}': another consumer of '{group}' is the active one, for longer than option "
-                    f"'requestTimeout' ({deadline.timeout_ms} ms): stop it, use another 'consumerName', or leave out "
-                    "'singleActiveConsumer'"
-                )
-                fault.retriable = False
-                raise fault from None
+                raise final(
+                    DeadlineExceeded(
+                        f"stream '{self._stream}': another consumer of '{group}' is the active one, for longer than "
+                        f"option 'requestTimeout' ({deadline.timeout_ms} ms): stop it, use another 'consumerName', or "
+                        "leave out 'singleActiveConsumer'"
+                    )
+                ) from None
             event = self._connection.receive(left)
             if event is not None and not self._handled(event):
                 others.append(event)
