@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import requests
 
 from spark_streams.endpoint import Endpoint
@@ -24,10 +22,7 @@ class Credentials(requests.auth.AuthBase):
         secret = endpoint.token if endpoint.token is not None else endpoint.password
         self._fresh = secret if isinstance(secret, FreshSecret) else None
         self._stamp: object = None
-        self._secret: str | None = None
-        self._sign: Callable[[requests.PreparedRequest], requests.PreparedRequest] = _nothing
-        if self._fresh is None:
-            self._use(None if secret is None else secret.reveal())
+        self._secret = None if secret is None or self._fresh is not None else secret.reveal()
 
     def refresh(self) -> None:
         """Read the secret if it has not been read yet, or may have changed.
@@ -56,32 +51,15 @@ class Credentials(requests.auth.AuthBase):
                 self._fresh.option,
                 f"'{self._fresh.source}' gives characters that no HTTP header can carry, expected printable ASCII",
             )
-        self._use(secret)
+        self._secret = secret
         return True
 
     def __call__(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
         """Sign a request, and remember the secret, so that no message shows it."""
-        remember(self._secret or "", self._endpoint.username if self._endpoint.token is None else None)
-        return self._sign(request)
-
-    def _use(self, secret: str | None) -> None:
-        self._secret = secret
-        if self._endpoint.token is not None:
-            self._sign = _Bearer(secret or "")
-        elif self._endpoint.username is not None:
-            self._sign = requests.auth.HTTPBasicAuth(self._endpoint.username.encode(), (secret or "").encode())
-
-
-class _Bearer(requests.auth.AuthBase):
-    """Sends a bearer token (RFC 6750)."""
-
-    def __init__(self, token: str) -> None:
-        self._token = token
-
-    def __call__(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
-        request.headers["Authorization"] = f"Bearer {self._token}"
+        endpoint, secret = self._endpoint, self._secret or ""
+        remember(secret, endpoint.username if endpoint.token is None else None)
+        if endpoint.token is not None:
+            request.headers["Authorization"] = f"Bearer {secret}"  # RFC 6750
+        elif endpoint.username is not None:
+            requests.auth.HTTPBasicAuth(endpoint.username.encode(), secret.encode())(request)
         return request
-
-
-def _nothing(request: requests.PreparedRequest) -> requests.PreparedRequest:
-    return request
