@@ -9,7 +9,7 @@ import contextlib
 import email.utils
 import ipaddress
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 from urllib.parse import urlencode, urljoin, urlsplit
 
@@ -40,29 +40,38 @@ _REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
 _HIDDEN_ARGUMENTS: Final = frozenset({"token"})
 
 
-class Conflict(Refused):
-    """The feed's partitions or token have changed (status 409): the client has to request them again."""
-
-    retriable = True
+class _Passing(Refused):
+    """A refusal that passes: trying again can help."""
 
     def __init__(self, condition: str, description: str | None, context: str) -> None:
         super().__init__(condition, description, context)
         self.retriable = True
+
+
+class Conflict(_Passing):
+    """The feed's partitions or token have changed (status 409): the client has to request them again."""
 
 
 class Expired(Refused):
     """The feed has lost the events after the cursor (status 410), or does not know the cursor."""
 
 
-class Unavailable(Refused):
+class Unavailable(_Passing):
     """The feed cannot answer now (status 408, 425, 429, 5xx); ``retry_after_s`` is the pause it requested, or None."""
 
-    retriable = True
     retry_after_s: float | None = None
 
-    def __init__(self, condition: str, description: str | None, context: str) -> None:
-        super().__init__(condition, description, context)
-        self.retriable = True
+
+_ERRORS: Final[Mapping[int, type[PeerError]]] = {
+    401: AuthenticationFailed,
+    404: NotFound,
+    408: Unavailable,
+    409: Conflict,
+    410: Expired,
+    425: Unavailable,
+    429: Unavailable,
+}
+"""The errors of statuses, beside those of 5xx (``Unavailable``) and others (``Refused``)."""
 
 
 class FeedSession:
@@ -103,22 +112,18 @@ class FeedSession:
 
     def url(self, arguments: Sequence[tuple[str, str]] = (), *, below: str = "") -> str:
         """Return the address of a call: the path, then ``below``, the user's own query, and ``arguments``."""
-        base, own = self._endpoint.url, self._endpoint.query
-        queries = [own.reveal()] if own is not None else []
-        if arguments:
-            queries.append(urlencode(arguments))
-        path = base.rstrip("/") + below if below else base
-        return path + ("?" + "&".join(queries) if queries else "")
+        own = self._endpoint.query
+        return self._address(below, "" if own is None else own.reveal(), urlencode(arguments))
 
     def shown(self, arguments: Sequence[tuple[str, str]] = (), *, below: str = "") -> str:
         """Return the address of a call for messages, without anything secret."""
-        own = self._endpoint.query
-        queries = ["***"] if own is not None else []
-        if arguments:
-            shown = [(name, "***" if name in _HIDDEN_ARGUMENTS else value) for name, value in arguments]
-            queries.append(urlencode(shown, safe="*"))
+        shown = [(name, "***" if name in _HIDDEN_ARGUMENTS else value) for name, value in arguments]
+        return self._address(below, "" if self._endpoint.query is None else "***", urlencode(shown, safe="*"))
+
+    def _address(self, below: str, *queries: str) -> str:
         path = self._endpoint.url.rstrip("/") + below if below else self._endpoint.url
-        return path + ("?" + "&".join(queries) if queries else "")
+        query = "&".join(filter(None, queries))
+        return f"{path}?{query}" if query else path
 
     def send(
         self,
@@ -215,20 +220,12 @@ def _refusal(response: requests.Response, what: str) -> PeerError:
     with contextlib.suppress(SparkStreamsError), mapped(what):
         said = response.raw.read(SHOWN_BYTES, decode_content=True) or b""
     words = first_line(said, cut=len(said) >= SHOWN_BYTES) or told(response.reason or "")
-    condition = f"status {status}"
     if status == 401:
-        return AuthenticationFailed(condition, words or "the feed wants credentials, such as option 'token'", what)
-    if status == 404:
-        return NotFound(condition, words, what)
-    if status == 410:
-        return Expired(condition, words, what)
-    if status == 409:
-        return Conflict(condition, words, what)
-    if status in (408, 425, 429) or status >= 500:
-        fault = Unavailable(condition, words, what)
+        words = words or "the feed wants credentials, such as option 'token'"
+    fault = _ERRORS.get(status, Unavailable if status >= 500 else Refused)(f"status {status}", words, what)
+    if isinstance(fault, Unavailable):
         fault.retry_after_s = _retry_after_s(response.headers.get("Retry-After"))
-        return fault
-    return Refused(condition, words, what)
+    return fault
 
 
 def _is_this_machine(url: str) -> bool:
