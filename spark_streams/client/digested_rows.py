@@ -1,16 +1,18 @@
-"""Cuts the rows of a task into parts with a running digest, which exactly-once publishing compares between attempts.
+"""Names the rows of a task in errors, and cuts them into parts with a running digest, for publishers of all protocols.
 
-The end of a part depends on the sequence of the rows alone, not on the batches that they came in, so every attempt at a
-task cuts its rows alike: ``Windows`` after a fixed number of rows, ``Parts`` after a number of rows or of bytes. A
-digest covers the part's rows and all rows of the task before it; the last part's digest covers the end of the task too:
-other rows, another order or another number of them give another digest. Earlier runs have stored digests that later
-ones compare with, so the digested content and its order must never change.
+Exactly-once publishing compares the digests between attempts at a task. The end of a part depends on the sequence of
+the rows alone, not on the batches that they came in, so every attempt cuts its rows alike: ``Windows`` after a fixed
+number of rows, ``Parts`` after a number of rows or of bytes. A digest covers the part's rows and all rows of the task
+before it; the last part's digest covers the end of the task too: other rows, another order or another number of them
+give another digest. Earlier runs have stored digests that later ones compare with, so the digested content and its
+order must never change.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
@@ -38,6 +40,9 @@ PART_SCHEMA: Final = pa.schema(
 Destinations = Mapping[str, NDArray[np.int64]]
 """Stream to the numbers of its rows, within the window, in ascending order."""
 
+Label = Callable[[int], str]
+"""The number of a row, from 0, to its name in errors, such as ``row 17 (key 'customer-4')``."""
+
 _Part = TypeVar("_Part")
 
 
@@ -52,6 +57,33 @@ class TaskIdentity:
 
     reference: str
     batch: int
+
+
+class RowLabels:
+    """The names of a task's rows in errors, by the labels that came with the rows; itself a ``Label``."""
+
+    def __init__(self, labels: Iterable[tuple[int, Label]] = ()) -> None:
+        self._labels = deque(labels)
+        self.rows = 0
+        """How many rows were added."""
+
+    def add(self, rows: int, label: Label) -> None:
+        """Add the label of the next rows."""
+        self._labels.append((self.rows, label))
+        self.rows += rows
+
+    def __call__(self, row: int) -> str:
+        """Return the name of a row, by its number within the task, from 0."""
+        first, label = next((each for each in reversed(self._labels) if each[0] <= row), (0, "row {}".format))
+        return label(row - first)
+
+    def take(self, end: int) -> RowLabels:
+        """Return the labels of the rows before row ``end``, and keep those of later rows only."""
+        taken = []
+        while self._labels and self._labels[0][0] < end:
+            taken.append(self._labels.popleft())
+        self._labels.extendleft(taken[-1:])  # its rows may end behind ``end``
+        return RowLabels(taken)
 
 
 class _DigestedRows(ABC, Generic[_Part]):

@@ -6,7 +6,7 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_streams.client.digested_rows import Destinations, Window, Windows
+from spark_streams.client.digested_rows import Destinations, RowLabels, Window, Windows
 
 ROWS = [b"row %d" % n for n in range(2_500)]
 
@@ -114,3 +114,17 @@ def test_rows_in_slices_of_larger_arrays_digest_alike() -> None:
     assert cutter.add(whole.slice(1, 10)) == []
     ((window, _),) = cutter.finish()
     assert window.digest == windows(ROWS[:10])[0].digest
+
+
+@given(sizes=st.lists(st.integers(0, 5), min_size=1, max_size=6), data=st.data())
+def test_rows_are_named_by_the_labels_that_came_with_them(sizes: list[int], data: st.DataObject) -> None:
+    labels, names = RowLabels(), [f"batch {n} row {row}" for n, size in enumerate(sizes) for row in range(size)]
+    for n, size in enumerate(sizes):
+        labels.add(size, f"batch {n} row {{}}".format)
+    assert labels.rows == len(names)
+    start = 0
+    for end in data.draw(st.lists(st.integers(0, len(names)), max_size=3).map(sorted)):
+        taken = labels.take(end)
+        assert [taken(row) for row in range(start, end)] == names[start:end]
+        start = end
+    assert [labels(row) for row in range(start, len(names))] == names[start:]

@@ -11,8 +11,6 @@ sends nothing twice silently.
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable
 from typing import Any, Final
 
 import numpy as np
@@ -21,6 +19,7 @@ import pyarrow as pa
 from cproton_ffi import ffi, lib
 
 from spark_streams.client.amqp.links import Link
+from spark_streams.client.digested_rows import Label, RowLabels
 from spark_streams.client.retry import Deadline
 from spark_streams.errors import DeliveryFailed, LocalProtocolError, PeerError, SparkStreamsError, TransportError
 from spark_streams.redaction import told
@@ -51,7 +50,7 @@ class Publisher:
         self._sent = 0
         self._done = 0
         self._fault: SparkStreamsError | None = None
-        self._labels: deque[tuple[int, Callable[[int], str]]] = deque()
+        self._labels = RowLabels()
         self._max_bytes = int(link.proton_link.remote_max_message_size)
         self._counter = ffi.new("uint64_t *")
         self._tag = ffi.new("pn_bytes_t *", {"size": 8, "start": ffi.cast("char *", self._counter)})[0]
@@ -61,7 +60,7 @@ class Publisher:
         """Messages that the peer has accepted so far."""
         return self._done
 
-    def send(self, payloads: pa.LargeBinaryArray, labels: Callable[[int], str]) -> None:
+    def send(self, payloads: pa.LargeBinaryArray, labels: Label) -> None:
         """Send one message a row, in order; return when all are sent, not when all are settled (see ``flush``).
 
         Args:
@@ -84,7 +83,7 @@ class Publisher:
         _, offsets, memory = payloads.buffers()
         count = len(payloads)
         bounds = np.frombuffer(offsets, np.int64)[payloads.offset : payloads.offset + count + 1]
-        self._labels.append((self._sent, labels))
+        self._labels.add(count, labels)
         self._check_sizes(bounds)
         start = ffi.from_buffer(memory) if memory is not None else ffi.NULL
         row = 0
@@ -114,7 +113,6 @@ class Publisher:
         self._reap()
         while self._done < self._sent:
             self._wait(f"the peer left {self._sent - self._done} messages without an outcome", last=True)
-        self._labels.clear()
 
     def close(self) -> None:
         """Detach; never raise. Messages without an outcome stay without one."""
@@ -158,8 +156,7 @@ class Publisher:
         if done > self._done:
             self._done = done
             self._deadline.restart()
-            while len(self._labels) > 1 and self._labels[1][0] <= done:
-                self._labels.popleft()
+            self._labels.take(done)
 
     def _fail(self, delivery: Any, outcome: int) -> None:
         wrapped = proton.Delivery.wrap(delivery)
@@ -168,13 +165,9 @@ class Publisher:
             _OUTCOMES.get(outcome, "settled without an outcome"),
             str(condition.name) if condition is not None else "",
             told(condition.description or "") if condition is not None else "",
-            self._label(self._done),
+            self._labels(self._done),
             self._stream,
         )
-
-    def _label(self, sequence: int) -> str:
-        first, labels = next((f, labels) for f, labels in reversed(self._labels) if f <= sequence)
-        return labels(sequence - first)
 
     def _check_sizes(self, bounds: np.ndarray[Any, Any]) -> None:
         if not self._max_bytes:
@@ -187,7 +180,7 @@ class Publisher:
                 "rejected",
                 "amqp:link:message-size-exceeded",
                 f"{int(sizes[row])} bytes encoded, the peer takes at most {self._max_bytes}",
-                self._label(self._sent + row),
+                self._labels(self._sent + row),
                 self._stream,
             )
 

@@ -15,13 +15,12 @@ import json
 import logging
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Final, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_streams.client.digested_rows import PART_SCHEMA, Part, Parts, TaskIdentity
+from spark_streams.client.digested_rows import PART_SCHEMA, Label, Part, Parts, RowLabels, TaskIdentity
 from spark_streams.client.feed.client import PATIENT, pause_for
 from spark_streams.client.feed.errors import first_line
 from spark_streams.client.feed.http import FeedSession
@@ -48,24 +47,6 @@ MAX_PARTS: Final = 1 << _PART_BITS
 """Parts of one task of one micro-batch: some 64 TB."""
 MAX_BATCH: Final = (1 << (63 - _PART_BITS)) - 1
 
-Label = Callable[[int], str]
-"""Row i of the rows that it was given with, to its name in errors."""
-
-
-@dataclass(frozen=True)
-class Published:
-    """A feed's answer to a part.
-
-    Args:
-        appended: rows that the feed has stored now.
-        repeated: rows that the feed had already.
-        last: the highest number that the feed has for the reference; None without a reference.
-    """
-
-    appended: int
-    repeated: int
-    last: int | None = None
-
 
 class Target(Protocol):
     """A feed that rows can be published to."""
@@ -89,7 +70,8 @@ class Target(Protocol):
             digest: the digest of the rows, 32 bits.
 
         Returns:
-            The three values of ``Published``.
+            How many rows the feed has stored now, how many it had already, and the highest number that it has for the
+            reference; None without a reference.
 
         Raises:
             SparkStreamsError: the rows are not stored, or their state is unknown; ``retriable`` tells whether to
@@ -199,8 +181,7 @@ class FeedPublisher:
         self._backoff = backoff
         self._pause = pause
         self._parts = Parts()
-        self._labels: list[tuple[int, Label]] = []
-        self._row = 0
+        self._labels = RowLabels()
         self._last = -1
 
     def send(self, rows: pa.RecordBatch, label: Label) -> None:
@@ -213,8 +194,7 @@ class FeedPublisher:
         Raises:
             DeliveryFailed: the feed did not confirm rows of this or an earlier call; the error names the first one.
         """
-        self._labels.append((self._row, label))
-        self._row += rows.num_rows
+        self._labels.add(rows.num_rows, label)
         for part in self._parts.add(rows):
             self._publish(part)
         self._target.rest()
@@ -242,7 +222,7 @@ class FeedPublisher:
         return self._identity.batch << _PART_BITS | part
 
     def _publish(self, part: Part) -> None:
-        label = self._part_label(part)
+        label = self._labels.take(part.first_row + part.rows.num_rows)(part.first_row)
         reference, number = None, 0
         if self._identity is not None:
             if part.number >= MAX_PARTS:
@@ -253,17 +233,17 @@ class FeedPublisher:
         attempts = Attempts(self._backoff)
         while True:
             try:
-                published = Published(*self._target.publish(part.rows, reference, number, part.digest))
+                appended, repeated, last = self._target.publish(part.rows, reference, number, part.digest)
                 break
             except SparkStreamsError as fault:
                 try:
                     pause_for(fault, attempts, self._pause)
                 except SparkStreamsError:
                     raise self._failed(part, label, fault) from fault
-        _log.debug("%s: part %d: %s", self._stream, part.number, published)
-        if self._identity is None or published.last is None:
+        _log.debug("%s: part %d: %d rows stored, %d repeated", self._stream, part.number, appended, repeated)
+        if self._identity is None or last is None:
             return
-        self._last = max(self._last, published.last)
+        self._last = max(self._last, last)
         if self._last >> _PART_BITS > self._identity.batch:
             raise DeliveryFailed(
                 "refused",
@@ -297,18 +277,9 @@ class FeedPublisher:
             f"an earlier attempt at micro-batch {self._identity.batch} has written other rows: {why}. Exactly once "
             "needs the same rows in the same order on every attempt, so use sortWithinPartitions after a shuffle, and "
             "keep the number of Spark partitions",
-            label or (self._labels[-1][1](0) if self._labels else "a row"),
+            label or self._labels(self._labels.rows - 1),
             self._stream,
         )
-
-    def _part_label(self, part: Part) -> str:
-        """Return the name of the part's first row, and keep only the labels of later rows."""
-        mine = [each for each in self._labels if each[0] <= part.first_row]
-        first, label = mine[-1]
-        end = part.first_row + part.rows.num_rows
-        later = [each for each in self._labels if each[0] <= end]
-        self._labels = self._labels[len(later) - 1 :]
-        return label(part.first_row - first)
 
 
 def _body(rows: pa.RecordBatch) -> bytes:

@@ -10,8 +10,9 @@ import logging
 import time
 from typing import Final
 
+from spark_streams.client.digested_rows import Label
 from spark_streams.client.rabbitmq.connection import Connection
-from spark_streams.client.rabbitmq.stream_publisher import Entries, Label, StreamPublisher
+from spark_streams.client.rabbitmq.stream_publisher import Entries, StreamPublisher
 from spark_streams.client.retry import Deadline
 from spark_streams.errors import (
     DeadlineExceeded,

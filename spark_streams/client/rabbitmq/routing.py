@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from spark_streams.client.digested_rows import Label
 from spark_streams.client.rabbitmq.connection import Connection
 from spark_streams.client.rabbitmq.errors import refusal
 from spark_streams.errors import DeliveryFailed
@@ -24,7 +25,6 @@ from spark_streams.wire.rabbitmq.stream_commands import Partitions, PartitionsAn
 Routing = Literal["hash", "rstream", "key"]
 """By the hash of RabbitMQ's own clients, by rstream's, or by binding key."""
 
-Label = Callable[[int], str]
 Rows = NDArray[np.int64]
 Chosen = Callable[[pa.StringArray, int], NDArray[Any]]
 """A function from keys, without nulls, and the number of partitions, to the number of each key's partition."""

@@ -7,13 +7,13 @@ S-101 to S-107.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from spark_streams.client.digested_rows import Label
 from spark_streams.client.rabbitmq.connection import Connection
 from spark_streams.client.rabbitmq.errors import advice
 from spark_streams.errors import DeliveryFailed, LocalProtocolError
@@ -28,8 +28,6 @@ from spark_streams.wire.rabbitmq.publisher_commands import (
 from spark_streams.wire.rabbitmq.response_codes import code_name
 
 Ids = NDArray[np.uint64]
-Label = Callable[[int], str]
-"""Names a row of a task, by its number, in errors."""
 
 
 def query_sequence(connection: Connection, stream: str, reference: str) -> int:

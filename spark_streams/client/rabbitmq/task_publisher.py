@@ -19,13 +19,21 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from spark_streams.client.digested_rows import WINDOW_ROWS, Destinations, TaskIdentity, Window, Windows
+from spark_streams.client.digested_rows import (
+    WINDOW_ROWS,
+    Destinations,
+    Label,
+    RowLabels,
+    TaskIdentity,
+    Window,
+    Windows,
+)
 from spark_streams.client.hosts import Hosts
 from spark_streams.client.rabbitmq.open import open_connection
 from spark_streams.client.rabbitmq.publisher_pool import PublisherPool
 from spark_streams.client.rabbitmq.publishing_ids import Resumed, publishing_ids
 from spark_streams.client.rabbitmq.routing import Router, Routing, open_router
-from spark_streams.client.rabbitmq.stream_publisher import Entries, Label, query_sequence
+from spark_streams.client.rabbitmq.stream_publisher import Entries, query_sequence
 from spark_streams.client.retry import retrying
 from spark_streams.endpoint import Endpoint
 from spark_streams.errors import OptionError
@@ -87,8 +95,7 @@ class TaskPublisher:
         self._windows = Windows(self._place, size, begin, digested=identity is not None)
         self._resumed: dict[str, Resumed] = {}
         self._held: list[tuple[str, Entries, Label]] = []
-        self._labels: list[tuple[int, Label]] = []
-        self._row = 0
+        self._labels = RowLabels()
         self._only: str | None = None
         self._router: Router | None = None
         try:
@@ -133,8 +140,7 @@ class TaskPublisher:
         if filters is not None:
             self._check_filters()
             columns["filter"] = filters
-        self._labels.append((self._row, label))
-        self._row += len(payloads)
+        self._labels.add(len(payloads), label)
         for window, rows in self._windows.add(pa.table(columns)):
             self._publish(window, rows)
 
@@ -180,7 +186,7 @@ class TaskPublisher:
             return {self._only: np.arange(rows.num_rows)}
         destinations = rows.column("destination").combine_chunks()
         if self._router is not None:
-            return self._router.route(destinations, lambda row: _name(self._labels, first_row + row))
+            return self._router.route(destinations, lambda row: self._labels(first_row + row))
         names = destinations.unique().to_pylist()
         return {name: np.flatnonzero(np.asarray(pc.equal(destinations, name))) for name in names}
 
@@ -190,7 +196,7 @@ class TaskPublisher:
                 self._resume(stream)
             for resumed in self._resumed.values():
                 resumed.check(window)
-        label = self._window_label(window)
+        label = self._labels.take(window.first_row + window.rows)
         for stream, chosen in window.places.items():
             entries = self._entries(stream, window, rows, chosen)
             if entries is not None:
@@ -252,19 +258,3 @@ class TaskPublisher:
             sequence = query_sequence(self._connection, stream, self._identity.reference)
             resumed = self._resumed[stream] = Resumed(stream, self._identity.batch, sequence)
         return resumed
-
-    # --- naming rows in errors
-
-    def _window_label(self, window: Window) -> Label:
-        """Return the label of the window's rows, and keep only the labels of later rows."""
-        end = window.first_row + window.rows
-        mine = [each for each in self._labels if each[0] < end]
-        self._labels = mine[-1:] + self._labels[len(mine) :]
-        return lambda row: _name(mine, row)
-
-
-def _name(labels: list[tuple[int, Label]], row: int) -> str:
-    for first, label in reversed(labels):
-        if row >= first:
-            return label(row - first)
-    return f"row {row}"
