@@ -112,31 +112,23 @@ class Attempts:
         return pause_ms / 1_000
 
 
-def retrying(operation: Callable[[], _T], backoff: Backoff = DEFAULT_BACKOFF) -> _T:
+def retrying(
+    operation: Callable[[], _T],
+    backoff: Backoff = DEFAULT_BACKOFF,
+    was_reached: Callable[[], bool] = lambda: False,
+) -> _T:
     """Run ``operation`` until it succeeds, while its errors are retriable; return its result.
-
-    Raises:
-        SparkStreamsError: the last error of ``operation``.
-    """
-    attempts = Attempts(backoff)
-    while True:
-        try:
-            return operation()
-        except SparkStreamsError as fault:
-            attempts.after(fault)
-
-
-def retrying_reached(operation: Callable[[], _T], was_reached: Callable[[], bool]) -> _T:
-    """Run ``operation`` until it succeeds; retry for longer once the peer was reached, as it may be restarting.
 
     Args:
         operation: what to try.
-        was_reached: returns whether the peer has ever been reached.
+        backoff: how often to try while the peer was never reached.
+        was_reached: returns whether the peer has ever been reached: from then on it may be restarting, and ``PATIENT``
+            says how often to try.
 
     Raises:
         SparkStreamsError: the last error of ``operation``.
     """
-    short, long = Attempts(), Attempts(PATIENT)
+    short, long = Attempts(backoff), Attempts(PATIENT)
     while True:
         try:
             return operation()

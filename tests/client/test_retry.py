@@ -7,7 +7,7 @@ import pickle
 import pytest
 
 from spark_streams.client import retry
-from spark_streams.client.retry import Attempts, Backoff, Deadline, retrying, retrying_reached
+from spark_streams.client.retry import Attempts, Backoff, Deadline, retrying
 from spark_streams.errors import ConnectionLost, DeadlineExceeded, NotFound, Refused, SparkStreamsError
 
 
@@ -87,7 +87,7 @@ def test_a_peer_that_was_there_is_waited_for_longer(monkeypatch: pytest.MonkeyPa
     for was_there, longest in ((False, 4), (True, 60)):
         pauses.clear()
         with pytest.raises(ConnectionLost):
-            retrying_reached(fails, lambda there=was_there: there)
+            retrying(fails, was_reached=lambda there=was_there: there)
         assert longest / 2 < sum(pauses) < longest
 
 

@@ -27,7 +27,7 @@ from spark_streams.client.amqp.range_reader import RangeReader
 from spark_streams.client.amqp.receivers import FilteredReceiver, Receivers, Source
 from spark_streams.client.hosts import Hosts
 from spark_streams.client.log_client import PRODUCT, Bounds, Pushdown, RangeRead, StreamDescription
-from spark_streams.client.retry import Deadline, retrying_reached
+from spark_streams.client.retry import Deadline, retrying
 from spark_streams.endpoint import Endpoint, Node
 from spark_streams.errors import (
     DeadlineExceeded,
@@ -330,7 +330,7 @@ class AmqpClient(contextlib.AbstractContextManager["AmqpClient"]):
 
     def _retrying(self, address: str, operation: Callable[[Connection, str], _T]) -> _T:
         """Run an operation, as ``_run``, and retry it while its errors are retriable."""
-        return retrying_reached(lambda: self._run(address, operation), lambda: bool(self._connections))
+        return retrying(lambda: self._run(address, operation), was_reached=lambda: bool(self._connections))
 
     def _run(self, address: str, operation: Callable[[Connection, str], _T]) -> _T:
         """Run an operation on the connection to the container of ``address``, and follow redirects."""

@@ -19,7 +19,7 @@ from spark_streams.client.rabbitmq.errors import refusal
 from spark_streams.client.rabbitmq.pushdown import FilterValues, push, split_for
 from spark_streams.client.rabbitmq.range_reader import RangeReader
 from spark_streams.client.rabbitmq.subscription import Consumer, Subscription, properties_of
-from spark_streams.client.retry import retrying_reached
+from spark_streams.client.retry import retrying
 from spark_streams.endpoint import Endpoint, Node
 from spark_streams.errors import LocalProtocolError, NotFound, OptionError
 from spark_streams.filters.tree import Expression
@@ -316,8 +316,8 @@ class RabbitClient(AbstractContextManager["RabbitClient"]):
     def _fetch(
         self, read: RangeRead, filters: FilterValues | None, consumer: Consumer | None, max_rows: int, max_bytes: int
     ) -> Iterator[pa.RecordBatch]:
-        name, how = read.partition, push(read.filter, filters)
-        properties = properties_of(how.pushed, consumer, read.stream if self._super_stream else None)
+        name, pushed = read.partition, push(read.filter, filters)
+        properties = properties_of(pushed.pushed, consumer, read.stream if self._super_stream else None)
 
         def subscribe(offset: OffsetSpecification, credit: int) -> Subscription:
             return self._cluster.near(name, lambda c: Subscription(c, name, offset, credit, properties))
@@ -329,9 +329,9 @@ class RabbitClient(AbstractContextManager["RabbitClient"]):
         def chunk_at(offset: int) -> ChunkHeader | None:
             return self._cluster.near(name, lambda connection: bounds.chunk_at(connection, name, offset))
 
-        reader = RangeReader(
+        return RangeReader(
             read,
-            how,
+            pushed,
             subscribe,
             lambda: self._extent(name),
             certain,
@@ -339,8 +339,7 @@ class RabbitClient(AbstractContextManager["RabbitClient"]):
             max_rows=max_rows,
             max_bytes=max_bytes,
             timeout_ms=self._timeout_ms,
-        )
-        return reader.batches()
+        ).batches()
 
     def store_offsets(self, offsets: Mapping[str, str]) -> None:
         """Store the consumer's offsets at the broker, for tools that show its lag; the client never reads them.
@@ -365,4 +364,4 @@ class RabbitClient(AbstractContextManager["RabbitClient"]):
         self._cluster.any().turn()
 
     def _retrying(self, operation: Callable[[], _T]) -> _T:
-        return retrying_reached(operation, lambda: self._cluster.was_there)
+        return retrying(operation, was_reached=lambda: self._cluster.was_there)
