@@ -73,12 +73,13 @@ class _Collected:
         self.size += piece.size
 
 
+@dataclass
 class RangeReader:
     """Reads one range; call ``batches`` once.
 
     Args:
         read: the range.
-        narrowed: the filter of the range.
+        pushed: the filter of the range.
         subscribe: opens a subscription at a position, with a first credit.
         extent: returns the stream's offsets now, by a node near the reader.
         certain: returns the stream's offsets now, by its leader.
@@ -88,31 +89,21 @@ class RangeReader:
         timeout_ms: how many milliseconds a node may lag behind the planned end.
     """
 
-    def __init__(
-        self,
-        read: RangeRead,
-        narrowed: PushedFilter,
-        subscribe: Callable[[OffsetSpecification, int], Subscription],
-        extent: Callable[[], Extent],
-        certain: Callable[[], Extent],
-        chunk_at: Callable[[int], ChunkHeader | None],
-        *,
-        max_rows: int,
-        max_bytes: int,
-        timeout_ms: int,
-    ) -> None:
-        self._read = read
-        self._filtered = narrowed.pushed is not None
-        self._lowest = narrowed.first_offset
-        self._subscribe = subscribe
-        self._extent = extent
-        self._certain = certain
-        self._chunk_at = chunk_at
-        self._max_rows = max_rows
-        self._max_bytes = max_bytes
-        self._timeout_ms = timeout_ms
+    read: RangeRead
+    pushed: PushedFilter
+    subscribe: Callable[[OffsetSpecification, int], Subscription]
+    extent: Callable[[], Extent]
+    certain: Callable[[], Extent]
+    chunk_at: Callable[[int], ChunkHeader | None]
+    max_rows: int
+    max_bytes: int
+    timeout_ms: int
+
+    def __post_init__(self) -> None:
+        read = self.read
+        self._lowest = self.pushed.first_offset
         self._loss = LossPolicy(read.stream, read.fail_on_data_loss)
-        self._decoder = RowDecoder(read, narrowed, max_rows, max_bytes)
+        self._decoder = RowDecoder(read, self.pushed, self.max_rows, self.max_bytes)
         self._next = first_wanted(read.start)
         self._skipped: int | None = None
         """The begin of the range, if reading begins later and the records in between are not checked yet; else None."""
@@ -143,7 +134,7 @@ class RangeReader:
                     attempts.progressed()
                     yield from self._decoder.batches(pieces)
             except SparkStreamsError as fault:
-                if not self._loss.tries_again(self._read.partition, attempts, fault):
+                if not self._loss.tries_again(self.read.partition, attempts, fault):
                     return
                 self._compare_last()
 
@@ -153,12 +144,12 @@ class RangeReader:
             return
         lost = self._skipped
         # The first offset that the broker reports may lag behind the files that it has removed: the chunk counts.
-        chunk = self._chunk_at(lost)
-        first = self._extent().first if chunk is None else chunk.first_offset
+        chunk = self.chunk_at(lost)
+        first = self.extent().first if chunk is None else chunk.first_offset
         self._skipped = None
         if first > lost:
             there = f"the next offset there is '{format_offset(first)}'"
-            self._loss.report(self._read.partition, f"at offset '{format_offset(lost)}'", there)
+            self._loss.report(self.read.partition, f"at offset '{format_offset(lost)}'", there)
             self._next = max(first, self._lowest)
 
     def _compare_last(self) -> None:
@@ -167,7 +158,7 @@ class RangeReader:
         if last is None:
             return
         try:
-            now = self._chunk_at(last.first_offset)
+            now = self.chunk_at(last.first_offset)
         except SparkStreamsError as fault:
             if not fault.retriable and not isinstance(fault, NotFound):
                 raise
@@ -177,17 +168,17 @@ class RangeReader:
         if (now.first_offset, now.timestamp_ms) != (last.first_offset, last.timestamp_ms):
             self._last = None
             lost = f"after offset '{format_offset(max(last.next_offset - 1, 0))}'"
-            self._loss.report(self._read.partition, lost, "the stream was created again since")
+            self._loss.report(self.read.partition, lost, "the stream was created again since")
 
     def _runs(self) -> Iterator[tuple[list[ChunkSlice], int]]:
         """Yield the records of one subscription, enough for a batch at a time, with the offset that follows."""
         if self._next is not None and self._next > self._end:
             return
         at = self._next
-        if at is None and self._lowest and self._extent().first < self._lowest:
+        if at is None and self._lowest and self.extent().first < self._lowest:
             at = self._lowest  # no offset is expected: a whole stream begins at its present first offset
         start = OffsetSpecification(OffsetType.FIRST) if at is None else OffsetSpecification(OffsetType.OFFSET, at)
-        subscription, window = self._subscribe(start, FIRST_CREDIT), CreditWindow()
+        subscription, window = self.subscribe(start, FIRST_CREDIT), CreditWindow()
         held = _Collected(self._next)
         try:
             while True:
@@ -226,7 +217,7 @@ class RangeReader:
         credit = window.consumed(header.data_bytes, header.records, self._end + 1 - held.following)
         if credit:
             subscription.grant(credit)
-        return held.rows >= self._max_rows or held.size >= self._max_bytes
+        return held.rows >= self.max_rows or held.size >= self.max_bytes
 
     def _take(self, delivered: Delivered, held: _Collected) -> None:
         """Keep the records of a chunk that the range wants."""
@@ -255,7 +246,7 @@ class RangeReader:
             PositionLost: the stream did not reach the end of the range within ``timeout_ms``.
             DeadlineExceeded: the leader reaches it, and this node did not within ``timeout_ms``.
         """
-        deadline = Deadline(self._timeout_ms)
+        deadline = Deadline(self.timeout_ms)
         while True:
             last = self._last_offset()
             if subscription.look_again():
@@ -265,23 +256,23 @@ class RangeReader:
             try:
                 left = deadline.left_s("")
             except DeadlineExceeded:
-                leads = self._certain().last
+                leads = self.certain().last
                 if leads is not None and leads >= self._end:
                     raise DeadlineExceeded(
-                        f"stream '{self._read.partition}': the node that reads has come to offset {last}, expected "
-                        f"{self._end} as its leader has, within {self._timeout_ms} ms: it is behind, look at that node"
+                        f"stream '{self.read.partition}': the node that reads has come to offset {last}, expected "
+                        f"{self._end} as its leader has, within {self.timeout_ms} ms: it is behind, look at that node"
                     ) from None
                 held = f"its last offset is '{format_offset(last)}'" if last >= 0 else "it holds nothing"
-                self._loss.report(self._read.partition, f"up to offset '{self._read.end}'", held)
+                self._loss.report(self.read.partition, f"up to offset '{self.read.end}'", held)
                 return True
             time.sleep(min(left, BEHIND_S))
 
     def _last_offset(self) -> int:
         """Return the stream's last offset, -1 for none; return the range's end when the stream reaches it."""
-        last = self._extent().last
+        last = self.extent().last
         if last is not None and last >= self._end:
             return self._end
-        if self._chunk_at(self._end) is not None:
+        if self.chunk_at(self._end) is not None:
             return self._end  # perhaps a tracking chunk at the tail, which not every broker's bounds count in
         return -1 if last is None else last
 
@@ -295,15 +286,15 @@ class RangeReader:
         if held.gap is None:
             return None
         # The first offset that the broker reports may lag behind the files that it has removed: only the chunk counts.
-        chunk = self._chunk_at(held.gap)
+        chunk = self.chunk_at(held.gap)
         if chunk is not None and chunk.first_offset <= held.gap:
-            if chunk.kind == ChunkType.USER and not self._filtered:
-                raise RemoteProtocolError(f"{self._read.partition}: the broker skipped the chunk at offset {held.gap}")
+            if chunk.kind == ChunkType.USER and self.pushed.pushed is None:
+                raise RemoteProtocolError(f"{self.read.partition}: the broker skipped the chunk at offset {held.gap}")
             return None
         left = (
             "there is nothing" if chunk is None else f"the next offset there is '{format_offset(chunk.first_offset)}'"
         )
-        self._loss.report(self._read.partition, f"at offset '{format_offset(held.gap)}'", left)
+        self._loss.report(self.read.partition, f"at offset '{format_offset(held.gap)}'", left)
         gap = held.gap
         held.pieces = [piece for piece in held.pieces if int(piece.offsets[0]) < gap]
         return self._end + 1 if chunk is None else chunk.first_offset
