@@ -26,6 +26,8 @@ from spark_streams.filters.row_columns import columns_needed, message_columns
 from spark_streams.offsets import offset_column
 from spark_streams.rows import FULL_MESSAGE_SCHEMA, TIMESTAMP
 from spark_streams.wire.amqp.columns import MessageBlock, TimestampOverflow, decode_columns, incoming_columns
+from spark_streams.wire.columnar.byte_view import Words
+from spark_streams.wire.columnar.gather import gather
 from spark_streams.wire.rabbitmq.chunk import ChunkRecords
 
 _OURS: Final = frozenset({"stream", "partition", "offset", "timestamp"})
@@ -74,7 +76,7 @@ class RowDecoder:
 
     Args:
         read: the range and its columns.
-        narrowed: the filter of the rows.
+        pushed: the filter of the rows.
         max_rows: rows of a batch at most.
         max_bytes: bytes of a batch's messages at most, but at least one message.
 
@@ -83,21 +85,21 @@ class RowDecoder:
         FilterError: an expression refers to something that messages cannot have.
     """
 
-    def __init__(self, read: RangeRead, narrowed: PushedFilter, max_rows: int, max_bytes: int) -> None:
+    def __init__(self, read: RangeRead, pushed: PushedFilter, max_rows: int, max_bytes: int) -> None:
         unknown = set(read.columns) - set(FULL_MESSAGE_SCHEMA.names)
         if unknown:
             raise LocalProtocolError(f"no such column: {', '.join(sorted(unknown))}")
         self._read = read
-        self._narrowed = narrowed
+        self._pushed = pushed
         self._max_rows = max_rows
         self._max_bytes = max_bytes
         self._schema = pa.schema([FULL_MESSAGE_SCHEMA.field(c) for c in read.columns])
         # The columns that the filters refer to, in the order of the schema.
-        needed = set() if narrowed.residual is None else set(columns_needed(narrowed.residual))
-        if narrowed.values is not None:
-            needed.add(_column_of(narrowed.values.taken_from))
+        needed = set() if pushed.residual is None else set(columns_needed(pushed.residual))
+        if pushed.values is not None:
+            needed.add(_column_of(pushed.values.taken_from))
         self._needed = pa.schema([field for field in FULL_MESSAGE_SCHEMA if field.name in needed])
-        self._values = pa.array(() if narrowed.values is None else narrowed.values.values, pa.string())
+        self._values = pa.array(() if pushed.values is None else pushed.values.values, pa.string())
 
     def batches(self, pieces: Sequence[ChunkSlice]) -> Iterator[pa.RecordBatch]:
         """Yield the rows of some pieces, in their order, in batches that are not empty."""
@@ -180,11 +182,11 @@ class RowDecoder:
 
     @property
     def _filtered(self) -> bool:
-        return self._narrowed.values is not None or self._narrowed.residual is not None
+        return self._pushed.values is not None or self._pushed.residual is not None
 
     def _passed(self, columns: dict[str, pa.Array], count: int) -> pa.BooleanArray:
         """Return which of ``count`` rows match the filters."""
-        values, residual = self._narrowed.values, self._narrowed.residual
+        values, residual = self._pushed.values, self._pushed.residual
         passed = None if values is None else pc.fill_null(self._wanted(values, columns), False)
         if residual is None:
             return passed
@@ -282,16 +284,7 @@ def _mixed(block: MessageBlock, names: Sequence[str], overflow: Any, raw: NDArra
     mixed = {name: column.take(pa.array(place, mask=raw)) for name, column in columns.items()}
     for name in mixed.keys() & {"value", "message"}:
         place[rows] = len(good) + np.arange(len(rows))
-        bodies = _bodies(block.buffer, starts[rows], ends[rows]).cast(columns[name].type)
+        words = Words(np.frombuffer(block.buffer, np.uint8))
+        bodies = gather([words], starts[rows], ends[rows] - starts[rows], columns[name].type)
         mixed[name] = pa.concat_arrays([columns[name], bodies]).take(pa.array(place))
     return mixed
-
-
-def _bodies(buffer: Any, starts: Longs, ends: Longs) -> pa.LargeBinaryArray:
-    """Return ranges of a buffer as values: make the gaps between them rows too, and take every second row."""
-    edges = np.empty(2 * len(starts) + 1, np.int64)
-    edges[0] = starts[0]
-    edges[1::2], edges[2::2] = starts, ends
-    buffers = [None, pa.py_buffer(edges), pa.py_buffer(buffer)]
-    whole = pa.LargeBinaryArray.from_buffers(pa.large_binary(), 2 * len(starts), buffers)
-    return whole.take(pa.array(np.arange(1, 2 * len(starts), 2)))
