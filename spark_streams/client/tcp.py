@@ -10,18 +10,10 @@ import ssl
 from typing import Final, TypeVar
 
 from spark_streams.client.retry import Deadline
-from spark_streams.client.tls import is_no_tls, refused_certificate, tls_context, unverified
+from spark_streams.client.tls import certificate_advice, is_no_tls, plain_port_advice, tls_context
 from spark_streams.endpoint import RABBITMQ_SCHEMES, Endpoint
 from spark_streams.errors import ConnectFailed, ConnectionLost, SparkStreamsError
 from spark_streams.redaction import told
-
-_PLAIN = {
-    **dict.fromkeys(("amqp", "amqps"), "write amqp:// instead of amqps://"),
-    **dict.fromkeys(
-        ("rabbitmq-stream", "rabbitmq-stream+tls"), "write rabbitmq-stream:// instead of rabbitmq-stream+tls://"
-    ),
-    **dict.fromkeys(("http", "https"), "write http:// instead of https://"),
-}
 
 _ADVERTISED = dict.fromkeys(
     RABBITMQ_SCHEMES,
@@ -107,27 +99,25 @@ def connect_fault(fault: OSError, endpoint: Endpoint) -> ConnectFailed:
 def tls_fault(fault: OSError, endpoint: Endpoint) -> ConnectFailed:
     """Return the error for a TLS handshake that failed; it is retriable when the handshake only broke off."""
     where = endpoint.address
-    if isinstance(fault, ssl.SSLCertVerificationError):
-        return final(ConnectFailed(f"{where}: {unverified(fault, where)}"))
-    refused = refused_certificate(fault)
-    if refused is not None:
-        return final(ConnectFailed(f"{where}: {refused}"))
-    plain = f"if it is a plain port, {_PLAIN[endpoint.scheme]} in option 'url', without 'tls.' options"
+    advice = certificate_advice(fault, where)
+    if advice is not None:
+        return final(ConnectFailed(f"{where}: {advice}"))
     if isinstance(fault, TimeoutError):
+        plain = plain_port_advice("no answer to the handshake", endpoint.scheme)
         return costly(
             ConnectFailed(
-                f"{where}: TLS does not work there (no answer to the handshake): {plain}; else the peer hangs, or the "
-                "network does: raise option 'requestTimeout' if they are slow"
+                f"{where}: {plain}; else the peer hangs, or the network does: raise option 'requestTimeout' if they "
+                "are slow"
             )
         )
     text = (getattr(fault, "reason", None) or str(fault)).lower()
-    failed = ConnectFailed(f"{where}: TLS does not work there ({text}): {plain}")
+    failed = ConnectFailed(f"{where}: {plain_port_advice(text, endpoint.scheme)}")
     return final(failed) if is_no_tls(fault) else failed
 
 
 def lost(endpoint: Endpoint, reason: object) -> ConnectionLost | ConnectFailed:
     """Return the error for a connection that broke while in use, or that TLS 1.3 refused after the handshake."""
-    refused = refused_certificate(reason) if isinstance(reason, BaseException) else None
-    if refused is not None:
-        return final(ConnectFailed(f"{endpoint.address}: {refused}"))
+    advice = certificate_advice(reason, endpoint.address) if isinstance(reason, BaseException) else None
+    if advice is not None:
+        return final(ConnectFailed(f"{endpoint.address}: {advice}"))
     return ConnectionLost(f"{endpoint.address}: the connection was lost: {told(str(reason))}")

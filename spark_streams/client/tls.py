@@ -28,6 +28,11 @@ _ALERTS: Final = {
 }
 """The alert that a peer sends before it closes (RFC 8446 §6.2), as OpenSSL spells it, to what to do."""
 
+_PLAIN: Final = {
+    scheme: f"write {plain}:// instead of {secure}://"
+    for plain, secure in (("amqp", "amqps"), ("rabbitmq-stream", "rabbitmq-stream+tls"), ("http", "https"))
+    for scheme in (plain, secure)
+}
 _NO_TLS: Final = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST")
 
 
@@ -71,14 +76,36 @@ def is_no_tls(fault: BaseException) -> bool:
     return isinstance(fault, ssl.SSLError) and fault.reason in _NO_TLS
 
 
-def unverified(fault: ssl.SSLCertVerificationError, where: str) -> str:
-    """Return why the client does not accept a peer's certificate, and what to do.
+def plain_port_advice(reason: str, scheme: str) -> str:
+    """Return what to do when TLS does not work: perhaps the port is a plain one.
 
     Args:
-        fault: the error of OpenSSL.
+        reason: what happened.
+        scheme: a scheme of the protocol, with or without TLS.
+    """
+    todo = f"if it is a plain port, {_PLAIN[scheme]} in option 'url', without 'tls.' options"
+    return f"TLS does not work there ({reason}): {todo}"
+
+
+def certificate_advice(fault: BaseException, where: str) -> str | None:
+    """Return why one side does not accept the other's certificate, and what to do; None for another reason.
+
+    With TLS 1.3 the client learns only when it reads the first answer that the peer does not accept its certificate.
+
+    Args:
+        fault: any error.
         where: the peer, as ``host:port``.
     """
-    reason = fault.verify_message or str(fault)
+    if isinstance(fault, ssl.SSLCertVerificationError):
+        return _unverified(fault.verify_message or str(fault), where)
+    if not isinstance(fault, ssl.SSLError):
+        return None
+    text = (fault.reason or str(fault)).upper().replace(" ", "_")
+    found = next((todo for name, todo in _ALERTS.items() if name in text), None)
+    return None if found is None else f"the peer refused our side of TLS ({text.lower().replace('_', ' ')}): {found}"
+
+
+def _unverified(reason: str, where: str) -> str:
     if "ostname mismatch" in reason or "IP address mismatch" in reason:
         todo = f"dial a name that it holds, or set option 'tls.verifyHostname' to 'false' if you trust {where}"
     elif "has expired" in reason:
@@ -88,15 +115,3 @@ def unverified(fault: ssl.SSLCertVerificationError, where: str) -> str:
     else:
         todo = "set option 'tls.caFile' to the PEM file of the authority that signed it"
     return f"its certificate does not verify: {reason}: {todo}"
-
-
-def refused_certificate(fault: BaseException) -> str | None:
-    """Return what to do when the peer closed because of our certificate; None when it closed for another reason.
-
-    With TLS 1.3 the client learns this only when it reads the first answer.
-    """
-    if not isinstance(fault, ssl.SSLError):
-        return None
-    text = (fault.reason or str(fault)).upper().replace(" ", "_")
-    found = next((todo for name, todo in _ALERTS.items() if name in text), None)
-    return None if found is None else f"the peer refused our side of TLS ({text.lower().replace('_', ' ')}): {found}"

@@ -13,7 +13,7 @@ import requests
 import urllib3
 
 from spark_streams.client.tcp import costly, final
-from spark_streams.client.tls import WANTS_A_CERTIFICATE, is_no_tls, refused_certificate, unverified
+from spark_streams.client.tls import WANTS_A_CERTIFICATE, certificate_advice, is_no_tls, plain_port_advice
 from spark_streams.endpoint import Endpoint
 from spark_streams.errors import ConnectFailed, ConnectionLost, DeadlineExceeded
 from spark_streams.redaction import ALONE, hidden, one_line, remember, told
@@ -108,11 +108,9 @@ def mapped(what: str) -> Iterator[None]:
 
 def _tls_advice(fault: ssl.SSLError, where: str) -> str | None:
     """Return why TLS failed and what to do; None where the reason may pass."""
-    if isinstance(fault, ssl.SSLCertVerificationError):
-        return unverified(fault, where)
     if is_no_tls(fault):
-        return f"TLS does not work there ({fault.reason.lower()}): if it is a plain port, write http:// in option 'url'"
-    return refused_certificate(fault)
+        return plain_port_advice(fault.reason.lower(), "https")
+    return certificate_advice(fault, where)
 
 
 def _causes(fault: BaseException, *, context: bool = False) -> Iterator[BaseException]:
