@@ -5,8 +5,10 @@ Spec: docs/specifications.md, S-135, S-136; Streams Protocol Reference, Route an
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, Literal, Protocol
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -30,9 +32,16 @@ Chosen = Callable[[pa.StringArray, int], NDArray[Any]]
 """A function from keys, without nulls, and the number of partitions, to the number of each key's partition."""
 
 
-class Router(Protocol):
-    """Chooses the partitions of rows."""
+@dataclass
+class Router(ABC):
+    """Chooses the partitions of rows.
 
+    Args:
+        super_stream: the super stream.
+        partitions: its partitions, in their order.
+    """
+
+    super_stream: str
     partitions: tuple[str, ...]
 
     def route(self, keys: pa.StringArray, label: Label) -> dict[str, Rows]:
@@ -41,6 +50,17 @@ class Router(Protocol):
         Raises:
             DeliveryFailed: a key is null, or has no partition; ``label`` names its row.
         """
+        if keys.null_count:
+            row = pc.index(keys.is_null(), True).as_py()
+            raise self._unroutable("its key is null, and the key decides the partition", label(row))
+        return self._route(keys, label)
+
+    @abstractmethod
+    def _route(self, keys: pa.StringArray, label: Label) -> dict[str, Rows]:
+        """Return the same for keys without null."""
+
+    def _unroutable(self, why: str, row: str) -> DeliveryFailed:
+        return DeliveryFailed("not routed", "unroutable", why, row, self.super_stream)
 
 
 def open_router(connection: Connection, super_stream: str, routing: Routing) -> Router:
@@ -54,16 +74,8 @@ def open_router(connection: Connection, super_stream: str, routing: Routing) -> 
     if not partitions:
         raise refusal(ResponseCode.STREAM_DOES_NOT_EXIST, f"{what} has no partition")
     if routing == "key":
-        return _ByBindingKey(connection, super_stream, partitions)
+        return _ByBindingKey(super_stream, partitions, connection)
     return _ByHash(super_stream, partitions, murmur3_128_modulo if routing == "rstream" else _murmur3_32_modulo)
-
-
-def _refuse_null(keys: pa.StringArray, super_stream: str, label: Label) -> None:
-    if keys.null_count:
-        row = pc.index(keys.is_null(), True).as_py()
-        raise DeliveryFailed(
-            "not routed", "unroutable", "its key is null, and the key decides the partition", label(row), super_stream
-        )
 
 
 def _murmur3_32_modulo(keys: pa.StringArray, count: int) -> NDArray[np.uint32]:
@@ -71,53 +83,40 @@ def _murmur3_32_modulo(keys: pa.StringArray, count: int) -> NDArray[np.uint32]:
     return numbers
 
 
-class _ByHash:
+@dataclass
+class _ByHash(Router):
     """Routes by murmur3 of the key modulo the number of partitions.
 
     RabbitMQ's clients hash UTF-8 to 32 bits; rstream uses another hash.
     """
 
-    def __init__(self, super_stream: str, partitions: tuple[str, ...], chosen: Chosen = _murmur3_32_modulo) -> None:
-        self.partitions = partitions
-        self._super_stream = super_stream
-        self._chosen = chosen
+    chosen: Chosen = _murmur3_32_modulo
 
-    def route(self, keys: pa.StringArray, label: Label) -> dict[str, Rows]:
-        _refuse_null(keys, self._super_stream, label)
-        numbers = self._chosen(keys, len(self.partitions))
+    def _route(self, keys: pa.StringArray, label: Label) -> dict[str, Rows]:
+        numbers = self.chosen(keys, len(self.partitions))
         return {self.partitions[n]: np.flatnonzero(numbers == n) for n in np.unique(numbers).tolist()}
 
 
-class _ByBindingKey:
+@dataclass
+class _ByBindingKey(Router):
     """Routes by binding key, and requests the streams of each key from the broker once."""
 
-    def __init__(self, connection: Connection, super_stream: str, partitions: tuple[str, ...]) -> None:
-        self.partitions = partitions
-        self._connection = connection
-        self._super_stream = super_stream
-        self._known: dict[str, tuple[str, ...]] = {}
+    connection: Connection
+    known: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
-    def route(self, keys: pa.StringArray, label: Label) -> dict[str, Rows]:
-        _refuse_null(keys, self._super_stream, label)
+    def _route(self, keys: pa.StringArray, label: Label) -> dict[str, Rows]:
         out: dict[str, list[Rows]] = {}
         for key in keys.unique().to_pylist():
             rows = np.flatnonzero(np.asarray(pc.equal(keys, key)))
-            for stream in self._streams(key, int(rows[0]), label):
+            streams = self._streams(key)
+            if not streams:
+                raise self._unroutable(f"no partition is bound with its key '{key}'", label(int(rows[0])))
+            for stream in streams:
                 out.setdefault(stream, []).append(rows)
         return {stream: np.sort(np.concatenate(rows)) for stream, rows in out.items()}
 
-    def _streams(self, key: str, row: int, label: Label) -> tuple[str, ...]:
-        streams = self._known.get(key)
-        if streams is None:
-            what = f"super stream '{self._super_stream}': route"
-            streams = self._connection.request(Route(key, self._super_stream), RouteAnswer, what).streams
-            self._known[key] = streams
-        if not streams:
-            raise DeliveryFailed(
-                "not routed",
-                "unroutable",
-                f"no partition is bound with its key '{key}'",
-                label(row),
-                self._super_stream,
-            )
-        return streams
+    def _streams(self, key: str) -> tuple[str, ...]:
+        if key not in self.known:
+            what = f"super stream '{self.super_stream}': route"
+            self.known[key] = self.connection.request(Route(key, self.super_stream), RouteAnswer, what).streams
+        return self.known[key]
