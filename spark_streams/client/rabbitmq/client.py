@@ -213,12 +213,10 @@ class RabbitClient(AbstractContextManager["RabbitClient"]):
             there = described.get(partition)
             if there is None or not isinstance(position, (Earliest, At, After)):
                 out[partition] = None
-                continue
-            first = first_wanted(position)
-            if there.earliest is None or there.latest is None:
+            elif there.earliest is None or there.latest is None:
                 out[partition] = 0
             else:
-                first = max(offset_number(there.earliest), first or 0)
+                first = max(offset_number(there.earliest), first_wanted(position) or 0)
                 out[partition] = max(0, offset_number(there.latest) + 1 - first)
         return out
 
@@ -232,11 +230,9 @@ class RabbitClient(AbstractContextManager["RabbitClient"]):
             NotFound, Refused: there is no such stream, no permission, or no reachable member.
             ConnectFailed, AuthenticationFailed, DeadlineExceeded, RemoteProtocolError: as for ``describe``.
         """
-
-        def ask() -> int | None:
-            return self._cluster.near(partition, lambda c: bounds.first_at_time(c, partition, timestamp_ms))
-
-        found = self._retrying(ask)
+        found = self._retrying(
+            lambda: self._cluster.near(partition, lambda c: bounds.first_at_time(c, partition, timestamp_ms))
+        )
         return None if found is None else format_offset(found)
 
     def first_matching(self, stream: str, partition: str, expression: Expression) -> str | None:
@@ -285,11 +281,12 @@ class RabbitClient(AbstractContextManager["RabbitClient"]):
             ConnectFailed, AuthenticationFailed, DeadlineExceeded, RemoteProtocolError: as for ``describe``.
         """
 
-        def ask(partition: str, offset: str) -> str | None:
-            number = offset_number(offset)
-            return self._cluster.near(partition, lambda connection: bounds.identity_at(connection, partition, number))
+        def identity(partition: str, offset: int) -> str | None:
+            return self._retrying(
+                lambda: self._cluster.near(partition, lambda c: bounds.identity_at(c, partition, offset))
+            )
 
-        return {p: self._retrying(lambda p=p, o=o: ask(p, o)) for p, o in offsets.items()}  # type: ignore[misc]
+        return {partition: identity(partition, offset_number(offset)) for partition, offset in offsets.items()}
 
     # --- reading
 

@@ -16,6 +16,7 @@ S-11 to S-14, S-24, S-27, S-151.
 
 from __future__ import annotations
 
+import contextlib
 import select
 import socket
 import ssl
@@ -23,7 +24,6 @@ import time
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from types import TracebackType
 from typing import Final, TypeVar
 
 from spark_streams.client.log_client import PRODUCT
@@ -78,7 +78,7 @@ class Negotiated:
     heartbeat_s: int
 
 
-class Connection:
+class Connection(contextlib.AbstractContextManager["Connection"]):
     """A connection to a broker, open after a call of ``opened``; for one thread at a time.
 
     Args:
@@ -128,12 +128,7 @@ class Connection:
         self.frame_max_bytes = negotiated.frame_max_bytes
         self._heartbeat_s = negotiated.heartbeat_s
 
-    def __enter__(self) -> Connection:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *fault: object) -> None:
         self.close()
 
     @property
@@ -215,8 +210,7 @@ class Connection:
         """
         if self.broken:
             raise LocalProtocolError(f"the connection to {self.endpoint.address} is closed")
-        self._outgoing.append(memoryview(frames))
-        self._queued += len(frames)
+        self._queue(frames)
         self._write()
         deadline = Deadline(self.timeout_ms)
         while self._queued > MAX_QUEUED_BYTES:
@@ -270,6 +264,10 @@ class Connection:
             timeout_s = min(timeout_s, self._heartbeat_s / 2)
         return bool(self._poll.poll(max(0, int(timeout_s * 1000 + 0.999))))
 
+    def _queue(self, frames: bytes) -> None:
+        self._outgoing.append(memoryview(frames))
+        self._queued += len(frames)
+
     def _write(self) -> None:
         while self._outgoing:
             head = self._outgoing[0]
@@ -311,8 +309,7 @@ class Connection:
         if isinstance(command, Heartbeat):
             return
         if isinstance(command, Close):
-            self._outgoing.append(memoryview(CloseAnswer(command.correlation_id).encode()))
-            self._queued += len(self._outgoing[-1])
+            self._queue(CloseAnswer(command.correlation_id).encode())
             self._write()
             raise self._lost(close_fault(command.code, command.reason, self.endpoint))
         if isinstance(command, MetadataAnswer):
@@ -329,8 +326,7 @@ class Connection:
             return
         now = time.monotonic()
         if now - self._spoke >= self._heartbeat_s / 2 and not self._queued:
-            self._outgoing.append(memoryview(Heartbeat().encode()))
-            self._queued += len(self._outgoing[-1])
+            self._queue(Heartbeat().encode())
         if now - self._heard > 2 * self._heartbeat_s + 1:
             # Bytes may be waiting in the socket: a caller that was busy elsewhere has to read them first.
             if self._poll.poll(0):
@@ -351,14 +347,9 @@ class Connection:
         """Close with Close; never raise."""
         if self.broken:
             return
-        deadline = Deadline(CLOSE_TIMEOUT_MS)
         self.timeout_ms = CLOSE_TIMEOUT_MS
-        try:
-            answer = self.ask(Close(ResponseCode.OK, "OK"), CloseAnswer, "close")
-            while self._queued and not answer:
-                self.turn(deadline.left_s("close"))
-        except SparkStreamsError:
-            pass  # the broker is gone already, so the connection is closed
+        with contextlib.suppress(SparkStreamsError):  # the broker is gone already, so the connection is closed
+            self.ask(Close(ResponseCode.OK, "OK"), CloseAnswer, "close")
         self.abandon()
 
     def abandon(self) -> None:

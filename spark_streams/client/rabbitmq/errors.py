@@ -55,15 +55,12 @@ def refusal(code: int, what: str, reason: str | None = None) -> PeerError:
         what: what we were doing, such as ``stream 'orders': subscribe``.
         reason: the reason, or what to do; None for the advice on the code.
     """
-    reason = reason or advice(code) or None
-    name = code_name(code)
-    if code in _AUTHENTICATION:
-        return AuthenticationFailed(name, reason, what)
+    kind: type[PeerError] = AuthenticationFailed if code in _AUTHENTICATION else Refused
     if code == ResponseCode.STREAM_DOES_NOT_EXIST:
-        return NotFound(name, reason, what)
-    refused = Refused(name, reason, what)
-    refused.retriable = code in _TRANSIENT
-    return refused
+        kind = NotFound
+    fault = kind(code_name(code), reason or advice(code), what)
+    fault.retriable = code in _TRANSIENT
+    return fault
 
 
 def is_unavailable(fault: SparkStreamsError) -> bool:

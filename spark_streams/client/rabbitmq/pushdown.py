@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from spark_streams.filters.targets.rabbitmq import RabbitCapability, RabbitSplit, split_for_rabbitmq
-from spark_streams.filters.tree import KEY, Expression, Reference, property_of
+from spark_streams.filters.tree import KEY, Expression, property_of
 
 
 @dataclass(frozen=True)
@@ -80,9 +80,7 @@ def split_for(expression: Expression, filters: FilterValues | None, has_filters:
         filters: where messages have their filter values; None for an unknown place.
         has_filters: whether the broker accepts filter values.
     """
-    value_from = None if filters is None else _reference(filters.taken_from)
+    value_from = None
+    if filters is not None:
+        value_from = KEY if filters.taken_from == "key" else property_of(filters.taken_from)
     return split_for_rabbitmq(expression, RabbitCapability(value_from, has_filters))
-
-
-def _reference(taken_from: str) -> Reference:
-    return KEY if taken_from == "key" else property_of(taken_from)
