@@ -80,24 +80,18 @@ class Answer(contextlib.AbstractContextManager["Answer"]):
             yield from self._arriving()
             return
         held: list[bytes] = []
-        size = 0
-        fault: SparkStreamsError | None = None
-        arriving = self._arriving()
-        while True:
-            try:
-                piece = next(arriving, None)
-            except SparkStreamsError as caught:
-                piece, fault = None, caught
-            if piece is not None:
+        try:
+            for piece in self._arriving():
                 held.append(piece)
-                size += len(piece)
-            if held and (piece is None or len(piece) < BULK_BYTES or size >= PIECE_BYTES):
-                yield held[0] if len(held) == 1 else b"".join(held)
-                held, size = [], 0
-            if fault is not None:
-                raise fault
-            if piece is None:
-                return
+                if len(piece) < BULK_BYTES or sum(map(len, held)) >= PIECE_BYTES:
+                    together, held = b"".join(held), []
+                    yield together
+        except SparkStreamsError:
+            if held:
+                yield b"".join(held)
+            raise
+        if held:
+            yield b"".join(held)
 
     def _arriving(self) -> Iterator[bytes]:
         with mapped(self.what):
