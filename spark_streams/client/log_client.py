@@ -15,13 +15,14 @@ from typing import Final, Literal, Protocol
 import pyarrow as pa
 
 from spark_streams.endpoint import Node
-from spark_streams.errors import RemoteProtocolError
+from spark_streams.errors import LocalProtocolError, RemoteProtocolError
 from spark_streams.filters.tree import Expression
+from spark_streams.offsets import MAX_OFFSET
 from spark_streams.position import After, At, Earliest, Position
+from spark_streams.rows import FULL_MESSAGE_SCHEMA
 
 PRODUCT: Final = "spark-streams"
 """The name of our log's doors: the AMQP door sends it as ``product``, the RabbitMQ one as ``implementation``."""
-_MAX_OFFSET: Final = 2**63 - 1
 
 
 @dataclass(frozen=True)
@@ -78,10 +79,10 @@ class StreamDescription:
         digits = self.offset_digits
         if digits is None:
             return None
-        is_number = re.fullmatch("[0-9]+", text) is not None
-        if is_number and len(text) == digits and int(text) <= _MAX_OFFSET:
+        is_offset = re.fullmatch("[0-9]{1,40}", text) is not None and int(text) <= MAX_OFFSET
+        if is_offset and len(text) == digits:
             return None
-        meant = f"{int(text):0{digits}d}" if is_number and int(text) <= _MAX_OFFSET else "0" * (digits - 2) + "42"
+        meant = f"{int(text) if is_offset else 42:0{digits}d}"
         return (
             f"no event there can have the offset '{text}': expected {digits} decimal digits, up to 2^63-1, such as "
             f"'{meant}'"
@@ -125,6 +126,16 @@ class RangeRead:
     fail_on_data_loss: bool = True
     timestamp_overflow: Literal["fail", "null"] = "fail"
     filter: Expression | None = None
+
+    def __post_init__(self) -> None:
+        """Check the columns.
+
+        Raises:
+            LocalProtocolError: there is no such column.
+        """
+        unknown = set(self.columns) - set(FULL_MESSAGE_SCHEMA.names)
+        if unknown:
+            raise LocalProtocolError(f"no such column: {', '.join(sorted(unknown))}")
 
 
 @dataclass(frozen=True)

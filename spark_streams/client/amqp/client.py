@@ -213,13 +213,12 @@ class AmqpClient(contextlib.AbstractContextManager["AmqpClient"]):
 
         def ask(connection: Connection, address: str) -> Pushdown:
             pushed = self._receivers.push(connection, expression)
-            if not pushed.filters or not partitions:
-                return Pushdown(pushed.words, pushed.residual)
-            source = Source(stream, next(iter(partitions)))
-            link = self._receivers.attach_filtered(connection, address, source, start_filters(EARLIEST), pushed).link
-            link.close()
-            if not pushed.in_force(link.taken):
-                return Pushdown(None, expression)
+            if pushed.filters and partitions:
+                source, starts = Source(stream, next(iter(partitions))), start_filters(EARLIEST)
+                link = self._receivers.attach_filtered(connection, address, source, starts, pushed).link
+                link.close()
+                if not pushed.in_force(link.taken):
+                    return Pushdown(None, expression)
             return Pushdown(pushed.words, pushed.residual)
 
         return self._retrying(stream, ask)

@@ -12,8 +12,8 @@ from typing import Final
 from spark_streams.client.amqp.credit import MAX_CREDIT, DrainTimer
 from spark_streams.client.amqp.links import Link
 from spark_streams.client.amqp.receive_buffer import HeadBuffer
-from spark_streams.client.amqp.row_decoder import check_offsets, rows_before, rows_until
-from spark_streams.client.retry import Attempts
+from spark_streams.client.amqp.row_decoder import check_offsets, rows_to_drop, rows_until
+from spark_streams.client.retry import Attempts, Deadline
 from spark_streams.errors import DeadlineExceeded, SparkStreamsError
 from spark_streams.position import EARLIEST, After, At, Earliest
 from spark_streams.wire.amqp.columns import decode_columns
@@ -131,10 +131,7 @@ class AmqpOffsetWalk:
         self._buffer.clear()
         if self._drops(link):
             assert isinstance(self._start, At)
-            check_offsets(offsets, self._dropped, link.what)
-            before = rows_before(offsets, self._start.offset)
-            if before:
-                self._dropped = After(offsets[before - 1].as_py())
+            before, self._dropped = rows_to_drop(offsets, self._start, self._dropped, link.what)
             offsets = offsets.slice(before)
         check_offsets(offsets, self._start, link.what)
         if self._end is not None:
@@ -156,15 +153,14 @@ def first_offset(link: Link, timeout_ms: int) -> str | None:
         DeadlineExceeded: the peer did neither.
     """
     buffer = HeadBuffer(1)
-    timer = DrainTimer(timeout_ms, f"{link.what}: no answer to drain")
+    deadline = Deadline(timeout_ms)
     link.drain(True)
     link.flow(1)
-    timer.draining = True
     while not buffer.take(link.impl):
         link.check()
         if not link.draining:
             return None
-        link.connection.turn(timer.timeout_s(False))
+        link.connection.turn(deadline.left_s(f"{link.what}: no answer to drain"))
     offsets = decode_columns(buffer.block(), ("offset",))["offset"]
     check_offsets(offsets, EARLIEST, link.what)
     return str(offsets[0].as_py())

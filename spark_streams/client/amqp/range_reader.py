@@ -92,7 +92,7 @@ class RangeReader:
     def __post_init__(self) -> None:
         read = self.read
         self._loss = LossPolicy(read.stream, read.fail_on_data_loss)
-        RowDecoder(read, read.start, read.filter)  # unknown columns fail here, not at the first row
+        RowDecoder(read, read.start, read.filter)  # a filter that no row can have fails here, not at the first row
         self._start = read.start
         self._dropped: Earliest | After = EARLIEST
         self._ask_for_loss = self._first = True

@@ -8,13 +8,13 @@ Spec: Event Stream Extensions §4.4 (source-partition), §5.1 (offset and timest
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_streams.client.log_client import RangeRead
-from spark_streams.errors import LocalProtocolError, RemoteProtocolError
+from spark_streams.errors import RemoteProtocolError
 from spark_streams.filters.row_columns import rows_that_match, wanted_columns
 from spark_streams.filters.tree import Expression
 from spark_streams.position import EARLIEST, After, At, Earliest
@@ -48,10 +48,27 @@ def check_offsets(offsets: pa.StringArray, start: Earliest | At | After, what: s
         )
 
 
-def rows_before(offsets: pa.StringArray, first: str) -> int:
-    """Return how many of the first rows lie before offset ``first``."""
-    behind = pc.index(pc.greater_equal(offsets, first), True).as_py()
-    return len(offsets) if behind < 0 else int(behind)
+def rows_to_drop(
+    offsets: pa.StringArray, start: At, dropped: Earliest | After, what: str
+) -> tuple[int, Earliest | After]:
+    """Return how many of the first rows lie before the start, for a link that began before it; and the last of them.
+
+    Args:
+        offsets: the offsets of consecutive deliveries.
+        start: where the rows begin.
+        dropped: the position after the rows that were dropped before.
+        what: their name in messages, such as ``stream 'orders' partition '0'``.
+
+    Returns:
+        The number of rows, and the position after them, or ``dropped`` when there are none.
+
+    Raises:
+        RemoteProtocolError: the peer broke one of the rules of ``check_offsets``.
+    """
+    check_offsets(offsets, dropped, what)
+    behind = pc.index(pc.greater_equal(offsets, start.offset), True).as_py()
+    count = len(offsets) if behind < 0 else int(behind)
+    return count, After(offsets[count - 1].as_py()) if count else dropped
 
 
 def rows_until(offsets: pa.StringArray, end: str) -> tuple[int, bool]:
@@ -60,9 +77,6 @@ def rows_until(offsets: pa.StringArray, end: str) -> tuple[int, bool]:
     if beyond < 0:
         return len(offsets), False
     return (beyond + 1 if offsets[beyond].as_py() == end else beyond), True
-
-
-_CONSTANT: Final = frozenset({"stream", "partition"})
 
 
 class WrongPartition(RemoteProtocolError):
@@ -108,7 +122,6 @@ class RowDecoder:
         dropped: ``After`` the last event that was dropped; ``early`` as long as none was.
 
     Raises:
-        LocalProtocolError: a column does not exist.
         FilterError: the residual refers to something that rows of messages cannot have.
     """
 
@@ -119,18 +132,14 @@ class RowDecoder:
         residual: Expression | None = None,
         early: Earliest | After | None = None,
     ) -> None:
-        unknown = set(read.columns) - set(FULL_MESSAGE_SCHEMA.names)
-        if unknown:
-            raise LocalProtocolError(f"no such column: {', '.join(sorted(unknown))}")
         self._read = read
         self._residual = residual
         self._columns = wanted_columns(read.columns, residual)
         self._schema = pa.schema([FULL_MESSAGE_SCHEMA.field(c) for c in self._columns])
-        self._decoded = frozenset({*self._columns, "offset", "source_partition"} - _CONSTANT)
+        self._decoded = frozenset({*self._columns, "offset", "source_partition"} - {"stream", "partition"})
         self._start = start
         self._drops = early is not None
         self.dropped: Earliest | After = EARLIEST if early is None else early
-        self._constants: dict[str, pa.Array] = {}
 
     def passes_end(self, block: MessageBlock) -> bool:
         """Return whether any delivery of the block is at or beyond the end of the range; decode offsets only."""
@@ -156,8 +165,11 @@ class RowDecoder:
         if len(offsets):
             self._start = After(offsets[len(offsets) - 1].as_py())
         count, done = rows_until(offsets, self._read.end)
+        constants = {"stream": self._read.stream, "partition": self._read.partition}
         arrays = [
-            self._constant(name, count) if name in _CONSTANT else columns[name].slice(0, count)
+            pa.repeat(pa.scalar(constants[name], pa.string()), count)
+            if name in constants
+            else columns[name].slice(0, count)
             for name in self._columns
         ]
         batch = (
@@ -176,10 +188,7 @@ class RowDecoder:
         columns = decode_columns(block, ("offset", "source_partition"))
         offsets = columns["offset"]
         self._check_partition(columns["source_partition"])
-        check_offsets(offsets, self.dropped, self._what)
-        before = rows_before(offsets, self._start.offset)
-        if before:
-            self.dropped = After(offsets[before - 1].as_py())
+        before, self.dropped = rows_to_drop(offsets, self._start, self.dropped, self._what)
         return MessageBlock(block.buffer, block.starts[before:], block.ends[before:])
 
     def _without_the_rest(self, block: MessageBlock, fault: TimestampOverflow) -> dict[str, pa.Array]:
@@ -204,10 +213,3 @@ class RowDecoder:
             raise WrongPartition(
                 f"{self._what}: a delivery says that it comes from partition '{sources[wrong].as_py()}' (ES-118)", wrong
             )
-
-    def _constant(self, name: str, count: int) -> pa.Array:
-        kept = self._constants.get(name)
-        if kept is None or len(kept) < count:
-            value = self._read.stream if name == "stream" else self._read.partition
-            kept = self._constants[name] = pa.repeat(pa.scalar(value, pa.string()), count)
-        return kept.slice(0, count)

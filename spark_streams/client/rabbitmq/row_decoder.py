@@ -81,14 +81,11 @@ class RowDecoder:
         max_bytes: bytes of a batch's messages at most, but at least one message.
 
     Raises:
-        LocalProtocolError: a column does not exist, or filter values are taken from none.
+        LocalProtocolError: filter values are taken from a column that does not exist.
         FilterError: an expression refers to something that messages cannot have.
     """
 
     def __init__(self, read: RangeRead, pushed: PushedFilter, max_rows: int, max_bytes: int) -> None:
-        unknown = set(read.columns) - set(FULL_MESSAGE_SCHEMA.names)
-        if unknown:
-            raise LocalProtocolError(f"no such column: {', '.join(sorted(unknown))}")
         self._read = read
         self._pushed = pushed
         self._max_rows = max_rows
