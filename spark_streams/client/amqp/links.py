@@ -201,11 +201,14 @@ def attach_receiver(
     _attach(attached, deadline, partition, consumer_group)
     if start is not None:
         echoed = _echoed(link)
-        try:
-            _check_echo(echoed, start.filter, attached.what)
-        except SparkStreamsError:
+        begins = echoed.get(_FILTER_NAME)
+        if not _same_filter(start.filter, begins):
             attached.close()
-            raise
+            raise StartRefused(
+                f"{attached.what}: the peer did not take the filter that says where to start (it echoed "
+                f"{_words(begins)}, sent was {_words(start.filter)}); without it the read would begin elsewhere. Does "
+                "it support event stream filters?"
+            )
         attached.early = start.early
         attached.taken = frozenset(n for n, sent in also.items() if _same_filter(sent, echoed.get(n)))
     return attached
@@ -293,15 +296,6 @@ def _echoed(link: Any) -> dict[str, Any]:
     echoed.rewind()
     found = echoed.get_object() if echoed.next() is not None else None
     return {str(name): described for name, described in found.items()} if isinstance(found, Mapping) else {}
-
-
-def _check_echo(echoed: Mapping[str, Any], start: Any, what: str) -> None:
-    got = echoed.get(_FILTER_NAME)
-    if not _same_filter(start, got):
-        raise StartRefused(
-            f"{what}: the peer did not take the filter that says where to start (it echoed {_words(got)}, sent was "
-            f"{_words(start)}); without it the read would begin elsewhere. Does it support event stream filters?"
-        )
 
 
 def _same_filter(sent: Any, got: Any) -> bool:
