@@ -88,6 +88,8 @@ class Entries:
 
 @dataclass
 class _Flying:
+    """Entries that are sent and not confirmed, at least one, with ascending ids."""
+
     ids: Ids
     rows: NDArray[np.int64]
     messages: NDArray[np.int64]
@@ -163,33 +165,22 @@ class StreamPublisher:
 
     def confirmed(self, ids: Ids) -> None:
         """Handle a PublishConfirm with its ids, in any order."""
-        while len(ids) and self._flying:
-            head = self._flying[0]
-            count = min(len(ids), len(head.ids))
-            if np.array_equal(ids[:count], head.ids[:count]):
-                here, ids = np.arange(count), ids[count:]
-            else:
-                mine = np.isin(ids, head.ids)
-                here = np.flatnonzero(np.isin(head.ids, ids[mine]))
-                ids = ids[~mine]
-                if not len(here):
-                    self._confirm_later(ids)
-                    return
-            self._take(head, here)
-            if not len(head.ids):
-                self._flying.popleft()
-
-    def _confirm_later(self, ids: Ids) -> None:
-        """Confirm entries that were sent after others that are not confirmed yet."""
         for flying in self._flying:
-            self._take(flying, np.flatnonzero(np.isin(flying.ids, ids)))
+            count, before = min(len(ids), len(flying.ids)), int(flying.messages.sum())
+            left: slice | NDArray[np.bool_] = slice(count, None)
+            if np.array_equal(ids[:count], flying.ids[:count]):  # the usual order, which costs least
+                ids = ids[count:]
+            else:
+                at = np.searchsorted(flying.ids[:-1], ids)
+                found = flying.ids[at] == ids
+                left = np.ones(len(flying.ids), np.bool_)
+                left[at[found]] = False
+                ids = ids[~found]
+            flying.ids, flying.rows, flying.messages = flying.ids[left], flying.rows[left], flying.messages[left]
+            self.unconfirmed -= before - int(flying.messages.sum())
+            if not len(ids):
+                break
         self._flying = deque(flying for flying in self._flying if len(flying.ids))
-
-    def _take(self, flying: _Flying, here: NDArray[np.int64]) -> None:
-        self.unconfirmed -= int(flying.messages[here].sum())
-        left = np.ones(len(flying.ids), np.bool_)
-        left[here] = False
-        flying.ids, flying.rows, flying.messages = flying.ids[left], flying.rows[left], flying.messages[left]
 
     def refused(self, errors: PublishErrors) -> DeliveryFailed:
         """Return the error for a PublishError: it names the first of its rows, and the code."""
@@ -204,6 +195,6 @@ class StreamPublisher:
     def _row_of(self, entry: int | None) -> str:
         for flying in self._flying:
             at = 0 if entry is None else int(np.searchsorted(flying.ids, np.uint64(entry)))
-            if len(flying.ids) and (entry is None or (at < len(flying.ids) and int(flying.ids[at]) == entry)):
+            if entry is None or (at < len(flying.ids) and int(flying.ids[at]) == entry):
                 return flying.label(int(flying.rows[at]))
         return "a row"
