@@ -181,6 +181,9 @@ class PublisherPool:
         refused: Refused | None = None
         while True:
             try:
+                if refused is not None:
+                    self._pause(min(pause_s, deadline.left_s("")))
+                    pause_s = min(LAST_PAUSE_S, 2 * pause_s)
                 return StreamPublisher(self._connection, number, stream, self._reference, self._compression)
             except Refused as fault:
                 if fault.condition != _ALARMED or self._connection.is_reference_log:
@@ -191,16 +194,8 @@ class PublisherPool:
             except DeadlineExceeded as fault:
                 if refused is None:
                     raise
-                raise self._still_alarmed(refused) from fault
-            try:
-                self._pause(min(pause_s, deadline.left_s("")))
-            except DeadlineExceeded:
-                raise self._still_alarmed(refused) from None
-            pause_s = min(LAST_PAUSE_S, 2 * pause_s)
-
-    def _still_alarmed(self, refused: Refused) -> Refused:
-        lasted = f"for longer than option 'requestTimeout' ({self._timeout_ms} ms): {ALARM}"
-        return Refused(refused.condition, lasted, refused.context)
+                lasted = f"for longer than option 'requestTimeout' ({self._timeout_ms} ms): {ALARM}"
+                raise Refused(refused.condition, lasted, refused.context) from fault
 
     def _pause(self, seconds: float) -> None:
         """Wait for ``seconds``, and serve the connection meanwhile."""

@@ -93,11 +93,14 @@ class Resumed:
         self.stream = stream
         self._last = LastId.of(sequence)
         if self._last.batch > batch:
-            raise self._differs(
-                f"micro-batch {batch}",
+            raise DeliveryFailed(
+                "not written",
+                "rows-differ",
                 f"the stream has micro-batch {self._last.batch} of this query already: the checkpoint is older than "
                 "the stream, so a batch would be dropped as a duplicate. Go on with the newest checkpoint, or start "
-                "anew with another one",
+                "with a new one, which is a new query",
+                f"micro-batch {batch}",
+                stream,
             )
         self.last_row = self._last.row if self._last.batch == batch else -1
         """The last row that the stream has of this task, -1 for none. The publisher sends it again, though the broker
@@ -115,15 +118,11 @@ class Resumed:
         if self.compared or self.last_row >= window.first_row + window.rows:
             return
         if self.last_row < window.first_row:
-            raise self._differs(
-                f"row {self.last_row}",
-                "an earlier attempt at this micro-batch has written it there, and now it goes elsewhere. " + _NEEDED,
-            )
+            raise self._differs(self.last_row, "has written it there, and now it goes elsewhere")
         if window.digest != self._last.digest:
             raise self._differs(
-                f"row {self.last_row}",
-                "an earlier attempt at this micro-batch has written other rows, or the same ones in another order or "
-                "to other streams, up to there. " + _NEEDED,
+                self.last_row,
+                "has written other rows, or the same ones in another order or to other streams, up to there",
             )
         self.compared = True
 
@@ -134,10 +133,7 @@ class Resumed:
             DeliveryFailed: an earlier attempt has written more rows.
         """
         if self.last_row >= rows:
-            raise self._differs(
-                f"row {self.last_row}",
-                f"an earlier attempt at this micro-batch has written it, and now the task has {rows} rows. " + _NEEDED,
-            )
+            raise self._differs(self.last_row, f"has written it, and now the task has {rows} rows")
 
     def too_far_behind(self, rows: int, first_row: int) -> DeliveryFailed:
         """Return the error for more missing rows in other streams than an attempt can have left out.
@@ -147,13 +143,14 @@ class Resumed:
             first_row: number of the first missing row.
         """
         return self._differs(
-            f"row {first_row}",
-            f"an earlier attempt at this micro-batch has come to row {self.last_row}, and more than {rows} rows before "
-            "that would be missing in other streams, which is more than can have been under way. " + _NEEDED,
+            first_row,
+            f"has come to row {self.last_row}, and more than {rows} rows before that would be missing in other "
+            "streams, which is more than can have been under way",
         )
 
-    def _differs(self, row: str, why: str) -> DeliveryFailed:
-        return DeliveryFailed("not written", "rows-differ", why, row, self.stream)
+    def _differs(self, row: int, what: str) -> DeliveryFailed:
+        why = f"an earlier attempt at this micro-batch {what}. {_NEEDED}"
+        return DeliveryFailed("not written", "rows-differ", why, f"row {row}", self.stream)
 
 
 _NEEDED: Final = (
