@@ -60,15 +60,9 @@ class ChunkSlice(NamedTuple):
     @classmethod
     def of(cls, records: ChunkRecords, first: int, end: int) -> ChunkSlice:
         """Return records ``first`` (inclusive) to ``end`` (exclusive) of a chunk."""
-        header = records.header
-        whole = cls(records.offsets, header.timestamp_ms, 0, records.buffer, records.starts, records.ends)
-        return whole.part(first, end)
-
-    def part(self, first: int, end: int) -> ChunkSlice:
-        """Return records ``first`` (inclusive) to ``end`` (exclusive)."""
-        starts, ends = self.starts[first:end], self.ends[first:end]
-        size = int(ends[-1]) - int(starts[0])
-        return ChunkSlice(self.offsets[first:end], self.timestamp_ms, size, self.buffer, starts, ends)
+        starts, ends = records.starts[first:end], records.ends[first:end]
+        size, time_ms = int(ends[-1]) - int(starts[0]), records.header.timestamp_ms
+        return cls(records.offsets[first:end], time_ms, size, records.buffer, starts, ends)
 
 
 class RowDecoder:
@@ -101,80 +95,60 @@ class RowDecoder:
     def batches(self, pieces: Sequence[ChunkSlice]) -> Iterator[pa.RecordBatch]:
         """Yield the rows of some pieces, in their order, in batches that are not empty."""
         for together in self._groups(pieces):
-            block = _joined(together) if len(together) > 1 else _block(together[0])
-            batch = self._batch(block, together)
-            if batch is not None:
-                yield batch
+            block = _joined(together)
+            offsets = np.concatenate([piece.offsets for piece in together])
+            times = np.repeat([piece.timestamp_ms for piece in together], [piece.starts.size for piece in together])
+            first = 0
+            while first < len(offsets):
+                limit = int(block.starts[first]) + self._max_bytes
+                end = max(first + 1, int(np.searchsorted(block.ends, limit, "right")))
+                rows = slice(first, min(end, first + self._max_rows))
+                batch = self._batch(_chosen(block, rows), offsets[rows], times[rows])
+                if batch is not None:
+                    yield batch
+                first = rows.stop
 
     def _groups(self, pieces: Sequence[ChunkSlice]) -> Iterator[list[ChunkSlice]]:
-        """Yield the pieces of one batch at a time: join small pieces, and divide pieces that are too large."""
+        """Yield the pieces that fit into one batch together; a piece that is too large for one is alone."""
         together: list[ChunkSlice] = []
         rows = size = 0
-        for whole in pieces:
-            for piece in self._parts(whole):
-                count = piece.starts.size
-                if together and (rows + count > self._max_rows or size + piece.size > self._max_bytes):
-                    yield together
-                    together, rows, size = [], 0, 0
-                together.append(piece)
-                rows += count
-                size += piece.size
+        for piece in pieces:
+            rows, size = rows + piece.starts.size, size + piece.size
+            if together and (rows > self._max_rows or size > self._max_bytes):
+                yield together
+                together, rows, size = [], piece.starts.size, piece.size
+            together.append(piece)
         if together:
             yield together
 
-    def _parts(self, piece: ChunkSlice) -> Iterator[ChunkSlice]:
-        first, count = 0, piece.starts.size
-        if count <= self._max_rows and piece.size <= self._max_bytes:
-            yield piece
-            return
-        while first < count:
-            limit = int(piece.starts[first]) + self._max_bytes
-            end = max(first + 1, int(np.searchsorted(piece.ends, limit, "right")))
-            end = min(end, first + self._max_rows, count)
-            yield piece.part(first, end)
-            first = end
-
-    def _batch(self, block: MessageBlock, pieces: list[ChunkSlice]) -> pa.RecordBatch | None:
+    def _batch(self, block: MessageBlock, offsets: Longs, times: Longs) -> pa.RecordBatch | None:
         """Return the rows that match; None for none."""
         columns: dict[str, pa.Array] = {}
-        chosen: Longs | None = None
         if self._filtered:
-            columns = self._columns(self._needed.names, block, pieces, None)
-            passed = self._passed(columns, len(block.starts))
+            columns = self._columns(self._needed.names, block, offsets, times)
+            passed = self._passed(columns, len(offsets))
             if passed.true_count < len(passed):
-                chosen = np.flatnonzero(passed.to_numpy(zero_copy_only=False))
-                if not len(chosen):
+                if not passed.true_count:
                     return None
+                chosen = np.flatnonzero(passed.to_numpy(zero_copy_only=False))
                 columns = {name: column.filter(passed) for name, column in columns.items()}
-                block = MessageBlock(block.buffer, np.asarray(block.starts)[chosen], np.asarray(block.ends)[chosen])
+                block, offsets, times = _chosen(block, chosen), offsets[chosen], times[chosen]
         missing = [name for name in self._read.columns if name not in columns]
-        columns |= self._columns(missing, block, pieces, chosen)
+        columns |= self._columns(missing, block, offsets, times)
         return pa.RecordBatch.from_arrays([columns[name] for name in self._read.columns], schema=self._schema)
 
-    def _columns(
-        self, names: Sequence[str], block: MessageBlock, pieces: list[ChunkSlice], chosen: Longs | None
-    ) -> dict[str, pa.Array]:
-        """Return columns of some rows.
-
-        Args:
-            names: the names of the columns.
-            block: the messages of these rows.
-            pieces: the pieces with these rows.
-            chosen: the numbers of these rows within the pieces; None for all.
-        """
-        count = len(block.starts)
+    def _columns(self, names: Sequence[str], block: MessageBlock, offsets: Longs, times: Longs) -> dict[str, pa.Array]:
+        """Return columns of rows, which have these messages, offsets and times in milliseconds."""
         inner = tuple(sorted(set(names) - _OURS))
         columns = decoded_or_raw(block, inner, self._read.timestamp_overflow) if inner else {}
         for name in names:
             if name in ("stream", "partition"):
                 text = self._read.stream if name == "stream" else self._read.partition
-                columns[name] = pa.repeat(pa.scalar(text, pa.string()), count)
+                columns[name] = pa.repeat(pa.scalar(text, pa.string()), len(offsets))
             elif name == "offset":
-                offsets = np.concatenate([piece.offsets for piece in pieces])
-                columns[name] = offset_column(offsets if chosen is None else offsets[chosen])
+                columns[name] = offset_column(offsets)
             elif name == "timestamp":
-                timestamps = self._timestamps(pieces)
-                columns[name] = timestamps if chosen is None else timestamps.take(pa.array(chosen))
+                columns[name] = self._timestamps(times)
         return columns
 
     @property
@@ -191,19 +165,17 @@ class RowDecoder:
         matching = mask(residual, message_columns(batch), count)
         return matching if passed is None else pc.and_(passed, matching)
 
-    def _timestamps(self, pieces: list[ChunkSlice]) -> pa.Array:
-        instants = np.array([piece.timestamp_ms for piece in pieces], np.int64)
-        absent = instants == NO_TIMESTAMP
-        beyond = ~absent & ((instants > _MAX_MS) | (instants < -_MAX_MS))
+    def _timestamps(self, times: Longs) -> pa.Array:
+        absent = times == NO_TIMESTAMP
+        beyond = ~absent & ((times > _MAX_MS) | (times < -_MAX_MS))
         if beyond.any() and self._read.timestamp_overflow == "fail":
             raise TimestampOverflow(
-                f"column 'timestamp': a chunk's time, {int(instants[beyond][0])} ms, does not fit microseconds; option "
+                f"column 'timestamp': a chunk's time, {int(times[beyond][0])} ms, does not fit microseconds; option "
                 "'timestampOverflow' set to 'null' makes it NULL"
             )
         absent |= beyond
-        counts = [piece.starts.size for piece in pieces]
-        micros = np.repeat(np.where(absent, 0, instants) * 1000, counts)
-        return pa.array(micros, mask=np.repeat(absent, counts) if absent.any() else None).cast(TIMESTAMP)
+        micros = np.where(absent, 0, times) * 1000
+        return pa.array(micros, mask=absent if absent.any() else None).cast(TIMESTAMP)
 
     def _wanted(self, filters: FilterValues, columns: dict[str, pa.Array]) -> pa.BooleanArray:
         kind, _, name = filters.taken_from.partition(".")
@@ -226,20 +198,21 @@ def _column_of(taken_from: str) -> str:
     raise LocalProtocolError(f"filter values taken from '{taken_from}': there is no such thing")
 
 
-def _block(piece: ChunkSlice) -> MessageBlock:
-    return MessageBlock(piece.buffer, piece.starts, piece.ends)
+def _chosen(block: MessageBlock, rows: slice | Longs) -> MessageBlock:
+    return MessageBlock(block.buffer, np.asarray(block.starts)[rows], np.asarray(block.ends)[rows])
 
 
-def _joined(pieces: list[ChunkSlice]) -> MessageBlock:
-    """Copy the messages of several pieces into one buffer."""
+def _joined(pieces: Sequence[ChunkSlice]) -> MessageBlock:
+    """Return the messages of several pieces in one buffer: that of the only piece, or a copy."""
+    if len(pieces) == 1:
+        return MessageBlock(pieces[0].buffer, pieces[0].starts, pieces[0].ends)
     parts, starts, ends, at = [], [], [], 0
     for piece in pieces:
         first = int(piece.starts[0])
-        part = memoryview(piece.buffer)[first : int(piece.ends[-1])]
-        parts.append(part)
+        parts.append(memoryview(piece.buffer)[first : first + piece.size])
         starts.append(piece.starts + (at - first))
         ends.append(piece.ends + (at - first))
-        at += len(part)
+        at += piece.size
     return MessageBlock(b"".join(parts), np.concatenate(starts), np.concatenate(ends))
 
 
