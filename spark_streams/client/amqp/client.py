@@ -18,16 +18,16 @@ import pyarrow as pa
 from spark_streams.client.amqp import info
 from spark_streams.client.amqp.connection import Connection
 from spark_streams.client.amqp.errors import LinkRedirected
-from spark_streams.client.amqp.links import Link, StartRefused, attach_sender
+from spark_streams.client.amqp.links import Binding, Link, StartRefused, attach_sender
 from spark_streams.client.amqp.offset_filters import StartFilter, start_filters, start_filters_at_time
 from spark_streams.client.amqp.offset_walk import AmqpOffsetWalk, first_offset
 from spark_streams.client.amqp.publisher import Publisher
 from spark_streams.client.amqp.pushdown import is_about_filters
 from spark_streams.client.amqp.range_reader import RangeReader
-from spark_streams.client.amqp.receivers import FilteredReceiver, Receivers, Source
+from spark_streams.client.amqp.receivers import FilteredReceiver, Receivers
 from spark_streams.client.hosts import Hosts
 from spark_streams.client.log_client import PRODUCT, Bounds, Pushdown, RangeRead, StreamDescription
-from spark_streams.client.retry import Deadline, retrying
+from spark_streams.client.retry import retrying
 from spark_streams.endpoint import Endpoint, Node
 from spark_streams.errors import (
     DeadlineExceeded,
@@ -79,7 +79,7 @@ class AmqpClient(contextlib.AbstractContextManager["AmqpClient"]):
         self._hosts = Hosts(endpoint, timeout_ms)
         self._timeout_ms = timeout_ms
         self._membership = consumer_group, epoch
-        self._receivers = Receivers(timeout_ms, require_event_streams)
+        self._receivers = Receivers(require_event_streams)
         self._connections: dict[tuple[str, int, str | None], Connection] = {}
         self._closed = False
 
@@ -113,7 +113,7 @@ class AmqpClient(contextlib.AbstractContextManager["AmqpClient"]):
         """
 
         def ask(connection: Connection, address: str) -> StreamDescription:
-            described = info.describe(connection, stream, address, Deadline(self._timeout_ms))
+            described = info.describe(connection, stream, address)
             # Offsets are opaque (ES-301), except those of our log, whose form this project defines.
             digits = OFFSET_DIGITS if connection.properties.get("product") == PRODUCT else None
             return replace(described, offset_digits=digits)
@@ -144,7 +144,7 @@ class AmqpClient(contextlib.AbstractContextManager["AmqpClient"]):
             if connection.properties.get("product") != PRODUCT:
                 return None
             with contextlib.suppress(NotFound):
-                return info.list_streams(connection, address, Deadline(self._timeout_ms))
+                return info.list_streams(connection, address)
             return None
 
         return self._retrying(info.STREAMS, ask)
@@ -159,9 +159,7 @@ class AmqpClient(contextlib.AbstractContextManager["AmqpClient"]):
         """
         return self._retrying(
             info.info_address(stream),
-            lambda connection, address: info.remaining(
-                connection, stream, address, positions, Deadline(self._timeout_ms)
-            ),
+            lambda connection, address: info.remaining(connection, stream, address, positions),
         )
 
     def first_at_time(self, stream: str, partition: str, timestamp_ms: int) -> str | None:
@@ -197,7 +195,7 @@ class AmqpClient(contextlib.AbstractContextManager["AmqpClient"]):
         read = RangeRead(
             stream, partition, EARLIEST, bounds.latest, ("offset",), fail_on_data_loss=False, filter=expression
         )
-        reader = self._reader(read, Source(stream, partition), _SEARCHED_ROWS, 8 << 20)
+        reader = self._reader(read, Binding(stream, partition), _SEARCHED_ROWS, 8 << 20)
         with contextlib.closing(reader.batches()) as batches:
             for batch in batches:
                 return str(batch.column("offset")[0].as_py())
@@ -214,8 +212,8 @@ class AmqpClient(contextlib.AbstractContextManager["AmqpClient"]):
         def ask(connection: Connection, address: str) -> Pushdown:
             pushed = self._receivers.push(connection, expression)
             if pushed.filters and partitions:
-                source, starts = Source(stream, next(iter(partitions))), start_filters(EARLIEST)
-                link = self._receivers.attach_filtered(connection, address, source, starts, pushed).link
+                binding, starts = Binding(stream, next(iter(partitions))), start_filters(EARLIEST)
+                link = self._receivers.attach_filtered(connection, address, binding, starts, pushed).link
                 link.close()
                 if not pushed.in_force(link.taken):
                     return Pushdown(None, expression)
@@ -225,7 +223,7 @@ class AmqpClient(contextlib.AbstractContextManager["AmqpClient"]):
 
     def _first(self, stream: str, partition: str, starts: tuple[StartFilter, ...]) -> str | None:
         def ask(connection: Connection, address: str) -> str | None:
-            link = self._receivers.attach(connection, address, Source(stream, partition), starts)
+            link = self._receivers.attach(connection, address, Binding(stream, partition), starts)
             try:
                 return first_offset(link, self._timeout_ms)
             finally:
@@ -246,16 +244,16 @@ class AmqpClient(contextlib.AbstractContextManager["AmqpClient"]):
         def ask(connection: Connection, address: str) -> dict[str, str | None]:
             if connection.properties.get("product") != PRODUCT:
                 return {}
-            return info.log_identity(connection, stream, address, offsets, Deadline(self._timeout_ms))
+            return info.log_identity(connection, stream, address, offsets)
 
         return self._retrying(info.info_address(stream), ask)
 
     def offsets(self, stream: str, partition: str, start: Position, end: str | None) -> AmqpOffsetWalk:
         """Return a walk over the offsets from ``start`` to ``end`` (inclusive; None for no end)."""
-        source = Source(stream, partition)
+        binding = Binding(stream, partition)
 
         def attach(at: Earliest | At | After, behind: Earliest | After) -> Link:
-            return self._run(stream, lambda c, a: self._receivers.attach(c, a, source, start_filters(at, behind)))
+            return self._run(stream, lambda c, a: self._receivers.attach(c, a, binding, start_filters(at, behind)))
 
         return AmqpOffsetWalk(attach, _startable(start), end, self._timeout_ms)
 
@@ -280,14 +278,15 @@ class AmqpClient(contextlib.AbstractContextManager["AmqpClient"]):
             RemoteProtocolError: the peer broke a rule.
             ConnectionLost, DeadlineExceeded: the connection broke too often, or the peer was silent for too long.
         """
-        return self._reader(read, Source(read.stream, read.partition, *self._membership), max_rows, max_bytes).batches()
+        binding = Binding(read.stream, read.partition, *self._membership)
+        return self._reader(read, binding, max_rows, max_bytes).batches()
 
-    def _reader(self, read: RangeRead, source: Source, max_rows: int, max_bytes: int) -> RangeReader:
+    def _reader(self, read: RangeRead, binding: Binding, max_rows: int, max_bytes: int) -> RangeReader:
         def attach(at: Earliest | At | After, behind: Earliest | After) -> FilteredReceiver:
             def receiver(connection: Connection, address: str) -> FilteredReceiver:
                 pushed = self._receivers.push(connection, read.filter, read)
                 starts = start_filters(at, behind)
-                return self._receivers.attach_filtered(connection, address, source, starts, pushed)
+                return self._receivers.attach_filtered(connection, address, binding, starts, pushed)
 
             return self._run(read.stream, receiver)
 
@@ -315,12 +314,11 @@ class AmqpClient(contextlib.AbstractContextManager["AmqpClient"]):
             NotFound, Refused: there is no such stream, or the peer refused the link.
             ConnectFailed, AuthenticationFailed, DeadlineExceeded, RemoteProtocolError: as for ``describe``.
         """
-        what = f"attach to '{stream}'" + (f" partition '{partition}'" if partition is not None else "")
 
         def attach(connection: Connection, address: str) -> Link:
             if partition is not None:
                 self._receivers.check_capability(connection)
-            return attach_sender(connection, address, what, deadline=Deadline(self._timeout_ms), partition=partition)
+            return attach_sender(connection, address, Binding(stream, partition))
 
         link = self._retrying(stream, attach)
         return Publisher(link, stream, self._timeout_ms if timeout_ms is None else timeout_ms)

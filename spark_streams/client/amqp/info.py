@@ -26,7 +26,7 @@ from typing import Any, Final
 import proton
 
 from spark_streams.client.amqp.connection import Connection
-from spark_streams.client.amqp.links import attach_receiver
+from spark_streams.client.amqp.links import Binding, attach_receiver
 from spark_streams.client.amqp.receive_buffer import ReceiveBuffer
 from spark_streams.client.log_client import Bounds, StreamDescription
 from spark_streams.client.retry import Deadline
@@ -53,7 +53,7 @@ def info_address(stream: str) -> str:
     return f"{stream}/$info"
 
 
-def describe(connection: Connection, stream: str, address: str, deadline: Deadline) -> StreamDescription:
+def describe(connection: Connection, stream: str, address: str) -> StreamDescription:
     """Request the description of a stream once.
 
     Raises:
@@ -61,7 +61,7 @@ def describe(connection: Connection, stream: str, address: str, deadline: Deadli
         RemoteProtocolError: the answer breaks the specification.
         DeadlineExceeded: no answer came in time.
     """
-    answer = _ask(connection, stream, address, deadline, None)
+    answer = _ask(connection, stream, address, {})
     partitions = {}
     for entry in _entries(answer, stream):
         partitions[_partition(entry, stream)] = Bounds(
@@ -77,21 +77,21 @@ def describe(connection: Connection, stream: str, address: str, deadline: Deadli
     return StreamDescription(stream, str(incarnation) if isinstance(incarnation, str) else None, partitions)
 
 
-def list_streams(connection: Connection, address: str, deadline: Deadline) -> list[str]:
+def list_streams(connection: Connection, address: str) -> list[str]:
     """Request from our log the streams that we may read, in the order of their names.
 
     Raises:
         NotFound: the log has no such information source.
         RemoteProtocolError, DeadlineExceeded: as for ``describe``.
     """
-    names = _ask(connection, address, address, deadline, None).get("x-opt-streams")
+    names = _ask(connection, address, address, {}).get("x-opt-streams")
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise RemoteProtocolError(f"'{address}': 'x-opt-streams' is no list of strings")
     return [str(name) for name in names]
 
 
 def remaining(
-    connection: Connection, stream: str, address: str, positions: Mapping[str, Position], deadline: Deadline
+    connection: Connection, stream: str, address: str, positions: Mapping[str, Position]
 ) -> dict[str, int | None]:
     """Request how many events there are after each position.
 
@@ -103,7 +103,7 @@ def remaining(
     """
     asked = {p: _after(at) for p, at in positions.items()}
     wanted = {proton.symbol(p): proton.symbol(after) for p, after in asked.items() if after is not None}
-    answer = _ask(connection, stream, address, deadline, {_POSITIONS: wanted} if wanted else None)
+    answer = _ask(connection, stream, address, {_POSITIONS: wanted} if wanted else {})
     counts: dict[str, int | None] = dict.fromkeys(positions)
     for entry in _entries(answer, stream):
         partition, count = _partition(entry, stream), entry.get(_REMAINING)
@@ -117,7 +117,7 @@ def remaining(
 
 
 def log_identity(
-    connection: Connection, stream: str, address: str, offsets: Mapping[str, str], deadline: Deadline
+    connection: Connection, stream: str, address: str, offsets: Mapping[str, str]
 ) -> dict[str, str | None]:
     """Request a text for the event at an offset of each partition, which another event there would change.
 
@@ -131,7 +131,7 @@ def log_identity(
     left = iter(offsets.items())
     while some := dict(islice(left, _MAX_WITNESSES)):
         wanted = {proton.symbol(p): proton.symbol(offset) for p, offset in some.items()}
-        for entry in _entries(_ask(connection, stream, address, deadline, {_WITNESSES: wanted}), stream):
+        for entry in _entries(_ask(connection, stream, address, {_WITNESSES: wanted}), stream):
             partition, text = _partition(entry, stream), entry.get(_WITNESS)
             if partition in some and isinstance(text, str):
                 found[partition] = str(text)
@@ -144,11 +144,9 @@ def _after(position: Position) -> str | None:
     return position.offset if isinstance(position, (After, At)) and position.offset.isascii() else None
 
 
-def _ask(
-    connection: Connection, stream: str, address: str, deadline: Deadline, properties: Mapping[str, Any] | None
-) -> Mapping[Any, Any]:
-    link = attach_receiver(connection, address, f"attach to '{stream}'", deadline=deadline, properties=properties)
-    buffer = ReceiveBuffer(1, 64 << 10, _MAX_BYTES)
+def _ask(connection: Connection, stream: str, address: str, properties: Mapping[str, Any]) -> Mapping[Any, Any]:
+    link = attach_receiver(connection, address, Binding(stream), properties=properties)
+    buffer, deadline = ReceiveBuffer(1, 64 << 10, _MAX_BYTES), Deadline(connection.timeout_ms)
     try:
         link.flow(1)
         while not buffer.take(link.impl):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import uuid
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 import proton
@@ -43,6 +44,35 @@ _CLOSE_MS: Final = 2_000
 
 class StartRefused(RemoteProtocolError):
     """The peer did not echo the start filter; without it the read would begin elsewhere (A-21)."""
+
+
+@dataclass(frozen=True)
+class Binding:
+    """What a link is bound to.
+
+    Args:
+        stream: the stream's name, for messages.
+        partition: the partition (ES-102); None for none.
+        consumer_group: the group that the link joins (ES-200); None for none.
+        epoch: the epoch with which the link claims the partition within the group (ES-210), sent as ``long`` (A-2);
+            None for none.
+    """
+
+    stream: str
+    partition: str | None = None
+    consumer_group: str | None = None
+    epoch: int | None = None
+
+    @property
+    def what(self) -> str:
+        """The name of the link in messages, such as ``attach to 'orders' partition '0'``."""
+        return f"attach to '{self.stream}'" + ("" if self.partition is None else f" partition '{self.partition}'")
+
+    def properties(self) -> dict[str, Any]:
+        """Return the properties of the link."""
+        partition = None if self.partition is None else proton.symbol(as_symbol(self.partition))
+        named = {PARTITION: partition, CONSUMER_GROUP: self.consumer_group, EPOCH: self.epoch}
+        return {name: value for name, value in named.items() if value is not None}
 
 
 class Link:
@@ -153,12 +183,8 @@ class Link:
 def attach_receiver(
     connection: Connection,
     address: str,
-    what: str,
+    binding: Binding,
     *,
-    deadline: Deadline,
-    partition: str | None = None,
-    consumer_group: str | None = None,
-    epoch: int | None = None,
     start: StartFilter | None = None,
     also: Mapping[str, Any] | None = None,
     properties: Mapping[str, Any] | None = None,
@@ -168,11 +194,7 @@ def attach_receiver(
     Args:
         connection: the connection of the link.
         address: source address.
-        what: its name in messages, such as ``attach to 'orders' partition '0'``.
-        deadline: the deadline of the peer's answer.
-        partition: the partition to bind the link to (ES-102).
-        consumer_group: the group to join (ES-200).
-        epoch: the epoch to claim the partition with (ES-210); sent as ``long`` (A-2).
+        binding: what the link is bound to.
         start: where to begin; the peer has to echo the filter (A-21).
         also: further described filters by name, beside ``start``; the names of those that the peer echoes are
             ``taken``.
@@ -190,15 +212,12 @@ def attach_receiver(
     link.source.distribution_mode = proton.Terminus.DIST_MODE_COPY
     link.target.address = link.name
     link.snd_settle_mode = proton.Link.SND_SETTLED
-    link.rcv_settle_mode = proton.Link.RCV_FIRST
     link.max_message_size = MAX_MESSAGE_BYTES
-    link.properties = _properties(partition, consumer_group, epoch, properties)
     also = also or {}
     if start is not None:
         filters = {_FILTER_NAME: start.filter, **also}
         link.source.filter.put_dict({proton.symbol(name): described for name, described in filters.items()})
-    attached = Link(connection, link, session, what)
-    _attach(attached, deadline, partition, consumer_group)
+    attached = _attached(connection, link, session, binding, properties or {})
     if start is not None:
         echoed = _echoed(link)
         begins = echoed.get(_FILTER_NAME)
@@ -214,9 +233,7 @@ def attach_receiver(
     return attached
 
 
-def attach_sender(
-    connection: Connection, address: str, what: str, *, deadline: Deadline, partition: str | None = None
-) -> Link:
+def attach_sender(connection: Connection, address: str, binding: Binding) -> Link:
     """Attach a sender of unsettled deliveries; see ``attach_receiver`` for the arguments.
 
     Raises:
@@ -229,38 +246,24 @@ def attach_sender(
     link.source.address = link.name
     link.target.address = address
     link.snd_settle_mode = proton.Link.SND_UNSETTLED
-    link.rcv_settle_mode = proton.Link.RCV_FIRST
-    link.properties = _properties(partition, None, None, None)
-    attached = Link(connection, link, session, what)
-    _attach(attached, deadline, partition, None)
-    return attached
+    return _attached(connection, link, session, binding, {})
 
 
 def _link_name() -> str:
     return f"spark-streams-{uuid.uuid4().hex}"
 
 
-def _properties(
-    partition: str | None, consumer_group: str | None, epoch: int | None, more: Mapping[str, Any] | None
-) -> Any:
-    properties: dict[Any, Any] = {proton.symbol(k): v for k, v in (more or {}).items()}
-    if partition is not None:
-        properties[proton.symbol(PARTITION)] = proton.symbol(as_symbol(partition))
-    if consumer_group is not None:
-        properties[proton.symbol(CONSUMER_GROUP)] = consumer_group
-    if epoch is not None:
-        properties[proton.symbol(EPOCH)] = epoch
-    return properties or None
-
-
-def _attach(attached: Link, deadline: Deadline, partition: str | None, consumer_group: str | None) -> None:
+def _attached(connection: Connection, link: Any, session: Any, binding: Binding, properties: Mapping[str, Any]) -> Link:
     """Open a link, wait for the peer's answer, and check which partition the link is bound to."""
-    connection, link = attached.connection, attached.proton_link
+    link.rcv_settle_mode = proton.Link.RCV_FIRST
+    named = {**properties, **binding.properties()}
+    link.properties = {proton.symbol(name): value for name, value in named.items()} or None
+    attached = Link(connection, link, session, binding.what)
     link.open()
     try:
         connection.wait(
             lambda: bool(link.state & proton.Endpoint.REMOTE_ACTIVE) or connection.was_detached(link),
-            deadline,
+            Deadline(connection.timeout_ms),
             f"no answer to {attached.what}",
         )
         terminus = link.remote_source if link.is_receiver else link.remote_target
@@ -270,25 +273,28 @@ def _attach(attached: Link, deadline: Deadline, partition: str | None, consumer_
                 lambda: connection.was_detached(link), Deadline(_REFUSAL_MS), f"no reason for refusing {attached.what}"
             )
         attached.check()
-        _check_bound(link, partition, consumer_group, attached.what)
+        _check_bound(link, binding, attached.what)
     except DeadlineExceeded:
         connection.abandon()  # a link in an unknown state would disturb all others
         raise
     except SparkStreamsError:
         attached.close()
         raise
+    return attached
 
 
-def _check_bound(link: Any, asked: str | None, consumer_group: str | None, what: str) -> None:
-    answered = link.remote_properties
+def _check_bound(link: Any, binding: Binding, what: str) -> None:
+    answered, wanted = link.remote_properties, binding.partition
     bound = answered.get(proton.symbol(PARTITION)) if isinstance(answered, Mapping) else None
+    if wanted is None:
+        return
     # A-6: tolerate an answer with a group and no partition; the reader checks the annotations anyway
-    if bound is None and asked is not None and consumer_group is None:
+    if bound is None and binding.consumer_group is None:
         raise RemoteProtocolError(
-            f"{what}: partition '{asked}' was asked for, the peer left the link unbound (ES-105, ES-106)"
+            f"{what}: partition '{wanted}' was asked for, the peer left the link unbound (ES-105, ES-106)"
         )
-    if bound is not None and asked is not None and str(bound) != asked:
-        raise RemoteProtocolError(f"{what}: partition '{asked}' was asked for, the peer bound '{bound}' (ES-105)")
+    if bound is not None and str(bound) != wanted:
+        raise RemoteProtocolError(f"{what}: partition '{wanted}' was asked for, the peer bound '{bound}' (ES-105)")
 
 
 def _echoed(link: Any) -> dict[str, Any]:

@@ -14,33 +14,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from spark_streams.client.amqp.connection import Connection
-from spark_streams.client.amqp.links import Link, StartRefused, attach_receiver
+from spark_streams.client.amqp.links import Binding, Link, StartRefused, attach_receiver
 from spark_streams.client.amqp.offset_filters import StartFilter
 from spark_streams.client.amqp.pushdown import PushedFilter, is_about_filters, nothing_pushed, push
 from spark_streams.client.log_client import RangeRead
-from spark_streams.client.retry import Deadline
 from spark_streams.errors import Refused, RemoteProtocolError, SparkStreamsError
 from spark_streams.filters.tree import Expression
 from spark_streams.wire.amqp.event_streams import CAPABILITY
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Source:
-    """The source of a receiver.
-
-    Args:
-        stream: the stream's name.
-        partition: the partition that the link is bound to.
-        consumer_group: the group that the link joins; None for none.
-        epoch: the epoch with which the link claims the partition within the group; None for none.
-    """
-
-    stream: str
-    partition: str
-    consumer_group: str | None = None
-    epoch: int | None = None
 
 
 @dataclass(frozen=True)
@@ -62,12 +44,10 @@ class Receivers:
     """Attaches receivers.
 
     Args:
-        timeout_ms: how many milliseconds the peer may take to answer an attach.
         require_event_streams: whether a peer that does not offer the capability is an error (ES-012).
     """
 
-    def __init__(self, timeout_ms: int, require_event_streams: bool) -> None:
-        self._timeout_ms = timeout_ms
+    def __init__(self, require_event_streams: bool) -> None:
         self._require_event_streams = require_event_streams
         self._refused: set[Expression] = set()
         """The filters that the peer refused; the client does not push them again."""
@@ -106,7 +86,7 @@ class Receivers:
         self,
         connection: Connection,
         address: str,
-        source: Source,
+        binding: Binding,
         starts: tuple[StartFilter, ...],
         pushed: PushedFilter,
     ) -> FilteredReceiver:
@@ -116,12 +96,12 @@ class Receivers:
             StartRefused, RemoteProtocolError, PeerError, LinkRedirected, DeadlineExceeded: as for ``attach``.
         """
         try:
-            link = self.attach(connection, address, source, starts, pushed.filters)
+            link = self.attach(connection, address, binding, starts, pushed.filters)
         except Refused as refusal:
             if not pushed.filters or not is_about_filters(refusal):
                 raise
             _log.warning("%s: reading goes on without asking the peer to filter", refusal)
-            link = self.attach(connection, address, source, starts)
+            link = self.attach(connection, address, binding, starts)
             assert pushed.whole is not None
             self._refused.add(pushed.whole)
         return FilteredReceiver(link, pushed.left(link.taken), bool(link.taken))
@@ -130,7 +110,7 @@ class Receivers:
         self,
         connection: Connection,
         address: str,
-        source: Source,
+        binding: Binding,
         starts: tuple[StartFilter, ...],
         also: Mapping[str, Any] | None = None,
     ) -> Link:
@@ -141,7 +121,7 @@ class Receivers:
         Args:
             connection: the connection to the peer.
             address: source address.
-            source: the stream and partition to read.
+            binding: what the link is bound to, with a partition.
             starts: filters for one position, the preferred one first.
             also: further filters by name, beside the start.
 
@@ -155,17 +135,7 @@ class Receivers:
         first: SparkStreamsError | None = None
         for start in sorted(starts, key=lambda each: each.code in self._untaken):
             try:
-                link = attach_receiver(
-                    connection,
-                    address,
-                    f"attach to '{source.stream}' partition '{source.partition}'",
-                    deadline=Deadline(self._timeout_ms),
-                    partition=source.partition,
-                    consumer_group=source.consumer_group,
-                    epoch=source.epoch,
-                    start=start,
-                    also=also,
-                )
+                link = attach_receiver(connection, address, binding, start=start, also=also)
             except (StartRefused, Refused) as fault:
                 if isinstance(fault, Refused) and (also or not is_about_filters(fault)):
                     raise

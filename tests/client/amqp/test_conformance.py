@@ -15,7 +15,7 @@ import spark_streams.client
 from spark_streams.client import retry
 from spark_streams.client.amqp.client import AmqpClient
 from spark_streams.client.amqp.connection import Connection
-from spark_streams.client.amqp.links import attach_receiver
+from spark_streams.client.amqp.links import Binding, attach_receiver
 from spark_streams.client.log_client import RangeRead
 from spark_streams.client.retry import Deadline
 from spark_streams.endpoint import Endpoint, Secret
@@ -233,9 +233,7 @@ def test_es_213_the_node_tells_the_thiefs_epoch(node: Any) -> None:
     port = int(node.url.rsplit(":", 1)[1])
     endpoint = Endpoint("amqp", "127.0.0.1", port, "guest", Secret("guest"))
     connection = Connection(endpoint, timeout_ms=120_000)
-    link = attach_receiver(
-        connection, "orders", "attach", deadline=Deadline(5_000), partition="0", consumer_group="g", epoch=4
-    )
+    link = attach_receiver(connection, "orders", Binding("orders", "0", consumer_group="g", epoch=4))
     node.peer().receiver("orders", properties={GROUP: "g", PARTITION: symbol("0"), EPOCH: 17})
     deadline = Deadline(5_000)
     with pytest.raises(OwnershipLost) as lost:
