@@ -144,13 +144,12 @@ class Cluster:
 
     def _to_one_of(self, nodes: Sequence[Node], connect_ms: int) -> Connection:
         """Return a connection to the first of some nodes that the broker has named; by a load balancer, to any one."""
-        if self._endpoint.load_balancer:
-            return self._by_load_balancer(nodes)
+        balanced = self._endpoint.load_balancer
         self._learn()
         for connection in self._connections:
-            if self._is_at(connection, nodes[0]):
+            if any(self._is_at(connection, node) for node in (nodes if balanced else nodes[:1])):
                 return connection
-        return self._connect(self._endpoint.at(nodes[0]), connect_ms)
+        return self._by_load_balancer(nodes) if balanced else self._connect(self._endpoint.at(nodes[0]), connect_ms)
 
     def _by_load_balancer(self, nodes: Sequence[Node]) -> Connection:
         """Connect until a load balancer leads to one of some nodes.
@@ -161,10 +160,6 @@ class Cluster:
         Raises:
             ConnectFailed: no try within ``LOAD_BALANCED_TRIES`` and the timeout led to one of the nodes.
         """
-        self._learn()
-        for connection in self._connections:
-            if any(self._is_at(connection, node) for node in nodes):
-                return connection
         until = time.monotonic() + self._timeout_ms / 1_000
         elsewhere: list[Connection] = []
         led: Counter[str] = Counter()

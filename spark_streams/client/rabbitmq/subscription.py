@@ -13,9 +13,10 @@ S-61 to S-65, S-71 to S-73, S-81, S-141 to S-143.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeGuard
 
 from spark_streams.client.rabbitmq.connection import Connection
 from spark_streams.client.rabbitmq.errors import refusal
@@ -169,20 +170,12 @@ class Subscription:
                 consumer of the group became the active one.
             TransportError, RemoteProtocolError: the connection broke.
         """
-        deadline = Deadline(max(1, int(timeout_s * 1000)))
-        while True:
-            event = self._connection.receive(timeout_s)
-            if event is None:
-                return None
-            if isinstance(event, Frame) and event.key == DELIVER_KEY:
-                if self._is_mine(event):
-                    return self._delivered(event)
-            else:
-                self._handled(event)
-            try:
-                timeout_s = deadline.left_s("")
-            except DeadlineExceeded:
-                timeout_s = 0.0
+        until = time.monotonic() + timeout_s
+        while (event := self._connection.receive(max(0.0, until - time.monotonic()))) is not None:
+            if self._is_mine(event):
+                return self._delivered(event)
+            self._handled(event)
+        return None
 
     def _delivered(self, frame: Frame) -> Delivered:
         start = decode_deliver(frame).chunk_start
@@ -228,9 +221,9 @@ class Subscription:
         events = self.barrier()
         mine = [event for event in events if self._is_mine(event)]
         self._connection.put_back([event for event in events if not self._is_mine(event)])
-        return self._delivered(mine[0]) if mine else None  # type: ignore[arg-type]
+        return self._delivered(mine[0]) if mine else None
 
-    def _is_mine(self, event: Command | Frame) -> bool:
+    def _is_mine(self, event: Command | Frame) -> TypeGuard[Frame]:
         if not isinstance(event, Frame) or event.key != DELIVER_KEY:
             return False
         return decode_deliver(event).subscription_id == self._number
