@@ -23,7 +23,7 @@ import ssl
 import time
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final, TypeVar
 
 from spark_streams.client.log_client import PRODUCT
@@ -59,23 +59,6 @@ MAX_SUBSCRIPTIONS: Final = 256
 _PORT_DIGITS: Final = 5
 CLOSE_TIMEOUT_MS: Final = 2_000
 """How long the broker may take to answer Close; after that the client closes the socket."""
-
-
-@dataclass(frozen=True)
-class Negotiated:
-    """The values that the handshake has negotiated.
-
-    Args:
-        properties: the broker's properties as it reports them: they may hold our secrets.
-        versions: command key to the highest version that the broker accepts; empty where the broker reports none.
-        frame_max_bytes: bytes of the largest frame, 0 for no limit.
-        heartbeat_s: seconds between heartbeats, 0 for none.
-    """
-
-    properties: Mapping[str, str]
-    versions: Mapping[int, int]
-    frame_max_bytes: int
-    heartbeat_s: int
 
 
 class Connection(contextlib.AbstractContextManager["Connection"]):
@@ -120,13 +103,22 @@ class Connection(contextlib.AbstractContextManager["Connection"]):
         self._poll.register(self._socket.fileno(), select.POLLIN)
         self._watched = select.POLLIN
 
-    def opened(self, negotiated: Negotiated) -> None:
-        """Use the negotiated values; from now on the connection sends and expects heartbeats."""
-        self.versions = negotiated.versions
-        self.properties = {told(name): told(value) for name, value in negotiated.properties.items()}
-        self._reported = negotiated.properties  # for comparisons: a node's name may equal a secret
-        self.frame_max_bytes = negotiated.frame_max_bytes
-        self._heartbeat_s = negotiated.heartbeat_s
+    def opened(
+        self, properties: Mapping[str, str], versions: Mapping[int, int], frame_max_bytes: int, heartbeat_s: int
+    ) -> None:
+        """Use what the handshake has negotiated; from now on the connection sends and expects heartbeats.
+
+        Args:
+            properties: the broker's properties as it reports them: they may hold our secrets.
+            versions: command key to the highest version that the broker accepts; empty where it reports none.
+            frame_max_bytes: bytes of the largest frame, 0 for no limit.
+            heartbeat_s: seconds between heartbeats, 0 for none.
+        """
+        self.versions = versions
+        self.properties = {told(name): told(value) for name, value in properties.items()}
+        self._reported = properties  # for comparisons: a node's name may equal a secret
+        self.frame_max_bytes = frame_max_bytes
+        self._heartbeat_s = heartbeat_s
 
     def __exit__(self, *fault: object) -> None:
         self.close()

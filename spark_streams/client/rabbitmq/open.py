@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from spark_streams.client.rabbitmq.connection import Connection, Negotiated
+from spark_streams.client.rabbitmq.connection import Connection
 from spark_streams.client.rabbitmq.errors import not_a_broker, refusal
 from spark_streams.client.retry import Deadline
 from spark_streams.client.tcp import open_socket
@@ -52,7 +52,7 @@ def open_connection(endpoint: Endpoint, *, timeout_ms: int, connect_ms: int | No
     """
     connection = Connection(endpoint, open_socket(endpoint, Deadline(connect_ms or timeout_ms)), timeout_ms)
     try:
-        connection.opened(_Handshake(connection).negotiated())
+        _Handshake(connection).run()
     except BaseException:
         connection.abandon()
         raise
@@ -72,13 +72,12 @@ class _Handshake:
         self._where = connection.endpoint.address
         self._sign_in = f"sign in to {self._where}"
         self._state = HandshakeState.CONNECTED
-        self._version = ""
         self._properties: dict[str, str] = {}
         self._mechanisms: tuple[str, ...] = ()
         self._frame_max_bytes = self._heartbeat_s = 0
 
-    def negotiated(self) -> Negotiated:
-        """Do all steps, and return the negotiated values.
+    def run(self) -> None:
+        """Do all steps, and open the connection with the negotiated values.
 
         Raises:
             ConnectFailed, AuthenticationFailed, Refused, ConnectionLost, DeadlineExceeded, RemoteProtocolError: as for
@@ -94,10 +93,10 @@ class _Handshake:
                 raise explained from fault
             self._state = TRANSITIONS[self._state, outcome]
         versions: Mapping[int, int] = {}
-        if _numbers(self._version) >= _VERSIONS_SINCE:
+        if _numbers(self._properties.get("version", "")) >= _VERSIONS_SINCE:
             request, what = commands.ExchangeCommandVersions(CLIENT_RECEIVES), f"{self._where}: versions"
             versions = self._connection.request(request, commands.ExchangeCommandVersionsAnswer, what).maximum
-        return Negotiated(self._properties, versions, self._frame_max_bytes, self._heartbeat_s)
+        self._connection.opened(self._properties, versions, self._frame_max_bytes, self._heartbeat_s)
 
     def _introduce(self) -> HandshakeInput:
         request, what = commands.PeerProperties(_INTRODUCTION), f"{self._where}: hello"
@@ -105,7 +104,6 @@ class _Handshake:
             properties = self._connection.request(request, commands.PeerPropertiesAnswer, what).properties
         except RemoteProtocolError as fault:
             raise not_a_broker(self._endpoint, str(fault)) from fault
-        self._version = properties.get("version", "")
         self._properties.update(properties)
         return HandshakeInput.PEER_PROPERTIES
 
