@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Final, Literal, Protocol
 
 import pyarrow as pa
@@ -163,7 +163,7 @@ class OffsetWalk(Protocol):
         """Detach the link."""
 
 
-class LogClient(Protocol):
+class LogClient(AbstractContextManager["LogClient"], Protocol):
     """One connection to a log, used by one thread."""
 
     @property
@@ -176,12 +176,6 @@ class LogClient(Protocol):
     @property
     def told(self) -> tuple[Node, ...]:
         """Nodes that the peer has named so far, to try when no host of ``url`` answers; mostly none."""
-
-    def __enter__(self) -> LogClient: ...
-
-    def __exit__(
-        self, kind: type[BaseException] | None, fault: BaseException | None, traceback: TracebackType | None
-    ) -> None: ...
 
     def describe(self, stream: str, *, certain: Collection[str] = ()) -> StreamDescription:
         """Return the partitions and their bounds.
