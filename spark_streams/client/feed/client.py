@@ -18,7 +18,7 @@ from typing import Any, Final, TypeVar
 from spark_streams.client.feed.errors import first_line
 from spark_streams.client.feed.http import Conflict, Expired, FeedSession, Unavailable
 from spark_streams.client.feed.pushdown import ANY_POINTER
-from spark_streams.client.feed.response import Answer, line_blocks, parsed_blocks
+from spark_streams.client.feed.response import Answer, parsed_blocks
 from spark_streams.client.retry import Attempts, Backoff
 from spark_streams.endpoint import Endpoint
 from spark_streams.errors import NotFound, OptionError, Refused, RemoteProtocolError, SparkStreamsError
@@ -208,8 +208,10 @@ class FeedClient(AbstractContextManager["FeedClient"]):
         self.dialect = Dialect.V1
         return Discovery(tuple(FeedPartition(i) for i in range(count)))
 
-    def fetch(self, partition: int, cursor: str, *, stream_ms: int | None = None) -> Iterator[bytes]:
-        """Yield one response in blocks of whole lines, as they come; the caller parses them.
+    def lines(
+        self, partition: int, cursor: str, *, stream_ms: int | None = None, values: bool = True
+    ) -> Iterator[tuple[bytes, Lines]]:
+        """Yield one response in blocks of whole lines, as they come, with their events and cursors.
 
         This makes one call without retries, since a second call may return other pages. Only an outdated token is
         replaced first.
@@ -222,41 +224,24 @@ class FeedClient(AbstractContextManager["FeedClient"]):
             cursor: where to begin, exclusive.
             stream_ms: how many milliseconds the feed may keep the response open for new events (``stream``); None for
                 one page of the existing ones.
+            values: whether to return the events themselves.
 
         Raises:
-            RemoteProtocolError: HTML, a version of ZeroEventHub other than 1, or a line that is longer than allowed.
-            ConnectionLost: the response ended inside a line (C-18), or the connection broke.
+            ConnectionLost: the response ended inside a line (C-18), or the connection broke. Or the last line is not a
+                line of a feed: a feed that fails in the middle of a response may add the text of its error, and can be
+                called again. Or no cursor came, and the body may have been cut.
+            RemoteProtocolError: HTML, a version of ZeroEventHub other than 1, a line that is longer than allowed, or
+                another line that is not a line of a feed; or no cursor came.
             Conflict: the feed refuses the token that it just gave.
             Expired: the feed has lost the events after the cursor, or does not know it, as it was created again.
             SparkStreamsError: the call failed otherwise (``FeedSession.send``).
         """
         with self._page(partition, cursor, stream_ms) as answer:
             assert self.dialect is not None
-            yield from line_blocks(answer, self.dialect, partition, self.address.max_line_bytes)
-
-    def lines(
-        self, partition: int, cursor: str, *, stream_ms: int | None = None, values: bool = True
-    ) -> Iterator[tuple[bytes, Lines]]:
-        """Yield the blocks of one response, as ``fetch``, with their events and cursors.
-
-        Args:
-            partition: the partition to read.
-            cursor: where to begin, exclusive.
-            stream_ms: see ``fetch``.
-            values: whether to return the events themselves.
-
-        Raises:
-            ConnectionLost: the last line is not a line of a feed: a feed that fails in the middle of a response may add
-                the text of its error, and can be called again. Or no cursor came, and the body may have been cut.
-            RemoteProtocolError: another line is not a line of a feed, or no cursor came; also as for ``fetch``.
-            SparkStreamsError: the call failed, as for ``fetch``.
-        """
-        with self._page(partition, cursor, stream_ms) as answer:
-            assert self.dialect is not None
             yield from parsed_blocks(answer, self.dialect, partition, self.address.max_line_bytes, values)
 
     def describe(self, partition: int, cursor: str) -> str:
-        """Return a call of ``fetch`` as messages show it; the dialect has to be known."""
+        """Return a call of ``lines`` as messages show it; the dialect has to be known."""
         arguments, below = self._call(partition, cursor, None)
         return f"GET {self._session.shown(arguments, below=below)}"
 

@@ -423,3 +423,20 @@ class EchoingFeed(BadFeed):
 def numbered(start: int, stop: int) -> list[bytes]:
     """Return events that are told apart."""
     return [b'{"n": %d}' % n for n in range(start, stop)]
+
+
+def answers(*replies: Reply) -> Callable[[Request], Reply]:
+    """Give these replies in turn, the last one for ever."""
+    left = list(replies)
+    return lambda _: left.pop(0) if len(left) > 1 else left[0]
+
+
+def read(client: FeedClient, cursor: str = "_first") -> tuple[list[bytes], list[str]]:
+    """Read one response; return its events and its cursors."""
+    events: list[bytes] = []
+    cursors: list[str] = []
+    for _, lines in client.lines(0, cursor):
+        assert lines.values is not None
+        events += lines.values.to_pylist()
+        cursors += lines.cursors.to_pylist()
+    return events, cursors
