@@ -49,7 +49,7 @@ class LossPolicy:
     def __init__(self, stream: str, fail: bool) -> None:
         self._stream = stream
         self._fail = fail
-        self._told: set[tuple[str | None, str]] = set()
+        self._reported: set[tuple[str | None, str]] = set()
         self.losses: list[DataLoss] = []
         """The losses that were logged, in this order; the caller that reports them removes them."""
 
@@ -67,9 +67,9 @@ class LossPolicy:
         """
         if self._fail:
             raise PositionLost(self._stream, partition, asked, available) if fault is None else fault
-        if (partition, asked) in self._told:
+        if (partition, asked) in self._reported:
             return
-        self._told.add((partition, asked))
+        self._reported.add((partition, asked))
         loss = DataLoss(partition, asked, available)
         self.losses.append(loss)
         _log.warning(
@@ -88,10 +88,10 @@ class LossPolicy:
         Raises:
             NotFound: a partition does not exist, and losses fail the query.
         """
-        for partition, said in description.unavailable.items():
+        for partition, why in description.unavailable.items():
             advice = "set option 'failOnDataLoss' to 'false' to start without it"
             context = f"stream '{self._stream}' has a partition '{partition}' that is not there"
-            self.report(partition, place(None), f"the partition is not there: {said}", NotFound(said, advice, context))
+            self.report(partition, place(None), f"the partition is not there: {why}", NotFound(why, advice, context))
 
     def tries_again(self, partition: str, attempts: Attempts, fault: SparkStreamsError) -> bool:
         """Pause after a failure to read a partition, and return whether to try again.

@@ -101,13 +101,13 @@ def remaining(
     Raises:
         NotFound, RemoteProtocolError, DeadlineExceeded: as for ``describe``.
     """
-    asked = {p: _after(at) for p, at in positions.items()}
-    wanted = {proton.symbol(p): proton.symbol(after) for p, after in asked.items() if after is not None}
+    after = {p: _after(at) for p, at in positions.items()}
+    wanted = {proton.symbol(p): proton.symbol(offset) for p, offset in after.items() if offset is not None}
     answer = _ask(connection, stream, address, {_POSITIONS: wanted} if wanted else {})
     counts: dict[str, int | None] = dict.fromkeys(positions)
     for entry in _entries(answer, stream):
         partition, count = _partition(entry, stream), entry.get(_REMAINING)
-        if partition in counts and isinstance(count, int) and asked[partition] is not None:
+        if partition in counts and isinstance(count, int) and after[partition] is not None:
             # The read includes the event at the position itself, which the peer did not count.
             counts[partition] = int(count) + (1 if isinstance(positions[partition], At) else 0)
     for partition, position in positions.items():

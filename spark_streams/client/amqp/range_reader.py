@@ -33,7 +33,7 @@ from spark_streams.client.amqp.credit import DRAIN_AFTER_S, NARROWED_DRAIN_AFTER
 from spark_streams.client.amqp.links import MAX_MESSAGE_BYTES, Link
 from spark_streams.client.amqp.receive_buffer import ReceiveBuffer
 from spark_streams.client.amqp.receivers import FilteredReceiver
-from spark_streams.client.amqp.row_decoder import RowDecoder, RowsCut, WrongPartition
+from spark_streams.client.amqp.row_decoder import DecodedRows, RowDecoder, WrongPartition
 from spark_streams.client.data_loss import LossPolicy, instead_of, is_past_end, place
 from spark_streams.client.log_client import Bounds, RangeRead
 from spark_streams.client.retry import PATIENT, Attempts
@@ -111,23 +111,23 @@ class RangeReader:
         attempts, dropped = Attempts(PATIENT), self._dropped
         while True:
             try:
-                for cut in self._link_cuts():
-                    if cut.last is not None or self._dropped != dropped:
+                for rows in self._link_rows():
+                    if rows.last is not None or self._dropped != dropped:
                         attempts.progressed()
                     dropped = self._dropped
-                    if cut.last is not None:
+                    if rows.last is not None:
                         # Before the yield: a reconnect must not repeat rows that the caller has.
-                        self._start = After(cut.last)
-                        if cut.batch.num_rows:
-                            yield cut.batch
-                    if cut.done:
+                        self._start = After(rows.last)
+                        if rows.batch.num_rows:
+                            yield rows.batch
+                    if rows.done:
                         return
                 return
             except SparkStreamsError as fault:
                 if not self._loss.tries_again(self.read.partition, attempts, fault):
                     return
 
-    def _link_cuts(self) -> Iterator[RowsCut]:
+    def _link_rows(self) -> Iterator[DecodedRows]:
         """Yield the rows of one link, until the range ends."""
         start, end = self._start, self.read.end
         if (isinstance(start, After) and start.offset >= end) or (isinstance(start, At) and start.offset > end):
@@ -139,14 +139,14 @@ class RangeReader:
         buffer = ReceiveBuffer(self.max_rows, self.max_bytes, MAX_MESSAGE_BYTES)
         try:
             decoder = RowDecoder(self.read, self._start, receiving.residual, self._dropped if link.early else None)
-            yield from self._cuts(_Attached(link, decoder, buffer, held, receiving.narrowed))
+            yield from self._decoded_rows(_Attached(link, decoder, buffer, held, receiving.narrowed))
         except DeadlineExceeded:
             link.connection.abandon()  # no other link may receive what the peer still sends, and it may never answer
             raise
         finally:
             link.close()
 
-    def _cuts(self, on: _Attached) -> Iterator[RowsCut]:
+    def _decoded_rows(self, on: _Attached) -> Iterator[DecodedRows]:
         link, window = on.link, CreditWindow(on.link)
         drain_after_s = NARROWED_DRAIN_AFTER_S if on.narrowed else DRAIN_AFTER_S
         timer = DrainTimer(self.timeout_ms, f"{link.what}: no events, and no answer to drain", drain_after_s)
@@ -164,9 +164,9 @@ class RangeReader:
                     on.buffer.take(link.impl, None)  # deliveries that came together with the connection's end
                 if not (fault.retriable and on.buffer.rows):
                     raise
-            cut = self._cut(on)
-            yield cut
-            if cut.done:
+            rows = self._decode(on)
+            yield rows
+            if rows.done:
                 return
             if broken is not None:
                 raise broken
@@ -217,21 +217,21 @@ class RangeReader:
             else:
                 link.connection.turn(timeout_s)
 
-    def _cut(self, on: _Attached) -> RowsCut:
+    def _decode(self, on: _Attached) -> DecodedRows:
         """Decode the buffer into rows, and check them."""
         try:
-            cut = on.decoder.cut(on.buffer.block())
+            rows = on.decoder.decode(on.buffer.block())
         except WrongPartition as fault:
             _reject(on.link, on.held, fault)
             raise
-        if cut.first is not None:
-            self._check_loss(cut.first, on.narrowed)
+        if rows.first is not None:
+            self._check_loss(rows.first, on.narrowed)
         if on.link.early:
             self._drop(on.link, on.decoder.dropped)
         if on.held is not None:
             _accept(on.held)
         on.buffer.clear()
-        return cut
+        return rows
 
     def _drop(self, link: Link, dropped: Earliest | After) -> None:
         """Remember where the dropped events end, so that the next link can begin there."""

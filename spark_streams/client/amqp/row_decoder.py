@@ -92,7 +92,7 @@ class WrongPartition(RemoteProtocolError):
 
 
 @dataclass(frozen=True)
-class RowsCut:
+class DecodedRows:
     """The rows of a block that belong to the range.
 
     Args:
@@ -146,7 +146,7 @@ class RowDecoder:
         offsets = decode_columns(block, ("offset",))["offset"]
         return rows_until(offsets, self._read.end)[1]
 
-    def cut(self, block: MessageBlock) -> RowsCut:
+    def decode(self, block: MessageBlock) -> DecodedRows:
         """Decode a block.
 
         Raises:
@@ -179,7 +179,7 @@ class RowDecoder:
         )
         first = offsets[0].as_py() if len(offsets) else None
         last = offsets[count - 1].as_py() if count else None
-        return RowsCut(rows_that_match(batch, self._residual, self._read.columns), first, last, done)
+        return DecodedRows(rows_that_match(batch, self._residual, self._read.columns), first, last, done)
 
     def _from_start(self, block: MessageBlock) -> MessageBlock:
         """Drop the events before the start, if the link began before it."""

@@ -51,9 +51,9 @@ class _NoSecrets(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Accept every record, with its secrets hidden."""
-        said = record.getMessage()
-        safe = hidden(said)
-        if safe != said:
+        message = record.getMessage()
+        safe = hidden(message)
+        if safe != message:
             record.msg, record.args, record.exc_info = safe, (), None  # the exception repeats the secret
         return True
 

@@ -216,10 +216,10 @@ class _AnyHostName(requests.adapters.HTTPAdapter):
 
 def _refusal(response: requests.Response, what: str) -> PeerError:
     status = response.status_code
-    said = b""
+    begins = b""
     with contextlib.suppress(SparkStreamsError), mapped(what):
-        said = response.raw.read(SHOWN_BYTES, decode_content=True) or b""
-    words = first_line(said, cut=len(said) >= SHOWN_BYTES) or told(response.reason or "")
+        begins = response.raw.read(SHOWN_BYTES, decode_content=True) or b""
+    words = first_line(begins, cut=len(begins) >= SHOWN_BYTES) or told(response.reason or "")
     if status == 401:
         words = words or "the feed wants credentials, such as option 'token'"
     fault = _ERRORS.get(status, Unavailable if status >= 500 else Refused)(f"status {status}", words, what)

@@ -119,8 +119,8 @@ class HttpFeed:
             }
         try:
             with self._session.send("POST", body=_body(rows), headers=headers) as answer:
-                said = answer.body()
-                what, begins = answer.what, first_line(said)
+                body = answer.body()
+                what, begins = answer.what, first_line(body)
         except NotFound as fault:
             raise NotFound(
                 fault.condition,
@@ -138,7 +138,7 @@ class HttpFeed:
                 ) from None
             raise
         try:
-            found = json.loads(said)
+            found = json.loads(body)
             return int(found["appended"]), int(found["repeated"]), None if reference is None else int(found["last"])
         except (ValueError, KeyError, TypeError):
             raise RemoteProtocolError(

@@ -91,9 +91,9 @@ def scan(
     attempts = Attempts(PATIENT)
     while True:
         events = 0
-        cursor_asked = cursor
+        requested = cursor
         try:
-            for _, lines in client.lines(wanted.partition, cursor_asked):
+            for _, lines in client.lines(wanted.partition, requested):
                 stop = first_of(lines, wanted.stops)
                 if stop is not None:
                     lines = until(lines, stop)
@@ -120,7 +120,7 @@ def scan(
             continue
         rows.drop_waiting()
         empty = 0 if events else empty + 1
-        if (not events and cursor == cursor_asked) or empty >= EMPTY_RESPONSES:
+        if (not events and cursor == requested) or empty >= EMPTY_RESPONSES:
             break
     if wanted.required and cursor not in wanted.stops:
         policy.report(

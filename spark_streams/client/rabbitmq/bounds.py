@@ -78,7 +78,7 @@ def extent(connection: Connection, stream: str) -> Extent:
     raise RemoteProtocolError(f"stream '{stream}': it has a first chunk and never a last one")
 
 
-def settled(connection: Connection, stream: str, had: dict[tuple[str, str], int]) -> Extent:
+def settled(connection: Connection, stream: str, last_chunks: dict[tuple[str, str], int]) -> Extent:
     """Return the offsets of a stream by its leader, with at least those that the leader had at the first request.
 
     A leader that was just elected learns from the other members, even lagging ones, what is committed: for a moment it
@@ -87,7 +87,7 @@ def settled(connection: Connection, stream: str, had: dict[tuple[str, str], int]
     Args:
         connection: the connection to the leader.
         stream: the stream's name.
-        had: stream and address to the last chunk that this leader had; the caller keeps it for the next call.
+        last_chunks: stream and address to the last chunk that this leader had; the caller keeps it for the next call.
 
     Raises:
         Refused: stream-not-available: not all of these offsets are committed yet.
@@ -96,7 +96,7 @@ def settled(connection: Connection, stream: str, had: dict[tuple[str, str], int]
     if StreamStats.KEY not in connection.versions:
         return extent(connection, stream)
     values = _stats(connection, stream)
-    awaited = had.setdefault((stream, connection.endpoint.address), values.get("last_chunk_id", -1))
+    awaited = last_chunks.setdefault((stream, connection.endpoint.address), values.get("last_chunk_id", -1))
     if values.get("committed_chunk_id", -1) < awaited:
         raise _not_ready(stream, "its leader has messages that are not committed: too few members are there")
     return _by_stats(connection, stream, values)

@@ -135,7 +135,7 @@ class RabbitClient(AbstractContextManager["RabbitClient"]):
             DeadlineExceeded, RemoteProtocolError: the broker does not answer in time, or breaks the protocol.
         """
         found: StreamDescription | None = None
-        had: dict[tuple[str, str], int] = {}
+        last_chunks: dict[tuple[str, str], int] = {}
 
         def ask() -> StreamDescription:
             nonlocal found
@@ -144,7 +144,7 @@ class RabbitClient(AbstractContextManager["RabbitClient"]):
             gone: dict[str, NotFound] = {}
             for name in self.partitions(stream):
                 try:
-                    extent = self._certain(name, had) if name in certain else self._extent(name)
+                    extent = self._certain(name, last_chunks) if name in certain else self._extent(name)
                     there[name] = bounds.to_bounds(extent)
                 except NotFound as fault:
                     if not self._super_stream:
@@ -170,8 +170,8 @@ class RabbitClient(AbstractContextManager["RabbitClient"]):
     def _extent(self, stream: str) -> bounds.Extent:
         return self._cluster.near(stream, lambda connection: bounds.extent(connection, stream))
 
-    def _certain(self, stream: str, had: dict[tuple[str, str], int]) -> bounds.Extent:
-        return self._cluster.at_leader(stream, lambda connection: bounds.settled(connection, stream, had))
+    def _certain(self, stream: str, last_chunks: dict[tuple[str, str], int]) -> bounds.Extent:
+        return self._cluster.at_leader(stream, lambda connection: bounds.settled(connection, stream, last_chunks))
 
     def capabilities(self) -> dict[str, str | list[str]]:
         """Return the broker's properties, and ``commands``: the names of those that it accepts, with versions.
@@ -320,8 +320,8 @@ class RabbitClient(AbstractContextManager["RabbitClient"]):
             return self._cluster.near(name, lambda c: Subscription(c, name, offset, credit, properties))
 
         def certain() -> bounds.Extent:
-            had: dict[tuple[str, str], int] = {}
-            return self._retrying(lambda: self._certain(name, had))
+            last_chunks: dict[tuple[str, str], int] = {}
+            return self._retrying(lambda: self._certain(name, last_chunks))
 
         def chunk_at(offset: int) -> ChunkHeader | None:
             return self._cluster.near(name, lambda connection: bounds.chunk_at(connection, name, offset))

@@ -63,14 +63,14 @@ class _Collected:
 
     following: int | None
     gap: int | None = None
-    pieces: list[ChunkSlice] = field(default_factory=list)
+    slices: list[ChunkSlice] = field(default_factory=list)
     rows: int = 0
     size: int = 0
 
-    def add(self, piece: ChunkSlice) -> None:
-        self.pieces.append(piece)
-        self.rows += piece.starts.size
-        self.size += piece.size
+    def add(self, part: ChunkSlice) -> None:
+        self.slices.append(part)
+        self.rows += part.starts.size
+        self.size += part.size
 
 
 @dataclass
@@ -128,11 +128,11 @@ class RangeReader:
         while self._next is None or self._next <= self._end or self._skipped is not None:
             try:
                 self._look_at_skipped()
-                for pieces, following in self._runs():
+                for slices, following in self._runs():
                     # Before the yield: a reconnect must not repeat rows that the caller has.
                     self._next = following
                     attempts.progressed()
-                    yield from self._decoder.batches(pieces)
+                    yield from self._decoder.batches(slices)
             except SparkStreamsError as fault:
                 if not self._loss.tries_again(self.read.partition, attempts, fault):
                     return
@@ -187,14 +187,14 @@ class RangeReader:
                 regained = self._regained(held)
                 following = held.following if regained is None else regained
                 assert following is not None
-                pieces, held = held.pieces, _Collected(following)
-                yield pieces, min(following, self._end + 1)
+                slices, held = held.slices, _Collected(following)
+                yield slices, min(following, self._end + 1)
                 if following > self._end or regained is not None:
                     return  # the rest begins at ``regained``, and the broker may have skipped some of it
         except SparkStreamsError:
-            if held.pieces and held.gap is None and held.following is not None:
+            if held.slices and held.gap is None and held.following is not None:
                 # The records before the fault are whole: yielded now, they need not come again.
-                yield held.pieces, min(held.following, self._end + 1)
+                yield held.slices, min(held.following, self._end + 1)
             raise
         finally:
             subscription.close()
@@ -203,7 +203,7 @@ class RangeReader:
         """Receive one chunk, or learn that there is none; return whether to yield the held records now."""
         delivered = subscription.next(GLANCE_S)
         if delivered is None:
-            if held.pieces or held.gap is not None:
+            if held.slices or held.gap is not None:
                 return True
             if not self._is_complete(subscription):
                 return False
@@ -223,9 +223,9 @@ class RangeReader:
         """Keep the records of a chunk that the range wants."""
         header = delivered.header
         if header.first_offset <= self._end:
-            piece = self._piece(delivered, held.following)
-            if piece is not None:
-                held.add(piece)
+            part = self._slice(delivered, held.following)
+            if part is not None:
+                held.add(part)
         if held.following is None:
             held.following = header.next_offset
         elif header.first_offset > held.following and held.gap is None:
@@ -233,7 +233,7 @@ class RangeReader:
         held.following = max(held.following, header.next_offset)
         self._last = header
 
-    def _piece(self, delivered: Delivered, expected: int | None) -> ChunkSlice | None:
+    def _slice(self, delivered: Delivered, expected: int | None) -> ChunkSlice | None:
         records = decode_chunk(delivered.buffer, delivered.start, delivered.end)
         first = int(np.searchsorted(records.offsets, max(self._lowest, expected or 0)))
         end = int(np.searchsorted(records.offsets, self._end, "right"))
@@ -296,5 +296,5 @@ class RangeReader:
         )
         self._loss.report(self.read.partition, f"at offset '{format_offset(held.gap)}'", left)
         gap = held.gap
-        held.pieces = [piece for piece in held.pieces if int(piece.offsets[0]) < gap]
+        held.slices = [part for part in held.slices if int(part.offsets[0]) < gap]
         return self._end + 1 if chunk is None else chunk.first_offset

@@ -92,12 +92,12 @@ class RowDecoder:
         self._needed = pa.schema([field for field in FULL_MESSAGE_SCHEMA if field.name in needed])
         self._values = pa.array(() if pushed.values is None else pushed.values.values, pa.string())
 
-    def batches(self, pieces: Sequence[ChunkSlice]) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of some pieces, in their order, in batches that are not empty."""
-        for together in self._groups(pieces):
+    def batches(self, slices: Sequence[ChunkSlice]) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of some slices, in their order, in batches that are not empty."""
+        for together in self._groups(slices):
             block = _joined(together)
-            offsets = np.concatenate([piece.offsets for piece in together])
-            times = np.repeat([piece.timestamp_ms for piece in together], [piece.starts.size for piece in together])
+            offsets = np.concatenate([part.offsets for part in together])
+            times = np.repeat([part.timestamp_ms for part in together], [part.starts.size for part in together])
             first = 0
             while first < len(offsets):
                 limit = int(block.starts[first]) + self._max_bytes
@@ -108,16 +108,16 @@ class RowDecoder:
                     yield batch
                 first = rows.stop
 
-    def _groups(self, pieces: Sequence[ChunkSlice]) -> Iterator[list[ChunkSlice]]:
-        """Yield the pieces that fit into one batch together; a piece that is too large for one is alone."""
+    def _groups(self, slices: Sequence[ChunkSlice]) -> Iterator[list[ChunkSlice]]:
+        """Yield the slices that fit into one batch together; one that is too large for a batch is alone."""
         together: list[ChunkSlice] = []
         rows = size = 0
-        for piece in pieces:
-            rows, size = rows + piece.starts.size, size + piece.size
+        for part in slices:
+            rows, size = rows + part.starts.size, size + part.size
             if together and (rows > self._max_rows or size > self._max_bytes):
                 yield together
-                together, rows, size = [], piece.starts.size, piece.size
-            together.append(piece)
+                together, rows, size = [], part.starts.size, part.size
+            together.append(part)
         if together:
             yield together
 
@@ -202,17 +202,17 @@ def _chosen(block: MessageBlock, rows: slice | Longs) -> MessageBlock:
     return MessageBlock(block.buffer, np.asarray(block.starts)[rows], np.asarray(block.ends)[rows])
 
 
-def _joined(pieces: Sequence[ChunkSlice]) -> MessageBlock:
-    """Return the messages of several pieces in one buffer: that of the only piece, or a copy."""
-    if len(pieces) == 1:
-        return MessageBlock(pieces[0].buffer, pieces[0].starts, pieces[0].ends)
+def _joined(slices: Sequence[ChunkSlice]) -> MessageBlock:
+    """Return the messages of several slices in one buffer: that of the only slice, or a copy."""
+    if len(slices) == 1:
+        return MessageBlock(slices[0].buffer, slices[0].starts, slices[0].ends)
     parts, starts, ends, at = [], [], [], 0
-    for piece in pieces:
-        first = int(piece.starts[0])
-        parts.append(memoryview(piece.buffer)[first : first + piece.size])
-        starts.append(piece.starts + (at - first))
-        ends.append(piece.ends + (at - first))
-        at += piece.size
+    for part in slices:
+        first = int(part.starts[0])
+        parts.append(memoryview(part.buffer)[first : first + part.size])
+        starts.append(part.starts + (at - first))
+        ends.append(part.ends + (at - first))
+        at += part.size
     return MessageBlock(b"".join(parts), np.concatenate(starts), np.concatenate(ends))
 
 
