@@ -231,7 +231,7 @@ class Parts(_DigestedRows[Part]):
     def add(self, rows: pa.RecordBatch) -> list[Part]:
         """Add rows with ``PART_SCHEMA``; return the parts that are certainly not the last one."""
         sizes = np.concatenate([self._sizes, _row_bytes(rows)])
-        ends = _part_ends(sizes)
+        ends = run_ends(np.cumsum(sizes), MAX_PART_BYTES, MAX_PART_ROWS)[:-1]  # the last run may go on
         self._sizes = sizes[ends[-1] :] if ends else sizes
         return self._cut(pa.Table.from_batches([rows]), ends)
 
@@ -274,16 +274,18 @@ def _row_bytes(rows: pa.RecordBatch) -> NDArray[np.int64]:
     return np.diff(_bounds(rows.column("value"))) + np.diff(_bounds(keys)) + _ROW_BYTES
 
 
-def _part_ends(sizes: NDArray[np.int64]) -> list[int]:
-    """Return the ends of the parts that a further row follows; none of them is the last part."""
-    total = np.cumsum(sizes)
+def run_ends(totals: NDArray[np.int64], most: int, most_rows: int) -> list[int]:
+    """Return the ends of consecutive runs of rows, each as long as its limits allow; it has at least one row.
+
+    Args:
+        totals: the size of each row and all rows before it together.
+        most: the size of a run at most.
+        most_rows: rows of a run at most.
+    """
     ends: list[int] = []
-    start, before = 0, 0
-    while True:
-        # A part has at least one row, however large it is.
-        end = max(start + 1, int(np.searchsorted(total, before + MAX_PART_BYTES, side="right")))
-        end = min(end, start + MAX_PART_ROWS)
-        if end >= len(sizes):
-            return ends
+    end = before = 0
+    while end < len(totals):
+        end = min(max(end + 1, int(np.searchsorted(totals, before + most, side="right"))), end + most_rows)
         ends.append(end)
-        start, before = end, int(total[end - 1])
+        before = int(totals[end - 1])
+    return ends

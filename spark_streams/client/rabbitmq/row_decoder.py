@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from spark_streams.client.digested_rows import run_ends
 from spark_streams.client.log_client import RangeRead
 from spark_streams.client.rabbitmq.pushdown import FilterValues, PushedFilter
 from spark_streams.errors import LocalProtocolError, RemoteProtocolError
@@ -98,15 +99,11 @@ class RowDecoder:
             block = _joined(together)
             offsets = np.concatenate([part.offsets for part in together])
             times = np.repeat([part.timestamp_ms for part in together], [part.starts.size for part in together])
-            first = 0
-            while first < len(offsets):
-                limit = int(block.starts[first]) + self._max_bytes
-                end = max(first + 1, int(np.searchsorted(block.ends, limit, "right")))
-                rows = slice(first, min(end, first + self._max_rows))
+            ends = run_ends(np.asarray(block.ends) - block.starts[0], self._max_bytes, self._max_rows)
+            for rows in map(slice, [0, *ends], ends):
                 batch = self._batch(_chosen(block, rows), offsets[rows], times[rows])
                 if batch is not None:
                     yield batch
-                first = rows.stop
 
     def _groups(self, slices: Sequence[ChunkSlice]) -> Iterator[list[ChunkSlice]]:
         """Yield the slices that fit into one batch together; one that is too large for a batch is alone."""

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from spark_streams.client.digested_rows import Label
+from spark_streams.client.digested_rows import Label, run_ends
 from spark_streams.client.rabbitmq.connection import Connection
 from spark_streams.client.rabbitmq.errors import advice
 from spark_streams.errors import DeliveryFailed, LocalProtocolError
@@ -67,14 +68,12 @@ class Entries:
         """Cut into consecutive pieces, each of at most ``most`` messages, or of one entry that has more."""
         if len(self.values) <= most:
             return [self]
-        ends = np.cumsum(self.messages)
-        pieces, first = [], 0
-        while first < len(self.ids):
-            before = int(ends[first - 1]) if first else 0
-            stop = max(first + 1, int(np.searchsorted(ends, before + most, side="right")))
-            pieces.append(self._slice(first, stop, before, int(ends[stop - 1])))
-            first = stop
-        return pieces
+        totals = np.cumsum(self.messages)
+        ends = run_ends(totals, most, len(totals))
+        return [
+            self._slice(first, stop, int(totals[first - 1]) if first else 0, int(totals[stop - 1]))
+            for first, stop in pairwise([0, *ends])
+        ]
 
     def _slice(self, first: int, stop: int, message: int, end: int) -> Entries:
         return Entries(
