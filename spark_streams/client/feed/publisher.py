@@ -15,6 +15,7 @@ import json
 import logging
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import KW_ONLY, dataclass
 from typing import Final, Protocol
 
 import pyarrow as pa
@@ -153,6 +154,7 @@ class HttpFeed:
         self._session.close()
 
 
+@dataclass
 class FeedPublisher:
     """Publishes the rows of one task, in their order.
 
@@ -164,22 +166,16 @@ class FeedPublisher:
         pause: waits for a number of seconds; for tests.
     """
 
-    def __init__(
-        self,
-        target: Target,
-        stream: str,
-        identity: TaskIdentity | None,
-        *,
-        backoff: Backoff = PATIENT,
-        pause: Callable[[float], object] = time.sleep,
-    ) -> None:
-        if identity is not None and not 0 <= identity.batch <= MAX_BATCH:
-            raise LocalProtocolError(f"micro-batch {identity.batch}: there is room for those up to {MAX_BATCH}")
-        self._target = target
-        self._stream = stream
-        self._identity = identity
-        self._backoff = backoff
-        self._pause = pause
+    target: Target
+    stream: str
+    identity: TaskIdentity | None
+    _: KW_ONLY
+    backoff: Backoff = PATIENT
+    pause: Callable[[float], object] = time.sleep
+
+    def __post_init__(self) -> None:
+        if self.identity is not None and not 0 <= self.identity.batch <= MAX_BATCH:
+            raise LocalProtocolError(f"micro-batch {self.identity.batch}: there is room for those up to {MAX_BATCH}")
         self._parts = Parts()
         self._labels = RowLabels()
         self._last = -1
@@ -197,7 +193,7 @@ class FeedPublisher:
         self._labels.add(rows.num_rows, label)
         for part in self._parts.add(rows):
             self._publish(part)
-        self._target.rest()
+        self.target.rest()
 
     def flush(self) -> None:
         """Publish the last part, and return once every row is confirmed.
@@ -207,52 +203,52 @@ class FeedPublisher:
         """
         for part in self._parts.finish():
             self._publish(part)
-        self._target.rest()
-        if self._identity is not None and self._parts.last_number >= 0:
+        self.target.rest()
+        if self.identity is not None and self._parts.last_number >= 0:
             number = self._number(self._parts.last_number)
             if self._last > number:
                 raise self._differs(f"it has part {self._last & (MAX_PARTS - 1)}, and this attempt ends before it")
 
     def close(self) -> None:
         """Close the feed; rows that are not confirmed may or may not be stored."""
-        self._target.close()
+        self.target.close()
 
     def _number(self, part: int) -> int:
-        assert self._identity is not None
-        return self._identity.batch << _PART_BITS | part
+        assert self.identity is not None
+        return self.identity.batch << _PART_BITS | part
 
     def _publish(self, part: Part) -> None:
         label = self._labels.take(part.first_row + part.rows.num_rows)(part.first_row)
         reference, number = None, 0
-        if self._identity is not None:
+        if self.identity is not None:
             if part.number >= MAX_PARTS:
                 raise LocalProtocolError(f"a task of more than {MAX_PARTS} parts: limit the micro-batches")
-            reference, number = self._identity.reference, self._number(part.number)
+            reference, number = self.identity.reference, self._number(part.number)
             if number < self._last:
                 return  # an earlier attempt published a later part, so this one was confirmed
-        attempts = Attempts(self._backoff)
+        attempts = Attempts(self.backoff)
         while True:
             try:
-                appended, repeated, last = self._target.publish(part.rows, reference, number, part.digest)
+                appended, repeated, last = self.target.publish(part.rows, reference, number, part.digest)
                 break
             except SparkStreamsError as fault:
                 try:
-                    pause_for(fault, attempts, self._pause)
+                    pause_for(fault, attempts, self.pause)
                 except SparkStreamsError:
                     raise self._failed(part, label, fault) from fault
-        _log.debug("%s: part %d: %d rows stored, %d repeated", self._stream, part.number, appended, repeated)
-        if self._identity is None or last is None:
+        _log.debug("%s: part %d: %d rows stored, %d repeated", self.stream, part.number, appended, repeated)
+        if self.identity is None or last is None:
             return
         self._last = max(self._last, last)
-        if self._last >> _PART_BITS > self._identity.batch:
+        if self._last >> _PART_BITS > self.identity.batch:
             raise DeliveryFailed(
                 "refused",
                 "rows-differ",
                 f"the feed has micro-batch {self._last >> _PART_BITS} of this query already, and this is "
-                f"{self._identity.batch}: the checkpoint is older than the feed. Go on with the newest one, or start "
+                f"{self.identity.batch}: the checkpoint is older than the feed. Go on with the newest one, or start "
                 "with a new one, which is a new query",
                 label,
-                self._stream,
+                self.stream,
             )
 
     def _failed(self, part: Part, label: str, fault: SparkStreamsError) -> DeliveryFailed:
@@ -266,19 +262,19 @@ class FeedPublisher:
             f"{words}. It is the first of {part.rows.num_rows} rows that were published together; those before it are "
             "confirmed",
             label,
-            self._stream,
+            self.stream,
         )
 
     def _differs(self, why: str, label: str | None = None) -> DeliveryFailed:
-        assert self._identity is not None
+        assert self.identity is not None
         return DeliveryFailed(
             "refused",
             "rows-differ",
-            f"an earlier attempt at micro-batch {self._identity.batch} has written other rows: {why}. Exactly once "
+            f"an earlier attempt at micro-batch {self.identity.batch} has written other rows: {why}. Exactly once "
             "needs the same rows in the same order on every attempt, so use sortWithinPartitions after a shuffle, and "
             "keep the number of Spark partitions",
             label or self._labels(self._labels.rows - 1),
-            self._stream,
+            self.stream,
         )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -131,6 +131,7 @@ def from_first_match(batches: Iterator[pa.RecordBatch], expression: Expression) 
     yield from batches
 
 
+@dataclass
 class FirstMatch:
     """Removes the events before the first matching one from the lines of a partition, but not the last checkpoint.
 
@@ -142,19 +143,16 @@ class FirstMatch:
         key_field, timestamp_field, overflow: see ``FeedRows``.
     """
 
-    def __init__(
-        self,
-        expression: Expression,
-        stream: str,
-        partition: int,
-        key_field: str | None,
-        timestamp_field: str | None,
-        overflow: Literal["fail", "null"],
-    ) -> None:
-        columns = columns_needed(expression, feed=True)
-        self._expression = expression
-        self._partition = partition
-        self._rows = FeedRows(stream, partition, columns, key_field, timestamp_field, overflow)
+    expression: Expression
+    stream: str
+    partition: int
+    key_field: str | None
+    timestamp_field: str | None
+    overflow: Literal["fail", "null"]
+
+    def __post_init__(self) -> None:
+        columns = columns_needed(self.expression, feed=True)
+        self._rows = FeedRows(self.stream, self.partition, columns, self.key_field, self.timestamp_field, self.overflow)
         self._seen = False
         self._covered = False
 
@@ -188,7 +186,7 @@ class FirstMatch:
             before = int(np.searchsorted(lines.covered, row, side="right"))
             self._covered = before < len(lines.cursors)
             left = self._checkpoint(lines, before, dialect) + block[self._place(block, row, dialect) :]
-        return left, parse_lines(left, dialect, self._partition, values=False)
+        return left, parse_lines(left, dialect, self.partition, values=False)
 
     def _row(self, lines: Lines) -> int | None:
         if not lines.count:
@@ -197,13 +195,13 @@ class FirstMatch:
         covered = replace(lines, cursors=pa.array([""]), covered=np.array([lines.count]))
         batch = self._rows.take(covered)
         assert batch is not None and batch.num_rows == lines.count
-        return _first(batch, self._expression)
+        return _first(batch, self.expression)
 
     def _checkpoint(self, lines: Lines, count: int, dialect: Dialect) -> bytes:
         """Return a line for the last of the first ``count`` checkpoints; its own line may hold an event too (C-06)."""
         if not count:
             return b""
-        whose = {"partition": self._partition} if dialect is Dialect.V1 else {}
+        whose = {"partition": self.partition} if dialect is Dialect.V1 else {}
         cursor = lines.cursors[count - 1].as_py()
         return json.dumps({**whose, "cursor": cursor}, ensure_ascii=False).encode() + b"\n"
 
@@ -212,7 +210,7 @@ class FirstMatch:
         start = 0
         while True:
             end = block.find(b"\n", start) + 1 or len(block)
-            read = read_line(block[start:end].rstrip(b"\r\n"), 1, dialect, self._partition)
+            read = read_line(block[start:end].rstrip(b"\r\n"), 1, dialect, self.partition)
             if read is not None and read.event is not None:
                 if not row:
                     return start
