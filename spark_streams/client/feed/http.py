@@ -1,4 +1,4 @@
-"""Makes HTTP calls to a feed with pooled connections and timeouts, and names call and answer in its errors.
+"""Makes signed HTTP calls to a feed with pooled connections and timeouts, and names call and answer in its errors.
 
 No message ever holds a credential, the query that the user wrote into the url, or a feed's token.
 """
@@ -15,7 +15,6 @@ from urllib.parse import urlencode, urljoin, urlsplit
 
 import requests
 
-from spark_streams.client.feed.credentials import Credentials
 from spark_streams.client.feed.errors import first_line, hide_in_logs, mapped, remember_query
 from spark_streams.client.feed.response import Answer
 from spark_streams.client.tls import tls_context
@@ -24,11 +23,13 @@ from spark_streams.errors import (
     AuthenticationFailed,
     ConnectFailed,
     NotFound,
+    OptionError,
     PeerError,
     Refused,
     SparkStreamsError,
 )
 from spark_streams.redaction import remember, told
+from spark_streams.secrets import FreshSecret
 from spark_streams.wire.feed.dialect import NDJSON
 
 SHOWN_BYTES: Final = 8_000
@@ -74,6 +75,61 @@ _ERRORS: Final[Mapping[int, type[PeerError]]] = {
 """The errors of statuses, beside those of 5xx (``Unavailable``) and others (``Refused``)."""
 
 
+class _Credentials(requests.auth.AuthBase):
+    """Signs requests with the current credentials of one feed.
+
+    Args:
+        endpoint: the feed's endpoint; its token or password may be a ``FreshSecret``.
+    """
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._endpoint = endpoint
+        secret = endpoint.token if endpoint.token is not None else endpoint.password
+        self._fresh = secret if isinstance(secret, FreshSecret) else None
+        self._stamp: object = None
+        self._secret = None if secret is None or self._fresh is not None else secret.reveal()
+
+    def refresh(self) -> None:
+        """Read the secret if it has not been read yet, or may have changed.
+
+        Raises:
+            OptionError: the secret cannot be read, or no header can carry it.
+        """
+        if self._fresh is not None and (self._secret is None or self._stamp != self._fresh.stamp()):
+            self.renew()
+
+    def renew(self) -> bool:
+        """Read the secret; return whether it has changed.
+
+        Raises:
+            OptionError: the secret cannot be read, or no header can carry it.
+        """
+        if self._fresh is None:
+            return False
+        stamp = self._fresh.stamp()  # before the secret: a secret written in between is read again later
+        secret = self._fresh.reveal()
+        self._stamp = stamp
+        if self._secret == secret:
+            return False
+        if self._endpoint.token is not None and not (secret.isascii() and secret.isprintable()):
+            raise OptionError(
+                self._fresh.option,
+                f"'{self._fresh.source}' gives characters that no HTTP header can carry, expected printable ASCII",
+            )
+        self._secret = secret
+        return True
+
+    def __call__(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
+        """Sign a request, and remember the secret, so that no message shows it."""
+        endpoint, secret = self._endpoint, self._secret or ""
+        remember(secret, endpoint.username if endpoint.token is None else None)
+        if endpoint.token is not None:
+            request.headers["Authorization"] = f"Bearer {secret}"  # RFC 6750
+        elif endpoint.username is not None:
+            requests.auth.HTTPBasicAuth(endpoint.username.encode(), secret.encode())(request)
+        return request
+
+
 class FeedSession:
     """Connections to one feed; for one thread at a time.
 
@@ -93,7 +149,7 @@ class FeedSession:
             # Compressing costs both sides more than loopback does.
             session.headers["Accept-Encoding"] = "identity, gzip;q=0.5"
         self._worked = False
-        self._credentials = Credentials(endpoint)
+        self._credentials = _Credentials(endpoint)
         session.auth = self._credentials
         tls = endpoint.tls
         # Each request gets the authorities: the environment's would replace those of the session.
