@@ -19,14 +19,14 @@ from spark_streams.client.amqp import info
 from spark_streams.client.amqp.connection import Connection
 from spark_streams.client.amqp.errors import LinkRedirected
 from spark_streams.client.amqp.links import Binding, Link, StartRefused, attach_sender
-from spark_streams.client.amqp.offset_filters import StartFilter, start_filters, start_filters_at_time
+from spark_streams.client.amqp.offset_filters import start_filters, start_filters_at_time
 from spark_streams.client.amqp.offset_walk import AmqpOffsetWalk, first_offset
 from spark_streams.client.amqp.publisher import Publisher
 from spark_streams.client.amqp.pushdown import is_about_filters
 from spark_streams.client.amqp.range_reader import RangeReader
 from spark_streams.client.amqp.receivers import FilteredReceiver, Receivers
 from spark_streams.client.hosts import Hosts
-from spark_streams.client.log_client import PRODUCT, Bounds, Pushdown, RangeRead, StreamDescription
+from spark_streams.client.log_client import Bounds, Pushdown, RangeRead, StreamDescription
 from spark_streams.client.retry import retrying
 from spark_streams.endpoint import Endpoint, Node
 from spark_streams.errors import (
@@ -115,7 +115,7 @@ class AmqpClient(contextlib.AbstractContextManager["AmqpClient"]):
         def ask(connection: Connection, address: str) -> StreamDescription:
             described = info.describe(connection, stream, address)
             # Offsets are opaque (ES-301), except those of our log, whose form this project defines.
-            digits = OFFSET_DIGITS if connection.properties.get("product") == PRODUCT else None
+            digits = OFFSET_DIGITS if connection.is_reference_log else None
             return replace(described, offset_digits=digits)
 
         return self._retrying(info.info_address(stream), ask)
@@ -141,7 +141,7 @@ class AmqpClient(contextlib.AbstractContextManager["AmqpClient"]):
 
         def ask(connection: Connection, address: str) -> list[str] | None:
             # Other peers might take the address for a queue's, and create the queue.
-            if connection.properties.get("product") != PRODUCT:
+            if not connection.is_reference_log:
                 return None
             with contextlib.suppress(NotFound):
                 return info.list_streams(connection, address)
@@ -171,8 +171,17 @@ class AmqpClient(contextlib.AbstractContextManager["AmqpClient"]):
         Raises:
             NotFound, ConnectFailed, AuthenticationFailed, DeadlineExceeded, RemoteProtocolError: as for ``describe``.
         """
+
+        def ask(connection: Connection, address: str) -> str | None:
+            starts = start_filters_at_time(timestamp_ms)
+            link = self._receivers.attach(connection, address, Binding(stream, partition), starts)
+            try:
+                return first_offset(link, self._timeout_ms)
+            finally:
+                link.close()
+
         try:
-            return self._first(stream, partition, start_filters_at_time(timestamp_ms))
+            return self._retrying(stream, ask)
         except (StartRefused, Refused) as fault:
             if timestamp_ms >= 0 or (isinstance(fault, Refused) and not is_about_filters(fault)):
                 raise
@@ -221,16 +230,6 @@ class AmqpClient(contextlib.AbstractContextManager["AmqpClient"]):
 
         return self._retrying(stream, ask)
 
-    def _first(self, stream: str, partition: str, starts: tuple[StartFilter, ...]) -> str | None:
-        def ask(connection: Connection, address: str) -> str | None:
-            link = self._receivers.attach(connection, address, Binding(stream, partition), starts)
-            try:
-                return first_offset(link, self._timeout_ms)
-            finally:
-                link.close()
-
-        return self._retrying(stream, ask)
-
     def log_identity(self, stream: str, offsets: Mapping[str, str]) -> dict[str, str | None]:
         """Return our log's text for the event at each offset, which differs for another event at that offset.
 
@@ -242,7 +241,7 @@ class AmqpClient(contextlib.AbstractContextManager["AmqpClient"]):
         """
 
         def ask(connection: Connection, address: str) -> dict[str, str | None]:
-            if connection.properties.get("product") != PRODUCT:
+            if not connection.is_reference_log:
                 return {}
             return info.log_identity(connection, stream, address, offsets)
 

@@ -24,6 +24,7 @@ import proton
 from cproton_ffi import ffi, lib
 
 from spark_streams.client.amqp.errors import connection_fault, foreign_answer_fault, silent_close_fault
+from spark_streams.client.log_client import PRODUCT
 from spark_streams.client.retry import Deadline
 from spark_streams.client.tcp import WOULD_BLOCK, lost, open_socket, tls_fault
 from spark_streams.endpoint import Endpoint
@@ -155,6 +156,11 @@ class Connection:
         self.offers_event_streams = CAPABILITY in self.offered
         self.properties = {str(k): str(v) for k, v in (self._connection.remote_properties or {}).items()}
         """The peer's properties, ``product`` and ``version`` among them."""
+
+    @property
+    def is_reference_log(self) -> bool:
+        """Whether the peer is a door of our own log."""
+        return self.properties.get("product") == PRODUCT
 
     # --- moving bytes
 

@@ -62,9 +62,8 @@ def describe(connection: Connection, stream: str, address: str) -> StreamDescrip
         DeadlineExceeded: no answer came in time.
     """
     answer = _ask(connection, stream, address, {})
-    partitions = {}
-    for entry in _entries(answer, stream):
-        partitions[_partition(entry, stream)] = Bounds(
+    partitions = {
+        partition: Bounds(
             _offset(entry, "earliest-offset", stream),
             _offset(entry, "latest-offset", stream),
             _offset(entry, _TRUNCATED, stream),
@@ -73,6 +72,8 @@ def describe(connection: Connection, stream: str, address: str) -> StreamDescrip
             _offset(entry, "x-opt-starts-after", stream),
             _names(entry.get("x-opt-cursor-from")),
         )
+        for partition, entry in _entries(answer, stream).items()
+    }
     incarnation = answer.get(_INCARNATION)
     return StreamDescription(stream, str(incarnation) if isinstance(incarnation, str) else None, partitions)
 
@@ -105,8 +106,8 @@ def remaining(
     wanted = {proton.symbol(p): proton.symbol(offset) for p, offset in after.items() if offset is not None}
     answer = _ask(connection, stream, address, {_POSITIONS: wanted} if wanted else {})
     counts: dict[str, int | None] = dict.fromkeys(positions)
-    for entry in _entries(answer, stream):
-        partition, count = _partition(entry, stream), entry.get(_REMAINING)
+    for partition, entry in _entries(answer, stream).items():
+        count = entry.get(_REMAINING)
         if partition in counts and isinstance(count, int) and after[partition] is not None:
             # The read includes the event at the position itself, which the peer did not count.
             counts[partition] = int(count) + (1 if isinstance(positions[partition], At) else 0)
@@ -131,8 +132,9 @@ def log_identity(
     left = iter(offsets.items())
     while some := dict(islice(left, _MAX_WITNESSES)):
         wanted = {proton.symbol(p): proton.symbol(offset) for p, offset in some.items()}
-        for entry in _entries(_ask(connection, stream, address, {_WITNESSES: wanted}), stream):
-            partition, text = _partition(entry, stream), entry.get(_WITNESS)
+        answer = _ask(connection, stream, address, {_WITNESSES: wanted})
+        for partition, entry in _entries(answer, stream).items():
+            text = entry.get(_WITNESS)
             if partition in some and isinstance(text, str):
                 found[partition] = str(text)
     return found
@@ -161,18 +163,15 @@ def _ask(connection: Connection, stream: str, address: str, properties: Mapping[
     return {str(k): v for k, v in body.value.items()}
 
 
-def _entries(answer: Mapping[Any, Any], stream: str) -> list[Mapping[str, Any]]:
+def _entries(answer: Mapping[Any, Any], stream: str) -> dict[str, Mapping[str, Any]]:
+    """Return partition to its entry."""
     entries = answer.get("partitions")
     if not isinstance(entries, list) or not entries or not all(isinstance(e, Mapping) for e in entries):
         raise RemoteProtocolError(f"'{info_address(stream)}': 'partitions' is no list of maps (ES-404)")
-    return [{str(k): v for k, v in entry.items()} for entry in entries]
-
-
-def _partition(entry: Mapping[str, Any], stream: str) -> str:
-    partition = entry.get("partition")
-    if not isinstance(partition, str):
+    named = [{str(k): v for k, v in entry.items()} for entry in entries]
+    if not all(isinstance(entry.get("partition"), str) for entry in named):
         raise RemoteProtocolError(f"'{info_address(stream)}': an entry without 'partition' (ES-405)")
-    return str(partition)
+    return {str(entry["partition"]): entry for entry in named}
 
 
 def _names(value: object) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ bytes of each delivery, with the delivery annotations; it neither copies nor dec
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
 from spark_streams.client.amqp.credit import MAX_CREDIT, DrainTimer
@@ -21,29 +22,25 @@ from spark_streams.wire.amqp.columns import decode_columns
 _BLOCK_ROWS: Final = 16_384
 
 
+@dataclass
 class AmqpOffsetWalk:
     """Returns the offsets of one partition, in order, in the numbers that calls request; its link stays open between.
 
     Args:
         attach: attaches a receiver that begins at the first position; at the second, an earlier one, where the peer has
             no filter for the first.
-        start: where to begin.
+        start: where to begin; later, where to go on.
         end: the last offset to return, inclusive; None for no end.
         timeout_ms: how many milliseconds the peer may be silent when it owes an answer.
     """
 
-    def __init__(
-        self,
-        attach: Callable[[Earliest | At | After, Earliest | After], Link],
-        start: Earliest | At | After,
-        end: str | None,
-        timeout_ms: int,
-    ) -> None:
-        self._attach = attach
-        self._start = start
+    attach: Callable[[Earliest | At | After, Earliest | After], Link]
+    start: Earliest | At | After
+    end: str | None
+    timeout_ms: int
+
+    def __post_init__(self) -> None:
         self._dropped: Earliest | After = EARLIEST
-        self._end = end
-        self._timeout_ms = timeout_ms
         self._link: Link | None = None
         self._buffer = HeadBuffer(_BLOCK_ROWS)
         self._ready: list[str] = []
@@ -90,7 +87,7 @@ class AmqpOffsetWalk:
         link = self._opened()
         link.drain(False)  # an earlier call may have found what it needed while draining
         link.gave_back()
-        timer = DrainTimer(self._timeout_ms, f"{link.what}: no events, and no answer to drain")
+        timer = DrainTimer(self.timeout_ms, f"{link.what}: no events, and no answer to drain")
         while len(self._ready) < count and not self._ended:
             if self._buffer.take(link.impl):
                 timer.received()
@@ -119,26 +116,26 @@ class AmqpOffsetWalk:
 
     def _opened(self) -> Link:
         if self._link is None:
-            self._link = self._attach(self._start, self._dropped)
+            self._link = self.attach(self.start, self._dropped)
         return self._link
 
     def _drops(self, link: Link) -> bool:
         """Return whether deliveries may lie before the start, as the link began at an earlier position."""
-        return link.early and isinstance(self._start, At)
+        return link.early and isinstance(self.start, At)
 
     def _decode(self, link: Link) -> None:
         offsets = decode_columns(self._buffer.block(), ("offset",))["offset"]
         self._buffer.clear()
         if self._drops(link):
-            assert isinstance(self._start, At)
-            before, self._dropped = rows_to_drop(offsets, self._start, self._dropped, link.what)
+            assert isinstance(self.start, At)
+            before, self._dropped = rows_to_drop(offsets, self.start, self._dropped, link.what)
             offsets = offsets.slice(before)
-        check_offsets(offsets, self._start, link.what)
-        if self._end is not None:
-            count, self._ended = rows_until(offsets, self._end)
+        check_offsets(offsets, self.start, link.what)
+        if self.end is not None:
+            count, self._ended = rows_until(offsets, self.end)
             offsets = offsets.slice(0, count)
         if len(offsets):
-            self._start = After(offsets[len(offsets) - 1].as_py())
+            self.start = After(offsets[len(offsets) - 1].as_py())
             self._ready.extend(offsets.to_pylist())
         if self._ended:
             self.close()

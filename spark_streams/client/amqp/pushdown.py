@@ -26,6 +26,7 @@ from typing import Any, Final
 import proton
 
 from spark_streams.client.amqp.connection import Connection
+from spark_streams.client.log_client import RangeRead
 from spark_streams.errors import Refused
 from spark_streams.filters.targets.amqp import AmqpCapability, split_for_amqp
 from spark_streams.filters.tree import Expression
@@ -73,16 +74,14 @@ def nothing_pushed(expression: Expression | None) -> PushedFilter:
     return PushedFilter({}, expression, expression, None)
 
 
-def push(
-    expression: Expression | None, connection: Connection, *, end: str | None = None, overflow_is_null: bool = False
-) -> PushedFilter:
+def push(expression: Expression | None, connection: Connection, read: RangeRead | None) -> PushedFilter:
     """Split a filter for a peer.
 
     Args:
         expression: the filter; None for none.
         connection: the connection to the peer, which knows what the peer offers.
-        end: last offset of the range, inclusive; pushed beside any other entry, so that the peer stops there.
-        overflow_is_null: whether an instant that does not fit microseconds reads as null.
+        read: the range to read, with its last offset, which is pushed beside any other entry, so that the peer stops
+            there; None only to learn how the filter would be split.
     """
     if expression is None:
         return nothing_pushed(None)
@@ -90,7 +89,7 @@ def push(
         event_streams=connection.offers_event_streams,
         filtex_sql=SQL_CAPABILITY in connection.offered,
         rabbitmq_types=connection.properties.get("product") in _TYPED_AS_RABBITMQ,
-        overflow_is_null=overflow_is_null,
+        overflow_is_null=read is not None and read.timestamp_overflow == "null",
     )
     split = split_for_amqp(expression, capability)
     filters: dict[str, Any] = {}
@@ -103,8 +102,8 @@ def push(
         filters["sql-filter"] = proton.Described(proton.ulong(FULL_SQL_FILTER[0]), split.sql)
     if not filters:
         return nothing_pushed(expression)
-    if end is not None and end.isascii() and connection.offers_event_streams:
-        quoted = end.replace("'", "''")
+    if read is not None and read.end.isascii() and connection.offers_event_streams:
+        quoted = read.end.replace("'", "''")
         filters[_END] = proton.Described(proton.ulong(SQL_FILTER[0]), f"d.{OFFSET_KEY} <= '{quoted}'")
     return PushedFilter(filters, split.residual, expression, split.words)
 

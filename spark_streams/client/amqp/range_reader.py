@@ -226,7 +226,7 @@ class RangeReader:
             raise
         if rows.first is not None:
             self._check_loss(rows.first, on.narrowed)
-        if on.link.early:
+        if on.decoder.dropped is not None:
             self._drop(on.link, on.decoder.dropped)
         if on.held is not None:
             _accept(on.held)

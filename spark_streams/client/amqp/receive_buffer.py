@@ -25,13 +25,18 @@ _WASTE: Final = ffi.new("char[]", 65_536)
 """The memory for bytes that are not kept."""
 
 
-class _MessageBuffer:
-    """Holds messages, or the first bytes of each, back to back in one buffer.
+class ReceiveBuffer:
+    """Holds messages back to back in one buffer.
 
     Args:
         max_rows: messages that fit.
         max_bytes: the buffer begins no further message once it has this many bytes; the last message may exceed it.
         max_message_bytes: bytes of the largest message that the buffer grows for.
+
+    Attributes:
+        rows: the whole messages in the buffer.
+        whole_bytes: bytes of these.
+        received: bytes in the buffer, those of an incomplete message included.
     """
 
     _kept_bytes: int | None = None
@@ -45,8 +50,8 @@ class _MessageBuffer:
         self._ends = np.frombuffer(ffi.buffer(self._cells), np.int64)
         self._allocate(max_bytes + _SLACK_BYTES)
         self.rows = 0
-        self._size = 0
-        self._whole = 0
+        self.received = 0
+        self.whole_bytes = 0
 
     def _allocate(self, size: int) -> None:
         self._memory = np.empty(size, np.uint8)
@@ -75,7 +80,7 @@ class _MessageBuffer:
         )
         end_of_message, kept = lib.PN_EOS, self._kept_bytes
         cells, memory = self._cells, self._start
-        row, size, whole = self.rows, self._size, self._whole
+        row, size, whole = self.rows, self.received, self.whole_bytes
         first, max_rows, max_bytes = row, self._max_rows, self._max_bytes
         limit = whole + kept if kept else len(self._memory)
         # Deliveries of a link come one after the other: only the last queued one can be incomplete.
@@ -88,7 +93,7 @@ class _MessageBuffer:
             if got > 0:
                 size += got
                 if size == limit and not kept:
-                    self._size = size
+                    self.received = size
                     self._grow(whole)
                     memory, limit = self._start, len(self._memory)
                     continue
@@ -115,8 +120,17 @@ class _MessageBuffer:
             else:
                 held.append(delivery)
                 advance(link)
-        self.rows, self._size, self._whole = row, size, whole
+        self.rows, self.received, self.whole_bytes = row, size, whole
         return row - first
+
+    @property
+    def full(self) -> bool:
+        """Whether the buffer begins no further message."""
+        return self.rows >= self._max_rows or self.whole_bytes >= self._max_bytes
+
+    def holds(self, text: bytes, since: int) -> bool:
+        """Return whether ``text`` occurs in the whole messages from byte ``since`` on, in any of their sections."""
+        return self._memory[since : self.whole_bytes].tobytes().find(text) >= 0
 
     def block(self, first: int = 0) -> MessageBlock:
         """Return the whole messages from row ``first`` on; ``clear`` frees their memory for other messages."""
@@ -124,51 +138,28 @@ class _MessageBuffer:
         ends = self._ends[first : self.rows] - origin
         starts = np.zeros_like(ends)
         starts[1:] = ends[:-1]
-        return MessageBlock(self._memory[origin : self._whole], starts, ends)
+        return MessageBlock(self._memory[origin : self.whole_bytes], starts, ends)
 
     def clear(self) -> None:
         """Drop the whole messages; the first part of an incomplete message stays."""
-        begun = self._size - self._whole
-        old = self._memory[self._whole : self._size].copy()
+        begun = self.received - self.whole_bytes
+        old = self._memory[self.whole_bytes : self.received].copy()
         if len(self._memory) > self._max_bytes + _SLACK_BYTES and begun < self._max_bytes:
             self._allocate(self._max_bytes + _SLACK_BYTES)
         self._memory[:begun] = old
-        self.rows, self._size, self._whole = 0, begun, 0
+        self.rows, self.received, self.whole_bytes = 0, begun, 0
 
     def _grow(self, whole: int) -> None:
-        if self._size - whole > self._max_message_bytes:
+        if self.received - whole > self._max_message_bytes:
             raise RemoteProtocolError(
                 f"the peer sent a message of more than {self._max_message_bytes} bytes, the most this client takes"
             )
         old = self._memory
         self._allocate(min(2 * len(old), whole + self._max_message_bytes + _SLACK_BYTES + 1))
-        self._memory[: self._size] = old[: self._size]
+        self._memory[: self.received] = old[: self.received]
 
 
-class ReceiveBuffer(_MessageBuffer):
-    """Holds whole messages, back to back in one buffer; see ``_MessageBuffer`` for the arguments."""
-
-    @property
-    def full(self) -> bool:
-        """Whether the buffer begins no further message."""
-        return self.rows >= self._max_rows or self._whole >= self._max_bytes
-
-    @property
-    def whole_bytes(self) -> int:
-        """Bytes of the whole messages in the buffer."""
-        return self._whole
-
-    @property
-    def received(self) -> int:
-        """Bytes in the buffer, those of an incomplete message included."""
-        return self._size
-
-    def holds(self, text: bytes, since: int) -> bool:
-        """Return whether ``text`` occurs in the whole messages from byte ``since`` on, in any of their sections."""
-        return self._memory[since : self._whole].tobytes().find(text) >= 0
-
-
-class HeadBuffer(_MessageBuffer):
+class HeadBuffer(ReceiveBuffer):
     """Holds the first bytes of each message, back to back; the rest of a message is dropped.
 
     Args:

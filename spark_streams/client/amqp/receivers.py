@@ -76,11 +76,7 @@ class Receivers:
             expression: the filter; None for none.
             read: the range to read; None only to learn how the filter would be split.
         """
-        if expression in self._refused:
-            return nothing_pushed(expression)
-        if read is None:
-            return push(expression, connection)
-        return push(expression, connection, end=read.end, overflow_is_null=read.timestamp_overflow == "null")
+        return nothing_pushed(expression) if expression in self._refused else push(expression, connection, read)
 
     def attach_filtered(
         self,

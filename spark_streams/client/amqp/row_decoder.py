@@ -17,7 +17,7 @@ from spark_streams.client.log_client import RangeRead
 from spark_streams.errors import RemoteProtocolError
 from spark_streams.filters.row_columns import rows_that_match, wanted_columns
 from spark_streams.filters.tree import Expression
-from spark_streams.position import EARLIEST, After, At, Earliest
+from spark_streams.position import After, At, Earliest
 from spark_streams.rows import FULL_MESSAGE_SCHEMA
 from spark_streams.wire.amqp.columns import MessageBlock, TimestampOverflow, decode_columns
 
@@ -108,43 +108,35 @@ class DecodedRows:
     done: bool
 
 
+@dataclass
 class RowDecoder:
     """Decodes blocks of one range, in order, and checks that the offsets only grow.
 
     Args:
         read: the range and its columns.
-        start: where this link begins; later than ``read.start`` after a reconnect.
+        start: where this link begins, later than ``read.start`` after a reconnect; then, where it goes on.
         residual: the part of the filter that the client checks; None for nothing.
-        early: the earlier position of a link whose peer has no filter for ``start``: the decoder drops what lies before
-            ``start``.
-
-    Attributes:
-        dropped: ``After`` the last event that was dropped; ``early`` as long as none was.
+        dropped: for a link whose peer has no filter for ``start``, the earlier position where it begins: the decoder
+            drops what lies before ``start``; then ``After`` the last event that was dropped.
 
     Raises:
         FilterError: the residual refers to something that rows of messages cannot have.
     """
 
-    def __init__(
-        self,
-        read: RangeRead,
-        start: Earliest | At | After,
-        residual: Expression | None = None,
-        early: Earliest | After | None = None,
-    ) -> None:
-        self._read = read
-        self._residual = residual
-        self._columns = wanted_columns(read.columns, residual)
+    read: RangeRead
+    start: Earliest | At | After
+    residual: Expression | None = None
+    dropped: Earliest | After | None = None
+
+    def __post_init__(self) -> None:
+        self._columns = wanted_columns(self.read.columns, self.residual)
         self._schema = pa.schema([FULL_MESSAGE_SCHEMA.field(c) for c in self._columns])
         self._decoded = frozenset({*self._columns, "offset", "source_partition"} - {"stream", "partition"})
-        self._start = start
-        self._drops = early is not None
-        self.dropped: Earliest | After = EARLIEST if early is None else early
 
     def passes_end(self, block: MessageBlock) -> bool:
         """Return whether any delivery of the block is at or beyond the end of the range; decode offsets only."""
         offsets = decode_columns(block, ("offset",))["offset"]
-        return rows_until(offsets, self._read.end)[1]
+        return rows_until(offsets, self.read.end)[1]
 
     def decode(self, block: MessageBlock) -> DecodedRows:
         """Decode a block.
@@ -156,16 +148,16 @@ class RowDecoder:
         """
         block = self._from_start(block)
         try:
-            columns = decode_columns(block, self._decoded, overflow=self._read.timestamp_overflow)
+            columns = decode_columns(block, self._decoded, overflow=self.read.timestamp_overflow)
         except TimestampOverflow as fault:
             columns = self._without_the_rest(block, fault)
         offsets = columns["offset"]
         self._check_partition(columns["source_partition"])
-        check_offsets(offsets, self._start, self._what)
+        check_offsets(offsets, self.start, self._what)
         if len(offsets):
-            self._start = After(offsets[len(offsets) - 1].as_py())
-        count, done = rows_until(offsets, self._read.end)
-        constants = {"stream": self._read.stream, "partition": self._read.partition}
+            self.start = After(offsets[len(offsets) - 1].as_py())
+        count, done = rows_until(offsets, self.read.end)
+        constants = {"stream": self.read.stream, "partition": self.read.partition}
         arrays = [
             pa.repeat(pa.scalar(constants[name], pa.string()), count)
             if name in constants
@@ -179,22 +171,22 @@ class RowDecoder:
         )
         first = offsets[0].as_py() if len(offsets) else None
         last = offsets[count - 1].as_py() if count else None
-        return DecodedRows(rows_that_match(batch, self._residual, self._read.columns), first, last, done)
+        return DecodedRows(rows_that_match(batch, self.residual, self.read.columns), first, last, done)
 
     def _from_start(self, block: MessageBlock) -> MessageBlock:
         """Drop the events before the start, if the link began before it."""
-        if not self._drops or not isinstance(self._start, At):
+        if self.dropped is None or not isinstance(self.start, At):
             return block
         columns = decode_columns(block, ("offset", "source_partition"))
         offsets = columns["offset"]
         self._check_partition(columns["source_partition"])
-        before, self.dropped = rows_to_drop(offsets, self._start, self.dropped, self._what)
+        before, self.dropped = rows_to_drop(offsets, self.start, self.dropped, self._what)
         return MessageBlock(block.buffer, block.starts[before:], block.ends[before:])
 
     def _without_the_rest(self, block: MessageBlock, fault: TimestampOverflow) -> dict[str, pa.Array]:
         """Decode again without the events beyond the range: an instant there must not fail this read."""
         offsets = decode_columns(block, ("offset",))["offset"]
-        count, _ = rows_until(offsets, self._read.end)
+        count, _ = rows_until(offsets, self.read.end)
         try:
             decode_columns(MessageBlock(block.buffer, block.starts[:count], block.ends[:count]), self._decoded)
         except TimestampOverflow as inside:
@@ -205,10 +197,10 @@ class RowDecoder:
 
     @property
     def _what(self) -> str:
-        return f"stream '{self._read.stream}' partition '{self._read.partition}'"
+        return f"stream '{self.read.stream}' partition '{self.read.partition}'"
 
     def _check_partition(self, sources: Any) -> None:
-        wrong = pc.index(pc.fill_null(pc.not_equal(sources, self._read.partition), False), True).as_py()
+        wrong = pc.index(pc.fill_null(pc.not_equal(sources, self.read.partition), False), True).as_py()
         if wrong >= 0:
             raise WrongPartition(
                 f"{self._what}: a delivery says that it comes from partition '{sources[wrong].as_py()}' (ES-118)", wrong

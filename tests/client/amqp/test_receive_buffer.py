@@ -116,7 +116,7 @@ def test_a_message_in_pieces_is_whole_only_with_its_last_frame(make: Callable[[]
     delivery.settle()
     pair.send(b"last")
     assert intake.take(pair.receiver._impl) == 2
-    whole = (b"a" * 3_000 + b"b" * 3_000) if isinstance(intake, ReceiveBuffer) else b"a" * intakes.HEAD_BYTES
+    whole = b"a" * intakes.HEAD_BYTES if isinstance(intake, HeadBuffer) else b"a" * 3_000 + b"b" * 3_000
     assert messages(intake) == [whole, b"last"]
 
 
