@@ -15,7 +15,8 @@ from spark_streams.endpoint import RABBITMQ_SCHEMES, Endpoint
 from spark_streams.errors import ConnectFailed, ConnectionLost, SparkStreamsError
 from spark_streams.redaction import told
 
-_ADVERTISED = dict.fromkeys(
+_REDIRECTED: Final = "the peer redirects there"
+_ADVERTISED: Final = dict.fromkeys(
     RABBITMQ_SCHEMES,
     "so the broker advertises one of its nodes (its settings stream.advertised_host and stream.advertised_port), not "
     "option 'url'; if that is a load balancer, set option 'loadBalancer' to 'true'",
@@ -80,17 +81,19 @@ def connect_fault(fault: OSError, endpoint: Endpoint) -> ConnectFailed:
 
     For a host that the peer, and no option, has named, it advises to check the peer's settings.
     """
-    reason, advice = f"no connection: {fault.strerror or fault}", ": check the host and port in option 'url'"
+    reason = f"no connection: {fault.strerror or fault}"
+    text = f"{reason}: check the host and port in option 'url'"
     if isinstance(fault, socket.gaierror):
-        reason, advice = f"the host name '{told(endpoint.host)}' is not known", ": check the host in option 'url'"
+        reason = f"the host name '{told(endpoint.host)}' is not known"
+        text = f"{reason}: check the host in option 'url'"
     elif isinstance(fault, ConnectionRefusedError):
         reason = "connection refused: nothing listens there"
-        advice = "; check the port in option 'url' and that the log runs"
+        text = f"{reason}; check the port in option 'url' and that the log runs"
     elif isinstance(fault, TimeoutError):
-        reason, advice = "no answer", f"{advice}, and firewalls on the way"
+        reason, text = "no answer", "no answer: check the host and port in option 'url', and firewalls on the way"
     if endpoint.is_told:
-        advice = f": it has to be reachable from here: {_ADVERTISED.get(endpoint.scheme, 'the peer redirects there')}"
-    failed = ConnectFailed(f"{endpoint.address}: {reason}{advice}")
+        text = f"{reason}: it has to be reachable from here: {_ADVERTISED.get(endpoint.scheme, _REDIRECTED)}"
+    failed = ConnectFailed(f"{endpoint.address}: {text}")
     failed.retriable = not isinstance(fault, socket.gaierror)
     failed.costly = isinstance(fault, TimeoutError)
     return failed
