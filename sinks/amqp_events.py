@@ -17,10 +17,9 @@ from pyspark.sql.types import StructType
 from spark_streams.client import AmqpClient, Publisher
 from spark_streams.errors import SchemaError
 from spark_streams.options import SinkOptions
+from spark_streams.spark.schemas import check_schema
 from spark_streams.spark.sink.columns import encoded, identify, message_columns
-from spark_streams.spark.sink.keep_alive import KeepAlive
-from spark_streams.spark.sink.schema import check_schema
-from spark_streams.spark.sink.sink import TaskName, check_once
+from spark_streams.spark.sink.sink import KeepAlive, TaskName, check_once
 
 MAX_OPEN_LINKS: Final = 64
 """Sender links that a task keeps open when column ``stream`` names many streams; it closes the least recently used."""

@@ -17,7 +17,7 @@ from pyspark.sql.types import StructType
 from spark_streams.client.digested_rows import PART_SCHEMA
 from spark_streams.client.feed.publisher import FeedPublisher, HttpFeed, Target, event_columns
 from spark_streams.options.feedapi import FeedSinkOptions
-from spark_streams.spark.sink.schema import check_feed_schema
+from spark_streams.spark.schemas import check_feed_schema
 from spark_streams.spark.sink.sink import TaskName, check_once
 
 MAX_PARTITIONS: Final = 5_000

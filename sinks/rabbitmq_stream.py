@@ -17,10 +17,9 @@ from pyspark.sql.types import StructType
 from spark_streams.client import RabbitClient, RabbitPublishing, TaskIdentity, TaskPublisher
 from spark_streams.errors import SchemaError
 from spark_streams.options import RabbitSinkOptions
+from spark_streams.spark.schemas import MESSAGE_SINK_COLUMNS, check_schema
 from spark_streams.spark.sink.columns import encoded, message_columns
-from spark_streams.spark.sink.keep_alive import KeepAlive
-from spark_streams.spark.sink.schema import MESSAGE_SINK_COLUMNS, check_schema
-from spark_streams.spark.sink.sink import TaskName, check_once
+from spark_streams.spark.sink.sink import KeepAlive, TaskName, check_once
 
 FILTER_VALUE: Final = "filter_value"
 """The column of ``Outlet.send`` with the filter values."""

@@ -5,27 +5,21 @@ docs/rabbitmq-stream.md tells users about options, rows and guarantees.
 
 from __future__ import annotations
 
-from collections.abc import MutableMapping
 from dataclasses import replace
-from typing import Any, cast
-
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
-from pyspark.sql.types import StructType
+from typing import cast
 
 from spark_streams.client import Consumer, FilterValues, RabbitClient
 from spark_streams.options import (
     RabbitSourceOptions,
-    RedactedOptions,
     SourceOptions,
     parse_rabbit_sink,
     parse_rabbit_source,
     validate_rabbit,
 )
 from spark_streams.rows import FULL_MESSAGE_SCHEMA, MESSAGE_SCHEMA
-from spark_streams.spark.schemas import spark_schema
-from spark_streams.spark.source.reader import LogSource, StreamReader, batch_reader
-
-FORMAT = "rabbitmq-stream"
+from spark_streams.spark.formats import FormatDataSource
+from spark_streams.spark.sink.sink import Sink
+from spark_streams.spark.source.reader import LogSource
 
 
 def connect(options: SourceOptions) -> RabbitClient:
@@ -52,53 +46,25 @@ def connect_store(options: SourceOptions) -> RabbitClient:
     return connect(replace(chosen, filter_values=(), single_active_consumer=False))
 
 
-class RabbitStreamDataSource(DataSource):  # type: ignore[misc]
+class RabbitStreamDataSource(FormatDataSource):
     """``spark.read.format("rabbitmq-stream")``, and the same for ``readStream``, ``write`` and ``writeStream``.
 
-    Args:
-        options: as Spark hands them over.
-
-    Raises:
-        OptionError: an option that is unknown, has a bad value, or contradicts another.
+    With ``storeOffsets`` a stream stores the positions of committed batches with the broker, over a connection of its
+    own (``connect_store``).
     """
 
-    def __init__(self, options: MutableMapping[str, str]) -> None:
-        validate_rabbit(options)
-        super().__init__(RedactedOptions(options))
+    format = "rabbitmq-stream"
+    rows = FULL_MESSAGE_SCHEMA
+    default_rows = MESSAGE_SCHEMA
+    validate = staticmethod(validate_rabbit)
+    parse_source = staticmethod(parse_rabbit_source)
 
-    @classmethod
-    def name(cls) -> str:
-        """Return the format's name."""
-        return FORMAT
+    def source(self, options: RabbitSourceOptions) -> LogSource:
+        """Return the stream that the options name, with a store of positions if the query has one."""
+        return LogSource(connect, connect_store if options.store_offsets else None)
 
-    def schema(self) -> StructType:
-        """Return the default rows, for a reader whose user gives no schema."""
-        validate_rabbit(self.options, reading=True)
-        return spark_schema(MESSAGE_SCHEMA)
-
-    def reader(self, schema: StructType) -> DataSourceReader:
-        """Return the reader of a batch query."""
-        options = parse_rabbit_source(self.options, streaming=False)
-        return batch_reader(options, schema, FULL_MESSAGE_SCHEMA, LogSource(connect))
-
-    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """Return the reader of a stream."""
-        options = parse_rabbit_source(self.options, streaming=True)
-        store = connect_store if options.store_offsets else None
-        return StreamReader(options, schema, FULL_MESSAGE_SCHEMA, LogSource(connect, store))
-
-    def writer(self, schema: StructType, overwrite: bool) -> Any:
-        """Return the writer of a batch query."""
+    def sink(self) -> Sink:
+        """Return the sink; only a process that writes imports it."""
         from spark_streams.sinks.rabbitmq_stream import RabbitSink
 
-        from spark_streams.spark.sink.writer import batch_writer
-
-        return batch_writer(RabbitSink(parse_rabbit_sink(self.options)), schema, overwrite)
-
-    def streamWriter(self, schema: StructType, overwrite: bool) -> Any:
-        """Return the writer of a stream."""
-        from spark_streams.sinks.rabbitmq_stream import RabbitSink
-
-        from spark_streams.spark.sink.writer import stream_writer
-
-        return stream_writer(RabbitSink(parse_rabbit_sink(self.options)), schema, overwrite)
+        return RabbitSink(parse_rabbit_sink(self.options))

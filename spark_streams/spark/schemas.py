@@ -1,15 +1,39 @@
-"""The Spark and Arrow schemas of a source's rows, and the columns that a user's schema selects."""
+"""Spark schemas: those of a source's rows, with the columns that a user selects, and the checks of rows to write.
+
+The checks of a write run on the driver, when the query is planned, so that a misspelt column fails the query and not
+one of its tasks. ``check_schema`` is for messages. ``check_feed_schema`` is for events of a feed, which column
+``value`` has, or which are JSON objects made of all columns.
+"""
 
 from __future__ import annotations
 
 import difflib
-from typing import Any
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+from typing import Any, Final
 
 import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_type, to_arrow_schema
-from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    DataType,
+    DateType,
+    IntegerType,
+    LongType,
+    MapType,
+    NullType,
+    NumericType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
 
-from spark_streams.errors import SchemaError
+from spark_streams.errors import OptionError, SchemaError
+from spark_streams.rows import COMMON_SCHEMA, PROPERTIES_TYPE
 
 
 def spark_schema(rows: pa.Schema) -> StructType:
@@ -67,3 +91,198 @@ def _nullable(kind: DataType) -> Any:
     if isinstance(kind, ArrayType):
         return ArrayType(_nullable(kind.elementType), True)
     return kind
+
+
+Expected = tuple[str, tuple[type, ...]]
+"""The expected type of a column: in words, and as the Spark types that it accepts."""
+
+STRING: Final[Expected] = ("STRING", (StringType,))
+"""Text."""
+_BINARY: Final = ("BINARY", (BinaryType,))
+_TEXT_OR_BYTES: Final = ("STRING or BINARY", (StringType, BinaryType))
+_INSTANT: Final = ("TIMESTAMP", (TimestampType,))
+_COUNTER: Final = ("BIGINT or INT", (LongType, IntegerType))
+_TEXT_MAP: Final = ("MAP<STRING,STRING>", (MapType,))
+_PROPERTIES: Final = ("STRUCT", (StructType,))
+
+MESSAGE_SINK_COLUMNS: Final[Mapping[str, Expected]] = {
+    "value": _TEXT_OR_BYTES,
+    "key": STRING,
+    "stream": STRING,
+    "partition": STRING,
+    "offset": STRING,
+    "timestamp": _INSTANT,
+    "properties": _PROPERTIES,
+    "application_properties": _TEXT_MAP,
+    "message_annotations": _TEXT_MAP,
+    "message": _BINARY,
+}
+"""The columns that the sink of a message format takes, each with its expected type."""
+
+_PROPERTY_FIELDS: Final[Mapping[str, Expected]] = {
+    f.name: {"binary": _BINARY, "int64": _COUNTER, "string": STRING}.get(str(f.type), _INSTANT) for f in PROPERTIES_TYPE
+}
+
+
+_NO_MORE: Final[Mapping[str, Expected]] = MappingProxyType({})
+
+
+def check_schema(
+    schema: StructType,
+    *,
+    stream_option: bool,
+    extra: Mapping[str, Expected] = _NO_MORE,
+    columns: Mapping[str, Expected] = MESSAGE_SINK_COLUMNS,
+) -> None:
+    """Check that every column of ``schema`` can be written.
+
+    A column of type VOID (``lit(None)``) passes as a column of nulls.
+
+    Args:
+        schema: the schema of the DataFrame to write.
+        stream_option: whether an option names the stream; if not, column ``stream`` must be there.
+        extra: columns that options name, each with the type that this use needs; they must be there. A column of
+            messages among them must have this type too.
+        columns: the columns that the sink takes.
+
+    Raises:
+        SchemaError: a column is unknown, repeated, missing, or has the wrong type; the text names the column, what was
+            expected and what to do.
+    """
+    names = [f.name for f in schema.fields]
+    known = {**columns, **extra}
+    for name in names:
+        if name not in known:
+            raise SchemaError(_unknown("column", name, known))
+        if names.count(name) > 1:
+            raise SchemaError(f"column '{name}' is there {names.count(name)} times: keep one of them")
+    for field in schema.fields:
+        _check_type(field.name, field.dataType, known[field.name])
+    for name in extra:
+        if name not in names:
+            raise SchemaError(f"there is no column '{name}', which an option names, only {_listing(names)}")
+    if "value" not in names and "message" not in names:
+        raise SchemaError(
+            f"there is no column 'value' (STRING or BINARY), only {_listing(names)}: name what is to be sent, such as "
+            'df.selectExpr("to_json(struct(*)) AS value")'
+        )
+    if not stream_option and "stream" not in names:
+        raise SchemaError(
+            "nothing says where the rows go: set option 'stream', or give each row a column 'stream' (STRING)"
+        )
+
+
+def _check_type(name: str, found: DataType, expected: Expected) -> None:
+    words, types = expected
+    if isinstance(found, NullType):
+        return
+    if not isinstance(found, types):
+        hint = ""
+        if isinstance(found, (TimestampNTZType, DateType)) and types == (TimestampType,):
+            hint = ": an instant needs a time zone, so cast it to TIMESTAMP in the session's"
+        elif types in ((StringType,), (StringType, BinaryType)):
+            hint = f': convert it, such as "to_json({name}) AS {name}"' if _nested(found) else ": cast it to STRING"
+        raise SchemaError(f"column '{name}' is {found.simpleString().upper()}, expected {words}{hint}")
+    if isinstance(found, MapType):
+        for part in (found.keyType, found.valueType):
+            if not isinstance(part, StringType):
+                raise SchemaError(f"column '{name}' is {found.simpleString().upper()}, expected {words}")
+    if isinstance(found, StructType):
+        _check_properties(name, found)
+
+
+def _check_properties(name: str, found: StructType) -> None:
+    fields = [f.name for f in found.fields]
+    for field in found.fields:
+        if field.name not in _PROPERTY_FIELDS:
+            raise SchemaError(_unknown("field", field.name, _PROPERTY_FIELDS, within=name))
+        if fields.count(field.name) > 1:
+            raise SchemaError(f"field '{name}.{field.name}' is there {fields.count(field.name)} times: keep one")
+        _check_type(f"{name}.{field.name}", field.dataType, _PROPERTY_FIELDS[field.name])
+
+
+def _nested(found: DataType) -> bool:
+    return isinstance(found, (StructType, MapType)) or found.typeName() in ("array", "variant")
+
+
+def _unknown(what: str, name: str, known: Iterable[str], within: str = "") -> str:
+    # Users write message-id and messageId where the column is message_id: compare without case, dash and underscore.
+    plain = {k.replace("_", ""): k for k in known}
+    near = difflib.get_close_matches(name.lower().replace("-", "").replace("_", ""), plain, n=1, cutoff=0.6)
+    path = f"{within}.{name}" if within else name
+    suggestion = f" Did you mean '{plain[near[0]]}'?" if near else ""
+    return f"unknown {what} '{path}': {within or 'a row'} may have {_listing(known)}.{suggestion}"
+
+
+def _listing(names: Iterable[str]) -> str:
+    return ", ".join(f"'{n}'" for n in names) or "none"
+
+
+FEED_SINK_COLUMNS: Final = {name: MESSAGE_SINK_COLUMNS[name] for name in COMMON_SCHEMA.names}
+"""The columns of rows with ``value``; the sink accepts ``stream``, ``partition`` and ``offset``, and ignores them."""
+
+_FLAT: Final = (
+    BooleanType, NumericType, StringType, BinaryType, DateType, TimestampType, TimestampNTZType, NullType,
+)  # fmt: skip
+
+
+def check_feed_schema(schema: StructType, *, key_field: bool) -> None:
+    """Check that every row of ``schema`` can be published.
+
+    With a column ``value`` the other columns must be those of a source's rows. Without it, all columns but ``key``
+    become a JSON object.
+
+    Args:
+        schema: the schema of the DataFrame to write.
+        key_field: whether option ``keyField`` is set, which names the field of an event's key.
+
+    Raises:
+        SchemaError: a column is unknown, repeated, missing, or has a type that cannot be published; the text names the
+            column, what was expected and what to do.
+        OptionError: both option ``keyField`` and column ``key`` are there.
+    """
+    names = [f.name for f in schema.fields]
+    if key_field and "key" in names:
+        raise OptionError("keyField", "cannot be used together with a column 'key': drop the column, or the option")
+    if "value" in names:
+        try:
+            check_schema(schema, stream_option=True, columns=FEED_SINK_COLUMNS)
+        except SchemaError as fault:
+            if "unknown column" not in str(fault):
+                raise
+            raise SchemaError(
+                f"{fault} To publish all columns as a JSON object, let none be named 'value'; or make the object "
+                "yourself: to_json(struct(...)) AS value"
+            ) from None
+        return
+    members = [f for f in schema.fields if f.name != "key"]
+    if not members:
+        raise SchemaError("there is no column to publish: name one 'value' (STRING or BINARY), or give any others")
+    for name in names:
+        if names.count(name) > 1:
+            raise SchemaError(f"column '{name}' is there {names.count(name)} times: keep one of them")
+    for field in schema.fields:
+        if field.name == "key":
+            if not isinstance(field.dataType, (StringType, NullType)):
+                raise SchemaError(
+                    f"column 'key' is {field.dataType.simpleString().upper()}, expected STRING: it says which "
+                    "partition an event goes to; cast it, or name it otherwise to have it in the event"
+                )
+        else:
+            _check_member(field.name, field.dataType)
+
+
+def _check_member(path: str, found: DataType) -> None:
+    if isinstance(found, StructType):
+        for field in found.fields:
+            _check_member(f"{path}.{field.name}", field.dataType)
+    elif isinstance(found, ArrayType):
+        _check_member(f"{path}[]", found.elementType)
+    elif isinstance(found, MapType):
+        _check_member(f"{path}{{key}}", found.keyType)
+        _check_member(f"{path}{{value}}", found.valueType)
+    elif not isinstance(found, _FLAT):
+        raise SchemaError(
+            f"column '{path}' is {found.simpleString().upper()}, which has no JSON form here: cast it to STRING, or "
+            "use to_json"
+        )

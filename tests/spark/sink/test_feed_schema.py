@@ -28,7 +28,7 @@ from pyspark.sql.types import (
 from spark_streams.client.digested_rows import PART_SCHEMA
 from spark_streams.client.feed.publisher import event_columns
 from spark_streams.errors import OptionError, SchemaError
-from spark_streams.spark.sink.schema import check_feed_schema
+from spark_streams.spark.schemas import check_feed_schema
 
 
 def schema(*columns: tuple[str, DataType]) -> StructType:

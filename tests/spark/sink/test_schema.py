@@ -7,7 +7,7 @@ from pyspark.sql.types import StructType
 
 from spark_streams.errors import SchemaError
 from spark_streams.rows import FULL_MESSAGE_SCHEMA, PROPERTIES_TYPE
-from spark_streams.spark.sink.schema import MESSAGE_SINK_COLUMNS, STRING, check_schema
+from spark_streams.spark.schemas import MESSAGE_SINK_COLUMNS, STRING, check_schema
 
 
 def schema(ddl: str) -> StructType:

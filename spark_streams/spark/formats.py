@@ -1,0 +1,91 @@
+"""The base of the formats' DataSources: it reads a format's options, and returns its readers and writers.
+
+A format names its options' parsers and its columns, and returns the ``Source`` and the ``Sink`` that know its peer.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, MutableMapping
+from typing import Any, ClassVar
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
+from pyspark.sql.types import StructType
+
+from spark_streams.options import RedactedOptions, SourceOptions
+from spark_streams.spark.schemas import spark_schema
+from spark_streams.spark.sink.sink import Sink
+from spark_streams.spark.source.reader import Source, StreamReader, batch_reader
+
+
+class FormatDataSource(DataSource):  # type: ignore[misc]
+    """One format for ``spark.read``, ``readStream``, ``write`` and ``writeStream``.
+
+    Args:
+        options: as Spark hands them over.
+
+    Attributes:
+        format: the format's name.
+        rows: all columns that the format has.
+        default_rows: the columns for a reader whose user gives no schema.
+        validate: checks options; ``reading`` says whether they are known to be a reader's.
+        parse_source: returns the options of a reader; ``streaming`` says whether it is for ``readStream``.
+
+    Raises:
+        OptionError: an option that is unknown, has a bad value, or contradicts another.
+    """
+
+    format: ClassVar[str]
+    rows: ClassVar[pa.Schema]
+    default_rows: ClassVar[pa.Schema]
+    validate: ClassVar[Callable[..., None]]
+    parse_source: ClassVar[Callable[..., SourceOptions]]
+
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        self.validate(options)
+        super().__init__(RedactedOptions(options))
+
+    @abstractmethod
+    def source(self, options: Any) -> Source:
+        """Return the kind of peer that a reader with these options reads."""
+
+    @abstractmethod
+    def sink(self) -> Sink:
+        """Return the sink with the options of a writer.
+
+        Raises:
+            OptionError: an option is for reading only, or contradicts another.
+        """
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the format's name."""
+        return cls.format
+
+    def schema(self) -> StructType:
+        """Return the default rows, for a reader whose user gives no schema."""
+        self.validate(self.options, reading=True)
+        return spark_schema(self.default_rows)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Return the reader of a batch query."""
+        options = self.parse_source(self.options, streaming=False)
+        return batch_reader(options, schema, self.rows, self.source(options))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        """Return the reader of a stream."""
+        options = self.parse_source(self.options, streaming=True)
+        return StreamReader(options, schema, self.rows, self.source(options))
+
+    def writer(self, schema: StructType, overwrite: bool) -> Any:
+        """Return the writer of a batch query."""
+        from spark_streams.spark.sink.writer import batch_writer
+
+        return batch_writer(self.sink(), schema, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> Any:
+        """Return the writer of a stream."""
+        from spark_streams.spark.sink.writer import stream_writer
+
+        return stream_writer(self.sink(), schema, overwrite)
