@@ -7,9 +7,13 @@ log to find the offset that belongs to a count.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TypeVar
+
+_Key = TypeVar("_Key", str, int)
+"""A partition's identifier."""
 
 
-def shares(limit: int, left: Mapping[str, int], waited: Mapping[str, int] | None = None) -> dict[str, int]:
+def shares(limit: int, left: Mapping[_Key, int], waited: Mapping[_Key, int] | None = None) -> dict[_Key, int]:
     """Share ``limit`` events among partitions in proportion to what each has left (largest remainder).
 
     Each partition that has events gets at least one if the limit allows it.
@@ -46,22 +50,7 @@ def shares(limit: int, left: Mapping[str, int], waited: Mapping[str, int] | None
     return given
 
 
-def equal_shares(limit: int, names: list[str]) -> dict[str, int]:
-    """Share ``limit`` events equally among partitions whose numbers of remaining events are unknown.
-
-    The caller walks that far, drops the partitions that ended earlier, and shares the rest in another round.
-
-    Args:
-        limit: total number of events, at least 1.
-        names: the partitions; the first ones get the remainder of the division, one event each.
-    """
-    if not names:
-        return {}
-    each, over = divmod(limit, len(names))
-    return {name: each + (1 if i < over else 0) for i, name in enumerate(names)}
-
-
-def split_evenly(sizes: Mapping[str, int], at_least: int) -> dict[str, int]:
+def split_evenly(sizes: Mapping[_Key, int], at_least: int) -> dict[_Key, int]:
     """Return the number of tasks of each range, so that there are ``at_least`` in total if the events allow it.
 
     Args:
@@ -78,6 +67,6 @@ def split_evenly(sizes: Mapping[str, int], at_least: int) -> dict[str, int]:
 
 
 def block_sizes(events: int, count: int) -> list[int]:
-    """Divide ``events`` into ``count`` sizes that differ by at most one; ``count`` is from 1 to ``events``."""
+    """Divide ``events`` into ``count`` sizes that differ by at most one, larger ones first; ``count`` is at least 1."""
     each, over = divmod(events, count)
     return [each + 1] * over + [each] * (count - over)

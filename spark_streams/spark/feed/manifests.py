@@ -40,14 +40,9 @@ def write_manifest(
     Raises:
         SpoolLost: the manifest cannot be written.
     """
-    sizes = {str(p): sum(r.stop - r.start for r in cut.ranges) for p, cut in cuts.items() if cut.events}
-    parts = split_evenly(sizes, min_partitions or 0) if sizes else {}
-    tasks = [
-        {"partition": partition, "pages": piece}
-        for partition, cut in sorted(cuts.items())
-        if cut.events
-        for piece in cut.split(parts[str(partition)])
-    ]
+    sizes = {p: cut.bytes for p, cut in sorted(cuts.items()) if cut.events}
+    parts = split_evenly(sizes, min_partitions or 0)
+    tasks = [{"partition": p, "pages": pages} for p, count in parts.items() for pages in cuts[p].split(count)]
     events = sum(cut.events for cut in cuts.values())
     spool.write_manifest(batch, {"dialect": dialect.value, "events": events, "tasks": tasks})
 

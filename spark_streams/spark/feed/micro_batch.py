@@ -204,8 +204,8 @@ class FeedBatches:
         write_manifest(spool, end.batch, cuts, self._client.dialect, self._options.min_partitions)
         self._done_files[end.batch] = [name for cut in cuts.values() for name in cut.done]
         taken = {str(p): cut for p, cut in cuts.items() if cut.events}
-        sizes = {p: sum(r.stop - r.start for r in cut.ranges) for p, cut in taken.items()}
-        self._progress.planned(end, {p: cut.events for p, cut in taken.items()}, sizes)
+        events, sizes = {p: cut.events for p, cut in taken.items()}, {p: cut.bytes for p, cut in taken.items()}
+        self._progress.planned(end, events, sizes)
         self._since = self._clock()
         self._last = end
         self._planned = start, end.to_json()
@@ -301,7 +301,7 @@ class FeedBatches:
                 )
         if wipe and not self._followers.each:
             # The micro-batch that ends at ``offset`` is done, since Spark plans the next one only then.
-            self._spool.remove([n for n in self._spool.names()])
+            self._spool.remove(self._spool.names())
             self._done_files.clear()
         return self._spool
 

@@ -147,9 +147,7 @@ class PageFetchers:
             limit: maximum number of events in total, unless a single checkpoint covers more; None for no limit.
             turn: number of the micro-batch.
         """
-        most = {str(partition): count for partition, count in waiting.items()}
-        if limit is not None and sum(waiting.values()) > limit:
-            most = shares(limit, most)
+        most = waiting if limit is None else shares(limit, waiting)
         left_bytes = self._options.max_bytes_per_trigger
         left, least = limit, None  # the first partition with events gets a checkpoint, whatever that covers
         cuts: dict[int, PlannedPages] = {}
@@ -158,13 +156,13 @@ class PageFetchers:
         for partition in (*order[first:], *order[:first]):
             if left_bytes <= 0:
                 continue
-            share = None if left is None else min(most[str(partition)], left)
+            share = None if left is None else min(most[partition], left)
             cut = self.each[partition].cut(share, left_bytes, least)
             if cut is not None:
                 cuts[partition] = cut
                 if left is not None and cut.events:
                     left = least = max(0, left - cut.events)
-                left_bytes -= sum(r.stop - r.start for r in cut.ranges)
+                left_bytes -= cut.bytes
         return cuts
 
     def stop(self) -> None:

@@ -74,9 +74,14 @@ class PlannedPages(NamedTuple):
     done: list[str]
     marks: dict[str, npt.NDArray[np.int64]]
 
+    @property
+    def bytes(self) -> int:
+        """Number of bytes of the lines."""
+        return sum(r.stop - r.start for r in self.ranges)
+
     def split(self, pieces: int) -> list[list[PageRange]]:
         """Return the lines in at most ``pieces`` pieces of about equal size, cut at checkpoints."""
-        total = sum(r.stop - r.start for r in self.ranges)
+        total = self.bytes
         out: list[list[PageRange]] = [[]]
         done = 0
         for each in self.ranges:

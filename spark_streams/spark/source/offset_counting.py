@@ -64,12 +64,12 @@ class CountedWalk:
     """A walk over one partition that stays open between triggers, and keeps offsets past a bound for the next call.
 
     Args:
-        links: opens a walk of the client that begins at a position.
+        link: a walk of the client that begins there.
         position: the position at which the walk begins.
     """
 
-    def __init__(self, links: Callable[[Position], OffsetWalk], position: Position) -> None:
-        self._link = links(position)
+    def __init__(self, link: OffsetWalk, position: Position) -> None:
+        self._link = link
         self._ahead: deque[str] = deque()
         self.position = position
         """The position from which the walk continues."""
@@ -240,11 +240,10 @@ class Walking:
             return {}
         after_start = self.remaining({p: start for p, (start, _) in spans.items()})
         after_end = self.remaining({p: After(end) for p, (_, end) in spans.items()})
-        counts: dict[str, int | None] = {}
-        for partition in spans:
-            first, last = after_start[partition], after_end[partition]
-            counts[partition] = None if first is None or last is None else max(0, first - last)
-        return counts
+        return {
+            p: None if first is None or (last := after_end[p]) is None else max(0, first - last)
+            for p, first in after_start.items()
+        }
 
     def remaining(self, positions: Mapping[str, Position]) -> dict[str, int | None]:
         """See ``Counting``."""
@@ -253,12 +252,8 @@ class Walking:
 
     def walk(self, partition: str, start: Position) -> Ahead:
         """See ``Counting``."""
-
-        def begin(client: LogClient) -> CountedWalk:
-            walked = cast(OpaqueLogClient, client)
-            return CountedWalk(lambda position: walked.offsets(self._stream, partition, position, None), start)
-
-        return cast(CountedWalk, self._ask(begin))
+        link = self._ask(lambda client: cast(OpaqueLogClient, client).offsets(self._stream, partition, start, None))
+        return CountedWalk(link, start)
 
     def is_next(self, position: Position, bounds: Bounds) -> bool:
         """See ``Counting``; False, as the next of opaque offsets is unknown."""

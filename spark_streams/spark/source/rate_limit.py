@@ -12,7 +12,7 @@ from spark_streams.position import After
 from spark_streams.spark.source.driver import Driver
 from spark_streams.spark.source.offset_counting import Ahead
 from spark_streams.spark.source.ranges import Resolved
-from spark_streams.spark.splitting import equal_shares, shares
+from spark_streams.spark.splitting import block_sizes, shares
 
 
 class Limiter:
@@ -65,11 +65,12 @@ class Limiter:
         return taken
 
     def _in_rounds(self, spans: Mapping[str, tuple[Resolved, str]], limit: int) -> dict[str, tuple[int, str | None]]:
+        """Share the limit equally; drop the partitions that ended earlier, and share the rest in another round."""
         taken: dict[str, tuple[int, str | None]] = dict.fromkeys(spans, (0, None))
         waiting = sorted(spans, key=lambda p: (-self._waited.get(p, 0), p))
         left = limit
         while left > 0 and waiting:
-            for partition, share in equal_shares(left, waiting).items():
+            for partition, share in zip(waiting, block_sizes(left, len(waiting)), strict=True):
                 if share == 0:
                     continue
                 before, last = taken[partition]

@@ -15,7 +15,7 @@ from tests.spark.fake_client import FakeClient, FakeLog, name
 
 def walk(log: FakeLog, start=EARLIEST) -> CountedWalk:
     client = FakeClient(log)
-    return CountedWalk(lambda position: client.offsets("orders", "0", position, None), start)
+    return CountedWalk(client.offsets("orders", "0", start, None), start)
 
 
 def filled(count: int) -> FakeLog:
