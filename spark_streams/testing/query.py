@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
 from spark_streams.position import progress_offset
@@ -223,9 +222,7 @@ class KeptQuery:
     def __enter__(self) -> KeptQuery:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *fault: object) -> None:
         self.stop()
 
     def _keep(self, frame: DataFrame, number: int) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 import requests
 
-from spark_streams.client import AmqpClient, RangeRead, encode_columns
+from spark_streams.client import AmqpClient, Bounds, RangeRead, encode_columns
 from spark_streams.endpoint import parse_url
 from spark_streams.position import EARLIEST
 from spark_streams.protocols import PROTOCOLS
@@ -160,15 +160,11 @@ class LogStream:
 
     def begins(self) -> dict[str, str]:
         """Return the offset of the first event of each partition that has events; retention moves it."""
-        with self._client() as client:
-            bounds = client.describe(self.name).partitions
-        return {partition: held.earliest for partition, held in bounds.items() if held.earliest is not None}
+        return {partition: held.earliest for partition, held in self._bounds().items() if held.earliest is not None}
 
     def ends(self) -> dict[str, str]:
         """Return the offset of the last event of each partition that has events."""
-        with self._client() as client:
-            bounds = client.describe(self.name).partitions
-        return {partition: held.latest for partition, held in bounds.items() if held.latest is not None}
+        return {partition: held.latest for partition, held in self._bounds().items() if held.latest is not None}
 
     def table(self, columns: Sequence[str] = tuple(MESSAGE_SCHEMA.names)) -> pa.Table:
         """Return all events, in the order of partitions and offsets.
@@ -216,6 +212,10 @@ class LogStream:
         if answer.status_code not in (200, 201, 204):
             raise RuntimeError(f"stream '{self.name}' was not {done}: {answer.status_code} {answer.text.strip()}")
         return answer
+
+    def _bounds(self) -> Mapping[str, Bounds]:
+        with self._client() as client:
+            return client.describe(self.name).partitions
 
     def _client(self) -> AmqpClient:
         return AmqpClient(parse_url(_signed_in(self.process.urls["amqp"])))

@@ -13,6 +13,7 @@ from rich.table import Table
 
 from spark_streams.cli.arguments import StreamRequest, stream_request
 from spark_streams.cli.credentials import endpoint_of, password_option, tls_options
+from spark_streams.cli.peers.log_peers import in_order
 from spark_streams.client import AmqpClient, Bounds
 from spark_streams.endpoint import Endpoint, Tls
 from spark_streams.errors import OptionError, StreamExists
@@ -132,20 +133,15 @@ def _served(endpoint: Endpoint, stream: str) -> dict[str, Any]:
         "incarnation": description.incarnation,
         "partitions": [
             {"partition": p, "events": events.get(p), "earliest": b.earliest, "latest": b.latest, **_splits(b)}
-            for p, b in sorted(description.partitions.items(), key=lambda item: (len(item[0]), item[0]))
+            for p, b in in_order(description.partitions)
         ],
     }
 
 
 def _splits(bounds: Bounds) -> dict[str, Any]:
     """Return the fields of splits of a partition, as in ``_stored``; an empty dict without splits."""
-    if not (bounds.closed or bounds.starts_after or bounds.cursor_from):
-        return {}
-    return {
-        "closed": bounds.closed,
-        "starts_after": bounds.starts_after,
-        "cursor_from": list(bounds.cursor_from),
-    }
+    splits = {"closed": bounds.closed, "starts_after": bounds.starts_after, "cursor_from": list(bounds.cursor_from)}
+    return splits if any(splits.values()) else {}
 
 
 def _stored(stream: Stream) -> dict[str, Any]:

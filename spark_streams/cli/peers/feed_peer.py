@@ -157,16 +157,15 @@ class _FeedReader(PeerReader):
 class _FeedWriter(PeerWriter):
     """A writer of a feed; it has a new publisher for each flush, as a publisher holds its last part until the end."""
 
+    _client: HttpFeed
+
     def __init__(self, peer: FeedPeer) -> None:
         self._stream = peer.stream
-        self._target = HttpFeed(peer.endpoint, TIMEOUT_MS)
-        super().__init__(self._target)
-        try:
-            self._target.check()
-        except BaseException:
-            self._target.close()
-            raise
-        self._publisher = FeedPublisher(self._target, self._stream, None)
+        super().__init__(HttpFeed(peer.endpoint, TIMEOUT_MS))
+
+    def _begin(self) -> None:
+        self._client.check()
+        self._publisher = FeedPublisher(self._client, self._stream, None)
 
     def send(self, rows: pa.RecordBatch) -> None:
         columns = [rows.column(field.name).cast(field.type) for field in PART_SCHEMA]
@@ -175,7 +174,7 @@ class _FeedWriter(PeerWriter):
 
     def flush(self) -> None:
         self._publisher.flush()
-        self._publisher = FeedPublisher(self._target, self._stream, None)
+        self._publisher = FeedPublisher(self._client, self._stream, None)
 
 
 def _yes(answer: bool) -> str:

@@ -6,7 +6,7 @@ Their partitions tell where they end.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
 import pyarrow as pa
@@ -27,6 +27,11 @@ from spark_streams.errors import NotFound, OptionError, PositionLost
 from spark_streams.options.positions import numbered_position
 from spark_streams.options.values import instant_ms
 from spark_streams.position import EARLIEST, After, At, Earliest
+
+
+def in_order(partitions: Mapping[str, Bounds]) -> list[tuple[str, Bounds]]:
+    """Return partitions with their bounds, sorted so that '2' precedes '10'."""
+    return sorted(partitions.items(), key=lambda item: (len(item[0]), item[0]))
 
 
 class LogPeer(Peer):
@@ -52,9 +57,9 @@ class LogPeer(Peer):
         """Return a client of the peer itself; the caller closes it."""
         return self.client()
 
+    @abstractmethod
     def stream_kind(self, description: StreamDescription) -> str:
         """Return the name of this kind of stream."""
-        raise NotImplementedError
 
     def open_reader(self, request: ReadRequest) -> PeerReader:
         """Return a reader; see ``Peer.open_reader``."""
@@ -63,9 +68,8 @@ class LogPeer(Peer):
     def about(self) -> dict[str, Any] | None:
         """Return the peer's facts and streams, or the reason why the streams are unknown; see ``Peer.about``."""
         with self.peer_client() as client:
-            told, names = client.capabilities(), client.streams()
-        about: dict[str, Any] = {"kind": self.kind, "peer": dict(told), "streams": names}
-        if names is None:
+            about = {"kind": self.kind, "peer": dict(client.capabilities()), "streams": client.streams()}
+        if about["streams"] is None:
             name_them = f"Name those to show: spark-streams inspect {self.endpoint.url} STREAM..."
             about["why"] = f"{self.no_list}. {name_them}"
         return about
@@ -75,11 +79,9 @@ class LogPeer(Peer):
         with self.client() as client:
             description = client.describe(self.stream)
             events = client.remaining(self.stream, dict.fromkeys(description.partitions, EARLIEST))
-            told = client.capabilities()
-        about: dict[str, Any] = dict(told)
+            about: dict[str, Any] = dict(client.capabilities())
         if description.incarnation is not None:
             about["created as"] = description.incarnation
-        rows = sorted(description.partitions.items(), key=lambda item: (len(item[0]), item[0]))
         return {
             "kind": self.stream_kind(description),
             "peer": about,
@@ -91,7 +93,7 @@ class LogPeer(Peer):
                     "latest": bounds.latest,
                     "removed up to": bounds.truncated,
                 }
-                for name, bounds in rows
+                for name, bounds in in_order(description.partitions)
             ],
             "unavailable": description.unavailable,
         }
@@ -117,14 +119,14 @@ class AmqpPeer(LogPeer):
 
 
 class _AmqpWriter(PeerWriter):
-    def __init__(self, peer: Peer) -> None:
-        client = AmqpClient(peer.endpoint, timeout_ms=TIMEOUT_MS)
-        super().__init__(client)
-        try:
-            self._publisher = client.publisher(peer.stream)
-        except BaseException:
-            client.close()
-            raise
+    _client: AmqpClient
+
+    def __init__(self, peer: AmqpPeer) -> None:
+        self._stream = peer.stream
+        super().__init__(peer.client())
+
+    def _begin(self) -> None:
+        self._publisher = self._client.publisher(self._stream)
 
     def send(self, rows: pa.RecordBatch) -> None:
         self._publisher.send(_messages(rows), self._label(rows))
@@ -167,23 +169,24 @@ class RabbitPeer(LogPeer):
 
 
 class _RabbitWriter(PeerWriter):
+    _client: TaskPublisher
+
     def __init__(self, peer: RabbitPeer) -> None:
         self._stream = None if peer.is_super_stream() else peer.stream
         if self._stream is not None:
             with RabbitClient(peer.endpoint, timeout_ms=TIMEOUT_MS) as client:
                 client.check(self._stream)
         how = RabbitPublishing(super_stream=peer.stream if self._stream is None else None, timeout_ms=TIMEOUT_MS)
-        self._publisher = TaskPublisher(peer.endpoint, how, None)
-        super().__init__(self._publisher)
+        super().__init__(TaskPublisher(peer.endpoint, how, None))
 
     def send(self, rows: pa.RecordBatch) -> None:
         # The partition replaces a missing key, so that events without a key stay together and in their order.
         keys = pc.coalesce(rows.column("key"), rows.column("partition"))
         places = keys if self._stream is None else self._stream
-        self._publisher.send(_messages(rows), places, None, self._label(rows))
+        self._client.send(_messages(rows), places, None, self._label(rows))
 
     def flush(self) -> None:
-        self._publisher.flush()
+        self._client.flush()
 
 
 class _LogReader(PeerReader):
@@ -230,7 +233,7 @@ class _LogReader(PeerReader):
             )
         only, partitions = self._request.only, description.partitions
         if only is None:
-            return dict(sorted(partitions.items(), key=lambda item: (len(item[0]), item[0])))
+            return dict(in_order(partitions))
         if only not in partitions:
             known = ", ".join(sorted(partitions))
             raise NotFound("amqp:not-found", f"there are: {known}", f"stream '{self._stream}' partition '{only}'")

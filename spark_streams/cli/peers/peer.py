@@ -8,7 +8,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from types import TracebackType
 from typing import Any, ClassVar, Final, Protocol, TypeVar
 
 import click
@@ -40,7 +39,7 @@ POSITIONS_EPILOG: Final = """\b
 Within a partition events come in their order; between partitions there is none.
 """
 
-_Context = TypeVar("_Context", bound="_Closing")
+_Context = TypeVar("_Context", bound="_Connected")
 
 
 @dataclass(frozen=True)
@@ -89,8 +88,8 @@ class _Client(Protocol):
     def close(self) -> None: ...
 
 
-class _Closing:
-    """A context that closes a client at its end.
+class _Connected:
+    """A context that has a client, and closes it at its end, or if the start fails.
 
     Args:
         client: the client to close.
@@ -98,17 +97,23 @@ class _Closing:
 
     def __init__(self, client: _Client) -> None:
         self._client = client
+        try:
+            self._begin()
+        except BaseException:
+            client.close()
+            raise
+
+    def _begin(self) -> None:
+        """Prepare for reading or writing."""
 
     def __enter__(self: _Context) -> _Context:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *fault: object) -> None:
         self._client.close()
 
 
-class PeerReader(_Closing, ABC):
+class PeerReader(_Connected, ABC):
     """A reader of one stream, with its position in each partition.
 
     Args:
@@ -118,14 +123,9 @@ class PeerReader(_Closing, ABC):
     """
 
     def __init__(self, client: _Client, stream: str, request: ReadRequest) -> None:
-        super().__init__(client)
         self._stream = stream
         self._request = request
-        try:
-            self._begin()
-        except BaseException:
-            client.close()
-            raise
+        super().__init__(client)
 
     @abstractmethod
     def _begin(self) -> None:
@@ -145,7 +145,7 @@ class PeerReader(_Closing, ABC):
         """Return the number of events left to read now, None where the peer does not tell."""
 
 
-class PeerWriter(_Closing, ABC):
+class PeerWriter(_Connected, ABC):
     """Writes rows in their order, at least once; they are confirmed when ``flush`` returns."""
 
     _rows = 0
