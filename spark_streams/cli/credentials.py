@@ -138,16 +138,18 @@ def tls_options(command: Callable[..., Any]) -> Callable[..., Any]:
         ("--tls-cert", "PEM file of our certificate, for peers that ask for one."),
         ("--tls-ca", "PEM file of the authorities to trust; makes TLS of amqp:// too."),
     ):
-        file = click.Path(exists=True, dir_okay=False)
-        with_tls = click.option(name, type=file, metavar="FILE", help=help_text)(with_tls)
+        with_tls = file_option(name, help_text)(with_tls)
     return with_tls
+
+
+def file_option(name: str, help_text: str) -> Callable[..., Any]:
+    """Return an option whose value is the path of a file that is there."""
+    return click.option(name, type=click.Path(exists=True, dir_okay=False), metavar="FILE", help=help_text)
 
 
 def password_option(name: str = "--password-file", of: str = "the url's user") -> Callable[..., Any]:
     """Return the option for a file with a password."""
-    return click.option(
-        name, type=click.Path(exists=True, dir_okay=False), metavar="FILE", help=f"File with the password of {of}."
-    )
+    return file_option(name, f"File with the password of {of}.")
 
 
 USER_FILE: Final = "--user-file"

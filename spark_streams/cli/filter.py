@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from typing import Final
 
 import click
@@ -12,13 +11,14 @@ from spark_streams.cli.errors import ErrorReportingGroup
 from spark_streams.errors import FilterError, OptionError
 from spark_streams.filters import KEY, Expression, Reference, property_of, read_filter, to_text, to_tree
 from spark_streams.filters.row_columns import columns_needed
-from spark_streams.filters.targets.amqp import AmqpCapability, split_for_amqp
-from spark_streams.filters.targets.feed import split_for_feed
-from spark_streams.filters.targets.rabbitmq import RabbitCapability, split_for_rabbitmq
+from spark_streams.filters.targets.amqp import AmqpCapability, AmqpSplit, split_for_amqp
+from spark_streams.filters.targets.feed import FeedSplit, split_for_feed
+from spark_streams.filters.targets.rabbitmq import RabbitCapability, RabbitSplit, split_for_rabbitmq
 from spark_streams.filters.tree import references
 from spark_streams.options.rabbitmq_stream import VALUE_FROM
 from spark_streams.wire.feed.json_pointer import pointer_of
 
+_Split = AmqpSplit | RabbitSplit | FeedSplit
 _OPTIONS: Final = {
     "amqp-events": ("--sql", "--draft-types", "--no-event-streams"),
     "rabbitmq-stream": ("--filter-value-from",),
@@ -90,15 +90,16 @@ def explain(
         columns_needed(expression, feed=target == "feedapi")
     except FilterError as fault:
         raise click.BadParameter(str(fault), param_hint="TEXT") from fault
-    explained: dict[str, Callable[[], tuple[tuple[str, ...], Expression | None]]] = {
-        "amqp-events": lambda: _amqp(expression, AmqpCapability(not no_event_streams, sql, not draft_types)),
-        "rabbitmq-stream": lambda: _rabbitmq(expression, filter_value_from),
-        "feedapi": lambda: _feed(expression, feed_filters),
-    }
-    pushed, residual = explained[target]()
+    split: _Split
+    if target == "amqp-events":
+        split = split_for_amqp(expression, AmqpCapability(not no_event_streams, sql, not draft_types))
+    elif target == "rabbitmq-stream":
+        split = _rabbitmq(expression, filter_value_from)
+    else:
+        split = _feed(expression, feed_filters)
     _section("filter", to_tree(expression))
-    _section(f"pushed to {target}", "\n".join(pushed))
-    _section("remains", None if residual is None else to_text(residual), last=True)
+    _section(f"pushed to {target}", "\n".join(split.phrases))
+    _section("remains", None if split.residual is None else to_text(split.residual), last=True)
 
 
 def _check_options(context: click.Context, target: str) -> None:
@@ -109,23 +110,17 @@ def _check_options(context: click.Context, target: str) -> None:
                 raise OptionError(name, f"is for --to {format_name}, not {target}")
 
 
-def _amqp(expression: Expression, capability: AmqpCapability) -> tuple[tuple[str, ...], Expression | None]:
-    split = split_for_amqp(expression, capability)
-    return split.phrases, split.residual
-
-
-def _rabbitmq(expression: Expression, value_from: str | None) -> tuple[tuple[str, ...], Expression | None]:
+def _rabbitmq(expression: Expression, value_from: str | None) -> _Split:
     if value_from is not None and not VALUE_FROM.fullmatch(value_from):
         raise OptionError(
             "--filter-value-from",
             f"'{value_from}' has no filter value, expected key, application_properties.NAME or properties.FIELD",
         )
     reference = KEY if value_from == "key" else None if value_from is None else property_of(value_from)
-    split = split_for_rabbitmq(expression, RabbitCapability(reference, filters=True))
-    return split.phrases, split.residual
+    return split_for_rabbitmq(expression, RabbitCapability(reference, filters=True))
 
 
-def _feed(expression: Expression, pairs: tuple[str, ...]) -> tuple[tuple[str, ...], Expression | None]:
+def _feed(expression: Expression, pairs: tuple[str, ...]) -> _Split:
     asked = {_pointer(reference): reference for reference in references(expression)}
     fields: dict[str, Reference] = {}
     for pair in pairs:
@@ -134,16 +129,15 @@ def _feed(expression: Expression, pairs: tuple[str, ...]) -> tuple[tuple[str, ..
             raise OptionError("--feed-filter", f"'{pair}' is not NAME=FIELD, expected such as subject=/data/subject")
         reference = KEY if field == "key" else property_of(field)
         fields[name] = asked.get(_pointer(reference), reference)
-    split = split_for_feed(expression, fields)
-    return split.phrases, split.residual
+    return split_for_feed(expression, fields)
 
 
 def _pointer(reference: Reference) -> Reference | str:
     """Return the JSON pointer of a member, so that a member and its pointer compare equal."""
     name = reference.name
-    if name is None or name.startswith("/") or name.isdecimal():
-        return reference if name is None else name
-    return pointer_of(name)
+    if name is None:
+        return reference
+    return name if name.startswith("/") or name.isdecimal() else pointer_of(name)
 
 
 def _section(title: str, body: str | None, *, last: bool = False) -> None:

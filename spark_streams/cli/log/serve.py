@@ -22,7 +22,7 @@ from typing import Any, Final, NoReturn
 import click
 
 from spark_streams.cli.arguments import StreamRequest, credentials, listen, stream_request
-from spark_streams.cli.credentials import tokens_of, users_of
+from spark_streams.cli.credentials import file_option, tokens_of, users_of
 from spark_streams.cli.log.config_file import Configuration, read_configuration
 from spark_streams.errors import OptionError
 from spark_streams.log import ReferenceLog
@@ -82,12 +82,9 @@ def _door_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
     for protocol in reversed(list(with_doors())):
         config = load(protocol.config)
-        with_doors_named = click.option(
-            f"--{protocol.name}",
-            type=listen,
-            metavar="[HOST:]PORT",
-            help=f"Where the {protocol.title} listens; port 0 is any free one.  [default: {config.host}:{config.port}]",
-        )(with_doors_named)
+        where = f"Where the {protocol.title} listens; port 0 is any free one.  [default: {config.host}:{config.port}]"
+        option = click.option(f"--{protocol.name}", type=listen, metavar="[HOST:]PORT", help=where)
+        with_doors_named = option(with_doors_named)
     return with_doors_named
 
 
@@ -136,13 +133,8 @@ _SECRETS_FILE: Final[dict[str, Any]] = {
     is_flag=True,
     help="Open doors to other machines that let in everybody, and guest from everywhere.",
 )
-@click.option(
-    "--tls-cert",
-    type=click.Path(exists=True, dir_okay=False),
-    metavar="FILE",
-    help="PEM file of the server's certificate: the doors speak TLS.",
-)
-@click.option("--tls-key", type=click.Path(exists=True, dir_okay=False), metavar="FILE", help="PEM file of its key.")
+@file_option("--tls-cert", "PEM file of the server's certificate: the doors speak TLS.")
+@file_option("--tls-key", "PEM file of its key.")
 @click.option(
     "--config",
     "config_path",

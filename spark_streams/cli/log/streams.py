@@ -85,6 +85,20 @@ def create(
             click.echo(f"{request.name}: {'was there' if request.name in there else 'created'}")
 
 
+_FOLDER: Final = click.Path(exists=True, file_okay=False, path_type=Path)
+
+
+def _existing_log(data_dir: Path) -> ReferenceLog:
+    """Return the log in a folder; the caller closes it.
+
+    Raises:
+        OptionError: the folder has no log.
+    """
+    if not (data_dir / "lock").exists():
+        raise OptionError("--data-dir", f"{data_dir} holds no log: `spark-streams log create` makes one")
+    return ReferenceLog(data_dir)
+
+
 _INFO_EPILOG = """\b
 Examples:
   spark-streams log info amqp://guest:guest@localhost:5672 orders
@@ -95,9 +109,7 @@ Examples:
 @click.command(epilog=_INFO_EPILOG)
 @click.argument("where", nargs=-1, metavar="[URL] [STREAM]")
 @click.option(
-    "--data-dir",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="Look into a log that is not being served; without STREAM at all of its streams.",
+    "--data-dir", type=_FOLDER, help="Look into a log that is not being served; without STREAM at all of its streams."
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a stream and line.")
 @tls_options
@@ -113,9 +125,7 @@ def info(
     else:
         if len(where) > 1:
             raise click.UsageError("with --data-dir only a STREAM is expected")
-        if not (data_dir / "lock").exists():
-            raise OptionError("--data-dir", f"{data_dir} holds no log: `spark-streams log create` makes one")
-        with ReferenceLog(data_dir) as log:
+        with _existing_log(data_dir) as log:
             found = [_stored(stream) for stream in ([log.stream(where[0])] if where else log.streams())]
     for stream in found:
         if as_json:
@@ -217,17 +227,10 @@ Examples:
 @click.argument("partition")
 @click.option("--into", type=click.IntRange(2), default=2, show_default=True, help="How many take its place.")
 @click.option("--history", is_flag=True, help="Redistribute its events too.")
-@click.option(
-    "--data-dir",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
-    required=True,
-    help="Where the log lives; it must not be served.",
-)
+@click.option("--data-dir", type=_FOLDER, required=True, help="Where the log lives; it must not be served.")
 def split(name: str, partition: str, into: int, history: bool, data_dir: Path) -> None:
     """Split PARTITION of the stream NAME into several."""
-    if not (data_dir / "lock").exists():
-        raise OptionError("--data-dir", f"{data_dir} holds no log: `spark-streams log create` makes one")
-    with ReferenceLog(data_dir) as log:
+    with _existing_log(data_dir) as log:
         before = set(log.stream(name).partitions)
         try:
             stream = log.split_partition(name, partition, into, history=history)

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Final, Protocol, TypeVar
 import click
 import pyarrow as pa
 
-from spark_streams.cli.credentials import CREDENTIALS_EPILOG, Environment, endpoint_of
+from spark_streams.cli.credentials import CREDENTIALS_EPILOG, Environment, endpoint_of, file_option
 from spark_streams.endpoint import Endpoint, Tls
 from spark_streams.errors import OptionError
 from spark_streams.protocols import PROTOCOLS, load, protocol_of
@@ -342,10 +342,7 @@ def token_options(side: str = "", of: str = "a feed") -> Callable[..., Any]:
     prefix = f"--{side}-" if side else "--"
 
     def add(command: Callable[..., Any]) -> Callable[..., Any]:
-        file = click.Path(exists=True, dir_okay=False)
-        command = click.option(f"{prefix}token-file", type=file, metavar="FILE", help=f"File with the token of {of}.")(
-            command
-        )
+        command = file_option(f"{prefix}token-file", f"File with the token of {of}.")(command)
         seen = f"Bearer token of {of}; everybody sees it in the list of processes: better in a file."
         return click.option(f"{prefix}token", metavar="TOKEN", help=seen)(command)
 
