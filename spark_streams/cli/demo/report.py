@@ -17,10 +17,11 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+import numpy as np
 import pyarrow as pa
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
+from rich.table import Column, Table
 
 from spark_streams.cli.demo.orders import VAT_PERCENT, Orders, Producer, new_session, start_query
 from spark_streams.cli.demo.session import conf_folder
@@ -44,17 +45,9 @@ def bar(value: float, largest: float, width: int) -> str:
 
 def resampled(samples: Sequence[tuple[float, float]], count: int) -> list[float]:
     """Return the values of (time, value) samples, in time order, at ``count`` evenly spaced times, interpolated."""
-    begin, end = samples[0][0], samples[-1][0]
-    values: list[float] = []
-    at = 0
-    for n in range(count):
-        moment = begin + (end - begin) * n / max(1, count - 1)
-        while at + 2 < len(samples) and samples[at + 1][0] < moment:
-            at += 1
-        (t0, v0), (t1, v1) = samples[at], samples[min(at + 1, len(samples) - 1)]
-        share = 0.0 if t1 <= t0 else min(1.0, max(0.0, (moment - t0) / (t1 - t0)))
-        values.append(v0 + (v1 - v0) * share)
-    return values
+    times, values = zip(*samples, strict=True)
+    moments = np.linspace(times[0], times[-1], count)
+    return [float(value) for value in np.interp(moments, times, values)]
 
 
 def columns_plot(values: Sequence[float], height: int, unit: str) -> list[str]:
@@ -276,9 +269,8 @@ def _watch(
 def _report(console: Console, found: Found, samples: list[_Sample], batches: int) -> None:
     """Print the tables, the plots and the results of the checks."""
     width = 32
-    table = Table(title=f"Events in {_SINK}", title_justify="left")
-    for name, justify in (("partition", "left"), ("events", "right"), ("", "left")):
-        table.add_column(name, justify="right" if justify == "right" else "left")
+    columns = ("partition", Column("events", justify="right"), "")
+    table = Table(*columns, title=f"Events in {_SINK}", title_justify="left")
     most = max(found.per_partition.values())
     for partition, count in found.per_partition.items():
         table.add_row(partition, f"{count:,}", bar(count, most, width))
@@ -291,12 +283,12 @@ def _report(console: Console, found: Found, samples: list[_Sample], batches: int
         table.add_row(f"{rest} others", f"{sum(found.per_key.values()) - sum(c for _, c in top):,}", "")
     console.print(table)
 
-    columns = 56
-    written = resampled([(s.at_s, float(s.written)) for s in samples], columns + 1)
-    step_s = samples[-1].at_s / columns
+    points = 56
+    written = resampled([(s.at_s, float(s.written)) for s in samples], points + 1)
+    step_s = samples[-1].at_s / points
     rates = [max(0.0, after - before) / step_s for before, after in pairwise(written)]
-    lags = resampled([(s.at_s, float(s.sent - s.written)) for s in samples], columns)
-    axis = f"{'':18} └{'─' * columns}\n{'':18}  0 s{samples[-1].at_s:>{columns - 6},.0f} s"
+    lags = resampled([(s.at_s, float(s.sent - s.written)) for s in samples], points)
+    axis = f"{'':18} └{'─' * points}\n{'':18}  0 s{samples[-1].at_s:>{points - 6},.0f} s"
     for title, values, unit in (("Written, events per second", rates, "/s"), ("Behind, events", lags, "events")):
         console.print(f"\n{title}", style="bold", highlight=False)
         console.print("\n".join(columns_plot(values, 5, unit)), highlight=False)
