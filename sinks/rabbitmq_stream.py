@@ -83,8 +83,8 @@ class RabbitSink:
         if name is None:
             return self
         key = (chosen.endpoint.url, routed, chosen.endpoint.username, name)
-        told = check_once(key, f"stream '{name}'", lambda: nodes(name)) or ()
-        return replace(self, options=replace(chosen, endpoint=chosen.endpoint.with_told(told)))
+        named = check_once(key, f"stream '{name}'", lambda: nodes(name)) or ()
+        return replace(self, options=replace(chosen, endpoint=chosen.endpoint.with_told(named)))
 
     def columns(self, rows: pa.RecordBatch, name: TaskName, first_row: int) -> dict[str, pa.Array]:
         """Return the columns to encode and the filter values; it adds no ids, since messages have publishing ids."""

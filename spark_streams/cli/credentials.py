@@ -64,9 +64,9 @@ def secret_of(name: str, file: str | None, environment: Environment, option: str
     """
     if file is not None:
         return FileSecret(file, option)
-    said = environment.get(name)
-    if said is not None:
-        return Secret(said)
+    value = environment.get(name)
+    if value is not None:
+        return Secret(value)
     path = environment.get(f"{name}_FILE")
     return None if path is None else FileSecret(path, environment.named(f"{name}_FILE"))
 
@@ -127,8 +127,8 @@ def tls_options(command: Callable[..., Any]) -> Callable[..., Any]:
     ) -> Any:
         if tls_key is not None and tls_cert is None:
             raise click.UsageError("--tls-key needs --tls-cert beside it")
-        said = tls_ca is not None or tls_cert is not None or tls_any_host
-        tls = Tls(tls_ca, tls_cert, tls_key, not tls_any_host) if said else None
+        given = tls_ca is not None or tls_cert is not None or tls_any_host
+        tls = Tls(tls_ca, tls_cert, tls_key, not tls_any_host) if given else None
         return command(*arguments, tls=tls, **named)
 
     any_host = "Take a certificate of another host, if its authority is trusted."

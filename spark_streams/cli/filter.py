@@ -121,14 +121,14 @@ def _rabbitmq(expression: Expression, value_from: str | None) -> _Split:
 
 
 def _feed(expression: Expression, pairs: tuple[str, ...]) -> _Split:
-    asked = {_pointer(reference): reference for reference in references(expression)}
+    referenced = {_pointer(reference): reference for reference in references(expression)}
     fields: dict[str, Reference] = {}
     for pair in pairs:
         name, sign, field = pair.partition("=")
         if not name or not sign or not field:
             raise OptionError("--feed-filter", f"'{pair}' is not NAME=FIELD, expected such as subject=/data/subject")
         reference = KEY if field == "key" else property_of(field)
-        fields[name] = asked.get(_pointer(reference), reference)
+        fields[name] = referenced.get(_pointer(reference), reference)
     return split_for_feed(expression, fields)
 
 

@@ -100,11 +100,11 @@ class LogProcess:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-            raise RuntimeError(f"the log did not stop within {self._timeout_s} s{self._said()}") from None
+            raise RuntimeError(f"the log did not stop within {self._timeout_s} s{self._output()}") from None
         finally:
             _close(process)
         if code:
-            raise RuntimeError(f"the log ended with code {code}{self._said()}")
+            raise RuntimeError(f"the log ended with code {code}{self._output()}")
 
     def kill(self) -> None:
         """Kill the process as ``kill -9`` does; ``start`` starts it again with every event that it acknowledged."""
@@ -131,14 +131,14 @@ class LogProcess:
         while not line.endswith(b"\n"):
             ready, _, _ = select.select([descriptor], [], [], max(0.0, deadline - time.monotonic()))
             if not ready:
-                raise RuntimeError(f"the log did not start within {self._timeout_s} s{self._said()}")
-            piece = os.read(descriptor, 65_536)
-            if not piece:
-                raise RuntimeError(f"the log ended with code {self._process.wait()} as it started{self._said()}")
-            line += piece
+                raise RuntimeError(f"the log did not start within {self._timeout_s} s{self._output()}")
+            block = os.read(descriptor, 65_536)
+            if not block:
+                raise RuntimeError(f"the log ended with code {self._process.wait()} as it started{self._output()}")
+            line += block
         return line
 
-    def _said(self) -> str:
+    def _output(self) -> str:
         words = self._words.read_text(errors="replace")[-_SHOWN:].strip() if self._words.exists() else ""
         return f"; it said:\n{words}" if words else ""
 

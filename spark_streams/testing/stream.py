@@ -97,8 +97,8 @@ class LogStream:
         Raises:
             RuntimeError: the log refused it; the text has the log's reason.
         """
-        said: dict[str, str | int] = {"into": into, "history": str(history).lower()}
-        answer = self._ask("POST", "split", said, f"/partitions/{partition}/split")
+        arguments: dict[str, str | int] = {"into": into, "history": str(history).lower()}
+        answer = self._ask("POST", "split", arguments, f"/partitions/{partition}/split")
         after = [each for each in answer.json()["partitions"] if partition in _before(each)]
         return [str(each["id"]) for each in after]
 

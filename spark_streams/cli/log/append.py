@@ -90,8 +90,8 @@ def _columns(
 def lines_of(fd: int) -> Iterator[list[bytes]]:
     """Yield the lines of a file descriptor in lists, as they arrive; the last line may lack its newline."""
     rest = b""
-    while chunk := os.read(fd, _READ_BYTES):
-        *whole, rest = (rest + chunk).split(b"\n")
+    while block := os.read(fd, _READ_BYTES):
+        *whole, rest = (rest + block).split(b"\n")
         if whole:
             yield whole
     if rest:

@@ -117,8 +117,8 @@ class _Reader:
             ),
         )
 
-    def _door(self, door: str, kind: type[DoorConfig], said: Any) -> DoorConfig:
-        table = dict(self._table(door, said))
+    def _door(self, door: str, kind: type[DoorConfig], value: Any) -> DoorConfig:
+        table = dict(self._table(door, value))
         taken = self._users_of(door, table)
         apart: dict[str, Callable[[str, Any], Any]] = {
             "groups": self._groups,
@@ -138,13 +138,13 @@ class _Reader:
             self._fail(section, f'is {groups!r}, expected "dynamic" or a list of names')
         return "dynamic" if groups == "dynamic" else frozenset(groups)
 
-    def _redirects(self, section: str, said: Any) -> dict[tuple[str, str], Redirect]:
-        return dict(self._redirect(f"{section}[{n}]", dict(e)) for n, e in enumerate(self._tables(section, said)))
+    def _redirects(self, section: str, value: Any) -> dict[tuple[str, str], Redirect]:
+        return dict(self._redirect(f"{section}[{n}]", dict(e)) for n, e in enumerate(self._tables(section, value)))
 
-    def _tokens(self, section: str, said: Any) -> tuple[BearerToken, ...]:
+    def _tokens(self, section: str, value: Any) -> tuple[BearerToken, ...]:
         return tuple(
             self._token(f"{section}.{name}", dict(self._table(f"{section}.{name}", token)))
-            for name, token in self._table(section, said).items()
+            for name, token in self._table(section, value).items()
         )
 
     def _token(self, section: str, table: dict[str, Any]) -> BearerToken:

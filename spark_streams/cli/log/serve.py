@@ -164,21 +164,21 @@ def serve(
     """Serve the reference log as an AMQP 1.0 event log node, a RabbitMQ stream broker and a FeedAPI publisher."""
     if (tls_cert is None) != (tls_key is None):
         raise click.UsageError("--tls-cert and --tls-key are needed together")
-    said = read_configuration(config_path) if config_path is not None else Configuration()
+    configured = read_configuration(config_path) if config_path is not None else Configuration()
     common: dict[str, Any] = {"tls_cert": tls_cert, "tls_key": tls_key} if tls_cert is not None else {}
     named_users = (users_of(user_file) if user_file is not None else {}) | dict(users)
     named_tokens = (tokens_of(token_file) if token_file is not None else ()) + tokens
     common |= ({"users": named_users} if named_users else {}) | ({"insecure": True} if insecure else {})
-    named = said.named | {door for door, place in where.items() if place is not None} or where
-    doors = [_door(door, said, place, common, named_tokens) for door, place in where.items() if door in named]
+    named = configured.named | {door for door, place in where.items() if place is not None} or where
+    doors = [_door(door, configured, place, common, named_tokens) for door, place in where.items() if door in named]
     _check_exposure(doors)
     signal.signal(signal.SIGTERM, _stopped_early)
     sys.setswitchinterval(SWITCH_S)
     _give_memory_back()
     connections = sum(door.descriptors * (door.config.max_connections + door.config.max_handshakes) for door in doors)
-    allow_descriptors(connections, FILES_OF_A_PARTITION * said.log.max_partitions)
-    with ReferenceLog(data_dir if data_dir is not None else said.data_dir, said.log) as log:
-        for request in (*said.streams, *streams):
+    allow_descriptors(connections, FILES_OF_A_PARTITION * configured.log.max_partitions)
+    with ReferenceLog(data_dir if data_dir is not None else configured.data_dir, configured.log) as log:
+        for request in (*configured.streams, *streams):
             request.ensure(log)
         with _left_out_of_collections():
             asyncio.run(_serve(log, doors, until_stdin_closes))
@@ -223,7 +223,7 @@ FILES_OF_A_PARTITION = 4
 
 def _door(
     name: str,
-    said: Configuration,
+    configured: Configuration,
     where: tuple[str, int] | None,
     common: dict[str, Any],
     tokens: tuple[BearerToken, ...],
@@ -232,9 +232,9 @@ def _door(
     changes = dict(common)
     if where is not None:
         changes["host"], changes["port"] = where
-    if tokens and hasattr(said.doors[name], "tokens"):
+    if tokens and hasattr(configured.doors[name], "tokens"):
         changes["tokens"] = tokens
-    door: Door = load(PROTOCOLS[name].door)(dataclasses.replace(said.doors[name], **changes))
+    door: Door = load(PROTOCOLS[name].door)(dataclasses.replace(configured.doors[name], **changes))
     return door
 
 

@@ -178,14 +178,14 @@ def _stored(stream: Stream) -> dict[str, Any]:
 
 def _story(partition: dict[str, Any]) -> str:
     """Return the splits of a partition as text, empty without any."""
-    said = []
+    facts = []
     if partition.get("starts_after") is not None:
-        said.append(f"starts after {partition['starts_after']}")
+        facts.append(f"starts after {partition['starts_after']}")
     if partition.get("cursor_from"):
-        said.append(f"history of {', '.join(partition['cursor_from'])}")
+        facts.append(f"history of {', '.join(partition['cursor_from'])}")
     if partition.get("closed"):
-        said.append("closed")
-    return "; ".join(said)
+        facts.append("closed")
+    return "; ".join(facts)
 
 
 def _print(stream: dict[str, Any]) -> None:

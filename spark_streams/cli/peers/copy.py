@@ -148,9 +148,9 @@ class _Job:
         while True:
             try:
                 for batch in self._reader.new_events():
-                    for piece in _pieces(batch):
-                        self._writer.send(piece)
-                        self._sent += piece.num_rows
+                    for rows in _steps(batch):
+                        self._writer.send(rows)
+                        self._sent += rows.num_rows
                         self._show(bar, task)
                     if self._sent - self.confirmed >= _FLUSH_ROWS:
                         self._confirm()
@@ -195,7 +195,7 @@ def _bar() -> Progress:
     return Progress(*columns, console=Console(stderr=True))
 
 
-def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+def _steps(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     for start in range(0, batch.num_rows, _STEP_ROWS):
         yield batch.slice(start, _STEP_ROWS)
 

@@ -333,8 +333,8 @@ def speaks_tls(url: str) -> bool:
 
 def partitions_option(of: str = "a feed") -> Callable[..., Any]:
     """Return the option for the number of partitions of a feed that does not tell this number."""
-    said = f"Speak version 1 of FeedAPI (ZeroEventHub) with {of}, which does not tell how many partitions it has."
-    return click.option("--partitions", type=click.IntRange(1, 32_768), metavar="N", help=said)
+    text = f"Speak version 1 of FeedAPI (ZeroEventHub) with {of}, which does not tell how many partitions it has."
+    return click.option("--partitions", type=click.IntRange(1, 32_768), metavar="N", help=text)
 
 
 def token_options(side: str = "", of: str = "a feed") -> Callable[..., Any]:

@@ -26,24 +26,24 @@ _log = logging.getLogger(__name__)
 
 
 def write_manifest(
-    spool: Spool, batch: int, cuts: Mapping[int, PlannedPages], dialect: Dialect, min_partitions: int | None
+    spool: Spool, batch: int, planned: Mapping[int, PlannedPages], dialect: Dialect, min_partitions: int | None
 ) -> None:
     """Write the manifest of a micro-batch, whole or not at all.
 
     Args:
         spool: the spool to write to.
         batch: the micro-batch's number.
-        cuts: partition id to the pages that the micro-batch reads of it.
+        planned: partition id to the pages that the micro-batch reads of it.
         dialect: the dialect of the lines.
         min_partitions: minimum number of tasks, if there are as many checkpoints; None for one task per partition.
 
     Raises:
         SpoolLost: the manifest cannot be written.
     """
-    sizes = {p: cut.bytes for p, cut in sorted(cuts.items()) if cut.events}
+    sizes = {p: pages.bytes for p, pages in sorted(planned.items()) if pages.events}
     parts = split_evenly(sizes, min_partitions or 0)
-    tasks = [{"partition": p, "pages": pages} for p, count in parts.items() for pages in cuts[p].split(count)]
-    events = sum(cut.events for cut in cuts.values())
+    tasks = [{"partition": p, "pages": pages} for p, count in parts.items() for pages in planned[p].split(count)]
+    events = sum(pages.events for pages in planned.values())
     spool.write_manifest(batch, {"dialect": dialect.value, "events": events, "tasks": tasks})
 
 

@@ -168,8 +168,8 @@ class FeedBatches:
         spool = self._opened(begin)
         lineage = self._follow(begin)
         # Without new events Trigger.AvailableNow would end here, so it waits without a deadline.
-        patience_s = None if self._available_now is not None else self._options.request_timeout_ms / 1_000
-        self._followers.gather(limit, patience_s=patience_s)
+        timeout_s = None if self._available_now is not None else self._options.request_timeout_ms / 1_000
+        self._followers.gather(limit, timeout_s=timeout_s)
         self._raise_faults(lineage)
         waiting = self._followers.waiting()
         if patient and self._waits(sum(waiting.values())):
@@ -179,10 +179,10 @@ class FeedBatches:
         if nothing and not first and self._clock() - self._cursors_since < IDLE_CURSORS_S:
             return start
         self._cursors_since = self._clock()
-        cuts = self._followers.cut(waiting, limit, begin.batch)
+        planned = self._followers.plan(waiting, limit, begin.batch)
         finished = begin.finished | self._followers.finished()
-        cursors = {p: cuts[p].cursor if p in cuts else cursor for p, cursor in lineage.reading.items()}
-        matched = {p for p, cut in cuts.items() if cut.events}  # followers drop the lines before the first match
+        cursors = {p: planned[p].cursor if p in planned else cursor for p, cursor in lineage.reading.items()}
+        matched = {p for p, pages in planned.items() if pages.events}  # followers drop the lines before the first match
         end = FeedOffset(
             self._options.stream,
             cursors,
@@ -197,14 +197,14 @@ class FeedBatches:
             {p: text for p, text in lineage.searching.items() if p in matched},
         )
         same = (end.cursors, end.finished, end.ancestors) == (begin.cursors, begin.finished, begin.ancestors)
-        if same and not first and not any(cut.events for cut in cuts.values()):
-            spool.remove([name for cut in cuts.values() for name in cut.done])
+        if same and not first and not any(pages.events for pages in planned.values()):
+            spool.remove([name for pages in planned.values() for name in pages.done])
             return start
         assert self._client.dialect is not None
-        write_manifest(spool, end.batch, cuts, self._client.dialect, self._options.min_partitions)
-        self._done_files[end.batch] = [name for cut in cuts.values() for name in cut.done]
-        taken = {str(p): cut for p, cut in cuts.items() if cut.events}
-        events, sizes = {p: cut.events for p, cut in taken.items()}, {p: cut.bytes for p, cut in taken.items()}
+        write_manifest(spool, end.batch, planned, self._client.dialect, self._options.min_partitions)
+        self._done_files[end.batch] = [name for pages in planned.values() for name in pages.done]
+        taken = {str(p): pages for p, pages in planned.items() if pages.events}
+        events, sizes = {p: pages.events for p, pages in taken.items()}, {p: pages.bytes for p, pages in taken.items()}
         self._progress.planned(end, events, sizes)
         self._since = self._clock()
         self._last = end

@@ -137,9 +137,9 @@ class PageFetcher(threading.Thread):
         with self._changed:
             self._changed.wait(seconds)
 
-    def cut(self, most_events: int | None, most_bytes: int, most_at_least: int | None = None) -> PlannedPages | None:
-        """Return the pages of the next micro-batch; see ``SpoolWriter.cut``."""
-        taken = self._written.cut(most_events, most_bytes, most_at_least)
+    def plan(self, most_events: int | None, most_bytes: int, most_at_least: int | None = None) -> PlannedPages | None:
+        """Return the pages of the next micro-batch; see ``SpoolWriter.plan``."""
+        taken = self._written.plan(most_events, most_bytes, most_at_least)
         with self._changed:
             self.full = self.full and not self._has_room(events=True)
             self._changed.notify_all()

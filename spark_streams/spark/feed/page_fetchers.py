@@ -1,4 +1,4 @@
-"""The followers of a query, one for each partition: the planner starts, stops, awaits and cuts them together."""
+"""The followers of a query, one for each partition: the planner starts and awaits them, and plans their pages."""
 
 from __future__ import annotations
 
@@ -116,12 +116,12 @@ class PageFetchers:
         """Return the closed partitions that are planned to their end."""
         return {partition for partition, follower in self.each.items() if follower.finished and not follower.waiting()}
 
-    def gather(self, limit: int | None, *, patience_s: float | None) -> None:
+    def gather(self, limit: int | None, *, timeout_s: float | None) -> None:
         """Wait for the first events, and then ``GATHER_S`` for followers that are still fetching.
 
         Args:
             limit: number of events that is enough; None for no limit.
-            patience_s: deadline for the first event, in seconds; None to wait while a follower is busy.
+            timeout_s: deadline for the first event, in seconds; None to wait while a follower is busy.
         """
         started = self._clock()
         while True:
@@ -132,11 +132,11 @@ class PageFetchers:
             if limit is not None and waiting >= limit:
                 return
             waited_s = self._clock() - started
-            if (waiting and waited_s >= GATHER_S) or (patience_s is not None and waited_s >= patience_s):
+            if (waiting and waited_s >= GATHER_S) or (timeout_s is not None and waited_s >= timeout_s):
                 return
             busy[0].wait_for_change(0.05)
 
-    def cut(self, waiting: dict[int, int], limit: int | None, turn: int) -> dict[int, PlannedPages]:
+    def plan(self, waiting: dict[int, int], limit: int | None, turn: int) -> dict[int, PlannedPages]:
         """Return the pages of each partition's share of the limit, in proportion to its waiting events.
 
         Each partition gets as many bytes as the partitions before it leave, and its first checkpoint even if that
@@ -150,20 +150,20 @@ class PageFetchers:
         most = waiting if limit is None else shares(limit, waiting)
         left_bytes = self._options.max_bytes_per_trigger
         left, least = limit, None  # the first partition with events gets a checkpoint, whatever that covers
-        cuts: dict[int, PlannedPages] = {}
+        planned: dict[int, PlannedPages] = {}
         order = sorted(waiting)
         first = turn % max(1, len(order))
         for partition in (*order[first:], *order[:first]):
             if left_bytes <= 0:
                 continue
             share = None if left is None else min(most[partition], left)
-            cut = self.each[partition].cut(share, left_bytes, least)
-            if cut is not None:
-                cuts[partition] = cut
-                if left is not None and cut.events:
-                    left = least = max(0, left - cut.events)
-                left_bytes -= cut.bytes
-        return cuts
+            pages = self.each[partition].plan(share, left_bytes, least)
+            if pages is not None:
+                planned[partition] = pages
+                if left is not None and pages.events:
+                    left = least = max(0, left - pages.events)
+                left_bytes -= pages.bytes
+        return planned
 
     def stop(self) -> None:
         """Stop all followers."""

@@ -1,6 +1,6 @@
-"""Fetched pages of a follower: files of the spool with their checkpoints, from which micro-batches are cut.
+"""Fetched pages of a follower: files of the spool with their checkpoints, from which micro-batches are planned.
 
-A cut is at a checkpoint, as reading can continue only there (FeedAPI, "checkpoint command").
+A micro-batch ends at a checkpoint, as reading can continue only there (FeedAPI, "checkpoint command").
 """
 
 from __future__ import annotations
@@ -79,26 +79,26 @@ class PlannedPages(NamedTuple):
         """Number of bytes of the lines."""
         return sum(r.stop - r.start for r in self.ranges)
 
-    def split(self, pieces: int) -> list[list[PageRange]]:
-        """Return the lines in at most ``pieces`` pieces of about equal size, cut at checkpoints."""
+    def split(self, count: int) -> list[list[PageRange]]:
+        """Return the lines in at most ``count`` parts of about equal size, which end at checkpoints."""
         total = self.bytes
         out: list[list[PageRange]] = [[]]
         done = 0
         for each in self.ranges:
             start = each.start
-            cuts = self.marks[each.file]
-            while len(out) < pieces:
-                target = start + max(1, total * len(out) // pieces - done)
-                cut = int(cuts[min(int(np.searchsorted(cuts, target)), len(cuts) - 1)])
-                if not start < cut < each.stop:
+            ends = self.marks[each.file]
+            while len(out) < count:
+                target = start + max(1, total * len(out) // count - done)
+                end = int(ends[min(int(np.searchsorted(ends, target)), len(ends) - 1)])
+                if not start < end < each.stop:
                     break
-                out[-1].append(PageRange(each.file, start, cut))
+                out[-1].append(PageRange(each.file, start, end))
                 out.append([])
-                done += cut - start
-                start = cut
+                done += end - start
+                start = end
             out[-1].append(PageRange(each.file, start, each.stop))
             done += each.stop - start
-        return [piece for piece in out if piece]
+        return [part for part in out if part]
 
 
 class Pages:
@@ -124,7 +124,7 @@ class Pages:
         """Number of bytes that are not planned yet."""
         return sum(file.end - file.start for file in self._files)
 
-    def cut(self, most_events: int | None, most_bytes: int, most_at_least: int | None = None) -> PlannedPages | None:
+    def plan(self, most_events: int | None, most_bytes: int, most_at_least: int | None = None) -> PlannedPages | None:
         """Remove the pages of the next micro-batch, and return them.
 
         Args:

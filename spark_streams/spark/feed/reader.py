@@ -80,10 +80,10 @@ def plan_feed_batch(options: FeedSourceOptions) -> list[FeedTask]:
             if isinstance(stop, After):
                 stops: tuple[str, ...] = (stop.offset,)
             else:
-                told: set[str | None] = {client.last_cursor(partition.id)}
+                last_cursors: set[str | None] = {client.last_cursor(partition.id)}
                 if not options.filters and not filtering.pushed:  # discovery's cursors belong to no filters (C-13)
-                    told.add(partition.last_cursor)
-                stops = tuple(sorted(c for c in told if c is not None))
+                    last_cursors.add(partition.last_cursor)
+                stops = tuple(sorted(c for c in last_cursors if c is not None))
             wanted = FeedRange(partition.id, cursor, stops, required=isinstance(stop, After))
             expression = start.text if isinstance(start, Matching) else None
             tasks.append(filtering.task(partition.id, client.dialect, wanted, expression))

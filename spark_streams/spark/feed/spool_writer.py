@@ -3,8 +3,8 @@
 A file has only lines that a checkpoint covers, so that it can be finished at any time. The writer holds lines after the
 last checkpoint back; many of them go to a separate file, which has no checkpoint until theirs comes.
 
-The follower's thread writes, and the planner's thread cuts. A slow file system delays the planner only where it needs
-the same file that is being written.
+The follower's thread writes, and the planner's thread takes pages. A slow file system delays the planner only where it
+needs the same file that is being written.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class SpoolWriter:
             return self._pages.bytes + (self._file.end if self._file is not None else 0)
 
     def close(self) -> None:
-        """Write nothing more; written pages can still be cut."""
+        """Write nothing more; written pages can still be planned."""
         with self._writing:
             self._closed = True
 
@@ -104,20 +104,20 @@ class SpoolWriter:
                 self._uncovered = False
                 self._finish_file()
 
-    def cut(self, most_events: int | None, most_bytes: int, most_at_least: int | None = None) -> PlannedPages | None:
-        """Finish the current file, if possible, and return the pages of the next micro-batch; see ``Pages.cut``."""
+    def plan(self, most_events: int | None, most_bytes: int, most_at_least: int | None = None) -> PlannedPages | None:
+        """Finish the current file, if possible, and return the pages of the next micro-batch; see ``Pages.plan``."""
         with self._writing:
             if not self._uncovered:
                 self._finish_file()
         with self._counting:
-            return self._pages.cut(most_events, most_bytes, most_at_least)
+            return self._pages.plan(most_events, most_bytes, most_at_least)
 
     # --- with ``_writing`` held
 
     def _write(self, block: memoryview, lines: Lines) -> None:
         writer, file = self._opened()
-        for piece in self._held:
-            writer.write(piece)
+        for held in self._held:
+            writer.write(held)
         totals = np.asarray(lines.covered, dtype=np.int64) + self._events + self._held_events
         self._forget_held()
         ends = np.asarray(lines.ends, dtype=np.int64) + writer.size
@@ -133,8 +133,8 @@ class SpoolWriter:
         if not self._uncovered:
             self._finish_file()
         writer, _ = self._opened()
-        for piece in self._held:
-            writer.write(piece)
+        for held in self._held:
+            writer.write(held)
         self._events += self._held_events
         self._uncovered = True
         self._forget_held()

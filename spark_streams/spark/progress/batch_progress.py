@@ -44,7 +44,7 @@ class BatchProgress:
         self._end: object = None
         self._events: dict[str, int | None] = {}
         self._bytes: dict[str, int] = {}
-        self._told_losses = 0
+        self._losses_planned = 0
         self._planned_at = 0.0
         self._due = False
 
@@ -59,7 +59,7 @@ class BatchProgress:
         self._end = end
         self._events = dict(events)
         self._bytes = dict(sizes or {})
-        self._told_losses = len(self._policy.losses)
+        self._losses_planned = len(self._policy.losses)
         self._planned_at = self._clock()
         self._due = any(count != 0 for count in events.values())
 
@@ -73,16 +73,18 @@ class BatchProgress:
         if self._end is None or position != self._end:
             return  # a batch of another run ended here, or this is a repeated call for the same batch
         # The progress of the batch has the losses that were known at its plan.
-        del self._policy.losses[: self._told_losses]
-        self._told_losses = 0
+        del self._policy.losses[: self._losses_planned]
+        self._losses_planned = 0
         if not self._due or not _log.isEnabledFor(logging.INFO):
             return
         self._due = False
         seconds = max(self._clock() - self._planned_at, 1e-3)
-        told = lag()
-        _log.info("stream '%s': batch of %s in %.3f s, lag %s", self._stream, self._told(seconds), seconds, shown(told))
+        left = lag()
+        _log.info(
+            "stream '%s': batch of %s in %.3f s, lag %s", self._stream, self._amount(seconds), seconds, shown(left)
+        )
         if _log.isEnabledFor(logging.DEBUG):
-            _log.debug("stream '%s': %s", self._stream, json.dumps(self.report(told)))
+            _log.debug("stream '%s': %s", self._stream, json.dumps(self.report(left)))
 
     def report(self, lag: _Lag) -> dict[str, Any]:
         """Return the report of the last planned batch, for the query's progress.
@@ -102,13 +104,13 @@ class BatchProgress:
             "losses": [asdict(loss) for loss in tuple(self._policy.losses)],
         }
 
-    def _told(self, seconds: float) -> str:
+    def _amount(self, seconds: float) -> str:
         counts = [count for count in self._events.values() if count is not None]
         if len(counts) < len(self._events):
             return "an unknown number of events"
         events, size = sum(counts), sum(self._bytes.values())
-        told = f"{events} events, {events / seconds:.0f} events/s"
-        return told + (f", {size} bytes, {size / seconds:.0f} bytes/s" if self._bytes else "")
+        amount = f"{events} events, {events / seconds:.0f} events/s"
+        return amount + (f", {size} bytes, {size / seconds:.0f} bytes/s" if self._bytes else "")
 
 
 def behind_latest(lag: _Lag) -> dict[str, str]:
@@ -126,10 +128,10 @@ def behind_latest(lag: _Lag) -> dict[str, str]:
 def shown(lag: _Lag) -> str:
     """Return the lag of partitions as text: all of them, or the sum and the partitions that are furthest behind."""
     most = sorted(lag, key=lambda p: (-(lag[p] if lag[p] is not None else 2**63), p))[:MAX_SHOWN]  # type: ignore[operator]
-    told = ", ".join(f"{p}: {'?' if lag[p] is None else lag[p]}" for p in sorted(most))
+    furthest = ", ".join(f"{p}: {'?' if lag[p] is None else lag[p]}" for p in sorted(most))
     if len(most) == len(lag):
-        return f"{{{told}}}"
-    return f"{sum(count or 0 for count in lag.values())} in {len(lag)} partitions, most of it {{{told}}}"
+        return f"{{{furthest}}}"
+    return f"{sum(count or 0 for count in lag.values())} in {len(lag)} partitions, most of it {{{furthest}}}"
 
 
 class Lag:

@@ -196,12 +196,12 @@ def read_progress(progress: Any) -> list[Progress]:
     written = progress.sink.numOutputRows
     out = []
     for source, end in ours:
-        told = progress_offset(source.latestOffset) or {}
+        report = progress_offset(source.latestOffset) or {}
         rows = progress.observedMetrics.get(observation_name(end["stream"]))
         if rows is None and len(ours) == 1:
             rows = progress.observedMetrics.get(observation_name(None))
-        sizes, size = _sizes(told, None if rows is None else rows.asDict())
-        pushdown = told.get("pushdown", {})
+        sizes, size = _sizes(report, None if rows is None else rows.asDict())
+        pushdown = report.get("pushdown", {})
         out.append(
             Progress(
                 query=progress.name or str(progress.id),
@@ -215,29 +215,29 @@ def read_progress(progress: Any) -> list[Progress]:
                 bytes=size,
                 bytes_per_second=size / seconds if size is not None and seconds > 0 else None,
                 rows_written=written if written >= 0 else None,
-                partitions=_partitions(told, sizes),
-                metrics=told.get("metrics", {}),
+                partitions=_partitions(report, sizes),
+                metrics=report.get("metrics", {}),
                 filter=pushdown.get("filter"),
                 pushed_filter=pushdown.get("pushed"),
                 residual_filter=pushdown.get("residual"),
-                losses=tuple(DataLoss(**loss) for loss in told.get("losses", ())),
+                losses=tuple(DataLoss(**loss) for loss in report.get("losses", ())),
             )
         )
     return out
 
 
-def _sizes(told: Mapping[str, Any], seen: Mapping[str, int] | None) -> tuple[Mapping[str, int], int | None]:
+def _sizes(report: Mapping[str, Any], seen: Mapping[str, int] | None) -> tuple[Mapping[str, int], int | None]:
     """Return the bytes of each partition and of all: the observed bytes, else the planned ones."""
     if seen is not None:
         word = "bytes of "
         return {name.removeprefix(word): n for name, n in seen.items() if name.startswith(word)}, seen["bytes"]
-    planned = told.get("planned", {}).get("bytes", {})
+    planned = report.get("planned", {}).get("bytes", {})
     # A batch without events has no partition with bytes: its bytes are 0 if the source reports bytes at all.
-    return planned, sum(planned.values()) if planned or "fetched" in told else None
+    return planned, sum(planned.values()) if planned or "fetched" in report else None
 
 
-def _partitions(told: Mapping[str, Any], sizes: Mapping[str, int]) -> dict[str, PartitionProgress]:
-    lag, planned = told.get("lag", {}), told.get("planned", {}).get("events", {})
+def _partitions(report: Mapping[str, Any], sizes: Mapping[str, int]) -> dict[str, PartitionProgress]:
+    lag, planned = report.get("lag", {}), report.get("planned", {}).get("events", {})
     return {p: PartitionProgress(lag.get(p), planned.get(p, 0), sizes.get(p)) for p in sorted({*lag, *planned})}
 
 

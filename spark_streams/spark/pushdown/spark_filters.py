@@ -328,9 +328,9 @@ def filter_line(stream: str, expression: Expression, pushdown: Pushdown) -> str:
         expression: the whole filter.
         pushdown: its pushed and its residual part.
     """
-    told = filter_json(expression, pushdown)
-    pushed, residual = told["pushed"] or "nothing", told["residual"] or "nothing"
-    return f"stream '{stream}': filter {told['filter']}: pushed: {pushed}; checked by the tasks: {residual}"
+    parts = filter_json(expression, pushdown)
+    pushed, residual = parts["pushed"] or "nothing", parts["residual"] or "nothing"
+    return f"stream '{stream}': filter {parts['filter']}: pushed: {pushed}; checked by the tasks: {residual}"
 
 
 def _shown(text: str) -> str:

@@ -157,13 +157,13 @@ class _Labels:
     ids: pa.Array | None
 
     def __call__(self, i: int) -> str:
-        told = {"key": self.keys, "message-id": self.ids}
-        known = {what: column[i].as_py() for what, column in told.items() if column is not None}
-        shown = ", ".join(f"{what} '{_cut(text)}'" for what, text in known.items() if text is not None)
+        columns = {"key": self.keys, "message-id": self.ids}
+        known = {what: column[i].as_py() for what, column in columns.items() if column is not None}
+        shown = ", ".join(f"{what} '{_shortened(text)}'" for what, text in known.items() if text is not None)
         return f"row {self.first_row + i} of Spark partition {self.partition}" + (f" ({shown})" if shown else "")
 
 
-def _cut(text: str) -> str:
+def _shortened(text: str) -> str:
     return text if len(text) <= _MAX_SHOWN else text[:_MAX_SHOWN] + "…"
 
 

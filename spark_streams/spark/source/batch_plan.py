@@ -49,7 +49,7 @@ def plan_batch(options: SourceOptions, columns: tuple[str, ...], connect: Connec
         return [
             PlannedRead(
                 r,
-                # Only the piece with the end of the range has an event to exclude.
+                # Only the part with the end of the range has an event to exclude.
                 until[r.partition] if r.end == last[r.partition] else None,
                 description.incarnation,
                 (last[r.partition], seen[r.partition]) if r.partition in seen else None,

@@ -135,8 +135,8 @@ def _absent(known: Mapping[str, Position], description: StreamDescription) -> li
         if p not in description.partitions and p not in description.unavailable
     ]
     losses += [
-        DataLoss(p, place(known.get(p)), f"the partition is not there: {said}")
-        for p, said in description.unavailable.items()
+        DataLoss(p, place(known.get(p)), f"the partition is not there: {why}")
+        for p, why in description.unavailable.items()
     ]
     return losses
 

@@ -92,8 +92,8 @@ class Driver:
         offsets = {p: position.offset for p, position in positions.items() if isinstance(position, After)}
         if not offsets:
             return {}
-        told = self.ask(lambda client: client.log_identity(self.options.stream, offsets))
-        return {p: text for p, text in told.items() if text is not None}
+        identities = self.ask(lambda client: client.log_identity(self.options.stream, offsets))
+        return {p: text for p, text in identities.items() if text is not None}
 
     def split(self, reads: list[RangeRead]) -> list[RangeRead]:
         """Split ranges until there are ``minPartitions`` of them, if the events allow it."""
@@ -111,9 +111,9 @@ class Driver:
                     walk.close()
         counts = {partition: size or 0 for partition, size in sizes.items()}
         parts = split_evenly(counts, wanted)
-        return [piece for read in reads for piece in self._pieces(read, counts, parts, samples)]
+        return [part for read in reads for part in self._split_one(read, counts, parts, samples)]
 
-    def _pieces(
+    def _split_one(
         self, read: RangeRead, counts: Mapping[str, int], parts: Mapping[str, int], samples: Mapping[str, list[str]]
     ) -> list[RangeRead]:
         count, wanted = counts[read.partition], parts[read.partition]
@@ -122,16 +122,16 @@ class Driver:
         if read.partition in samples:
             known = samples[read.partition]
             marks = [len(known) * i // wanted for i in range(1, wanted)]
-            cuts = [known[mark - 1] for mark in marks if mark]
-            cuts = [cut for cut in dict.fromkeys(cuts) if cut < read.end]
+            lasts = [known[mark - 1] for mark in marks if mark]
+            lasts = [last for last in dict.fromkeys(lasts) if last < read.end]
         else:
             walk = self.counting.walk(read.partition, read.start)
             try:
-                cuts = split_points(walk, read.end, block_sizes(count, wanted))
+                lasts = split_points(walk, read.end, block_sizes(count, wanted))
             finally:
                 walk.close()
-        starts: list[Earliest | At | After] = [read.start, *(After(cut) for cut in cuts)]
-        return [_between(read, start, end) for start, end in zip(starts, [*cuts, read.end], strict=True)]
+        starts: list[Earliest | At | After] = [read.start, *(After(last) for last in lasts)]
+        return [_between(read, start, end) for start, end in zip(starts, [*lasts, read.end], strict=True)]
 
     def ask(self, question: Callable[[LogClient], _T]) -> _T:
         """Ask the client, which connects on first use and retries by itself where a retry can help.

@@ -45,7 +45,7 @@ from spark_streams.spark.source.trigger_gate import TriggerGate
 
 STARTED = "started"
 """Key of the first end's JSON: the stream's starting positions, so that a restart in batch 0 starts there again."""
-ANEW = "anew"
+RECREATED = "anew"
 """Key of an end's JSON: partitions that were created again, which this batch reads from their beginning."""
 
 
@@ -81,7 +81,7 @@ class MicroBatches:
         self._driver = Driver(options, connect, clock)
         self._policy = LossPolicy(options.stream, options.fail_on_data_loss)
         self._limiter = Limiter(self._driver)
-        self._patience = TriggerGate(self._driver, clock)
+        self._trigger_gate = TriggerGate(self._driver, clock)
         self._log_identity = LogIdentity(self._driver)
         self._progress = BatchProgress(self._policy, options.stream, clock)
         self._lag = Lag(self._driver)
@@ -90,7 +90,7 @@ class MicroBatches:
         self._initial: dict[str, Any] | None = None
         self._last_end: Checkpoint | None = None
         self._fixed_end: Checkpoint | None = None
-        self._told_starts = True
+        self._knows_starts = True
         self._left_out: dict[str, Position] = {}
         self._pushdown: Pushdown | None = None
 
@@ -144,7 +144,7 @@ class MicroBatches:
         begin = self._checkpoint(start)
         self._progress.reached(begin, lambda: self._lag.after(begin))
         first = start == self._initial
-        anew: list[str] = []
+        created_again: list[str] = []
         while True:
             planned = self._plan(begin, limit, patient and self._fixed_end is None)
             if planned is None or (_same(planned.end, begin) and not first):
@@ -156,18 +156,18 @@ class MicroBatches:
             if not losses:
                 break
             self._report(losses)
-            created_again = [loss.partition for loss in losses if loss.partition is not None]
-            begin = without(begin, created_again)
-            anew += created_again
+            again = _partitions(losses)
+            begin = without(begin, again)
+            created_again += again
             self._driver.describe(fresh=True)
         self._progress.planned(end, planned.counts)
-        self._patience.planned()
+        self._trigger_gate.planned()
         self._last_end = end
         out = end.to_json()
         if first:
             out[STARTED] = start["partitions"]
-        if anew:
-            out[ANEW] = sorted(anew)
+        if created_again:
+            out[RECREATED] = sorted(created_again)
         return out
 
     def _plan(self, begin: Checkpoint, limit: int | None, patient: bool) -> _Planned | None:
@@ -178,7 +178,7 @@ class MicroBatches:
             fixed = {} if recreated(self._fixed_end, description) else self._fixed_end.partitions
             ends = not_past(fixed, kept, ends)
         spans = _spans(kept, ends)
-        if spans and patient and self._patience.waits(spans):
+        if spans and patient and self._trigger_gate.waits(spans):
             return None
         counts: Mapping[str, int | None] = self._driver.counting.count(spans)
         if spans and limit is not None:
@@ -198,7 +198,7 @@ class MicroBatches:
 
         ``reads`` detects losses, when it plans the ranges.
         """
-        self._told_starts = False
+        self._knows_starts = False
         done = self._last_end
         if done is not None:
             self._progress.reached(done, lambda: self._lag.after(done))  # Spark calls this again after its batch
@@ -272,7 +272,7 @@ class MicroBatches:
             # A restart plans batch 0 again: it begins at the positions that the first attempt stored.
             positions = {p: position_from_json(value) for p, value in end[STARTED].items()}
             begin = Checkpoint(begin.format, begin.stream, positions, stop.incarnation)
-        begin = self._with_left_out(without(begin, end.get(ANEW, ())), stop)
+        begin = self._with_left_out(without(begin, end.get(RECREATED, ())), stop)
         replayed = first and self._last_end is None
         description = self._driver.describe()
         spans, losses = retained_spans(begin, stop, description, replayed=replayed)
@@ -301,7 +301,7 @@ class MicroBatches:
             The spans and the losses. Partitions that were created again after the plan have no span; those that were
             created again before it have a span from their beginning.
         """
-        if self._told_starts and stop == self._last_end:
+        if self._knows_starts and stop == self._last_end:
             return spans, []
         after = [] if stop == self._last_end else self._log_identity.differing(stop, spans)
         spans = {p: span for p, span in spans.items() if p not in {loss.partition for loss in after}}
@@ -314,7 +314,7 @@ class MicroBatches:
 
         Before Spark 4.2 a restart during which a partition is missing makes an end without that partition.
         """
-        if self._told_starts or stop.incarnation != begin.incarnation:
+        if self._knows_starts or stop.incarnation != begin.incarnation:
             return begin
         self._left_out.update({p: at for p, at in begin.partitions.items() if p not in stop.partitions})
         known = {p: at for p, at in self._left_out.items() if p in stop.partitions and p not in begin.partitions}
@@ -330,7 +330,7 @@ class MicroBatches:
         if self._stored is not None:
             self._stored.close()
         self._limiter.close()
-        self._patience.close()
+        self._trigger_gate.close()
         self._driver.close()
 
     def _checked_ends(self, begin: Checkpoint) -> tuple[StreamDescription, dict[str, Position]]:

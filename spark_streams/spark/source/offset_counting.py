@@ -101,12 +101,12 @@ class CountedWalk:
 
 
 def split_points(walk: Ahead, bound: str, sizes: Sequence[int]) -> list[str]:
-    """Return the offset of the last event of each piece except the last piece.
+    """Return the offset of the last event of each part except the last part.
 
     Args:
         walk: a walk at the start of the range.
         bound: offset of the range's last event.
-        sizes: number of events of each piece.
+        sizes: number of events of each part.
     """
     points = []
     for size in sizes[:-1]:

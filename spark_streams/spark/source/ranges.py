@@ -96,12 +96,12 @@ def with_certain(description: StreamDescription, driver: Driver, *spans: Positio
             return False
         return isinstance(wanted, (At, After)) and instead_of(wanted, bounds) is not None
 
-    told = description.partitions
-    doubtful = {p for p in told for span in spans if lacks(position_in(span, p), told[p])}
+    there = description.partitions
+    doubtful = {p for p in there for span in spans if lacks(position_in(span, p), there[p])}
     if not doubtful:
         return description
     now = driver.describe(certain=doubtful).partitions
-    return replace(description, partitions={p: now.get(p, told[p]) if p in doubtful else told[p] for p in told})
+    return replace(description, partitions={p: now.get(p, there[p]) if p in doubtful else there[p] for p in there})
 
 
 def resolve_start(

@@ -35,7 +35,7 @@ class TriggerGate:
         self._answered: Spans | None = None
         self._waits = False
         self._walks: dict[str, tuple[Resolved, Ahead, int]] = {}
-        self._told = False
+        self._warned = False
 
     def waits(self, spans: Spans) -> bool:
         """Return whether the micro-batch waits for more events.
@@ -77,8 +77,8 @@ class TriggerGate:
                 try:
                     total += self._walked(partition, *spans[partition], least - total)
                 except SparkStreamsError as fault:
-                    if not self._told:
-                        self._told = True
+                    if not self._warned:
+                        self._warned = True
                         _log.warning(
                             "stream '%s': the peer does not tell how many events there are, and they cannot be counted "
                             "(%s): micro-batches do not wait for 'minOffsetsPerTrigger'",

@@ -33,8 +33,8 @@ def pages(*files: SpooledFile) -> Pages:
     return made
 
 
-def cut(from_: Pages, events: int | None = None, size: int = MOST) -> PlannedPages:
-    taken = from_.cut(events, size)
+def planned(from_: Pages, events: int | None = None, size: int = MOST) -> PlannedPages:
+    taken = from_.plan(events, size)
     assert taken is not None
     return taken
 
@@ -42,10 +42,10 @@ def cut(from_: Pages, events: int | None = None, size: int = MOST) -> PlannedPag
 def test_everything_without_a_limit() -> None:
     made = pages(file("a", [(10, 1, "x"), (20, 2, "y")], [(30, 5, "z")]), file("b", [(7, 1, "w")]))
     assert (made.events, made.bytes) == (6, 37)
-    taken = cut(made)
+    taken = planned(made)
     assert taken.ranges == [PageRange("a", 0, 30), PageRange("b", 0, 7)]
     assert (taken.events, taken.cursor, taken.done) == (6, "w", ["a", "b"])
-    assert made.cut(None, MOST) is None and made.events == 0
+    assert made.plan(None, MOST) is None and made.events == 0
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def test_everything_without_a_limit() -> None:
     [(1, 10, 1, "x"), (2, 20, 2, "y"), (3, 20, 2, "y"), (4, 20, 2, "y"), (5, 30, 5, "z")],
 )
 def test_at_the_last_checkpoint_within_the_limit(limit: int, stop: int, events: int, cursor: str) -> None:
-    taken = cut(pages(file("a", [(10, 1, "x"), (20, 2, "y")], [(30, 5, "z")])), limit)
+    taken = planned(pages(file("a", [(10, 1, "x"), (20, 2, "y")], [(30, 5, "z")])), limit)
     assert taken.ranges == [PageRange("a", 0, stop)]
     assert (taken.events, taken.cursor) == (events, cursor)
     assert taken.done == (["a"] if stop == 30 else [])
@@ -61,44 +61,44 @@ def test_at_the_last_checkpoint_within_the_limit(limit: int, stop: int, events: 
 
 def test_the_first_checkpoint_with_events_is_taken_whole() -> None:
     made = pages(file("a", [(10, 50, "x"), (20, 60, "y")]))
-    assert cut(made, 3).ranges == [PageRange("a", 0, 10)]
-    assert cut(made, 3).ranges == [PageRange("a", 10, 20)]
+    assert planned(made, 3).ranges == [PageRange("a", 0, 10)]
+    assert planned(made, 3).ranges == [PageRange("a", 10, 20)]
     made = pages(file("a", [(10, 50, "x")]))
-    assert cut(made, None, 1).events == 50
+    assert planned(made, None, 1).events == 50
 
 
 def test_bytes_are_a_limit_too() -> None:
     made = pages(file("a", [(10, 1, "x"), (20, 2, "y"), (30, 3, "z")]), file("b", [(10, 1, "w")]))
-    assert cut(made, None, 25).ranges == [PageRange("a", 0, 20)]
-    assert cut(made, None, 25).ranges == [PageRange("a", 20, 30), PageRange("b", 0, 10)]
+    assert planned(made, None, 25).ranges == [PageRange("a", 0, 20)]
+    assert planned(made, None, 25).ranges == [PageRange("a", 20, 30), PageRange("b", 0, 10)]
 
 
 def test_goes_on_where_it_was_cut() -> None:
     made = pages(file("a", [(10, 2, "x")], [(20, 4, "y"), (30, 6, "z")]), file("b", [(10, 3, "w")]))
-    assert cut(made, 2).ranges == [PageRange("a", 0, 10)]
+    assert planned(made, 2).ranges == [PageRange("a", 0, 10)]
     assert (made.events, made.bytes) == (7, 30)
-    taken = cut(made, 5)
+    taken = planned(made, 5)
     assert taken.ranges == [PageRange("a", 10, 30)] and taken.done == ["a"] and taken.events == 4
-    taken = cut(made, 5)
+    taken = planned(made, 5)
     assert taken.ranges == [PageRange("b", 0, 10)] and taken.done == ["b"]
 
 
 def test_checkpoints_without_events_move_the_cursor() -> None:
     made = pages(file("a", [(10, 0, "x"), (20, 0, "y")]), file("b", [(10, 0, "z"), (20, 4, "w"), (30, 4, "v")]))
-    taken = cut(made, 0)
+    taken = planned(made, 0)
     assert (taken.cursor, taken.events, taken.done) == ("z", 0, ["a"])
-    taken = cut(made, 1)
+    taken = planned(made, 1)
     assert (taken.cursor, taken.events) == ("w", 4)
-    taken = cut(made, 0)
+    taken = planned(made, 0)
     assert (taken.cursor, taken.events, taken.done) == ("v", 0, ["b"])
 
 
 @pytest.mark.parametrize(("at_least", "cursor"), [(3, "x"), (4, "y"), (None, "y")])
 def test_a_first_checkpoint_that_covers_too_much_waits(at_least: int | None, cursor: str) -> None:
     made = pages(file("a", [(10, 0, "x"), (20, 4, "y"), (30, 5, "z")]))
-    taken = made.cut(1, MOST, at_least)
+    taken = made.plan(1, MOST, at_least)
     assert taken is not None and taken.cursor == cursor
-    assert cut(made, 5).cursor == "z"
+    assert planned(made, 5).cursor == "z"
 
 
 def test_partitions_do_not_exceed_a_limit_together() -> None:
@@ -109,37 +109,37 @@ def test_partitions_do_not_exceed_a_limit_together() -> None:
     followers.each = waiting  # type: ignore[assignment]
     seen = []
     for turn in range(7):
-        cuts = followers.cut({number: each.events for number, each in waiting.items()}, 600, turn)
+        cuts = followers.plan({number: each.events for number, each in waiting.items()}, 600, turn)
         seen.append({number: taken.events for number, taken in cuts.items() if taken.events})
     assert seen == [{0: 500}, {1: 500}, {2: 500}, {0: 500}, {1: 500}, {2: 500}, {}]
 
 
 def test_a_limit_of_none_takes_no_events() -> None:
     made = pages(file("a", [(10, 4, "x")]))
-    assert made.cut(0, MOST) is None
+    assert made.plan(0, MOST) is None
     assert made.events == 4
 
 
 class TestSplit:
     def test_at_checkpoints_in_about_equal_pieces(self) -> None:
-        taken = cut(pages(file("a", [(n * 10, n, str(n)) for n in range(1, 13)])))
+        taken = planned(pages(file("a", [(n * 10, n, str(n)) for n in range(1, 13)])))
         assert taken.split(3) == [[PageRange("a", 0, 40)], [PageRange("a", 40, 80)], [PageRange("a", 80, 120)]]
         assert taken.split(1) == [[PageRange("a", 0, 120)]]
 
     def test_over_files(self) -> None:
-        taken = cut(pages(file("a", [(10, 1, "x")]), file("b", [(10, 1, "y")]), file("c", [(10, 1, "z")])))
+        taken = planned(pages(file("a", [(10, 1, "x")]), file("b", [(10, 1, "y")]), file("c", [(10, 1, "z")])))
         pieces = taken.split(3)
         assert [r for piece in pieces for r in piece] == taken.ranges
         assert len(pieces) <= 3
 
     def test_no_more_than_there_are_checkpoints(self) -> None:
-        taken = cut(pages(file("a", [(10, 1, "x"), (20, 2, "y")])))
+        taken = planned(pages(file("a", [(10, 1, "x"), (20, 2, "y")])))
         assert taken.split(10) == [[PageRange("a", 0, 10)], [PageRange("a", 10, 20)]]
 
     def test_of_a_file_that_is_begun(self) -> None:
         made = pages(file("a", [(n * 10, n, str(n)) for n in range(1, 11)]))
-        cut(made, 4)
-        taken = cut(made)
+        planned(made, 4)
+        taken = planned(made)
         assert taken.split(2) == [[PageRange("a", 40, 70)], [PageRange("a", 70, 100)]]
 
 
@@ -173,7 +173,7 @@ def test_all_of_it_once_in_order(
     seen: list[tuple[str, int]] = []
     found = 0
     for most, size in [*limits, *[(None, MOST)] * 2]:
-        taken = made.cut(most, size)
+        taken = made.plan(most, size)
         if taken is None:
             continue
         found += taken.events

@@ -111,5 +111,5 @@ def test_a_place_that_is_slow_to_write_to_does_not_hold_up_who_counts(
     finally:
         go_on.set()
         thread.join(120)
-    cut = pages.cut(None, 1 << 20)
+    cut = pages.plan(None, 1 << 20)
     assert cut is not None and cut.events == 2
