@@ -154,8 +154,7 @@ def check_schema(
     for name in names:
         if name not in known:
             raise SchemaError(_unknown("column", name, known))
-        if names.count(name) > 1:
-            raise SchemaError(f"column '{name}' is there {names.count(name)} times: keep one of them")
+        _check_once(name, names)
     for field in schema.fields:
         _check_type(field.name, field.dataType, known[field.name])
     for name in extra:
@@ -170,6 +169,11 @@ def check_schema(
         raise SchemaError(
             "nothing says where the rows go: set option 'stream', or give each row a column 'stream' (STRING)"
         )
+
+
+def _check_once(name: str, names: list[str]) -> None:
+    if names.count(name) > 1:
+        raise SchemaError(f"column '{name}' is there {names.count(name)} times: keep one of them")
 
 
 def _check_type(name: str, found: DataType, expected: Expected) -> None:
@@ -258,9 +262,8 @@ def check_feed_schema(schema: StructType, *, key_field: bool) -> None:
     members = [f for f in schema.fields if f.name != "key"]
     if not members:
         raise SchemaError("there is no column to publish: name one 'value' (STRING or BINARY), or give any others")
-    for name in names:
-        if names.count(name) > 1:
-            raise SchemaError(f"column '{name}' is there {names.count(name)} times: keep one of them")
+    for field in schema.fields:
+        _check_once(field.name, names)
     for field in schema.fields:
         if field.name == "key":
             if not isinstance(field.dataType, (StringType, NullType)):

@@ -77,13 +77,9 @@ def _columns(
     values: list[bytes], key: str | None, partition: str | None, creation_us: int | None
 ) -> dict[str, pa.Array]:
     columns = {"value": pa.array(values, pa.binary())}
-    if key is not None:
-        columns["key"] = pa.repeat(pa.scalar(key), len(values))
-    if partition is not None:
-        columns["partition"] = pa.repeat(pa.scalar(partition), len(values))
-    if creation_us is not None:
-        kind = COMMON_SCHEMA.field("timestamp").type
-        columns["timestamp"] = pa.repeat(pa.scalar(creation_us, pa.int64()).cast(kind), len(values))
+    for name, value in (("key", key), ("partition", partition), ("timestamp", creation_us)):
+        if value is not None:
+            columns[name] = pa.repeat(pa.scalar(value, COMMON_SCHEMA.field(name).type), len(values))
     return columns
 
 

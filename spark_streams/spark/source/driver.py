@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import closing
 from dataclasses import replace
 from typing import Protocol, TypeVar
 
@@ -104,11 +105,8 @@ class Driver:
         samples: dict[str, list[str]] = {}
         for read in reads:
             if sizes.get(read.partition) is None:
-                walk = self.counting.walk(read.partition, read.start)
-                try:
+                with closing(self.counting.walk(read.partition, read.start)) as walk:
                     sizes[read.partition], samples[read.partition] = sample(walk, read.end)
-                finally:
-                    walk.close()
         counts = {partition: size or 0 for partition, size in sizes.items()}
         parts = split_evenly(counts, wanted)
         return [part for read in reads for part in self._split_one(read, counts, parts, samples)]
@@ -125,13 +123,10 @@ class Driver:
             lasts = [known[mark - 1] for mark in marks if mark]
             lasts = [last for last in dict.fromkeys(lasts) if last < read.end]
         else:
-            walk = self.counting.walk(read.partition, read.start)
-            try:
+            with closing(self.counting.walk(read.partition, read.start)) as walk:
                 lasts = split_points(walk, read.end, block_sizes(count, wanted))
-            finally:
-                walk.close()
         starts: list[Earliest | At | After] = [read.start, *(After(last) for last in lasts)]
-        return [_between(read, start, end) for start, end in zip(starts, [*lasts, read.end], strict=True)]
+        return [replace(read, start=start, end=end) for start, end in zip(starts, [*lasts, read.end], strict=True)]
 
     def ask(self, question: Callable[[LogClient], _T]) -> _T:
         """Ask the client, which connects on first use and retries by itself where a retry can help.
@@ -163,10 +158,6 @@ class Driver:
         client, self._client = self._client, None
         if client is not None:
             client.__exit__(None, None, None)
-
-
-def _between(read: RangeRead, start: Earliest | At | After, end: str) -> RangeRead:
-    return replace(read, start=start, end=end)
 
 
 def reaching(options: SourceOptions, told: tuple[Node, ...]) -> SourceOptions:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, Protocol, cast
+from typing import Any, Final, cast
 
 from spark_streams.client.log_client import Bounds, LogClient, OffsetWalk, OpaqueLogClient
 from spark_streams.position import After, At, Position
@@ -18,46 +18,6 @@ WALK_BLOCK: Final = 4096
 """Offsets that a walk takes from a client at once, and so holds in memory."""
 MAX_SAMPLES: Final = 4096
 """Most offsets that ``sample`` remembers of a range whose number of events the peer does not tell."""
-
-
-class Counting(Protocol):
-    """Counts the events of a log."""
-
-    @property
-    def numeric(self) -> bool:
-        """Whether offsets are numbers, written as decimal digits of a fixed width."""
-
-    def count(self, spans: Mapping[str, tuple[Position, str]]) -> dict[str, int | None]:
-        """Return the number of events of each span.
-
-        Args:
-            spans: partition to the start of its span and the offset of the span's last event.
-
-        Returns:
-            A number for each partition, exact unless retention removes events meanwhile; None where the peer does not
-            tell.
-        """
-
-    def remaining(self, positions: Mapping[str, Position]) -> dict[str, int | None]:
-        """Return the number of events from each position on, None where the peer does not tell."""
-
-    def walk(self, partition: str, start: Position) -> Ahead:
-        """Return a new walk over the offsets of a partition; the caller closes it."""
-
-    def is_next(self, position: Position, bounds: Bounds) -> bool:
-        """Return whether a position is certainly ``At`` the offset that a partition's next event will get."""
-
-
-class Ahead(Protocol):
-    """A walk over offsets of either kind, as limits and splits need it (``CountedWalk``, ``NumericWalk``)."""
-
-    position: Position
-
-    def advance(self, events: int, bound: str) -> tuple[int, str | None]:
-        """Advance by ``events``, at most to offset ``bound`` (inclusive); return the number walked and the last one."""
-
-    def close(self) -> None:
-        """Release the link, if it has one."""
 
 
 class CountedWalk:
@@ -182,6 +142,10 @@ class NumericWalk:
         """Do nothing: there is no link."""
 
 
+Ahead = CountedWalk | NumericWalk
+"""A walk over offsets of either kind, as limits and splits need it."""
+
+
 class Arithmetic:
     """Counts offsets that are numbers.
 
@@ -190,28 +154,37 @@ class Arithmetic:
     """
 
     numeric = True
+    """Whether offsets are numbers, written as decimal digits of a fixed width."""
 
     def __init__(self, partitions: Callable[[], Mapping[str, Bounds]]) -> None:
         self._partitions = partitions
 
     def count(self, spans: Mapping[str, tuple[Position, str]]) -> dict[str, int | None]:
-        """See ``Counting``."""
+        """Return the number of events of each span.
+
+        Args:
+            spans: partition to the start of its span and the offset of the span's last event.
+
+        Returns:
+            A number for each partition, exact unless retention removes events meanwhile; None where the peer does not
+            tell.
+        """
         return {p: events_between(start, end, self._earliest(p)) for p, (start, end) in spans.items()}
 
     def remaining(self, positions: Mapping[str, Position]) -> dict[str, int | None]:
-        """See ``Counting``."""
+        """Return the number of events from each position on, None where the peer does not tell."""
         newest = {p: bounds.latest for p, bounds in self._partitions().items() if bounds.latest is not None}
         return {
             p: events_between(start, newest[p], self._earliest(p)) if p in newest else 0
             for p, start in positions.items()
         }
 
-    def walk(self, partition: str, start: Position) -> Ahead:
-        """See ``Counting``."""
+    def walk(self, partition: str, start: Position) -> NumericWalk:
+        """Return a new walk over the offsets of a partition; the caller closes it."""
         return NumericWalk(start, lambda: self._earliest(partition))
 
     def is_next(self, position: Position, bounds: Bounds) -> bool:
-        """See ``Counting``."""
+        """Return whether a position is certainly ``At`` the offset that a partition's next event will get."""
         newest = bounds.latest if bounds.latest is not None else bounds.truncated
         return isinstance(position, At) and int(position.offset) == (0 if newest is None else int(newest) + 1)
 
@@ -235,7 +208,7 @@ class Walking:
         self._ask = ask
 
     def count(self, spans: Mapping[str, tuple[Position, str]]) -> dict[str, int | None]:
-        """See ``Counting``."""
+        """See ``Arithmetic``."""
         if not spans:
             return {}
         after_start = self.remaining({p: start for p, (start, _) in spans.items()})
@@ -246,18 +219,22 @@ class Walking:
         }
 
     def remaining(self, positions: Mapping[str, Position]) -> dict[str, int | None]:
-        """See ``Counting``."""
+        """See ``Arithmetic``."""
         counts = self._ask(lambda client: client.remaining(self._stream, positions))
         return {partition: counts.get(partition) for partition in positions}
 
-    def walk(self, partition: str, start: Position) -> Ahead:
-        """See ``Counting``."""
+    def walk(self, partition: str, start: Position) -> CountedWalk:
+        """See ``Arithmetic``."""
         link = self._ask(lambda client: cast(OpaqueLogClient, client).offsets(self._stream, partition, start, None))
         return CountedWalk(link, start)
 
     def is_next(self, position: Position, bounds: Bounds) -> bool:
-        """See ``Counting``; False, as the next of opaque offsets is unknown."""
+        """See ``Arithmetic``; False, as the next of opaque offsets is unknown."""
         return False
+
+
+Counting = Arithmetic | Walking
+"""Counts the events of a log; both have the same methods, which ``Arithmetic`` describes."""
 
 
 def _first(start: Position, earliest: str | None) -> int | None:
