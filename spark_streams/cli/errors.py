@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from importlib import import_module
+from types import FrameType
 from typing import Any, Final, NoReturn
 
 import click
@@ -61,6 +62,11 @@ class ErrorReportingGroup(click.Group):
             _fail(str(fault), FAILED, fault)
         except KeyboardInterrupt:
             ctx.exit(INTERRUPTED)
+
+
+def exit_on_signal(number: int, frame: FrameType | None) -> NoReturn:
+    """Handle a signal: exit with the code that shells report for it, so that what is temporary is removed."""
+    raise SystemExit(128 + number)
 
 
 def _fail(message: str, code: int, fault: BaseException) -> NoReturn:

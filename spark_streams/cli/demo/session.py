@@ -14,11 +14,11 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from types import FrameType
-from typing import Final, NoReturn
+from typing import Final
 
 import click
 
+from spark_streams.cli.errors import exit_on_signal
 from spark_streams.errors import OptionError
 
 _GRACE_S: Final = 8.0
@@ -57,7 +57,7 @@ def run_demo(events: int, seconds: float, partitions: int) -> None:
     except ImportError:
         raise OptionError("demo", "pyspark is not installed: pip install 'spark-streams[spark]'") from None
     conf = conf_folder()
-    before = signal.signal(signal.SIGTERM, _terminated)
+    before = signal.signal(signal.SIGTERM, exit_on_signal)
     try:
         with tempfile.TemporaryDirectory(prefix="spark-streams-demo-", ignore_cleanup_errors=True) as folder:
             environment = {
@@ -92,10 +92,6 @@ def run_demo(events: int, seconds: float, partitions: int) -> None:
         raise click.exceptions.Exit(1)
 
 
-def _terminated(number: int, frame: FrameType | None) -> NoReturn:
-    raise SystemExit(128 + number)
-
-
 def _end_session(leader: subprocess.Popen[bytes]) -> None:
     """End every process of the session, with SIGTERM before SIGKILL, and wait until they have ended."""
     deadline = time.monotonic() + _GRACE_S
@@ -113,25 +109,19 @@ def _end_session(leader: subprocess.Popen[bytes]) -> None:
 
 
 def _members(session: int) -> list[int]:
-    """Return the ids of a session's processes that are not zombies."""
-    return [pid for pid, (own, state) in _processes().items() if own == session and not state.startswith("Z")]
-
-
-def _processes() -> dict[int, tuple[int, str]]:
-    """Return process id to (session id, state), from /proc, or without /proc (macOS) from ``ps``."""
-    found: dict[int, tuple[int, str]] = {}
+    """Return the ids of a session's processes that are not zombies, from /proc, or without it (macOS) from ``ps``."""
+    found: list[tuple[str, str, str]] = []  # process id, session id and state
     if Path("/proc/self/stat").exists():
         for file in Path("/proc").glob("[0-9]*/stat"):
             # A process may end between the listing and the reading. Its name may have blanks and brackets.
             with contextlib.suppress(OSError):
                 state, _parent, _group, own = file.read_text(errors="replace").rpartition(")")[2].split()[:4]
-                found[int(file.parent.name)] = (int(own), state)
-        return found
-    listing = subprocess.run(["ps", "-A", "-o", "pid=,sess=,stat="], capture_output=True, text=True, check=False)
-    for row in (line.split() for line in listing.stdout.splitlines()):
-        if len(row) == 3 and row[1].isdigit():
-            found[int(row[0])] = (int(row[1]), row[2])
-    return found
+                found.append((file.parent.name, own, state))
+    else:
+        listing = subprocess.run(["ps", "-A", "-o", "pid=,sess=,stat="], capture_output=True, text=True, check=False)
+        rows = (line.split() for line in listing.stdout.splitlines())
+        found += ((pid, own, state) for pid, own, state in (row for row in rows if len(row) == 3))
+    return [int(pid) for pid, own, state in found if own == str(session) and not state.startswith("Z")]
 
 
 def _signal(processes: list[int], number: signal.Signals) -> None:

@@ -14,15 +14,15 @@ import signal
 import ssl
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 import click
 
 from spark_streams.cli.arguments import StreamRequest, credentials, listen, stream_request
 from spark_streams.cli.credentials import file_option, tokens_of, users_of
+from spark_streams.cli.errors import exit_on_signal
 from spark_streams.cli.log.config_file import Configuration, read_configuration
 from spark_streams.errors import OptionError
 from spark_streams.log import ReferenceLog
@@ -172,7 +172,7 @@ def serve(
     named = configured.named | {door for door, place in where.items() if place is not None} or where
     doors = [_door(door, configured, place, common, named_tokens) for door, place in where.items() if door in named]
     _check_exposure(doors)
-    signal.signal(signal.SIGTERM, _stopped_early)
+    signal.signal(signal.SIGTERM, exit_on_signal)  # until the event loop handles it; temporary data is removed
     sys.setswitchinterval(SWITCH_S)
     _give_memory_back()
     connections = sum(door.descriptors * (door.config.max_connections + door.config.max_handshakes) for door in doors)
@@ -180,8 +180,12 @@ def serve(
     with ReferenceLog(data_dir if data_dir is not None else configured.data_dir, configured.log) as log:
         for request in (*configured.streams, *streams):
             request.ensure(log)
-        with _left_out_of_collections():
+        # A collection of the objects that exist now, mostly of modules, takes a tenth of a second; all clients wait.
+        gc.freeze()
+        try:
             asyncio.run(_serve(log, doors, until_stdin_closes))
+        finally:
+            gc.unfreeze()
 
 
 _MISSING: Final = {
@@ -245,24 +249,6 @@ def _give_memory_back() -> None:
             mallopt = ctypes.CDLL(None).mallopt
             for number, value in MALLOC.items():
                 mallopt(number, value)
-
-
-@contextlib.contextmanager
-def _left_out_of_collections() -> Iterator[None]:
-    """Exclude all existing objects, mostly of modules, from garbage collections.
-
-    A collection of these takes a tenth of a second, during which all clients wait.
-    """
-    gc.freeze()
-    try:
-        yield
-    finally:
-        gc.unfreeze()
-
-
-def _stopped_early(number: int, frame: FrameType | None) -> NoReturn:
-    """Exit, and so remove temporary data, on a signal that arrives before the event loop handles it."""
-    raise SystemExit(128 + number)
 
 
 def _at_end_of_stdin(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
