@@ -327,11 +327,11 @@ class MicroBatches:
 
     def close(self) -> None:
         """Disconnect."""
-        if self._stored is not None:
-            self._stored.close()
         self._limiter.close()
         self._trigger_gate.close()
         self._driver.close()
+        if self._stored is not None:
+            self._stored.close()
 
     def _checked_ends(self, begin: Checkpoint) -> tuple[StreamDescription, dict[str, Position]]:
         description = self._driver.describe()
