@@ -77,14 +77,14 @@ class RabbitSink:
             client = RabbitClient(chosen.endpoint, super_stream=routed, timeout_ms=chosen.request_timeout_ms)
             with client:
                 client.check(name)
-                return client.told
+                return client.advertised
 
         name = chosen.super_stream or chosen.stream
         if name is None:
             return self
         key = (chosen.endpoint.url, routed, chosen.endpoint.username, name)
         named = check_once(key, f"stream '{name}'", lambda: nodes(name)) or ()
-        return replace(self, options=replace(chosen, endpoint=chosen.endpoint.with_told(named)))
+        return replace(self, options=replace(chosen, endpoint=chosen.endpoint.with_advertised(named)))
 
     def columns(self, rows: pa.RecordBatch, name: TaskName, first_row: int) -> dict[str, pa.Array]:
         """Return the columns to encode and the filter values; it adds no ids, since messages have publishing ids."""

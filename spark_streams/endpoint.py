@@ -14,7 +14,7 @@ from urllib.parse import quote, unquote
 
 from spark_streams.errors import OptionError
 from spark_streams.protocols import PROTOCOLS, protocol_of
-from spark_streams.redaction import told
+from spark_streams.redaction import safe_text
 from spark_streams.secrets import Secret
 
 __all__ = [
@@ -81,8 +81,8 @@ class Endpoint:
         query: the query of an http url as it was written, without the question mark; it may hold a secret.
         token: the bearer token of an http peer, or None.
         others: the further hosts of a url that lists several; all have the same credentials, TLS and virtual host.
-        told: nodes that the peer has named; the client tries them when none of the url's hosts answers.
-        is_told: whether the peer, and no url, has named this host.
+        advertised: nodes that the peer has named; the client tries them when none of the url's hosts answers.
+        is_advertised: whether the peer, and no url, has named this host.
         load_balancer: whether the url names a load balancer, which leads to another node of the peer each time. The
             client then connects through it only, and never to the nodes' own addresses.
     """
@@ -98,8 +98,8 @@ class Endpoint:
     query: Secret | None = field(default=None)
     token: Secret | None = field(default=None)
     others: tuple[Node, ...] = ()
-    told: tuple[Node, ...] = ()
-    is_told: bool = False
+    advertised: tuple[Node, ...] = ()
+    is_advertised: bool = False
     load_balancer: bool = False
 
     @property
@@ -109,12 +109,12 @@ class Endpoint:
         A host that the peer has named may hold our secrets; they are hidden.
         """
         address = ",".join(_written(node) for node in ((self.host, self.port), *self.others))
-        return told(address) if self.is_told else address
+        return safe_text(address) if self.is_advertised else address
 
     @property
     def hosts(self) -> tuple[Endpoint, ...]:
         """One endpoint for each host of the url, in its order."""
-        return tuple(self._at(node, is_told=self.is_told) for node in ((self.host, self.port), *self.others))
+        return tuple(self._at(node, self.is_advertised) for node in ((self.host, self.port), *self.others))
 
     @property
     def url(self) -> str:
@@ -137,16 +137,16 @@ class Endpoint:
         """Return this endpoint with other TLS settings."""
         return replace(self, tls=tls)
 
-    def with_told(self, nodes: Iterable[Node]) -> Endpoint:
+    def with_advertised(self, nodes: Iterable[Node]) -> Endpoint:
         """Return this endpoint with the nodes that the peer has named; behind a load balancer, with none of them."""
-        return replace(self, told=() if self.load_balancer else tuple(nodes))
+        return replace(self, advertised=() if self.load_balancer else tuple(nodes))
 
     def at(self, node: Node) -> Endpoint:
         """Return the endpoint of one node that the peer has named, with this one's scheme, credentials and TLS."""
-        return self._at(node, is_told=True)
+        return self._at(node, is_advertised=True)
 
-    def _at(self, node: Node, *, is_told: bool) -> Endpoint:
-        return replace(self, host=node[0], port=node[1], others=(), told=(), is_told=is_told)
+    def _at(self, node: Node, is_advertised: bool) -> Endpoint:
+        return replace(self, host=node[0], port=node[1], others=(), advertised=(), is_advertised=is_advertised)
 
 
 def _written(node: Node) -> str:

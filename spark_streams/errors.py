@@ -37,7 +37,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from spark_streams.redaction import one_line, told
+from spark_streams.redaction import one_line, safe_text
 
 __all__ = [
     "AuthenticationFailed",
@@ -150,7 +150,7 @@ class RemoteProtocolError(ProtocolError):
     """
 
     def __init__(self, message: str) -> None:
-        super().__init__(told(message, MOST_OF_A_MESSAGE))
+        super().__init__(safe_text(message, MOST_OF_A_MESSAGE))
 
 
 class TransportError(SparkStreamsError):
@@ -174,11 +174,11 @@ class ConnectionLost(TransportError):
     """An established connection ended without a close; after the last retry its text says what to do."""
 
     def __str__(self) -> str:
-        said = super().__str__()
+        text = super().__str__()
         if not self.given_up:
-            return said
+            return text
         return (
-            f"{said}; see the peer's log, and what lies between; a streaming query goes on from its checkpoint when it "
+            f"{text}; see the peer's log, and what lies between; a streaming query goes on from its checkpoint when it "
             "is started again"
         )
 
@@ -199,7 +199,7 @@ class PeerError(SparkStreamsError):
     """
 
     def __init__(self, condition: str, description: str | None, context: str) -> None:
-        condition, description = told(condition), told(description or "", MOST_OF_A_MESSAGE)
+        condition, description = safe_text(condition), safe_text(description or "", MOST_OF_A_MESSAGE)
         context = one_line(context, MOST_OF_A_MESSAGE)
         super().__init__(condition, description, context)
         self.condition = condition
@@ -261,7 +261,7 @@ class PositionLost(SparkStreamsError):
 
     def __init__(self, stream: str, partition: str | None, asked: str, available: str) -> None:
         partition = None if partition is None else one_line(partition)
-        asked, available = told(asked), told(available, MOST_OF_A_MESSAGE)
+        asked, available = safe_text(asked), safe_text(available, MOST_OF_A_MESSAGE)
         super().__init__(stream, partition, asked, available)
         self.stream = stream
         self.partition = partition
@@ -272,7 +272,7 @@ class PositionLost(SparkStreamsError):
         where = f"stream '{self.stream}'" + (f" partition '{self.partition}'" if self.partition is not None else "")
         return (
             f"{where}: reading was to go on {self.asked}, but {self.available}. Events may have been lost. "
-            "Set option 'failOnDataLoss' to 'false' to go on with what is left, or start anew with another checkpoint."
+            "Set option 'failOnDataLoss' to 'false' to go on with what is left, or start again with another checkpoint."
         )
 
 
@@ -292,7 +292,7 @@ class DeliveryFailed(SparkStreamsError):
     """
 
     def __init__(self, outcome: str, condition: str, description: str, row: str, stream: str) -> None:
-        condition, description, row = told(condition), told(description, MOST_OF_A_MESSAGE), one_line(row)
+        condition, description, row = safe_text(condition), safe_text(description, MOST_OF_A_MESSAGE), one_line(row)
         super().__init__(outcome, condition, description, row, stream)
         self.outcome = outcome
         self.condition = condition

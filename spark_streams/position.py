@@ -173,7 +173,7 @@ def require_format(value: object, format: str) -> None:
     if version not in (1, CHECKPOINT_VERSION) or isinstance(version, bool):
         raise CheckpointError(
             f"the checkpoint has version {version!r}, this spark-streams reads versions 1 to {CHECKPOINT_VERSION}: it "
-            "was written by another release; install that one, or start anew with another checkpointLocation"
+            "was written by another release; install that one, or start again with another checkpointLocation"
         )
     if version == CHECKPOINT_VERSION and not isinstance(value.get("format"), str):
         raise CheckpointError("not a checkpoint of spark-streams: 'format' is missing, or is no text")
@@ -271,19 +271,19 @@ class Checkpoint:
             raise CheckpointError(f"not a checkpoint of spark-streams: {fault!r}") from fault
 
 
-def progress_offset(told: object) -> dict[str, Any] | None:
+def progress_offset(offset: object) -> dict[str, Any] | None:
     """Return an offset of a ``SourceProgress`` as a dict, or None if it is not one of ours.
 
     Spark gives it as JSON or as a dict; 4.0 and 4.1 give ``query.lastProgress``, and on Spark Connect listeners too,
     Python's ``repr`` of the dict.
     """
-    value = told
-    if isinstance(told, str) and told.startswith("{"):
+    value = offset
+    if isinstance(offset, str) and offset.startswith("{"):
         try:
-            value = json.loads(told)
+            value = json.loads(offset)
         except json.JSONDecodeError:
             try:
-                value = ast.literal_eval(told)
+                value = ast.literal_eval(offset)
             except (ValueError, SyntaxError):
                 return None
     return value if isinstance(value, dict) and {"version", "stream", "partitions"} <= value.keys() else None

@@ -109,7 +109,7 @@ def remember(secret: str, username: str | None = None) -> None:
         _sent.add(secret, username)
 
 
-def told(text: str, most: int = MOST) -> str:
+def safe_text(text: str, most: int = MOST) -> str:
     """Return a peer's words as ``one_line`` of ``hidden``; see there for the arguments."""
     return one_line(hidden(text), most)
 

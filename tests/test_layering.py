@@ -23,7 +23,10 @@ ALLOWED = {
     "endpoint": {"protocols", "secrets", "errors", "redaction"},
     "filters": {"wire", "rows", "position", "offsets", "errors"},
     "options": {"position", "offsets", "filters", "endpoint", "secrets", "errors"},
-    "client": {"wire", "filters", "rows", "position", "offsets", "endpoint", "secrets", "redaction", "errors"},
+    "client": {
+        *("protocols", "wire", "filters", "rows", "position", "offsets"),
+        *("endpoint", "secrets", "redaction", "errors"),
+    },
     "server": {"protocols", "wire", "log", "filters", "position", "offsets", "redaction", "errors"},
     "spark": {
         *("options", "filters", "rows", "client", "position", "offsets", "endpoint", "errors"),

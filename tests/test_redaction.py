@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from spark_streams import redaction
 from spark_streams.endpoint import parse_url
 from spark_streams.errors import ConnectionLost, DeliveryFailed, PositionLost, Refused, RemoteProtocolError
-from spark_streams.redaction import MOST, REMEMBERED, SEARCHED, hidden, one_line, quoted, remember, told
+from spark_streams.redaction import MOST, REMEMBERED, SEARCHED, hidden, one_line, quoted, remember, safe_text
 from tests.forgetting import forget_all
 
 
@@ -151,11 +151,11 @@ class TestOneLine:
         assert len(line.splitlines()) == 1
 
     def test_words_of_any_script_stay(self) -> None:
-        assert told("Поток не найден: 注文 ✓ é") == "Поток не найден: 注文 ✓ é"
+        assert safe_text("Поток не найден: 注文 ✓ é") == "Поток не найден: 注文 ✓ é"
 
     def test_is_cut(self) -> None:
-        assert told("a" * 5_000) == "a" * MOST + "…"
-        assert len(told("\n" * 5_000)) == MOST + 1
+        assert safe_text("a" * 5_000) == "a" * MOST + "…"
+        assert len(safe_text("\n" * 5_000)) == MOST + 1
         assert quoted(["b" * 5_000], 10) == "['bbbbbbbb…"
 
 

@@ -13,7 +13,7 @@ from spark_streams.client.log_client import Bounds, StreamDescription
 from spark_streams.client.retry import Attempts
 from spark_streams.errors import NotFound, PositionLost, SparkStreamsError
 from spark_streams.position import EARLIEST, After, At, Earliest, Position
-from spark_streams.redaction import told
+from spark_streams.redaction import safe_text
 
 _log = logging.getLogger(__name__)
 
@@ -34,8 +34,8 @@ class DataLoss:
 
     def __post_init__(self) -> None:
         """Redact the offsets: they come from a peer, and log lines and Spark's progress show them."""
-        object.__setattr__(self, "asked", told(self.asked))
-        object.__setattr__(self, "available", told(self.available))
+        object.__setattr__(self, "asked", safe_text(self.asked))
+        object.__setattr__(self, "available", safe_text(self.available))
 
 
 class LossPolicy:

@@ -14,7 +14,7 @@ from typing import Final, TypeVar
 from spark_streams.endpoint import Endpoint, Node
 from spark_streams.errors import ConnectFailed, RemoteProtocolError, SparkStreamsError, TransportError
 
-MAX_TOLD: Final = 64
+MAX_ADVERTISED: Final = 64
 """The most nodes that are remembered: more than a client needs to find one of any cluster."""
 
 _log = logging.getLogger(__name__)
@@ -33,21 +33,21 @@ class Hosts:
         self._endpoint = endpoint
         self._timeout_ms = timeout_ms
         self._given = endpoint.hosts
-        self._told: dict[Node, None] = {}
+        self._advertised: dict[Node, None] = {}
         self._failed: set[Node] = set()
-        self.learn(endpoint.told)
+        self.learn(endpoint.advertised)
 
     @property
-    def told(self) -> tuple[Node, ...]:
+    def advertised(self) -> tuple[Node, ...]:
         """The nodes that the peer has named, without those of ``url``."""
-        return tuple(self._told)
+        return tuple(self._advertised)
 
     def learn(self, nodes: Iterable[Node]) -> None:
-        """Remember the nodes that the peer has named, up to ``MAX_TOLD``."""
+        """Remember the nodes that the peer has named, up to ``MAX_ADVERTISED``."""
         given = {_node(host) for host in self._given}
         for node in nodes:
-            if node not in given and len(self._told) < MAX_TOLD:
-                self._told[node] = None
+            if node not in given and len(self._advertised) < MAX_ADVERTISED:
+                self._advertised[node] = None
 
     def connect(self, connect: Callable[[Endpoint, int], _C]) -> _C:
         """Return a connection to the first host that gives one.
@@ -69,9 +69,9 @@ class Hosts:
                     raise
                 faults.append(fault)
                 self._failed.add(node)
-                if host.is_told and (fault.costly or not fault.retriable):
+                if host.is_advertised and (fault.costly or not fault.retriable):
                     # The host is unreachable from here: each search would lose its time and tries on it again.
-                    del self._told[node]
+                    del self._advertised[node]
                     fault.costly = False
                 continue
             self._failed.discard(node)
@@ -82,8 +82,8 @@ class Hosts:
 
     def _order(self) -> list[Endpoint]:
         """Return all hosts in random order: those of the url first, and within both kinds the failed ones last."""
-        hosts = [*self._given, *map(self._endpoint.at, self._told)]
-        return sorted(random.sample(hosts, len(hosts)), key=lambda each: (each.is_told, _node(each) in self._failed))
+        hosts = [*self._given, *map(self._endpoint.at, self._advertised)]
+        return sorted(random.sample(hosts, len(hosts)), key=lambda h: (h.is_advertised, _node(h) in self._failed))
 
 
 def is_host_fault(fault: SparkStreamsError) -> bool:

@@ -174,7 +174,7 @@ class LogClient(AbstractContextManager["LogClient"], Protocol):
         """
 
     @property
-    def told(self) -> tuple[Node, ...]:
+    def advertised(self) -> tuple[Node, ...]:
         """Nodes that the peer has named so far, to try when no host of ``url`` answers; mostly none."""
 
     def describe(self, stream: str, *, certain: Collection[str] = ()) -> StreamDescription:

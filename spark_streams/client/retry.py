@@ -66,7 +66,7 @@ class Backoff:
 
 DEFAULT_BACKOFF: Final = Backoff()
 """Six tries within about 3 s: a wrong port is reported soon."""
-PATIENT: Final = Backoff(attempts=24)
+LONG_BACKOFF: Final = Backoff(attempts=24)
 """Tries for some 40 s: a broker that restarts takes 5 to 10 s, and then its streams come back one by one."""
 
 
@@ -122,13 +122,13 @@ def retrying(
     Args:
         operation: what to try.
         backoff: how often to try while the peer was never reached.
-        was_reached: returns whether the peer has ever been reached: from then on it may be restarting, and ``PATIENT``
-            says how often to try.
+        was_reached: returns whether the peer has ever been reached: from then on it may be restarting, and
+            ``LONG_BACKOFF`` says how often to try.
 
     Raises:
         SparkStreamsError: the last error of ``operation``.
     """
-    short, long = Attempts(backoff), Attempts(PATIENT)
+    short, long = Attempts(backoff), Attempts(LONG_BACKOFF)
     while True:
         try:
             return operation()

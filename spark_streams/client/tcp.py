@@ -13,7 +13,7 @@ from spark_streams.client.retry import Deadline
 from spark_streams.client.tls import certificate_advice, is_no_tls, plain_port_advice, tls_context
 from spark_streams.endpoint import RABBITMQ_SCHEMES, Endpoint
 from spark_streams.errors import ConnectFailed, ConnectionLost, SparkStreamsError
-from spark_streams.redaction import told
+from spark_streams.redaction import safe_text
 
 _REDIRECTED: Final = "the peer redirects there"
 _ADVERTISED: Final = dict.fromkeys(
@@ -84,14 +84,14 @@ def connect_fault(fault: OSError, endpoint: Endpoint) -> ConnectFailed:
     reason = f"no connection: {fault.strerror or fault}"
     text = f"{reason}: check the host and port in option 'url'"
     if isinstance(fault, socket.gaierror):
-        reason = f"the host name '{told(endpoint.host)}' is not known"
+        reason = f"the host name '{safe_text(endpoint.host)}' is not known"
         text = f"{reason}: check the host in option 'url'"
     elif isinstance(fault, ConnectionRefusedError):
         reason = "connection refused: nothing listens there"
         text = f"{reason}; check the port in option 'url' and that the log runs"
     elif isinstance(fault, TimeoutError):
         reason, text = "no answer", "no answer: check the host and port in option 'url', and firewalls on the way"
-    if endpoint.is_told:
+    if endpoint.is_advertised:
         text = f"{reason}: it has to be reachable from here: {_ADVERTISED.get(endpoint.scheme, _REDIRECTED)}"
     failed = ConnectFailed(f"{endpoint.address}: {text}")
     failed.retriable = not isinstance(fault, socket.gaierror)
@@ -123,4 +123,4 @@ def lost(endpoint: Endpoint, reason: object) -> ConnectionLost | ConnectFailed:
     advice = certificate_advice(reason, endpoint.address) if isinstance(reason, BaseException) else None
     if advice is not None:
         return final(ConnectFailed(f"{endpoint.address}: {advice}"))
-    return ConnectionLost(f"{endpoint.address}: the connection was lost: {told(str(reason))}")
+    return ConnectionLost(f"{endpoint.address}: the connection was lost: {safe_text(str(reason))}")

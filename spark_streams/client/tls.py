@@ -9,6 +9,7 @@ from typing import Final, NoReturn
 
 from spark_streams.endpoint import Tls
 from spark_streams.errors import OptionError
+from spark_streams.protocols import protocol_of
 
 WANTS_A_CERTIFICATE: Final = "wants a client certificate, check options 'tls.certFile' and 'tls.keyFile'"
 """For a peer that closes the connection silently, as servers of Python's asyncio do to clients they do not trust."""
@@ -27,12 +28,6 @@ _ALERTS: Final = {
     "CERTIFICATE_UNKNOWN": "it does not take our certificate, option 'tls.certFile'",
 }
 """The alert that a peer sends before it closes (RFC 8446 §6.2), as OpenSSL spells it, to what to do."""
-
-_PLAIN: Final = {
-    scheme: f"write {plain}:// instead of {secure}://"
-    for plain, secure in (("amqp", "amqps"), ("rabbitmq-stream", "rabbitmq-stream+tls"), ("http", "https"))
-    for scheme in (plain, secure)
-}
 _NO_TLS: Final = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST")
 
 
@@ -83,8 +78,10 @@ def plain_port_advice(reason: str, scheme: str) -> str:
         reason: what happened.
         scheme: a scheme of the protocol, with or without TLS.
     """
-    todo = f"if it is a plain port, {_PLAIN[scheme]} in option 'url', without 'tls.' options"
-    return f"TLS does not work there ({reason}): {todo}"
+    protocol = protocol_of(scheme)
+    assert protocol is not None  # an endpoint's scheme is that of an entry
+    other = f"write {protocol.scheme}:// instead of {protocol.tls_scheme}:// in option 'url'"
+    return f"TLS does not work there ({reason}): if it is a plain port, {other}, without 'tls.' options"
 
 
 def certificate_advice(fault: BaseException, where: str) -> str | None:

@@ -145,9 +145,9 @@ class PublisherSequences:
         self._put(sequences, dict.fromkeys(sequences, user))
         self._batches += 1
         if not self._under_way:
-            self.all_told()
+            self.snapshot_if_due()
 
-    def all_told(self) -> None:
+    def snapshot_if_due(self) -> None:
         """Write a snapshot when one is due; no append may be under way.
 
         With one the log may know more than this object, and a start from the snapshot would never look for it. Every

@@ -86,7 +86,7 @@ class Worker:
         """
         return await asyncio.get_running_loop().run_in_executor(self._pool, function)
 
-    async def walk(self, steps: Generator[object, None, T]) -> T:
+    async def run(self, steps: Generator[object, None, T]) -> T:
         """Run a generator in the thread and return what it returns; each step to a ``yield`` is queued by itself."""
         returned: list[T] = []
 

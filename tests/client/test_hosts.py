@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from spark_streams.client import AmqpClient, RabbitClient, RabbitPublishing, TaskPublisher, encode_columns
-from spark_streams.client.hosts import MAX_TOLD, Hosts
+from spark_streams.client.hosts import MAX_ADVERTISED, Hosts
 from spark_streams.endpoint import AMQP_SCHEMES, RABBITMQ_SCHEMES, Endpoint, Secret, Tls, parse_url
 from spark_streams.errors import (
     AuthenticationFailed,
@@ -230,18 +230,18 @@ def test_the_time_is_shared() -> None:
 def test_nodes_that_the_peer_named_come_behind_those_of_the_url() -> None:
     hosts = Hosts(GIVEN, 1_000)
     hosts.learn([("d", 4), ("a", 1), ("d", 4)])
-    assert hosts.told == (("d", 4),)
+    assert hosts.advertised == (("d", 4),)
     gone = {address: ConnectFailed("gone") for address in ("a:1", "b:2", "c:3")}
     for fault in gone.values():
         fault.retriable = False
     assert tried(hosts, gone)[3] == "d:4"
-    assert Hosts(GIVEN.with_told(hosts.told), 1_000).told == (("d", 4),)
+    assert Hosts(GIVEN.with_advertised(hosts.advertised), 1_000).advertised == (("d", 4),)
 
 
 def test_no_peer_names_more_nodes_than_are_tried() -> None:
     hosts = Hosts(GIVEN, 1_000)
     hosts.learn((f"node-{n}", 1) for n in range(100_000))
-    assert len(hosts.told) == MAX_TOLD
+    assert len(hosts.advertised) == MAX_ADVERTISED
 
 
 @pytest.mark.parametrize("door", DOORS)
@@ -263,7 +263,7 @@ def test_a_node_that_cannot_be_reached_from_here_is_forgotten() -> None:
     with pytest.raises(ConnectFailed, match="none of 4 hosts") as caught:
         tried(hosts, faults)  # type: ignore[arg-type]
     assert caught.value.retriable and not caught.value.costly
-    assert hosts.told == (("f", 6),)
+    assert hosts.advertised == (("f", 6),)
 
 
 @pytest.mark.parametrize("kinds", [(RemoteProtocolError, True), (Refused, False)])

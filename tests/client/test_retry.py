@@ -42,7 +42,7 @@ def test_what_cannot_help_is_not_tried_again(fault: SparkStreamsError, monkeypat
 
 def test_a_deadline_is_waited_for_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(retry, "_pause", lambda seconds: None)
-    for backoff in (retry.DEFAULT_BACKOFF, retry.PATIENT):
+    for backoff in (retry.DEFAULT_BACKOFF, retry.LONG_BACKOFF):
         attempts = Attempts(backoff)
         attempts.after(DeadlineExceeded("no answer"))
         with pytest.raises(DeadlineExceeded):

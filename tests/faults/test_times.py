@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from spark_streams.client.feed.client import PATIENT as FEED
-from spark_streams.client.retry import DEFAULT_BACKOFF, PATIENT, Attempts, Backoff
+from spark_streams.client.feed.client import FEED_BACKOFF as FEED
+from spark_streams.client.retry import DEFAULT_BACKOFF, LONG_BACKOFF, Attempts, Backoff
 from spark_streams.errors import ConnectFailed, ConnectionLost, DeadlineExceeded, SparkStreamsError
 from tests.faults.figures import cells
 
@@ -22,14 +22,17 @@ def pauses(backoff: Backoff, fault: SparkStreamsError) -> list[float]:
 
 
 def test_a_peer_that_is_not_there() -> None:
-    first, later = round(sum(pauses(DEFAULT_BACKOFF, ConnectFailed("x")))), sum(pauses(PATIENT, ConnectionLost("x")))
+    first, later = (
+        round(sum(pauses(DEFAULT_BACKOFF, ConnectFailed("x")))),
+        sum(pauses(LONG_BACKOFF, ConnectionLost("x"))),
+    )
     feed = round(sum(pauses(FEED, ConnectFailed("x"))))
     assert cells("nobody listens when") == [f"{first} s", f"{first} s", f"{feed} s"]
     assert cells("nobody listens any more") == [f"{round(later, -1):.0f} s"] * 2 + [f"{feed} s"]
     assert cells("connections break while a task")[2] == f"{feed} s"
 
 
-@pytest.mark.parametrize("backoff", [DEFAULT_BACKOFF, PATIENT, FEED])
+@pytest.mark.parametrize("backoff", [DEFAULT_BACKOFF, LONG_BACKOFF, FEED])
 def test_a_peer_that_says_nothing(backoff: Backoff) -> None:
     assert len(pauses(backoff, DeadlineExceeded("x"))) == 1, "tried twice"
     assert cells("the peer takes connections") == ["twice `requestTimeout`"] * 3

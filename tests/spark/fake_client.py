@@ -116,20 +116,20 @@ class FakeLog:
         """How many of the newest events of each partition the nodes that follow do not have yet."""
         self.broken = 0
         """How many of the next questions find the connection broken."""
-        self.told: tuple[tuple[str, int], ...] = ()
+        self.advertised: tuple[tuple[str, int], ...] = ()
         """The nodes that the log names."""
         self.reached_by: list[tuple[tuple[str, int], ...]] = []
         """The nodes that those who connected had been told of."""
 
     def connect(self, options: SourceOptions) -> FakeClient:
         self.connected += 1
-        self.reached_by.append(options.endpoint.told)
+        self.reached_by.append(options.endpoint.advertised)
         return FakeClient(self)
 
     def connect_store(self, options: SourceOptions) -> FakeClient:
         """A client that stores positions under the name ``tools``."""
         self.connected += 1
-        self.reached_by.append(options.endpoint.told)
+        self.reached_by.append(options.endpoint.advertised)
         return FakeClient(self, "tools")
 
 
@@ -157,8 +157,8 @@ class FakeClient:
         return self.log.numeric
 
     @property
-    def told(self) -> tuple[tuple[str, int], ...]:
-        return self.log.told
+    def advertised(self) -> tuple[tuple[str, int], ...]:
+        return self.log.advertised
 
     def __enter__(self) -> FakeClient:
         return self

@@ -31,13 +31,13 @@ class Query:
         parsed = parse({"url": f"{scheme}://h", "stream": "orders", **self.options}, streaming=True)
         self.source = MicroBatches(parsed, ("offset",), self.log.connect, self.clock)
 
-    def plan(self, limit: int | None = None, patient: bool = True) -> tuple[dict, dict]:
+    def plan(self, limit: int | None = None, may_wait: bool = True) -> tuple[dict, dict]:
         """Ask where the next batch starts and ends, a second later."""
         self.clock.now += 1
         first = self.committed is None
         start = self.source.initial() if first else self.committed
         start = json.loads(json.dumps(start))
-        return start, json.loads(json.dumps(self.source.next_end(start, limit, patient=patient)))
+        return start, json.loads(json.dumps(self.source.next_end(start, limit, may_wait=may_wait)))
 
     def read(self, start: dict, end: dict) -> list[tuple[str, str]]:
         """Read a planned batch."""

@@ -63,7 +63,7 @@ class AmqpClient(contextlib.AbstractContextManager["AmqpClient"]):
 
     numeric_offsets = False
     """Offsets are opaque (ES-301)."""
-    told: tuple[Node, ...] = ()
+    advertised: tuple[Node, ...] = ()
     """AMQP containers name no others, except in a redirect of a link."""
 
     def __init__(

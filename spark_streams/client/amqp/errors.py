@@ -22,7 +22,7 @@ from spark_streams.errors import (
     Refused,
     SparkStreamsError,
 )
-from spark_streams.redaction import told
+from spark_streams.redaction import safe_text
 from spark_streams.wire.amqp.event_streams import EPOCH
 
 _TLS_RECORDS = (b"\x14\x03", b"\x15\x03", b"\x16\x03")
@@ -49,8 +49,8 @@ def foreign_answer_fault(answer: bytes, endpoint: Endpoint) -> ConnectFailed:
         return final(ConnectFailed(f"{where}: the port speaks TLS: write amqps:// instead of amqp:// in option 'url'"))
     return final(
         ConnectFailed(
-            f"{where}: the peer does not speak AMQP 1.0, it answered '{told(answer.decode('latin-1'), 16)}': check the "
-            "port in option 'url'"
+            f"{where}: the peer does not speak AMQP 1.0, it answered '{safe_text(answer.decode('latin-1'), 16)}': "
+            "check the port in option 'url'"
         )
     )
 
@@ -85,7 +85,7 @@ def peer_fault(condition: Any, context: str) -> SparkStreamsError:
     """
     if condition is None:
         return ConnectionLost(f"{context}: the peer closed it without an error")
-    name, description = str(condition.name), told(condition.description or "")
+    name, description = str(condition.name), safe_text(condition.description or "")
     info: Mapping[Any, Any] = condition.info if isinstance(condition.info, Mapping) else {}
     if name == "amqp:link:redirect":
         redirect = _redirect(info)
@@ -103,7 +103,7 @@ def _redirect(info: Mapping[Any, Any]) -> LinkRedirected | None:
     hostname, address = info.get("hostname"), info.get("address")
     if not isinstance(host, str) or not isinstance(port, int) or not 0 < port < 65_536:
         return None
-    if told(host) != host:  # it goes into messages
+    if safe_text(host) != host:  # it goes into messages
         return None
     return LinkRedirected(str(host), int(port), str(hostname) if hostname else None, str(address) if address else None)
 

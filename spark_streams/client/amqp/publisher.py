@@ -22,7 +22,7 @@ from spark_streams.client.amqp.links import Link
 from spark_streams.client.digested_rows import Label, RowLabels
 from spark_streams.client.retry import Deadline
 from spark_streams.errors import DeliveryFailed, LocalProtocolError, PeerError, SparkStreamsError, TransportError
-from spark_streams.redaction import told
+from spark_streams.redaction import safe_text
 
 MAX_IN_FLIGHT: Final = 8_192
 """Deliveries under way at most, whatever the peer's credit; each of them is also in memory."""
@@ -164,7 +164,7 @@ class Publisher:
         raise DeliveryFailed(
             _OUTCOMES.get(outcome, "settled without an outcome"),
             str(condition.name) if condition is not None else "",
-            told(condition.description or "") if condition is not None else "",
+            safe_text(condition.description or "") if condition is not None else "",
             self._labels(self._done),
             self._stream,
         )

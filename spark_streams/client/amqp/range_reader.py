@@ -36,7 +36,7 @@ from spark_streams.client.amqp.receivers import FilteredReceiver
 from spark_streams.client.amqp.row_decoder import DecodedRows, RowDecoder, WrongPartition
 from spark_streams.client.data_loss import LossPolicy, instead_of, is_past_end, place
 from spark_streams.client.log_client import Bounds, RangeRead
-from spark_streams.client.retry import PATIENT, Attempts
+from spark_streams.client.retry import LONG_BACKOFF, Attempts
 from spark_streams.errors import DeadlineExceeded, RemoteProtocolError, SparkStreamsError
 from spark_streams.position import EARLIEST, After, At, Earliest
 
@@ -108,7 +108,7 @@ class RangeReader:
             RemoteProtocolError: the peer broke a rule; the message names it.
             TransportError: the connection broke more often than the retries allow, or the peer fell silent.
         """
-        attempts, dropped = Attempts(PATIENT), self._dropped
+        attempts, dropped = Attempts(LONG_BACKOFF), self._dropped
         while True:
             try:
                 for rows in self._link_rows():

@@ -22,7 +22,7 @@ from spark_streams.client.feed.response import Answer, parsed_blocks
 from spark_streams.client.retry import Attempts, Backoff
 from spark_streams.endpoint import Endpoint
 from spark_streams.errors import NotFound, OptionError, Refused, RemoteProtocolError, SparkStreamsError
-from spark_streams.redaction import told
+from spark_streams.redaction import safe_text
 from spark_streams.wire.feed.dialect import NDJSON, ZEH_V1, Dialect
 from spark_streams.wire.feed.discovery import Discovery, FeedPartition, decode_discovery
 from spark_streams.wire.feed.fetch_arguments import FIRST, LAST, Fetch
@@ -32,7 +32,7 @@ from spark_streams.wire.feed.strict_json import load_json
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
-PATIENT: Final = Backoff(attempts=8, first_ms=200, limit_ms=10_000)
+FEED_BACKOFF: Final = Backoff(attempts=8, first_ms=200, limit_ms=10_000)
 """Eight tries within about 30 s: a service that is deployed again comes back within that time."""
 _ACCEPT_V1: Final = f"{ZEH_V1}, {NDJSON};q=0.9, */*;q=0.5"
 MAX_UNKNOWN_CURSORS: Final = 3
@@ -85,7 +85,7 @@ class FeedClient(AbstractContextManager["FeedClient"]):
         self,
         address: FeedAddress,
         *,
-        backoff: Backoff = PATIENT,
+        backoff: Backoff = FEED_BACKOFF,
         pause: Callable[[float], object] = time.sleep,
         awaits: bool = False,
     ) -> None:
@@ -166,13 +166,13 @@ class FeedClient(AbstractContextManager["FeedClient"]):
                 raise OptionError(
                     "filter",
                     f"the feed does not offer filter '{name}' any more, which the checkpoint's cursors belong to: "
-                    "start anew with another checkpointLocation",
+                    "start again with another checkpointLocation",
                 )
         # Spark passes option names in lower case; the feed may not accept them so.
         spelled = {name.lower(): name for name in known}
         for name in self.address.filters:
             if name not in spelled:
-                offered = told(", ".join(f"'{f}'" for f in dict.fromkeys(known))) or "none"
+                offered = safe_text(", ".join(f"'{f}'" for f in dict.fromkeys(known))) or "none"
                 raise OptionError(f"filter-{name}", f"the feed does not offer this filter; it offers {offered}")
         self._filters = {spelled[name]: value for name, value in self.address.filters.items()}
         return discovery

@@ -16,7 +16,7 @@ from spark_streams.client.tcp import costly, final
 from spark_streams.client.tls import WANTS_A_CERTIFICATE, certificate_advice, is_no_tls, plain_port_advice
 from spark_streams.endpoint import Endpoint
 from spark_streams.errors import ConnectFailed, ConnectionLost, DeadlineExceeded
-from spark_streams.redaction import ALONE, hidden, one_line, remember, told
+from spark_streams.redaction import ALONE, hidden, one_line, remember, safe_text
 
 SHOWN: Final = 300
 """Characters of an answer that a message has."""
@@ -90,7 +90,7 @@ def mapped(what: str) -> Iterator[None]:
             "raise it if they are slow"
         ) from None
     except requests.exceptions.ConnectionError as fault:
-        reason = told(_reason(fault))
+        reason = safe_text(_reason(fault))
         tls = next((each for each in _causes(fault, context=True) if isinstance(each, ssl.SSLError)), None)
         if tls is not None and (todo := _tls_advice(tls, urlsplit(what.split(" ")[-1]).netloc)) is not None:
             raise final(ConnectFailed(f"{what}: {todo}")) from None
@@ -103,7 +103,7 @@ def mapped(what: str) -> Iterator[None]:
         hint = f": if it {WANTS_A_CERTIFICATE}" if "https://" in what and bare else ""
         raise ConnectionLost(f"{what}: {reason}{hint}") from None
     except (urllib3.exceptions.HTTPError, requests.exceptions.RequestException, OSError) as fault:
-        raise ConnectionLost(f"{what}: the answer broke off: {told(_reason(fault))}") from None
+        raise ConnectionLost(f"{what}: the answer broke off: {safe_text(_reason(fault))}") from None
 
 
 def _tls_advice(fault: ssl.SSLError, where: str) -> str | None:

@@ -28,7 +28,7 @@ from spark_streams.errors import (
     Refused,
     SparkStreamsError,
 )
-from spark_streams.redaction import remember, told
+from spark_streams.redaction import remember, safe_text
 from spark_streams.secrets import FreshSecret
 from spark_streams.wire.feed.dialect import NDJSON
 
@@ -246,8 +246,8 @@ class FeedSession:
                     scheme, host, port = _origin(target)
                     raise Refused(
                         f"status {response.status_code}",
-                        f"it redirects to {scheme}://{told(host)}:{port}, another origin, which credentials are not "
-                        "sent to: give that address in option 'url' if you trust it",
+                        f"it redirects to {scheme}://{safe_text(host)}:{port}, another origin, which credentials are "
+                        "not sent to: give that address in option 'url' if you trust it",
                         what,
                     )
                 url = target
@@ -275,7 +275,7 @@ def _refusal(response: requests.Response, what: str) -> PeerError:
     begins = b""
     with contextlib.suppress(SparkStreamsError), mapped(what):
         begins = response.raw.read(SHOWN_BYTES, decode_content=True) or b""
-    words = first_line(begins, cut=len(begins) >= SHOWN_BYTES) or told(response.reason or "")
+    words = first_line(begins, cut=len(begins) >= SHOWN_BYTES) or safe_text(response.reason or "")
     if status == 401:
         words = words or "the feed wants credentials, such as option 'token'"
     fault = _ERRORS.get(status, Unavailable if status >= 500 else Refused)(f"status {status}", words, what)

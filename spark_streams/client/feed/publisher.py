@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_streams.client.digested_rows import PART_SCHEMA, Label, Part, Parts, RowLabels, TaskIdentity
-from spark_streams.client.feed.client import PATIENT, pause_for
+from spark_streams.client.feed.client import FEED_BACKOFF, pause_for
 from spark_streams.client.feed.errors import first_line
 from spark_streams.client.feed.http import FeedSession
 from spark_streams.client.retry import Attempts, Backoff
@@ -170,7 +170,7 @@ class FeedPublisher:
     stream: str
     identity: TaskIdentity | None
     _: KW_ONLY
-    backoff: Backoff = PATIENT
+    backoff: Backoff = FEED_BACKOFF
     pause: Callable[[float], object] = time.sleep
 
     def __post_init__(self) -> None:

@@ -16,7 +16,7 @@ from typing import Final
 from spark_streams.errors import OptionError
 from spark_streams.filters.targets.feed import FeedSplit, split_for_feed
 from spark_streams.filters.tree import Expression, Reference, ReferenceKind, references
-from spark_streams.redaction import told
+from spark_streams.redaction import safe_text
 from spark_streams.wire.feed.discovery import Discovery
 from spark_streams.wire.feed.json_pointer import parse_pointer, pointer_of
 
@@ -90,7 +90,7 @@ def push(
     if declared is not None:
         for name in declared:
             if name not in names:
-                there = told(", ".join(f"'{each}'" for each in names)) or "none"
+                there = safe_text(", ".join(f"'{each}'" for each in names)) or "none"
                 raise OptionError("filterFields", f"the feed does not offer filter '{name}'; it offers {there}")
         offers = {
             name: _Offer((key_field or KEY_FIELD) if field == KEY_FIELD else field, False)

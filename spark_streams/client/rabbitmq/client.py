@@ -81,9 +81,9 @@ class RabbitClient(AbstractContextManager["RabbitClient"]):
         self._cluster.close()
 
     @property
-    def told(self) -> tuple[Node, ...]:
-        """The nodes that the broker has named and ``endpoint`` does not (``Endpoint.told``)."""
-        return self._cluster.told
+    def advertised(self) -> tuple[Node, ...]:
+        """The nodes that the broker has named and ``endpoint`` does not (``Endpoint.advertised``)."""
+        return self._cluster.advertised
 
     # --- what there is
 

@@ -50,10 +50,10 @@ class Cluster:
         """Whether a node has ever been reached."""
 
     @property
-    def told(self) -> tuple[Node, ...]:
+    def advertised(self) -> tuple[Node, ...]:
         """The nodes that the broker has named and ``endpoint`` does not, to try when its hosts do not answer."""
         self._learn()
-        return self._hosts.told
+        return self._hosts.advertised
 
     def close(self) -> None:
         """Close all connections with Close; never raise."""

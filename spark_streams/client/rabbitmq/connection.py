@@ -38,7 +38,7 @@ from spark_streams.errors import (
     RemoteProtocolError,
     SparkStreamsError,
 )
-from spark_streams.redaction import told
+from spark_streams.redaction import safe_text
 from spark_streams.wire.rabbitmq import registry
 from spark_streams.wire.rabbitmq.connection_commands import Close, CloseAnswer, Heartbeat
 from spark_streams.wire.rabbitmq.frames import ANSWER, Answer, Command, Frame, FrameReader, Request
@@ -115,7 +115,7 @@ class Connection(contextlib.AbstractContextManager["Connection"]):
             heartbeat_s: seconds between heartbeats, 0 for none.
         """
         self.versions = versions
-        self.properties = {told(name): told(value) for name, value in properties.items()}
+        self.properties = {safe_text(name): safe_text(value) for name, value in properties.items()}
         self._reported = properties  # for comparisons: a node's name may equal a secret
         self.frame_max_bytes = frame_max_bytes
         self._heartbeat_s = heartbeat_s

@@ -70,7 +70,7 @@ def is_unavailable(fault: SparkStreamsError) -> bool:
 
 def close_fault(code: int, reason: str, endpoint: Endpoint) -> SparkStreamsError:
     """Return the error for a connection that the broker closed."""
-    what, reason = f"{endpoint.address}: the broker closed the connection", redaction.told(reason)
+    what, reason = f"{endpoint.address}: the broker closed the connection", redaction.safe_text(reason)
     fault = refusal(code, what) if code != ResponseCode.OK else Refused("OK", reason, what)
     if isinstance(fault, Refused):
         refused = Refused(fault.condition, reason, what)

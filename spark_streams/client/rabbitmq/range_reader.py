@@ -40,7 +40,7 @@ from spark_streams.client.rabbitmq.bounds import Extent
 from spark_streams.client.rabbitmq.pushdown import PushedFilter
 from spark_streams.client.rabbitmq.row_decoder import ChunkSlice, RowDecoder
 from spark_streams.client.rabbitmq.subscription import FIRST_CREDIT, CreditWindow, Delivered, Subscription
-from spark_streams.client.retry import PATIENT, Attempts, Deadline
+from spark_streams.client.retry import LONG_BACKOFF, Attempts, Deadline
 from spark_streams.errors import DeadlineExceeded, NotFound, RemoteProtocolError, SparkStreamsError
 from spark_streams.offsets import first_wanted, format_offset, offset_number
 from spark_streams.wire.rabbitmq.chunk import ChunkHeader, ChunkType, decode_chunk
@@ -122,7 +122,7 @@ class RangeReader:
             RemoteProtocolError: the broker broke a rule, for example skipped records, or a chunk fails its check.
             TransportError: the connection broke more often than the retries allow, or the broker fell silent.
         """
-        attempts = Attempts(PATIENT)
+        attempts = Attempts(LONG_BACKOFF)
         if self._next is None and self._lowest > self._end:
             return
         while self._next is None or self._next <= self._end or self._skipped is not None:

@@ -29,7 +29,7 @@ from spark_streams.server.feed.http_requests import HttpError
 
 _SHAPE: Final = re.compile(r"([12])([0-9a-f]{4})([0-9a-f]{8})([0-9a-f]{8})((?:[0-9a-f]{8})?)([0-9a-f]{16})")
 _NONE: Final = "0" * 8
-OLDER: Final = "the log's data was replaced by an older copy, or lost its newest events: start anew"
+OLDER: Final = "the log's data was replaced by an older copy, or lost its newest events: start again"
 
 
 class CursorTarget(NamedTuple):
@@ -83,12 +83,12 @@ class Cursors:
             )
         _, partition, stream, filters, witness, offset = shape.groups()
         if stream != self._stream:
-            raise HttpError(400, "the cursor is another feed's, or of one of this name that was deleted: start anew")
+            raise HttpError(400, "the cursor is another feed's, or of one of this name that was deleted: start again")
         if filters != self._filters:
             raise HttpError(
                 400,
                 "the cursor belongs to another set of filters: cursors are only valid for the identical set, so go on "
-                "with that one, or start anew with _first",
+                "with that one, or start again with _first",
             )
         return CursorTarget(int(partition, 16), int(offset, 16), witness or _NONE)
 

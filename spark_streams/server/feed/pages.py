@@ -22,7 +22,7 @@ def events_lost(partition: Partition) -> HttpError:
     return HttpError(
         410,
         f"events after this cursor were removed by retention: partition {partition.id} has events from number "
-        f"{partition.first_offset} on. Start anew with _first to read what is left",
+        f"{partition.first_offset} on. Start again with _first to read what is left",
     )
 
 

@@ -89,7 +89,7 @@ class WriteRequests:
             else:
                 # One body after the other: each becomes many times its size in memory.
                 async with self._large:
-                    rows = await self.aside.walk(read_body(body, coding, content_type, *limits))
+                    rows = await self.aside.run(read_body(body, coding, content_type, *limits))
                     published = await publishing.publish(stream, rows, reference, sequence, digest, user)
         answer = {"appended": published.appended, "repeated": published.repeated}
         return JSONResponse(answer if published.last is None else {**answer, "last": published.last})

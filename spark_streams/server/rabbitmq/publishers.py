@@ -164,7 +164,7 @@ class Publishers:
         parts = parts_of(frames, node.config.max_sub_batch_bytes)
         while not over:
             async with node.publish_lock:
-                some, over, fault = await node.worker.walk(some_of(parts))
+                some, over, fault = await node.worker.run(some_of(parts))
                 partitions = self._take_parts(some)
                 if any(part.inflated for part in some):
                     for partition in partitions:
@@ -271,7 +271,7 @@ class Publishers:
 
     def _due(self, collected: PublishAppend, sequences: PublisherSequences) -> bool:
         """Return whether no earlier append of its references failed meanwhile: a retry could never fill the gap."""
-        sequences.all_told()
+        sequences.snapshot_if_due()
         references = [(run.publisher.reference, run.failures) for run in collected.runs if run.publisher.reference]
         return all(sequences.failures(reference) == failures for reference, failures in references)
 

@@ -145,13 +145,13 @@ class FeedBatches:
                 stops.add(last)
             self._available_now[partition.id] = tuple(sorted(stops))
 
-    def next_end(self, start: dict[str, Any], limit: int | None, *, patient: bool = True) -> dict[str, Any]:
+    def next_end(self, start: dict[str, Any], limit: int | None, *, may_wait: bool = True) -> dict[str, Any]:
         """Return where the micro-batch that starts at ``start`` ends; ``start`` itself when there is nothing to read.
 
         Args:
             start: the end of the previous micro-batch, or the initial offset.
             limit: maximum number of events, unless the first checkpoint covers more; None for no limit.
-            patient: whether the micro-batch may wait for ``minOffsetsPerTrigger``.
+            may_wait: whether the micro-batch may wait for ``minOffsetsPerTrigger``.
 
         Raises:
             PositionLost: a partition left the feed, and losses fail the query.
@@ -172,7 +172,7 @@ class FeedBatches:
         self._followers.gather(limit, timeout_s=timeout_s)
         self._raise_faults(lineage)
         waiting = self._followers.waiting()
-        if patient and self._waits(sum(waiting.values())):
+        if may_wait and self._waits(sum(waiting.values())):
             return start
         first = begin.batch == 0
         nothing = not sum(waiting.values()) and self._same_partitions(begin, lineage)
@@ -350,7 +350,7 @@ class FeedBatches:
             self._policy.report(
                 str(partition),
                 f"after cursor '{begin.cursors[partition]}', the end of a closed partition",
-                "the partition is open: the feed was made anew",
+                "the partition is open: the feed was created again",
             )
             follower = self._followers.each.get(partition)
             if follower is not None and follower.finished:

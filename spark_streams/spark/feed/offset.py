@@ -109,7 +109,7 @@ class FeedOffset:
             raise CheckpointError(
                 f"the checkpoint's cursors belong to {_shown(read.filters)}, but the options have {_shown(filters)}: "
                 "cursors are valid for the identical filters only (FeedAPI, 'filter-*'); go back to the old ones, or "
-                "start anew with another checkpointLocation"
+                "start again with another checkpointLocation"
             )
         return read
 

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Final
 
 from spark_streams.client.feed import Lines
-from spark_streams.client.feed.client import PATIENT, FeedClient, pause_for
+from spark_streams.client.feed.client import FEED_BACKOFF, FeedClient, pause_for
 from spark_streams.client.feed.http import Expired
 from spark_streams.client.feed.range_reader import BEGINNING, EMPTY_RESPONSES, first_of, until
 from spark_streams.client.feed.row_decoder import FirstMatch
@@ -158,7 +158,7 @@ class PageFetcher(threading.Thread):
 
     def run(self) -> None:
         """Fetch until stopped; ``fault`` has an error that retries did not help against."""
-        attempts = Attempts(PATIENT)
+        attempts = Attempts(FEED_BACKOFF)
         try:
             with self._connect() as client:
                 self._client = client
@@ -214,7 +214,7 @@ class PageFetcher(threading.Thread):
 
     def _response(self, client: FeedClient, attempts: Attempts, waits: int | None) -> float:
         """Fetch one response, and return the pause before the next one, in seconds."""
-        asked = self.cursor
+        requested = self.cursor
         events = 0
         closed_before = self._closed_with is not None
         searching = self._start_at is not None and not self._start_at.found
@@ -224,7 +224,7 @@ class PageFetcher(threading.Thread):
         if waits is None:
             self._slots.acquire()
         try:
-            for block, lines in client.lines(self.partition, asked, stream_ms=waits, values=searching):
+            for block, lines in client.lines(self.partition, requested, stream_ms=waits, values=searching):
                 stop = first_of(lines, self._stops or ())
                 if stop is not None:
                     lines = until(lines, stop)
@@ -250,7 +250,7 @@ class PageFetcher(threading.Thread):
         with self._changed:
             attempts.progressed()
             self._empty = 0 if events else self._empty + 1
-            same = self.cursor == asked
+            same = self.cursor == requested
             self.idle = not events and (same or self._empty >= QUIET_RESPONSES)
             if closed_before:
                 self._empty_since_closed = self._empty_since_closed + 1 if not events and same else 0

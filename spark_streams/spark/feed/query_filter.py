@@ -111,7 +111,7 @@ class QueryFilter:
                 f"the checkpoint's cursors belong to {shown(pushed)}, which the first run's option 'filter' asked for, "
                 "and the filter does not any more: events that it lets through would not come, as cursors are valid "
                 "for the identical filters only (FeedAPI, 'filter-*'). Go back to a filter that asks for that, too, or "
-                "start anew with another checkpointLocation"
+                "start again with another checkpointLocation"
             ) from None
         self._pushed = dict(pushed)
         client.push(self.arguments)

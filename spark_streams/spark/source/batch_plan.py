@@ -53,7 +53,7 @@ def plan_batch(options: SourceOptions, columns: tuple[str, ...], connect: Connec
                 until[r.partition] if r.end == last[r.partition] else None,
                 description.incarnation,
                 (last[r.partition], seen[r.partition]) if r.partition in seen else None,
-                driver.told,
+                driver.advertised,
             )
             for r in matching_ranges(reads, driver)
         ]

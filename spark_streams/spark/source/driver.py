@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Protocol, TypeVar
 
 from spark_streams.client.log_client import LogClient, Pushdown, RangeRead, StreamDescription
-from spark_streams.client.retry import PATIENT, Attempts
+from spark_streams.client.retry import LONG_BACKOFF, Attempts
 from spark_streams.endpoint import Node
 from spark_streams.errors import NotFound, OptionError, SparkStreamsError
 from spark_streams.filters import Expression, read_filter
@@ -45,7 +45,7 @@ class Driver:
         self._description: StreamDescription | None = None
         self._described_at = 0.0
         self._counting: Counting | None = None
-        self.told: tuple[Node, ...] = ()
+        self.advertised: tuple[Node, ...] = ()
         """The nodes that the peer has named; tasks and the next connection use them."""
 
     def describe(self, *, fresh: bool = False, certain: Collection[str] = ()) -> StreamDescription:
@@ -137,10 +137,10 @@ class Driver:
         Raises:
             SparkStreamsError: the client's error; the connection is closed then.
         """
-        attempts = Attempts(PATIENT)
+        attempts = Attempts(LONG_BACKOFF)
         while True:
             if self._client is None:
-                self._client = self._connect(reaching(self.options, self.told)).__enter__()
+                self._client = self._connect(reaching(self.options, self.advertised)).__enter__()
             try:
                 answer = question(self._client)
             except SparkStreamsError as fault:
@@ -150,7 +150,7 @@ class Driver:
                 fault.retriable = True
                 attempts.after(fault)
                 continue
-            self.told = self._client.told
+            self.advertised = self._client.advertised
             return answer
 
     def close(self) -> None:
@@ -160,9 +160,9 @@ class Driver:
             client.__exit__(None, None, None)
 
 
-def reaching(options: SourceOptions, told: tuple[Node, ...]) -> SourceOptions:
+def reaching(options: SourceOptions, advertised: tuple[Node, ...]) -> SourceOptions:
     """Return options whose endpoint has the nodes that the peer has named."""
-    return replace(options, endpoint=options.endpoint.with_told(told)) if told else options
+    return replace(options, endpoint=options.endpoint.with_advertised(advertised)) if advertised else options
 
 
 def require_all(span: PositionRange, partitions: Iterable[str], unavailable: Collection[str] = ()) -> None:

@@ -95,9 +95,9 @@ class MicroBatches:
         self._pushdown: Pushdown | None = None
 
     @property
-    def told(self) -> tuple[Node, ...]:
+    def advertised(self) -> tuple[Node, ...]:
         """The nodes that the peer has named."""
-        return self._driver.told
+        return self._driver.advertised
 
     def initial(self) -> dict[str, Any]:
         """Return where a new query starts; each call returns the same positions.
@@ -129,13 +129,13 @@ class MicroBatches:
         ends = {p: ending(bounds) for p, bounds in description.partitions.items()}
         self._fixed_end = self._at(ends, description)
 
-    def next_end(self, start: dict[str, Any], limit: int | None, *, patient: bool = True) -> dict[str, Any]:
+    def next_end(self, start: dict[str, Any], limit: int | None, *, may_wait: bool = True) -> dict[str, Any]:
         """Return where the batch that starts at ``start`` ends; ``start`` itself when there is nothing to read yet.
 
         Args:
             start: the end of the previous batch, or the initial offset.
             limit: maximum number of events in the batch; None for no limit.
-            patient: whether the batch may wait for ``minOffsetsPerTrigger``; with Trigger.AvailableNow it never waits.
+            may_wait: whether the batch may wait for ``minOffsetsPerTrigger``; with Trigger.AvailableNow it never waits.
 
         Raises:
             PositionLost: events were lost, and losses fail the query.
@@ -146,7 +146,7 @@ class MicroBatches:
         first = start == self._initial
         created_again: list[str] = []
         while True:
-            planned = self._plan(begin, limit, patient and self._fixed_end is None)
+            planned = self._plan(begin, limit, may_wait and self._fixed_end is None)
             if planned is None or (_same(planned.end, begin) and not first):
                 return start
             moved = [p for p, end in planned.end.partitions.items() if begin.partitions.get(p) != end]
@@ -170,7 +170,7 @@ class MicroBatches:
             out[RECREATED] = sorted(created_again)
         return out
 
-    def _plan(self, begin: Checkpoint, limit: int | None, patient: bool) -> _Planned | None:
+    def _plan(self, begin: Checkpoint, limit: int | None, may_wait: bool) -> _Planned | None:
         """Return the end of the batch that begins at ``begin``, without identities; None if the batch waits."""
         description, ends = self._checked_ends(begin)
         kept = {} if recreated(begin, description) else begin.partitions
@@ -178,7 +178,7 @@ class MicroBatches:
             fixed = {} if recreated(self._fixed_end, description) else self._fixed_end.partitions
             ends = not_past(fixed, kept, ends)
         spans = _spans(kept, ends)
-        if spans and patient and self._trigger_gate.waits(spans):
+        if spans and may_wait and self._trigger_gate.waits(spans):
             return None
         counts: Mapping[str, int | None] = self._driver.counting.count(spans)
         if spans and limit is not None:
@@ -288,7 +288,7 @@ class MicroBatches:
         if self._options.filter is not None:
             self._pushed()
         return [
-            PlannedRead(r, None, description.incarnation, seen.get(r.partition), self.told)
+            PlannedRead(r, None, description.incarnation, seen.get(r.partition), self.advertised)
             for r in matching_ranges(ranges, self._driver)
         ]
 
@@ -323,7 +323,7 @@ class MicroBatches:
     def committed(self, end: dict[str, Any]) -> None:
         """Store the end of a committed batch with the peer, if the query stores positions."""
         if self._stored is not None:
-            self._stored.store(Checkpoint.from_json(end, self._options.format), self.told)
+            self._stored.store(Checkpoint.from_json(end, self._options.format), self.advertised)
 
     def close(self) -> None:
         """Disconnect."""

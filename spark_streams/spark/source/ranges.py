@@ -25,14 +25,14 @@ class PlannedRead:
         until: offset of the first event that the task excludes, or None; then ``read.end`` is part of the range.
         incarnation: the creation of the log to which the offsets belong, or None where the peer does not tell.
         log_identity: an offset of the partition and the result of ``LogClient.log_identity`` for it, or None.
-        told: nodes that the peer has named to the driver.
+        advertised: nodes that the peer has named to the driver.
     """
 
     read: RangeRead
     until: str | None = None
     incarnation: str | None = None
     log_identity: tuple[str, str] | None = None
-    told: tuple[Node, ...] = ()
+    advertised: tuple[Node, ...] = ()
 
 
 def order(position: Position) -> tuple[str, int]:

@@ -47,13 +47,13 @@ class Planner(Protocol):
     def initial(self) -> dict[str, Any]:
         """Return where a new query starts; each call returns the same offset."""
 
-    def next_end(self, start: dict[str, Any], limit: int | None, *, patient: bool = True) -> dict[str, Any]:
+    def next_end(self, start: dict[str, Any], limit: int | None, *, may_wait: bool = True) -> dict[str, Any]:
         """Return the end of the micro-batch that starts at ``start`` (exclusive); ``start`` if there is none yet.
 
         Args:
             start: the end of the previous micro-batch, or the initial offset.
             limit: maximum number of events in the micro-batch; None for no limit.
-            patient: whether the micro-batch may wait for ``minOffsetsPerTrigger``.
+            may_wait: whether the micro-batch may wait for ``minOffsetsPerTrigger``.
         """
 
     def reads(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[Any]:
@@ -246,7 +246,7 @@ if HAS_ADMISSION_CONTROL:
             """Return the end of the batch that starts at ``start`` (exclusive)."""
             show_log_lines()
             most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
-            return self._planner.next_end(start, most, patient=not isinstance(limit, ReadAllAvailable))
+            return self._planner.next_end(start, most, may_wait=not isinstance(limit, ReadAllAvailable))
 
         def reportLatestOffset(self) -> dict[str, Any] | None:
             """Return the end of the log and each partition's lag, for the progress of the query."""

@@ -58,17 +58,17 @@ class StoredPositions:
         self._stored: dict[str, str] = {}
         self._failing = False
 
-    def store(self, end: Checkpoint, told: tuple[Node, ...] = ()) -> None:
+    def store(self, end: Checkpoint, advertised: tuple[Node, ...] = ()) -> None:
         """Store the end of a committed batch; log errors of the peer or the network instead of raising them.
 
         Args:
             end: the end of the batch.
-            told: nodes that the peer has named to the query.
+            advertised: nodes that the peer has named to the query.
         """
         offsets = {p: position.offset for p, position in end.partitions.items() if isinstance(position, After)}
         try:
             if self._client is None:
-                self._client = self._connect(reaching(self._options, told)).__enter__()
+                self._client = self._connect(reaching(self._options, advertised)).__enter__()
             client = self._client
             wanted = {p: offset for p, offset in offsets.items() if self._has_advanced(client, p, offset)}
             if wanted:

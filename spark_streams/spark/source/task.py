@@ -39,7 +39,7 @@ def read_range(
     """
     read, until = planned.read, planned.until
     policy = LossPolicy(read.stream, read.fail_on_data_loss)
-    with connect(reaching(options, planned.told)) as client:
+    with connect(reaching(options, planned.advertised)) as client:
         fetched, same = read if until is None else _with_offset(read), False
         for batch in client.fetch(fetched):
             if until is not None:

@@ -133,7 +133,7 @@ def test_inspect_of_our_log_when_it_has_no_stream(tmp_path: Path) -> None:
 def test_inspect_of_another_peer_says_what_it_is_and_how_to_name_streams(
     reference_log: StreamFactory, door: str, why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("spark_streams.client.amqp.client.PRODUCT", "another")
+    monkeypatch.setattr("spark_streams.client.amqp.connection.PRODUCT", "another")
     monkeypatch.setattr("spark_streams.client.rabbitmq.connection.PRODUCT", "another")
     address = url(reference_log.create(), door).partition("#")[0]
     shown = run("inspect", address, COLUMNS="900")

@@ -385,7 +385,7 @@ def test_connections_that_break_within_a_block_bring_the_read_forward(
     settled: bool, start: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What each brought whole is handed on, and then the patience begins anew."""
-    monkeypatch.setattr(reader_module, "PATIENT", Backoff(3, 1, 1))
+    monkeypatch.setattr(reader_module, "LONG_BACKOFF", Backoff(3, 1, 1))
     log = events(3_000)
     with FakePeer(Script(events=log, settled=settled)) as peer, TcpProxy(peer.port, [40_000] * 30) as proxy:
         with client(proxy.port) as reader:
@@ -397,7 +397,7 @@ def test_connections_that_break_within_a_block_bring_the_read_forward(
 def test_what_comes_in_one_piece_with_the_end_of_the_connection_brings_the_read_forward(
     start: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reader_module, "PATIENT", Backoff(3, 1, 1))
+    monkeypatch.setattr(reader_module, "LONG_BACKOFF", Backoff(3, 1, 1))
     log = events(100)
     with FakePeer(Script(events=log, closes_behind=10)) as peer, client(peer.port) as reader:
         assert fetched(reader, read(start, log[-1][0])) == log
@@ -425,7 +425,7 @@ def test_a_reader_that_takes_its_time_goes_on_with_a_new_connection() -> None:
 
 
 def test_a_connection_that_always_breaks_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reader_module, "PATIENT", Backoff(6, 1, 1))
+    monkeypatch.setattr(reader_module, "LONG_BACKOFF", Backoff(6, 1, 1))
     log = events(3_000)
     with FakePeer(Script(events=log)) as peer, TcpProxy(peer.port, [300] * 50) as proxy:  # before an event
         with client(proxy.port) as reader, pytest.raises(Exception, match=r"127.0.0.1:\d+: the connection was lost"):

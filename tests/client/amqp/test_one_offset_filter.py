@@ -166,7 +166,7 @@ def test_events_before_the_start_are_dropped_and_said_so(annotations: Script, ca
 def test_a_connection_that_breaks_while_events_are_dropped_is_progress(
     annotations: Script, read: Callable[..., list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reader_module, "PATIENT", Backoff(3, 1, 1))
+    monkeypatch.setattr(reader_module, "LONG_BACKOFF", Backoff(3, 1, 1))
     with FakePeer(annotations) as peer, TcpProxy(peer.port, [20_000] * 20) as proxy, client(proxy.port) as there:
         assert read(there, At(NAMES[990]), NAMES[999]) == NAMES[990:]
     assert proxy.connections > 4

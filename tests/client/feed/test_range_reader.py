@@ -156,14 +156,14 @@ def test_responses_without_events_are_no_end_while_the_cursor_moves(monkeypatch:
 
 
 def test_a_feed_that_breaks_off_again_and_again_is_given_up() -> None:
-    from spark_streams.client.feed.client import PATIENT
+    from spark_streams.client.feed.client import FEED_BACKOFF
     from spark_streams.errors import ConnectionLost
 
     with BadFeed({0: Part(numbered(0, 9))}) as feed:
         feed.faults = [Reply(b'{"cursor": "_first"}\n{"event": {"n": 0}}\n', cut=True)] * 100
         with pytest.raises(ConnectionLost):
             rows_of(feed)
-        assert len(feed.fetches) == PATIENT.attempts
+        assert len(feed.fetches) == FEED_BACKOFF.attempts
 
 
 def test_keys_and_timestamps() -> None:

@@ -57,4 +57,4 @@ def door(tmp_path: Path) -> Iterator[Broker]:
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """Brokers that stay unavailable are given up soon."""
     for module in (retry, reader_module):
-        monkeypatch.setattr(module, "PATIENT", Backoff(4, 1, 1))
+        monkeypatch.setattr(module, "LONG_BACKOFF", Backoff(4, 1, 1))

@@ -51,9 +51,9 @@ def test_a_node_that_metadata_named_is_asked_when_that_of_the_url_is_gone() -> N
     with Scripted({key.STREAM_STATS: HELD}) as other:
         with Scripted({key.STREAM_STATS: HELD, key.METADATA: members((HERE, other.port))}) as broker:
             client = broker.client()
-            assert client.told == ()
+            assert client.advertised == ()
             client.check(S)
-            assert client.told == ((HERE, other.port),)
+            assert client.advertised == ((HERE, other.port),)
             assert other.connections == 0
         with client:
             assert latest(client) == text(9)
@@ -64,7 +64,7 @@ def test_what_one_client_was_told_another_begins_with() -> None:
     with Scripted() as gone:
         url = gone.endpoint
     with Scripted({key.STREAM_STATS: HELD}) as other:
-        with RabbitClient(url.with_told([(HERE, other.port)]), timeout_ms=120_000) as client:
+        with RabbitClient(url.with_advertised([(HERE, other.port)]), timeout_ms=120_000) as client:
             assert latest(client) == text(9)
         with pytest.raises(ConnectFailed), RabbitClient(url, timeout_ms=120_000) as client:
             latest(client)
@@ -75,8 +75,8 @@ def test_a_sinks_tasks_know_the_nodes_that_the_driver_was_told_of(monkeypatch: p
     with Scripted({key.METADATA: members((HERE, 7), (HERE, 8))}) as broker:
         url = f"rabbitmq-stream://guest:guest@{HERE}:{broker.port}"
         sink = RabbitSink(parse_rabbit_sink({"url": url, "stream": S}))
-        assert sink.check().options.endpoint.told == ((HERE, 7), (HERE, 8))
-        assert sink.check().options.endpoint.told == ((HERE, 7), (HERE, 8))
+        assert sink.check().options.endpoint.advertised == ((HERE, 7), (HERE, 8))
+        assert sink.check().options.endpoint.advertised == ((HERE, 7), (HERE, 8))
         assert broker.connections == 1
 
 
@@ -137,7 +137,7 @@ def test_a_node_that_advertises_nothing_that_can_be_read(port: str) -> None:
 def test_an_endpoint_is_the_same_however_much_was_told() -> None:
     """What is remembered under it, such as that a stream was checked, must not depend on it."""
     endpoint = Endpoint("rabbitmq-stream", "a", 1, others=(("b", 2),))
-    assert endpoint.with_told([("c", 3)]).url == endpoint.url == "rabbitmq-stream://a:1,b:2"
+    assert endpoint.with_advertised([("c", 3)]).url == endpoint.url == "rabbitmq-stream://a:1,b:2"
 
 
 # --- load balancers
@@ -186,7 +186,7 @@ def test_a_load_balancer_is_asked_until_a_node_with_the_stream_answers() -> None
         assert latest(client) == text(9)
         assert asked(there.nodes) == [1, 0, 2], "it is kept"
         assert there.balancer.connections == 3
-        assert client.told == (), "no node is to be reached by its own name"
+        assert client.advertised == (), "no node is to be reached by its own name"
 
 
 def test_any_node_with_the_stream_is_right_and_only_the_leader_where_it_counts() -> None:
@@ -275,7 +275,11 @@ def test_a_sink_behind_a_load_balancer_knows_no_node_by_its_name(monkeypatch: py
     with behind(2) as there:
         options = {"url": f"rabbitmq-stream://guest:guest@{HERE}:{there.balancer.port}", "stream": S}
         sink = RabbitSink(parse_rabbit_sink({**options, "loadBalancer": "true"}))
-        assert sink.check().options.endpoint.told == ()
+        assert sink.check().options.endpoint.advertised == ()
         monkeypatch.setattr(sink_module, "_checked", {})
-        assert RabbitSink(parse_rabbit_sink(options)).check().options.endpoint.told == (("rabbit-2.invalid", 5552),)
-        assert RabbitSink(parse_rabbit_sink({**options, "loadBalancer": "true"})).check().options.endpoint.told == ()
+        assert RabbitSink(parse_rabbit_sink(options)).check().options.endpoint.advertised == (
+            ("rabbit-2.invalid", 5552),
+        )
+        assert (
+            RabbitSink(parse_rabbit_sink({**options, "loadBalancer": "true"})).check().options.endpoint.advertised == ()
+        )

@@ -159,7 +159,7 @@ class TestStream:
         assert numbers(query.rows)["0"] == [*range(10), *range(100, 105)]
         feed.stream.delete()
         feed.stream.create()
-        with pytest.raises(PySparkException, match=r"(?s)PositionLost.*start anew.*failOnDataLoss"):
+        with pytest.raises(PySparkException, match=r"(?s)PositionLost.*start again.*failOnDataLoss"):
             query.drain(load(spark, options))
 
 

@@ -75,7 +75,7 @@ def test_available_now_with_a_limit_spinning_on_empty_batches(
 
 @pytest.mark.parametrize("option", ["startingTimestamp", "endingTimestamp"])
 def test_a_timestamp_probe_that_times_out_taken_for_nothing_there(option: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retry, "PATIENT", Backoff(2, 1, 1))
+    monkeypatch.setattr(retry, "LONG_BACKOFF", Backoff(2, 1, 1))
 
     def held(wire: Wire, correlation: int, _: bytes) -> None:
         known = stats(first_chunk_id=0, committed_chunk_id=0, last_chunk_id=0, committed_offset=9)
@@ -178,7 +178,7 @@ def test_a_partition_that_is_named_and_does_not_exist(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, strict: bool
 ) -> None:
     """On the embedded log only: a RabbitMQ forgets the binding of a stream that it deletes."""
-    monkeypatch.setattr(retry, "PATIENT", Backoff(3, 1, 1))
+    monkeypatch.setattr(retry, "LONG_BACKOFF", Backoff(3, 1, 1))
     broker = Embedded(tmp_path / "log")
     with contextlib.closing(broker):
         orders = broker.create_super(2)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.server.patience import PATIENT
+from tests.server.long_timeouts import LONG_TIMEOUTS
 
 
 class Node:
@@ -76,7 +76,7 @@ def nodes(tmp_path: Path) -> Iterator[Any]:
         def start(*, clock: Any = None, folder: str = "log", log_config: Any = None, **config: Any) -> Node:
             extra = {} if clock is None else {"clock": clock}
             log = stack.enter_context(ReferenceLog(tmp_path / folder, log_config or LogConfig(), **extra))
-            server = stack.enter_context(ServerThread(log, AmqpConfig(port=0, **{**PATIENT, **config})))
+            server = stack.enter_context(ServerThread(log, AmqpConfig(port=0, **{**LONG_TIMEOUTS, **config})))
             node = Node(server, log)
             stack.callback(node.close)
             return node

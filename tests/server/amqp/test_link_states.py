@@ -15,7 +15,7 @@ from spark_streams.server.amqp import connection_links
 from spark_streams.server.amqp.consumer_groups import Group
 from spark_streams.server.amqp.link_states import TRANSITIONS, LinkInput, LinkState, next_state
 from tests.server.amqp.raw_peer import Peer
-from tests.server.patience import HOUR_MS
+from tests.server.long_timeouts import HOUR_MS
 
 GUARD_S = 120.0
 """Only against hanging."""

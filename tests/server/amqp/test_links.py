@@ -21,7 +21,7 @@ from spark_streams.server.amqp.consumer_link import ConsumerLink
 from tests.server.amqp.raw_links import Receiver
 from tests.server.amqp.raw_peer import Peer
 from tests.server.amqp.raw_words import EARLIEST, Ended, Refused, encode
-from tests.server.patience import HOUR_MS, PATIENT
+from tests.server.long_timeouts import HOUR_MS, LONG_TIMEOUTS
 
 Start = Callable[..., ServerThread]
 
@@ -31,10 +31,10 @@ def start(tmp_path: Path) -> Iterator[Start]:
     with ExitStack() as stack:
 
         def started(fsync: Any = "interval", **config: Any) -> ServerThread:
-            patient = {**PATIENT, "idle_timeout_ms": HOUR_MS, **config}
+            config = {**LONG_TIMEOUTS, "idle_timeout_ms": HOUR_MS, **config}
             log = stack.enter_context(ReferenceLog(tmp_path / "log", LogConfig(fsync=fsync)))
             log.create_stream("orders", 2)
-            return stack.enter_context(ServerThread(log, AmqpConfig(port=0, **patient)))
+            return stack.enter_context(ServerThread(log, AmqpConfig(port=0, **config)))
 
         yield started
 

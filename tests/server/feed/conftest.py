@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 import requests
 
-from tests.server.patience import HOUR_MS, PATIENT
+from tests.server.long_timeouts import HOUR_MS, LONG_TIMEOUTS
 
 TIMEOUT_S = 30
 
@@ -144,7 +144,7 @@ def doors(tmp_path: Path) -> Iterator[Callable[..., Door]]:
             extra = {} if clock is None else {"clock": clock}
             log = stack.enter_context(ReferenceLog(tmp_path / folder, log_config or LogConfig(), **extra))
             beside = (AmqpConfig(port=0), RabbitConfig(port=0)) if others else (None, None)
-            settings = FeedConfig(port=0, **{**PATIENT, "idle_timeout_ms": HOUR_MS, **config})
+            settings = FeedConfig(port=0, **{**LONG_TIMEOUTS, "idle_timeout_ms": HOUR_MS, **config})
             server = stack.enter_context(ServerThread(log, *beside, settings))
             door = Door(server, log, settings)
             stack.callback(door.close)

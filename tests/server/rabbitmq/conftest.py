@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.real_rabbitmq.by_hand import DELIVER, Peer
-from tests.server.patience import PATIENT
+from tests.server.long_timeouts import LONG_TIMEOUTS
 from tests.server.rabbitmq.interop import PROGRAMS, Client, Driver
 
 VERSIONS = ((DELIVER, 1, 2),)
@@ -97,7 +97,7 @@ def doors(tmp_path: Path) -> Iterator[Callable[..., Door]]:
             extra = {} if clock is None else {"clock": clock}
             log = stack.enter_context(ReferenceLog(tmp_path / folder, log_config or LogConfig(), **extra))
             beside = AmqpConfig(port=0) if amqp else None
-            server = stack.enter_context(ServerThread(log, beside, RabbitConfig(port=0, **{**PATIENT, **config})))
+            server = stack.enter_context(ServerThread(log, beside, RabbitConfig(port=0, **{**LONG_TIMEOUTS, **config})))
             door = Door(server, log)
             stack.callback(door.close)
             return door

@@ -99,7 +99,7 @@ class TestFaults:
 
     def test_a_feed_that_is_not_there_for_a_moment_is_waited_for(self, monkeypatch: pytest.MonkeyPatch) -> None:
         patient = Backoff(attempts=8, first_ms=1, limit_ms=5)
-        monkeypatch.setattr(following, "PATIENT", patient)
+        monkeypatch.setattr(following, "FEED_BACKOFF", patient)
         with BadFeed({0: Part(numbered(0, 30))}) as feed, Life(feed.url, failOnDataLoss="false") as life:
             life.batches._client._backoff = patient
             life.until(30)

@@ -54,7 +54,7 @@ def test_a_checkpoint_does_not_know_by_which_hosts_the_log_was_reached() -> None
 def test_after_an_error_the_next_connection_knows_what_the_last_one_was_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(retry, "_pause", lambda seconds: None)
     log = FakeLog("0")
-    log.told = (("b", 1),)
+    log.advertised = (("b", 1),)
     query = Query(log, startingOffsets="earliest")
     query.drain()
     log.stream, stream = "another", log.stream
@@ -63,7 +63,7 @@ def test_after_an_error_the_next_connection_knows_what_the_last_one_was_told(mon
     log.stream = stream
     query.drain()
     assert log.reached_by[0] == ()
-    assert set(log.reached_by[1:]) == {log.told}
+    assert set(log.reached_by[1:]) == {log.advertised}
 
 
 def test_initial_offset_is_the_same_whenever_asked() -> None:

@@ -161,9 +161,9 @@ def test_min_partitions_makes_that_many_tasks() -> None:
 
 def test_tasks_know_the_nodes_that_the_driver_was_told_of() -> None:
     log = filled(4, "0", "1")
-    log.told = (("b", 1), ("c", 2))
+    log.advertised = (("b", 1), ("c", 2))
     assert rows(log) == {"0": span(0, 4), "1": span(0, 4)}
-    assert log.reached_by == [(), log.told, log.told]
+    assert log.reached_by == [(), log.advertised, log.advertised]
 
 
 def test_a_log_created_again_while_it_is_read() -> None:

@@ -134,11 +134,11 @@ def test_the_reader_stores_what_spark_commits_if_it_is_asked_to(wanted: bool) ->
 
 def test_positions_are_stored_at_the_nodes_that_the_query_was_told_of() -> None:
     log = filled(5)
-    log.told = (("b", 1),)
+    log.advertised = (("b", 1),)
     stream = StreamReader(
         OPTIONS, spark_schema(FULL_MESSAGE_SCHEMA), FULL_MESSAGE_SCHEMA, LogSource(log.connect, log.connect_store)
     )
     start: Any = stream.initialOffset()
     stream.commit(start)
     stream.stop()
-    assert log.reached_by == [(), log.told]
+    assert log.reached_by == [(), log.advertised]

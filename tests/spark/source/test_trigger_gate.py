@@ -91,7 +91,7 @@ def test_triggers_that_take_all_there_is_do_not_wait() -> None:
     query.source.fix_end()
     assert query.drain() == [3]  # AvailableNow
     query = query_of(log)
-    start, end = query.plan(patient=False)  # Once: Spark asks for all there is
+    start, end = query.plan(may_wait=False)  # Once: Spark asks for all there is
     assert len(query.read(start, end)) == 3
 
 

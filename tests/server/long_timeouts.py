@@ -3,5 +3,5 @@
 from __future__ import annotations
 
 HOUR_MS = 3_600_000
-PATIENT = {"handshake_timeout_ms": HOUR_MS, "write_timeout_ms": HOUR_MS}
+LONG_TIMEOUTS = {"handshake_timeout_ms": HOUR_MS, "write_timeout_ms": HOUR_MS}
 """Of each door's settings, what peers are not told."""
