@@ -27,7 +27,7 @@ from spark_streams.filters.tree import (
     ReferenceKind,
     Value,
     ValueType,
-    place_of,
+    section_and_name,
 )
 from spark_streams.wire.amqp.columns import single_message
 
@@ -155,15 +155,14 @@ def _join_fault(join: And | Or) -> Fault | None:
 
 def reference_reason(reference: Reference) -> str | None:
     """Return why no event has this part; None for a sound reference."""
-    place = place_of(reference)
-    if place is None:
+    if reference.kind is not ReferenceKind.PROPERTY:
         return None if reference.name is None else f"{reference.kind.name.lower()} has no name: expected None"
     name = reference.name
     if not isinstance(name, str) or not name:
         return "a property needs a name"
     if not is_unicode(name):
         return "the name holds half of a surrogate pair, which is no character"
-    section, field = place
+    section, field = section_and_name(name)
     if not field:
         return f"expected a name after {name}"
     if section == "properties" and field not in PROPERTY_FIELDS:

@@ -35,7 +35,9 @@ class SqlScanner:
 
     def skip_blanks(self) -> None:
         """Skip blanks."""
-        self.read(_BLANK)
+        blanks = _BLANK.match(self.text, self.at)  # without read(): a fifth of what a parser does
+        if blanks is not None:
+            self.at = blanks.end()
 
     def next(self) -> str:
         """Return the next character; empty at the end."""

@@ -82,9 +82,11 @@ SECTIONS: Final = frozenset({"properties", "application_properties", "message_an
 
 def place_of(reference: Reference) -> tuple[str, str] | None:
     """Return the section and the name within it of a message's property; None for any other reference."""
-    if reference.kind is not ReferenceKind.PROPERTY:
-        return None
-    name = reference.name or ""
+    return section_and_name(reference.name or "") if reference.kind is ReferenceKind.PROPERTY else None
+
+
+def section_and_name(name: str) -> tuple[str, str]:
+    """Return the section that the name of a property means, and the name within it."""
     section, dot, rest = name.partition(".")
     return (section, rest) if dot and section in SECTIONS else ("application_properties", name)
 

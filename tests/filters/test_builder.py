@@ -105,6 +105,7 @@ def test_a_step_that_is_kept_can_be_gone_on_from_twice() -> None:
         (lambda: a().equals(float("inf")), "finite"),
         (lambda: a().equals("\ud800"), "surrogate"),
         (lambda: builder().property("").is_null(), "needs a name"),
+        (lambda: builder().property(5).is_null(), "needs a name"),  # type: ignore[arg-type]
         (lambda: builder().property("properties.user_id").is_null(), "bytes"),
         (lambda: builder().group("a = 1"), "expected an expression, not str"),  # type: ignore[arg-type]
         (lambda: builder().group(a().equals(1)), "build()"),  # type: ignore[arg-type]
