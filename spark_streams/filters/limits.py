@@ -162,6 +162,8 @@ def reference_reason(reference: Reference) -> str | None:
         return "a property needs a name"
     if not is_unicode(name):
         return "the name holds half of a surrogate pair, which is no character"
+    if "." not in name:
+        return None
     section, field = section_and_name(name)
     if not field:
         return f"expected a name after {name}"

@@ -53,6 +53,8 @@ class Scanner(SqlScanner):
 
     def keyword(self, keyword: str) -> bool:
         """Read a keyword, if it is the next word."""
+        if self.text[self.at : self.at + 1].upper() != keyword[0]:  # mostly so, and cheaper than to find the word
+            return False
         word = self.word()
         if word.upper() != keyword:
             return False
