@@ -1,7 +1,7 @@
 """The driver's plan of a feed's stream: where it starts, where each micro-batch ends, and what its tasks read.
 
-A cursor is opaque, and two reads from one cursor may differ, so planning fetches: followers read ahead into the spool,
-and a micro-batch takes the lines that are there, up to checkpoints.
+A cursor is opaque, and two reads from one cursor may differ, so planning fetches: page fetchers read ahead into the
+spool, and a micro-batch takes the lines that are there, up to checkpoints.
 
 Guarantee: a micro-batch in Spark's checkpoint reads the same rows on every attempt, until it is committed, since its
 manifest names the lines. If its pages are lost (a temporary spool after a restart), tasks fetch them again between the
@@ -41,7 +41,7 @@ DISCOVERY_MS: Final = 1_000
 IDLE_CURSORS_S: Final = 10.0
 """Minimum seconds between micro-batches without events for cursors that moved (FeedAPI, "checkpoint command")."""
 MAX_LONG_POLLS: Final = 32
-"""Most partitions of a feed that are read with long responses; followers poll a feed with more partitions."""
+"""Most partitions of a feed that are read with long responses; fetchers poll a feed with more partitions."""
 
 
 class FeedBatches:
@@ -63,7 +63,7 @@ class FeedBatches:
         self._discovery: Discovery | None = None
         self._discovered_at = 0.0
         self._spool: Spool | None = None
-        self._followers = PageFetchers(
+        self._fetchers = PageFetchers(
             options,
             lambda: FeedClient(
                 address_of(options, self._client.dialect, self._filter.arguments),
@@ -156,7 +156,7 @@ class FeedBatches:
         Raises:
             PositionLost: a partition left the feed, and losses fail the query.
             CheckpointError: ``start`` is not a checkpoint of this feed, or has other filters.
-            SparkStreamsError: a follower failed, and its retries did not help.
+            SparkStreamsError: a fetcher failed, and its retries did not help.
         """
         if self._planned is not None and self._planned[0] == start:
             return self._planned[1]  # The pages that it took are not there for another plan.
@@ -169,9 +169,9 @@ class FeedBatches:
         lineage = self._follow(begin)
         # Without new events Trigger.AvailableNow would end here, so it waits without a deadline.
         timeout_s = None if self._available_now is not None else self._options.request_timeout_ms / 1_000
-        self._followers.gather(limit, timeout_s=timeout_s)
+        self._fetchers.gather(limit, timeout_s=timeout_s)
         self._raise_faults(lineage)
-        waiting = self._followers.waiting()
+        waiting = self._fetchers.waiting()
         if may_wait and self._waits(sum(waiting.values())):
             return start
         first = begin.batch == 0
@@ -179,10 +179,10 @@ class FeedBatches:
         if nothing and not first and self._clock() - self._cursors_since < IDLE_CURSORS_S:
             return start
         self._cursors_since = self._clock()
-        planned = self._followers.plan(waiting, limit, begin.batch)
-        finished = begin.finished | self._followers.finished()
+        planned = self._fetchers.plan(waiting, limit, begin.batch)
+        finished = begin.finished | self._fetchers.finished()
         cursors = {p: planned[p].cursor if p in planned else cursor for p, cursor in lineage.reading.items()}
-        matched = {p for p, pages in planned.items() if pages.events}  # followers drop the lines before the first match
+        matched = {p for p, pages in planned.items() if pages.events}  # fetchers drop the lines before the first match
         end = FeedOffset(
             self._options.stream,
             cursors,
@@ -248,9 +248,9 @@ class FeedBatches:
         Key ``fetched`` has the number of events of each partition that are fetched and not planned: its minimum lag.
         """
         last = self._last
-        cursors = {p: f.cursor for p, f in self._followers.each.items()}
+        cursors = {p: f.cursor for p, f in self._fetchers.each.items()}
         out = FeedOffset(self._options.stream, cursors, last.spool if last else "", last.batch if last else 0).to_json()
-        out["fetched"] = {str(p): f.waiting() for p, f in self._followers.each.items()}
+        out["fetched"] = {str(p): f.waiting() for p, f in self._fetchers.each.items()}
         out.update(self._progress.report(self._lag()))
         if self._options.filter is not None and self._filter.pushdown is not None:
             out["pushdown"] = filter_json(self._options.filter, self._filter.pushdown)
@@ -261,12 +261,12 @@ class FeedBatches:
 
         A feed does not tell how many more it has: the number is None for a partition whose end was not reached.
         """
-        at_end = {p: f.idle or f.finished or f.at_stop for p, f in self._followers.each.items()}
-        return {str(p): f.waiting() if at_end[p] else None for p, f in self._followers.each.items()}
+        at_end = {p: f.idle or f.finished or f.at_stop for p, f in self._fetchers.each.items()}
+        return {str(p): f.waiting() if at_end[p] else None for p, f in self._fetchers.each.items()}
 
     def close(self) -> None:
         """Stop fetching."""
-        self._followers.stop()
+        self._fetchers.stop()
         self._client.close()
 
     # --- internals
@@ -299,16 +299,16 @@ class FeedBatches:
                     "micro-batch that a crash interrupts is fetched again, and may then have other rows",
                     self._options.stream,
                 )
-        if wipe and not self._followers.each:
+        if wipe and not self._fetchers.each:
             # The micro-batch that ends at ``offset`` is done, since Spark plans the next one only then.
             self._spool.remove(self._spool.names())
             self._done_files.clear()
         return self._spool
 
     def _follow(self, begin: FeedOffset) -> PartitionChanges:
-        """Start and stop followers as the feed's partitions change."""
+        """Start and stop fetchers as the feed's partitions change."""
         discovery = self._describe()
-        drained = {p for p in begin.cursors if self._followers.drained(p)}
+        drained = {p for p in begin.cursors if self._fetchers.drained(p)}
         lineage = trace(begin, discovery, ordered=self._options.ordered, drained=drained)
         listed = {p.id: p for p in discovery.partitions}
         for partition in lineage.gone:
@@ -319,20 +319,20 @@ class FeedBatches:
                 f"after cursor '{begin.cursors[partition]}'",
                 "the feed has no such partition any more, and none that its cursors are valid on",
             )
-        followers = self._followers.each
-        self._followers.keep(lineage.reading, listed)
+        fetchers = self._fetchers.each
+        self._fetchers.keep(lineage.reading, listed)
         for partition, cursor in lineage.reading.items():
-            if partition in followers or partition not in listed or partition in begin.finished:
+            if partition in fetchers or partition not in listed or partition in begin.finished:
                 continue
             if self._available_now is not None and partition not in self._available_now:
                 continue
             self._start(listed[partition], cursor, begin, lineage.searching.get(partition))
-        for partition, follower in followers.items():
+        for partition, fetcher in fetchers.items():
             if partition in listed:
                 if listed[partition].closed:
-                    follower.closed(self._last_cursor(listed[partition]))
+                    fetcher.closed(self._last_cursor(listed[partition]))
                 if discovery.stream and self._available_now is None and len(listed) <= MAX_LONG_POLLS:
-                    follower.long_polls()
+                    fetcher.long_polls()
         return lineage
 
     def _reopened(self, begin: FeedOffset) -> FeedOffset:
@@ -352,22 +352,22 @@ class FeedBatches:
                 f"after cursor '{begin.cursors[partition]}', the end of a closed partition",
                 "the partition is open: the feed was created again",
             )
-            follower = self._followers.each.get(partition)
-            if follower is not None and follower.finished:
-                follower.stop()
-                del self._followers.each[partition]
+            fetcher = self._fetchers.each.get(partition)
+            if fetcher is not None and fetcher.finished:
+                fetcher.stop()
+                del self._fetchers.each[partition]
         cursors = {p: BEGINNING if p in again else cursor for p, cursor in begin.cursors.items()}
         return replace(begin, cursors=cursors, finished=begin.finished - again) if again else begin
 
     def _same_partitions(self, begin: FeedOffset, lineage: PartitionChanges) -> bool:
         """Return whether a micro-batch without events would have the same partitions as the previous one."""
         same = lineage.reading.keys() == begin.cursors.keys() and lineage.ancestors == begin.ancestors
-        return same and self._followers.finished() <= begin.finished
+        return same and self._fetchers.finished() <= begin.finished
 
     def _start(self, described: FeedPartition, cursor: str, begin: FeedOffset, expression: str | None) -> None:
         assert self._spool is not None
         partition = described.id
-        self._followers.start(
+        self._fetchers.start(
             partition,
             cursor,
             self._spool,
@@ -379,8 +379,8 @@ class FeedBatches:
         )
 
     def _raise_faults(self, lineage: PartitionChanges) -> None:
-        for partition, follower in list(self._followers.each.items()):
-            fault = follower.fault
+        for partition, fetcher in list(self._fetchers.each.items()):
+            fault = fetcher.fault
             if fault is None or partition in lineage.leaving:
                 continue
             # The partition may have left the feed since, which is no fault (F-18).

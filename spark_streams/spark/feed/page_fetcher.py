@@ -46,7 +46,7 @@ class PageFetcher(threading.Thread):
         read_ahead_bytes: bytes that may wait to be planned, about.
         read_ahead_events: number of waiting events from which it requests no further page; None for no limit.
         poll_interval_ms: pause in milliseconds between two requests when there is nothing new.
-        slots: limits the number of followers that fetch at a time.
+        slots: limits the number of fetchers that fetch at a time.
         lost: is called with a cursor that the feed has expired, and the reason; it raises if losses fail the query.
             Otherwise the thread reads the partition from its beginning.
         start: drops the lines before the first wanted event; None drops nothing.
@@ -282,7 +282,7 @@ class PageFetcher(threading.Thread):
         return self._written.waiting_bytes < self._read_ahead_bytes
 
     def _wait_for_room(self, *, slot: bool, events: bool = False) -> None:
-        """Wait while enough events or bytes wait to be planned; other followers may fetch meanwhile.
+        """Wait while enough events or bytes wait to be planned; other fetchers may fetch meanwhile.
 
         Args:
             slot: whether it has a slot, which it releases for the wait.

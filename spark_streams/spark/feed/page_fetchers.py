@@ -1,4 +1,4 @@
-"""The followers of a query, one for each partition: the planner starts and awaits them, and plans their pages."""
+"""The page fetchers of a query, one for each partition: the planner starts and awaits them, and plans their pages."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from spark_streams.spark.feed.spool import Spool
 from spark_streams.spark.splitting import shares
 
 GATHER_S: Final = 0.25
-"""Seconds that a micro-batch waits for followers that are still fetching, once there is an event."""
+"""Seconds that a micro-batch waits for fetchers that are still fetching, once there is an event."""
 MAX_FETCHES: Final = 16
 """Most responses that are fetched at a time; responses that wait for events do not count."""
 
 
 class PageFetchers:
-    """The followers of a query.
+    """The fetchers of a query.
 
     Args:
         options: of the stream.
-        connect: opens a client for a follower.
+        connect: opens a client for a fetcher.
         policy: raises or warns about losses.
         prefix: prefix of the names of all their files, a different one for each run.
         clock: returns seconds, monotonic.
@@ -48,7 +48,7 @@ class PageFetchers:
         self._clock = clock
         self._slots = threading.Semaphore(MAX_FETCHES)
         self.each: dict[int, PageFetcher] = {}
-        """Partition id to its follower."""
+        """Partition id to its fetcher."""
 
     def start(
         self,
@@ -75,7 +75,7 @@ class PageFetchers:
             first: drops the lines before the first wanted event; None drops nothing.
         """
         most, least = self._options.max_offsets_per_trigger, self._options.min_offsets_per_trigger
-        follower = PageFetcher(
+        fetcher = PageFetcher(
             self._connect,
             spool,
             partition,
@@ -89,14 +89,14 @@ class PageFetchers:
             start=first,
         )
         if stops is not None:
-            follower.stop_at(stops)
+            fetcher.stop_at(stops)
         if closed:
-            follower.closed(last_cursor)
-        self.each[partition] = follower
-        follower.start()
+            fetcher.closed(last_cursor)
+        self.each[partition] = fetcher
+        fetcher.start()
 
     def keep(self, reading: Collection[int], listed: Collection[int]) -> None:
-        """Stop followers whose partition is not listed or not read any more, and forget the latter."""
+        """Stop fetchers whose partition is not listed or not read any more, and forget the latter."""
         for partition in list(self.each):
             if partition not in reading or partition not in listed:
                 self.each[partition].stop()
@@ -105,29 +105,29 @@ class PageFetchers:
 
     def waiting(self) -> dict[int, int]:
         """Return the number of events of each partition that are not planned yet."""
-        return {partition: follower.waiting() for partition, follower in self.each.items()}
+        return {partition: fetcher.waiting() for partition, fetcher in self.each.items()}
 
     def drained(self, partition: int) -> bool:
-        """Return whether a partition's follower has ended, and all of its events are planned."""
-        follower = self.each.get(partition)
-        return follower is None or (not follower.is_alive() and not follower.waiting())
+        """Return whether a partition's fetcher has ended, and all of its events are planned."""
+        fetcher = self.each.get(partition)
+        return fetcher is None or (not fetcher.is_alive() and not fetcher.waiting())
 
     def finished(self) -> set[int]:
         """Return the closed partitions that are planned to their end."""
-        return {partition for partition, follower in self.each.items() if follower.finished and not follower.waiting()}
+        return {partition for partition, fetcher in self.each.items() if fetcher.finished and not fetcher.waiting()}
 
     def gather(self, limit: int | None, *, timeout_s: float | None) -> None:
-        """Wait for the first events, and then ``GATHER_S`` for followers that are still fetching.
+        """Wait for the first events, and then ``GATHER_S`` for fetchers that are still fetching.
 
         Args:
             limit: number of events that is enough; None for no limit.
-            timeout_s: deadline for the first event, in seconds; None to wait while a follower is busy.
+            timeout_s: deadline for the first event, in seconds; None to wait while a fetcher is busy.
         """
         started = self._clock()
         while True:
-            busy = [follower for follower in self.each.values() if follower.busy()]
+            busy = [fetcher for fetcher in self.each.values() if fetcher.busy()]
             waiting = sum(self.waiting().values())
-            if not busy or any(follower.fault for follower in self.each.values()):
+            if not busy or any(fetcher.fault for fetcher in self.each.values()):
                 return
             if limit is not None and waiting >= limit:
                 return
@@ -166,6 +166,6 @@ class PageFetchers:
         return planned
 
     def stop(self) -> None:
-        """Stop all followers."""
-        for follower in self.each.values():
-            follower.stop()
+        """Stop all fetchers."""
+        for fetcher in self.each.values():
+            fetcher.stop()

@@ -1,4 +1,4 @@
-"""Fetched pages of a follower: files of the spool with their checkpoints, from which micro-batches are planned.
+"""Fetched pages of a fetcher: files of the spool with their checkpoints, from which micro-batches are planned.
 
 A micro-batch ends at a checkpoint, as reading can continue only there (FeedAPI, "checkpoint command").
 """

@@ -1,4 +1,4 @@
-"""The filter and the starting expressions of a feed's query: the parts that the feed, the tasks and followers check."""
+"""The filter and the starting expressions of a feed's query: the parts that the feed, the tasks and fetchers check."""
 
 from __future__ import annotations
 

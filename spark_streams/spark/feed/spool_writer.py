@@ -1,9 +1,9 @@
-"""The writer of one follower's spool files: lines that checkpoints cover, and lines that wait for their checkpoint.
+"""The writer of one fetcher's spool files: lines that checkpoints cover, and lines that wait for their checkpoint.
 
 A file has only lines that a checkpoint covers, so that it can be finished at any time. The writer holds lines after the
 last checkpoint back; many of them go to a separate file, which has no checkpoint until theirs comes.
 
-The follower's thread writes, and the planner's thread takes pages. A slow file system delays the planner only where it
+The fetcher's thread writes, and the planner's thread takes pages. A slow file system delays the planner only where it
 needs the same file that is being written.
 """
 
@@ -25,7 +25,7 @@ HELD_BYTES: Final = 4 << 20
 
 
 class SpoolWriter:
-    """Writes the pages of one partition; the follower's and the planner's thread use it.
+    """Writes the pages of one partition; the fetcher's and the planner's thread use it.
 
     Args:
         spool: the spool to write to.

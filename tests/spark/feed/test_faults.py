@@ -47,7 +47,7 @@ class TestFaults:
             feed.faults = [reply] * 1_000
             with pytest.raises(kind, match=r"127\.0\.0\.1"):
                 life.still(20)
-            for thread in life.batches._followers.each.values():
+            for thread in life.batches._fetchers.each.values():
                 thread.join(60)  # half of what a request may take
                 assert not thread.is_alive()
 
@@ -145,10 +145,10 @@ class TestFaults:
                 life.step(limit=10)
             feed.parts[0].closed = True
             with Life(feed.url, life.offset, failOnDataLoss="false") as again:
-                follower = None
-                while follower is None:
+                fetcher = None
+                while fetcher is None:
                     again.plan(limit=10)
-                    follower = again.batches._followers.each.get(0)
+                    fetcher = again.batches._fetchers.each.get(0)
                 feed.make_anew({0: Part(numbered(100, 105))})
                 until = time.monotonic() + WAIT_S
                 rows: list[bytes] = []
@@ -171,7 +171,7 @@ class TestFaults:
         with BadFeed({p: Part(numbered(0, 30)) for p in range(3)}) as feed, Life(feed.url) as life:
             life.until(90)
             life.batches.close()
-            for thread in life.batches._followers.each.values():
+            for thread in life.batches._fetchers.each.values():
                 assert thread.daemon
                 thread.join(60)  # half of what a request may take
                 assert not thread.is_alive()

@@ -1,4 +1,4 @@
-"""How micro-batches are cut from what a follower has fetched: at checkpoints, under limits."""
+"""How micro-batches are cut from what a fetcher has fetched: at checkpoints, under limits."""
 
 from __future__ import annotations
 
@@ -105,11 +105,11 @@ def test_partitions_do_not_exceed_a_limit_together() -> None:
     """Their shares of 200 are less than their pages of 500; one of them is first, in turn."""
     waiting = {number: pages(file(f"f{number}", [(10, 500, "x")], [(20, 1_000, "y")])) for number in range(3)}
     options = parse_feed_source({"url": "http://localhost", "stream": "orders"}, streaming=True)
-    followers = PageFetchers(options, lambda: pytest.fail("connected"), LossPolicy("orders", fail=True), "run")
-    followers.each = waiting  # type: ignore[assignment]
+    fetchers = PageFetchers(options, lambda: pytest.fail("connected"), LossPolicy("orders", fail=True), "run")
+    fetchers.each = waiting  # type: ignore[assignment]
     seen = []
     for turn in range(7):
-        cuts = followers.plan({number: each.events for number, each in waiting.items()}, 600, turn)
+        cuts = fetchers.plan({number: each.events for number, each in waiting.items()}, 600, turn)
         seen.append({number: taken.events for number, taken in cuts.items() if taken.events})
     assert seen == [{0: 500}, {1: 500}, {2: 500}, {0: 500}, {1: 500}, {2: 500}, {}]
 

@@ -84,7 +84,7 @@ class TestSplits:
             assert life.still() == []
 
     def test_f18_a_split_between_discovery_and_fetch(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """The planner's list of partitions is old; the followers are refused."""
+        """The planner's list of partitions is old; the fetchers are refused."""
         monkeypatch.setattr(micro_batch, "DISCOVERY_MS", 300)
         with BadFeed({0: Part(numbered(0, 100)), 5: Part()}, page=lambda: 10, every=10) as feed, Life(feed.url) as life:
             rows = values(life.until(20, limit=10))

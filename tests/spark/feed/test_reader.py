@@ -65,16 +65,16 @@ def test_a_poll_without_events_does_not_make_the_lag_unknown() -> None:
             yield feed.checkpoint(0, 10)
 
         assert len(life.until(10)) == 10
-        follower = life.batches._followers.each[0]
+        fetcher = life.batches._fetchers.each[0]
         deadline = time.monotonic() + 240
-        while not follower.idle:
+        while not fetcher.idle:
             assert time.monotonic() < deadline
             time.sleep(0.01)
         feed.faults = [Reply(held(), chunked=True)]
         assert begun.wait(120)
         seen = []
         for _ in range(30):
-            seen.append(follower.idle)
+            seen.append(fetcher.idle)
             time.sleep(0.01)
         go_on.set()
     assert all(seen)

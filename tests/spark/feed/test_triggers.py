@@ -181,16 +181,16 @@ class TestLongPolls:
                 assert any(each["stream"] == str(following.LONG_POLL_MS) for each in feed.fetches if "stream" in each)
                 assert len(feed.fetches) <= 5
 
-    def test_a_follower_that_pauses_is_told_late(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_fetcher_that_pauses_is_told_late(self, monkeypatch: pytest.MonkeyPatch) -> None:
         told = following.PageFetcher.long_polls
 
-        def late(follower: following.PageFetcher) -> None:
+        def late(fetcher: following.PageFetcher) -> None:
             deadline = time.monotonic() + 240
-            while not follower.idle:
+            while not fetcher.idle:
                 assert time.monotonic() < deadline
-                follower.wait_for_change(0.05)
+                fetcher.wait_for_change(0.05)
             time.sleep(0.1)  # it is in its pause of ten minutes now
-            told(follower)
+            told(fetcher)
 
         monkeypatch.setattr(following.PageFetcher, "long_polls", late)
         with BadFeed({0: Part(numbered(0, 5))}) as feed:
