@@ -5,7 +5,6 @@ The log and RabbitMQ's streams number their offsets; rows, positions and AMQP ha
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -74,40 +73,22 @@ def offset_column(offsets: NDArray[np.int64]) -> pa.StringArray:
     return pa.StringArray.from_buffers(len(offsets), pa.py_buffer(bounds), pa.py_buffer(offset_digits(offsets)))
 
 
-@dataclass(frozen=True)
-class PaddedDecimalOrder:
-    """The order of event numbers written as decimal digits with leading zeros, all of one width (A-24).
+def equal_range(text: str) -> tuple[int, int]:
+    """Return the place of a text among the offsets of all events, in lexicographic order (A-24).
 
     Args:
-        width: digits of an offset. A number that needs more has no offset; no method returns it.
+        text: any text, an offset or not.
+
+    Returns:
+        The least event number whose offset is >= ``text``, and the least whose offset is > ``text``: they differ by one
+        for an offset, and are equal for any other text. ``10**OFFSET_DIGITS`` when there is none.
     """
-
-    width: int = OFFSET_DIGITS
-
-    def lower(self, text: str) -> int:
-        """Return the smallest event number whose offset is >= ``text``; ``10**width`` when there is none."""
-        number, exact = self._place(text)
-        return number if exact else self._after(text, number)
-
-    def upper(self, text: str) -> int:
-        """Return the smallest event number whose offset is > ``text``; ``10**width`` when there is none."""
-        number, exact = self._place(text)
-        return number + 1 if exact else self._after(text, number)
-
-    def _place(self, text: str) -> tuple[int, bool]:
-        """Return the number of the leading digits, filled up with zeros, and whether the text is its offset."""
-        digits = self._digits(text)
-        return int(digits.ljust(self.width, "0")), digits == text and len(text) == self.width
-
-    def _after(self, text: str, number: int) -> int:
-        """Return the first number past a text that is no offset; ``number`` is its leading digits, filled up."""
-        digits = len(self._digits(text))
-        # A text that ends within the digits, or has a character below '0' next, precedes the numbers that share them.
-        if len(text) == digits or (digits < self.width and text[digits] < "0"):
-            return number
-        step: int = 10 ** (self.width - digits)
-        return number + step
-
-    def _digits(self, text: str) -> str:
-        head = text[: self.width]
-        return head[: len(head) - len(head.lstrip("0123456789"))]
+    head = text[:OFFSET_DIGITS]
+    digits = head[: len(head) - len(head.lstrip("0123456789"))]
+    number = int(digits.ljust(OFFSET_DIGITS, "0"))
+    if len(text) == len(digits) == OFFSET_DIGITS:
+        return number, number + 1
+    # A text that ends within the digits, or has a character below '0' next, precedes the numbers that share them.
+    if len(text) > len(digits) and (len(digits) == OFFSET_DIGITS or text[len(digits)] > "9"):
+        number += 10 ** (OFFSET_DIGITS - len(digits))
+    return number, number

@@ -28,11 +28,10 @@ from spark_streams.filters.tree import ValueType as Type
 from spark_streams.log.format.records import Records, message_columns_of
 from spark_streams.log.format.timestamps import NO_TIMESTAMP
 from spark_streams.log.storage.partition import Partition
-from spark_streams.offsets import PaddedDecimalOrder, offset_column
+from spark_streams.offsets import equal_range, offset_column
 
 BLOCK_BYTES: Final = 1 << 20
 """Bytes to decode at a time: enough that columns pay, few enough that an early match is found early."""
-_OFFSETS: Final = PaddedDecimalOrder()
 _LAST: Final = 2**63 - 1
 _OWN: Final = frozenset({"offset", "partition", "timestamp"})
 """Columns that come from the record's place in the log, not from its message."""
@@ -162,13 +161,13 @@ def _of_texts(predicate: Predicate) -> SearchRange | None:
     if op is Operator.BETWEEN:
         return _between(*texts)
     if op is Operator.GREATER_THAN:
-        return SearchRange(first=min(_OFFSETS.upper(texts[0]), _LAST))
+        return SearchRange(first=min(equal_range(texts[0])[1], _LAST))
     if op is Operator.GREATER_THAN_EQUALS:
-        return SearchRange(first=min(_OFFSETS.lower(texts[0]), _LAST))
+        return SearchRange(first=min(equal_range(texts[0])[0], _LAST))
     if op is Operator.LESS_THAN:
-        return SearchRange(end=min(_OFFSETS.lower(texts[0]), _LAST))
-    return SearchRange(end=min(_OFFSETS.upper(texts[0]), _LAST)) if op is Operator.LESS_THAN_EQUALS else None
+        return SearchRange(end=min(equal_range(texts[0])[0], _LAST))
+    return SearchRange(end=min(equal_range(texts[0])[1], _LAST)) if op is Operator.LESS_THAN_EQUALS else None
 
 
 def _between(low: str, high: str) -> SearchRange:
-    return SearchRange(min(_OFFSETS.lower(low), _LAST), min(_OFFSETS.upper(high), _LAST))
+    return SearchRange(min(equal_range(low)[0], _LAST), min(equal_range(high)[1], _LAST))

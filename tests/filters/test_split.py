@@ -32,7 +32,6 @@ from spark_streams.filters.tree import (
     property_of,
     without_not,
 )
-from spark_streams.offsets import PaddedDecimalOrder
 from spark_streams.wire.amqp.columns import MessageBlock
 from spark_streams.wire.amqp.columns.single_message import PROPERTY_FIELDS
 from spark_streams.wire.amqp.columns.typed import typed_columns
@@ -223,7 +222,7 @@ def at_our_door(sql: str, drawn: list[Event]) -> list[bool]:
     starts = np.concatenate([[0], ends[:-1]]).astype(np.int64)
     columns = typed_columns(MessageBlock(b"".join(encoded), starts, ends), fields_of(predicate))
     numbers = np.zeros(len(drawn), np.int64)
-    return list(map(bool, mask(predicate, numbers, numbers, PaddedDecimalOrder(), columns)))
+    return list(map(bool, mask(predicate, numbers, numbers, columns)))
 
 
 def message_of(event: Event) -> Message:

@@ -2,8 +2,9 @@
 
 ::
 
-    Condition = Always(bool) | AnnotationTest(field, op, operand) | MessageTest | AllOf(parts) | AnyOf(parts)
-    Operand   = Field(name) | str | int | Latest() | EndOfLog(next_offset)
+    Condition = Always(bool) | OffsetRange(first, end) | AnnotationTest(field, op, operand) | MessageTest
+              | AllOf(parts) | AnyOf(parts)
+    Operand   = Field(name) | str | int | Latest()
 
 ``conjunction`` and ``disjunction`` keep a tree flat: a tree that this package's filters build is no deeper than the
 parentheses of its text, which are bounded, so walking it never exhausts the stack.
@@ -13,8 +14,8 @@ no NOT, so the parts that are true determine whether a predicate *is true*. Unkn
 mask holds True exactly where the predicate is true. The parser moves a NOT of the text to the leaves: comparisons take
 the opposite sign, and ``MessageTest.wanted`` is False.
 
-Offsets are opaque texts. An ``OffsetOrder`` turns a text into the event number at its place in the order, so blocks
-of events compare as integers.
+Offsets are opaque texts. ``equal_range`` has the place of a text among them, so a comparison with an offset becomes an
+``OffsetRange``, and blocks of events compare as integers.
 
 Spec: OASIS AMQP Event Stream Extensions 1.0 §5.1, §5.2; decided ambiguities A-8, A-16, A-24.
 """
@@ -23,7 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final, Protocol, TypeAlias
+from typing import Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -31,29 +32,18 @@ import numpy.typing as npt
 from spark_streams.filters.evaluate_one import COMPARISONS
 from spark_streams.filters.predicates.typed_values import MessageTest, truth
 from spark_streams.filters.tree import MIRRORED, Operator, flattened
+from spark_streams.offsets import equal_range
 from spark_streams.wire.amqp.columns.typed import FieldOfMessage, TypedColumn
 from spark_streams.wire.amqp.event_streams import NO_TIMESTAMP, OFFSET_KEY, SOURCE_PARTITION_KEY, TIMESTAMP_KEY
 
 NEVER: Final = 2**63 - 1
-"""The result of ``seek`` when no event can match; no event has this number."""
+"""The bound of ``bounds`` that no event reaches; no event has this number."""
 
 Mask = npt.NDArray[np.bool_]
 Longs = npt.NDArray[np.int64]
 
 
-class OffsetOrder(Protocol):
-    """The places of texts among the offsets of a log, in lexicographic order."""
-
-    def lower(self, text: str) -> int:
-        """Return the smallest event number whose offset is >= ``text``."""
-
-    def upper(self, text: str) -> int:
-        """Return the smallest event number whose offset is > ``text``."""
-
-
 _REFLEXIVE: Final = frozenset({Operator.EQUALS, Operator.GREATER_THAN_EQUALS, Operator.LESS_THAN_EQUALS})
-_FROM_EQUAL: Final = (Operator.EQUALS, Operator.GREATER_THAN_EQUALS)
-_TO_EQUAL: Final = (Operator.EQUALS, Operator.LESS_THAN_EQUALS)
 
 
 @dataclass(frozen=True)
@@ -65,14 +55,7 @@ class Field:
 
 @dataclass(frozen=True)
 class Latest:
-    """``@latest`` compared with the offset; ``freeze`` makes it ``EndOfLog`` when the link is attached."""
-
-
-@dataclass(frozen=True)
-class EndOfLog:
-    """``@latest`` at one moment: above every event before ``next_offset``, below that event and all later ones."""
-
-    next_offset: int
+    """``@latest`` compared with the offset; ``freeze`` replaces it when the link is attached."""
 
 
 OFFSET_FIELD: Final = Field(OFFSET_KEY)
@@ -82,7 +65,7 @@ _FIELDS: Final = frozenset({OFFSET_FIELD, TIMESTAMP_FIELD, SOURCE_PARTITION_FIEL
 _EARLIEST: Final = "@earliest"
 _LATEST: Final = "@latest"
 
-Operand: TypeAlias = Field | str | int | Latest | EndOfLog
+Operand: TypeAlias = Field | str | int | Latest
 """A text compares by code points with both symbols and strings (A-16); a whole number, possibly negative (A-13),
 compares with timestamps as milliseconds since the epoch (A-4)."""
 
@@ -95,8 +78,16 @@ class Always:
 
 
 @dataclass(frozen=True)
+class OffsetRange:
+    """A test of the event's number: true from ``first`` on and below ``end``, which is ``NEVER`` for no end."""
+
+    first: int
+    end: int
+
+
+@dataclass(frozen=True)
 class AnnotationTest:
-    """A comparison of a field with an operand; ``compare`` builds it only if the result depends on the event."""
+    """A comparison of the timestamp with an instant, or one that needs ``freeze``: with partition or ``@latest``."""
 
     field: Field
     op: Operator
@@ -117,12 +108,12 @@ class AnyOf:
     parts: tuple[Condition, ...]
 
 
-Condition: TypeAlias = Always | AnnotationTest | MessageTest | AllOf | AnyOf
+Condition: TypeAlias = Always | OffsetRange | AnnotationTest | MessageTest | AllOf | AnyOf
 
 
 def compare(left: Operand, op: Operator, right: Operand) -> Condition:
     """Return the predicate ``left op right``; a constant if it is the same for all events."""
-    if not isinstance(left, Field):
+    if not isinstance(left, Field) or right == OFFSET_FIELD:
         if not isinstance(right, Field):
             comparable = type(left) is type(right) and isinstance(left, (str, int))
             return Always(comparable and bool(COMPARISONS[op](left, right)))
@@ -142,7 +133,25 @@ def compare(left: Operand, op: Operator, right: Operand) -> Condition:
             return Always(op in (Operator.GREATER_THAN, Operator.GREATER_THAN_EQUALS, Operator.NOT_EQUALS))
         if right == _LATEST:
             return AnnotationTest(left, op, Latest())
+        if isinstance(right, str):
+            return _offset_test(op, *equal_range(right))
     return AnnotationTest(left, op, right)
+
+
+def _offset_test(op: Operator, first: int, end: int) -> Condition:
+    """Return the comparison of the offset with an operand that has its place before event ``end``.
+
+    Args:
+        op: the comparison.
+        first: the first event whose offset is not less than the operand.
+        end: the first event whose offset is greater than the operand.
+    """
+    first, end = min(first, NEVER), min(end, NEVER)
+    if op is Operator.NOT_EQUALS:
+        return disjunction((OffsetRange(0, first), OffsetRange(end, NEVER)))
+    low = {Operator.GREATER_THAN: end, Operator.GREATER_THAN_EQUALS: first, Operator.EQUALS: first}.get(op, 0)
+    high = {Operator.LESS_THAN: first, Operator.LESS_THAN_EQUALS: end, Operator.EQUALS: end}.get(op, NEVER)
+    return OffsetRange(low, high)
 
 
 def conjunction(parts: Iterable[Condition]) -> Condition:
@@ -177,7 +186,7 @@ def freeze(predicate: Condition, *, next_offset: int, partition: str | None = No
         partition: the source partition that deliveries carry, or None if they carry none.
 
     Returns:
-        A predicate over offset, timestamp and the message's content, fit for ``mask`` and ``seek``.
+        A predicate over offset, timestamp and the message's content, fit for ``mask`` and ``bounds``.
     """
     if isinstance(predicate, AllOf):
         return conjunction(freeze(part, next_offset=next_offset, partition=partition) for part in predicate.parts)
@@ -187,16 +196,14 @@ def freeze(predicate: Condition, *, next_offset: int, partition: str | None = No
         return predicate
     field, op, operand = predicate.field, predicate.op, predicate.operand
     if isinstance(operand, Latest):
-        return AnnotationTest(field, op, EndOfLog(next_offset))
+        return _offset_test(op, next_offset, next_offset)  # above all events so far, below all later ones
     if SOURCE_PARTITION_FIELD not in (field, operand):
         return predicate
     if partition is None:
         return Always(False)
     # A partition whose name is "@latest" is not the reserved word, so its comparison bypasses ``compare``.
     if field == OFFSET_FIELD:
-        return AnnotationTest(OFFSET_FIELD, op, partition)
-    if operand == OFFSET_FIELD:
-        return AnnotationTest(OFFSET_FIELD, MIRRORED.get(op, op), partition)
+        return _offset_test(op, *equal_range(partition))
     return compare(partition, op, partition if operand == SOURCE_PARTITION_FIELD else operand)
 
 
@@ -204,16 +211,13 @@ Columns: TypeAlias = Mapping[FieldOfMessage, TypedColumn]
 _NO_COLUMNS: Final[Columns] = {}
 
 
-def mask(
-    predicate: Condition, offsets: Longs, timestamps: Longs, order: OffsetOrder, columns: Columns = _NO_COLUMNS
-) -> Mask:
+def mask(predicate: Condition, offsets: Longs, timestamps: Longs, columns: Columns = _NO_COLUMNS) -> Mask:
     """Return which events of a block match.
 
     Args:
         predicate: the result of ``freeze``.
         offsets: event numbers.
         timestamps: milliseconds since the epoch, one for each event; ``NO_TIMESTAMP`` for none.
-        order: the places of offset texts among the event numbers.
         columns: the values of ``fields_of(predicate)``, one for each event.
 
     Returns:
@@ -224,8 +228,15 @@ def mask(
     """
     if isinstance(predicate, Always):
         return np.full(len(offsets), predicate.value)
+    answer: Mask
+    if isinstance(predicate, OffsetRange):
+        answer = (offsets >= predicate.first) & (offsets < predicate.end)
+        return answer
     if isinstance(predicate, AnnotationTest):
-        return _mask_of_comparison(predicate, offsets, timestamps, order)
+        if not isinstance(predicate.operand, int):
+            raise ValueError(f"{predicate} depends on the partition and on when the link is attached: freeze it first")
+        answer = COMPARISONS[predicate.op](timestamps, predicate.operand) & (timestamps != NO_TIMESTAMP)
+        return answer
     if isinstance(predicate, MessageTest):
         return truth(predicate, columns[predicate.field])
     conjunction = isinstance(predicate, AllOf)
@@ -235,11 +246,11 @@ def mask(
         if conjunction:
             if not matches.any():
                 break
-            matches &= mask(part, offsets, timestamps, order, columns)
+            matches &= mask(part, offsets, timestamps, columns)
         else:
             if matches.all():
                 break
-            matches |= mask(part, offsets, timestamps, order, columns)
+            matches |= mask(part, offsets, timestamps, columns)
     return matches
 
 
@@ -256,77 +267,30 @@ def by_cost(predicate: Condition) -> tuple[Condition, Condition]:
     return conjunction(p for p in parts if not fields_of(p)), conjunction(p for p in parts if fields_of(p))
 
 
-def seek(predicate: Condition, order: OffsetOrder, at_time: Callable[[int], int] | None = None) -> int:
-    """Return an event number below which no event can match; reading may start there.
+def bounds(predicate: Condition, at_time: Callable[[int], int] | None = None) -> tuple[int, int]:
+    """Return two event numbers: no event below the first, and none from the second on, can match.
 
-    Lower bounds on the offset raise it (A-9), and so do those on the timestamp if there is an ``at_time``.
+    Reading may start at the first: lower bounds on the offset raise it (A-9), and so do those on the timestamp if there
+    is an ``at_time``. It may stop at the second, however long the log grows.
 
     Args:
         predicate: the result of ``freeze``.
-        order: the places of offset texts among the event numbers.
         at_time: returns an event number; every event below it is earlier than the given instant, or has no timestamp.
 
     Returns:
-        0 if nothing is known, ``NEVER`` if no event can match; the number may be past the end of the log.
+        The first is 0 if nothing is known, ``NEVER`` if no event can match, and may be past the end of the log; the
+        second is ``NEVER`` if nothing is known.
     """
+    if isinstance(predicate, (AllOf, AnyOf)):
+        firsts, ends = zip(*(bounds(part, at_time) for part in predicate.parts), strict=True)
+        return (max(firsts), min(ends)) if isinstance(predicate, AllOf) else (min(firsts), max(ends))
     if isinstance(predicate, Always):
-        return 0 if predicate.value else NEVER
-    if isinstance(predicate, AllOf):
-        return max(seek(part, order, at_time) for part in predicate.parts)
-    if isinstance(predicate, AnyOf):
-        return min(seek(part, order, at_time) for part in predicate.parts)
-    if isinstance(predicate, MessageTest) or isinstance(predicate.operand, (Field, Latest)):
-        return 0
-    if not isinstance(predicate.operand, int):
-        return _numbers(predicate.op, predicate.operand, order)[0]
-    op = predicate.op
-    if at_time is None or op not in (Operator.GREATER_THAN_EQUALS, Operator.GREATER_THAN, Operator.EQUALS):
-        return 0
-    earliest = predicate.operand + (op is Operator.GREATER_THAN)
-    return at_time(earliest) if earliest <= NEVER else NEVER
-
-
-def end_of_matches(predicate: Condition, order: OffsetOrder) -> int:
-    """Return an event number from which on no event can match, however long the log grows; ``NEVER`` if unknown.
-
-    Args:
-        predicate: the result of ``freeze``.
-        order: the places of offset texts among the event numbers.
-    """
-    if isinstance(predicate, Always):
-        return NEVER if predicate.value else 0
-    if isinstance(predicate, AllOf):
-        return min(end_of_matches(part, order) for part in predicate.parts)
-    if isinstance(predicate, AnyOf):
-        return max(end_of_matches(part, order) for part in predicate.parts)
-    if isinstance(predicate, MessageTest) or isinstance(predicate.operand, (Field, Latest, int)):
-        return NEVER
-    return _numbers(predicate.op, predicate.operand, order)[1]
-
-
-def _mask_of_comparison(comparison: AnnotationTest, offsets: Longs, timestamps: Longs, order: OffsetOrder) -> Mask:
-    op, operand = comparison.op, comparison.operand
-    answer: Mask
-    if comparison.field == TIMESTAMP_FIELD and isinstance(operand, int):
-        answer = COMPARISONS[op](timestamps, operand) & (timestamps != NO_TIMESTAMP)
-        return answer
-    if comparison.field != OFFSET_FIELD or isinstance(operand, (Field, Latest, int)):
-        raise ValueError(f"{comparison} depends on the partition and on when the link is attached: freeze it first")
-    negated = op is Operator.NOT_EQUALS
-    first, end = _numbers(Operator.EQUALS if negated else op, operand, order)
-    answer = offsets >= first if first else offsets < end
-    if first and end < NEVER:
-        answer &= offsets < end
-    return ~answer if negated else answer
-
-
-def _numbers(op: Operator, operand: str | EndOfLog, order: OffsetOrder) -> tuple[int, int]:
-    """Return the first event number for which a comparison with the offset may be true, and the one after the last."""
-    if isinstance(operand, EndOfLog):
-        first = end = operand.next_offset
-    else:
-        first, end = order.lower(operand), order.upper(operand)
-    # The offset equals the operand for first <= number < end: for one number, or none.
-    low = end if op is Operator.GREATER_THAN else first if op in _FROM_EQUAL else 0
-    high = first if op is Operator.LESS_THAN else end if op in _TO_EQUAL else NEVER
-    return min(low, NEVER), min(high, NEVER)
+        return (0, NEVER) if predicate.value else (NEVER, 0)
+    if isinstance(predicate, OffsetRange):
+        return predicate.first, predicate.end
+    if at_time is None or isinstance(predicate, MessageTest) or not isinstance(predicate.operand, int):
+        return 0, NEVER
+    if predicate.op not in (Operator.GREATER_THAN_EQUALS, Operator.GREATER_THAN, Operator.EQUALS):
+        return 0, NEVER
+    earliest = predicate.operand + (predicate.op is Operator.GREATER_THAN)
+    return at_time(earliest) if earliest <= NEVER else NEVER, NEVER

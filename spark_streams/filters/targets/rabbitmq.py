@@ -21,7 +21,7 @@ from spark_streams.filters.tree import (
     place_of,
     without_not,
 )
-from spark_streams.offsets import PaddedDecimalOrder
+from spark_streams.offsets import OFFSET_DIGITS, equal_range
 
 _MAX_VALUES: Final = 128
 """The most filter values in one subscription: the broker tests each against every chunk's Bloom filter."""
@@ -29,7 +29,6 @@ _MAX_VALUE_BYTES: Final = 16_384
 """The most bytes of all filter values together, because one frame holds them."""
 _LAST_OFFSET: Final = 2**63 - 1
 """No stream reaches this offset; a larger first offset becomes this one."""
-_OFFSETS: Final = PaddedDecimalOrder()
 
 
 @dataclass(frozen=True)
@@ -107,18 +106,18 @@ class _Seek:
         found = intervals_of(predicate)
         if found is None:
             return None
-        offsets = within(found, 0, 10**_OFFSETS.width - 1)
-        low, high = offsets[0] if offsets else (10**_OFFSETS.width, None)
+        offsets = within(found, 0, 10**OFFSET_DIGITS - 1)
+        low, high = offsets[0] if offsets else (10**OFFSET_DIGITS, None)
         return Pushable(low or 0, exact=len(offsets) <= 1 and high is None)
 
 
 def _of_texts(op: Operator, texts: list[str]) -> Pushable[int] | None:
     if op is Operator.GREATER_THAN:
-        return Pushable(_OFFSETS.upper(texts[0]), exact=True)
+        return Pushable(equal_range(texts[0])[1], exact=True)
     if op is Operator.GREATER_THAN_EQUALS:
-        return Pushable(_OFFSETS.lower(texts[0]), exact=True)
+        return Pushable(equal_range(texts[0])[0], exact=True)
     if op in (Operator.EQUALS, Operator.IN, Operator.BETWEEN):
-        return Pushable(_OFFSETS.lower(texts[0] if op is Operator.BETWEEN else min(texts)), exact=False)
+        return Pushable(equal_range(texts[0] if op is Operator.BETWEEN else min(texts))[0], exact=False)
     return None
 
 

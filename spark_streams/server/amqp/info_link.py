@@ -41,7 +41,7 @@ from cproton_ffi import ffi, lib
 from spark_streams.errors import CorruptLog
 from spark_streams.log import Partition, StoredBatch, Stream, format_offset
 from spark_streams.log.storage.readable_partition import PartitionClosed
-from spark_streams.offsets import PaddedDecimalOrder
+from spark_streams.offsets import equal_range
 from spark_streams.server.amqp.attach_request import link_properties
 from spark_streams.server.amqp.attached_link import AttachedLink, LinkHost, LinkResources
 from spark_streams.server.amqp.engine import is_decided
@@ -61,7 +61,6 @@ _AMQP_VALUE_SECTION: Final = b"\x00\x53\x77"
 _LIST32: Final = b"\xd0"
 _MAP32: Final = b"\xd1"
 _PARTITIONS: Final = encode_value("partitions")
-_ORDER: Final = PaddedDecimalOrder()
 
 
 def read_positions(link: Any, name: str = POSITIONS) -> dict[str, str]:
@@ -125,7 +124,7 @@ class Descriptions:
         _, count, pairs = known
         requested: dict[str, object] = {}
         if after is not None:
-            begin = first if after == "@earliest" else end if after == "@latest" else max(first, _ORDER.upper(after))
+            begin = first if after == "@earliest" else end if after == "@latest" else max(first, equal_range(after)[1])
             requested["x-opt-remaining"] = ULong(max(0, end - begin))
         batch = None if witnessed is None else _batch(partition, witnessed)
         if batch is not None:
@@ -162,7 +161,7 @@ def _entry(partition: Partition, first: int, end: int) -> dict[str, object]:
 
 
 def _batch(partition: Partition, offset: str) -> StoredBatch | None:
-    number = _ORDER.upper(offset) - 1  # of the last event there can be up to it
+    number = equal_range(offset)[1] - 1  # of the last event there can be up to it
     if number < 0 or format_offset(number) != offset:
         return None
     try:

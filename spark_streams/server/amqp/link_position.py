@@ -13,15 +13,13 @@ from spark_streams.filters.predicates.conditions import (
     NEVER,
     Always,
     Condition,
+    bounds,
     by_cost,
-    end_of_matches,
     fields_of,
     freeze,
     mask,
-    seek,
 )
 from spark_streams.log import Stream
-from spark_streams.offsets import PaddedDecimalOrder
 from spark_streams.server.amqp.durable_termini import Resumed
 from spark_streams.server.amqp.transfer_block import READ_BYTES, SEARCHED_BYTES, BlockReader, TransferBlock
 from spark_streams.server.partition_readers import PartitionReaders
@@ -29,7 +27,6 @@ from spark_streams.wire.amqp.columns import MessageBlock as Messages
 from spark_streams.wire.amqp.columns.typed import timestamp_column, typed_columns
 from spark_streams.wire.amqp.message import DELIVERY_ANNOTATIONS
 
-_ORDER: Final = PaddedDecimalOrder()
 _SPARSE: Final = 4
 """In a block where at most one in so many events matches, only the matching events are prepared."""
 
@@ -63,8 +60,7 @@ class LinkPosition:
             begin = latest
         else:
             frozen = freeze(predicate, next_offset=latest, partition=partition.id)
-            begin = seek(frozen, _ORDER, self._at_time)
-            self._end = end_of_matches(frozen, _ORDER)
+            begin, self._end = bounds(frozen, self._at_time)
             self._quick, self._deep = by_cost(frozen)
             self._fields = fields_of(frozen)
         self.next_offset = begin if position is None else position
@@ -110,7 +106,7 @@ class LinkPosition:
     def _matching(self, block: TransferBlock, first: int) -> NDArray[np.int64]:
         """Return the rows from ``first`` on that match; read messages only where offset and timestamp match."""
         offsets, timestamps = block.offsets[first:], block.timestamps[first:]
-        rows: NDArray[np.int64] = np.flatnonzero(mask(self._quick, offsets, timestamps, _ORDER)) + first
+        rows: NDArray[np.int64] = np.flatnonzero(mask(self._quick, offsets, timestamps)) + first
         if not rows.size or self._deep == Always(True):
             return rows
         records = block.records
@@ -119,7 +115,7 @@ class LinkPosition:
         columns = typed_columns(messages, [f for f in self._fields if f.section != DELIVERY_ANNOTATIONS])
         for field in self._fields - columns.keys():
             columns[field] = timestamp_column(timestamps)
-        return rows[mask(self._deep, offsets, timestamps, _ORDER, columns)]
+        return rows[mask(self._deep, offsets, timestamps, columns)]
 
     def _at_time(self, timestamp_ms: int) -> int:
         partition = self.reader.partition

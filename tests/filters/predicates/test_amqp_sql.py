@@ -15,21 +15,17 @@ from spark_streams.filters.predicates.conditions import (
     NEVER,
     Always,
     Condition,
+    bounds,
     by_cost,
-    end_of_matches,
     freeze,
     mask,
-    seek,
 )
-from spark_streams.offsets import PaddedDecimalOrder
 from spark_streams.wire.amqp.columns import MessageBlock
 from spark_streams.wire.amqp.columns.typed import BOOLEAN, FLOAT, INTEGER, NULL, NUMBER, OTHER, TEXT, FieldOfMessage
 from spark_streams.wire.amqp.columns.typed import typed_columns as read_typed
 from spark_streams.wire.amqp.encode import encode_value
 from spark_streams.wire.amqp.message import APPLICATION_PROPERTIES
 from spark_streams.wire.amqp.values import Float, ULong
-
-ORDER = PaddedDecimalOrder(20)
 
 
 def place(number: int) -> str:
@@ -190,12 +186,12 @@ def frozen(text: str) -> Condition:
 )
 def test_where_reading_may_start_and_stop(text: str, first: int, end: int) -> None:
     predicate = frozen(text)
-    assert seek(predicate, ORDER, lambda instant: 600 + instant) == first
-    assert end_of_matches(predicate, ORDER) == end
+    assert bounds(predicate, lambda instant: 600 + instant) == (first, end)
+    assert bounds(predicate)[1] == end
 
 
 def test_only_lower_bounds_of_time_move_the_start_and_only_with_an_index() -> None:
-    assert seek(frozen("x = 1 AND d.event-streams-timestamp > 5"), ORDER) == 0
+    assert bounds(frozen("x = 1 AND d.event-streams-timestamp > 5"))[0] == 0
 
 
 def test_the_bounds_are_the_cheap_part() -> None:
@@ -210,7 +206,7 @@ def test_the_bounds_are_the_cheap_part() -> None:
 def test_a_predicate_over_messages_needs_their_columns() -> None:
     one = np.zeros(1, np.int64)
     with pytest.raises(KeyError):
-        mask(frozen("x = 1"), one, one, ORDER)
+        mask(frozen("x = 1"), one, one)
 
 
 # --- typed columns; every encoding of AMQP 1.0 part 1 §1.6, by hand
@@ -282,7 +278,7 @@ def test_a_message_that_cannot_be_decoded_matches_nothing() -> None:
     place = FieldOfMessage(APPLICATION_PROPERTIES, "x")
     columns = read_typed(MessageBlock(broken + good, starts, starts + np.array([len(broken), len(good)])), [place])
     for text in ("x IS NULL", "x IS NOT NULL", "x <> 2", "NOT x = 2", "x NOT IN (2)"):
-        found = mask(frozen(text), np.arange(2), np.zeros(2, np.int64), ORDER, columns)
+        found = mask(frozen(text), np.arange(2), np.zeros(2, np.int64), columns)
         assert found.tolist() == [False, text != "x IS NULL"]
 
 
@@ -311,11 +307,11 @@ def test_numbers_are_compared_exactly(sign: str, constant: str) -> None:
     values = [float(np.float32(n)) if isinstance(n, Float) else n for n in NUMBERS]
     expected = [SIGNS[sign](value, exact) for value in values]
     offsets, instants = np.arange(len(raw)), np.zeros(len(raw), np.int64)
-    assert mask(frozen(f"x {sign} {constant}"), offsets, instants, ORDER, columns).tolist() == expected
-    negated = mask(frozen(f"NOT x {sign} {constant}"), offsets, instants, ORDER, columns)
+    assert mask(frozen(f"x {sign} {constant}"), offsets, instants, columns).tolist() == expected
+    negated = mask(frozen(f"NOT x {sign} {constant}"), offsets, instants, columns)
     assert negated.tolist() == [not each for each in expected]
     if sign == "=":
-        among = mask(frozen(f"x IN ('a', {constant}, 1234567)"), offsets, instants, ORDER, columns)
+        among = mask(frozen(f"x IN ('a', {constant}, 1234567)"), offsets, instants, columns)
         assert among.tolist() == expected
 
 
@@ -330,8 +326,8 @@ def test_in_takes_constants_of_all_kinds_beside_each_other(more: int) -> None:
     texts = "".join(f"'t{n}', " for n in range(more))
     among = f"IN ({texts}'a', 5, 0.5, {2**64 - 1}, TRUE)"
     offsets, instants = np.arange(len(raw)), np.zeros(len(raw), np.int64)
-    assert mask(frozen(f"x {among}"), offsets, instants, ORDER, columns).tolist() == taken
-    negated = mask(frozen(f"x NOT {among}"), offsets, instants, ORDER, columns).tolist()
+    assert mask(frozen(f"x {among}"), offsets, instants, columns).tolist() == taken
+    negated = mask(frozen(f"x NOT {among}"), offsets, instants, columns).tolist()
     assert negated == [value is not None and not each for value, each in zip(values, taken, strict=True)]
 
 

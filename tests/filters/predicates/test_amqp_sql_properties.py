@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 from spark_streams.filters.predicates.amqp_sql import parse_amqp_sql
 from spark_streams.filters.predicates.conditions import by_cost, fields_of, freeze, mask
-from spark_streams.offsets import PaddedDecimalOrder
 from spark_streams.wire.amqp.columns import NO_TIMESTAMP, MessageBlock
 from spark_streams.wire.amqp.columns.typed import timestamp_column, typed_columns
 from spark_streams.wire.amqp.message import DELIVERY_ANNOTATIONS, Data, Message
@@ -37,7 +36,6 @@ from spark_streams.wire.amqp.values import (
 from tests.examples import examples
 from tests.wire.amqp.messages import encode_message
 
-ORDER = PaddedDecimalOrder(20)
 TEXTS = [
     "",
     "a",
@@ -310,8 +308,8 @@ def matching(text: str, events: list[dict[str, Any]]) -> list[bool]:
         MessageBlock(b"".join(raw), starts, ends), [f for f in wanted if f.section != DELIVERY_ANNOTATIONS]
     )
     columns |= {field: timestamp_column(instants) for field in wanted - columns.keys()}
-    whole = mask(predicate, offsets, instants, ORDER, columns)
-    quick, deep = (mask(part, offsets, instants, ORDER, columns) for part in by_cost(predicate))
+    whole = mask(predicate, offsets, instants, columns)
+    quick, deep = (mask(part, offsets, instants, columns) for part in by_cost(predicate))
     assert (whole == (quick & deep)).all()
     return list(whole)
 

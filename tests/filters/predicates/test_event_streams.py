@@ -8,12 +8,10 @@ import numpy as np
 import pytest
 
 from spark_streams.errors import FilterError
-from spark_streams.filters.predicates.conditions import NEVER, Condition, freeze, mask, seek
+from spark_streams.filters.predicates.conditions import NEVER, Condition, bounds, freeze, mask
 from spark_streams.filters.predicates.event_streams import and_, annotations_predicate, parse_sql
-from spark_streams.offsets import PaddedDecimalOrder
 from spark_streams.wire.amqp.event_streams import NO_TIMESTAMP
 
-ORDER = PaddedDecimalOrder()
 COUNT = 12
 TIMESTAMPS = np.array([100, 200, 150, -1, 0, -386380800000, NO_TIMESTAMP, 300, 300, 50, 400, 400], dtype=np.int64)
 
@@ -24,7 +22,7 @@ def offset(number: int) -> str:
 
 def matches(predicate: Condition, next_offset: int = COUNT, partition: str | None = None) -> list[int]:
     frozen = freeze(predicate, next_offset=next_offset, partition=partition)
-    found = mask(frozen, np.arange(COUNT, dtype=np.int64), TIMESTAMPS, ORDER)
+    found = mask(frozen, np.arange(COUNT, dtype=np.int64), TIMESTAMPS)
     assert found.dtype == np.bool_
     return [int(n) for n in np.flatnonzero(found)]
 
@@ -328,18 +326,18 @@ def test_filters_of_one_link_are_anded() -> None:
     ],
 )
 def test_seek(text: str, first: int) -> None:
-    assert seek(freeze(parse_sql(text), next_offset=COUNT), ORDER) == first
+    assert bounds(freeze(parse_sql(text), next_offset=COUNT))[0] == first
 
 
 def test_what_depends_on_the_attach_is_refused_until_frozen() -> None:
     numbers = np.arange(3, dtype=np.int64)
     for text in ("d.event-streams-offset > '@latest'", "d.event-streams-source-partition = '0'"):
         with pytest.raises(ValueError, match="freeze it first"):
-            mask(parse_sql(text), numbers, numbers, ORDER)
-        assert seek(parse_sql(text), ORDER) == 0
+            mask(parse_sql(text), numbers, numbers)
+        assert bounds(parse_sql(text))[0] == 0
 
 
 def test_no_events_no_matches() -> None:
     none = np.empty(0, dtype=np.int64)
     for text in ("TRUE", f"d.event-streams-offset > '{offset(1)}' OR d.event-streams-timestamp = 1 AND FALSE"):
-        assert mask(parse_sql(text), none, none, ORDER).tolist() == []
+        assert mask(parse_sql(text), none, none).tolist() == []

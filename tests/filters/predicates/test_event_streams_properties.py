@@ -10,22 +10,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_streams.errors import FilterError
-from spark_streams.filters.predicates.conditions import freeze, mask, seek
+from spark_streams.filters.predicates.conditions import bounds, freeze, mask
 from spark_streams.filters.predicates.event_streams import and_, annotations_predicate, parse_sql
-from spark_streams.offsets import PaddedDecimalOrder
+from spark_streams.offsets import equal_range, format_offset
 from spark_streams.wire.amqp.event_streams import NO_TIMESTAMP
 
 WIDTH = 3
-ORDER = PaddedDecimalOrder(WIDTH)
+ZEROS = "0" * (20 - WIDTH)
+"""The beginning of the offsets of the first events; texts that begin so are tried among their last digits."""
 OFFSET = "event-streams-offset"
 TIMESTAMP = "event-streams-timestamp"
 PARTITION = "event-streams-source-partition"
 
-offset_texts = st.one_of(
+ends_of_offsets = st.one_of(
     st.integers(0, 999).map(lambda n: f"{n:0{WIDTH}d}"),
     st.sampled_from(["@earliest", "@latest", "", "0", "9", "1", "01", "0011", "00a", "1 ", "1/", "9:", "~", "é", "'"]),
     st.text(alphabet="0159@:/a'", max_size=5),
 )
+offset_texts = st.one_of(ends_of_offsets, ends_of_offsets.map(lambda text: ZEROS + text))
 instants = st.one_of(st.integers(-5, 5), st.sampled_from([NO_TIMESTAMP, NO_TIMESTAMP + 1, 2**63 - 1]))
 operands = st.one_of(
     st.tuples(st.just("field"), st.sampled_from([OFFSET, TIMESTAMP, PARTITION, "other"])),
@@ -94,12 +96,12 @@ def disjunction(values: list[bool | None]) -> bool | None:
     return None if None in values else False
 
 
-@given(flat, logs, st.integers(0, 30), st.sampled_from([None, "0", "@latest", "@earliest", "001"]))
+@given(flat, logs, st.integers(0, 30), st.sampled_from([None, "0", "@latest", "@earliest", ZEROS + "001"]))
 def test_mask_is_the_naive_evaluation_and_seek_skips_no_match(
     terms: Any, timestamps: list[int], end: int, partition: str | None
 ) -> None:
     events = [
-        {OFFSET: f"{n:0{WIDTH}d}", TIMESTAMP: None if t == NO_TIMESTAMP else t, PARTITION: partition}
+        {OFFSET: format_offset(n), TIMESTAMP: None if t == NO_TIMESTAMP else t, PARTITION: partition}
         for n, t in enumerate(timestamps)
     ]
     naive = [
@@ -108,8 +110,10 @@ def test_mask_is_the_naive_evaluation_and_seek_skips_no_match(
     ]
     predicate = freeze(parse_sql(render(terms)), next_offset=end, partition=partition)
     numbers = np.arange(len(events), dtype=np.int64)
-    assert mask(predicate, numbers, np.array(timestamps, dtype=np.int64), ORDER).tolist() == naive
-    assert not any(naive[: seek(predicate, ORDER)])
+    assert mask(predicate, numbers, np.array(timestamps, dtype=np.int64)).tolist() == naive
+    first, stop = bounds(predicate)
+    assert not any(naive[:first])
+    assert not any(naive[stop:])
 
 
 @given(
@@ -131,15 +135,26 @@ def test_delivery_annotations_filter_is_the_sql_filter_with_strictly_greater(
     one = freeze(annotations_predicate(entries), next_offset=end)
     other = freeze(parse_sql(" AND ".join(written)), next_offset=end)
     both = and_([one, other])
-    assert mask(one, numbers, column, ORDER).tolist() == mask(other, numbers, column, ORDER).tolist()
-    assert mask(both, numbers, column, ORDER).tolist() == mask(one, numbers, column, ORDER).tolist()
+    assert mask(one, numbers, column).tolist() == mask(other, numbers, column).tolist()
+    assert mask(both, numbers, column).tolist() == mask(one, numbers, column).tolist()
 
 
-@given(offset_texts)
-def test_padded_decimals_stand_where_text_order_puts_them(text: str) -> None:
-    written = [f"{n:0{WIDTH}d}" for n in range(10**WIDTH)]
-    assert ORDER.lower(text) == next((n for n, o in enumerate(written) if o >= text), 10**WIDTH)
-    assert ORDER.upper(text) == next((n for n, o in enumerate(written) if o > text), 10**WIDTH)
+@given(ends_of_offsets)
+def test_texts_stand_where_text_order_puts_them_among_offsets(end: str) -> None:
+    text, written = ZEROS + end, [format_offset(n) for n in range(10**WIDTH)]
+    assert equal_range(text) == (
+        next((n for n, o in enumerate(written) if o >= text), 10**WIDTH),
+        next((n for n, o in enumerate(written) if o > text), 10**WIDTH),
+    )
+
+
+@given(ends_of_offsets)
+def test_any_text_stands_between_the_offsets_below_and_above_it(text: str) -> None:
+    first, end = equal_range(text)
+    assert first == 0 or format_offset(first - 1) < text
+    assert first == 10**20 or format_offset(first) >= text
+    assert end == 0 or format_offset(end - 1) <= text
+    assert end == 10**20 or format_offset(end) > text
 
 
 @given(st.one_of(st.text(max_size=40), st.text(alphabet="dTRUEANDOR .'-=<>()[]1\n", max_size=40)))
