@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 from spark_streams.filters.evaluate_columns import mask
 from spark_streams.filters.limits import check
 from spark_streams.filters.row_columns import columns_needed, message_columns
-from spark_streams.filters.split import Pushable, split
+from spark_streams.filters.split import Inexpressible, Split, split
 from spark_streams.filters.targets.intervals import Intervals, intervals_of, within
 from spark_streams.filters.tree import OFFSET, PARTITION, PUBLISH_TIME, Expression, Operator, Predicate, Reference
 from spark_streams.filters.tree import ValueType as Type
@@ -126,18 +126,17 @@ class _SearchRanges:
         from_ms = None if timeless else min(left.from_ms or 0, right.from_ms or 0)
         return SearchRange(min(left.first, right.first), max(left.end, right.end), from_ms)
 
-    def test(self, predicate: Predicate) -> Pushable[SearchRange] | None:
-        found = None
+    def test(self, predicate: Predicate) -> Split[SearchRange]:
         if predicate.reference == OFFSET:
             found = _of_texts(predicate) if predicate.type is Type.STRING else _of_numbers(intervals_of(predicate))
         elif predicate.reference == PUBLISH_TIME and predicate.type is not Type.STRING:
             found = _of_times(intervals_of(predicate))
-        return None if found is None else Pushable(found, exact=False)
+        else:
+            raise Inexpressible
+        return Split(found, predicate)
 
 
-def _of_numbers(offsets: Intervals | None) -> SearchRange | None:
-    if offsets is None:
-        return None
+def _of_numbers(offsets: Intervals) -> SearchRange:
     possible = within(offsets, 0, _LAST - 1)
     if not possible:
         return SearchRange(end=0)
@@ -145,16 +144,14 @@ def _of_numbers(offsets: Intervals | None) -> SearchRange | None:
     return SearchRange(first or 0, _LAST if last is None else last + 1)
 
 
-def _of_times(times: Intervals | None) -> SearchRange | None:
-    if times is None:
-        return None
+def _of_times(times: Intervals) -> SearchRange:
     if not times:
         return SearchRange(end=0)
     earliest = times[0][0]
     return SearchRange(from_ms=None if earliest is None else max(earliest, NO_TIMESTAMP + 1))
 
 
-def _of_texts(predicate: Predicate) -> SearchRange | None:
+def _of_texts(predicate: Predicate) -> SearchRange:
     op, texts = predicate.operator, [str(value) for value in predicate.values]
     if op in (Operator.EQUALS, Operator.IN):
         return _between(min(texts), max(texts))
@@ -166,7 +163,9 @@ def _of_texts(predicate: Predicate) -> SearchRange | None:
         return SearchRange(first=min(equal_range(texts[0])[0], _LAST))
     if op is Operator.LESS_THAN:
         return SearchRange(end=min(equal_range(texts[0])[0], _LAST))
-    return SearchRange(end=min(equal_range(texts[0])[1], _LAST)) if op is Operator.LESS_THAN_EQUALS else None
+    if op is Operator.LESS_THAN_EQUALS:
+        return SearchRange(end=min(equal_range(texts[0])[1], _LAST))
+    raise Inexpressible
 
 
 def _between(low: str, high: str) -> SearchRange:

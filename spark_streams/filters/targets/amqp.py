@@ -1,6 +1,6 @@
 """Split an expression for an AMQP peer: delivery annotations, the SQL subset of event streams, full SQL, and the rest.
 
-All filters of a link are ANDed (A-10), so each part of an AND goes into the first filter that can express it:
+All filters of a link are ANDed (A-10), so what one filter leaves of an expression goes on to the next:
 
 1. a lower bound of the offset (``>``) or the publish time into the delivery annotations, from which a peer can seek;
 2. predicates on offsets and publish times into the SQL of event streams;
@@ -15,13 +15,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import TypeVar
 
-from spark_streams.filters.split import PeerSplit, Target, split
-from spark_streams.filters.targets.event_streams import Bounds, EventStreams, Terms, bound_of, text_of
-from spark_streams.filters.targets.full_sql import FullSql
-from spark_streams.filters.targets.sql_text import Sql
-from spark_streams.filters.tree import Expression, Predicate, all_of, conjuncts, without_not
+from spark_streams.filters.split import PeerSplit, Split, Target, split
+from spark_streams.filters.targets.event_streams import DeliveryAnnotations, EventStreams, text_of
+from spark_streams.filters.targets.full_sql import FullSql, is_time
+from spark_streams.filters.tree import Expression, all_of, conjuncts, references, without_not
 
 T = TypeVar("T")
 
@@ -88,55 +87,22 @@ def split_for_amqp(expression: Expression, capability: AmqpCapability) -> AmqpSp
     Returns:
         The filters to attach with, and the residual.
     """
-    overflow_is_null = capability.overflow_is_null
-    bounds: Bounds = {}
-    terms = _Conjunction[Terms](EventStreams(overflow_is_null=overflow_is_null))
-    sql = _Conjunction[Sql](FullSql(as_rabbitmq=capability.rabbitmq_types, overflow_is_null=overflow_is_null))
-    residual: list[Expression] = []
-    for part in conjuncts(without_not(expression)):
-        rest: Expression | None = part
-        exact = False
-        if capability.event_streams:
-            rest = _after_bounds(part, bounds)
-            exact = not overflow_is_null if rest is None else terms.take(rest)
-        if capability.filtex_sql and not exact:
-            exact = sql.take(part)
-        if not exact:
-            residual.append(rest or part)
+    whole = without_not(expression)
+    full_sql = FullSql(as_rabbitmq=capability.rabbitmq_types, overflow_is_null=capability.overflow_is_null)
+    bounds = _split(whole, DeliveryAnnotations(), capability.event_streams)
+    terms = _split(bounds.residual, EventStreams(), capability.event_streams)
+    sql = _split(terms.residual, full_sql, capability.filtex_sql)
+    residual = [] if sql.residual is None else list(conjuncts(sql.residual))
+    if capability.overflow_is_null:  # the peer compares times that the reader takes for null
+        times = [part for part in conjuncts(whole) if any(map(is_time, references(part)))]
+        residual = list(dict.fromkeys([*residual, *times]))
     return AmqpSplit(
-        bounds or None,
+        bounds.pushed,
         None if terms.pushed is None else text_of(terms.pushed),
         None if sql.pushed is None else sql.pushed.text,
         all_of(residual) if residual else None,
     )
 
 
-class _Conjunction(Generic[T]):
-    """The parts of an AND that one target takes."""
-
-    def __init__(self, target: Target[T]) -> None:
-        self._target = target
-        self.pushed: T | None = None
-
-    def take(self, part: Expression) -> bool:
-        """Push as much of a part as the target takes; return whether that is exactly the part."""
-        found = split(part, self._target)
-        if found.pushed is None:
-            return False
-        joined = found.pushed if self.pushed is None else self._target.both(self.pushed, found.pushed)
-        if joined is None:
-            return False
-        self.pushed = joined
-        return found.residual is None
-
-
-def _after_bounds(part: Expression, bounds: Bounds) -> Expression | None:
-    """Add the lower bound in a part to the others; return the rest of the part, None for nothing."""
-    if not isinstance(part, Predicate):
-        return part
-    bound, rest = bound_of(part)
-    if bound is not None:
-        name, value = bound
-        known = bounds.get(name, value)
-        bounds[name] = max(known, value)
-    return rest
+def _split(expression: Expression | None, target: Target[T], offered: bool) -> Split[T]:
+    return Split(None, expression) if expression is None or not offered else split(expression, target)

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Final
 
+from spark_streams.filters.split import Inexpressible
 from spark_streams.filters.text_matching import like
 
 _NUMBER: Final = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]{1,4})?")
@@ -36,20 +37,18 @@ class OtherTypes:
     Args:
         boolean: the boolean.
         number: the number whose text it is, as an integer, float or decimal.
-        not_finite: a float or decimal that is NaN or infinite.
         char: the code point.
         uuid: its 16 bytes.
         binary: the bytes, possibly none.
-        json: a list, map, array or described value.
+        no_constant: a value that SQL has no constant for: NaN, an infinity, a list, map, array or described value.
     """
 
     boolean: bool | None = None
     number: Decimal | None = None
-    not_finite: bool = False
     char: int | None = None
     uuid: bytes | None = None
     binary: bytes | None = None
-    json: bool = False
+    no_constant: bool = False
 
 
 def types_with_text(text: str) -> OtherTypes:
@@ -57,11 +56,10 @@ def types_with_text(text: str) -> OtherTypes:
     return OtherTypes(
         boolean=_BOOLEANS.get(text),
         number=Decimal(text) if len(text) <= _MAX_NUMBER and _NUMBER.fullmatch(text) else None,
-        not_finite=text in _NOT_FINITE,
         char=ord(text) if len(text) == 1 else None,
         uuid=bytes.fromhex(text.replace("-", "")) if _UUID.fullmatch(text) else None,
         binary=_base64_of(text),
-        json=text.startswith(("[", "{")),
+        no_constant=text in _NOT_FINITE or text.startswith(("[", "{")),
     )
 
 
@@ -81,26 +79,14 @@ class OtherTypesLike:
 
     Args:
         booleans: the booleans that match.
-        numbers: whether numbers may match, finite or not.
         char: the only char that matches; None for none.
-        any_char: whether more than one char matches.
-        uuids: whether uuids may match.
-        uuid_range: the range of their 16 bytes, as in ``binary_range``.
-        binaries: whether binary values may match.
-        binary_range: the range of their bytes, from the first, included, to the second, excluded, in byte order;
-            a second of None is no upper bound. None as a whole when the range is unknown.
-        json: whether lists, maps, arrays or described values may match.
+        ranges: the bytes of uuids and binary values, each range from the first, included, to the second, excluded, in
+            byte order; a second of None is no upper bound.
     """
 
     booleans: tuple[bool, ...]
-    numbers: bool
     char: int | None
-    any_char: bool
-    uuids: bool
-    uuid_range: tuple[bytes, bytes | None] | None
-    binaries: bool
-    binary_range: tuple[bytes, bytes | None] | None
-    json: bool
+    ranges: tuple[tuple[bytes, bytes | None], ...]
 
 
 def types_like(pattern: str) -> OtherTypesLike:
@@ -108,24 +94,26 @@ def types_like(pattern: str) -> OtherTypesLike:
 
     Args:
         pattern: a pattern of LIKE, without escapes (E-11), with at least one ``%`` or ``_``.
+
+    Raises:
+        Inexpressible: they may be numbers, lists, maps, arrays, described values, more than one char, or bytes of which
+            the pattern says nothing.
     """
     matches = like(pattern)
     head = re.split("[%_]", pattern, maxsplit=1)[0]
     tail = re.split("[%_]", pattern)[-1]
     letters = set(pattern) - {"%", "_"}
-    chars = len(pattern) - pattern.count("%") <= 1
-    binaries = letters <= {*_BASE64, "="} and "=" not in head
+    one_character = len(pattern) - pattern.count("%") <= 1
+    numbers = any(map(matches, _NOT_FINITE)) or _may_be_number(head, letters, tail)
+    json = (not head or head[0] in "[{") and (not tail or tail[-1] in "]}")
     uuids = letters <= set("0123456789abcdef-")
+    binaries = letters <= {*_BASE64, "="} and "=" not in head
+    if numbers or json or (one_character and not letters) or ((uuids or binaries) and not head):
+        raise Inexpressible
     return OtherTypesLike(
         booleans=tuple(value for text, value in _BOOLEANS.items() if matches(text)),
-        numbers=any(map(matches, _NOT_FINITE)) or _may_be_number(head, letters, tail),
-        char=ord(min(letters)) if chars and letters else None,
-        any_char=chars and not letters,
-        uuids=uuids,
-        uuid_range=_uuids_with(head) if uuids and head else None,
-        binaries=binaries,
-        binary_range=_bytes_with(head) if binaries and head else None,
-        json=(not head or head[0] in "[{") and (not tail or tail[-1] in "]}"),
+        char=ord(min(letters)) if one_character else None,
+        ranges=(*([_uuids_with(head)] if uuids else []), *([_bytes_with(head)] if binaries else [])),
     )
 
 

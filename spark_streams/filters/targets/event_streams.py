@@ -18,9 +18,9 @@ from typing import Final, TypeAlias
 
 from spark_streams.filters.decimals import MAX_INT64, MIN_INT64
 from spark_streams.filters.describe import SIGNS
-from spark_streams.filters.split import Pushable, pushable
+from spark_streams.filters.split import Inexpressible, Split
 from spark_streams.filters.targets.intervals import Intervals, intervals_of, within
-from spark_streams.filters.tree import Operator, Predicate, ReferenceKind, ValueType
+from spark_streams.filters.tree import Operator, Predicate, ReferenceKind, Value, ValueType
 from spark_streams.wire.amqp.event_streams import OFFSET_KEY, TIMESTAMP_KEY
 
 Terms: TypeAlias = tuple[tuple[str, ...], ...]
@@ -37,67 +37,58 @@ _MAX_CHARACTERS: Final = 4096
 """The most characters of one text: as many as RabbitMQ takes of its full SQL."""
 
 
+class DeliveryAnnotations:
+    """Delivery annotations, each with an exclusive lower bound; an event exceeds all of them."""
+
+    def both(self, left: Bounds, right: Bounds) -> Bounds:
+        """Return ``left AND right``: the higher bound of each annotation."""
+        return {**left, **{name: max(left.get(name, bound), bound) for name, bound in right.items()}}
+
+    def either(self, left: Bounds, right: Bounds) -> Bounds:
+        """Refuse: bounds are joined by AND only."""
+        raise Inexpressible
+
+    def test(self, predicate: Predicate) -> Split[Bounds]:
+        """Return the bound in a predicate, and the rest; an equation stays whole where SQL can express it."""
+        kind, op = predicate.reference.kind, predicate.operator
+        if kind is ReferenceKind.OFFSET and op is Operator.GREATER_THAN and predicate.type is ValueType.STRING:
+            return Split({OFFSET_KEY: _offset(predicate.values[0])}, None)
+        intervals = _times(predicate)
+        if not intervals or intervals[0][0] is None:
+            raise Inexpressible
+        first = intervals[0][0]
+        bound: Bounds = {TIMESTAMP_KEY: first - 1}
+        if intervals == ((first, None),):
+            return Split(bound, None)
+        if op is Operator.BETWEEN:
+            rest = Predicate(predicate.reference, Operator.LESS_THAN_EQUALS, predicate.values[1:], predicate.type)
+            return Split(bound, rest)
+        if first >= 0:
+            raise Inexpressible
+        return Split(bound, predicate)
+
+
 class EventStreams:
-    """The SQL subset.
+    """The SQL subset."""
 
-    Args:
-        overflow_is_null: whether an instant beyond int64 microseconds reads as null.
-    """
-
-    def __init__(self, *, overflow_is_null: bool) -> None:
-        self._overflow_is_null = overflow_is_null
-
-    def both(self, left: Terms, right: Terms) -> Terms | None:
+    def both(self, left: Terms, right: Terms) -> Terms:
         """Return ``left AND right``, multiplied out."""
         if len(left) * len(right) > _MAX_COMPARISONS:
-            return None
+            raise Inexpressible
         return _bounded(tuple(dict.fromkeys((*one, *other)) for one in left for other in right))
 
-    def either(self, left: Terms, right: Terms) -> Terms | None:
+    def either(self, left: Terms, right: Terms) -> Terms:
         """Return ``left OR right``."""
         return _TRUE if _TRUE[0] in (*left, *right) else _bounded((*left, *right))
 
-    def test(self, predicate: Predicate) -> Pushable[Terms] | None:
-        """Return the terms to push for a predicate; None for nothing."""
-        kind, op = predicate.reference.kind, predicate.operator
-        if kind is ReferenceKind.OFFSET:
-            if op in (Operator.IS_NULL, Operator.IS_NOT_NULL):
-                return Pushable(_TRUE if op is Operator.IS_NOT_NULL else _FALSE, exact=True)
-            return _of_offset(predicate)
-        if kind is not ReferenceKind.PUBLISH_TIME:
-            return None
-        intervals = intervals_of(predicate)
-        if intervals is None:
-            return None
-        made = _of_times(within(intervals, MIN_INT64, MAX_INT64))
-        return Pushable(made.pushed, made.exact and not self._overflow_is_null) if made else None
-
-
-def bound_of(predicate: Predicate) -> tuple[tuple[str, str | int] | None, Predicate | None]:
-    """Return a predicate as an exclusive lower bound, and the rest of it.
-
-    Args:
-        predicate: any.
-
-    Returns:
-        Delivery annotation and bound, or None; and the rest of the predicate, None for nothing. An equation stays
-        whole where SQL can express it.
-    """
-    kind, op = predicate.reference.kind, predicate.operator
-    if kind is ReferenceKind.OFFSET and op is Operator.GREATER_THAN and predicate.type is ValueType.STRING:
-        text = str(predicate.values[0])
-        return ((OFFSET_KEY, text), None) if _is_literal(text) else (None, predicate)
-    intervals = intervals_of(predicate) if kind is ReferenceKind.PUBLISH_TIME else None
-    intervals = within(intervals, MIN_INT64, MAX_INT64) if intervals else None
-    if not intervals or intervals[0][0] is None:
-        return None, predicate
-    first = intervals[0][0]
-    bound = (TIMESTAMP_KEY, first - 1)
-    if intervals == ((first, None),):
-        return bound, None
-    if op is Operator.BETWEEN:
-        return bound, Predicate(predicate.reference, Operator.LESS_THAN_EQUALS, predicate.values[1:], predicate.type)
-    return (bound, predicate) if first < 0 else (None, predicate)
+    def test(self, predicate: Predicate) -> Split[Terms]:
+        """Return the terms to push for a predicate."""
+        if predicate.reference.kind is not ReferenceKind.OFFSET:
+            made, exact = _of_times(_times(predicate))
+            return Split(_bounded(made), None if exact else predicate)
+        if predicate.operator in (Operator.IS_NULL, Operator.IS_NOT_NULL):
+            return Split(_TRUE if predicate.operator is Operator.IS_NOT_NULL else _FALSE, None)
+        return Split(_bounded(_of_offset(predicate)), None)
 
 
 def text_of(terms: Terms) -> str | None:
@@ -107,36 +98,49 @@ def text_of(terms: Terms) -> str | None:
     return " OR ".join(" AND ".join(term) for term in terms) or "FALSE"
 
 
-def _bounded(made: tuple[dict[str, None] | tuple[str, ...], ...]) -> Terms | None:
+def _bounded(made: tuple[dict[str, None] | tuple[str, ...], ...]) -> Terms:
     terms: Terms = tuple(dict.fromkeys(tuple(term) for term in made))
     if sum(map(len, terms)) > _MAX_COMPARISONS or len(text_of(terms) or "") > _MAX_CHARACTERS:
-        return None
+        raise Inexpressible
     return terms
 
 
-def _is_literal(text: str) -> bool:
-    """Return whether a filter can use a text as a literal offset.
+def _offset(value: Value) -> str:
+    """Return the text of a value that a filter can use as a literal offset.
 
     Offsets are symbols, which are ASCII (Z-11); two texts mean the beginning and the end of the peer's log (A-8).
     """
-    return text.isascii() and text.isprintable() and text not in ("", "@earliest", "@latest")
+    text = str(value)
+    if not text.isascii() or not text.isprintable() or text in ("", "@earliest", "@latest"):
+        raise Inexpressible
+    return text
 
 
-def _of_offset(predicate: Predicate) -> Pushable[Terms] | None:
-    if predicate.type is not ValueType.STRING or not all(_is_literal(str(value)) for value in predicate.values):
-        return None
+def _of_offset(predicate: Predicate) -> Terms:
+    if predicate.type is not ValueType.STRING:
+        raise Inexpressible
     op = predicate.operator
-    texts = ["'{}'".format(str(value).replace("'", "''")) for value in dict.fromkeys(predicate.values)]
+    texts = ["'{}'".format(_offset(value).replace("'", "''")) for value in dict.fromkeys(predicate.values)]
     if op is Operator.BETWEEN:
-        return Pushable(((f"d.{OFFSET_KEY} >= {texts[0]}", f"d.{OFFSET_KEY} <= {texts[-1]}"),), exact=True)
+        return ((f"d.{OFFSET_KEY} >= {texts[0]}", f"d.{OFFSET_KEY} <= {texts[-1]}"),)
     if op is Operator.NOT_IN:
-        return pushable(_bounded((tuple(f"d.{OFFSET_KEY} <> {text}" for text in texts),)), exact=True)
+        return (tuple(f"d.{OFFSET_KEY} <> {text}" for text in texts),)
     if op is Operator.IN:
-        return pushable(_bounded(tuple((f"d.{OFFSET_KEY} = {text}",) for text in texts)), exact=True)
-    return Pushable(((f"d.{OFFSET_KEY} {SIGNS[op]} {texts[0]}",),), exact=True) if op in SIGNS else None
+        return tuple((f"d.{OFFSET_KEY} = {text}",) for text in texts)
+    if op not in SIGNS:
+        raise Inexpressible
+    return ((f"d.{OFFSET_KEY} {SIGNS[op]} {texts[0]}",),)
 
 
-def _of_times(intervals: Intervals) -> Pushable[Terms] | None:
+def _times(predicate: Predicate) -> Intervals:
+    """Return the publish times for which a predicate is true."""
+    if predicate.reference.kind is not ReferenceKind.PUBLISH_TIME:
+        raise Inexpressible
+    return within(intervals_of(predicate), MIN_INT64, MAX_INT64)
+
+
+def _of_times(intervals: Intervals) -> tuple[Terms, bool]:
+    """Return the terms for a time in one of the intervals, and whether they are exact."""
     terms: list[tuple[str, ...]] = []
     exact = True
     for low, high in intervals:
@@ -150,5 +154,5 @@ def _of_times(intervals: Intervals) -> Pushable[Terms] | None:
             lower = () if low is None or low < 0 else (f"d.{TIMESTAMP_KEY} >= {low}",)
             terms.append((*lower, *(() if high is None else (f"d.{TIMESTAMP_KEY} <= {high}",))))
     if _TRUE[0] in terms:
-        return None
-    return pushable(_bounded(tuple(terms)), exact=exact)
+        raise Inexpressible
+    return tuple(terms), exact

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from spark_streams.filters.split import PeerSplit, Pushable, split
+from spark_streams.filters.split import Inexpressible, PeerSplit, Split, split
 from spark_streams.filters.tree import Expression, Operator, Predicate, Reference, ValueType
 
 
@@ -49,19 +49,22 @@ class _Arguments:
     def __init__(self, fields: Mapping[str, Reference]) -> None:
         self._names = {reference: name for name, reference in reversed(list(fields.items()))}
 
-    def both(self, left: dict[str, str], right: dict[str, str]) -> dict[str, str] | None:
-        differ = any(left.get(name, value) != value for name, value in right.items())
-        return None if differ else {**left, **right}
+    def both(self, left: dict[str, str], right: dict[str, str]) -> dict[str, str]:
+        if any(left.get(name, value) != value for name, value in right.items()):
+            raise Inexpressible
+        return {**left, **right}
 
-    def either(self, left: dict[str, str], right: dict[str, str]) -> dict[str, str] | None:
-        return left if left == right else None
+    def either(self, left: dict[str, str], right: dict[str, str]) -> dict[str, str]:
+        if left != right:
+            raise Inexpressible
+        return left
 
-    def test(self, predicate: Predicate) -> Pushable[dict[str, str]] | None:
+    def test(self, predicate: Predicate) -> Split[dict[str, str]]:
         name = self._names.get(predicate.reference)
-        if name is None or predicate.type is not ValueType.STRING:
-            return None
-        if predicate.operator not in (Operator.EQUALS, Operator.IN) or len(set(predicate.values)) != 1:
-            return None
+        equals_one = predicate.operator in (Operator.EQUALS, Operator.IN) and len(set(predicate.values)) == 1
+        if name is None or predicate.type is not ValueType.STRING or not equals_one:
+            raise Inexpressible
         value = str(predicate.values[0])
-        # The specification does not define an empty argument, or control characters in one.
-        return Pushable({name: value}, exact=True) if value and value.isprintable() else None
+        if not value or not value.isprintable():
+            raise Inexpressible  # the specification does not define an empty argument, or control characters in one
+        return Split({name: value}, None)

@@ -28,13 +28,13 @@ from typing import Final
 
 from spark_streams.filters.decimals import MAX_INT64, MIN_INT64
 from spark_streams.filters.describe import SIGNS
-from spark_streams.filters.split import Pushable, pushable
+from spark_streams.filters.split import Inexpressible, Split
 from spark_streams.filters.targets import sql_text
 from spark_streams.filters.targets.canonical_texts import types_with_text
 from spark_streams.filters.targets.intervals import EVERYTHING, Intervals, intervals_of, within, without
 from spark_streams.filters.targets.sql_text import Sql, Term
 from spark_streams.filters.targets.typed_sql import Alternatives, application_predicate
-from spark_streams.filters.tree import Operator, Predicate, ReferenceKind, ValueType, place_of
+from spark_streams.filters.tree import Operator, Predicate, Reference, ReferenceKind, ValueType, place_of
 
 _TEXTS: Final = frozenset({"subject", "group_id", "reply_to_group_id", "content_type", "content_encoding"})
 _TIMES: Final = frozenset({"creation_time", "absolute_expiry_time"})
@@ -55,97 +55,83 @@ class FullSql:
         self._as_rabbitmq = as_rabbitmq
         self._overflow_is_null = overflow_is_null
 
-    def both(self, left: Sql, right: Sql) -> Sql | None:
+    def both(self, left: Sql, right: Sql) -> Sql:
         """Return ``left AND right``."""
         return sql_text.join("AND", [left, right])
 
-    def either(self, left: Sql, right: Sql) -> Sql | None:
+    def either(self, left: Sql, right: Sql) -> Sql:
         """Return ``left OR right``."""
         return sql_text.join("OR", [left, right])
 
-    def test(self, predicate: Predicate) -> Pushable[Sql] | None:
-        """Return the SQL to push for a predicate; None for nothing."""
-        made = self._made(predicate)
-        return made if made is not None and sql_text.is_taken(made.pushed) else None
+    def test(self, predicate: Predicate) -> Split[Sql]:
+        """Return the SQL to push for a predicate."""
+        made, exact = self._made(predicate)
+        return Split(sql_text.checked(made), None if exact else predicate)
 
-    def _made(self, predicate: Predicate) -> Pushable[Sql] | None:
+    def _made(self, predicate: Predicate) -> tuple[Sql, bool]:
+        """Return the SQL, and whether it is exact."""
         if predicate.reference.kind is ReferenceKind.EVENT_TIME:
             return self._time(Term("p.creation_time"), predicate, zero_is_null=True)
-        place = place_of(predicate.reference)
-        if place is None:
-            return None
-        section, name = place
+        section, name = place_of(predicate.reference) or ("", "")
         if section == "application_properties":
             field = sql_text.application_property(name)
-            made = field and application_predicate(field, predicate, as_rabbitmq=self._as_rabbitmq)
-            return Pushable(made, exact=False) if made else None
+            return application_predicate(field, predicate, as_rabbitmq=self._as_rabbitmq), False
         if section != "properties":
-            return None
+            raise Inexpressible
         field = Term(f"p.{name}")
         if name in _TIMES:
             return self._time(field, predicate, zero_is_null=False)
         if predicate.operator is Operator.IS_NULL:
-            return Pushable(sql_text.is_null(field), exact=True)
+            return sql_text.is_null(field), True
         if predicate.operator is Operator.IS_NOT_NULL:
-            return Pushable(sql_text.is_not_null(field), exact=True)
-        found = (
-            self._text(field, predicate)
-            if name in _TEXTS
-            else self._count(field, predicate)
-            if name == "group_sequence"
-            else self._identifier(field, predicate)
-        )
-        # Whatever the test, it is true for no message without the field.
-        return found or Pushable(sql_text.is_not_null(field), exact=False)
+            return sql_text.is_not_null(field), True
+        try:
+            if name in _TEXTS:
+                return self._text(field, predicate)
+            return self._count(field, predicate) if name == "group_sequence" else self._identifier(field, predicate)
+        except Inexpressible:
+            # Whatever the test, it is true for no message without the field.
+            return sql_text.is_not_null(field), False
 
-    def _time(self, field: Term, predicate: Predicate, *, zero_is_null: bool) -> Pushable[Sql] | None:
-        exact = not self._overflow_is_null
+    def _time(self, field: Term, predicate: Predicate, *, zero_is_null: bool) -> tuple[Sql, bool]:
         if predicate.operator is Operator.IS_NULL:
             if self._overflow_is_null:
-                return None
+                raise Inexpressible
             unset = [sql_text.is_null(field)]
             if zero_is_null:
                 unset.append(sql_text.compare(field, "=", sql_text.integer(0)))
-            return pushable(sql_text.join("OR", unset), exact=True)
-        found = EVERYTHING if predicate.operator is Operator.IS_NOT_NULL else intervals_of(predicate)
-        if found is None:
-            found, exact = EVERYTHING, False
-        found = within(without(found, 0) if zero_is_null else found, MIN_INT64, MAX_INT64)
-        return pushable(_among(field, found), exact=exact)
+            return sql_text.join("OR", unset), True
+        try:
+            found, exact = intervals_of(predicate), True
+        except Inexpressible:
+            found, exact = EVERYTHING, predicate.operator is Operator.IS_NOT_NULL
+        return _among(field, within(without(found, 0) if zero_is_null else found, MIN_INT64, MAX_INT64)), exact
 
-    def _count(self, field: Term, predicate: Predicate) -> Pushable[Sql] | None:
-        found = intervals_of(predicate)
-        if found is None:
-            return None
-        found = within(found, *_UINT32)
-        if not self._as_rabbitmq:
-            numbers = _listed(found)
-            return None if numbers is None else pushable(_among(field, numbers), exact=True)
-        return pushable(_among(field, found), exact=True)
+    def _count(self, field: Term, predicate: Predicate) -> tuple[Sql, bool]:
+        found = within(intervals_of(predicate), *_UINT32)
+        return _among(field, found if self._as_rabbitmq else _listed(found)), True
 
-    def _text(self, field: Term, predicate: Predicate) -> Pushable[Sql] | None:
+    def _text(self, field: Term, predicate: Predicate) -> tuple[Sql, bool]:
         if predicate.type is not ValueType.STRING:
-            return None
+            raise Inexpressible
         op, texts = predicate.operator, [str(value) for value in predicate.values]
         if op in (Operator.LIKE, Operator.NOT_LIKE):
             return _like(field, op, texts[0])
-        terms = [term for term in map(sql_text.string, texts) if term is not None]
-        if len(terms) < len(texts):
-            return None
+        terms = [sql_text.string(text) for text in texts]
         if op in (Operator.EQUALS, Operator.IN):
-            return Pushable(sql_text.is_in(field, terms), exact=True)
+            return sql_text.is_in(field, terms), True
         if op in (Operator.NOT_EQUALS, Operator.NOT_IN):
-            return pushable(_guarded(field, sql_text.is_in(field, terms, negated=True)), exact=True)
-        if not self._as_rabbitmq:
-            return None
+            return _guarded(field, sql_text.is_in(field, terms, negated=True)), True
+        if not self._as_rabbitmq or (op is not Operator.BETWEEN and op not in SIGNS):
+            raise Inexpressible
         if op is Operator.BETWEEN:
             edges = [sql_text.compare(field, ">=", terms[0]), sql_text.compare(field, "<=", terms[1])]
-            return pushable(sql_text.join("AND", edges), exact=True)
-        return Pushable(sql_text.compare(field, SIGNS[op], terms[0]), exact=True) if op in SIGNS else None
+            return sql_text.join("AND", edges), True
+        return sql_text.compare(field, SIGNS[op], terms[0]), True
 
-    def _identifier(self, field: Term, predicate: Predicate) -> Pushable[Sql] | None:
+    def _identifier(self, field: Term, predicate: Predicate) -> tuple[Sql, bool]:
         if predicate.type is not ValueType.STRING or predicate.operator not in (Operator.EQUALS, Operator.IN):
-            return None
+            raise Inexpressible
         made = Alternatives(field, as_rabbitmq=self._as_rabbitmq)
         for value in predicate.values:
             text = str(value)
@@ -154,24 +140,31 @@ class FullSql:
             if text.isascii() and text.isdigit() and others.number is not None and others.number < 2**64:
                 made.equals(sql_text.integer(int(text)))
             made.identifier_types(others.uuid, others.binary)
-        return pushable(made.sql(), exact=False)
+        return made.sql(), False
 
 
-def _guarded(field: Term, made: Sql) -> Sql | None:
+def is_time(reference: Reference) -> bool:
+    """Return whether a part of an event is an instant."""
+    section, name = place_of(reference) or ("", "")
+    named = section == "properties" and name in _TIMES
+    return named or reference.kind in (ReferenceKind.EVENT_TIME, ReferenceKind.PUBLISH_TIME)
+
+
+def _guarded(field: Term, made: Sql) -> Sql:
     return sql_text.join("AND", [sql_text.is_not_null(field), made])
 
 
-def _like(field: Term, op: Operator, pattern: str) -> Pushable[Sql] | None:
+def _like(field: Term, op: Operator, pattern: str) -> tuple[Sql, bool]:
     head, wild, tail = sql_text.outline(pattern)
     exact, negated = sql_text.is_outline(pattern), op is Operator.NOT_LIKE
     value = sql_text.string(f"{head}%{tail}" if wild else pattern)
-    if value is None or not (exact or (not negated and (head or tail))):
-        return None
+    if not exact and (negated or not (head or tail)):
+        raise Inexpressible
     made = sql_text.like(field, value, negated=negated) if wild else sql_text.is_in(field, [value], negated=negated)
-    return pushable(_guarded(field, made) if negated else made, exact=exact)
+    return (_guarded(field, made) if negated else made), exact
 
 
-def _among(field: Term, intervals: Intervals) -> Sql | None:
+def _among(field: Term, intervals: Intervals) -> Sql:
     """Return the SQL for a number in one of the intervals; a missing number is in none."""
     if not intervals:
         return sql_text.FALSE
@@ -180,23 +173,20 @@ def _among(field: Term, intervals: Intervals) -> Sql | None:
     points = [low for low, high in intervals if low is not None and low == high]
     if len(points) == len(intervals):
         return sql_text.is_in(field, [sql_text.integer(point) for point in points])
-    parts = [_within(field, low, high) for low, high in intervals]
-    written = [part for part in parts if part is not None]
-    # Do not leave out an interval that SQL cannot express: the peer would leave out its events.
-    return sql_text.join("OR", written) if len(written) == len(parts) else None
+    return sql_text.join("OR", [_within(field, low, high) for low, high in intervals])
 
 
-def _listed(intervals: Intervals) -> Intervals | None:
-    """Return an interval for each number; None if an interval has no end or is too long (``_MOST_LISTED``)."""
+def _listed(intervals: Intervals) -> Intervals:
+    """Return an interval for each number, unless an interval has no end or is too long (``_MOST_LISTED``)."""
     numbers: list[tuple[int, int]] = []
     for low, high in intervals:
         if low is None or high is None or high - low > _MOST_LISTED:
-            return None
+            raise Inexpressible
         numbers.extend((number, number) for number in range(low, high + 1))
     return tuple(numbers)
 
 
-def _within(field: Term, low: int | None, high: int | None) -> Sql | None:
+def _within(field: Term, low: int | None, high: int | None) -> Sql:
     if low is not None and low == high:
         return sql_text.compare(field, "=", sql_text.integer(low))
     edges = [

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final, TypeAlias
 
 from spark_streams.filters.decimals import floor_of
+from spark_streams.filters.split import Inexpressible
 from spark_streams.filters.tree import Operator, Predicate, Value, ValueType
 
 Interval: TypeAlias = tuple["int | None", "int | None"]
@@ -23,22 +24,22 @@ _CANONICAL: Final = re.compile("0|-?[1-9][0-9]{0,19}")
 EVERYTHING: Final[Intervals] = ((None, None),)
 
 
-def intervals_of(predicate: Predicate) -> Intervals | None:
+def intervals_of(predicate: Predicate) -> Intervals:
     """Return the whole numbers for which a predicate is true.
 
     Args:
         predicate: any. One of type STRING compares with the digits, so of those only ``=``, ``<>``, IN and NOT IN have
             an equivalent in numbers.
 
-    Returns:
-        None when the predicate depends on more than the number's value.
+    Raises:
+        Inexpressible: the predicate depends on more than the number's value.
     """
     op, values, is_text = predicate.operator, predicate.values, predicate.type is ValueType.STRING
     if op in (Operator.EQUALS, Operator.NOT_EQUALS, Operator.IN, Operator.NOT_IN):
         points = _points(_number(value) if is_text else _whole(value) for value in values)
         return _complement(points) if op in (Operator.NOT_EQUALS, Operator.NOT_IN) else points
     if is_text or not values:
-        return None
+        raise Inexpressible
     floor, exact = floor_of(values[0])
     ceiling = floor if exact else floor + 1
     if op is Operator.BETWEEN:
@@ -50,7 +51,9 @@ def intervals_of(predicate: Predicate) -> Intervals | None:
         Operator.LESS_THAN: (None, ceiling - 1),
         Operator.LESS_THAN_EQUALS: (None, floor),
     }
-    return (interval[op],) if op in interval else None
+    if op not in interval:
+        raise Inexpressible
+    return (interval[op],)
 
 
 def within(intervals: Intervals, low: int, high: int) -> Intervals:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from spark_streams.filters.split import PeerSplit, Pushable, split
+from spark_streams.filters.split import Inexpressible, PeerSplit, Split, split
 from spark_streams.filters.targets.intervals import intervals_of, within
 from spark_streams.filters.tree import (
     Expression,
@@ -96,29 +96,24 @@ class _Seek:
     def either(self, left: int, right: int) -> int:
         return min(left, right)
 
-    def test(self, predicate: Predicate) -> Pushable[int] | None:
+    def test(self, predicate: Predicate) -> Split[int]:
+        op = predicate.operator
         if predicate.reference.kind is not ReferenceKind.OFFSET:
-            return None
-        if predicate.operator is Operator.IS_NOT_NULL:
-            return Pushable(0, exact=True)
-        if predicate.type is ValueType.STRING:
-            return _of_texts(predicate.operator, [str(value) for value in predicate.values])
-        found = intervals_of(predicate)
-        if found is None:
-            return None
-        offsets = within(found, 0, 10**OFFSET_DIGITS - 1)
-        low, high = offsets[0] if offsets else (10**OFFSET_DIGITS, None)
-        return Pushable(low or 0, exact=len(offsets) <= 1 and high is None)
-
-
-def _of_texts(op: Operator, texts: list[str]) -> Pushable[int] | None:
-    if op is Operator.GREATER_THAN:
-        return Pushable(equal_range(texts[0])[1], exact=True)
-    if op is Operator.GREATER_THAN_EQUALS:
-        return Pushable(equal_range(texts[0])[0], exact=True)
-    if op in (Operator.EQUALS, Operator.IN, Operator.BETWEEN):
-        return Pushable(equal_range(texts[0] if op is Operator.BETWEEN else min(texts))[0], exact=False)
-    return None
+            raise Inexpressible
+        if op is Operator.IS_NOT_NULL:
+            return Split(0, None)
+        if predicate.type is not ValueType.STRING:
+            offsets = within(intervals_of(predicate), 0, 10**OFFSET_DIGITS - 1)
+            low, high = offsets[0] if offsets else (10**OFFSET_DIGITS, None)
+            return Split(low or 0, None if len(offsets) <= 1 and high is None else predicate)
+        texts = [str(value) for value in predicate.values]
+        if op is Operator.GREATER_THAN:
+            return Split(equal_range(texts[0])[1], None)
+        if op is Operator.GREATER_THAN_EQUALS:
+            return Split(equal_range(texts[0])[0], None)
+        if op not in (Operator.EQUALS, Operator.IN, Operator.BETWEEN):
+            raise Inexpressible
+        return Split(equal_range(texts[0] if op is Operator.BETWEEN else min(texts))[0], predicate)
 
 
 class _FilterValues:
@@ -132,20 +127,19 @@ class _FilterValues:
         # Nothing equals two texts at once: without a common value, either tuple is right.
         return tuple(value for value in left if value in right) or left
 
-    def either(self, left: tuple[str, ...], right: tuple[str, ...]) -> tuple[str, ...] | None:
+    def either(self, left: tuple[str, ...], right: tuple[str, ...]) -> tuple[str, ...]:
         values = tuple(dict.fromkeys((*left, *right)))
-        return values if len(values) <= _MAX_VALUES and _size(values) <= _MAX_VALUE_BYTES else None
+        if len(values) > _MAX_VALUES or sum(len(value.encode()) for value in values) > _MAX_VALUE_BYTES:
+            raise Inexpressible
+        return values
 
-    def test(self, predicate: Predicate) -> Pushable[tuple[str, ...]] | None:
+    def test(self, predicate: Predicate) -> Split[tuple[str, ...]]:
         same = predicate.reference == self._value_from
         if not same and (self._place is None or place_of(predicate.reference) != self._place):
-            return None
+            raise Inexpressible
         if predicate.type is not ValueType.STRING or predicate.operator not in (Operator.EQUALS, Operator.IN):
-            return None
+            raise Inexpressible
         values = self.either(tuple(str(value) for value in predicate.values), ())
-        # An empty filter value counts as none (Z-4).
-        return None if values is None or "" in values else Pushable(values, exact=False)
-
-
-def _size(values: tuple[str, ...]) -> int:
-    return sum(len(value.encode()) for value in values)
+        if "" in values:
+            raise Inexpressible  # an empty filter value counts as none (Z-4)
+        return Split(values, predicate)

@@ -12,8 +12,9 @@
     grouping    an AND within an OR, and an OR within an AND, in parentheses (X-9)
     NOT         only in NOT IN, NOT LIKE and IS NOT NULL (Z-1)
 
-RabbitMQ takes 4096 characters and 200 tokens; no text here is longer. LIKE has at most one ``%`` and no ``_``, because
-RabbitMQ makes a regular expression of any other pattern, in which neither matches a line break.
+RabbitMQ takes 4096 characters and 200 tokens; a longer text is ``Inexpressible``, as is what SQL has no constant for.
+LIKE has at most one ``%`` and no ``_``, because RabbitMQ makes a regular expression of any other pattern, in which
+neither matches a line break.
 
 Spec: AMQP Filter Expressions 1.0 wd10 §6.4; RabbitMQ 4.2 and later, ``rabbit_amqp_sql_lexer.xrl``,
 ``rabbit_amqp_sql_parser.yrl``, ``rabbit_amqp_filter_sql.erl``; docs/specifications.md, X-4, X-5, X-7, X-9,
@@ -28,6 +29,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Final, Literal
+
+from spark_streams.filters.split import Inexpressible
 
 _MAX_CHARACTERS: Final = 4096
 _MAX_TOKENS: Final = 200
@@ -77,18 +80,20 @@ def printable(text: str) -> bool:
     return text.isprintable() or not any(unicodedata.category(character) in ("Cc", "Cs") for character in text)
 
 
-def application_property(name: str) -> Term | None:
-    """Return the field of an application property; None when SQL cannot express the name."""
+def application_property(name: str) -> Term:
+    """Return the field of an application property, unless SQL cannot express the name."""
     if _REGULAR.fullmatch(name) and name.lower() not in _KEYWORDS:
         return Term(f"a.{name}")
     if not name or not printable(name):
-        return None
+        raise Inexpressible
     return Term("[" + name.replace("[", "[[").replace("]", "]]") + "]")
 
 
-def string(text: str) -> Term | None:
-    """Return a string constant; None when SQL cannot express the text."""
-    return Term("'{}'".format(text.replace("'", "''"))) if printable(text) else None
+def string(text: str) -> Term:
+    """Return a string constant, unless SQL cannot express the text."""
+    if not printable(text):
+        raise Inexpressible
+    return Term("'{}'".format(text.replace("'", "''")))
 
 
 def integer(value: int) -> Term:
@@ -102,9 +107,11 @@ def decimal(value: Decimal) -> Term:
     return Term(text if "." in text else text + ".0", 2 if value < 0 else 1)
 
 
-def binary(value: bytes) -> Term | None:
-    """Return a binary constant; None for no bytes, which SQL cannot express."""
-    return Term("0x" + value.hex().upper()) if value else None
+def binary(value: bytes) -> Term:
+    """Return a binary constant, unless there are no bytes, which SQL cannot express."""
+    if not value:
+        raise Inexpressible
+    return Term("0x" + value.hex().upper())
 
 
 def compare(field: Term, sign: str, value: Term) -> Sql:
@@ -141,13 +148,15 @@ def like(field: Term, pattern: Term, *, negated: bool = False) -> Sql:
     return Sql(f"{field.text} {'NOT ' * negated}LIKE {pattern.text}", 3 + negated)
 
 
-def is_taken(sql: Sql) -> bool:
-    """Return whether a text is no longer than RabbitMQ allows."""
-    return sql.tokens <= _MAX_TOKENS and len(sql.text) <= _MAX_CHARACTERS
+def checked(sql: Sql) -> Sql:
+    """Return the same, unless the text is longer than RabbitMQ allows."""
+    if sql.tokens > _MAX_TOKENS or len(sql.text) > _MAX_CHARACTERS:
+        raise Inexpressible
+    return sql
 
 
-def join(by: Literal["AND", "OR"], parts: Iterable[Sql]) -> Sql | None:
-    """Return one or more parts, joined by AND or OR; None when the text is longer than RabbitMQ allows."""
+def join(by: Literal["AND", "OR"], parts: Iterable[Sql]) -> Sql:
+    """Return one or more parts, joined by AND or OR, unless the text is longer than RabbitMQ allows."""
     members = list(parts)
     if len(members) > 1:
         closed = [part if part.joined_by in (None, by) else Sql(f"({part.text})", part.tokens + 2) for part in members]
@@ -155,7 +164,7 @@ def join(by: Literal["AND", "OR"], parts: Iterable[Sql]) -> Sql | None:
         joined = Sql(f" {by} ".join(part.text for part in closed), tokens, by)
     else:
         (joined,) = members
-    return joined if is_taken(joined) else None
+    return checked(joined)
 
 
 def outline(pattern: str) -> tuple[str, bool, str]:

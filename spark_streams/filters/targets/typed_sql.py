@@ -27,6 +27,7 @@ import decimal
 from decimal import Decimal
 from typing import Final
 
+from spark_streams.filters.split import Inexpressible
 from spark_streams.filters.targets import sql_text
 from spark_streams.filters.targets.canonical_texts import types_like, types_with_text
 from spark_streams.filters.targets.sql_text import Sql, Term
@@ -49,7 +50,7 @@ _BASE64_NUMBERS_BEGIN: Final = (Term("0xD0"), Term("0xFC"))
 
 
 class Alternatives:
-    """Comparisons with one field, joined by OR; None once SQL cannot express one of them.
+    """Comparisons with one field, joined by OR; SQL has to express all of them.
 
     Args:
         field: the field.
@@ -59,56 +60,52 @@ class Alternatives:
     def __init__(self, field: Term, *, as_rabbitmq: bool) -> None:
         self.field = field
         self.as_rabbitmq = as_rabbitmq
-        self._strings: dict[str, Term] = {}
-        self._others: dict[str, Sql] = {}
-        self._lost = False
+        self._strings: list[Term] = []
+        self._others: list[Sql] = []
 
-    def add(self, made: Sql | None) -> None:
-        """Add an alternative; None stands for one that SQL cannot express."""
-        if made is None:
-            self._lost = True
-        else:
-            self._others.setdefault(made.text, made)
+    def add(self, made: Sql) -> None:
+        """Add an alternative."""
+        self._others.append(made)
 
-    def equals(self, value: Term | None) -> None:
-        """Add the comparison with a constant; None stands for one that SQL cannot express."""
-        self.add(None if value is None else sql_text.compare(self.field, "=", value))
+    def equals(self, value: Term) -> None:
+        """Add the comparison with a constant."""
+        self.add(sql_text.compare(self.field, "=", value))
+
+    def equals_as_rabbitmq(self, value: Term) -> None:
+        """Add the comparison of a char or uuid with a constant."""
+        if not self.as_rabbitmq:
+            raise Inexpressible
+        self.equals(value)
 
     def between(self, low: Term, high: Term | None, *, below: bool = True) -> None:
         """Add a range, ``low`` included, ``high`` excluded if ``below``."""
         first = sql_text.compare(self.field, ">=", low)
-        if high is None:
-            self.add(first)
-        else:
-            self.add(sql_text.join("AND", [first, sql_text.compare(self.field, "<" if below else "<=", high)]))
+        last = [] if high is None else [sql_text.compare(self.field, "<" if below else "<=", high)]
+        self.add(sql_text.join("AND", [first, *last]))
 
     def string(self, text: str) -> None:
         """Add a string."""
-        value = sql_text.string(text)
-        if value is None:
-            self._lost = True
-        else:
-            self._strings.setdefault(text, value)
+        self._strings.append(sql_text.string(text))
 
     def text(self, text: str) -> None:
         """Add every value, of any type, whose canonical text is ``text``."""
         self.string(text)
         others = types_with_text(text)
-        if others.json or others.not_finite:
-            self._lost = True
+        if others.no_constant:
+            raise Inexpressible
         if others.boolean is not None:
             self.equals(_TRUE[others.boolean])
         if others.number is not None:
             self._number(text, others.number)
             self.add(sql_text.is_null(self.field))
         if others.char is not None:
-            self.equals(sql_text.integer(others.char) if self.as_rabbitmq else None)
+            self.equals_as_rabbitmq(sql_text.integer(others.char))
         self.identifier_types(others.uuid, others.binary)
 
     def identifier_types(self, uuid: bytes | None, binary: bytes | None) -> None:
         """Add the uuid and the binary value that have one canonical text."""
         if uuid is not None:
-            self.equals(sql_text.binary(uuid) if self.as_rabbitmq else None)
+            self.equals_as_rabbitmq(sql_text.binary(uuid))
         if binary is not None:
             self.equals(sql_text.binary(binary))
 
@@ -116,22 +113,16 @@ class Alternatives:
         whole = value == value.to_integral_value() if abs(value) < _MOST else False
         if whole and (abs(value) <= _MOST_EXACT or (text.lstrip("-").isdigit() and -(2**63) <= value < 2**64)):
             self.equals(sql_text.integer(int(value)))
-            return
-        low, high = _below(value), _above(value)
-        if low is None or high is None:
-            self._lost = True
         else:
-            self.between(sql_text.decimal(low), sql_text.decimal(high), below=False)
+            self.between(sql_text.decimal(_below(value)), sql_text.decimal(_above(value)), below=False)
 
-    def sql(self) -> Sql | None:
-        """Return all alternatives; None when SQL cannot express one of them, or when the text is too long."""
-        if self._lost:
-            return None
-        strings = [sql_text.is_in(self.field, list(self._strings.values()))] if self._strings else []
-        return sql_text.join("OR", [*strings, *self._others.values()])
+    def sql(self) -> Sql:
+        """Return all alternatives, each once."""
+        strings = [sql_text.is_in(self.field, list(dict.fromkeys(self._strings)))] if self._strings else []
+        return sql_text.join("OR", [*strings, *dict.fromkeys(self._others)])
 
 
-def application_predicate(field: Term, predicate: Predicate, *, as_rabbitmq: bool) -> Sql | None:
+def application_predicate(field: Term, predicate: Predicate, *, as_rabbitmq: bool) -> Sql:
     """Return SQL that is true for every message for which a predicate on an application property is true.
 
     Args:
@@ -143,51 +134,39 @@ def application_predicate(field: Term, predicate: Predicate, *, as_rabbitmq: boo
     op = predicate.operator
     if op is Operator.IS_NULL:
         return sql_text.is_null(field)
-    if predicate.type is ValueType.STRING:
-        texts = [str(value) for value in predicate.values]
-        if op is Operator.LIKE:
-            return _like(made, texts[0])
-        if op not in (Operator.EQUALS, Operator.IN):
-            return None
-        for text in texts:
-            made.text(text)
-        return made.sql()
-    return _numeric(made, predicate) if as_rabbitmq and predicate.type is not None else None
-
-
-def _like(made: Alternatives, pattern: str) -> Sql | None:
-    head, wild, tail = sql_text.outline(pattern)
-    if not wild:
-        made.text(pattern)
-        return made.sql()
-    others = types_like(pattern)
-    if not (head or tail) or others.json or others.numbers or others.any_char:
-        return None
-    value = sql_text.string(f"{head}%{tail}")
-    made.add(None if value is None else sql_text.like(made.field, value))
-    for boolean in others.booleans:
-        made.equals(_TRUE[boolean])
-    if others.char is not None:
-        made.equals(sql_text.integer(others.char) if made.as_rabbitmq else None)
-    for possible, edges in ((others.uuids, others.uuid_range), (others.binaries, others.binary_range)):
-        if possible:
-            if edges is None or not made.as_rabbitmq:
-                return None
-            low, high = (None if edge is None else sql_text.binary(edge) for edge in edges)
-            assert low is not None
-            made.between(low, high)
+    if predicate.type is ValueType.STRING and op is Operator.LIKE:
+        _like(made, str(predicate.values[0]))
+    elif predicate.type is ValueType.STRING and op in (Operator.EQUALS, Operator.IN):
+        for value in predicate.values:
+            made.text(str(value))
+    elif predicate.type in (ValueType.LONG, ValueType.DOUBLE) and as_rabbitmq:
+        _numeric(made, predicate)
+    else:
+        raise Inexpressible
     return made.sql()
 
 
-def _numeric(made: Alternatives, predicate: Predicate) -> Sql | None:
-    hull = _hull(predicate.operator, [_exact(value) for value in predicate.values])
-    if hull is None:
-        return None
-    low, high = hull
+def _like(made: Alternatives, pattern: str) -> None:
+    head, wild, tail = sql_text.outline(pattern)
+    if not wild:
+        made.text(pattern)
+        return
+    others = types_like(pattern)
+    made.add(sql_text.like(made.field, sql_text.string(f"{head}%{tail}")))
+    for boolean in others.booleans:
+        made.equals(_TRUE[boolean])
+    if others.char is not None:
+        made.equals_as_rabbitmq(sql_text.integer(others.char))
+    if not (head or tail) or (others.ranges and not made.as_rabbitmq):
+        raise Inexpressible
+    for low, high in others.ranges:
+        made.between(sql_text.binary(low), None if high is None else sql_text.binary(high))
+
+
+def _numeric(made: Alternatives, predicate: Predicate) -> None:
+    low, high = _hull(predicate.operator, [_exact(value) for value in predicate.values])
     lowest = None if low is None else _below(low)
     highest = None if high is None else _above(high)
-    if (low is not None and lowest is None) or (high is not None and highest is None):
-        return None
     bounds = [
         sql_text.compare(made.field, sign, _constant(bound))
         for sign, bound in ((">=", lowest), ("<=", highest))
@@ -204,18 +183,17 @@ def _numeric(made: Alternatives, predicate: Predicate) -> Sql | None:
         first, last = map(sql_text.integer, _DIGIT_CHARS)
         made.between(first, last, below=False)
     made.add(sql_text.is_null(made.field))
-    return made.sql()
 
 
-def _hull(op: Operator, values: list[Decimal]) -> tuple[Decimal | None, Decimal | None] | None:
-    """Return the bounds of the numbers that may pass, both included, None for no bound; None if any number may."""
+def _hull(op: Operator, values: list[Decimal]) -> tuple[Decimal | None, Decimal | None]:
+    """Return the bounds of the numbers that may pass, both included, None for no bound; there is one at least."""
     if op in (Operator.EQUALS, Operator.IN, Operator.BETWEEN):
         return (values[0], values[1]) if op is Operator.BETWEEN else (min(values), max(values))
     if op in (Operator.GREATER_THAN, Operator.GREATER_THAN_EQUALS):
         return values[0], None
     if op in (Operator.LESS_THAN, Operator.LESS_THAN_EQUALS):
         return None, values[0]
-    return None
+    raise Inexpressible
 
 
 def _exact(value: Value) -> Decimal:
@@ -227,19 +205,19 @@ def _constant(value: Decimal) -> Term:
     return sql_text.integer(int(value)) if whole else sql_text.decimal(value)
 
 
-def _below(value: Decimal) -> Decimal | None:
+def _below(value: Decimal) -> Decimal:
     """Return a lower bound of the numbers, of any type, whose canonical text is a number from ``value`` on."""
     return _widened(value, -_MARGIN, _DOWN)
 
 
-def _above(value: Decimal) -> Decimal | None:
+def _above(value: Decimal) -> Decimal:
     """Return an upper bound of the numbers, of any type, whose canonical text is a number up to ``value``."""
     return _widened(value, _MARGIN, _UP)
 
 
-def _widened(value: Decimal, by: Decimal, towards: decimal.Context) -> Decimal | None:
+def _widened(value: Decimal, by: Decimal, towards: decimal.Context) -> Decimal:
     if abs(value) <= _MOST_EXACT and value == value.to_integral_value():
         return value
     if not _LEAST < abs(value) < _MOST:
-        return None
+        raise Inexpressible
     return towards.add(value, towards.multiply(abs(value), by))

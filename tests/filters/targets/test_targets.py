@@ -296,7 +296,7 @@ def test_multiplying_out_stays_small() -> None:
 
 def test_of_an_and_within_an_or_a_part_is_enough() -> None:
     expression = parse("(offset > 'a' AND type = 'x') OR offset = 'b'")
-    target = EventStreams(overflow_is_null=False)
+    target = EventStreams()
     found = split(expression, target)
     assert found.residual == expression
     assert found.pushed == split(parse("offset > 'a' OR offset = 'b'"), target).pushed is not None
