@@ -13,7 +13,7 @@ from spark_streams.filters import KEY, Expression, Reference, property_of, read_
 from spark_streams.filters.row_columns import columns_needed
 from spark_streams.filters.targets.amqp import AmqpCapability, AmqpSplit, split_for_amqp
 from spark_streams.filters.targets.feed import FeedSplit, split_for_feed
-from spark_streams.filters.targets.rabbitmq import RabbitCapability, RabbitSplit, split_for_rabbitmq
+from spark_streams.filters.targets.rabbitmq import RabbitSplit, split_for_rabbitmq
 from spark_streams.filters.tree import references
 from spark_streams.options.rabbitmq_stream import VALUE_FROM
 from spark_streams.wire.feed.json_pointer import pointer_of
@@ -117,7 +117,7 @@ def _rabbitmq(expression: Expression, value_from: str | None) -> _Split:
             f"'{value_from}' has no filter value, expected key, application_properties.NAME or properties.FIELD",
         )
     reference = KEY if value_from == "key" else None if value_from is None else property_of(value_from)
-    return split_for_rabbitmq(expression, RabbitCapability(reference, filters=True))
+    return split_for_rabbitmq(expression, reference)
 
 
 def _feed(expression: Expression, pairs: tuple[str, ...]) -> _Split:

@@ -23,12 +23,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from spark_streams.filters.targets.amqp import AmqpCapability, split_for_amqp
 from spark_streams.filters.targets.feed import split_for_feed
-from spark_streams.filters.targets.rabbitmq import RabbitCapability, split_for_rabbitmq
+from spark_streams.filters.targets.rabbitmq import split_for_rabbitmq
 from spark_streams.filters.text import parse
 from spark_streams.filters.tree import KEY, property_of
 
 EVERYTHING = AmqpCapability(event_streams=True, filtex_sql=True, rabbitmq_types=True)
-RABBIT = RabbitCapability(property_of("type"), filters=True)
+RABBIT = property_of("type")
 FEED = {"key": KEY, "type": property_of("type")}
 SPLITS: dict[str, Callable[[Any], Any]] = {
     "amqp-events": lambda expression: split_for_amqp(expression, EVERYTHING),

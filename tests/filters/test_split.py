@@ -20,7 +20,7 @@ from spark_streams.filters.predicates.conditions import fields_of, freeze, mask
 from spark_streams.filters.predicates.event_streams import parse_sql
 from spark_streams.filters.targets.amqp import AmqpCapability, split_for_amqp
 from spark_streams.filters.targets.feed import split_for_feed
-from spark_streams.filters.targets.rabbitmq import RabbitCapability, split_for_rabbitmq
+from spark_streams.filters.targets.rabbitmq import split_for_rabbitmq
 from spark_streams.filters.text import parse
 from spark_streams.filters.tree import (
     KEY,
@@ -124,7 +124,7 @@ def test_full_sql(as_rabbitmq: bool, far_case: tuple[bool, Case]) -> None:
 @settings(max_examples=EXAMPLES, deadline=None)
 def test_rabbitmq_streams(case: Case, reading: tuple[Reference, int]) -> None:
     (expression, drawn), (value_from, false_positives) = case, reading
-    split = split_for_rabbitmq(expression, RabbitCapability(value_from, filters=True))
+    split = split_for_rabbitmq(expression, value_from)
     assert split.values is None or (split.values and "" not in split.values)
     for event in drawn:
         delivered = split.first_offset is None or int(event.offset) >= split.first_offset

@@ -267,7 +267,7 @@ class RabbitClient(AbstractContextManager["RabbitClient"]):
             ConnectFailed, AuthenticationFailed, Refused, DeadlineExceeded, RemoteProtocolError: as for ``describe``.
         """
         has_filters = self._retrying(lambda: self._cluster.any().versions.get(PUBLISH_KEY, 1) >= _FILTERS_SINCE)
-        split = split_for(expression, self._filters, has_filters)
+        split = split_for(expression, self._filters if has_filters else None)
         return Pushdown(split.words, split.residual)
 
     def log_identity(self, stream: str, offsets: Mapping[str, str]) -> dict[str, str | None]:

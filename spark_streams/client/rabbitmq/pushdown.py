@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from spark_streams.filters.targets.rabbitmq import RabbitCapability, RabbitSplit, split_for_rabbitmq
+from spark_streams.filters.targets.rabbitmq import RabbitSplit, split_for_rabbitmq
 from spark_streams.filters.tree import KEY, Expression, property_of
 
 
@@ -64,7 +64,7 @@ def push(expression: Expression | None, filters: FilterValues | None) -> PushedF
     if expression is None:
         return PushedFilter(values, 0, values)
     # A broker that has no filters, or ignores them, sends all messages: nothing here relies on what it leaves out.
-    split = split_for(expression, filters, True)
+    split = split_for(expression, filters)
     pushed = values
     if filters is not None and split.values is not None:
         common = tuple(value for value in filters.values if value in split.values)
@@ -72,15 +72,14 @@ def push(expression: Expression | None, filters: FilterValues | None) -> PushedF
     return PushedFilter(pushed, split.first_offset or 0, values, split.residual)
 
 
-def split_for(expression: Expression, filters: FilterValues | None, has_filters: bool) -> RabbitSplit:
+def split_for(expression: Expression, filters: FilterValues | None) -> RabbitSplit:
     """Split an expression for a broker.
 
     Args:
         expression: any filter.
-        filters: where messages have their filter values; None for an unknown place.
-        has_filters: whether the broker accepts filter values.
+        filters: where messages have their filter values; None for an unknown place, or a broker without filters.
     """
     value_from = None
     if filters is not None:
         value_from = KEY if filters.taken_from == "key" else property_of(filters.taken_from)
-    return split_for_rabbitmq(expression, RabbitCapability(value_from, has_filters))
+    return split_for_rabbitmq(expression, value_from)

@@ -32,19 +32,6 @@ _LAST_OFFSET: Final = 2**63 - 1
 
 
 @dataclass(frozen=True)
-class RabbitCapability:
-    """The filters that a broker can check.
-
-    Args:
-        value_from: the part of a message that publishers give as filter value; None when that is unknown.
-        filters: whether the broker has filters (3.13 and later).
-    """
-
-    value_from: Reference | None
-    filters: bool
-
-
-@dataclass(frozen=True)
 class RabbitSplit(PeerSplit):
     """An expression, split between a broker and the reader.
 
@@ -71,19 +58,18 @@ class RabbitSplit(PeerSplit):
         return tuple(phrases)
 
 
-def split_for_rabbitmq(expression: Expression, capability: RabbitCapability) -> RabbitSplit:
+def split_for_rabbitmq(expression: Expression, value_from: Reference | None) -> RabbitSplit:
     """Split an expression for a RabbitMQ stream.
 
     Args:
         expression: any filter.
-        capability: the filters that the broker can check.
+        value_from: the part of a message that publishers give as filter value; None when that is unknown, or when the
+            broker has no filters (before 3.13).
     """
     normal = without_not(expression)
     seek = split(normal, _Seek())
     first = seek.pushed or 0
-    values = None
-    if capability.filters and capability.value_from is not None:
-        values = split(normal, _FilterValues(capability.value_from)).pushed
+    values = None if value_from is None else split(normal, _FilterValues(value_from)).pushed
     return RabbitSplit(values, min(first, _LAST_OFFSET) if first > 0 else None, seek.residual)
 
 

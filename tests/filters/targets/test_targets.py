@@ -11,7 +11,7 @@ from spark_streams.filters.split import split
 from spark_streams.filters.targets.amqp import AmqpCapability, AmqpSplit, split_for_amqp
 from spark_streams.filters.targets.event_streams import EventStreams
 from spark_streams.filters.targets.feed import FeedSplit, split_for_feed
-from spark_streams.filters.targets.rabbitmq import RabbitCapability, RabbitSplit, split_for_rabbitmq
+from spark_streams.filters.targets.rabbitmq import RabbitSplit, split_for_rabbitmq
 from spark_streams.filters.targets.sql_text import Term, compare, decimal
 from spark_streams.filters.text import parse
 from spark_streams.filters.tree import KEY, Reference, property_of
@@ -338,7 +338,7 @@ REGION = property_of("application_properties.region")
     ],
 )  # fmt: skip
 def test_rabbitmq_streams(text: str, values: tuple[str, ...] | None, first: int | None, remains: str | None) -> None:
-    found = split_for_rabbitmq(parse(text), RabbitCapability(REGION, filters=True))
+    found = split_for_rabbitmq(parse(text), REGION)
     expected = None if first is None else min(first, 2**63 - 1)
     assert (found.values, found.first_offset) == (values, expected)
     assert (left(found) or NONE) == (to_text(parse(text)) if remains is ALL else remains)
@@ -346,17 +346,16 @@ def test_rabbitmq_streams(text: str, values: tuple[str, ...] | None, first: int 
 
 def test_a_broker_without_filters_or_publishers_without_filter_values() -> None:
     expression = parse("region = 'eu' AND offset > 5")
-    for capability in (RabbitCapability(None, filters=True), RabbitCapability(REGION, filters=False)):
-        found = split_for_rabbitmq(expression, capability)
-        assert (found.values, found.first_offset, found.words) == (None, 6, "starting offset 6")
-    found = split_for_rabbitmq(parse("key = 'k'"), RabbitCapability(KEY, filters=True))
+    found = split_for_rabbitmq(expression, None)
+    assert (found.values, found.first_offset, found.words) == (None, 6, "starting offset 6")
+    found = split_for_rabbitmq(parse("key = 'k'"), KEY)
     assert (found.values, found.words) == (("k",), "filter values 'k'")
 
 
 def test_filter_values_are_bounded() -> None:
     for count, pushed in ((128, True), (129, False)):
         values = ", ".join(f"'{n}'" for n in range(count))
-        found = split_for_rabbitmq(parse(f"region IN ({values})"), RabbitCapability(REGION, filters=True))
+        found = split_for_rabbitmq(parse(f"region IN ({values})"), REGION)
         assert (found.values is not None) is pushed
 
 
