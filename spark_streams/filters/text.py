@@ -23,7 +23,7 @@
     word       = a letter or "_", then letters, digits and "_"                    ASCII; no keyword
     delimited  = "[" any "]" | '"' any '"'                                        the closing sign doubled within
 
-Keywords are written in any case. The text is read once, in a loop: neither its length nor its nesting costs stack.
+Keywords are written in any case. The text is read once; its nesting is bounded, so recursion is safe.
 
 Spec: docs/specifications.md, E-1 to E-20.
 """
@@ -81,77 +81,58 @@ def parse(text: str) -> Expression:
     return _Reader(text).expression()
 
 
-class _Group:
-    """The content of two parentheses, as far as it is read."""
-
-    def __init__(self, opening: int) -> None:
-        self.opening = opening
-        self.nots = 0
-        self.terms: list[Expression] = []
-        self.factors: list[Expression] = []
-
-    def add(self, operand: Expression) -> None:
-        for _ in range(self.nots):
-            operand = Not(operand)
-        self.nots = 0
-        self.factors.append(operand)
-
-    def end_term(self) -> None:
-        self.terms.append(all_of(self.factors))
-        self.factors = []
-
-
 class _Reader(Scanner):
     """The reader of the grammar, over the scanner's words."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
+        self.nesting = 0
         self.starts: dict[int, int] = {}  # id of each predicate to its start; the tree keeps all predicates alive
 
     def expression(self) -> Expression:
-        group, around = _Group(0), list[_Group]()
-        nesting = 0
-        while True:
-            self.skip_blanks()
-            if self.keyword("NOT"):
-                group.nots += 1
-                nesting += 1
-            elif self.next() == "(":
-                around.append(group)
-                group = _Group(self.at)
-                self.at += 1
-                nesting += 1
-            else:
-                operand = self._predicate()
-                while True:
-                    nesting -= group.nots
-                    group.add(operand)
-                    if self._joined(group):
-                        break
-                    if not around:
-                        if self.next():
-                            self.fail("there is no ( that this ) closes")
-                        return self._within_limits(any_of(group.terms))
-                    if not self.next():
-                        self.fail("the parenthesis is not closed: expected )", group.opening)
-                    self.at += 1
-                    nesting -= 1
-                    operand, group = any_of(group.terms), around.pop()
-            if nesting > limits.MAX_DEPTH:
-                self.fail(f"nested more than {limits.MAX_DEPTH} levels deep", self.at - 1)
+        found = self._any()
+        if self.next():
+            self.fail("there is no ( that this ) closes")
+        return self._within_limits(found)
 
-    def _joined(self, group: _Group) -> bool:
-        """Read what follows an operand: True after AND and OR, False before ``)`` and at the end of the text."""
-        self.skip_blanks()
-        if self.keyword("AND"):
-            return True
-        if self.keyword("OR"):
-            group.end_term()
-            return True
+    def _any(self) -> Expression:
+        """Read terms up to a ``)`` or the end of the text."""
+        terms = [self._all()]
+        while self.keyword("OR"):
+            terms.append(self._all())
         if self.next() not in ("", ")"):
             self.fail(self.foreign() or "expected AND, OR or the end of the filter")
-        group.end_term()
-        return False
+        return any_of(terms)
+
+    def _all(self) -> Expression:
+        factors = [self._factor()]
+        while self.keyword("AND"):
+            factors.append(self._factor())
+        return all_of(factors)
+
+    def _factor(self) -> Expression:
+        """Read a factor, and the blanks behind it."""
+        self.skip_blanks()
+        opening = self.at
+        negated = self.keyword("NOT")
+        if not negated and self.next() != "(":
+            found = self._predicate()
+            self.skip_blanks()
+            return found
+        self.at += not negated
+        self.nesting += 1
+        if self.nesting > limits.MAX_DEPTH:
+            self.fail(f"nested more than {limits.MAX_DEPTH} levels deep", self.at - 1)
+        if negated:
+            found = Not(self._factor())
+        else:
+            found = self._any()
+            if not self.next():
+                self.fail("the parenthesis is not closed: expected )", opening)
+            self.at += 1
+            self.skip_blanks()
+        self.nesting -= 1
+        return found
 
     def _within_limits(self, expression: Expression) -> Expression:
         fault = limits.find_fault(expression)
