@@ -101,7 +101,8 @@ def floor_of(value: Value) -> tuple[int, bool]:
     Args:
         value: of type LONG, or of type DOUBLE, whose number is its shortest decimal.
     """
-    assert not isinstance(value, str)
+    if isinstance(value, int):
+        return value, True
     number = Fraction(repr(value))
     floor = math.floor(number)
     return floor, floor == number

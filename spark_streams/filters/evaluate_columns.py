@@ -18,14 +18,25 @@ import pyarrow.compute as pc
 
 from spark_streams.filters.evaluate_one import predicate_test
 from spark_streams.filters.limits import is_unicode
-from spark_streams.filters.number_columns import ARROW_COMPARISONS, Numbers, answer_by_text, with_nulls_of
+from spark_streams.filters.number_columns import ARROW_COMPARISONS, Numbers, among, answer_by_text
 from spark_streams.filters.text_matching import ARROW_LIKE, WILDCARDS, LikePattern, like_pattern
-from spark_streams.filters.tree import And, Expression, Not, Operator, Or, Predicate, Reference, ValueType
+from spark_streams.filters.tree import (
+    NEGATIVE,
+    OPPOSITES,
+    And,
+    Expression,
+    Not,
+    Operator,
+    Or,
+    Predicate,
+    Reference,
+    ValueType,
+)
 
 ColumnLookup: TypeAlias = Callable[[Reference], pa.Array]
 """Return a part of all events as a column: string or int64, null for NULL."""
 
-_CONTAINS: Final = frozenset({Operator.CONTAINS_ALL, Operator.CONTAINS_ANY, Operator.CONTAINS_NONE})
+_CONTAINS: Final = frozenset({Operator.CONTAINS_ALL, Operator.CONTAINS_ANY})
 _ARRAY: Final = r"\A[ \t\r\n]*\["
 _PLAIN: Final = r'"[^"\\\x00-\x1f]*"'
 _PLAIN_ARRAY: Final = rf"\A[ \t\r\n]*\[[ \t\r\n]*({_PLAIN}[ \t\r\n]*(,[ \t\r\n]*{_PLAIN}[ \t\r\n]*)*)?\][ \t\r\n]*\z"
@@ -34,8 +45,6 @@ _MOST_CHARACTERS: Final = 500
 _MOST_WILDCARDS: Final = 32
 """The most characters and wildcards of a pattern that becomes one regular expression; with many more, RE2 drops its
 table of states and becomes slow."""
-_FEW: Final = 4
-"""Up to this many values, single comparisons are faster than a hash table."""
 
 
 def evaluate_columns(expression: Expression, lookup: ColumnLookup, rows: int) -> pa.BooleanArray:
@@ -57,15 +66,25 @@ def mask(expression: Expression, lookup: ColumnLookup, rows: int) -> pa.BooleanA
     return pc.fill_null(evaluate_columns(expression, lookup, rows), False)
 
 
+class _Made(dict[Reference, Any]):
+    """What a function makes of each reference, once."""
+
+    def __init__(self, make: Callable[[Reference], Any]) -> None:
+        self._make = make
+
+    def __missing__(self, reference: Reference) -> Any:
+        made = self[reference] = self._make(reference)
+        return made
+
+
 class _Evaluation:
     """The evaluation of one expression on one batch; it builds each column, and the column's numbers, once."""
 
     def __init__(self, lookup: ColumnLookup, rows: int) -> None:
-        self._lookup = lookup
         self._rows = rows
-        self._columns: dict[Reference, pa.Array] = {}
-        self._texts: dict[Reference, pa.Array] = {}
-        self._numbers: dict[Reference, Numbers] = {}
+        self._columns = columns = _Made(lambda reference: _comparable(lookup(reference)))
+        self._texts = _Made(lambda reference: columns[reference].cast(pa.string()))
+        self._numbers = _Made(lambda reference: Numbers(columns[reference]))
 
     def of(self, expression: Expression) -> pa.BooleanArray:
         if isinstance(expression, Predicate):
@@ -87,36 +106,22 @@ class _Evaluation:
 
     def _of_predicate(self, predicate: Predicate) -> pa.BooleanArray:
         reference, op = predicate.reference, predicate.operator
-        column = self._column(reference)
-        if op is Operator.IS_NULL:
-            return pc.is_null(column)
-        if op is Operator.IS_NOT_NULL:
-            return pc.is_valid(column)
+        column = self._columns[reference]
+        if predicate.type is None:
+            return pc.is_null(column) if op is Operator.IS_NULL else pc.is_valid(column)
         if column.null_count == self._rows:
             return pa.nulls(self._rows, pa.bool_())
+        if op in NEGATIVE:
+            return pc.invert(self._of_predicate(Predicate(reference, OPPOSITES[op], predicate.values, predicate.type)))
         if predicate.type is ValueType.STRING:
-            return _of_texts(predicate, self._text(reference))
+            return _of_texts(predicate, self._texts[reference])
         if op in _CONTAINS:
-            return answer_by_text(self._text(reference), predicate_test(predicate))
-        numbers = self._numbers.get(reference)
-        if numbers is None:
-            numbers = self._numbers[reference] = Numbers(column)
-        return numbers.answer(predicate)
+            return answer_by_text(self._texts[reference], predicate_test(predicate))
+        return self._numbers[reference].answer(predicate)
 
-    def _column(self, reference: Reference) -> pa.Array:
-        column = self._columns.get(reference)
-        if column is None:
-            column = self._lookup(reference)
-            if not (pa.types.is_int64(column.type) or pa.types.is_string(column.type)):
-                column = column.cast(pa.string())
-            self._columns[reference] = column
-        return column
 
-    def _text(self, reference: Reference) -> pa.Array:
-        text = self._texts.get(reference)
-        if text is None:
-            text = self._texts[reference] = self._column(reference).cast(pa.string())
-        return text
+def _comparable(column: pa.Array) -> pa.Array:
+    return column if pa.types.is_int64(column.type) or pa.types.is_string(column.type) else column.cast(pa.string())
 
 
 def _of_texts(predicate: Predicate, column: pa.StringArray) -> pa.BooleanArray:
@@ -126,12 +131,10 @@ def _of_texts(predicate: Predicate, column: pa.StringArray) -> pa.BooleanArray:
         return answer_by_text(column, predicate_test(predicate))
     if op in _CONTAINS:
         return _contains(predicate, column, values)
-    if op in (Operator.IN, Operator.NOT_IN):
-        answer = _among(column, values)
-        return pc.invert(answer) if op is Operator.NOT_IN else answer
-    if op in (Operator.LIKE, Operator.NOT_LIKE):
-        answer = _like(predicate, column, values[0])
-        return pc.invert(answer) if op is Operator.NOT_LIKE else answer
+    if op is Operator.IN:
+        return among(column, values)
+    if op is Operator.LIKE:
+        return _like(predicate, column, values[0])
     if op is Operator.BETWEEN:
         return pc.and_(pc.greater_equal(column, _text(values[0])), pc.less_equal(column, _text(values[1])))
     return ARROW_COMPARISONS[op](column, _text(values[0]))
@@ -141,17 +144,10 @@ def _text(value: str) -> Any:
     return pa.scalar(value, pa.string())
 
 
-def _among(column: pa.StringArray, values: list[str]) -> pa.BooleanArray:
-    if len(values) > _FEW:
-        return with_nulls_of(pc.is_in(column, pa.array(values, pa.string())), column)
-    return reduce(pc.or_, (pc.equal(column, _text(value)) for value in values))
-
-
 def _like(predicate: Predicate, column: pa.StringArray, pattern: str) -> pa.BooleanArray:
     found = _arrow_pattern(pattern)
     if found is None:
-        test = predicate_test(Predicate(predicate.reference, Operator.LIKE, predicate.values, predicate.type))
-        return answer_by_text(column, test)
+        return answer_by_text(column, predicate_test(predicate))
     return ARROW_LIKE[found.shape](column, found.text)
 
 
@@ -184,7 +180,6 @@ def _contains(predicate: Predicate, column: pa.StringArray, values: list[str]) -
     ]
     join = pc.and_ if predicate.operator is Operator.CONTAINS_ALL else pc.or_
     answer = reduce(join, answers)
-    answer = pc.invert(answer) if predicate.operator is Operator.CONTAINS_NONE else answer
     hard = pc.and_not(arrays, plain)
     if not pc.any(hard).as_py():
         return answer

@@ -15,12 +15,24 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any, Final, TypeAlias
 
 from spark_streams.filters.decimals import Numeral, numeral, numeral_of_text
 from spark_streams.filters.text_matching import like, members
-from spark_streams.filters.tree import And, Expression, Not, Operator, Predicate, Reference, Value, ValueType
+from spark_streams.filters.tree import (
+    NEGATIVE,
+    OPPOSITES,
+    And,
+    Expression,
+    Not,
+    Operator,
+    Predicate,
+    Reference,
+    Value,
+    ValueType,
+)
 
 Lookup: TypeAlias = Callable[[Reference], "str | int | None"]
 """Return a part of the event; None for NULL."""
@@ -78,10 +90,8 @@ def _not(answer: bool | None) -> bool | None:
 
 
 def _of_predicate(predicate: Predicate, value: str | int | None) -> bool | None:
-    if predicate.operator is Operator.IS_NULL:
-        return value is None
-    if predicate.operator is Operator.IS_NOT_NULL:
-        return value is not None
+    if predicate.type is None:
+        return (value is None) is (predicate.operator is Operator.IS_NULL)
     if value is None:
         return None
     return predicate_test(predicate)(value if isinstance(value, str) else repr(int(value)))
@@ -95,12 +105,14 @@ def predicate_test(predicate: Predicate) -> Callable[[str], bool | None]:
         predicate: any but IS NULL and IS NOT NULL, which test values that are missing.
     """
     op, numeric = predicate.operator, predicate.type in (ValueType.LONG, ValueType.DOUBLE)
+    if op in NEGATIVE:
+        opposite = predicate_test(replace(predicate, operator=OPPOSITES[op]))
+        return lambda text: _not(opposite(text))
     values = [_comparable(value, numeric) for value in predicate.values]
     read: Callable[[str], Any] = numeral_of_text if numeric else str
-    if op in (Operator.LIKE, Operator.NOT_LIKE):
-        matches, wanted = like(str(predicate.values[0])), op is Operator.LIKE
-        return lambda text: matches(text) is wanted
-    if op in (Operator.CONTAINS_ALL, Operator.CONTAINS_ANY, Operator.CONTAINS_NONE):
+    if op is Operator.LIKE:
+        return like(str(predicate.values[0]))
+    if op in (Operator.CONTAINS_ALL, Operator.CONTAINS_ANY):
         return _contains(op, values, read)
     test = _comparison(op, values)
 
@@ -116,9 +128,8 @@ def _comparable(value: Value, numeric: bool) -> str | Numeral:
 
 
 def _comparison(op: Operator, values: list[Any]) -> Callable[[Any], bool]:
-    if op in (Operator.IN, Operator.NOT_IN):
-        known, wanted = frozenset(values), op is Operator.IN
-        return lambda found: (found in known) is wanted
+    if op is Operator.IN:
+        return frozenset(values).__contains__
     if op is Operator.BETWEEN:
         low, high = values
         return lambda found: bool(low <= found <= high)
@@ -133,8 +144,6 @@ def _contains(op: Operator, values: list[Any], read: Callable[[str], Any]) -> Ca
         found = {None if member is None else read(member) for member in members(text)}
         missing = None if None in found else False
         among = (True if value in found else missing for value in values)
-        if op is Operator.CONTAINS_ALL:
-            return _all(among)
-        return _any(among) if op is Operator.CONTAINS_ANY else _not(_any(among))
+        return _all(among) if op is Operator.CONTAINS_ALL else _any(among)
 
     return test

@@ -1,6 +1,6 @@
 """Compare a column of numbers exactly, as ``decimals.py`` defines it, without a Python object for each row.
 
-Whole numbers become int64. A literal need not be whole: the whole numbers below 2.5 are those up to 2.
+Whole numbers become int64, and a comparison an interval of them: the whole numbers below 2.5 are those up to 2.
 
 Other numbers become float64, which decides only what it cannot get wrong. Rounding keeps the order, so a number whose
 float is below the literal's float is below the literal. Where the two floats are equal, Python compares the texts, once
@@ -12,7 +12,8 @@ Spec: docs/specifications.md, E-7.
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import reduce
 from typing import Any, Final
 
 import numpy as np
@@ -21,7 +22,8 @@ import pyarrow.compute as pc
 
 from spark_streams.filters.decimals import MAX_INT64, MIN_INT64, floor_of
 from spark_streams.filters.evaluate_one import predicate_test
-from spark_streams.filters.tree import Operator, Predicate, Value
+from spark_streams.filters.intervals import intervals_of, within
+from spark_streams.filters.tree import Operator, Predicate
 
 ARROW_COMPARISONS: Final[dict[Operator, Callable[[Any, Any], Any]]] = {
     Operator.EQUALS: pc.equal,
@@ -32,19 +34,14 @@ ARROW_COMPARISONS: Final[dict[Operator, Callable[[Any, Any], Any]]] = {
     Operator.LESS_THAN_EQUALS: pc.less_equal,
 }
 """Arrow's function for each operator that compares with one value."""
-_NEXT_TO_FLOOR: Final = {
-    Operator.GREATER_THAN: Operator.GREATER_THAN,
-    Operator.GREATER_THAN_EQUALS: Operator.GREATER_THAN,
-    Operator.LESS_THAN: Operator.LESS_THAN_EQUALS,
-    Operator.LESS_THAN_EQUALS: Operator.LESS_THAN_EQUALS,
-}
-"""The operator that gives the same answers for the whole number below a literal as the key does for the literal."""
 _NUMBER: Final = r"\A[+-]?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?\z"
 """The form of a number; most columns of other texts fail this test."""
 _FLOAT: Final = r"\A-?[0-9]{1,40}(\.[0-9]{1,40})?([eE][+-]?[0-9]{1,2})?\z"
 """The form of a number that Arrow reads as a float, and that is not too large for one."""
 _LONGEST: Final = 300
 """The most bytes of a text without exponent whose number is surely not too large for a float."""
+_FEW: Final = 4
+"""Up to this many values, single comparisons are faster than a hash table."""
 _SAMPLE: Final = 64
 """Number of texts to try before the whole column, because Arrow needs long to refuse each text that does not fit."""
 
@@ -74,11 +71,10 @@ class Numbers:
 
     def answer(self, predicate: Predicate) -> pa.BooleanArray:
         """Return the answers of a comparison of type LONG or DOUBLE; null where the answer is unknown."""
-        op, values = predicate.operator, predicate.values
         if self._floats is None:
-            return _of_whole_numbers(op, values, self._column)
-        literals = pa.array([float(value) for value in values], pa.float64())
-        answer = _of_floats(op, literals, self._floats)
+            return _of_whole_numbers(predicate, self._column)
+        literals = pa.array([float(value) for value in predicate.values], pa.float64())
+        answer = _of_floats(predicate.operator, literals, self._floats)
         # Null stands for a text that became no float, and for a missing one; neither is among the literals.
         unsure = pc.or_(pc.is_null(self._floats), pc.is_in(self._floats, _with_both_zeros(literals)))
         if not unsure.true_count:
@@ -99,33 +95,30 @@ def answer_by_text(column: pa.StringArray, test: Callable[[str], bool | None]) -
     return answers.take(texts.indices)
 
 
-def with_nulls_of(answer: pa.BooleanArray, column: pa.Array) -> pa.BooleanArray:
+def among(column: pa.Array, values: Sequence[str | int]) -> pa.BooleanArray:
+    """Return whether each value of a column is one of the values; null for null."""
+    if 0 < len(values) <= _FEW:
+        return reduce(pc.or_, (pc.equal(column, pa.scalar(value, column.type)) for value in values))
+    return _with_nulls_of(pc.is_in(column, pa.array(values, column.type)), column)
+
+
+def _with_nulls_of(answer: pa.BooleanArray, column: pa.Array) -> pa.BooleanArray:
     """Return the answers, with unknown where the column is null."""
     return pc.if_else(pc.is_valid(column), answer, pa.scalar(None, pa.bool_())) if column.null_count else answer
 
 
-def _of_whole_numbers(op: Operator, values: tuple[Value, ...], column: pa.Int64Array) -> pa.BooleanArray:
-    if op in (Operator.IN, Operator.NOT_IN):
-        floors = map(floor_of, values)
-        known = pa.array([floor for floor, exact in floors if exact and MIN_INT64 <= floor <= MAX_INT64], pa.int64())
-        answer = with_nulls_of(pc.is_in(column, known), column)
-        return pc.invert(answer) if op is Operator.NOT_IN else answer
-    if op is Operator.BETWEEN:
-        low = _compared(Operator.GREATER_THAN_EQUALS, values[0], column)
-        return pc.and_(low, _compared(Operator.LESS_THAN_EQUALS, values[1], column))
-    return _compared(op, values[0], column)
-
-
-def _compared(op: Operator, value: Value, column: pa.Int64Array) -> pa.BooleanArray:
-    floor, exact = floor_of(value)
-    if op in (Operator.EQUALS, Operator.NOT_EQUALS):
-        always = None if exact and MIN_INT64 <= floor <= MAX_INT64 else op is Operator.NOT_EQUALS
-    else:
-        below = op in (Operator.LESS_THAN, Operator.LESS_THAN_EQUALS)
-        always = below if floor > MAX_INT64 else (not below if floor < MIN_INT64 else None)
-    if always is not None:
-        return with_nulls_of(pa.repeat(pa.scalar(always), len(column)), column)
-    return ARROW_COMPARISONS[op if exact else _NEXT_TO_FLOOR[op]](column, pa.scalar(floor, pa.int64()))
+def _of_whole_numbers(predicate: Predicate, column: pa.Int64Array) -> pa.BooleanArray:
+    if predicate.operator in (Operator.EQUALS, Operator.NOT_EQUALS, Operator.IN):
+        floors = map(floor_of, predicate.values)
+        answer = among(column, [floor for floor, exact in floors if exact and MIN_INT64 <= floor <= MAX_INT64])
+        return pc.invert(answer) if predicate.operator is Operator.NOT_EQUALS else answer
+    intervals = within(intervals_of(predicate), MIN_INT64, MAX_INT64)
+    low, high = intervals[0] if intervals else (None, None)
+    edges = ((pc.greater_equal, low), (pc.less_equal, high))
+    answers = [compare(column, pa.scalar(edge, pa.int64())) for compare, edge in edges if edge is not None]
+    if answers:
+        return reduce(pc.and_, answers)
+    return _with_nulls_of(pa.repeat(pa.scalar(bool(intervals)), len(column)), column)
 
 
 class _Shape(enum.Enum):
@@ -199,4 +192,4 @@ def _of_floats(op: Operator, literals: pa.DoubleArray, floats: pa.DoubleArray) -
         return pc.less(floats, literals[0])
     if op in (Operator.GREATER_THAN, Operator.GREATER_THAN_EQUALS):
         return pc.greater(floats, literals[0])
-    return pa.repeat(pa.scalar(op in (Operator.NOT_EQUALS, Operator.NOT_IN)), len(floats))
+    return pa.repeat(pa.scalar(op is Operator.NOT_EQUALS), len(floats))

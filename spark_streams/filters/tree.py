@@ -234,6 +234,8 @@ _PAIRS: Final = (
 )
 OPPOSITES: Final = {**dict(_PAIRS), **{right: left for left, right in _PAIRS}}
 """The operator that is true where the key is false, false where it is true, and unknown where it is unknown."""
+NEGATIVE: Final = frozenset({Operator.NOT_IN, Operator.NOT_LIKE, Operator.CONTAINS_NONE})
+"""The operators that are evaluated as NOT of their opposites."""
 MIRRORED: Final = {
     Operator.GREATER_THAN: Operator.LESS_THAN,
     Operator.GREATER_THAN_EQUALS: Operator.LESS_THAN_EQUALS,

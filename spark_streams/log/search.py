@@ -19,10 +19,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_streams.filters.evaluate_columns import mask
+from spark_streams.filters.intervals import Intervals, intervals_of, within
 from spark_streams.filters.limits import check
 from spark_streams.filters.row_columns import columns_needed, message_columns
 from spark_streams.filters.split import Inexpressible, Split, split
-from spark_streams.filters.targets.intervals import Intervals, intervals_of, within
 from spark_streams.filters.tree import OFFSET, PARTITION, PUBLISH_TIME, Expression, Operator, Predicate, Reference
 from spark_streams.filters.tree import ValueType as Type
 from spark_streams.log.format.records import Records, message_columns_of

@@ -18,8 +18,8 @@ from typing import Final, TypeAlias
 
 from spark_streams.filters.decimals import MAX_INT64, MIN_INT64
 from spark_streams.filters.describe import SIGNS
+from spark_streams.filters.intervals import Intervals, intervals_of, within
 from spark_streams.filters.split import Inexpressible, Split
-from spark_streams.filters.targets.intervals import Intervals, intervals_of, within
 from spark_streams.filters.tree import Operator, Predicate, ReferenceKind, Value, ValueType
 from spark_streams.wire.amqp.event_streams import OFFSET_KEY, TIMESTAMP_KEY
 

@@ -28,10 +28,10 @@ from typing import Final
 
 from spark_streams.filters.decimals import MAX_INT64, MIN_INT64
 from spark_streams.filters.describe import SIGNS
+from spark_streams.filters.intervals import EVERYTHING, Intervals, intervals_of, within, without
 from spark_streams.filters.split import Inexpressible, Split
 from spark_streams.filters.targets import sql_text
 from spark_streams.filters.targets.canonical_texts import types_with_text
-from spark_streams.filters.targets.intervals import EVERYTHING, Intervals, intervals_of, within, without
 from spark_streams.filters.targets.sql_text import Sql, Term
 from spark_streams.filters.targets.typed_sql import Alternatives, application_predicate
 from spark_streams.filters.tree import Operator, Predicate, Reference, ReferenceKind, ValueType, place_of

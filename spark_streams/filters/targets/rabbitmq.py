@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from spark_streams.filters.intervals import intervals_of, within
 from spark_streams.filters.split import Inexpressible, PeerSplit, Split, split
-from spark_streams.filters.targets.intervals import intervals_of, within
 from spark_streams.filters.tree import (
     Expression,
     Operator,
