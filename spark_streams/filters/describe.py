@@ -9,12 +9,8 @@ import re
 from typing import Any, Final
 
 from spark_streams.filters.tree import (
-    BODY_SIZE,
-    EVENT_TIME,
-    KEY,
     LISTS,
     OFFSET,
-    PARTITION,
     PUBLISH_TIME,
     SECTIONS,
     And,
@@ -37,14 +33,7 @@ KEYWORDS: Final = frozenset(
 )
 """Keywords are written in any case; a property whose name is a keyword is written ``[any]``."""
 
-REFERENCES: Final = {
-    "event_time": EVENT_TIME,
-    "publish_time": PUBLISH_TIME,
-    "key": KEY,
-    "partition": PARTITION,
-    "offset": OFFSET,
-    "body_size": BODY_SIZE,
-}
+REFERENCES: Final = {kind.name.lower(): Reference(kind) for kind in ReferenceKind if kind is not ReferenceKind.PROPERTY}
 """Bare words that are no property, and the reference that each means."""
 
 ANNOTATION_SECTIONS: Final = frozenset({"d", "delivery_annotations"})

@@ -39,6 +39,7 @@ from spark_streams.wire.amqp.message import (
 _NUMBER: Final = re.compile(r"(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 _NUMBERS_SIGN: Final = re.compile(r"[+-][ \t\r\n\f\v]*(?=\.?[0-9])(?!0[xX])")
 _BINARY: Final = re.compile(r"0x(?:[0-9A-Fa-f]{2})+")
+_WITHIN_BRACKETS: Final = re.compile(r"(?:[^\[\]]+|\[\[|\]\])*")
 _SECTION: Final = re.compile(r"([A-Za-z][A-Za-z_-]*)\.")
 _SECTIONS: Final = {
     **dict.fromkeys(("h", "header"), HEADER),
@@ -170,17 +171,12 @@ class AmqpSqlScanner(SqlScanner):
 
     def _delimited(self) -> str:
         """Read a name in brackets; both brackets are doubled within."""
-        name: list[str] = []
         opening = self.at
         self.at += 1
-        while character := self.next():
-            self.at += 1
-            if character in "[]":
-                if self.next() == character:
-                    self.at += 1
-                elif character == "]":
-                    return "".join(name)
-                else:
-                    self.fail("'[' is doubled within a name", self.at - 1)
-            name.append(character)
-        self.fail("the name is not closed: expected ]", opening)
+        name = self.read(_WITHIN_BRACKETS)
+        if self.next() == "[":
+            self.fail("'[' is doubled within a name")
+        if not self.next():
+            self.fail("the name is not closed: expected ]", opening)
+        self.at += 1
+        return name.replace("[[", "[").replace("]]", "]")
