@@ -4,7 +4,7 @@
 
     Condition = Always(bool) | OffsetRange(first, end) | AnnotationTest(field, op, operand) | MessageTest
               | AllOf(parts) | AnyOf(parts)
-    Operand   = Field(name) | str | int | Latest()
+    Operand   = FieldOfMessage(DELIVERY_ANNOTATIONS, name) | str | int | Latest()
 
 ``conjunction`` and ``disjunction`` keep a tree flat: a tree that this package's filters build is no deeper than the
 parentheses of its text, which are bounded, so walking it never exhausts the stack.
@@ -35,6 +35,7 @@ from spark_streams.filters.tree import MIRRORED, Operator, flattened
 from spark_streams.offsets import equal_range
 from spark_streams.wire.amqp.columns.typed import FieldOfMessage, TypedColumn
 from spark_streams.wire.amqp.event_streams import NO_TIMESTAMP, OFFSET_KEY, SOURCE_PARTITION_KEY, TIMESTAMP_KEY
+from spark_streams.wire.amqp.message import DELIVERY_ANNOTATIONS
 
 NEVER: Final = 2**63 - 1
 """The bound of ``bounds`` that no event reaches; no event has this number."""
@@ -47,27 +48,21 @@ _REFLEXIVE: Final = frozenset({Operator.EQUALS, Operator.GREATER_THAN_EQUALS, Op
 
 
 @dataclass(frozen=True)
-class Field:
-    """A delivery annotation by its full name. Comparisons with it are unknown for an event that lacks it."""
-
-    name: str
-
-
-@dataclass(frozen=True)
 class Latest:
     """``@latest`` compared with the offset; ``freeze`` replaces it when the link is attached."""
 
 
-OFFSET_FIELD: Final = Field(OFFSET_KEY)
-TIMESTAMP_FIELD: Final = Field(TIMESTAMP_KEY)
-SOURCE_PARTITION_FIELD: Final = Field(SOURCE_PARTITION_KEY)
+OFFSET_FIELD: Final = FieldOfMessage(DELIVERY_ANNOTATIONS, OFFSET_KEY)
+TIMESTAMP_FIELD: Final = FieldOfMessage(DELIVERY_ANNOTATIONS, TIMESTAMP_KEY)
+SOURCE_PARTITION_FIELD: Final = FieldOfMessage(DELIVERY_ANNOTATIONS, SOURCE_PARTITION_KEY)
 _FIELDS: Final = frozenset({OFFSET_FIELD, TIMESTAMP_FIELD, SOURCE_PARTITION_FIELD})
 _EARLIEST: Final = "@earliest"
 _LATEST: Final = "@latest"
 
-Operand: TypeAlias = Field | str | int | Latest
-"""A text compares by code points with both symbols and strings (A-16); a whole number, possibly negative (A-13),
-compares with timestamps as milliseconds since the epoch (A-4)."""
+Operand: TypeAlias = FieldOfMessage | str | int | Latest
+"""A field is a delivery annotation; comparisons with it are unknown for an event that lacks it. A text compares by code
+points with both symbols and strings (A-16); a whole number, possibly negative (A-13), compares with timestamps as
+milliseconds since the epoch (A-4)."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +84,7 @@ class OffsetRange:
 class AnnotationTest:
     """A comparison of the timestamp with an instant, or one that needs ``freeze``: with partition or ``@latest``."""
 
-    field: Field
+    field: FieldOfMessage
     op: Operator
     operand: Operand
 
@@ -113,12 +108,12 @@ Condition: TypeAlias = Always | OffsetRange | AnnotationTest | MessageTest | All
 
 def compare(left: Operand, op: Operator, right: Operand) -> Condition:
     """Return the predicate ``left op right``; a constant if it is the same for all events."""
-    if not isinstance(left, Field) or right == OFFSET_FIELD:
-        if not isinstance(right, Field):
+    if not isinstance(left, FieldOfMessage) or right == OFFSET_FIELD:
+        if not isinstance(right, FieldOfMessage):
             comparable = type(left) is type(right) and isinstance(left, (str, int))
             return Always(comparable and bool(COMPARISONS[op](left, right)))
         left, op, right = right, MIRRORED.get(op, op), left
-    if left not in _FIELDS or (isinstance(right, Field) and right not in _FIELDS):
+    if left not in _FIELDS or (isinstance(right, FieldOfMessage) and right not in _FIELDS):
         return Always(False)  # no event carries it: unknown
     if left == TIMESTAMP_FIELD:
         if left == right:  # true for every event that has the field

@@ -29,7 +29,6 @@ from spark_streams.filters.predicates.conditions import (
     TIMESTAMP_FIELD,
     Always,
     Condition,
-    Field,
     Operand,
     compare,
     conjunction,
@@ -37,6 +36,8 @@ from spark_streams.filters.predicates.conditions import (
 )
 from spark_streams.filters.sql_scanner import HYPHENED, SqlScanner
 from spark_streams.filters.tree import Operator
+from spark_streams.wire.amqp.columns.typed import FieldOfMessage
+from spark_streams.wire.amqp.message import DELIVERY_ANNOTATIONS
 
 _INTEGER: Final = re.compile(r"-?[0-9]+")
 _OTHER_SECTIONS: Final = frozenset(
@@ -102,23 +103,21 @@ class _Reader(SqlScanner):
     """One pass over a filter's text."""
 
     def predicate(self) -> Condition:
-        terms: list[Condition] = []
-        factors: list[Condition] = []
+        terms: list[list[Condition]] = [[]]
         self.skip_blanks()
         if self.at == len(self.text):
             self.fail("the filter is empty: write TRUE for all events")
         while True:
-            factors.append(self._factor())
+            terms[-1].append(self._factor())
             self.skip_blanks()
             if self.at == len(self.text):
-                return disjunction([*terms, conjunction(factors)])
+                return disjunction(map(conjunction, terms))
             word = self.word().upper()
             if word not in ("AND", "OR"):
                 self.fail(self._outside(word) or "expected AND, OR or the end of the filter")
             self.at += len(word)
             if word == "OR":
-                terms.append(conjunction(factors))
-                factors = []
+                terms.append([])
 
     def _factor(self) -> Condition:
         self.skip_blanks()
@@ -150,17 +149,17 @@ class _Reader(SqlScanner):
         expected = "expected 'text', an integer or a delivery annotation such as d.event-streams-offset"
         self.fail(self._outside(word.upper() if word else start) or expected)
 
-    def _field(self, section: str) -> Field:
+    def _field(self, section: str) -> FieldOfMessage:
         self.at += len(section)
         if self.next() != ".":
             self.fail(f"expected '.' and the name of a delivery annotation after {section}")
         self.at += 1
         if self.next() == "[":
-            return Field(self.quoted("]", "name"))
+            return FieldOfMessage(DELIVERY_ANNOTATIONS, self.quoted("]", "name"))
         name = self.read(HYPHENED)
         if not name:
             self.fail("expected the name of a delivery annotation")
-        return Field(name)
+        return FieldOfMessage(DELIVERY_ANNOTATIONS, name)
 
     def _integer(self) -> int:
         start = self.at

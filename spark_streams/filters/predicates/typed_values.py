@@ -58,31 +58,19 @@ class Constant:
 
 
 @dataclass(frozen=True)
-class Compares:
-    """The test that the value is less or greater than a constant, or equal to it too; ``IsIn`` tests equality alone."""
-
-    op: Operator
-    constant: Constant
-
-
-@dataclass(frozen=True)
-class IsIn:
-    """The test that the value equals one of the constants."""
-
-    constants: tuple[Constant, ...]
-
-
-@dataclass(frozen=True)
-class IsNull:
-    """The test that there is no value."""
-
-
-@dataclass(frozen=True)
 class MessageTest:
-    """A leaf: true for the events for which ``test`` is true (``wanted``), or is false (not ``wanted``)."""
+    """A leaf: true for the events for which the test is true (``wanted``), or is false (not ``wanted``).
+
+    Args:
+        field: the field to test.
+        op: IS_NULL, LIKE, IN, or the comparison by ``<``, ``<=``, ``>`` or ``>=``.
+        operand: the pattern of LIKE; the constants, one for a comparison and none for IS_NULL.
+        wanted: the answer that counts.
+    """
 
     field: FieldOfMessage
-    test: Compares | IsIn | LikePattern | IsNull
+    op: Operator
+    operand: tuple[Constant, ...] | LikePattern
     wanted: bool
 
 
@@ -93,14 +81,14 @@ def truth(leaf: MessageTest, column: TypedColumn) -> Mask:
         leaf: the leaf.
         column: the values of ``leaf.field``.
     """
-    test = leaf.test
+    op, operand = leaf.op, leaf.operand
     absent: Mask = column.kind == NULL
     known: Mask = ~absent & (column.kind != BROKEN)
-    if isinstance(test, IsNull):
+    if isinstance(operand, LikePattern):
+        return _like(column, operand, leaf.wanted)
+    if op is Operator.IS_NULL:
         return absent if leaf.wanted else known
-    if isinstance(test, LikePattern):
-        return _like(column, test, leaf.wanted)
-    true = _is_in(column, test.constants) if isinstance(test, IsIn) else _compares(column, test.op, test.constant)
+    true = _is_in(column, operand) if op is Operator.IN else _compares(column, op, operand[0])
     return true if leaf.wanted else known & ~true
 
 

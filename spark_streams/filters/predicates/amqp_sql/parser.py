@@ -20,20 +20,13 @@ Spec: AMQP Filter Expressions 1.0 §6; precedence NOT, AND, OR as in RabbitMQ (X
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Final, NoReturn
 
 from spark_streams.filters.decimals import MAX_INT64, MIN_INT64
 from spark_streams.filters.evaluate_one import COMPARISONS
 from spark_streams.filters.predicates import conditions as p
-from spark_streams.filters.predicates.amqp_sql.scanner import AmqpSqlScanner, Field
-from spark_streams.filters.predicates.typed_values import (
-    Compares,
-    Constant,
-    IsIn,
-    IsNull,
-    MessageTest,
-)
+from spark_streams.filters.predicates.amqp_sql.scanner import AmqpSqlScanner
+from spark_streams.filters.predicates.typed_values import Constant, MessageTest
 from spark_streams.filters.text_matching import WILDCARDS, LikePattern, like_pattern
 from spark_streams.filters.tree import MIRRORED, OPPOSITES, Operator
 from spark_streams.wire.amqp.columns.single_message import PROPERTY_FIELDS
@@ -60,6 +53,7 @@ _HEADER: Final[dict[str, Constant | None]] = {
     "delivery_count": Constant("number", 0),
 }
 """The log stores and sends no header, so its fields have their defaults (part 3 §3.2.1)."""
+_PLACES: Final = frozenset({p.OFFSET_FIELD, p.SOURCE_PARTITION_FIELD})
 
 
 def parse_amqp_sql(text: str) -> p.Condition:
@@ -131,10 +125,11 @@ class _Parser(AmqpSqlScanner):
         self.tests += 1
         if self.tests > MAX_TESTS:
             self.fail(f"more than {MAX_TESTS} tests in one filter")
+        start = self.at
         left = self._operand()
         op = self.comparison()
         if op is not None:
-            return self._comparison(left, op, self._operand(), wanted)
+            return self._comparison(left, op, wanted)
         if isinstance(left, Constant):
             if left.kind == "boolean":
                 return p.Always(left.value is wanted)
@@ -143,17 +138,22 @@ class _Parser(AmqpSqlScanner):
             wanted = wanted is not self.take("NOT")
             if not self.take("NULL"):
                 self.fail("expected NULL")
-            return self._is_null(left, wanted)
+            return _is_null(left, wanted)
         wanted = wanted is not self.take("NOT")
         if self.take("IN"):
-            return self._in(left, self._list(), wanted)
+            return _in(left, self._list(), wanted)
         if self.take("LIKE"):
-            return self._like(left, self._pattern(), wanted)
+            pattern = self._pattern()
+            if left.section == DELIVERY_ANNOTATIONS:
+                self.fail("LIKE is not supported on delivery annotations", start)
+            # The header has no texts: unknown.
+            return p.Always(False) if left.section == HEADER else MessageTest(left, Operator.LIKE, pattern, wanted)
         self._fail_outside("expected one of = <> != > >= < <=, IS, IN or LIKE")
 
     # --- operands
 
-    def _operand(self) -> Constant | Field:
+    def _operand(self) -> Constant | FieldOfMessage:
+        start = self.at
         field = self.field()
         if field is None:
             return self._constant()
@@ -161,10 +161,10 @@ class _Parser(AmqpSqlScanner):
             return field
         name = field.name.replace("-", "_")
         if field.section == PROPERTIES and name not in _PROPERTIES:
-            self.fail(f"properties have no field '{field.name}'", field.at)
+            self.fail(f"properties have no field '{field.name}'", start)
         if field.section == HEADER and name not in _HEADER:
-            self.fail(f"the header has no field '{field.name}'", field.at)
-        return replace(field, name=name)
+            self.fail(f"the header has no field '{field.name}'", start)
+        return FieldOfMessage(field.section, name)
 
     def _constant(self) -> Constant:
         found = self.constant()
@@ -206,55 +206,16 @@ class _Parser(AmqpSqlScanner):
 
     # --- tests
 
-    def _comparison(self, left: Constant | Field, op: Operator, right: Constant | Field, wanted: bool) -> p.Condition:
-        if isinstance(left, Field) and isinstance(right, Field):
-            self.fail("a field can be compared with a constant only", right.at)
+    def _comparison(self, left: Constant | FieldOfMessage, op: Operator, wanted: bool) -> p.Condition:
+        start = self.at
+        right = self._operand()
         if isinstance(left, Constant):
             if isinstance(right, Constant):
                 return p.Always(_holds(left, op, right) is wanted)
-            return self._compare(right, MIRRORED.get(op, op), left, wanted)
-        assert isinstance(right, Constant)
-        return self._compare(left, op, right, wanted)
-
-    def _compare(self, field: Field, op: Operator, constant: Constant, wanted: bool) -> p.Condition:
-        if field.section == HEADER:
-            default = _HEADER[field.name]
-            return p.Always(default is not None and _holds(default, op, constant) is wanted)
-        if field.section != DELIVERY_ANNOTATIONS:
-            return _message_test(_place(field), op, constant, wanted)
-        annotation = p.Field(field.name)
-        if annotation == p.TIMESTAMP_FIELD:
-            value = constant.value
-            if constant.kind == "number" and isinstance(value, int) and MIN_INT64 <= value <= MAX_INT64:
-                return p.compare(annotation, op if wanted else OPPOSITES[op], value)
-            return _message_test(_place(field), op, constant, wanted)
-        if annotation not in (p.OFFSET_FIELD, p.SOURCE_PARTITION_FIELD):
-            return p.Always(False)  # no event carries it: unknown
-        if constant.kind != "text":
-            return p.Always((op is Operator.NOT_EQUALS) is wanted)
-        text = constant.content.decode(errors="surrogateescape")
-        return p.compare(annotation, op if wanted else OPPOSITES[op], text)
-
-    def _in(self, field: Field, constants: tuple[Constant, ...], wanted: bool) -> p.Condition:
-        if field.section == HEADER or (field.section == DELIVERY_ANNOTATIONS and field.name != p.TIMESTAMP_FIELD.name):
-            parts = [self._compare(field, Operator.EQUALS, each, wanted) for each in constants]
-            return p.disjunction(parts) if wanted else p.conjunction(parts)
-        return MessageTest(_place(field), IsIn(constants), wanted)
-
-    def _like(self, field: Field, pattern: LikePattern, wanted: bool) -> p.Condition:
-        if field.section == DELIVERY_ANNOTATIONS:
-            self.fail("LIKE is not supported on delivery annotations", field.at)
-        if field.section == HEADER:
-            return p.Always(False)  # no text among them: unknown
-        return MessageTest(_place(field), pattern, wanted)
-
-    def _is_null(self, field: Field, wanted: bool) -> p.Condition:
-        if field.section == HEADER:
-            return p.Always((_HEADER[field.name] is None) is wanted)
-        if field.section == DELIVERY_ANNOTATIONS and field.name != p.TIMESTAMP_FIELD.name:
-            there = p.Field(field.name) in (p.OFFSET_FIELD, p.SOURCE_PARTITION_FIELD)
-            return p.Always(there is not wanted)
-        return MessageTest(_place(field), IsNull(), wanted)
+            return _compare(right, MIRRORED.get(op, op), left, wanted)
+        if not isinstance(right, Constant):
+            self.fail("a field can be compared with a constant only", start)
+        return _compare(left, op, right, wanted)
 
     def _fail_outside(self, expected: str) -> NoReturn:
         """Raise a FilterError at the next word; the reason names the FILTEX construct that begins there, if known."""
@@ -271,14 +232,43 @@ class _Parser(AmqpSqlScanner):
         self.fail(expected)
 
 
-def _place(field: Field) -> FieldOfMessage:
-    return FieldOfMessage(field.section, field.name)
-
-
-def _message_test(place: FieldOfMessage, op: Operator, constant: Constant, wanted: bool) -> MessageTest:
+def _compare(field: FieldOfMessage, op: Operator, constant: Constant, wanted: bool) -> p.Condition:
+    if field.section == HEADER:
+        default = _HEADER[field.name]
+        return p.Always(default is not None and _holds(default, op, constant) is wanted)
+    value = constant.value
+    if field == p.TIMESTAMP_FIELD:
+        if constant.kind == "number" and isinstance(value, int) and MIN_INT64 <= value <= MAX_INT64:
+            return p.compare(field, op if wanted else OPPOSITES[op], value)
+    elif field.section == DELIVERY_ANNOTATIONS:
+        if field not in _PLACES:
+            return p.Always(False)  # no event carries it: unknown
+        if constant.kind != "text":
+            return p.Always((op is Operator.NOT_EQUALS) is wanted)
+        text = constant.content.decode(errors="surrogateescape")
+        return p.compare(field, op if wanted else OPPOSITES[op], text)
     if op in (Operator.EQUALS, Operator.NOT_EQUALS):
-        return MessageTest(place, IsIn((constant,)), wanted is (op is Operator.EQUALS))
-    return MessageTest(place, Compares(op, constant), wanted)
+        return MessageTest(field, Operator.IN, (constant,), wanted is (op is Operator.EQUALS))
+    return MessageTest(field, op, (constant,), wanted)
+
+
+def _in(field: FieldOfMessage, constants: tuple[Constant, ...], wanted: bool) -> p.Condition:
+    if not _is_stored(field):
+        parts = [_compare(field, Operator.EQUALS, each, wanted) for each in constants]
+        return p.disjunction(parts) if wanted else p.conjunction(parts)
+    return MessageTest(field, Operator.IN, constants, wanted)
+
+
+def _is_null(field: FieldOfMessage, wanted: bool) -> p.Condition:
+    if not _is_stored(field):
+        null = _HEADER[field.name] is None if field.section == HEADER else field not in _PLACES
+        return p.Always(null is wanted)
+    return MessageTest(field, Operator.IS_NULL, (), wanted)
+
+
+def _is_stored(field: FieldOfMessage) -> bool:
+    """Return whether events have values of their own in a field, and neither the header's default nor their place."""
+    return field.section not in (HEADER, DELIVERY_ANNOTATIONS) or field == p.TIMESTAMP_FIELD
 
 
 def _holds(left: Constant, op: Operator, right: Constant) -> bool:

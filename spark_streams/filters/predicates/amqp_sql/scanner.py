@@ -21,13 +21,13 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
 from typing import Final
 
 from spark_streams.filters.limits import is_unicode
 from spark_streams.filters.predicates.typed_values import Constant
 from spark_streams.filters.sql_scanner import HYPHENED, WORD, SqlScanner
 from spark_streams.filters.tree import Operator
+from spark_streams.wire.amqp.columns.typed import FieldOfMessage
 from spark_streams.wire.amqp.message import (
     APPLICATION_PROPERTIES,
     DELIVERY_ANNOTATIONS,
@@ -57,21 +57,6 @@ _KEYWORDS: Final = frozenset(
 _MOST_DIGITS: Final = 20
 
 
-@dataclass(frozen=True)
-class Field:
-    """A field of a message, as a filter names it.
-
-    Args:
-        at: the place of its first character, from 0.
-        section: the code of its section.
-        name: the name within the section.
-    """
-
-    at: int
-    section: int
-    name: str
-
-
 class AmqpSqlScanner(SqlScanner):
     """One pass over a full SQL filter."""
 
@@ -95,7 +80,7 @@ class AmqpSqlScanner(SqlScanner):
         self.skip_blanks()
         return found
 
-    def field(self) -> Field | None:
+    def field(self) -> FieldOfMessage | None:
         """Read a field, if one is next."""
         start, section = self.at, APPLICATION_PROPERTIES
         before = _SECTION.match(self.text, start)
@@ -118,7 +103,7 @@ class AmqpSqlScanner(SqlScanner):
         self.skip_blanks()
         if before is None and self.next() == "(":
             self.fail("functions are not supported", start)
-        return Field(start, section, name)
+        return FieldOfMessage(section, name)
 
     def literal(self) -> str | None:
         """Read a text in quotes, if one is next."""
