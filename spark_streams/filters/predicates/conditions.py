@@ -4,7 +4,7 @@
 
     Condition = Always(bool) | OffsetRange(first, end) | AnnotationTest(field, op, operand) | MessageTest
               | AllOf(parts) | AnyOf(parts)
-    Operand   = FieldOfMessage(DELIVERY_ANNOTATIONS, name) | str | int | Latest()
+    Operand   = FieldOfMessage(DELIVERY_ANNOTATIONS, name) | str | int
 
 ``conjunction`` and ``disjunction`` keep a tree flat: a tree that this package's filters build is no deeper than the
 parentheses of its text, which are bounded, so walking it never exhausts the stack.
@@ -47,11 +47,6 @@ Longs = npt.NDArray[np.int64]
 _REFLEXIVE: Final = frozenset({Operator.EQUALS, Operator.GREATER_THAN_EQUALS, Operator.LESS_THAN_EQUALS})
 
 
-@dataclass(frozen=True)
-class Latest:
-    """``@latest`` compared with the offset; ``freeze`` replaces it when the link is attached."""
-
-
 OFFSET_FIELD: Final = FieldOfMessage(DELIVERY_ANNOTATIONS, OFFSET_KEY)
 TIMESTAMP_FIELD: Final = FieldOfMessage(DELIVERY_ANNOTATIONS, TIMESTAMP_KEY)
 SOURCE_PARTITION_FIELD: Final = FieldOfMessage(DELIVERY_ANNOTATIONS, SOURCE_PARTITION_KEY)
@@ -59,7 +54,7 @@ _FIELDS: Final = frozenset({OFFSET_FIELD, TIMESTAMP_FIELD, SOURCE_PARTITION_FIEL
 _EARLIEST: Final = "@earliest"
 _LATEST: Final = "@latest"
 
-Operand: TypeAlias = FieldOfMessage | str | int | Latest
+Operand: TypeAlias = FieldOfMessage | str | int
 """A field is a delivery annotation; comparisons with it are unknown for an event that lacks it. A text compares by code
 points with both symbols and strings (A-16); a whole number, possibly negative (A-13), compares with timestamps as
 milliseconds since the epoch (A-4)."""
@@ -126,9 +121,7 @@ def compare(left: Operand, op: Operator, right: Operand) -> Condition:
             return Always(op in _REFLEXIVE)
         if right == _EARLIEST:
             return Always(op in (Operator.GREATER_THAN, Operator.GREATER_THAN_EQUALS, Operator.NOT_EQUALS))
-        if right == _LATEST:
-            return AnnotationTest(left, op, Latest())
-        if isinstance(right, str):
+        if isinstance(right, str) and right != _LATEST:
             return _offset_test(op, *equal_range(right))
     return AnnotationTest(left, op, right)
 
@@ -190,7 +183,7 @@ def freeze(predicate: Condition, *, next_offset: int, partition: str | None = No
     if not isinstance(predicate, AnnotationTest):
         return predicate
     field, op, operand = predicate.field, predicate.op, predicate.operand
-    if isinstance(operand, Latest):
+    if (field, operand) == (OFFSET_FIELD, _LATEST):
         return _offset_test(op, next_offset, next_offset)  # above all events so far, below all later ones
     if SOURCE_PARTITION_FIELD not in (field, operand):
         return predicate

@@ -66,15 +66,9 @@ class AmqpSplit(PeerSplit):
     @property
     def phrases(self) -> tuple[str, ...]:
         """The filters that the peer gets, for people."""
-        phrases = []
-        if self.annotations is not None:
-            bounds = " AND ".join(f"{name} > {bound!r}" for name, bound in self.annotations.items())
-            phrases.append(f"delivery annotations: {bounds}")
-        if self.event_streams_sql is not None:
-            phrases.append(f"event streams SQL: {self.event_streams_sql}")
-        if self.sql is not None:
-            phrases.append(f"SQL: {self.sql}")
-        return tuple(phrases)
+        bounds = " AND ".join(f"{name} > {bound!r}" for name, bound in (self.annotations or {}).items())
+        filters = {"delivery annotations": bounds, "event streams SQL": self.event_streams_sql, "SQL": self.sql}
+        return tuple(f"{name}: {text}" for name, text in filters.items() if text)
 
 
 def split_for_amqp(expression: Expression, capability: AmqpCapability) -> AmqpSplit:
