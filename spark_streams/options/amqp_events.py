@@ -24,8 +24,8 @@ from spark_streams.options.names import (
     USERNAME,
 )
 from spark_streams.options.parser import Format, OptionReader
-from spark_streams.options.values import expression
-from spark_streams.position import Matching, Position, position_from_json
+from spark_streams.options.positions import read_position
+from spark_streams.position import Position
 
 
 @dataclass(frozen=True)
@@ -111,11 +111,7 @@ def _position(option: str, partition: str, value: object) -> Position:
             'be compared and never counted: write an offset as the log gave it, "…" to start after it or {"at": "…"} '
             "to start with it",
         )
-    try:
-        position = position_from_json(value)
-    except ValueError as fault:
-        raise OptionError(option, f"partition '{partition}': {fault}") from None
-    return expression(option, position.text, partition) if isinstance(position, Matching) else position
+    return read_position(option, partition, value)
 
 
 _FORMAT: Final = Format(

@@ -50,8 +50,8 @@ from spark_streams.options.names import (
     USERNAME,
 )
 from spark_streams.options.parser import Format, OptionReader
-from spark_streams.options.values import expression
-from spark_streams.position import After, Matching, Position, position_from_json
+from spark_streams.options.positions import read_position
+from spark_streams.position import At, AtTime, Matching, Position
 
 DEFAULT_MAX_BYTES_PER_TRIGGER: Final = 256 << 20
 """Bytes of pages that a micro-batch takes from the spool, and of those read ahead for the next one."""
@@ -326,18 +326,13 @@ def _pointer(given: OptionReader, name: str) -> str | None:
 
 def _position(option: str, partition: str, value: object) -> Position:
     """Read a position of a feed: ``earliest``, ``latest``, or after a cursor."""
-    try:
-        position = position_from_json(value)
-    except ValueError:
-        position = None
-    if isinstance(position, Matching):
-        return expression(option, position.text, partition)
-    if position is None or not (isinstance(position, After) or str(position) in ("earliest", "latest")):
-        raise OptionError(
-            option,
-            f'partition \'{partition}\': {value!r} is no position in a feed: expected "earliest", "latest", '
-            '{"expression": text}, or a cursor as a string or as {"after": cursor}; reading starts after it',
-        )
+    expected = (
+        f'{value!r} is no position in a feed: expected "earliest", "latest", {{"expression": text}}, or a cursor as a '
+        'string or as {"after": cursor}; reading starts after it'
+    )
+    position = read_position(option, partition, value, expected)
+    if isinstance(position, (At, AtTime)):
+        raise OptionError(option, f"partition '{partition}': {expected}")
     return position
 
 

@@ -19,7 +19,7 @@ from spark_streams.options.names import (
     STARTING_TIMESTAMP,
 )
 from spark_streams.options.parser import OptionReader
-from spark_streams.options.values import expression, instant_ms, json_object
+from spark_streams.options.values import filter_expression, instant_ms, json_object
 from spark_streams.position import EARLIEST, LATEST, After, At, AtTime, Matching, Position, position_from_json
 
 _TIMESTAMPS_EXAMPLE = '{"0": 1585672841000, "1": -386380800000}'
@@ -49,7 +49,8 @@ def read_starting(given: OptionReader, default: Position) -> PositionRange:
     others = (STARTING_TIMESTAMP, STARTING_OFFSETS_BY_TIMESTAMP, STARTING_OFFSETS)
     if given.one_of(*others, STARTING_EXPRESSION) == STARTING_EXPRESSION:
         text = given.required(STARTING_EXPRESSION, "such as type = 'order' AND publish_time >= 1585672841000")
-        return PositionRange(expression(STARTING_EXPRESSION, text), option=STARTING_EXPRESSION)
+        filter_expression(STARTING_EXPRESSION, text)
+        return PositionRange(Matching(text), option=STARTING_EXPRESSION)
     found = _positions(given, STARTING_OFFSETS, STARTING_TIMESTAMP, STARTING_OFFSETS_BY_TIMESTAMP)
     return PositionRange(default) if found is None else found
 
@@ -118,6 +119,27 @@ def _refuse(span: PositionRange, word: Position, why: str) -> None:
         raise OptionError(span.option, f"'{word}' cannot be used here{partitions}: {why}")
 
 
+def read_position(option: str, partition: str, value: object, expected: str | None = None) -> Position:
+    """Read a position of a partition.
+
+    Args:
+        option: the option's name, for messages.
+        partition: the partition's name, for messages.
+        value: its JSON value.
+        expected: what the message says about a value that is none; None for what ``position_from_json`` says.
+
+    Raises:
+        OptionError: it is no position, or its expression is no filter.
+    """
+    try:
+        position = position_from_json(value)
+    except ValueError as fault:
+        raise OptionError(option, f"partition '{partition}': {expected or fault}") from None
+    if isinstance(position, Matching):
+        filter_expression(option, position.text, f"partition '{partition}': ")
+    return position
+
+
 def numbered_position(option: str, partition: str, value: object) -> Position:
     """Read a position of a partition whose offsets are numbers.
 
@@ -142,17 +164,14 @@ def numbered_position(option: str, partition: str, value: object) -> Position:
         if word in ("at", "after") and isinstance(operand, (int, str)) and not isinstance(operand, bool):
             offset = _offset(option, partition, operand)
             return At(offset) if word == "at" else After(offset)
-    try:
-        position = position_from_json(value)
-    except ValueError:
-        raise OptionError(
-            option,
-            f"partition '{partition}': {value!r} is not a position: expected an offset as a number (reading starts "
-            'with it; -2 for earliest, -1 for latest) or as a string (reading starts after it), "earliest", "latest", '
-            '{"at": offset}, {"after": offset}, {"timestamp": milliseconds} or {"expression": text}',
-        ) from None
-    if isinstance(position, Matching):
-        return expression(option, position.text, partition)
+    position = read_position(
+        option,
+        partition,
+        value,
+        f"{value!r} is not a position: expected an offset as a number (reading starts with it; -2 for earliest, -1 for "
+        'latest) or as a string (reading starts after it), "earliest", "latest", {"at": offset}, {"after": offset}, '
+        '{"timestamp": milliseconds} or {"expression": text}',
+    )
     return After(_offset(option, partition, position.offset)) if isinstance(position, After) else position
 
 

@@ -10,11 +10,7 @@ from typing import Any, Final
 from spark_streams.errors import FilterError, OptionError
 from spark_streams.filters import Expression, read_filter
 from spark_streams.filters.decimals import MAX_INT64
-from spark_streams.position import (
-    MAX_TIMESTAMP_MS,
-    MIN_TIMESTAMP_MS,
-    Matching,
-)
+from spark_streams.position import MAX_TIMESTAMP_MS, MIN_TIMESTAMP_MS
 
 _LIST_EXAMPLE: Final = '["eu", "us, ca"]'
 _UNITS_US: Final = {
@@ -163,21 +159,6 @@ def words_list(option: str, text: str) -> tuple[str, ...]:
             f"as eu,us, or a JSON list such as {_LIST_EXAMPLE}",
         )
     return tuple(dict.fromkeys(str(word) for word in found))
-
-
-def expression(option: str, text: str, partition: str | None = None) -> Matching:
-    """Return the position of the first event that a filter is true of; it keeps the text.
-
-    Args:
-        option: the option's name, for messages.
-        text: the filter, or the base64 of its protobuf form.
-        partition: the partition that it is for, for messages; None for all.
-
-    Raises:
-        OptionError: as ``filter_expression``.
-    """
-    filter_expression(option, text, "" if partition is None else f"partition '{partition}': ")
-    return Matching(text)
 
 
 def filter_expression(option: str, text: str, where: str = "") -> Expression:
