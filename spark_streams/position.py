@@ -15,6 +15,7 @@ As JSON a position is ``"earliest"``, ``"latest"``, any other string (after that
 from __future__ import annotations
 
 import ast
+import contextlib
 import json
 import re
 from collections.abc import Mapping
@@ -190,12 +191,9 @@ def require_format(value: object, format: str) -> None:
 
 def _formats_of_version_1(value: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the formats that may have written a checkpoint of version 1."""
-    if "spool" in value:
-        return ("feedapi",)
-    if "incarnation" in value:
-        return ("amqp-events",)
-    if "witnesses" in value:
-        return ("rabbitmq-stream",)
+    for key, format in (("spool", "feedapi"), ("incarnation", "amqp-events"), ("witnesses", "rabbitmq-stream")):
+        if key in value:
+            return (format,)
     partitions = value.get("partitions")
     if not isinstance(partitions, Mapping) or not partitions:
         return ("amqp-events", "rabbitmq-stream")
@@ -279,11 +277,8 @@ def progress_offset(offset: object) -> dict[str, Any] | None:
     """
     value = offset
     if isinstance(offset, str) and offset.startswith("{"):
-        try:
-            value = json.loads(offset)
-        except json.JSONDecodeError:
-            try:
-                value = ast.literal_eval(offset)
-            except (ValueError, SyntaxError):
-                return None
+        for read in (json.loads, ast.literal_eval):
+            with contextlib.suppress(ValueError, SyntaxError):
+                value = read(offset)
+                break
     return value if isinstance(value, dict) and {"version", "stream", "partitions"} <= value.keys() else None
