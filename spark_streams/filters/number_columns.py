@@ -11,7 +11,6 @@ Spec: docs/specifications.md, E-7.
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Callable, Sequence
 from functools import reduce
 from typing import Any, Final
@@ -58,16 +57,20 @@ class Numbers:
         self._floats: pa.DoubleArray | None = None
         if pa.types.is_integer(column.type):
             return
-        shape = _shape_of(column)
-        if shape is _Shape.WHOLE:
+        kinds = _number_types(column)
+        for kind in kinds:
             try:
-                self._column = _whole_numbers(column)
-                return
+                column.slice(0, _SAMPLE).cast(kind)
+                numbers = column.cast(kind)
             except pa.ArrowInvalid:
-                pass
-        elif shape is _Shape.ANY:
-            self._column = _matching(column, _NUMBER)
-        self._floats = _floats(self._column, shape)
+                continue
+            if kind == pa.int64():
+                self._column = numbers
+            else:
+                self._floats = numbers
+            return
+        self._column = column if kinds else _matching(column, _NUMBER)
+        self._floats = _matching(self._column, _FLOAT).cast(pa.float64())
 
     def answer(self, predicate: Predicate) -> pa.BooleanArray:
         """Return the answers of a comparison of type LONG or DOUBLE; null where the answer is unknown."""
@@ -121,52 +124,26 @@ def _of_whole_numbers(predicate: Predicate, column: pa.Int64Array) -> pa.Boolean
     return _with_nulls_of(pa.repeat(pa.scalar(bool(intervals)), len(column)), column)
 
 
-class _Shape(enum.Enum):
-    """The form that all texts of a column have."""
-
-    WHOLE = enum.auto()
-    """``-12``"""
-    DECIMAL = enum.auto()
-    """``-12`` or ``1.5``, and perhaps ``1.5.2``."""
-    ANY = enum.auto()
-
-
-def _whole_numbers(column: pa.StringArray) -> pa.Int64Array:
-    """Return digits as int64.
-
-    Raises:
-        ArrowInvalid: a number does not fit.
-    """
-    column.slice(0, _SAMPLE).cast(pa.int64())
-    return column.cast(pa.int64())
-
-
-def _floats(column: pa.StringArray, shape: _Shape) -> pa.DoubleArray:
-    """Return the numbers of a column as floats; null for a text that is no number or does not fit a float."""
-    if shape is not _Shape.ANY:
-        try:
-            return column.cast(pa.float64())
-        except pa.ArrowInvalid:
-            pass
-    return _matching(column, _FLOAT).cast(pa.float64())
-
-
 def _matching(column: pa.StringArray, regex: str) -> pa.StringArray:
     """Return the texts that match a regular expression; null for the others."""
     return pc.if_else(pc.match_substring_regex(column, regex), column, pa.scalar(None, pa.string()))
 
 
-def _shape_of(column: pa.StringArray) -> _Shape:
-    """Return the form of all texts from their bytes: Arrow reads ``0x1F``, ``.5``, ``5.`` and ``inf``, E-7 does not."""
+def _number_types(column: pa.StringArray) -> tuple[pa.DataType, ...]:
+    """Return the types of numbers that Arrow may read all texts as, just as E-7 does; none for other texts.
+
+    The bytes decide, because Arrow reads ``0x1F``, ``.5``, ``5.`` and ``inf``, too. Texts of digits and a minus may be
+    whole numbers; with points, as ``1.5`` and perhaps ``1.5.2``, they may be floats.
+    """
     ends = np.frombuffer(column.buffers()[1], np.int32)[column.offset : column.offset + len(column) + 1]
     sizes = np.diff(ends)
     if not ends[-1] > ends[0] or sizes.max() > _LONGEST or np.count_nonzero(sizes == 0) > column.null_count:
-        return _Shape.ANY
+        return ()
     raw = np.frombuffer(column.buffers()[2], np.uint8)[ends[0] : ends[-1]]
     digit = np.append(raw - np.uint8(ord("0")) < 10, False)
     point, minus = raw == ord("."), raw == ord("-")
     if np.count_nonzero(digit) + np.count_nonzero(point) + np.count_nonzero(minus) < len(raw):
-        return _Shape.ANY
+        return ()
     points, minuses = np.flatnonzero(point), np.flatnonzero(minus)
     edge = np.zeros(len(digit), np.bool_)
     edge[ends - ends[0]] = True
@@ -180,8 +157,8 @@ def _shape_of(column: pa.StringArray) -> _Shape:
         and edge[minuses].all()
     )
     if not right:
-        return _Shape.ANY
-    return _Shape.DECIMAL if len(points) else _Shape.WHOLE
+        return ()
+    return (pa.float64(),) if len(points) else (pa.int64(), pa.float64())
 
 
 def _of_floats(op: Operator, literals: pa.DoubleArray, floats: pa.DoubleArray) -> pa.BooleanArray:

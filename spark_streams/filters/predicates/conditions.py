@@ -228,18 +228,15 @@ def mask(predicate: Condition, offsets: Longs, timestamps: Longs, columns: Colum
     if isinstance(predicate, MessageTest):
         return truth(predicate, columns[predicate.field])
     conjunction = isinstance(predicate, AllOf)
-    matches = np.full(len(offsets), conjunction)
-    for part in predicate.parts:
+    join = np.logical_and if conjunction else np.logical_or
+    answer = mask(predicate.parts[0], offsets, timestamps, columns)
+    for part in predicate.parts[1:]:
         # Hostile filters have thousands of parts: stop when no further part can change the answer.
-        if conjunction:
-            if not matches.any():
-                break
-            matches &= mask(part, offsets, timestamps, columns)
-        else:
-            if matches.all():
-                break
-            matches |= mask(part, offsets, timestamps, columns)
-    return matches
+        undecided = answer.any() if conjunction else not answer.all()
+        if not undecided:
+            break
+        answer = join(answer, mask(part, offsets, timestamps, columns))
+    return answer
 
 
 def fields_of(predicate: Condition) -> frozenset[FieldOfMessage]:
