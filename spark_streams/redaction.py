@@ -74,28 +74,9 @@ class _Needle(NamedTuple):
     base64: bool = False
 
 
-class _Sent:
-    """The secrets that this process has sent."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._needles: OrderedDict[tuple[str, str | None], tuple[_Needle, ...]] = OrderedDict()
-
-    def add(self, secret: str, username: str | None) -> None:
-        key = secret, username
-        with self._lock:
-            if key not in self._needles:
-                self._needles[key] = tuple(dict.fromkeys(_forms(secret, username)))
-                if len(self._needles) > REMEMBERED:
-                    self._needles.popitem(last=False)
-            self._needles.move_to_end(key)
-
-    def needles(self) -> list[_Needle]:
-        with self._lock:
-            return [each for forms in self._needles.values() for each in forms]
-
-
-_sent = _Sent()
+_sent: Final[OrderedDict[tuple[str, str | None], tuple[_Needle, ...]]] = OrderedDict()
+"""The forms of each secret, with its user, that this process has sent; the last one sent is the last."""
+_lock: Final = threading.Lock()
 
 
 def remember(secret: str, username: str | None = None) -> None:
@@ -105,8 +86,15 @@ def remember(secret: str, username: str | None = None) -> None:
         secret: a password, a token or a query; an empty one is ignored.
         username: the user of a password; None for a token or a query.
     """
-    if secret and secret != username:
-        _sent.add(secret, username)
+    key = secret, username
+    if not secret or secret == username:
+        return
+    with _lock:
+        if key not in _sent:
+            _sent[key] = tuple(dict.fromkeys(_forms(secret, username)))
+            if len(_sent) > REMEMBERED:
+                _sent.popitem(last=False)
+        _sent.move_to_end(key)
 
 
 def safe_text(text: str, most: int = MOST) -> str:
@@ -140,7 +128,8 @@ def hidden(text: str, *, cut: bool = False) -> str:
         cut: whether the text was cut, so that its end may be the beginning of a secret: the last ``UNSURE`` characters
             are masked then.
     """
-    needles = _sent.needles()
+    with _lock:
+        needles = [each for forms in _sent.values() for each in forms]
     if len(text) > SEARCHED:
         text, cut = text[:SEARCHED], True
     if not needles:

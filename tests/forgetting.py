@@ -7,4 +7,4 @@ from spark_streams import redaction
 
 def forget_all() -> None:
     """Forget every secret."""
-    redaction._sent = redaction._Sent()
+    redaction._sent.clear()
