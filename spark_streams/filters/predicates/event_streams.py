@@ -19,7 +19,7 @@ Spec: OASIS AMQP Event Stream Extensions 1.0 §5.2.1, §5.2.2.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Final
 
 from spark_streams.filters.decimals import MAX_INT64, MIN_INT64, read_long
@@ -92,11 +92,6 @@ def annotations_predicate(entries: Mapping[str, object]) -> Condition:
         else:
             raise ValueError(f"{name!r} cannot be filtered on: expected {OFFSET_FIELD.name} or {TIMESTAMP_FIELD.name}")
     return conjunction(parts)
-
-
-def and_(predicates: Iterable[Condition]) -> Condition:
-    """Return the conjunction of all filters of one link (A-10); without filters it is true."""
-    return conjunction(predicates)
 
 
 class _Reader(SqlScanner):

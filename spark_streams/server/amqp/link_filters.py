@@ -15,8 +15,8 @@ import proton
 
 from spark_streams.errors import FilterError
 from spark_streams.filters.predicates.amqp_sql import parse_amqp_sql
-from spark_streams.filters.predicates.conditions import Condition
-from spark_streams.filters.predicates.event_streams import and_, annotations_predicate, parse_sql
+from spark_streams.filters.predicates.conditions import Condition, conjunction
+from spark_streams.filters.predicates.event_streams import annotations_predicate, parse_sql
 from spark_streams.server.amqp.attach_request import read_value
 from spark_streams.server.amqp.error_conditions import INVALID_FIELD, LinkRefused
 from spark_streams.wire.amqp.event_streams import ANNOTATIONS_FILTER, FULL_SQL_FILTER, SQL_FILTER
@@ -68,7 +68,7 @@ def read_filters(terminus: Any) -> LinkFilters:
             if _is(described.descriptor, *descriptor):
                 predicates.append(read(str(name), described.value))
                 echo[name] = described
-    return LinkFilters(and_(predicates) if predicates else None, echo)
+    return LinkFilters(conjunction(predicates) if predicates else None, echo)
 
 
 def _is(descriptor: Any, code: int, symbol: str) -> bool:

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from spark_streams.errors import FilterError
-from spark_streams.filters.predicates.conditions import NEVER, Condition, bounds, freeze, mask
-from spark_streams.filters.predicates.event_streams import and_, annotations_predicate, parse_sql
+from spark_streams.filters.predicates.conditions import NEVER, Condition, bounds, conjunction, freeze, mask
+from spark_streams.filters.predicates.event_streams import annotations_predicate, parse_sql
 from spark_streams.wire.amqp.event_streams import NO_TIMESTAMP
 
 COUNT = 12
@@ -297,11 +297,11 @@ def test_delivery_annotations_filter_refuses(entries: dict[str, object], reason:
 
 
 def test_filters_of_one_link_are_anded() -> None:
-    both = and_(
+    both = conjunction(
         [annotations_predicate({"event-streams-offset": offset(2)}), parse_sql("d.event-streams-timestamp < 60")]
     )
     assert matches(both) == [3, 4, 5, 9]
-    assert matches(and_([])) == EVERY
+    assert matches(conjunction([])) == EVERY
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from spark_streams.errors import FilterError
 from spark_streams.filters.predicates.conditions import bounds, freeze, mask
-from spark_streams.filters.predicates.event_streams import and_, annotations_predicate, parse_sql
+from spark_streams.filters.predicates.conditions import conjunction as of_all
+from spark_streams.filters.predicates.event_streams import annotations_predicate, parse_sql
 from spark_streams.offsets import equal_range, format_offset
 from spark_streams.wire.amqp.event_streams import NO_TIMESTAMP
 
@@ -134,7 +135,7 @@ def test_delivery_annotations_filter_is_the_sql_filter_with_strictly_greater(
     column = np.array(timestamps, dtype=np.int64)
     one = freeze(annotations_predicate(entries), next_offset=end)
     other = freeze(parse_sql(" AND ".join(written)), next_offset=end)
-    both = and_([one, other])
+    both = of_all([one, other])
     assert mask(one, numbers, column).tolist() == mask(other, numbers, column).tolist()
     assert mask(both, numbers, column).tolist() == mask(one, numbers, column).tolist()
 
