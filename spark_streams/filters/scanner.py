@@ -23,6 +23,7 @@ from spark_streams.filters.sql_scanner import HYPHENED, SqlScanner
 from spark_streams.filters.tree import Operator, Reference, Value, ValueType, property_of
 
 _NAME_WITHOUT_DELIMITERS: Final = re.compile(r"""[^\s=<>!()\[\]'",]+""")
+_FOREIGN_COMPARISON: Final = re.compile("(?:<>|!=|>=|<=|=|>(?!=)|<(?![=>]))[=<>!~]")
 _LITERAL_STARTS: Final = frozenset("'+-0123456789")
 _A_PREDICATE: Final = "expected a test such as type = 'order', NOT or ("
 _FOREIGN_SIGNS: Final = {
@@ -51,23 +52,11 @@ class Scanner(SqlScanner):
         super().__init__(text)
         self._values = 0
 
-    def keyword(self, keyword: str) -> bool:
-        """Read a keyword, if it is the next word."""
-        if self.text[self.at : self.at + 1].upper() != keyword[0]:  # mostly so, and cheaper than to find the word
-            return False
-        word = self.word()
-        if word.upper() != keyword:
-            return False
-        self.at += len(word)
-        return True
-
     def comparison(self) -> Operator | None:
         """Read the sign of a comparison, if one is next; refuse those of other languages, such as ``==``."""
-        start = self.at
-        found = super().comparison()
-        if found is not None and self.next() in ("=", "<", ">", "!", "~"):
-            self.fail("expected one of = <> != < <= > >=", start)
-        return found
+        if _FOREIGN_COMPARISON.match(self.text, self.at):
+            self.fail("expected one of = <> != < <= > >=")
+        return super().comparison()
 
     def at_literal(self) -> bool:
         """Return whether a literal is next, sound or not."""

@@ -56,9 +56,29 @@ class SqlScanner:
         word = WORD.match(self.text, self.at)
         return word[0] if word else ""
 
+    def keyword(self, keyword: str) -> bool:
+        """Read a keyword and the blanks behind it, if it is the next word."""
+        if self.text[self.at : self.at + 1].upper() != keyword[0]:  # mostly so, and cheaper than to find the word
+            return False
+        if self.word().upper() != keyword:
+            return False
+        self.at += len(keyword)
+        self.skip_blanks()
+        return True
+
+    def sign(self, sign: str) -> bool:
+        """Read a sign of one character and the blanks behind it, if it is next."""
+        if self.next() != sign:
+            return False
+        self.at += 1
+        self.skip_blanks()
+        return True
+
     def comparison(self) -> Operator | None:
-        """Read the sign of a comparison, if one is next."""
-        return BY_SIGN.get(self.read(_COMPARISON))
+        """Read the sign of a comparison and the blanks behind it, if one is next."""
+        found = BY_SIGN.get(self.read(_COMPARISON))
+        self.skip_blanks()
+        return found
 
     def quoted(self, close: str, what: str = "text") -> str:
         """Read up to ``close``, which is doubled within the text; ``at`` is on the opening character.

@@ -90,6 +90,7 @@ class _Reader(Scanner):
         self.starts: dict[int, int] = {}  # id of each predicate to its start; the tree keeps all predicates alive
 
     def expression(self) -> Expression:
+        self.skip_blanks()
         found = self._any()
         if self.next():
             self.fail("there is no ( that this ) closes")
@@ -111,26 +112,19 @@ class _Reader(Scanner):
         return all_of(factors)
 
     def _factor(self) -> Expression:
-        """Read a factor, and the blanks behind it."""
-        self.skip_blanks()
         opening = self.at
         negated = self.keyword("NOT")
-        if not negated and self.next() != "(":
-            found = self._predicate()
-            self.skip_blanks()
-            return found
-        self.at += not negated
+        if not negated and not self.sign("("):
+            return self._predicate()
         self.nesting += 1
         if self.nesting > limits.MAX_DEPTH:
-            self.fail(f"nested more than {limits.MAX_DEPTH} levels deep", self.at - 1)
+            self.fail(f"nested more than {limits.MAX_DEPTH} levels deep", opening + 2 if negated else opening)
         if negated:
-            found = Not(self._factor())
+            found: Expression = Not(self._factor())
         else:
             found = self._any()
-            if not self.next():
+            if not self.sign(")"):
                 self.fail("the parenthesis is not closed: expected )", opening)
-            self.at += 1
-            self.skip_blanks()
         self.nesting -= 1
         return found
 
@@ -171,11 +165,11 @@ class _Reader(Scanner):
         operator = self.comparison()
         if operator is None:
             self.fail("expected one of = <> != < <= > >= after a literal")
-        self.skip_blanks()
         third = self.at
         if self.at_literal():
             self.fail("a literal beside a literal: expected a property, or another part of the event")
         predicate = Predicate(self.reference(), MIRRORED.get(operator, operator), (value,), of)
+        self.skip_blanks()
         return predicate, [third, second, first]
 
     def _tested(self, reference: Reference, places: list[int]) -> tuple[Predicate, bool]:
@@ -184,20 +178,16 @@ class _Reader(Scanner):
         if operator is not None:
             return self._against_one(reference, operator, places), False
         if self.keyword("IS"):
-            self.skip_blanks()
             negated = self.keyword("NOT")
-            self.skip_blanks()
             if not self.keyword("NULL"):
                 self.fail("expected NULL" if negated else "expected NULL or NOT NULL")
             return Predicate(reference, Operator.IS_NOT_NULL if negated else Operator.IS_NULL), False
         if self.keyword("CONTAINS"):
-            self.skip_blanks()
             for word, operator in _CONTAINS.items():
                 if self.keyword(word):
                     return self._against_list(reference, operator, places), False
             self.fail("expected ALL, ANY or NONE after CONTAINS")
         negated = self.keyword("NOT")
-        self.skip_blanks()
         if self.keyword("IN"):
             return self._against_list(reference, Operator.NOT_IN if negated else Operator.IN, places), False
         if self.keyword("LIKE"):
@@ -212,37 +202,30 @@ class _Reader(Scanner):
 
     def _between(self, reference: Reference, places: list[int]) -> Predicate:
         low, of = self._value(places)
-        self.skip_blanks()
         if not self.keyword("AND"):
             self.fail("expected AND between the two ends of BETWEEN")
         high, _ = self._value(places, of)
         return Predicate(reference, Operator.BETWEEN, (low, high), of)
 
     def _against_list(self, reference: Reference, operator: Operator, places: list[int]) -> Predicate:
-        self.skip_blanks()
         opening = self.at
-        if self.next() != "(":
+        if not self.sign("("):
             self.fail("expected ( and a list of literals")
-        self.at += 1
         first, of = self._value(places)
         values = [first]
-        while True:
-            self.skip_blanks()
-            if self.next() == ")":
-                self.at += 1
-                return Predicate(reference, operator, tuple(values), of)
-            if self.next() == "":
+        while not self.sign(")"):
+            if not self.next():
                 self.fail("the list is not closed: expected )", opening)
-            if self.next() != ",":
+            if not self.sign(","):
                 self.fail("expected , or ) after a literal of a list")
-            self.at += 1
             values.append(self._value(places, of)[0])
+        return Predicate(reference, operator, tuple(values), of)
 
     def _value(self, places: list[int], expected: ValueType | None = None) -> tuple[Value, ValueType]:
         """Read the literal to compare a reference with; it must be of the expected type, if there is one."""
-        self.skip_blanks()
         places.append(self.at)
         value, of = self.literal()
+        self.skip_blanks()
         if expected not in (None, of):
             reason = f"expected {_TYPE_NAMES[expected]}, not {_TYPE_NAMES[of]}: the values of one test are of one type"
             self.fail(reason, places[-1])

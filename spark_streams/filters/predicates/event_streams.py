@@ -107,28 +107,23 @@ class _Reader(SqlScanner):
             self.skip_blanks()
             if self.at == len(self.text):
                 return disjunction(map(conjunction, terms))
-            word = self.word().upper()
-            if word not in ("AND", "OR"):
-                self.fail(self._outside(word) or "expected AND, OR or the end of the filter")
-            self.at += len(word)
-            if word == "OR":
+            if self.keyword("OR"):
                 terms.append([])
+            elif not self.keyword("AND"):
+                self.fail(self._outside(self.word().upper()) or "expected AND, OR or the end of the filter")
 
     def _factor(self) -> Condition:
-        self.skip_blanks()
-        left = self._expression(booleans=True)
-        if isinstance(left, Always):
-            return left
+        for word, value in _BOOLEANS.items():
+            if self.keyword(word):
+                return Always(value)
+        left = self._expression()
         self.skip_blanks()
         op = self.comparison()
         if op is None:
             self.fail(self._outside(self.word().upper()) or "expected one of = <> != > >= < <=")
-        self.skip_blanks()
-        right = self._expression(booleans=False)
-        assert not isinstance(right, Always)
-        return compare(left, op, right)
+        return compare(left, op, self._expression())
 
-    def _expression(self, *, booleans: bool) -> Operand | Always:
+    def _expression(self) -> Operand:
         start = self.next()
         if start in ("'", '"'):
             return self.quoted(start)
@@ -137,10 +132,6 @@ class _Reader(SqlScanner):
         word = self.word()
         if word in ANNOTATION_SECTIONS:
             return self._field(word)
-        constant = _BOOLEANS.get(word.upper())
-        if constant is not None and booleans:
-            self.at += len(word)
-            return Always(constant)
         expected = "expected 'text', an integer or a delivery annotation such as d.event-streams-offset"
         self.fail(self._outside(word.upper() if word else start) or expected)
 

@@ -94,20 +94,20 @@ class _Parser(AmqpSqlScanner):
 
     def _any(self, wanted: bool) -> p.Condition:
         parts = [self._all(wanted)]
-        while self.take("OR"):
+        while self.keyword("OR"):
             parts.append(self._all(wanted))
         return p.disjunction(parts) if wanted else p.conjunction(parts)
 
     def _all(self, wanted: bool) -> p.Condition:
         parts = [self._factor(wanted)]
-        while self.take("AND"):
+        while self.keyword("AND"):
             parts.append(self._factor(wanted))
         return p.conjunction(parts) if wanted else p.disjunction(parts)
 
     def _factor(self, wanted: bool) -> p.Condition:
         start = self.at
-        negated = self.take("NOT")
-        if not negated and not self.take("("):
+        negated = self.keyword("NOT")
+        if not negated and not self.sign("("):
             return self._test(wanted)
         self.depth += 1
         if self.depth > MAX_DEPTH:
@@ -116,7 +116,7 @@ class _Parser(AmqpSqlScanner):
             found = self._factor(not wanted)
         else:
             found = self._any(wanted)
-            if not self.take(")"):
+            if not self.sign(")"):
                 self._fail_outside("expected AND, OR or )")
         self.depth -= 1
         return found
@@ -134,15 +134,15 @@ class _Parser(AmqpSqlScanner):
             if left.kind == "boolean":
                 return p.Always(left.value is wanted)
             self._fail_outside("expected one of = <> != > >= < <=")
-        if self.take("IS"):
-            wanted = wanted is not self.take("NOT")
-            if not self.take("NULL"):
+        if self.keyword("IS"):
+            wanted = wanted is not self.keyword("NOT")
+            if not self.keyword("NULL"):
                 self.fail("expected NULL")
             return _is_null(left, wanted)
-        wanted = wanted is not self.take("NOT")
-        if self.take("IN"):
+        wanted = wanted is not self.keyword("NOT")
+        if self.keyword("IN"):
             return _in(left, self._list(), wanted)
-        if self.take("LIKE"):
+        if self.keyword("LIKE"):
             pattern = self._pattern()
             if left.section == DELIVERY_ANNOTATIONS:
                 self.fail("LIKE is not supported on delivery annotations", start)
@@ -173,12 +173,12 @@ class _Parser(AmqpSqlScanner):
         return found
 
     def _list(self) -> tuple[Constant, ...]:
-        if not self.take("("):
+        if not self.sign("("):
             self.fail("expected (")
         found = [self._constant()]
-        while self.take(","):
+        while self.sign(","):
             found.append(self._constant())
-        if not self.take(")"):
+        if not self.sign(")"):
             self._fail_outside("expected , or )")
         self.constants += len(found)
         if self.constants > MAX_CONSTANTS:
@@ -191,7 +191,7 @@ class _Parser(AmqpSqlScanner):
         if pattern is None:
             self.fail("expected the pattern, a 'text'")
         escape = None
-        if self.take("ESCAPE"):
+        if self.keyword("ESCAPE"):
             place = self.at
             escape = self.literal()
             if escape is None or len(escape) != 1:
@@ -219,7 +219,7 @@ class _Parser(AmqpSqlScanner):
 
     def _fail_outside(self, expected: str) -> NoReturn:
         """Raise a FilterError at the next word; the reason names the FILTEX construct that begins there, if known."""
-        keyword, sign = self.keyword(), self.next()
+        keyword, sign = self.next_keyword(), self.next()
         if sign and sign in "+-*/%":
             self.fail("arithmetic is not supported; write [a-b] for such a name")
         if keyword in ("BETWEEN", "EXISTS", "NAN", "INF"):

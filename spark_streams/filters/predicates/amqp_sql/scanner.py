@@ -26,7 +26,6 @@ from typing import Final
 from spark_streams.filters.limits import is_unicode
 from spark_streams.filters.predicates.typed_values import Constant
 from spark_streams.filters.sql_scanner import HYPHENED, WORD, SqlScanner
-from spark_streams.filters.tree import Operator
 from spark_streams.wire.amqp.columns.typed import FieldOfMessage
 from spark_streams.wire.amqp.message import (
     APPLICATION_PROPERTIES,
@@ -60,25 +59,15 @@ _MOST_DIGITS: Final = 20
 class AmqpSqlScanner(SqlScanner):
     """One pass over a full SQL filter."""
 
-    def keyword(self) -> str:
+    def next_keyword(self) -> str:
         """Return the next word in upper case, without reading it, if it is a keyword; else an empty text."""
         word = self.word()
         in_section = self.text.startswith(".", self.at + len(word))
         return "" if in_section or word.upper() not in _KEYWORDS else word.upper()
 
-    def take(self, word: str) -> bool:
-        """Read a keyword, or one of the signs ``(``, ``)`` and ``,``, if it is next."""
-        found = self.keyword() == word if word.isalpha() else self.next() == word
-        if found:
-            self.at += len(word)
-            self.skip_blanks()
-        return found
-
-    def comparison(self) -> Operator | None:
-        """Read the sign of a comparison, if one is next."""
-        found = super().comparison()
-        self.skip_blanks()
-        return found
+    def keyword(self, keyword: str) -> bool:
+        """Read a keyword and the blanks behind it, if it is the next word and no section of a field."""
+        return not self.text.startswith(".", self.at + len(keyword)) and super().keyword(keyword)
 
     def field(self) -> FieldOfMessage | None:
         """Read a field, if one is next."""
@@ -90,7 +79,7 @@ class AmqpSqlScanner(SqlScanner):
                 self.fail(f"'{before[1]}' is no section: expected h, p, a, m or d; write [a.b] for such a name")
             section = known
             self.at = before.end()
-        elif self.next() != "[" and (self.keyword() or not self.word()):
+        elif self.next() != "[" and (self.next_keyword() or not self.word()):
             return None
         if self.next() == "[":
             name = self._delimited()
@@ -122,7 +111,7 @@ class AmqpSqlScanner(SqlScanner):
         text = self.literal()
         if text is not None:
             return Constant("text", text)
-        if self.keyword() in ("TRUE", "FALSE"):
+        if self.next_keyword() in ("TRUE", "FALSE"):
             constant = Constant("boolean", self.read(WORD).upper() == "TRUE")
         elif self.text.startswith(("0x", "0X"), start):
             constant = Constant("text", self._binary())
