@@ -9,8 +9,8 @@ In an event (no binary float is involved when a property is compared with a lite
 
     number = ["+" | "-"] digits ["." digits] [("e" | "E") ["+" | "-"] digits]      digits are 0 to 9
 
-Nothing else is a number: no blanks, no hexadecimal, no NaN, no infinity, no ``.5`` and no ``5.``. A ``Numeral`` holds a
-number and has the order of numbers, however long they are: ``1e999999999`` needs no more memory than ``1``.
+Nothing else is a number: no blanks, no hexadecimal, no NaN, no infinity, no ``.5`` and no ``5.``. Numbers compare as
+``Decimal``, exactly, however long they are: ``1e999999999`` needs no more memory than ``1``.
 
 Spec: docs/specifications.md, E-7, E-8.
 """
@@ -19,8 +19,9 @@ from __future__ import annotations
 
 import math
 import re
+from decimal import Decimal
 from fractions import Fraction
-from typing import Final, TypeAlias
+from typing import Final
 
 from spark_streams.filters.tree import Value
 
@@ -30,6 +31,9 @@ NUMBER: Final = re.compile(r"[+-]?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?")
 """A number of either type; a LONG matches neither group."""
 
 _INT64_DIGITS: Final = 19
+_EXPONENT_DIGITS: Final = 17
+_FAR: Final = 10**_EXPONENT_DIGITS
+"""The exponent for a longer one, which a Decimal cannot have: no literal is near it, and no text has so many digits."""
 
 
 def read_long(text: str) -> int | None:
@@ -52,38 +56,18 @@ def read_double(text: str) -> float | None:
     return value if math.isfinite(value) else None
 
 
-Numeral: TypeAlias = tuple[int, int, str]
-"""Sign, size and digits of a number; two of them compare as the numbers do."""
-
-_NUMBER: Final = re.compile(r"([+-]?)([0-9]+)(?:\.([0-9]+))?(?:[eE]([+-]?)([0-9]+))?")
-_ZERO: Final[Numeral] = (0, 0, "")
-_FAR: Final = 10**18
-"""The limit of exponents: a larger one counts as this one. No literal is near it, and no text has so many digits."""
-_NINES: Final = str.maketrans("0123456789", "9876543210")
-_AFTER_DIGITS: Final = ":"
-
-
-def numeral_of_text(text: str) -> Numeral | None:
+def numeral_of_text(text: str) -> Decimal | None:
     """Return the number in a text; None if the text is no number."""
-    found = _NUMBER.fullmatch(text)
-    if found is None:
+    number = NUMBER.fullmatch(text)
+    if number is None:
         return None
-    sign, whole, fraction, exponent_sign, exponent = found.groups("")
-    digits = whole + fraction
-    significant = digits.lstrip("0")
-    if not significant:
-        return _ZERO
-    exponent = exponent.lstrip("0")
-    power = _FAR if len(exponent) > 18 else int(exponent or "0")
-    size = len(whole) - (len(digits) - len(significant)) + (-power if exponent_sign == "-" else power)
-    # The number is 0.<digits> times ten to the power of its size, so digits compare from the left, like text.
-    significant = significant.rstrip("0")
-    if sign == "-":
-        return -1, -size, significant.translate(_NINES) + _AFTER_DIGITS
-    return 1, size, significant
+    exponent = number[2] or ""
+    if len(exponent.lstrip("eE+-0")) > _EXPONENT_DIGITS:
+        text = f"{text[: number.start(2)]}e{'-' * ('-' in exponent)}{_FAR}"
+    return Decimal(text)
 
 
-def numeral(value: int | float) -> Numeral:
+def numeral(value: int | float) -> Decimal:
     """Return a literal's number; that of a float is its shortest decimal that reads back to it (E-8).
 
     Raises:

@@ -16,10 +16,11 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from decimal import Decimal
 from functools import lru_cache
 from typing import Any, Final, TypeAlias
 
-from spark_streams.filters.decimals import Numeral, numeral, numeral_of_text
+from spark_streams.filters.decimals import numeral, numeral_of_text
 from spark_streams.filters.text_matching import like, members
 from spark_streams.filters.tree import (
     NEGATIVE,
@@ -123,7 +124,7 @@ def predicate_test(predicate: Predicate) -> Callable[[str], bool | None]:
     return compare
 
 
-def _comparable(value: Value, numeric: bool) -> str | Numeral:
+def _comparable(value: Value, numeric: bool) -> str | Decimal:
     return numeral(value) if numeric and not isinstance(value, str) else str(value)
 
 
