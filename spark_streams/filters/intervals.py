@@ -8,12 +8,13 @@ Spec: docs/specifications.md, E-7, E-10, E-14.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final, TypeAlias
 
 from spark_streams.filters.decimals import floor_of
 from spark_streams.filters.split import Inexpressible
 from spark_streams.filters.tree import Operator, Predicate, Value, ValueType
+from spark_streams.offsets import equal_range
 
 Interval: TypeAlias = tuple["int | None", "int | None"]
 """The lowest and the highest number, both included; None for no bound."""
@@ -22,6 +23,7 @@ Intervals: TypeAlias = tuple[Interval, ...]
 
 _CANONICAL: Final = re.compile("0|-?[1-9][0-9]{0,19}")
 EVERYTHING: Final[Intervals] = ((None, None),)
+_EQUATIONS: Final = (Operator.EQUALS, Operator.NOT_EQUALS, Operator.IN, Operator.NOT_IN)
 
 
 def intervals_of(predicate: Predicate) -> Intervals:
@@ -34,26 +36,60 @@ def intervals_of(predicate: Predicate) -> Intervals:
     Raises:
         Inexpressible: the predicate depends on more than the number's value.
     """
-    op, values, is_text = predicate.operator, predicate.values, predicate.type is ValueType.STRING
-    if op in (Operator.EQUALS, Operator.NOT_EQUALS, Operator.IN, Operator.NOT_IN):
-        points = _points(_number(value) if is_text else _whole(value) for value in values)
-        return _complement(points) if op in (Operator.NOT_EQUALS, Operator.NOT_IN) else points
-    if is_text or not values:
+    if predicate.type is not ValueType.STRING:
+        return _intervals(predicate, _place_of_number)
+    if predicate.operator not in _EQUATIONS:
         raise Inexpressible
-    floor, exact = floor_of(values[0])
-    ceiling = floor if exact else floor + 1
-    if op is Operator.BETWEEN:
-        high, _ = floor_of(values[1])
-        return ((ceiling, high),) if ceiling <= high else ()
-    interval: dict[Operator, Interval] = {
-        Operator.GREATER_THAN: (floor + 1, None),
-        Operator.GREATER_THAN_EQUALS: (ceiling, None),
-        Operator.LESS_THAN: (None, ceiling - 1),
-        Operator.LESS_THAN_EQUALS: (None, floor),
+    return _intervals(predicate, _place_of_digits)
+
+
+def offsets_of(predicate: Predicate) -> Intervals:
+    """Return the event numbers for which a predicate on the offset is true, where offsets are numbers of 20 digits.
+
+    Raises:
+        Inexpressible: the predicate depends on more than the place of its values among the offsets.
+    """
+    if predicate.type is not ValueType.STRING:
+        return intervals_of(predicate)
+    return _intervals(predicate, lambda value: equal_range(str(value)))
+
+
+def compared(op: Operator, first: int, end: int) -> Intervals:
+    """Return the numbers that compare with a value.
+
+    Args:
+        op: the comparison.
+        first: the least number that is not less than the value.
+        end: the least number that is greater than the value.
+
+    Raises:
+        Inexpressible: the operator is no comparison with one value.
+    """
+    intervals: dict[Operator, Intervals] = {
+        Operator.EQUALS: ((first, end - 1),) if first < end else (),
+        Operator.NOT_EQUALS: ((None, first - 1), (end, None)),
+        Operator.GREATER_THAN: ((end, None),),
+        Operator.GREATER_THAN_EQUALS: ((first, None),),
+        Operator.LESS_THAN: ((None, first - 1),),
+        Operator.LESS_THAN_EQUALS: ((None, end - 1),),
     }
-    if op not in interval:
+    if op not in intervals:
         raise Inexpressible
-    return (interval[op],)
+    return intervals[op]
+
+
+def _intervals(predicate: Predicate, place: Callable[[Value], tuple[int, int]]) -> Intervals:
+    """Return the numbers for which a predicate is true; ``place`` is as ``first`` and ``end`` of ``compared``."""
+    op, places = predicate.operator, [place(value) for value in predicate.values]
+    if op in _EQUATIONS:
+        points = _points(first for first, end in places if first < end)
+        return _complement(points) if op in (Operator.NOT_EQUALS, Operator.NOT_IN) else points
+    if op is Operator.BETWEEN:
+        low, high = places[0][0], places[1][1] - 1
+        return ((low, high),) if low <= high else ()
+    if not places:
+        raise Inexpressible
+    return compared(op, *places[0])
 
 
 def within(intervals: Intervals, low: int, high: int) -> Intervals:
@@ -81,20 +117,20 @@ def without(intervals: Intervals, number: int) -> Intervals:
     return tuple(found)
 
 
-def _number(value: Value) -> int | None:
-    """Return the number whose canonical digits are the text; None if there is none."""
+def _place_of_digits(value: Value) -> tuple[int, int]:
+    """Return the place of the number whose canonical digits are the text; an empty one if there is none."""
     text = str(value)
-    return int(text) if _CANONICAL.fullmatch(text) else None
+    return (int(text), int(text) + 1) if _CANONICAL.fullmatch(text) else (0, 0)
 
 
-def _whole(value: Value) -> int | None:
+def _place_of_number(value: Value) -> tuple[int, int]:
     floor, exact = floor_of(value)
-    return floor if exact else None
+    return (floor if exact else floor + 1), floor + 1
 
 
-def _points(numbers: Iterable[int | None]) -> Intervals:
+def _points(numbers: Iterable[int]) -> Intervals:
     merged: list[tuple[int, int]] = []
-    for number in sorted({number for number in numbers if number is not None}):
+    for number in sorted(set(numbers)):
         if merged and merged[-1][1] == number - 1:
             merged[-1] = (merged[-1][0], number)
         else:

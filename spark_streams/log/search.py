@@ -19,16 +19,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_streams.filters.evaluate_columns import mask
-from spark_streams.filters.intervals import Intervals, intervals_of, within
+from spark_streams.filters.intervals import Intervals, intervals_of, offsets_of, within
 from spark_streams.filters.limits import check
 from spark_streams.filters.row_columns import columns_needed, message_columns
 from spark_streams.filters.split import Inexpressible, Split, split
-from spark_streams.filters.tree import OFFSET, PARTITION, PUBLISH_TIME, Expression, Operator, Predicate, Reference
+from spark_streams.filters.tree import OFFSET, PARTITION, PUBLISH_TIME, Expression, Predicate, Reference
 from spark_streams.filters.tree import ValueType as Type
 from spark_streams.log.format.records import Records, message_columns_of
 from spark_streams.log.format.timestamps import NO_TIMESTAMP
 from spark_streams.log.storage.partition import Partition
-from spark_streams.offsets import equal_range, offset_column
+from spark_streams.offsets import offset_column
 
 BLOCK_BYTES: Final = 1 << 20
 """Bytes to decode at a time: enough that columns pay, few enough that an early match is found early."""
@@ -128,7 +128,7 @@ class _SearchRanges:
 
     def test(self, predicate: Predicate) -> Split[SearchRange]:
         if predicate.reference == OFFSET:
-            found = _of_texts(predicate) if predicate.type is Type.STRING else _of_numbers(intervals_of(predicate))
+            found = _of_offsets(offsets_of(predicate))
         elif predicate.reference == PUBLISH_TIME and predicate.type is not Type.STRING:
             found = _of_times(intervals_of(predicate))
         else:
@@ -136,7 +136,7 @@ class _SearchRanges:
         return Split(found, predicate)
 
 
-def _of_numbers(offsets: Intervals) -> SearchRange:
+def _of_offsets(offsets: Intervals) -> SearchRange:
     possible = within(offsets, 0, _LAST - 1)
     if not possible:
         return SearchRange(end=0)
@@ -149,24 +149,3 @@ def _of_times(times: Intervals) -> SearchRange:
         return SearchRange(end=0)
     earliest = times[0][0]
     return SearchRange(from_ms=None if earliest is None else max(earliest, NO_TIMESTAMP + 1))
-
-
-def _of_texts(predicate: Predicate) -> SearchRange:
-    op, texts = predicate.operator, [str(value) for value in predicate.values]
-    if op in (Operator.EQUALS, Operator.IN):
-        return _between(min(texts), max(texts))
-    if op is Operator.BETWEEN:
-        return _between(*texts)
-    if op is Operator.GREATER_THAN:
-        return SearchRange(first=min(equal_range(texts[0])[1], _LAST))
-    if op is Operator.GREATER_THAN_EQUALS:
-        return SearchRange(first=min(equal_range(texts[0])[0], _LAST))
-    if op is Operator.LESS_THAN:
-        return SearchRange(end=min(equal_range(texts[0])[0], _LAST))
-    if op is Operator.LESS_THAN_EQUALS:
-        return SearchRange(end=min(equal_range(texts[0])[1], _LAST))
-    raise Inexpressible
-
-
-def _between(low: str, high: str) -> SearchRange:
-    return SearchRange(min(equal_range(low)[0], _LAST), min(equal_range(high)[1], _LAST))

@@ -30,6 +30,7 @@ import numpy as np
 import numpy.typing as npt
 
 from spark_streams.filters.evaluate_one import COMPARISONS
+from spark_streams.filters.intervals import compared
 from spark_streams.filters.predicates.typed_values import MessageTest, truth
 from spark_streams.filters.tree import MIRRORED, Operator, flattened
 from spark_streams.offsets import equal_range
@@ -134,12 +135,8 @@ def _offset_test(op: Operator, first: int, end: int) -> Condition:
         first: the first event whose offset is not less than the operand.
         end: the first event whose offset is greater than the operand.
     """
-    first, end = min(first, NEVER), min(end, NEVER)
-    if op is Operator.NOT_EQUALS:
-        return disjunction((OffsetRange(0, first), OffsetRange(end, NEVER)))
-    low = {Operator.GREATER_THAN: end, Operator.GREATER_THAN_EQUALS: first, Operator.EQUALS: first}.get(op, 0)
-    high = {Operator.LESS_THAN: first, Operator.LESS_THAN_EQUALS: end, Operator.EQUALS: end}.get(op, NEVER)
-    return OffsetRange(low, high)
+    ranges = compared(op, min(first, NEVER), min(end, NEVER))
+    return disjunction(OffsetRange(low or 0, NEVER if high is None else high + 1) for low, high in ranges)
 
 
 def conjunction(parts: Iterable[Condition]) -> Condition:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from spark_streams.filters.intervals import intervals_of, within
+from spark_streams.filters.intervals import offsets_of, within
 from spark_streams.filters.split import Inexpressible, PeerSplit, Split, split
 from spark_streams.filters.tree import (
     Expression,
@@ -21,7 +21,7 @@ from spark_streams.filters.tree import (
     place_of,
     without_not,
 )
-from spark_streams.offsets import OFFSET_DIGITS, equal_range
+from spark_streams.offsets import OFFSET_DIGITS
 
 _MAX_VALUES: Final = 128
 """The most filter values in one subscription: the broker tests each against every chunk's Bloom filter."""
@@ -83,23 +83,13 @@ class _Seek:
         return min(left, right)
 
     def test(self, predicate: Predicate) -> Split[int]:
-        op = predicate.operator
         if predicate.reference.kind is not ReferenceKind.OFFSET:
             raise Inexpressible
-        if op is Operator.IS_NOT_NULL:
+        if predicate.operator is Operator.IS_NOT_NULL:
             return Split(0, None)
-        if predicate.type is not ValueType.STRING:
-            offsets = within(intervals_of(predicate), 0, 10**OFFSET_DIGITS - 1)
-            low, high = offsets[0] if offsets else (10**OFFSET_DIGITS, None)
-            return Split(low or 0, None if len(offsets) <= 1 and high is None else predicate)
-        texts = [str(value) for value in predicate.values]
-        if op is Operator.GREATER_THAN:
-            return Split(equal_range(texts[0])[1], None)
-        if op is Operator.GREATER_THAN_EQUALS:
-            return Split(equal_range(texts[0])[0], None)
-        if op not in (Operator.EQUALS, Operator.IN, Operator.BETWEEN):
-            raise Inexpressible
-        return Split(equal_range(texts[0] if op is Operator.BETWEEN else min(texts))[0], predicate)
+        offsets = within(offsets_of(predicate), 0, 10**OFFSET_DIGITS - 1)
+        low, high = offsets[0] if offsets else (10**OFFSET_DIGITS, None)
+        return Split(low or 0, None if len(offsets) <= 1 and high is None else predicate)
 
 
 class _FilterValues:
