@@ -57,8 +57,8 @@ from spark_streams.filters.tree import (
 MAX_NESTING: Final = 100
 """The most nested messages of type Expr, the outermost counted; the limit of protobuf's own readers."""
 
-_EXPR_FIELDS: Final = frozenset({3, 4})
-_PREDICATE_FIELD: Final = 2
+_MESSAGES: Final = {2: False, 3: True, 4: True}
+"""The fields of Expr that are messages, and whether each is an Expr again."""
 _FIXED: Final = {1: 8, 5: 4}
 _MAX_VARINT: Final = 10
 _MAX_FIELD: Final = 2**29 - 1
@@ -91,12 +91,10 @@ def find_wire_fault(encoded: bytes) -> str | None:
             length = value if wire_type == 2 else 0
         if length > end - at:
             return f"byte {start + 1}: field {field} takes {length} bytes, but its message has {end - at} more"
-        if wire_type == 2 and is_expr and field in _EXPR_FIELDS:
-            opened.append((at + length, True))
-            if len(opened) > MAX_NESTING:
+        if wire_type == 2 and is_expr and field in _MESSAGES:
+            opened.append((at + length, _MESSAGES[field]))
+            if _MESSAGES[field] and len(opened) > MAX_NESTING:
                 return f"byte {start + 1}: messages nest more than {MAX_NESTING} deep"
-        elif wire_type == 2 and is_expr and field == _PREDICATE_FIELD:
-            opened.append((at + length, False))
         else:
             at += length
     return None
