@@ -125,8 +125,7 @@ class FullSql:
         if not self._as_rabbitmq or (op is not Operator.BETWEEN and op not in SIGNS):
             raise Inexpressible
         if op is Operator.BETWEEN:
-            edges = [sql_text.compare(field, ">=", terms[0]), sql_text.compare(field, "<=", terms[1])]
-            return sql_text.join("AND", edges), True
+            return sql_text.between(field, *terms), True
         return sql_text.compare(field, SIGNS[op], terms[0]), True
 
     def _identifier(self, field: Term, predicate: Predicate) -> tuple[Sql, bool]:
@@ -189,9 +188,5 @@ def _listed(intervals: Intervals) -> Intervals:
 def _within(field: Term, low: int | None, high: int | None) -> Sql:
     if low is not None and low == high:
         return sql_text.compare(field, "=", sql_text.integer(low))
-    edges = [
-        sql_text.compare(field, sign, sql_text.integer(edge))
-        for sign, edge in ((">=", low), ("<=", high))
-        if edge is not None
-    ]
-    return sql_text.join("AND", edges)
+    first, last = (None if edge is None else sql_text.integer(edge) for edge in (low, high))
+    return sql_text.between(field, first, last)

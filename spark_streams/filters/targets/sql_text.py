@@ -167,6 +167,12 @@ def join(by: Literal["AND", "OR"], parts: Iterable[Sql]) -> Sql:
     return checked(joined)
 
 
+def between(field: Term, low: Term | None, high: Term | None, *, below: bool = False) -> Sql:
+    """Return the range from ``low``, included, to ``high``, excluded if ``below``; None is no bound on one side."""
+    edges = ((">=", low), ("<" if below else "<=", high))
+    return join("AND", [compare(field, sign, edge) for sign, edge in edges if edge is not None])
+
+
 def outline(pattern: str) -> tuple[str, bool, str]:
     """Return a pattern reduced to one ``%``: all texts that match the pattern match the reduced one, too.
 

@@ -77,11 +77,9 @@ class Alternatives:
             raise Inexpressible
         self.equals(value)
 
-    def between(self, low: Term, high: Term | None, *, below: bool = True) -> None:
+    def between(self, low: Term | None, high: Term | None, *, below: bool = True) -> None:
         """Add a range, ``low`` included, ``high`` excluded if ``below``."""
-        first = sql_text.compare(self.field, ">=", low)
-        last = [] if high is None else [sql_text.compare(self.field, "<" if below else "<=", high)]
-        self.add(sql_text.join("AND", [first, *last]))
+        self.add(sql_text.between(self.field, low, high, below=below))
 
     def string(self, text: str) -> None:
         """Add a string."""
@@ -167,16 +165,11 @@ def _numeric(made: Alternatives, predicate: Predicate) -> None:
     low, high = _hull(predicate.operator, [_exact(value) for value in predicate.values])
     lowest = None if low is None else _below(low)
     highest = None if high is None else _above(high)
-    bounds = [
-        sql_text.compare(made.field, sign, _constant(bound))
-        for sign, bound in ((">=", lowest), ("<=", highest))
-        if bound is not None
-    ]
-    made.add(
-        sql_text.compare(made.field, "=", _constant(low))
-        if low == lowest == high == highest and low is not None
-        else sql_text.join("AND", bounds)
-    )
+    first, last = (None if edge is None else _constant(edge) for edge in (lowest, highest))
+    if first is not None and low == lowest == high == highest:
+        made.equals(first)
+    else:
+        made.between(first, last, below=False)
     made.between(*_NUMBERS_BEGIN)
     made.between(*_BASE64_NUMBERS_BEGIN)
     if any((low is None or digit >= low) and (high is None or digit <= high) for digit in range(10)):
