@@ -114,7 +114,8 @@ class Endpoint:
     @property
     def hosts(self) -> tuple[Endpoint, ...]:
         """One endpoint for each host of the url, in its order."""
-        return tuple(self._at(node, self.is_advertised) for node in ((self.host, self.port), *self.others))
+        nodes = ((self.host, self.port), *self.others)
+        return tuple(self.at(node, is_advertised=self.is_advertised) for node in nodes)
 
     @property
     def url(self) -> str:
@@ -141,11 +142,8 @@ class Endpoint:
         """Return this endpoint with the nodes that the peer has named; behind a load balancer, with none of them."""
         return replace(self, advertised=() if self.load_balancer else tuple(nodes))
 
-    def at(self, node: Node) -> Endpoint:
-        """Return the endpoint of one node that the peer has named, with this one's scheme, credentials and TLS."""
-        return self._at(node, is_advertised=True)
-
-    def _at(self, node: Node, is_advertised: bool) -> Endpoint:
+    def at(self, node: Node, *, is_advertised: bool = True) -> Endpoint:
+        """Return the endpoint of one node, with this one's scheme, credentials and TLS; see above for the arguments."""
         return replace(self, host=node[0], port=node[1], others=(), advertised=(), is_advertised=is_advertised)
 
 
