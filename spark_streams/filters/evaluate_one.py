@@ -25,10 +25,10 @@ from spark_streams.filters.text_matching import like, members
 from spark_streams.filters.tree import (
     NEGATIVE,
     OPPOSITES,
-    And,
     Expression,
     Not,
     Operator,
+    Or,
     Predicate,
     Reference,
     Value,
@@ -63,25 +63,16 @@ def evaluate(expression: Expression, lookup: Lookup) -> bool | None:
         return _of_predicate(expression, lookup(expression.reference))
     if isinstance(expression, Not):
         return _not(evaluate(expression.operand, lookup))
-    if isinstance(expression, And):
-        return _all(evaluate(part, lookup) for part in expression.parts)
-    return _any(evaluate(part, lookup) for part in expression.parts)
+    answers = (evaluate(part, lookup) for part in expression.parts)
+    return _joined(answers, decisive=isinstance(expression, Or))
 
 
-def _all(answers: Iterable[bool | None]) -> bool | None:
-    found: bool | None = True
+def _joined(answers: Iterable[bool | None], *, decisive: bool) -> bool | None:
+    """Return the join of answers: by OR, which one True decides (``decisive``), or by AND, which one False decides."""
+    found: bool | None = not decisive
     for answer in answers:
-        if answer is False:
-            return False
-        found = found if answer else None
-    return found
-
-
-def _any(answers: Iterable[bool | None]) -> bool | None:
-    found: bool | None = False
-    for answer in answers:
-        if answer:
-            return True
+        if answer is decisive:
+            return decisive
         found = None if answer is None else found
     return found
 
@@ -145,6 +136,6 @@ def _contains(op: Operator, values: list[Any], read: Callable[[str], Any]) -> Ca
         found = {None if member is None else read(member) for member in members(text)}
         missing = None if None in found else False
         among = (True if value in found else missing for value in values)
-        return _all(among) if op is Operator.CONTAINS_ALL else _any(among)
+        return _joined(among, decisive=op is Operator.CONTAINS_ANY)
 
     return test
