@@ -27,22 +27,17 @@ from spark_streams.options.names import (
     KEY_FIELD,
     MAX_BYTES_PER_TRIGGER,
     MAX_LINE_BYTES,
+    OF_ADDRESSES,
     ORDERED,
     PAGE_SIZE,
     PARTITIONS,
     PASSWORD,
-    PASSWORD_FILE,
-    PASSWORD_PROVIDER,
     SPOOL_LOCATION,
     STARTING_OFFSETS_BY_TIMESTAMP,
     STARTING_STRATEGY,
     STARTING_TIMESTAMP,
     STREAM,
     TIMESTAMP_FIELD,
-    TLS_CA_FILE,
-    TLS_CERT_FILE,
-    TLS_KEY_FILE,
-    TLS_VERIFY_HOSTNAME,
     TOKEN,
     TOKEN_FILE,
     TOKEN_PROVIDER,
@@ -66,11 +61,6 @@ BY_TIME: Final = (
 )  # fmt: skip
 """The options of other formats' readers that feeds do not support: cursors have no times."""
 
-_OF_ADDRESSES: Final = (
-    TOKEN, TOKEN_FILE, TOKEN_PROVIDER, USERNAME, PASSWORD, PASSWORD_FILE, PASSWORD_PROVIDER,
-    TLS_CA_FILE, TLS_CERT_FILE, TLS_KEY_FILE, TLS_VERIFY_HOSTNAME,
-)  # fmt: skip
-"""The options for credentials and TLS of an http address, which have no meaning for a data directory."""
 _FIELDS_EXAMPLE: Final = "subject=/subject, customer=key"
 _POINTER: Final = re.compile(r"(?:/(?:[^~/]|~[01])*)+")
 
@@ -273,7 +263,8 @@ def parse_feed_sink(options: Mapping[str, str]) -> FeedSinkOptions:
         if not endpoint.path.strip("/"):
             raise OptionError(URL, f"{endpoint} names no feed, expected such as {endpoint.url.rstrip('/')}/orders")
     else:
-        given.refuse(_OF_ADDRESSES, f"is for http addresses, and '{URL}' is a data directory: leave it out")
+        of_addresses = (TOKEN, TOKEN_FILE, TOKEN_PROVIDER, *OF_ADDRESSES)
+        given.refuse(of_addresses, f"is for http addresses, and '{URL}' is a data directory: leave it out")
         stream = given.required(STREAM, f"the name of the stream, as '{URL}' is the data directory of a log").strip()
     return FeedSinkOptions(endpoint, data_dir, stream, _pointer(given, KEY_FIELD), request_timeout_ms(given))
 

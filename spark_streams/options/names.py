@@ -71,10 +71,12 @@ TOKEN_PROVIDER: Final = "tokenProvider"
 PATH: Final = "path"
 """The argument of ``load`` and ``save``, as Spark puts it into the map."""
 
-OF_EVERY_FORMAT: Final = (
-    URL, STREAM, USERNAME, PASSWORD, PASSWORD_FILE, PASSWORD_PROVIDER,
-    TLS_CA_FILE, TLS_CERT_FILE, TLS_KEY_FILE, TLS_VERIFY_HOSTNAME, REQUEST_TIMEOUT,
+OF_ADDRESSES: Final = (
+    USERNAME, PASSWORD, PASSWORD_FILE, PASSWORD_PROVIDER, TLS_CA_FILE, TLS_CERT_FILE, TLS_KEY_FILE, TLS_VERIFY_HOSTNAME,
 )  # fmt: skip
+"""The options for credentials and TLS of an address."""
+
+OF_EVERY_FORMAT: Final = (URL, STREAM, *OF_ADDRESSES, REQUEST_TIMEOUT)
 """The options of readers and writers of all formats."""
 
 OF_EVERY_READER: Final = (

@@ -96,8 +96,7 @@ class _FilterValues:
     """Filter values as a target: a message that matches was published with one of them, or with none."""
 
     def __init__(self, value_from: Reference) -> None:
-        self._value_from = value_from
-        self._place = place_of(value_from)
+        self._part = place_of(value_from) or value_from
 
     def both(self, left: tuple[str, ...], right: tuple[str, ...]) -> tuple[str, ...]:
         # Nothing equals two texts at once: without a common value, either tuple is right.
@@ -110,8 +109,7 @@ class _FilterValues:
         return values
 
     def test(self, predicate: Predicate) -> Split[tuple[str, ...]]:
-        same = predicate.reference == self._value_from
-        if not same and (self._place is None or place_of(predicate.reference) != self._place):
+        if (place_of(predicate.reference) or predicate.reference) != self._part:
             raise Inexpressible
         if predicate.type is not ValueType.STRING or predicate.operator not in (Operator.EQUALS, Operator.IN):
             raise Inexpressible
