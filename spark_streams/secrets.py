@@ -7,8 +7,8 @@ function; the value stays in the process that signs in. Every ``reveal`` reads i
 from __future__ import annotations
 
 import abc
-import importlib
 import os
+import pkgutil
 import re
 from collections.abc import Callable
 from typing import Final
@@ -166,11 +166,8 @@ class CalledSecret(FreshSecret):
 
     def reveal(self) -> str:
         """Import the function and call it; see ``FreshSecret.reveal``."""
-        module, _, name = self.source.partition(":")
         try:
-            found: object = importlib.import_module(module)
-            for part in name.split("."):
-                found = getattr(found, part)
+            found: object = pkgutil.resolve_name(self.source)
         except Exception as fault:
             # The message shows only the kind of the fault: the text of foreign code may hold anything.
             raise OptionError(
