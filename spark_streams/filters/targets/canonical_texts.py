@@ -13,9 +13,8 @@ from __future__ import annotations
 import base64
 import binascii
 import re
-from dataclasses import dataclass
 from decimal import Decimal
-from typing import Final
+from typing import Final, TypeAlias
 
 from spark_streams.filters.split import Inexpressible
 from spark_streams.filters.text_matching import like
@@ -26,44 +25,30 @@ _MAX_NUMBER: Final = 64
 four."""
 _NOT_FINITE: Final = ("NaN", "Infinity", "-Infinity")
 _UUID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-_BOOLEANS: Final = {"true": True, "false": False}
+BOOLEANS: Final = {"true": True, "false": False}
+"""The canonical text of each boolean."""
+Range: TypeAlias = tuple[bytes, "bytes | None"]
+"""Bytes from the first, included, to the second, excluded, in byte order; a second of None is no upper bound."""
 _BASE64: Final = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
 
 
-@dataclass(frozen=True)
-class OtherTypes:
-    """The values other than strings and symbols that have one text.
-
-    Args:
-        boolean: the boolean.
-        number: the number whose text it is, as an integer, float or decimal.
-        char: the code point.
-        uuid: its 16 bytes.
-        binary: the bytes, possibly none.
-        no_constant: a value that SQL has no constant for: NaN, an infinity, a list, map, array or described value.
-    """
-
-    boolean: bool | None = None
-    number: Decimal | None = None
-    char: int | None = None
-    uuid: bytes | None = None
-    binary: bytes | None = None
-    no_constant: bool = False
+def has_no_constant(text: str) -> bool:
+    """Return whether SQL has no constant for a value with this text: NaN, infinity, a list, map, array or described."""
+    return text in _NOT_FINITE or text.startswith(("[", "{"))
 
 
-def types_with_text(text: str) -> OtherTypes:
-    """Return the values other than strings that have this canonical text."""
-    return OtherTypes(
-        boolean=_BOOLEANS.get(text),
-        number=Decimal(text) if len(text) <= _MAX_NUMBER and _NUMBER.fullmatch(text) else None,
-        char=ord(text) if len(text) == 1 else None,
-        uuid=bytes.fromhex(text.replace("-", "")) if _UUID.fullmatch(text) else None,
-        binary=_base64_of(text),
-        no_constant=text in _NOT_FINITE or text.startswith(("[", "{")),
-    )
+def number_with(text: str) -> Decimal | None:
+    """Return the number that has this text as an integer, float or decimal; None for none."""
+    return Decimal(text) if len(text) <= _MAX_NUMBER and _NUMBER.fullmatch(text) else None
 
 
-def _base64_of(text: str) -> bytes | None:
+def uuid_with(text: str) -> bytes | None:
+    """Return the 16 bytes of the uuid that has this text; None for none."""
+    return bytes.fromhex(text.replace("-", "")) if _UUID.fullmatch(text) else None
+
+
+def binary_with(text: str) -> bytes | None:
+    """Return the bytes, possibly none, that have this text; None where no bytes have it."""
     if len(text) % 4 or not text.isascii():
         return None
     try:
@@ -73,27 +58,14 @@ def _base64_of(text: str) -> bytes | None:
     return value if base64.b64encode(value).decode("ascii") == text else None
 
 
-@dataclass(frozen=True)
-class OtherTypesLike:
-    """The values other than strings and symbols whose text may match a pattern.
-
-    Args:
-        booleans: the booleans that match.
-        char: the only char that matches; None for none.
-        ranges: the bytes of uuids and binary values, each range from the first, included, to the second, excluded, in
-            byte order; a second of None is no upper bound.
-    """
-
-    booleans: tuple[bool, ...]
-    char: int | None
-    ranges: tuple[tuple[bytes, bytes | None], ...]
-
-
-def types_like(pattern: str) -> OtherTypesLike:
-    """Return the values other than strings whose canonical text may match a pattern.
+def types_like(pattern: str) -> tuple[list[bool], int | None, list[Range]]:
+    """Return the values other than strings and symbols whose canonical text may match a pattern.
 
     Args:
         pattern: a pattern of LIKE, without escapes (E-11), with at least one ``%`` or ``_``.
+
+    Returns:
+        The booleans that match; the only char that matches, None for none; the ranges of uuids and binary values.
 
     Raises:
         Inexpressible: they may be numbers, lists, maps, arrays, described values, more than one char, or bytes of which
@@ -110,11 +82,9 @@ def types_like(pattern: str) -> OtherTypesLike:
     binaries = letters <= {*_BASE64, "="} and "=" not in head
     if numbers or json or (one_character and not letters) or ((uuids or binaries) and not head):
         raise Inexpressible
-    return OtherTypesLike(
-        booleans=tuple(value for text, value in _BOOLEANS.items() if matches(text)),
-        char=ord(min(letters)) if one_character else None,
-        ranges=(*([_uuids_with(head)] if uuids else []), *([_bytes_with(head)] if binaries else [])),
-    )
+    booleans = [value for text, value in BOOLEANS.items() if matches(text)]
+    ranges = [*([_uuids_with(head)] if uuids else []), *([_bytes_with(head)] if binaries else [])]
+    return booleans, ord(min(letters)) if one_character else None, ranges
 
 
 def _may_be_number(head: str, letters: set[str], tail: str) -> bool:
@@ -125,13 +95,13 @@ def _may_be_number(head: str, letters: set[str], tail: str) -> bool:
     )
 
 
-def _uuids_with(head: str) -> tuple[bytes, bytes | None]:
+def _uuids_with(head: str) -> Range:
     """Return the range of the bytes of uuids whose text begins with ``head``, as ``_bytes_with`` does."""
     digits = head.replace("-", "")
     return _between(int(digits or "0", 16), 4 * len(digits))
 
 
-def _bytes_with(head: str) -> tuple[bytes, bytes | None]:
+def _bytes_with(head: str) -> Range:
     """Return the range of bytes whose base64 begins with ``head``: from, included, to, excluded."""
     bits = 0
     for character in head:
@@ -140,7 +110,7 @@ def _bytes_with(head: str) -> tuple[bytes, bytes | None]:
     return _between(bits, 6 * len(head))
 
 
-def _between(bits: int, count: int) -> tuple[bytes, bytes | None]:
+def _between(bits: int, count: int) -> Range:
     """Return the least bytes that begin with some bits (or lack only zeros of them), and the first bytes beyond."""
     width = -(-count // 8)
     low = (bits << (8 * width - count)).to_bytes(width, "big").rstrip(b"\0")

@@ -31,7 +31,7 @@ from spark_streams.filters.describe import SIGNS
 from spark_streams.filters.intervals import EVERYTHING, Intervals, intervals_of, within, without
 from spark_streams.filters.split import Inexpressible, Split
 from spark_streams.filters.targets import sql_text
-from spark_streams.filters.targets.canonical_texts import types_with_text
+from spark_streams.filters.targets.canonical_texts import number_with
 from spark_streams.filters.targets.sql_text import Sql, Term
 from spark_streams.filters.targets.typed_sql import Alternatives, application_predicate
 from spark_streams.filters.tree import Operator, Predicate, Reference, ReferenceKind, ValueType, place_of
@@ -135,10 +135,10 @@ class FullSql:
         for value in predicate.values:
             text = str(value)
             made.string(text)
-            others = types_with_text(text)
-            if text.isascii() and text.isdigit() and others.number is not None and others.number < 2**64:
+            number = number_with(text)
+            if text.isascii() and text.isdigit() and number is not None and number < 2**64:
                 made.equals(sql_text.integer(int(text)))
-            made.identifier_types(others.uuid, others.binary)
+            made.identifier_types(text)
         return made.sql(), False
 
 

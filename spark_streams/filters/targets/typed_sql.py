@@ -29,7 +29,14 @@ from typing import Final
 
 from spark_streams.filters.split import Inexpressible
 from spark_streams.filters.targets import sql_text
-from spark_streams.filters.targets.canonical_texts import types_like, types_with_text
+from spark_streams.filters.targets.canonical_texts import (
+    BOOLEANS,
+    binary_with,
+    has_no_constant,
+    number_with,
+    types_like,
+    uuid_with,
+)
 from spark_streams.filters.targets.sql_text import Sql, Term
 from spark_streams.filters.tree import Operator, Predicate, Value, ValueType
 
@@ -88,20 +95,21 @@ class Alternatives:
     def text(self, text: str) -> None:
         """Add every value, of any type, whose canonical text is ``text``."""
         self.string(text)
-        others = types_with_text(text)
-        if others.no_constant:
+        if has_no_constant(text):
             raise Inexpressible
-        if others.boolean is not None:
-            self.equals(_TRUE[others.boolean])
-        if others.number is not None:
-            self._number(text, others.number)
+        if text in BOOLEANS:
+            self.equals(_TRUE[BOOLEANS[text]])
+        number = number_with(text)
+        if number is not None:
+            self._number(text, number)
             self.add(sql_text.is_null(self.field))
-        if others.char is not None:
-            self.equals_as_rabbitmq(sql_text.integer(others.char))
-        self.identifier_types(others.uuid, others.binary)
+        if len(text) == 1:
+            self.equals_as_rabbitmq(sql_text.integer(ord(text)))
+        self.identifier_types(text)
 
-    def identifier_types(self, uuid: bytes | None, binary: bytes | None) -> None:
-        """Add the uuid and the binary value that have one canonical text."""
+    def identifier_types(self, text: str) -> None:
+        """Add the uuid and the binary value whose canonical text is ``text``."""
+        uuid, binary = uuid_with(text), binary_with(text)
         if uuid is not None:
             self.equals_as_rabbitmq(sql_text.binary(uuid))
         if binary is not None:
@@ -149,15 +157,15 @@ def _like(made: Alternatives, pattern: str) -> None:
     if not wild:
         made.text(pattern)
         return
-    others = types_like(pattern)
+    booleans, char, ranges = types_like(pattern)
     made.add(sql_text.like(made.field, sql_text.string(f"{head}%{tail}")))
-    for boolean in others.booleans:
+    for boolean in booleans:
         made.equals(_TRUE[boolean])
-    if others.char is not None:
-        made.equals_as_rabbitmq(sql_text.integer(others.char))
-    if not (head or tail) or (others.ranges and not made.as_rabbitmq):
+    if char is not None:
+        made.equals_as_rabbitmq(sql_text.integer(char))
+    if not (head or tail) or (ranges and not made.as_rabbitmq):
         raise Inexpressible
-    for low, high in others.ranges:
+    for low, high in ranges:
         made.between(sql_text.binary(low), None if high is None else sql_text.binary(high))
 
 
