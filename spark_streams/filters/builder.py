@@ -122,11 +122,11 @@ class OperatorStep:
 
     def is_null(self) -> ExpressionStep:
         """Test that it is missing."""
-        return self._test(Operator.IS_NULL)
+        return self.before.group(Predicate(self.reference, Operator.IS_NULL))
 
     def is_not_null(self) -> ExpressionStep:
         """Test that it is not missing."""
-        return self._test(Operator.IS_NOT_NULL)
+        return self.before.group(Predicate(self.reference, Operator.IS_NOT_NULL))
 
     def equals(self, value: Value) -> ExpressionStep:
         """Test that it equals the value."""
@@ -185,14 +185,10 @@ class OperatorStep:
         return self._test(Operator.CONTAINS_NONE, *values)
 
     def _test(self, operator: Operator, *values: Value) -> ExpressionStep:
-        of: ValueType | None = ValueType.STRING
-        if operator in (Operator.IS_NULL, Operator.IS_NOT_NULL):
-            of = None
-        elif values:
-            of = _TYPES.get(type(values[0]))
-            if of is None:
-                reason = f"expected values that are str, int or float, not {type(values[0]).__name__}"
-                raise FilterError(shorten(repr(values)), None, reason)
+        of = _TYPES.get(type(values[0])) if values else ValueType.STRING
+        if of is None:
+            reason = f"expected values that are str, int or float, not {type(values[0]).__name__}"
+            raise FilterError(shorten(repr(values)), None, reason)
         return self.before.group(Predicate(self.reference, operator, values, of))
 
 

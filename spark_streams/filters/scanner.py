@@ -124,16 +124,13 @@ class Scanner(SqlScanner):
             self.fail("expected digits after the sign")
         self.at = number.end()
         self.end_number("expected the number to end here: numbers are written 5, -5, 5.5 or 5.5e10")
-        value: Value | None
-        if number[1] is None and number[2] is None:
-            value, of = read_long(number[0]), ValueType.LONG
-            reason = "the integer does not fit into 64 bits: write a decimal, such as 1e19"
-        else:
-            value, of = read_double(number[0]), ValueType.DOUBLE
-            reason = "the decimal does not fit into a DOUBLE: the largest is about 1.8e308"
+        is_long = number[1] is None and number[2] is None
+        value = read_long(number[0]) if is_long else read_double(number[0])
+        if value is None and is_long:
+            self.fail("the integer does not fit into 64 bits: write a decimal, such as 1e19", start)
         if value is None:
-            self.fail(reason, start)
-        return value, of
+            self.fail("the decimal does not fit into a DOUBLE: the largest is about 1.8e308", start)
+        return value, ValueType.LONG if is_long else ValueType.DOUBLE
 
     def _annotation(self, section: str) -> Reference:
         start = self.at
