@@ -272,11 +272,8 @@ def _opposite(predicate: Predicate) -> Expression:
     reference, values, of = predicate.reference, predicate.values, predicate.type
     if predicate.operator is Operator.BETWEEN:
         low, high = values
-        return Or(
-            (
-                Predicate(reference, Operator.LESS_THAN, (low,), of),
-                Predicate(reference, Operator.GREATER_THAN, (high,), of),
-            )
-        )
+        below = Predicate(reference, Operator.LESS_THAN, (low,), of)
+        above = Predicate(reference, Operator.GREATER_THAN, (high,), of)
+        return Or((below, above))
     opposite = OPPOSITES.get(predicate.operator)
     return negate(predicate) if opposite is None else Predicate(reference, opposite, values, of)
