@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -17,44 +18,45 @@ import pyarrow as pa
 from spark_streams.spark.feed.spool import PageRange
 
 
-class _Checkpoints(NamedTuple):
-    """The checkpoints of one block: their byte positions in the file, the file's events so far, and their cursors."""
+class Checkpoints(NamedTuple):
+    """Checkpoints of a file, at least one: the byte after each, the file's events before it, and its cursor."""
 
     ends: npt.NDArray[np.int64]
     events: npt.NDArray[np.int64]
     cursors: pa.Array
 
+    @classmethod
+    def joined(cls, blocks: Sequence[Checkpoints]) -> Checkpoints:
+        """Return the checkpoints of a file's blocks, in order."""
+        ends, events, cursors = zip(*blocks, strict=True)
+        return cls(np.concatenate(ends), np.concatenate(events), pa.concat_arrays(cursors))
+
 
 @dataclass
 class SpooledFile:
-    """A file of the spool, and how much of it is planned.
+    """A finished file of the spool, and how much of it is planned.
 
     Args:
         name: the file's name.
-        marks: the checkpoints of each block.
+        checkpoints: all of its checkpoints.
         start: first byte that is not planned yet.
         planned: number of events that are planned.
     """
 
     name: str
-    marks: list[_Checkpoints] = field(default_factory=list)
+    checkpoints: Checkpoints
     start: int = 0
     planned: int = 0
-
-    def add(self, ends: npt.NDArray[np.int64], events: npt.NDArray[np.int64], cursors: pa.Array) -> None:
-        """Note the checkpoints of a block that was written."""
-        if len(ends):
-            self.marks.append(_Checkpoints(ends, events, cursors))
 
     @property
     def end(self) -> int:
         """Byte after the last checkpoint."""
-        return int(self.marks[-1].ends[-1]) if self.marks else 0
+        return int(self.checkpoints.ends[-1])
 
     @property
     def events(self) -> int:
         """Number of events before the last checkpoint that are not planned yet."""
-        return int(self.marks[-1].events[-1]) - self.planned if self.marks else 0
+        return int(self.checkpoints.events[-1]) - self.planned
 
 
 class PlannedPages(NamedTuple):
@@ -108,11 +110,8 @@ class Pages:
         self._files: deque[SpooledFile] = deque()
 
     def add(self, file: SpooledFile) -> None:
-        """Add a finished file that has a checkpoint."""
+        """Add a finished file."""
         self._files.append(file)
-
-    def __len__(self) -> int:
-        return len(self._files)
 
     @property
     def events(self) -> int:
@@ -145,18 +144,17 @@ class Pages:
             file = self._files[0]
             left = None if most_events is None else most_events - events
             must = 0 if events or most_events == 0 else sys.maxsize if most_at_least is None else most_at_least
-            index = self._last_within(file, left, most_bytes - taken_bytes, must)
-            if index is None:
+            at = self._last_within(file, left, most_bytes - taken_bytes, must)
+            if at is None:
                 break
-            block, at = index
-            mark = file.marks[block]
-            end, total = int(mark.ends[at]), int(mark.events[at])
+            ends, totals, cursors = file.checkpoints
+            end, total = int(ends[at]), int(totals[at])
             if end > file.start:
                 ranges.append(PageRange(file.name, file.start, end))
-                marks[file.name] = np.concatenate([each.ends for each in file.marks])
+                marks[file.name] = ends
             events += total - file.planned
             taken_bytes += end - file.start
-            cursor = mark.cursors[at].as_py()
+            cursor = cursors[at].as_py()
             file.start, file.planned = end, total
             if end < file.end:
                 break
@@ -165,25 +163,17 @@ class Pages:
         return None if cursor is None else PlannedPages(ranges, events, cursor, done, marks)
 
     @staticmethod
-    def _last_within(file: SpooledFile, most_events: int | None, most_bytes: int, must: int) -> tuple[int, int] | None:
-        """Return block and index of the last checkpoint within the limits, or of the first one of ``must`` events."""
-        found: tuple[int, int] | None = None
-        for number, mark in enumerate(file.marks):
-            if int(mark.ends[-1]) <= file.start:
-                continue
-            low = int(np.searchsorted(mark.ends, file.start, side="right"))
-            fits = int(np.searchsorted(mark.ends, file.start + max(most_bytes, 0), side="right"))
-            if most_events is not None:
-                fits = min(fits, int(np.searchsorted(mark.events, file.planned + most_events, side="right")))
-            if fits > low:
-                found = (number, fits - 1)
-            if fits == len(mark.ends):
-                continue
-            if must and (found is None or int(file.marks[found[0]].events[found[1]]) == file.planned):
-                first = int(np.searchsorted(mark.events, file.planned, side="right"))
-                if first < len(mark.ends):
-                    return (number, first) if int(mark.events[first]) - file.planned <= must else found
-                found = (number, len(mark.ends) - 1)
-                continue
-            break
-        return found
+    def _last_within(file: SpooledFile, most_events: int | None, most_bytes: int, must: int) -> int | None:
+        """Return the index of the last checkpoint within the limits, or of the first one with up to ``must`` events."""
+        ends, totals, _ = file.checkpoints
+        low = int(np.searchsorted(ends, file.start, side="right"))
+        fits = int(np.searchsorted(ends, file.start + max(most_bytes, 0), side="right"))
+        if most_events is not None:
+            fits = min(fits, int(np.searchsorted(totals, file.planned + most_events, side="right")))
+        if must and fits < len(ends) and (fits <= low or int(totals[fits - 1]) == file.planned):
+            first = int(np.searchsorted(totals, file.planned, side="right"))
+            if first == len(ends):
+                return first - 1  # no event follows: the cursor moves to the end
+            if int(totals[first]) - file.planned <= must:
+                return first
+        return fits - 1 if fits > low else None

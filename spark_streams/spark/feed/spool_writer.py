@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 
 from spark_streams.client.feed import Lines
-from spark_streams.spark.feed.pages import Pages, PlannedPages, SpooledFile
+from spark_streams.spark.feed.pages import Checkpoints, Pages, PlannedPages, SpooledFile
 from spark_streams.spark.feed.spool import PageWriter, Spool
 
 FILE_BYTES: Final = 32 << 20
@@ -36,8 +36,9 @@ class SpoolWriter:
         self._spool = spool
         self._prefix = prefix
         self._writing = threading.Lock()
-        """Lock, held while a file is written or finished; ``_counting`` guards ``_pages`` and ``_file`` instead."""
+        """Lock, held while a file is written or finished; ``_counting`` guards ``_pages`` and ``_blocks`` instead."""
         self._writer: PageWriter | None = None
+        self._name = ""
         self._events = 0
         self._uncovered = False
         self._held: list[bytes] = []
@@ -48,19 +49,20 @@ class SpoolWriter:
         self._counting = threading.Lock()
         """Lock, held briefly and never during a write; taken after ``_writing``."""
         self._pages = Pages()
-        self._file: SpooledFile | None = None
+        self._blocks: list[Checkpoints] = []
+        """The checkpoints of each block of the current file."""
 
     @property
     def waiting_events(self) -> int:
         """Number of events that are not planned yet."""
         with self._counting:
-            return self._pages.events + (self._file.events if self._file is not None else 0)
+            return self._pages.events + (int(self._blocks[-1].events[-1]) if self._blocks else 0)
 
     @property
     def waiting_bytes(self) -> int:
         """Number of bytes that are not planned yet."""
         with self._counting:
-            return self._pages.bytes + (self._file.end if self._file is not None else 0)
+            return self._pages.bytes + (int(self._blocks[-1].ends[-1]) if self._blocks else 0)
 
     def close(self) -> None:
         """Write nothing more; written pages can still be planned."""
@@ -115,7 +117,7 @@ class SpoolWriter:
     # --- with ``_writing`` held
 
     def _write(self, block: memoryview, lines: Lines) -> None:
-        writer, file = self._opened()
+        writer = self._opened()
         for held in self._held:
             writer.write(held)
         totals = np.asarray(lines.covered, dtype=np.int64) + self._events + self._held_events
@@ -123,7 +125,7 @@ class SpoolWriter:
         ends = np.asarray(lines.ends, dtype=np.int64) + writer.size
         writer.write(block)
         with self._counting:
-            file.add(ends, totals, lines.cursors)
+            self._blocks.append(Checkpoints(ends, totals, lines.cursors))
         self._events = int(totals[-1])
         self._uncovered = False
         if writer.size >= FILE_BYTES:
@@ -132,7 +134,7 @@ class SpoolWriter:
     def _write_held(self) -> None:
         if not self._uncovered:
             self._finish_file()
-        writer, _ = self._opened()
+        writer = self._opened()
         for held in self._held:
             writer.write(held)
         self._events += self._held_events
@@ -142,27 +144,27 @@ class SpoolWriter:
     def _forget_held(self) -> None:
         self._held, self._held_bytes, self._held_events = [], 0, 0
 
-    def _opened(self) -> tuple[PageWriter, SpooledFile]:
+    def _opened(self) -> PageWriter:
         """Return the current file, or a new one."""
-        if self._writer is None or self._file is None:
-            name = f"{self._prefix}-{self._number}.ndjson"
+        if self._writer is None:
+            self._name = f"{self._prefix}-{self._number}.ndjson"
             self._number += 1
-            self._writer = self._spool.writer(name)
+            self._writer = self._spool.writer(self._name)
             with self._counting:
-                self._file = SpooledFile(name)
+                self._blocks = []
             self._events = 0
-        return self._writer, self._file
+        return self._writer
 
     def _finish_file(self) -> None:
         """Close the current file, and add it to the pages if it has a checkpoint; else remove it."""
-        writer, file = self._writer, self._file
-        if writer is None or file is None:
+        writer, self._writer = self._writer, None
+        if writer is None:
             return
-        self._writer = None
         writer.close()
+        if not self._blocks:
+            self._spool.remove([self._name])
+            return
+        file = SpooledFile(self._name, Checkpoints.joined(self._blocks))
         with self._counting:
-            self._file = None
-            if file.marks:
-                self._pages.add(file)
-        if not file.marks:
-            self._spool.remove([file.name])
+            self._blocks = []
+            self._pages.add(file)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from spark_streams.client.data_loss import LossPolicy
 from spark_streams.options.feedapi import parse_feed_source
 from spark_streams.spark.feed.page_fetchers import PageFetchers
-from spark_streams.spark.feed.pages import Pages, PlannedPages, SpooledFile
+from spark_streams.spark.feed.pages import Checkpoints, Pages, PlannedPages, SpooledFile
 from spark_streams.spark.feed.spool import PageRange
 
 MOST = 1 << 40
@@ -19,11 +19,12 @@ MOST = 1 << 40
 
 def file(name: str, *blocks: list[tuple[int, int, str]]) -> SpooledFile:
     """Return a file whose blocks have checkpoints: byte after it, events before it, cursor."""
-    made = SpooledFile(name)
+    found = []
     for block in blocks:
         ends, events, cursors = zip(*block, strict=True)
-        made.add(np.array(ends, np.int64), np.array(events, np.int64), pa.array(cursors, pa.string()))
-    return made
+        columns = np.array(ends, np.int64), np.array(events, np.int64), pa.array(cursors, pa.string())
+        found.append(Checkpoints(*columns))
+    return SpooledFile(name, Checkpoints.joined(found))
 
 
 def pages(*files: SpooledFile) -> Pages:
