@@ -166,7 +166,7 @@ class FeedBatches:
         if self._end_is_asked_for:
             self._fix_end()
         spool = self._opened(begin)
-        lineage = self._follow(begin)
+        lineage = self._follow(begin, spool)
         # Without new events Trigger.AvailableNow would end here, so it waits without a deadline.
         timeout_s = None if self._available_now is not None else self._options.request_timeout_ms / 1_000
         self._fetchers.gather(limit, timeout_s=timeout_s)
@@ -305,7 +305,7 @@ class FeedBatches:
             self._done_files.clear()
         return self._spool
 
-    def _follow(self, begin: FeedOffset) -> PartitionChanges:
+    def _follow(self, begin: FeedOffset, spool: Spool) -> PartitionChanges:
         """Start and stop fetchers as the feed's partitions change."""
         discovery = self._describe()
         drained = {p for p in begin.cursors if self._fetchers.drained(p)}
@@ -326,7 +326,16 @@ class FeedBatches:
                 continue
             if self._available_now is not None and partition not in self._available_now:
                 continue
-            self._start(listed[partition], cursor, begin, lineage.searching.get(partition))
+            expression = lineage.searching.get(partition)
+            self._fetchers.start(
+                listed[partition],
+                cursor,
+                spool,
+                beside=len(begin.cursors),
+                stops=None if self._available_now is None else self._available_now[partition],
+                last_cursor=self._last_cursor(listed[partition]),
+                first=None if expression is None else first_match(self._options, partition, expression),
+            )
         for partition, fetcher in fetchers.items():
             if partition in listed:
                 if listed[partition].closed:
@@ -363,20 +372,6 @@ class FeedBatches:
         """Return whether a micro-batch without events would have the same partitions as the previous one."""
         same = lineage.reading.keys() == begin.cursors.keys() and lineage.ancestors == begin.ancestors
         return same and self._fetchers.finished() <= begin.finished
-
-    def _start(self, described: FeedPartition, cursor: str, begin: FeedOffset, expression: str | None) -> None:
-        assert self._spool is not None
-        partition = described.id
-        self._fetchers.start(
-            partition,
-            cursor,
-            self._spool,
-            beside=len(begin.cursors),
-            stops=None if self._available_now is None else self._available_now[partition],
-            closed=described.closed,
-            last_cursor=self._last_cursor(described),
-            first=None if expression is None else first_match(self._options, partition, expression),
-        )
 
     def _raise_faults(self, lineage: PartitionChanges) -> None:
         for partition, fetcher in list(self._fetchers.each.items()):

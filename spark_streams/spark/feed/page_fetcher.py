@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+from spark_streams.client.data_loss import LossPolicy
 from spark_streams.client.feed import Lines
 from spark_streams.client.feed.client import FEED_BACKOFF, FeedClient, pause_for
 from spark_streams.client.feed.http import Expired
@@ -20,8 +21,8 @@ from spark_streams.client.feed.range_reader import BEGINNING, EMPTY_RESPONSES, f
 from spark_streams.client.feed.row_decoder import FirstMatch
 from spark_streams.client.retry import Attempts
 from spark_streams.errors import SparkStreamsError
+from spark_streams.options.feedapi import FeedSourceOptions
 from spark_streams.spark.feed.pages import PlannedPages
-from spark_streams.spark.feed.spool import Spool
 from spark_streams.spark.feed.spool_writer import SpoolWriter
 
 _log = logging.getLogger(__name__)
@@ -38,53 +39,51 @@ class PageFetcher(threading.Thread):
     """Fetches one partition.
 
     Args:
+        options: of the stream.
         connect: opens a client.
-        spool: the spool to write to.
+        policy: raises or warns when the feed has expired a cursor; after a warning the thread reads the partition from
+            its beginning.
+        slots: limits the number of fetchers that fetch at a time.
+        written: the writer of its files.
         partition: the partition's id.
         cursor: the cursor after which reading continues.
-        file_prefix: prefix of the names of its files.
         read_ahead_bytes: bytes that may wait to be planned, about.
-        read_ahead_events: number of waiting events from which it requests no further page; None for no limit.
-        poll_interval_ms: pause in milliseconds between two requests when there is nothing new.
-        slots: limits the number of fetchers that fetch at a time.
-        lost: is called with a cursor that the feed has expired, and the reason; it raises if losses fail the query.
-            Otherwise the thread reads the partition from its beginning.
+        stops: cursors to stop at, or at the current end of the partition; None for no end. A closed partition is read
+            to its own end.
         start: drops the lines before the first wanted event; None drops nothing.
     """
 
     def __init__(
         self,
+        options: FeedSourceOptions,
         connect: Callable[[], FeedClient],
-        spool: Spool,
+        policy: LossPolicy,
+        slots: threading.Semaphore,
+        written: SpoolWriter,
         partition: int,
         cursor: str,
         *,
-        file_prefix: str,
         read_ahead_bytes: int,
-        read_ahead_events: int | None,
-        poll_interval_ms: int,
-        slots: threading.Semaphore,
-        lost: Callable[[str, str], None],
-        start: FirstMatch | None = None,
+        stops: tuple[str, ...] | None,
+        start: FirstMatch | None,
     ) -> None:
         super().__init__(name=f"feed-partition-{partition}", daemon=True)
         self.partition = partition
         self.cursor = cursor
+        self._options = options
         self._connect = connect
-        self._read_ahead_bytes = read_ahead_bytes
-        self._read_ahead_events = read_ahead_events
-        self._poll_s = poll_interval_ms / 1_000
+        self._policy = policy
         self._slots = slots
-        self._lost = lost
+        self._written = written
+        self._read_ahead_bytes = read_ahead_bytes
+        self._stops = stops
         self._start_at = start
         self._changed = threading.Condition()
         self._stopping = threading.Event()
         self._client: FeedClient | None = None
-        self._written = SpoolWriter(spool, f"{file_prefix}-{partition}")
         self._empty = 0
         self._long_polls = False
         self._closed_with: tuple[str, ...] | None = None
-        self._stops: tuple[str, ...] | None = None
         self._empty_since_closed = 0
         self.fault: SparkStreamsError | None = None
         self.idle = False
@@ -92,9 +91,10 @@ class PageFetcher(threading.Thread):
         self.finished = False
         """Whether the partition is closed and fully fetched."""
         self.at_stop = False
-        """Whether it has reached the end that ``stop_at`` set."""
+        """Whether it has reached one of ``stops``."""
         self.full = False
         """Whether it waits until some fetched events are planned."""
+        self._look()
 
     # --- the interface to the planner
 
@@ -111,15 +111,6 @@ class PageFetcher(threading.Thread):
                 self._closed_with = () if last_cursor is None else (last_cursor,)
                 self._empty_since_closed = 0
                 self._look()
-
-    def stop_at(self, cursors: tuple[str, ...]) -> None:
-        """Stop at one of these cursors, or at the current end of the partition; call it before ``start``.
-
-        A closed partition is read to its own end.
-        """
-        with self._changed:
-            self._stops = cursors
-            self._look()
 
     def busy(self) -> bool:
         """Return whether the planner should wait for it, as it fetches events that are already there."""
@@ -171,7 +162,7 @@ class PageFetcher(threading.Thread):
                         self._drop_uncovered()
                         if self.cursor == BEGINNING:
                             raise
-                        self._lost(self.cursor, str(fault))
+                        self._policy.report(str(self.partition), f"after cursor '{self.cursor}'", str(fault))
                         self._start_over()
                         continue
                     except SparkStreamsError as fault:
@@ -258,10 +249,11 @@ class PageFetcher(threading.Thread):
             self._changed.notify_all()
             if not self.idle:
                 return 0.0
-            return self._poll_s if same else min(self._poll_s, MOVING_S)
+            poll_s = self._options.poll_interval_ms / 1_000
+            return poll_s if same else min(poll_s, MOVING_S)
 
     def _look(self, *, ended: bool = False) -> None:
-        """Update whether the end of a closed partition, or the end that ``stop_at`` set, was reached."""
+        """Update whether the end of a closed partition, or one of ``stops``, was reached."""
         if self._closed_with is not None:
             self.finished = self.cursor in self._closed_with or self._empty_since_closed >= 2
             self.at_stop = self._stops is not None and self.finished
@@ -277,7 +269,8 @@ class PageFetcher(threading.Thread):
             self._changed.notify_all()
 
     def _has_room(self, *, events: bool) -> bool:
-        if events and self._read_ahead_events is not None and self._written.waiting_events >= self._read_ahead_events:
+        most, least = self._options.max_offsets_per_trigger, self._options.min_offsets_per_trigger
+        if events and most is not None and self._written.waiting_events >= max(most, least or 0):
             return False
         return self._written.waiting_bytes < self._read_ahead_bytes
 

@@ -8,12 +8,14 @@ from collections.abc import Callable, Collection
 from typing import Final
 
 from spark_streams.client.data_loss import LossPolicy
+from spark_streams.client.feed import FeedPartition
 from spark_streams.client.feed.client import FeedClient
 from spark_streams.client.feed.row_decoder import FirstMatch
 from spark_streams.options.feedapi import FeedSourceOptions
 from spark_streams.spark.feed.page_fetcher import PageFetcher
 from spark_streams.spark.feed.pages import PlannedPages
 from spark_streams.spark.feed.spool import Spool
+from spark_streams.spark.feed.spool_writer import SpoolWriter
 from spark_streams.spark.splitting import shares
 
 GATHER_S: Final = 0.25
@@ -52,47 +54,41 @@ class PageFetchers:
 
     def start(
         self,
-        partition: int,
+        partition: FeedPartition,
         cursor: str,
         spool: Spool,
         *,
         beside: int,
         stops: tuple[str, ...] | None,
-        closed: bool,
         last_cursor: str | None,
         first: FirstMatch | None,
     ) -> None:
         """Start to follow a partition.
 
         Args:
-            partition: the partition's id.
+            partition: the partition, as the feed describes it.
             cursor: the cursor after which reading continues.
             spool: the spool to write to.
             beside: number of partitions that share the read-ahead bytes.
             stops: cursors to stop at, None for no end.
-            closed: whether the feed has closed the partition, so that it gets no more events.
             last_cursor: the last cursor of a closed partition, None where the feed does not tell.
             first: drops the lines before the first wanted event; None drops nothing.
         """
-        most, least = self._options.max_offsets_per_trigger, self._options.min_offsets_per_trigger
         fetcher = PageFetcher(
+            self._options,
             self._connect,
-            spool,
-            partition,
+            self._policy,
+            self._slots,
+            SpoolWriter(spool, f"{self._prefix}-{partition.id}"),
+            partition.id,
             cursor,
-            file_prefix=self._prefix,
             read_ahead_bytes=max(1, self._options.max_bytes_per_trigger // max(1, beside)),
-            read_ahead_events=None if most is None else max(most, least or 0),
-            poll_interval_ms=self._options.poll_interval_ms,
-            slots=self._slots,
-            lost=lambda cursor, why: self._policy.report(str(partition), f"after cursor '{cursor}'", why),
+            stops=stops,
             start=first,
         )
-        if stops is not None:
-            fetcher.stop_at(stops)
-        if closed:
+        if partition.closed:
             fetcher.closed(last_cursor)
-        self.each[partition] = fetcher
+        self.each[partition.id] = fetcher
         fetcher.start()
 
     def keep(self, reading: Collection[int], listed: Collection[int]) -> None:
