@@ -18,7 +18,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from spark_streams.client.data_loss import LossPolicy
-from spark_streams.client.feed import Discovery, FeedPartition
+from spark_streams.client.feed import Discovery
 from spark_streams.client.feed.client import FeedClient
 from spark_streams.client.feed.range_reader import BEGINNING
 from spark_streams.options.feedapi import FeedSourceOptions
@@ -136,14 +136,8 @@ class FeedBatches:
 
     def _fix_end(self) -> None:
         self._end_is_asked_for = False
-        self._available_now = {}
-        discovery = self._describe(fresh=True)
-        for partition in discovery.partitions:
-            stops = {self._client.last_cursor(partition.id)}
-            last = self._last_cursor(partition)
-            if last is not None:
-                stops.add(last)
-            self._available_now[partition.id] = tuple(sorted(stops))
+        partitions = self._describe(fresh=True).partitions
+        self._available_now = {p.id: self._filter.ends(self._client, p) for p in partitions}
 
     def next_end(self, start: dict[str, Any], limit: int | None, *, may_wait: bool = True) -> dict[str, Any]:
         """Return where the micro-batch that starts at ``start`` ends; ``start`` itself when there is nothing to read.
@@ -276,10 +270,6 @@ class FeedBatches:
         self._filter.keep(self._client, offset.pushed)
         return offset
 
-    def _last_cursor(self, partition: FeedPartition) -> str | None:
-        """Return the last cursor from discovery; None with filters, as it belongs to a read without any (C-13)."""
-        return None if self._filters or self._filter.pushed else partition.last_cursor
-
     def _describe(self, *, fresh: bool = False) -> Discovery:
         age_ms = (self._clock() - self._discovered_at) * 1_000
         if fresh or self._discovery is None or age_ms >= max(DISCOVERY_MS, self._options.poll_interval_ms):
@@ -333,13 +323,13 @@ class FeedBatches:
                 spool,
                 beside=len(begin.cursors),
                 stops=None if self._available_now is None else self._available_now[partition],
-                last_cursor=self._last_cursor(listed[partition]),
+                last_cursor=self._filter.last_cursor(listed[partition]),
                 first=None if expression is None else first_match(self._options, partition, expression),
             )
         for partition, fetcher in fetchers.items():
             if partition in listed:
                 if listed[partition].closed:
-                    fetcher.closed(self._last_cursor(listed[partition]))
+                    fetcher.closed(self._filter.last_cursor(listed[partition]))
                 if discovery.stream and self._available_now is None and len(listed) <= MAX_LONG_POLLS:
                     fetcher.long_polls()
         return lineage

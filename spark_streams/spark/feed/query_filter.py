@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from spark_streams.client.feed import Dialect, Discovery
+from spark_streams.client.feed import Dialect, Discovery, FeedPartition
 from spark_streams.client.feed.client import FeedClient
 from spark_streams.client.feed.pushdown import FeedFilter, NotImplied, left_of, push, shown
 from spark_streams.client.feed.range_reader import FeedRange
@@ -82,6 +82,15 @@ class QueryFilter:
         """
         if self._pushed is None or dict(self._pushed) != dict(pushed):
             self._use(client, pushed)
+
+    def last_cursor(self, partition: FeedPartition) -> str | None:
+        """Return the last cursor from discovery; None with filters, as it belongs to a read without any (C-13)."""
+        return None if self._options.filters or self._pushed else partition.last_cursor
+
+    def ends(self, client: FeedClient, partition: FeedPartition) -> tuple[str, ...]:
+        """Return the cursors of a partition's current end, at which a read with the filters may come to it."""
+        cursors = client.last_cursor(partition.id), self.last_cursor(partition)
+        return tuple(sorted({cursor for cursor in cursors if cursor is not None}))
 
     def task(self, partition: int, dialect: Dialect, fetch: FeedRange, start: str | None = None) -> FeedTask:
         """Return a task that fetches the events that match the filter.

@@ -77,13 +77,7 @@ def plan_feed_batch(options: FeedSourceOptions) -> list[FeedTask]:
             start = position_in(options.starting, str(partition.id))
             cursor = start.offset if isinstance(start, After) else BEGINNING
             stop = LATEST if ending is None else position_in(ending, str(partition.id))
-            if isinstance(stop, After):
-                stops: tuple[str, ...] = (stop.offset,)
-            else:
-                last_cursors: set[str | None] = {client.last_cursor(partition.id)}
-                if not options.filters and not filtering.pushed:  # discovery's cursors belong to no filters (C-13)
-                    last_cursors.add(partition.last_cursor)
-                stops = tuple(sorted(c for c in last_cursors if c is not None))
+            stops = (stop.offset,) if isinstance(stop, After) else filtering.ends(client, partition)
             wanted = FeedRange(partition.id, cursor, stops, required=isinstance(stop, After))
             expression = start.text if isinstance(start, Matching) else None
             tasks.append(filtering.task(partition.id, client.dialect, wanted, expression))
