@@ -31,6 +31,8 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
 from typing import Any, Final, TypeVar
 
+import pyarrow as pa
+
 from spark_streams.client.log_client import Pushdown
 from spark_streams.errors import FilterError
 from spark_streams.filters import (
@@ -53,6 +55,7 @@ from spark_streams.filters import (
 )
 from spark_streams.filters.tree import without_not
 from spark_streams.options import SourceOptions
+from spark_streams.rows import PROPERTIES_TYPE, TIMESTAMP
 from spark_streams.spark.log_lines import show_log_lines
 
 _log = logging.getLogger(__name__)
@@ -64,11 +67,8 @@ while ``spark.sql.python.filterPushdown.enabled`` is off."""
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _MICROSECOND: Final = timedelta(microseconds=1)
-_TEXTS: Final = (
-    "message_id", "to", "subject", "reply_to", "correlation_id", "content_type", "content_encoding", "group_id",
-    "reply_to_group_id",
-)  # fmt: skip
-_TIMES: Final = ("absolute_expiry_time", "creation_time")
+_TYPES: Final = {pa.string(): ValueType.STRING, pa.int64(): ValueType.LONG, TIMESTAMP: ValueType.LONG}
+"""Types of the columns whose filters are translated, to the types by which their values compare."""
 
 _COMPARISONS: Final = {
     "EqualTo": Operator.EQUALS,
@@ -100,9 +100,12 @@ class _Column:
     time: bool = False
 
 
-@dataclass(frozen=True)
-class Columns:
-    """The columns of a format whose filters are translated.
+Columns = dict[tuple[str, ...], _Column]
+"""The columns of a format whose filters are translated, by their paths in a row."""
+
+
+def translated_columns(*, message: bool = True, times: bool = True) -> Columns:
+    """Return the columns of a format whose filters are translated.
 
     Args:
         message: whether rows have the sections of a message, and times are whole milliseconds; False for feeds, whose
@@ -110,32 +113,16 @@ class Columns:
         times: whether a time in a row is always the one that the peer compares; False where an instant that does not
             fit becomes NULL (option ``timestampOverflow``).
     """
-
-    message: bool = True
-    times: bool = True
-
-    def of(self, path: Sequence[str]) -> _Column | None:
-        """Return the column at a path, None when its filters are not translated."""
-        match tuple(path):
-            case ("key",):
-                return _Column(KEY)
-            case ("partition",):
-                return _Column(PARTITION)
-            case ("offset",):
-                return _Column(OFFSET)
-            case ("timestamp",) if self.message and self.times:
-                return _Column(PUBLISH_TIME, ValueType.LONG, time=True)
-            case ("properties", field) if self.message:
-                return self._of_property(field)
-        return None
-
-    def _of_property(self, field: str) -> _Column | None:
-        reference = property_of(f"properties.{field}")
-        if field in _TEXTS:
-            return _Column(reference)
-        if field == "group_sequence":
-            return _Column(reference, ValueType.LONG)
-        return _Column(reference, ValueType.LONG, time=True) if field in _TIMES and self.times else None
+    texts: Columns = {("key",): _Column(KEY), ("partition",): _Column(PARTITION), ("offset",): _Column(OFFSET)}
+    if not message:
+        return texts
+    parts: dict[tuple[str, ...], Any] = {("timestamp",): (PUBLISH_TIME, TIMESTAMP)}
+    parts |= {("properties", f.name): (property_of(f"properties.{f.name}"), f.type) for f in PROPERTIES_TYPE}
+    return texts | {
+        path: _Column(reference, _TYPES[kind], kind == TIMESTAMP)
+        for path, (reference, kind) in parts.items()
+        if kind in _TYPES and (times or kind != TIMESTAMP)
+    }
 
 
 def translate(condition: Any, columns: Columns) -> Expression | None:
@@ -160,12 +147,12 @@ def push(options: _Options, filters: Sequence[Any], *, message: bool) -> tuple[_
     Args:
         options: of the query.
         filters: instances of ``pyspark.sql.datasource.Filter``, joined by AND.
-        message: whether rows have the sections of a message; see ``Columns``.
+        message: whether rows have the sections of a message; see ``translated_columns``.
 
     Returns:
         The options with the new filter, and the same objects of the filters that Spark must evaluate.
     """
-    columns = Columns(message, times=options.timestamp_overflow == "fail")
+    columns = translated_columns(message=message, times=options.timestamp_overflow == "fail")
     whole = options.filter
     left = []
     for condition in filters:
@@ -204,7 +191,7 @@ def wants_filters(options: SourceOptions) -> bool:
 
 
 def _translated(condition: Any, columns: Columns) -> Expression:
-    column = columns.of(getattr(condition, "attribute", ()))
+    column = columns.get(getattr(condition, "attribute", ()))
     kind = type(condition).__name__
     if column is None:
         raise _Untranslatable
@@ -227,9 +214,7 @@ def _opposite(condition: Any, columns: Columns) -> Expression:
         raise _Untranslatable  # never true (Z-7)
     opposite = without_not(negate(_translated(condition, columns)))
     if type(condition).__name__ == "EqualNullSafe" and condition.value is not None:
-        column = columns.of(condition.attribute)
-        assert column is not None
-        return any_of([_null(column, True), opposite])
+        return any_of([_null(columns[condition.attribute], True), opposite])
     return opposite
 
 

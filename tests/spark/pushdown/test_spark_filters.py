@@ -19,7 +19,7 @@ from spark_streams.filters.evaluate_columns import mask
 from spark_streams.filters.row_columns import feed_columns, message_columns
 from spark_streams.options import parse_source
 from spark_streams.rows import COMMON_SCHEMA, MESSAGE_SCHEMA
-from spark_streams.spark.pushdown.spark_filters import Columns, push, translate, wants_filters
+from spark_streams.spark.pushdown.spark_filters import push, translate, translated_columns, wants_filters
 from tests.examples import examples
 
 sql = pytest.importorskip("pyspark.sql.datasource")
@@ -249,7 +249,7 @@ MOMENT = datetime(2020, 1, 1, 0, 0, 0, 1, timezone.utc)
     ],
 )
 def test_translations(condition: Any, text: str) -> None:
-    assert translate(condition, Columns()) == parse(text)
+    assert translate(condition, translated_columns()) == parse(text)
 
 
 @pytest.mark.parametrize(
@@ -289,14 +289,14 @@ def test_translations(condition: Any, text: str) -> None:
     ],
 )
 def test_these_go_back_to_spark(condition: Any) -> None:
-    assert translate(condition, Columns()) is None
+    assert translate(condition, translated_columns()) is None
     read, left = push(options(), [condition, sql.EqualTo(S, "a")], message=True)
     assert left[0] is condition and len(left) == 1
     assert read.filter == Predicate(KEY, Operator.EQUALS, ("a",), ValueType.STRING)
 
 
 def test_feeds_take_only_what_their_rows_have() -> None:
-    feed = Columns(message=False)
+    feed = translated_columns(message=False)
     assert translate(sql.EqualTo(S, "a"), feed) == parse("key = 'a'")
     assert translate(sql.GreaterThan(T, EPOCH), feed) is None
     assert translate(sql.EqualTo(("properties", "subject"), "a"), feed) is None
