@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from decimal import Decimal
-from functools import reduce
+from functools import partial, reduce
 from typing import Any, Final
 
 from spark_streams.client.log_client import RangeRead
@@ -68,20 +68,14 @@ def _outcomes(expression: Expression, read: RangeRead, numeric: bool) -> _Outcom
     return _joined(_and if isinstance(expression, And) else _or, parts)
 
 
+_RANKS: Final = {False: 0, None: 1, True: 2}
+"""The order of truth values: an AND is the least of its parts, an OR the greatest."""
+_and: Final = partial(min, key=_RANKS.__getitem__)
+_or: Final = partial(max, key=_RANKS.__getitem__)
+
+
 def _joined(join: Callable[[bool | None, bool | None], bool | None], parts: Iterable[_Outcomes]) -> _Outcomes:
     return reduce(lambda left, right: frozenset(join(a, b) for a in left for b in right), parts)
-
-
-def _and(a: bool | None, b: bool | None) -> bool | None:
-    if a is False or b is False:
-        return False
-    return None if a is None or b is None else True
-
-
-def _or(a: bool | None, b: bool | None) -> bool | None:
-    if a is True or b is True:
-        return True
-    return None if a is None or b is None else False
 
 
 def _of_predicate(predicate: Predicate, read: RangeRead, numeric: bool) -> _Outcomes:
