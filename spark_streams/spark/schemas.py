@@ -33,7 +33,7 @@ from pyspark.sql.types import (
 )
 
 from spark_streams.errors import OptionError, SchemaError
-from spark_streams.rows import COMMON_SCHEMA, PROPERTIES_TYPE
+from spark_streams.rows import COMMON_SCHEMA, FULL_MESSAGE_SCHEMA, PROPERTIES_TYPE, TIMESTAMP
 
 
 def spark_schema(rows: pa.Schema) -> StructType:
@@ -98,30 +98,23 @@ Expected = tuple[str, tuple[type, ...]]
 
 STRING: Final[Expected] = ("STRING", (StringType,))
 """Text."""
-_BINARY: Final = ("BINARY", (BinaryType,))
-_TEXT_OR_BYTES: Final = ("STRING or BINARY", (StringType, BinaryType))
-_INSTANT: Final = ("TIMESTAMP", (TimestampType,))
-_COUNTER: Final = ("BIGINT or INT", (LongType, IntegerType))
-_TEXT_MAP: Final = ("MAP<STRING,STRING>", (MapType,))
-_PROPERTIES: Final = ("STRUCT", (StructType,))
+_OF_TYPE: Final[Mapping[pa.DataType, Expected]] = {
+    pa.string(): STRING,
+    pa.binary(): ("BINARY", (BinaryType,)),
+    pa.int64(): ("BIGINT or INT", (LongType, IntegerType)),
+    TIMESTAMP: ("TIMESTAMP", (TimestampType,)),
+    pa.map_(pa.string(), pa.string()): ("MAP<STRING,STRING>", (MapType,)),
+    PROPERTIES_TYPE: ("STRUCT", (StructType,)),
+}
+"""A type of a source's rows to what a sink takes for it."""
 
 MESSAGE_SINK_COLUMNS: Final[Mapping[str, Expected]] = {
-    "value": _TEXT_OR_BYTES,
-    "key": STRING,
-    "stream": STRING,
-    "partition": STRING,
-    "offset": STRING,
-    "timestamp": _INSTANT,
-    "properties": _PROPERTIES,
-    "application_properties": _TEXT_MAP,
-    "message_annotations": _TEXT_MAP,
-    "message": _BINARY,
+    **{f.name: _OF_TYPE[f.type] for f in FULL_MESSAGE_SCHEMA},
+    "value": ("STRING or BINARY", (StringType, BinaryType)),
 }
 """The columns that the sink of a message format takes, each with its expected type."""
 
-_PROPERTY_FIELDS: Final[Mapping[str, Expected]] = {
-    f.name: {"binary": _BINARY, "int64": _COUNTER, "string": STRING}.get(str(f.type), _INSTANT) for f in PROPERTIES_TYPE
-}
+_PROPERTY_FIELDS: Final[Mapping[str, Expected]] = {f.name: _OF_TYPE[f.type] for f in PROPERTIES_TYPE}
 
 
 _NO_MORE: Final[Mapping[str, Expected]] = MappingProxyType({})
