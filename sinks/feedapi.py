@@ -6,7 +6,6 @@ docs/adr/0015-feed-sink.md has the reasons.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Final
@@ -14,7 +13,6 @@ from typing import Final
 import pyarrow as pa
 from pyspark.sql.types import StructType
 
-from spark_streams.client.digested_rows import PART_SCHEMA
 from spark_streams.client.feed.publisher import FeedPublisher, HttpFeed, Target, event_columns
 from spark_streams.options.feedapi import FeedSinkOptions
 from spark_streams.spark.schemas import check_feed_schema
@@ -81,49 +79,17 @@ class FeedSink:
         columns = dict(zip(rows.schema.names, rows.columns, strict=True))
         return event_columns(columns, self.options.key_field, first_row, name.partition)
 
-    def open(self, name: TaskName, streaming: bool) -> FeedOutlet:
-        """Return the outlet of one task.
+    def open(self, name: TaskName, streaming: bool) -> FeedPublisher:
+        """Return the publisher of one task; requests of a few MB hold the rows of several calls.
 
         Raises:
             OptionError: exactly once is impossible: too many Spark partitions, or Spark gives this task no query id.
         """
         identity = name.identity("feedapi", MAX_PARTITIONS, REMEMBERED) if streaming else None
-        return FeedOutlet(FeedPublisher(self._target(), self.options.stream, identity))
+        return FeedPublisher(self._target(), self.options.stream, identity)
 
     def repetition(self, streaming: bool) -> str:
         """Return what happens to rows that are written again."""
         if streaming:
             return "What is written again is dropped by the log where it has it already"
         return "What is written again goes out again: a batch write is at least once"
-
-
-class FeedOutlet:
-    """The publisher of one task, as an ``Outlet``.
-
-    Args:
-        publisher: publishes the task's rows.
-    """
-
-    def __init__(self, publisher: FeedPublisher) -> None:
-        self._publisher = publisher
-
-    def send(self, columns: Mapping[str, pa.Array], label: Callable[[int], str]) -> None:
-        """Publish rows in their order; requests of a few MB hold the rows of several calls.
-
-        Raises:
-            DeliveryFailed: the log did not confirm some of these or of earlier rows; or they differ from those of an
-                earlier attempt.
-        """
-        self._publisher.send(pa.RecordBatch.from_arrays(list(columns.values()), schema=PART_SCHEMA), label)
-
-    def flush(self) -> None:
-        """Return once the log has every row.
-
-        Raises:
-            DeliveryFailed: the log did not confirm a row, or the rows differ from those of an earlier attempt.
-        """
-        self._publisher.flush()
-
-    def close(self) -> None:
-        """Disconnect."""
-        self._publisher.close()

@@ -168,9 +168,8 @@ class _FeedWriter(PeerWriter):
         self._publisher = FeedPublisher(self._client, self._stream, None)
 
     def send(self, rows: pa.RecordBatch) -> None:
-        columns = [rows.column(field.name).cast(field.type) for field in PART_SCHEMA]
-        batch = pa.RecordBatch.from_arrays(columns, schema=PART_SCHEMA)
-        self._publisher.send(batch, self._label(rows))
+        columns = {field.name: rows.column(field.name).cast(field.type) for field in PART_SCHEMA}
+        self._publisher.send(columns, self._label(rows))
 
     def flush(self) -> None:
         self._publisher.flush()

@@ -180,16 +180,17 @@ class FeedPublisher:
         self._labels = RowLabels()
         self._last = -1
 
-    def send(self, rows: pa.RecordBatch, label: Label) -> None:
+    def send(self, columns: Mapping[str, pa.Array], label: Label) -> None:
         """Add rows; publish those that fill a part before returning.
 
         Args:
-            rows: the rows, with ``PART_SCHEMA``.
+            columns: the rows' columns, with the names and types of ``PART_SCHEMA``.
             label: row i of these to its name in errors.
 
         Raises:
             DeliveryFailed: the feed did not confirm rows of this or an earlier call; the error names the first one.
         """
+        rows = pa.RecordBatch.from_arrays([columns[name] for name in PART_SCHEMA.names], schema=PART_SCHEMA)
         self._labels.add(rows.num_rows, label)
         for part in self._parts.add(rows):
             self._publish(part)
