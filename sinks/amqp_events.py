@@ -79,15 +79,9 @@ class AmqpSink:
         return "What is written again goes out again, under the same message-ids"
 
 
-@dataclass(frozen=True)
-class _Chosen:
-    """Name row i of a selection of rows, for errors."""
-
-    label: Callable[[int], str]
-    rows: pa.Array
-
-    def __call__(self, i: int) -> str:
-        return self.label(self.rows[i].as_py())
+def _chosen(label: Callable[[int], str], rows: pa.Array) -> Callable[[int], str]:
+    """Return a function that names row i of a selection of rows, for errors."""
+    return lambda i: label(rows[i].as_py())
 
 
 class AmqpOutlet:
@@ -128,7 +122,7 @@ class AmqpOutlet:
                 )
             for stream in streams.unique().to_pylist():
                 rows = pc.indices_nonzero(pc.equal(streams, stream))
-                self._publisher(stream).send(payloads.take(rows), _Chosen(label, rows))
+                self._publisher(stream).send(payloads.take(rows), _chosen(label, rows))
 
     def flush(self) -> None:
         """Return once the peer has accepted every row.

@@ -17,7 +17,7 @@ import select
 import sys
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from types import FrameType
@@ -121,7 +121,7 @@ def _deliver(sink: Sink, name: TaskName, streaming: bool, batches: Iterator[pa.R
                 if outlet is None:
                     outlet = sink.open(name, streaming)
                     stack.callback(outlet.close)
-                outlet.send(columns, _Labels(row, name.partition, columns.get("key"), ids))
+                outlet.send(columns, _labels(row, name.partition, columns))
                 if ids is not None:
                     first_id, last_id = first_id or ids[0].as_py(), ids[-1].as_py()
                 row += run.num_rows
@@ -147,20 +147,16 @@ def _last_word() -> Iterator[None]:
         raise
 
 
-@dataclass(frozen=True)
-class _Labels:
-    """Names a row in an error; each slice of rows has one, and it is called only when the peer rejects a row."""
+def _labels(first_row: int, partition: int, columns: Mapping[str, pa.Array]) -> Callable[[int], str]:
+    """Return a function that names row i of these columns in an error; only a row that the peer rejects needs it."""
+    naming = {what: columns[name] for name, what in (("key", "key"), ("message_id", "message-id")) if name in columns}
 
-    first_row: int
-    partition: int
-    keys: pa.Array | None
-    ids: pa.Array | None
-
-    def __call__(self, i: int) -> str:
-        columns = {"key": self.keys, "message-id": self.ids}
-        known = {what: column[i].as_py() for what, column in columns.items() if column is not None}
+    def label(i: int) -> str:
+        known = {what: column[i].as_py() for what, column in naming.items()}
         shown = ", ".join(f"{what} '{_shortened(text)}'" for what, text in known.items() if text is not None)
-        return f"row {self.first_row + i} of Spark partition {self.partition}" + (f" ({shown})" if shown else "")
+        return f"row {first_row + i} of Spark partition {partition}" + (f" ({shown})" if shown else "")
+
+    return label
 
 
 def _shortened(text: str) -> str:
