@@ -94,15 +94,13 @@ class LogProcess:
         process, self._process = self._process, None
         if process is None:
             return
-        process.terminate()
-        try:
-            code = process.wait(self._timeout_s)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-            raise RuntimeError(f"the log did not stop within {self._timeout_s} s{self._output()}") from None
-        finally:
-            _close(process)
+        with process:  # which closes its pipes, and waits until it has ended
+            process.terminate()
+            try:
+                code = process.wait(self._timeout_s)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                raise RuntimeError(f"the log did not stop within {self._timeout_s} s{self._output()}") from None
         if code:
             raise RuntimeError(f"the log ended with code {code}{self._output()}")
 
@@ -110,9 +108,8 @@ class LogProcess:
         """Kill the process as ``kill -9`` does; ``start`` starts it again with every event that it acknowledged."""
         process, self._process = self._process, None
         if process is not None:
-            process.kill()
-            process.wait()
-            _close(process)
+            with process:
+                process.kill()
 
     def __enter__(self) -> LogProcess:
         self.start()
@@ -141,9 +138,3 @@ class LogProcess:
     def _output(self) -> str:
         words = self._words.read_text(errors="replace")[-_SHOWN:].strip() if self._words.exists() else ""
         return f"; it said:\n{words}" if words else ""
-
-
-def _close(process: subprocess.Popen[bytes]) -> None:
-    for pipe in (process.stdin, process.stdout):
-        if pipe is not None:
-            pipe.close()
