@@ -8,6 +8,7 @@ A client sends a stream's name, or nothing, and a newline. It gets a line for ea
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import socket
 import ssl
@@ -162,10 +163,11 @@ class ToyPeer(Peer):
 
     columns: ClassVar = tuple(COMMON_SCHEMA.names)
 
-    def open_reader(self, request: ReadRequest) -> PeerReader:
-        return ToyReader(ToyClient(self.endpoint), self.stream, request)
+    @contextlib.contextmanager
+    def open_reader(self, request: ReadRequest) -> Iterator[PeerReader]:
+        yield ToyReader(ToyClient(self.endpoint), self.stream, request)
 
-    def open_writer(self) -> PeerWriter:
+    def open_writer(self) -> contextlib.AbstractContextManager[PeerWriter]:
         raise SparkStreamsError("the toy protocol writes nothing")
 
     def about(self) -> dict[str, Any]:

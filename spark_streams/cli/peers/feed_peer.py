@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Final
 from urllib.parse import quote
@@ -70,13 +71,18 @@ class FeedPeer(Peer):
         where = (self.endpoint, self.stream, dialect, self.partitions)
         return FeedClient(FeedAddress(*where, {}, None, TIMEOUT_MS, MAX_LINE_BYTES))
 
-    def open_reader(self, request: ReadRequest) -> PeerReader:
-        """Return a reader; see ``Peer.open_reader``."""
-        return _FeedReader(self.client(), self.stream, request)
+    @contextmanager
+    def open_reader(self, request: ReadRequest) -> Iterator[PeerReader]:
+        """Return a context with a reader; see ``Peer.open_reader``."""
+        with self.client() as client:
+            yield _FeedReader(client, self.stream, request)
 
-    def open_writer(self) -> PeerWriter:
-        """Return a writer; see ``Peer.open_writer``."""
-        return _FeedWriter(self)
+    @contextmanager
+    def open_writer(self) -> Iterator[PeerWriter]:
+        """Return a context with a writer; see ``Peer.open_writer``."""
+        with closing(HttpFeed(self.endpoint, TIMEOUT_MS)) as feed:
+            feed.check()
+            yield _FeedWriter(FeedPublisher(feed, self.stream, None))
 
     def about(self) -> dict[str, Any] | None:
         """Return the names of the feeds; None if the address is one feed's."""
@@ -157,23 +163,15 @@ class _FeedReader(PeerReader):
 class _FeedWriter(PeerWriter):
     """A writer of a feed; it has a new publisher for each flush, as a publisher holds its last part until the end."""
 
-    _client: HttpFeed
-
-    def __init__(self, peer: FeedPeer) -> None:
-        self._stream = peer.stream
-        super().__init__(HttpFeed(peer.endpoint, TIMEOUT_MS))
-
-    def _begin(self) -> None:
-        self._client.check()
-        self._publisher = FeedPublisher(self._client, self._stream, None)
+    _publisher: FeedPublisher
 
     def send(self, rows: pa.RecordBatch) -> None:
         columns = {field.name: rows.column(field.name).cast(field.type) for field in PART_SCHEMA}
         self._publisher.send(columns, self._label(rows))
 
     def flush(self) -> None:
-        self._publisher.flush()
-        self._publisher = FeedPublisher(self._client, self._stream, None)
+        super().flush()
+        self._publisher = replace(self._publisher)
 
 
 def _yes(answer: bool) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
 from typing import Any, ClassVar
 
 import pyarrow as pa
@@ -61,9 +62,11 @@ class LogPeer(Peer):
     def stream_kind(self, description: StreamDescription) -> str:
         """Return the name of this kind of stream."""
 
-    def open_reader(self, request: ReadRequest) -> PeerReader:
-        """Return a reader; see ``Peer.open_reader``."""
-        return _LogReader(self.client(), self.stream, request)
+    @contextmanager
+    def open_reader(self, request: ReadRequest) -> Iterator[PeerReader]:
+        """Return a context with a reader; see ``Peer.open_reader``."""
+        with self.client() as client:
+            yield _LogReader(client, self.stream, request)
 
     def about(self) -> dict[str, Any] | None:
         """Return the peer's facts and streams, or the reason why the streams are unknown; see ``Peer.about``."""
@@ -113,26 +116,16 @@ class AmqpPeer(LogPeer):
         """Return the name of this kind of stream."""
         return "AMQP event stream"
 
-    def open_writer(self) -> PeerWriter:
-        """Return a writer; see ``Peer.open_writer``."""
-        return _AmqpWriter(self)
+    @contextmanager
+    def open_writer(self) -> Iterator[PeerWriter]:
+        """Return a context with a writer; see ``Peer.open_writer``."""
+        with self.client() as client:
+            yield _AmqpWriter(client.publisher(self.stream))
 
 
 class _AmqpWriter(PeerWriter):
-    _client: AmqpClient
-
-    def __init__(self, peer: AmqpPeer) -> None:
-        self._stream = peer.stream
-        super().__init__(peer.client())
-
-    def _begin(self) -> None:
-        self._publisher = self._client.publisher(self._stream)
-
     def send(self, rows: pa.RecordBatch) -> None:
         self._publisher.send(_messages(rows), self._label(rows))
-
-    def flush(self) -> None:
-        self._publisher.flush()
 
 
 class RabbitPeer(LogPeer):
@@ -163,30 +156,28 @@ class RabbitPeer(LogPeer):
         plain = {*description.partitions, *description.unavailable} == {self.stream}
         return "RabbitMQ stream" if plain else "RabbitMQ super stream"
 
-    def open_writer(self) -> PeerWriter:
-        """Return a writer; see ``Peer.open_writer``."""
-        return _RabbitWriter(self)
+    @contextmanager
+    def open_writer(self) -> Iterator[PeerWriter]:
+        """Return a context with a writer; see ``Peer.open_writer``."""
+        super_stream = self.stream if self.is_super_stream() else None
+        if super_stream is None:
+            with self.peer_client() as client:
+                client.check(self.stream)
+        how = RabbitPublishing(super_stream=super_stream, timeout_ms=TIMEOUT_MS)
+        with closing(TaskPublisher(self.endpoint, how, None)) as publisher:
+            yield _RabbitWriter(publisher, None if super_stream is not None else self.stream)
 
 
 class _RabbitWriter(PeerWriter):
-    _client: TaskPublisher
-
-    def __init__(self, peer: RabbitPeer) -> None:
-        self._stream = None if peer.is_super_stream() else peer.stream
-        if self._stream is not None:
-            with RabbitClient(peer.endpoint, timeout_ms=TIMEOUT_MS) as client:
-                client.check(self._stream)
-        how = RabbitPublishing(super_stream=peer.stream if self._stream is None else None, timeout_ms=TIMEOUT_MS)
-        super().__init__(TaskPublisher(peer.endpoint, how, None))
+    def __init__(self, publisher: TaskPublisher, stream: str | None) -> None:
+        super().__init__(publisher)
+        self._stream = stream  # None for a super stream
 
     def send(self, rows: pa.RecordBatch) -> None:
         # The partition replaces a missing key, so that events without a key stay together and in their order.
         keys = pc.coalesce(rows.column("key"), rows.column("partition"))
         places = keys if self._stream is None else self._stream
-        self._client.send(_messages(rows), places, None, self._label(rows))
-
-    def flush(self) -> None:
-        self._client.flush()
+        self._publisher.send(_messages(rows), places, None, self._label(rows))
 
 
 class _LogReader(PeerReader):

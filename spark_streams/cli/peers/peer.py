@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Final, Protocol, TypeVar
+from typing import Any, ClassVar, Final
 
 import click
 import pyarrow as pa
@@ -38,8 +39,6 @@ POSITIONS_EPILOG: Final = """\b
 \b
 Within a partition events come in their order; between partitions there is none.
 """
-
-_Context = TypeVar("_Context", bound="_Connected")
 
 
 @dataclass(frozen=True)
@@ -84,48 +83,20 @@ class ReadRequest:
         )
 
 
-class _Client(Protocol):
-    def close(self) -> None: ...
-
-
-class _Connected:
-    """A context that has a client, and closes it at its end, or if the start fails.
-
-    Args:
-        client: the client to close.
-    """
-
-    def __init__(self, client: _Client) -> None:
-        self._client = client
-        try:
-            self._begin()
-        except BaseException:
-            client.close()
-            raise
-
-    def _begin(self) -> None:
-        """Prepare for reading or writing."""
-
-    def __enter__(self: _Context) -> _Context:
-        return self
-
-    def __exit__(self, *fault: object) -> None:
-        self._client.close()
-
-
-class PeerReader(_Connected, ABC):
+class PeerReader(ABC):
     """A reader of one stream, with its position in each partition.
 
     Args:
-        client: the client, which is closed with the reader, and if the start fails.
+        client: the peer's client; the caller closes it.
         stream: the stream's name.
         request: the request.
     """
 
-    def __init__(self, client: _Client, stream: str, request: ReadRequest) -> None:
+    def __init__(self, client: Any, stream: str, request: ReadRequest) -> None:
+        self._client = client
         self._stream = stream
         self._request = request
-        super().__init__(client)
+        self._begin()
 
     @abstractmethod
     def _begin(self) -> None:
@@ -145,18 +116,24 @@ class PeerReader(_Connected, ABC):
         """Return the number of events left to read now, None where the peer does not tell."""
 
 
-class PeerWriter(_Connected, ABC):
-    """Writes rows in their order, at least once; they are confirmed when ``flush`` returns."""
+class PeerWriter(ABC):
+    """Writes rows in their order, at least once; they are confirmed when ``flush`` returns.
 
-    _rows = 0
+    Args:
+        publisher: the peer's publisher; the caller closes it.
+    """
+
+    def __init__(self, publisher: Any) -> None:
+        self._publisher = publisher
+        self._rows = 0
 
     @abstractmethod
     def send(self, rows: pa.RecordBatch) -> None:
         """Send rows with columns of ``MESSAGE_SCHEMA``; a feed ignores the columns that it does not have."""
 
-    @abstractmethod
     def flush(self) -> None:
         """Return once the peer has confirmed everything."""
+        self._publisher.flush()
 
     def _label(self, rows: pa.RecordBatch) -> Callable[[int], str]:
         """Return a function that names rows in errors by their number among all sent rows, from 1."""
@@ -242,8 +219,8 @@ class Peer(ABC):
         return f"{self.endpoint.url}#{self.stream}" if self.stream else self.endpoint.url
 
     @abstractmethod
-    def open_reader(self, request: ReadRequest) -> PeerReader:
-        """Return a reader; the caller closes it.
+    def open_reader(self, request: ReadRequest) -> AbstractContextManager[PeerReader]:
+        """Return a context with a reader, which is closed at its end.
 
         Raises:
             OptionError: the position is invalid, or the peer does not support it.
@@ -252,8 +229,8 @@ class Peer(ABC):
         """
 
     @abstractmethod
-    def open_writer(self) -> PeerWriter:
-        """Return a writer; the caller closes it.
+    def open_writer(self) -> AbstractContextManager[PeerWriter]:
+        """Return a context with a writer, which is closed at its end.
 
         Raises:
             NotFound: there is no such stream.

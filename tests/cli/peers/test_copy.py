@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import pyarrow as pa
 import pytest
@@ -186,16 +187,17 @@ def test_what_came_before_a_loss_is_confirmed(reference_log: StreamFactory, monk
 
     open_reader = LogPeer.open_reader
 
-    def open_it(peer: LogPeer, request: ReadRequest) -> PeerReader:
-        reader = open_reader(peer, request)
-        events = reader.new_events
+    @contextmanager
+    def open_it(peer: LogPeer, request: ReadRequest) -> Iterator[PeerReader]:
+        with open_reader(peer, request) as reader:
+            events = reader.new_events
 
-        def then_lose() -> Iterator[pa.RecordBatch]:
-            yield from events()
-            raise PositionLost(origin.name, "0", "after 'x'", "it is gone")
+            def then_lose() -> Iterator[pa.RecordBatch]:
+                yield from events()
+                raise PositionLost(origin.name, "0", "after 'x'", "it is gone")
 
-        reader.new_events = then_lose  # type: ignore[method-assign]
-        return reader
+            reader.new_events = then_lose  # type: ignore[method-assign]
+            yield reader
 
     monkeypatch.setattr(LogPeer, "open_reader", open_it)
     done = run("copy", url(origin, "amqp"), url(copies, "feedapi"))
@@ -213,11 +215,12 @@ def test_a_stream_that_was_created_anew_is_not_gone_on_with(
 
     open_reader = LogPeer.open_reader
 
-    def open_it(peer: LogPeer, request: ReadRequest) -> PeerReader:
-        reader = open_reader(peer, request)
-        origin.delete()
-        origin.create()
-        return reader
+    @contextmanager
+    def open_it(peer: LogPeer, request: ReadRequest) -> Iterator[PeerReader]:
+        with open_reader(peer, request) as reader:
+            origin.delete()
+            origin.create()
+            yield reader
 
     monkeypatch.setattr(LogPeer, "open_reader", open_it)
     done = run("copy", url(origin, "amqp"), url(copies, "feedapi"))
