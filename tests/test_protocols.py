@@ -17,6 +17,7 @@ import pyarrow as pa
 import pytest
 
 import spark_streams
+from spark_streams.cli.credentials import PeerOptions
 from spark_streams.cli.log.config_file import read_configuration
 from spark_streams.cli.peers.peer import Peer, read_peer
 from spark_streams.endpoint import Tls, parse_url, with_tls_scheme
@@ -79,7 +80,7 @@ def test_urls_of_a_protocol_that_was_added(toy: None) -> None:
     assert (endpoint.port, endpoint.username, endpoint.tls) == (7001, "ann", None)
     assert parse_url(with_tls_scheme("toy://a"), schemes=TOY.schemes).port == 7002
     assert parse_url("toys://a", schemes=TOY.schemes).tls == Tls()
-    assert str(read_peer("toy://a#orders")) == "toy://a:7001#orders"
+    assert str(read_peer("toy://a#orders", PeerOptions())) == "toy://a:7001#orders"
     with pytest.raises(OptionError, match="has a path, query or fragment"):
         parse_url("toy://a/b", schemes=TOY.schemes)
 

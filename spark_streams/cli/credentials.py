@@ -10,7 +10,7 @@ import functools
 import logging
 import os
 from collections.abc import Callable, Collection
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -32,89 +32,84 @@ What is said on the command line counts more than the environment.
 """
 
 
-class Environment:
-    """Our environment variables: those of one side of a command with two peers, else those of both sides.
+@dataclass(frozen=True)
+class PeerOptions:
+    """A command's options about one peer, besides those about TLS, and the environment variables about it.
 
     Args:
-        side: ``FROM`` or ``TO``, for variables such as those with prefix ``SPARK_STREAMS_FROM_``; empty for a command
-            with one peer.
+        password_file: a file with the password of the url's user.
+        token: bearer token of a feed.
+        token_file: a file with the bearer token.
+        partitions: value of ``--partitions``.
+        side: ``FROM`` or ``TO`` of a command with two peers, for the names of options and variables; else empty.
     """
 
-    def __init__(self, side: str = "") -> None:
-        self._prefixes = (f"{PREFIX}{side}_", PREFIX) if side else (PREFIX,)
+    password_file: str | None = None
+    token: str | None = None
+    token_file: str | None = None
+    partitions: int | None = None
+    side: str = ""
 
-    def get(self, name: str) -> str | None:
-        """Return the value of a variable, such as ``PASSWORD``; None when it is not set, or empty."""
-        return os.environ.get(self.named(name)) or None
+    def option(self, name: str) -> str:
+        """Return the full name of an option, such as ``--from-token`` for ``token``."""
+        return f"--{self.side.lower()}-{name}" if self.side else f"--{name}"
 
-    def named(self, name: str) -> str:
-        """Return the full name of the variable that takes precedence."""
-        there = [prefix + name for prefix in self._prefixes if os.environ.get(prefix + name)]
-        return there[0] if there else self._prefixes[-1] + name
+    def variable(self, name: str) -> str:
+        """Return the full name of the variable that takes precedence: that of this side if it is set, else of both."""
+        own = f"{PREFIX}{self.side}_{name}"
+        return own if self.side and os.environ.get(own) else PREFIX + name
 
+    def secret(self, name: str, file: str | None) -> Secret | None:
+        """Return a secret from a file or the environment; None without either.
 
-def secret_of(name: str, file: str | None, environment: Environment, option: str) -> Secret | None:
-    """Return a secret from a file or the environment; None without either.
-
-    Args:
-        name: ``PASSWORD`` or ``TOKEN``.
-        file: the path from an option, or None.
-        environment: the variables to read without ``file``.
-        option: the option's name.
-    """
-    if file is not None:
-        return FileSecret(file, option)
-    value = environment.get(name)
-    if value is not None:
-        return Secret(value)
-    path = environment.get(f"{name}_FILE")
-    return None if path is None else FileSecret(path, environment.named(f"{name}_FILE"))
+        Args:
+            name: ``PASSWORD`` or ``TOKEN``.
+            file: the path from the option for it, or None.
+        """
+        if file is not None:
+            return FileSecret(file, self.option(f"{name.lower()}-file"))
+        value = os.environ.get(self.variable(name))
+        if value:
+            return Secret(value)
+        variable = self.variable(f"{name}_FILE")
+        path = os.environ.get(variable)
+        return FileSecret(path, variable) if path else None
 
 
-def endpoint_of(
-    url: str,
-    tls: Tls | None = None,
-    schemes: Collection[str] = AMQP_SCHEMES,
-    *,
-    password_file: str | None = None,
-    password_option: str = "--password-file",
-    environment: Environment | None = None,
-) -> Endpoint:
+def endpoint_of(url: str, options: PeerOptions, tls: Tls | None, schemes: Collection[str] = AMQP_SCHEMES) -> Endpoint:
     """Return the endpoint of ``url``, with credentials from a file or the environment when the url has none.
 
     Args:
         url: the user's url.
+        options: the options about the peer.
         tls: the TLS options, which turn on TLS for a plain scheme too; None without any.
         schemes: schemes that the command accepts.
-        password_file: a file with the password of the url's user.
-        password_option: the option that names this file, for errors.
-        environment: the variables that may have credentials.
 
     Raises:
         OptionError: the url is invalid, a password is missing or given twice, or a password file has no user; the text
             has no password.
     """
-    environment = environment if environment is not None else Environment()
+    option = options.option("password-file")
     endpoint = parse_url(url, schemes=schemes, option="URL")
     if tls is not None:
         endpoint = endpoint.with_tls(tls)
         endpoint = replace(endpoint, scheme={"http": "https"}.get(endpoint.scheme, endpoint.scheme))
     if endpoint.password is not None:
-        if password_file is not None:
-            raise OptionError(password_option, "the url has a password already: give one of them")
+        if options.password_file is not None:
+            raise OptionError(option, "the url has a password already: give one of them")
         return endpoint
-    username = endpoint.username if endpoint.username is not None else environment.get("USERNAME")
+    username = endpoint.username
     if username is None:
-        if password_file is not None:
-            raise OptionError(password_option, "needs a user, in the url as in amqp://reader@host")
+        username = os.environ.get(options.variable("USERNAME")) or None
+    if username is None:
+        if options.password_file is not None:
+            raise OptionError(option, "needs a user, in the url as in amqp://reader@host")
         return endpoint
-    password = secret_of("PASSWORD", password_file, environment, password_option)
+    password = options.secret("PASSWORD", options.password_file)
     if password is None and endpoint.scheme in HTTP_SCHEMES and endpoint.username is None:
         return endpoint  # the variable is for another peer, as feeds have tokens
     if password is None:
-        raise OptionError(
-            "URL", f"user '{username}' has no password: expected {password_option} FILE or {PREFIX}PASSWORD"
-        )
+        raise OptionError("URL", f"user '{username}' has no password: expected {option} FILE or {PREFIX}PASSWORD")
     return endpoint.with_credentials(username, password)
 
 

@@ -14,15 +14,15 @@ import click
 import numpy as np
 import pyarrow as pa
 
-from spark_streams.cli.credentials import password_option, tls_options
+from spark_streams.cli.credentials import PeerOptions, tls_options
 from spark_streams.cli.errors import INTERRUPTED
 from spark_streams.cli.peers.peer import (
     PEER_EPILOG,
     POSITIONS_EPILOG,
     ReadRequest,
     partitions_option,
+    peer_options,
     read_peer,
-    token_options,
 )
 from spark_streams.endpoint import Tls
 from spark_streams.rows import COMMON_SCHEMA
@@ -57,21 +57,17 @@ Examples:
     help="text: partition, offset, timestamp, key and value between tabs; json: an object a line; value: bodies only.",
 )
 @tls_options
-@password_option()
-@token_options()
+@peer_options()
 def tail(
     url: str,
     stream: str | None,
     start: str,
     partition: str | None,
-    partitions: int | None,
     count: int | None,
     no_follow: bool,
     output: str,
     tls: Tls | None,
-    password_file: str | None,
-    token: str | None,
-    token_file: str | None,
+    options: PeerOptions,
 ) -> None:
     """Print the events of a stream, and go on as new ones come until Ctrl-C.
 
@@ -79,8 +75,7 @@ def tail(
     """
     left = count
     interrupted = Interrupted()
-    peer = read_peer(url, stream, tls, token, token_file=token_file, password_file=password_file, partitions=partitions)
-    with peer.open_reader(ReadRequest(start, partition, _COLUMNS)) as reader:
+    with read_peer(url, options, stream, tls).open_reader(ReadRequest(start, partition, _COLUMNS)) as reader:
         while True:
             for batch in reader.new_events():
                 if interrupted:

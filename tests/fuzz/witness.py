@@ -7,6 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from spark_streams.cli.credentials import PeerOptions
 from spark_streams.cli.peers.peer import Peer, ReadRequest, read_peer
 from spark_streams.errors import SparkStreamsError
 from spark_streams.rows import COMMON_SCHEMA
@@ -18,8 +19,8 @@ _numbers = itertools.count(1)
 
 def peer_of(urls: dict[str, Any], door: str, stream: str) -> Peer:
     if door == "feedapi":
-        return read_peer(f"{urls[door]}/{stream}")
-    return read_peer(urls[door].replace("://", "://guest:guest@"), stream)
+        return read_peer(f"{urls[door]}/{stream}", PeerOptions())
+    return read_peer(urls[door].replace("://", "://guest:guest@"), PeerOptions(), stream)
 
 
 def read_all(peer: Peer) -> list[bytes]:

@@ -10,7 +10,7 @@ from typing import Any, Final
 import click
 import pyarrow as pa
 
-from spark_streams.cli.credentials import endpoint_of, password_option, tls_options
+from spark_streams.cli.credentials import PeerOptions, endpoint_of, password_option, tls_options
 from spark_streams.client import AmqpClient, encode_columns
 from spark_streams.endpoint import Tls
 from spark_streams.errors import OptionError
@@ -58,7 +58,7 @@ def append(
         raise OptionError("--timestamp", f"{timestamp} lies outside the years -290000 to 290000")
     appended = 0
     blocks: Any = [[line.encode() for line in lines]] if lines else lines_of(sys.stdin.fileno())
-    with AmqpClient(endpoint_of(url, tls, password_file=password_file)) as client:
+    with AmqpClient(endpoint_of(url, PeerOptions(password_file), tls)) as client:
         publisher = client.publisher(stream)
         for block in blocks:
             columns = _columns(block, key, partition, creation_us)

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from spark_streams.cli.arguments import StreamRequest, stream_request
-from spark_streams.cli.credentials import endpoint_of, password_option, tls_options
+from spark_streams.cli.credentials import PeerOptions, endpoint_of, password_option, tls_options
 from spark_streams.cli.peers.log_peers import in_order
 from spark_streams.client import AmqpClient, Bounds
 from spark_streams.endpoint import Endpoint, Tls
@@ -121,7 +121,7 @@ def info(
     if data_dir is None:
         if len(where) != 2:
             raise click.UsageError("expected URL STREAM, or --data-dir DIR [STREAM]")
-        found = [_served(endpoint_of(where[0], tls, password_file=password_file), where[1])]
+        found = [_served(endpoint_of(where[0], PeerOptions(password_file), tls), where[1])]
     else:
         if len(where) > 1:
             raise click.UsageError("with --data-dir only a STREAM is expected")

@@ -12,19 +12,18 @@ import pyarrow as pa
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from spark_streams.cli.credentials import password_option, tls_options
+from spark_streams.cli.credentials import PeerOptions, tls_options
 from spark_streams.cli.errors import INTERRUPTED
 from spark_streams.cli.peers.peer import (
     PEER_EPILOG,
     POSITIONS_EPILOG,
-    Peer,
     PeerReader,
     PeerWriter,
     ReadRequest,
     partitions_option,
+    peer_options,
     read_peer,
     speaks_tls,
-    token_options,
 )
 from spark_streams.cli.tail import Interrupted
 from spark_streams.endpoint import Tls
@@ -69,47 +68,28 @@ Examples:
     "--from", "start", default="earliest", show_default=True, metavar="WHERE", help="Where to begin; see below."
 )
 @click.option("--partition", help="Only this one.  [default: all]")
-@partitions_option("FROM, a feed")
+@partitions_option("from_partitions", "FROM, a feed")
 @click.option("--allow-loss", is_flag=True, help="Go on where events are gone, with a warning.  [default: fail]")
 @click.option("--follow", is_flag=True, help="Go on as new events come, until Ctrl-C.")
 @tls_options
-@password_option("--from-password-file", "FROM's user")
-@password_option("--to-password-file", "TO's user")
-@token_options("from", "FROM, if it is a feed")
-@token_options("to", "TO, if it is a feed")
+@peer_options("FROM", "FROM's user", "FROM, if it is a feed")
+@peer_options("TO", "TO's user", "TO, if it is a feed")
 def copy(
     source: str,
     target: str,
     start: str,
     partition: str | None,
-    partitions: int | None,
     allow_loss: bool,
     follow: bool,
     tls: Tls | None,
-    from_password_file: str | None,
-    to_password_file: str | None,
-    from_token: str | None,
-    from_token_file: str | None,
-    to_token: str | None,
-    to_token_file: str | None,
+    from_options: PeerOptions,
+    to_options: PeerOptions,
 ) -> None:
     """Copy a stream from one peer to another, between any two protocols."""
     # If only one of the two urls has a TLS scheme, the TLS options apply to that one only.
     both = speaks_tls(source) == speaks_tls(target)
-
-    def side(name: str, url: str, password_file: str | None, token: str | None, token_file: str | None) -> Peer:
-        return read_peer(
-            url,
-            tls=tls if both or speaks_tls(url) else None,
-            token=token,
-            token_file=token_file,
-            password_file=password_file,
-            side=name,
-            partitions=partitions if name == "FROM" else None,
-        )
-
-    origin = side("FROM", source, from_password_file, from_token, from_token_file)
-    destination = side("TO", target, to_password_file, to_token, to_token_file)
+    origin = read_peer(source, from_options, tls=tls if both or speaks_tls(source) else None)
+    destination = read_peer(target, to_options, tls=tls if both or speaks_tls(target) else None)
     if str(origin) == str(destination):
         raise OptionError("TO", f"is {destination}, which is what is read: expected another stream")
     interrupted = Interrupted()

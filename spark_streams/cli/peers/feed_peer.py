@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Final
@@ -10,8 +10,8 @@ from urllib.parse import quote
 
 import pyarrow as pa
 
-from spark_streams.cli.credentials import secret_of
-from spark_streams.cli.peers.peer import TIMEOUT_MS, Peer, PeerArguments, PeerReader, PeerWriter, ReadRequest
+from spark_streams.cli.credentials import PeerOptions
+from spark_streams.cli.peers.peer import TIMEOUT_MS, Peer, PeerReader, PeerWriter, ReadRequest
 from spark_streams.client.digested_rows import PART_SCHEMA
 from spark_streams.client.feed.client import FeedAddress, FeedClient
 from spark_streams.client.feed.publisher import FeedPublisher, HttpFeed
@@ -39,17 +39,19 @@ class FeedPeer(Peer):
     columns: ClassVar = tuple(COMMON_SCHEMA.names)
 
     @classmethod
-    def read(cls, endpoint: Endpoint, given: PeerArguments) -> Peer:
+    def read(cls, endpoint: Endpoint, names: Sequence[str], options: PeerOptions, needs_stream: bool) -> Peer:
         """Return the feed of a command's arguments; see ``Peer.read``."""
-        if given.fragment or given.stream:
+        if names:
             raise OptionError("URL", f"{endpoint.url}: the address of a feed names it already: leave the stream out")
-        option = f"{given.prefix}token-file"
-        if given.token is not None and given.token_file is not None:
-            raise OptionError(option, f"cannot be used together with {given.prefix}token: give one of them")
-        found = Secret(given.token) if given.token else secret_of("TOKEN", given.token_file, given.environment, option)
+        if options.token is not None and options.token_file is not None:
+            raise OptionError(
+                options.option("token-file"),
+                f"cannot be used together with {options.option('token')}: give one of them",
+            )
+        found = Secret(options.token) if options.token else options.secret("TOKEN", options.token_file)
         if found is not None:
             endpoint = endpoint.with_token(found)
-        return cls(endpoint, endpoint.path.rstrip("/").rpartition("/")[2] or endpoint.address, given.partitions)
+        return cls(endpoint, endpoint.path.rstrip("/").rpartition("/")[2] or endpoint.address, options.partitions)
 
     @property
     def names_stream(self) -> bool:

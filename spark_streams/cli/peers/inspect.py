@@ -11,8 +11,8 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from spark_streams.cli.credentials import password_option, tls_options
-from spark_streams.cli.peers.peer import PEER_EPILOG, Peer, partitions_option, read_peer, token_options
+from spark_streams.cli.credentials import PeerOptions, tls_options
+from spark_streams.cli.peers.peer import PEER_EPILOG, Peer, partitions_option, peer_options, read_peer
 from spark_streams.endpoint import Tls
 from spark_streams.errors import NotFound, OptionError, SparkStreamsError
 
@@ -39,32 +39,13 @@ Examples:
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a stream and line instead of tables.")
 @partitions_option()
 @tls_options
-@password_option()
-@token_options()
-def inspect(
-    url: str,
-    streams: tuple[str, ...],
-    as_json: bool,
-    partitions: int | None,
-    tls: Tls | None,
-    password_file: str | None,
-    token: str | None,
-    token_file: str | None,
-) -> None:
+@peer_options()
+def inspect(url: str, streams: tuple[str, ...], as_json: bool, tls: Tls | None, options: PeerOptions) -> None:
     """Show streams of any peer: their partitions, what they retain, and what the peer can do.
 
     Without a STREAM, and none in the URL, all of them where the peer lists them, else the peer itself.
     """
-    peer = read_peer(
-        url,
-        streams[0] if streams else None,
-        tls,
-        token,
-        token_file=token_file,
-        password_file=password_file,
-        partitions=partitions,
-        needs_stream=False,
-    )
+    peer = read_peer(url, options, streams[0] if streams else None, tls, needs_stream=False)
     if not all(streams):
         raise OptionError("STREAM", "is empty: expected the name of a stream")
     console = Console(markup=False, highlight=False)

@@ -5,16 +5,17 @@ A url's scheme determines the protocol, and ``spark_streams.protocols`` names th
 
 from __future__ import annotations
 
+import functools
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, Final
 
 import click
 import pyarrow as pa
 
-from spark_streams.cli.credentials import CREDENTIALS_EPILOG, Environment, endpoint_of, file_option
+from spark_streams.cli.credentials import CREDENTIALS_EPILOG, PeerOptions, endpoint_of, file_option, password_option
 from spark_streams.endpoint import Endpoint, Tls
 from spark_streams.errors import OptionError
 from spark_streams.protocols import PROTOCOLS, load, protocol_of
@@ -142,31 +143,6 @@ class PeerWriter(ABC):
 
 
 @dataclass(frozen=True)
-class PeerArguments:
-    """A command's arguments about a peer, other than its url.
-
-    Args:
-        stream: the stream, if an argument names it apart from the url.
-        fragment: the stream that the url names, or an empty string.
-        token: bearer token of a feed.
-        token_file: a file with the bearer token.
-        environment: variables that may have secrets.
-        prefix: prefix of the names of the command's options about this peer.
-        partitions: value of ``--partitions``.
-        needs_stream: whether a url that names no stream is an error.
-    """
-
-    stream: str | None
-    fragment: str
-    token: str | None
-    token_file: str | None
-    environment: Environment
-    prefix: str
-    partitions: int | None
-    needs_stream: bool
-
-
-@dataclass(frozen=True)
 class Peer(ABC):
     """One stream of one peer.
 
@@ -185,22 +161,27 @@ class Peer(ABC):
     columns: ClassVar[tuple[str, ...]] = tuple(MESSAGE_SCHEMA.names)
 
     @classmethod
-    def read(cls, endpoint: Endpoint, given: PeerArguments) -> Peer:
+    def read(cls, endpoint: Endpoint, names: Sequence[str], options: PeerOptions, needs_stream: bool) -> Peer:
         """Return the peer of a command's arguments.
+
+        Args:
+            endpoint: the peer's address.
+            names: the names of the stream, in the url and beside it; none for the peer itself.
+            options: the options about the peer.
+            needs_stream: whether a missing name is an error.
 
         Raises:
             OptionError: the arguments name no stream or two streams, or one is not for this protocol.
         """
-        if given.partitions is not None:
+        if options.partitions is not None:
             raise OptionError("--partitions", f"is for feeds of version 1: {endpoint.url} tells how many it has")
-        if given.fragment and given.stream:
+        if len(names) > 1:
             raise OptionError(
-                "URL", f"names stream '{given.fragment}', and the arguments name '{given.stream}': expected one of them"
+                "URL", f"names stream '{names[0]}', and the arguments name '{names[1]}': expected one of them"
             )
-        name = given.stream or given.fragment
-        if not name and given.needs_stream:
+        if not names and needs_stream:
             raise OptionError("URL", f"{endpoint.url} names no stream, expected {endpoint.url}#STREAM")
-        return cls(endpoint, name)
+        return cls(endpoint, names[0] if names else "")
 
     @property
     def names_stream(self) -> bool:
@@ -255,51 +236,27 @@ class Peer(ABC):
 
 
 def read_peer(
-    url: str,
-    stream: str | None = None,
-    tls: Tls | None = None,
-    token: str | None = None,
-    *,
-    token_file: str | None = None,
-    password_file: str | None = None,
-    side: str = "",
-    partitions: int | None = None,
-    needs_stream: bool = True,
+    url: str, options: PeerOptions, stream: str | None = None, tls: Tls | None = None, *, needs_stream: bool = True
 ) -> Peer:
     """Return the peer of a url and a command's options.
 
     Args:
         url: the url, in a form of ``PEER_EPILOG``.
+        options: the options about the peer.
         stream: the stream, if an argument names it apart from the url.
         tls: the TLS options.
-        token: bearer token of a feed.
-        token_file: a file with the bearer token.
-        password_file: a file with the password of the url's user.
-        side: ``FROM`` or ``TO`` of a command with two peers, for the names of variables and options.
-        partitions: value of ``--partitions``.
         needs_stream: whether a url that names no stream is an error.
 
     Raises:
         OptionError: the url is invalid or names no stream, or an option does not fit it; the text has no secret.
     """
     where, _, fragment = url.partition("#")
-    environment = Environment(side)
-    prefix = f"--{side.lower()}-" if side else "--"
-    endpoint = endpoint_of(
-        where,
-        tls,
-        [scheme for protocol in PROTOCOLS.values() for scheme in protocol.schemes],
-        password_file=password_file,
-        password_option=f"{prefix}password-file",
-        environment=environment,
-    )
+    schemes = [scheme for protocol in PROTOCOLS.values() for scheme in protocol.schemes]
+    endpoint = endpoint_of(where, options, tls, schemes)
     protocol = protocol_of(endpoint.scheme)
     assert protocol is not None, "parse_url takes the schemes of the protocols only"
     kind: type[Peer] = load(protocol.peer)
-    return kind.read(
-        endpoint,
-        PeerArguments(stream, fragment, token, token_file, environment, prefix, partitions, needs_stream),
-    )
+    return kind.read(endpoint, [name for name in (fragment, stream) if name], options, needs_stream)
 
 
 def speaks_tls(url: str) -> bool:
@@ -308,19 +265,31 @@ def speaks_tls(url: str) -> bool:
     return any(scheme == protocol.tls_scheme for protocol in PROTOCOLS.values())
 
 
-def partitions_option(of: str = "a feed") -> Callable[..., Any]:
+def partitions_option(name: str = "partitions", of: str = "a feed") -> Callable[..., Any]:
     """Return the option for the number of partitions of a feed that does not tell this number."""
     text = f"Speak version 1 of FeedAPI (ZeroEventHub) with {of}, which does not tell how many partitions it has."
-    return click.option("--partitions", type=click.IntRange(1, 32_768), metavar="N", help=text)
+    return click.option("--partitions", name, type=click.IntRange(1, 32_768), metavar="N", help=text)
 
 
-def token_options(side: str = "", of: str = "a feed") -> Callable[..., Any]:
-    """Return the options for the bearer token of a feed."""
-    prefix = f"--{side}-" if side else "--"
+def peer_options(side: str = "", user: str = "the url's user", feed: str = "a feed") -> Callable[..., Any]:
+    """Return the options for the credentials of one peer.
+
+    The command gets them, with the number of partitions, as argument ``options``, or ``from_options``.
+    """
+    before = f"{side.lower()}_" if side else ""
+    option = PeerOptions(side=side).option
+    names = [each.name for each in fields(PeerOptions) if each.name != "side"]
 
     def add(command: Callable[..., Any]) -> Callable[..., Any]:
-        command = file_option(f"{prefix}token-file", f"File with the token of {of}.")(command)
-        seen = f"Bearer token of {of}; everybody sees it in the list of processes: better in a file."
-        return click.option(f"{prefix}token", metavar="TOKEN", help=seen)(command)
+        @functools.wraps(command)
+        def with_options(**named: Any) -> Any:
+            given = {name: named.pop(before + name, None) for name in names}
+            return command(**{f"{before}options": PeerOptions(**given, side=side)}, **named)
+
+        with_options = file_option(option("token-file"), f"File with the token of {feed}.")(with_options)
+        seen = f"Bearer token of {feed}; everybody sees it in the list of processes: better in a file."
+        with_options = click.option(option("token"), metavar="TOKEN", help=seen)(with_options)
+        with_options = password_option(option("password-file"), user)(with_options)
+        return with_options
 
     return add
