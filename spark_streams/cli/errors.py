@@ -52,14 +52,10 @@ class ErrorReportingGroup(click.Group):
         """
         try:
             return super().invoke(ctx)
-        except OptionError as fault:
-            _fail(str(fault), USAGE, fault)
-        except SparkStreamsError as fault:
-            _fail(str(fault), FAILED, fault)
         except BrokenPipeError:
             raise  # the reader of our output has gone, and click ends without a message
-        except OSError as fault:
-            _fail(str(fault), FAILED, fault)
+        except (SparkStreamsError, OSError) as fault:
+            raise _Failure(fault) from fault
         except KeyboardInterrupt:
             ctx.exit(INTERRUPTED)
 
@@ -69,13 +65,10 @@ def exit_on_signal(number: int, frame: FrameType | None) -> NoReturn:
     raise SystemExit(128 + number)
 
 
-def _fail(message: str, code: int, fault: BaseException) -> NoReturn:
-    raise _Failure(" ".join(message.split("\n")), code) from fault
-
-
 class _Failure(click.ClickException):
     """One line on stderr, and an exit code."""
 
-    def __init__(self, message: str, code: int) -> None:
-        super().__init__(message)
-        self.exit_code = code  # type: ignore[misc]  # click declares it for the class, and reads it off the instance
+    def __init__(self, fault: Exception) -> None:
+        super().__init__(" ".join(str(fault).split("\n")))
+        # click declares it for the class, and reads it off the instance
+        self.exit_code = USAGE if isinstance(fault, OptionError) else FAILED  # type: ignore[misc]
