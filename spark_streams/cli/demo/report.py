@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -24,11 +23,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Column, Table
 
 from spark_streams.cli.demo.orders import VAT_PERCENT, Orders, Producer, new_session, start_query
-from spark_streams.cli.demo.session import conf_folder
 from spark_streams.client import AmqpClient, RangeRead
-from spark_streams.endpoint import Endpoint, Secret, parse_url
+from spark_streams.endpoint import parse_url
 from spark_streams.errors import SparkStreamsError
 from spark_streams.position import EARLIEST
+from spark_streams.testing import LogProcess, LogStream
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming import StreamingQuery
@@ -137,10 +136,6 @@ _LINE_S: Final = 5.0
 _STALLED_S: Final = 120.0
 
 
-class _DemoFailed(Exception):
-    """The demo failed; the text says why."""
-
-
 @dataclass(frozen=True)
 class _Sample:
     """The numbers of orders sent and written at one moment."""
@@ -162,7 +157,7 @@ def show(events: int, seconds: float, partitions: int) -> int:
     except Exception as fault:
         os.dup2(stderr, sys.stderr.fileno())
         print("".join(Path("noise.log").read_text(errors="replace").splitlines(keepends=True)[-20:]), file=sys.stderr)
-        if not isinstance(fault, (_DemoFailed, SparkStreamsError)):
+        if not isinstance(fault, (RuntimeError, SparkStreamsError)):
             raise
         print(f"The demo failed: {fault}", file=sys.stderr)
         return 1
@@ -170,55 +165,43 @@ def show(events: int, seconds: float, partitions: int) -> int:
 
 
 def _run(console: Console, events: int, seconds: float, partitions: int) -> None:
-    log, endpoint = _start_log(partitions)
-    console.print(f"log       {endpoint.url}: {_SOURCE} and {_SINK}, {partitions} partitions each", highlight=False)
-    orders = Orders(events, time.time_ns() // 1_000_000)
-    producer = Producer(endpoint, _SOURCE, orders, seconds)
-    begun = time.monotonic()
-    producer.start()
-    console.print(
-        f"producer  {events:,} orders of {len(orders.per_customer)} customers in {seconds:g} s", highlight=False
-    )
-    with console.status("Spark starts"):
-        spark = new_session()
-        url = f"{endpoint.scheme}://guest:guest@{endpoint.address}"
-        query = start_query(spark, url, _SOURCE, _SINK, str(Path.cwd() / "checkpoint"))
-    console.print(f"Spark     {spark.version}: {_SOURCE} -> price each order, add VAT -> {_SINK}\n", highlight=False)
-    try:
-        with AmqpClient(endpoint) as client:
-            samples = _watch(console, client, producer, query, orders, begun)
-            query.processAllAvailable()  # commits the last batch before the query stops
-            batches = [progress for progress in query.recentProgress if progress["numInputRows"]]
-            query.stop()
-            found = read_back(client, _SINK, orders)
-    finally:
-        spark.stop()
-        log.terminate()
-    if log.wait(timeout=20):
-        raise _DemoFailed(f"the log ended with exit code {log.returncode}")
+    """Run the demo.
+
+    Raises:
+        RuntimeError: the demo failed; the text says why.
+    """
+    with LogProcess() as log:
+        streams = [LogStream(log, name, partitions, {"timestamp_type": "create"}) for name in (_SOURCE, _SINK)]
+        for stream in streams:
+            stream.create()
+        url = streams[0].options("amqp-events")["url"]
+        endpoint = parse_url(url)
+        console.print(f"log       {endpoint.url}: {_SOURCE} and {_SINK}, {partitions} partitions each", highlight=False)
+        orders = Orders(events, time.time_ns() // 1_000_000)
+        producer = Producer(endpoint, _SOURCE, orders, seconds)
+        begun = time.monotonic()
+        producer.start()
+        console.print(
+            f"producer  {events:,} orders of {len(orders.per_customer)} customers in {seconds:g} s", highlight=False
+        )
+        with console.status("Spark starts"):
+            spark = new_session()
+            query = start_query(spark, url, _SOURCE, _SINK, str(Path.cwd() / "checkpoint"))
+        console.print(
+            f"Spark     {spark.version}: {_SOURCE} -> price each order, add VAT -> {_SINK}\n", highlight=False
+        )
+        try:
+            with AmqpClient(endpoint) as client:
+                samples = _watch(console, client, producer, query, orders, begun)
+                query.processAllAvailable()  # commits the last batch before the query stops
+                batches = [progress for progress in query.recentProgress if progress["numInputRows"]]
+                query.stop()
+                found = read_back(client, _SINK, orders)
+        finally:
+            spark.stop()
     _report(console, found, samples, len(batches))
     if found.faults:
-        raise _DemoFailed("; not true: ".join(["what came out is not what went in", *found.faults]))
-
-
-def _start_log(partitions: int) -> tuple[subprocess.Popen[str], Endpoint]:
-    """Create the streams, whose events have the producers' times, and serve them on a free port."""
-    command = [sys.executable, "-m", "spark_streams.cli", "log"]
-    names = [f"{_SOURCE}:{partitions}", f"{_SINK}:{partitions}"]
-    created = subprocess.run(
-        [*command, "create", "--data-dir", "log", "--timestamp-type", "create", *names], capture_output=True, text=True
-    )
-    if created.returncode:
-        raise _DemoFailed(created.stderr.strip())
-    settings = str(conf_folder() / "log.toml")
-    log = subprocess.Popen(
-        [*command, "serve", "--config", settings, "--data-dir", "log", "--amqp", "0"], stdout=subprocess.PIPE, text=True
-    )
-    line = log.stdout.readline() if log.stdout is not None else ""
-    if not line:
-        raise _DemoFailed("the log did not start")
-    endpoint = parse_url(json.loads(line)["amqp"])
-    return log, replace(endpoint, username="guest", password=Secret("guest"))
+        raise RuntimeError("; not true: ".join(["what came out is not what went in", *found.faults]))
 
 
 def _watch(
@@ -260,9 +243,9 @@ def _watch(
                 return samples
             fault = producer.fault or query.exception()
             if fault is not None:
-                raise _DemoFailed(f"{'the producer' if producer.fault else 'the query'}: {fault}") from fault
+                raise RuntimeError(f"{'the producer' if producer.fault else 'the query'}: {fault}") from fault
             if not query.isActive or now - moved_at > _STALLED_S:
-                raise _DemoFailed(f"the query stands still with {written:,} of {orders.count:,} orders written")
+                raise RuntimeError(f"the query stands still with {written:,} of {orders.count:,} orders written")
             time.sleep(_LOOK_S)
 
 
