@@ -45,10 +45,8 @@ class StreamRequest:
             )
 
 
-def listen(value: str | tuple[str, int]) -> tuple[str, int]:
+def listen(value: str) -> tuple[str, int]:
     """Parse ``[HOST:]PORT``; an IPv6 address is in brackets, and the default host is loopback."""
-    if isinstance(value, tuple):
-        return value
     host, colon, port = value.rpartition(":")
     host = host[1:-1] if host.startswith("[") and host.endswith("]") else host
     if (colon and not host) or not re.fullmatch(r"[0-9]{1,5}", port) or int(port) > 65_535:
@@ -58,20 +56,16 @@ def listen(value: str | tuple[str, int]) -> tuple[str, int]:
     return host or "127.0.0.1", int(port)
 
 
-def credentials(value: str | tuple[str, str]) -> tuple[str, str]:
+def credentials(value: str) -> tuple[str, str]:
     """Parse ``NAME:PASSWORD``; an error never shows the value."""
-    if isinstance(value, tuple):
-        return value
     name, colon, password = value.partition(":")
     if not colon or not name:
         raise click.BadParameter("expected NAME:PASSWORD, such as reader:secret (what was given is not shown here)")
     return name, password
 
 
-def stream_request(value: str | StreamRequest) -> StreamRequest:
+def stream_request(value: str) -> StreamRequest:
     """Parse ``NAME[:PARTITIONS]``."""
-    if isinstance(value, StreamRequest):
-        return value
     name, colon, count = value.rpartition(":")
     if not colon:
         return StreamRequest(value)
