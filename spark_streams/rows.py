@@ -11,6 +11,8 @@ from typing import Final
 
 import pyarrow as pa
 
+from spark_streams.wire.amqp.columns.properties import PROPERTIES_TYPE
+
 __all__ = ["COMMON_SCHEMA", "FULL_MESSAGE_SCHEMA", "MESSAGE_SCHEMA", "PROPERTIES_TYPE", "TIMESTAMP"]
 
 TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
@@ -27,25 +29,6 @@ COMMON_SCHEMA: Final = pa.schema(
     ]
 )
 """value, key, stream, partition, offset, timestamp."""
-
-PROPERTIES_TYPE: Final = pa.struct(
-    [
-        ("message_id", pa.string()),
-        ("user_id", pa.binary()),
-        ("to", pa.string()),
-        ("subject", pa.string()),
-        ("reply_to", pa.string()),
-        ("correlation_id", pa.string()),
-        ("content_type", pa.string()),
-        ("content_encoding", pa.string()),
-        ("absolute_expiry_time", TIMESTAMP),
-        ("creation_time", TIMESTAMP),
-        ("group_id", pa.string()),
-        ("group_sequence", pa.int64()),
-        ("reply_to_group_id", pa.string()),
-    ]
-)
-"""The properties section in the order of AMQP 1.0 part 3 §3.2.4; field i of the list is field i of the struct."""
 
 MESSAGE_SCHEMA: Final = pa.schema(
     [

@@ -16,7 +16,7 @@ ALLOWED = {
     "errors": {"redaction"},
     "position": {"errors"},
     "offsets": {"position", "errors"},
-    "rows": {"errors"},
+    "rows": {"wire"},
     "wire": {"offsets", "errors", "redaction"},
     "log": {"wire", "filters", "rows", "offsets", "errors"},
     "secrets": {"errors"},
