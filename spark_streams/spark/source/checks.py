@@ -3,7 +3,7 @@
 The functions compare offsets with a new description of the log. Each returns the positions or ranges to continue with,
 and the losses that it found; the caller reports the losses.
 
-``LogIdentity`` detects that a partition has other events than those that were read: its log was created again, or it is
+``differing`` detects that a partition has other events than those that were read: its log was created again, or it is
 an older copy. A description's ``incarnation`` shows the first and never the second, as a copy has the same incarnation.
 So the peer is asked for the identity of an offset (``LogClient.log_identity``), which differs in another log. The
 checkpoint has the identities of a batch's end under key ``witnesses``; a plan compares them before reading goes on.
@@ -149,60 +149,51 @@ CREATED_AGAIN = "the stream was deleted and created again, or restored from an o
 """The text for ``DataLoss.available`` when the log is another one."""
 
 
-class LogIdentity:
-    """Asks the peer for identities of offsets, only where there is something new to read.
+def log_identity(driver: Driver, ends: Mapping[str, Position], before: Checkpoint | None) -> dict[str, str]:
+    """Return the identities of newly planned ends.
 
     Args:
         driver: asks the peer.
+        ends: partition to the end of a batch.
+        before: where the batch begins; a partition that ends there keeps its identity without a request.
     """
+    known: dict[str, str] = {}
+    if before is not None:
+        known = {p: text for p, text in before.log_identity.items() if p in ends and before.partitions[p] == ends[p]}
+        ends = {p: end for p, end in ends.items() if before.partitions.get(p) != end}
+    return {**known, **driver.log_identity(ends)}
 
-    def __init__(self, driver: Driver) -> None:
-        self._driver = driver
 
-    def of(self, ends: Mapping[str, Position], before: Checkpoint | None) -> dict[str, str]:
-        """Return the identities of newly planned ends.
+def differing(
+    driver: Driver, checkpoint: Checkpoint, partitions: Iterable[str], incarnation: str | None = None
+) -> list[DataLoss]:
+    """Return a loss for each partition whose identity differs from the checkpoint's.
 
-        Args:
-            ends: partition to the end of a batch.
-            before: where the batch begins; a partition that ends there keeps its identity without a request.
-        """
-        known: dict[str, str] = {}
-        if before is not None:
-            known = {
-                p: text for p, text in before.log_identity.items() if p in ends and before.partitions[p] == ends[p]
-            }
-            ends = {p: end for p, end in ends.items() if before.partitions.get(p) != end}
-        return {**known, **self._driver.log_identity(ends)}
+    A partition whose position is no longer there has no identity any more: the other checks detect this.
 
-    def differing(
-        self, checkpoint: Checkpoint, partitions: Iterable[str], incarnation: str | None = None
-    ) -> list[DataLoss]:
-        """Return a loss for each partition whose identity differs from the checkpoint's.
+    Args:
+        driver: asks the peer.
+        checkpoint: the stored positions and identities.
+        partitions: the partitions to check.
+        incarnation: the log's current incarnation, None where it has none. If it differs from the checkpoint's, it
+            shows already that all partitions are others, and the peer is not asked.
+    """
+    if _differ(checkpoint.incarnation, incarnation):
+        return []
+    known = {p: checkpoint.log_identity[p] for p in partitions if p in checkpoint.log_identity}
+    if not known:
+        return []
+    now = driver.log_identity({p: checkpoint.partitions[p] for p in known})
+    return [
+        DataLoss(p, str(checkpoint.partitions[p]), CREATED_AGAIN)
+        for p, text in known.items()
+        if now.get(p, text) != text
+    ]
 
-        A partition whose position is no longer there has no identity any more: the other checks detect this.
 
-        Args:
-            checkpoint: the stored positions and identities.
-            partitions: the partitions to check.
-            incarnation: the log's current incarnation, None where it has none. If it differs from the checkpoint's, it
-                shows already that all partitions are others, and the peer is not asked.
-        """
-        if None not in (checkpoint.incarnation, incarnation) and checkpoint.incarnation != incarnation:
-            return []
-        known = {p: checkpoint.log_identity[p] for p in partitions if p in checkpoint.log_identity}
-        if not known:
-            return []
-        now = self._driver.log_identity({p: checkpoint.partitions[p] for p in known})
-        return [
-            DataLoss(p, str(checkpoint.partitions[p]), CREATED_AGAIN)
-            for p, text in known.items()
-            if now.get(p, text) != text
-        ]
-
-    @staticmethod
-    def at(checkpoint: Checkpoint, partition: str, offset: str) -> str | None:
-        """Return the identity that a checkpoint has for an offset of a partition, None without one."""
-        return checkpoint.log_identity.get(partition) if checkpoint.partitions.get(partition) == After(offset) else None
+def identity_at(checkpoint: Checkpoint, partition: str, offset: str) -> str | None:
+    """Return the identity that a checkpoint has for an offset of a partition, None without one."""
+    return checkpoint.log_identity.get(partition) if checkpoint.partitions.get(partition) == After(offset) else None
 
 
 def without(checkpoint: Checkpoint, partitions: Iterable[str]) -> Checkpoint:

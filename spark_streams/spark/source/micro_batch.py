@@ -28,7 +28,16 @@ from spark_streams.position import (
 from spark_streams.spark.progress.batch_progress import BatchProgress, Lag
 from spark_streams.spark.pushdown.pruning import matching_ranges
 from spark_streams.spark.pushdown.spark_filters import filter_json, log_filter
-from spark_streams.spark.source.checks import LogIdentity, new_ends, not_past, recreated, retained_spans, without
+from spark_streams.spark.source.checks import (
+    differing,
+    identity_at,
+    log_identity,
+    new_ends,
+    not_past,
+    recreated,
+    retained_spans,
+    without,
+)
 from spark_streams.spark.source.driver import Connect, Driver, position_in, require_all, require_offsets
 from spark_streams.spark.source.ranges import (
     PlannedRead,
@@ -82,7 +91,6 @@ class MicroBatches:
         self._policy = LossPolicy(options.stream, options.fail_on_data_loss)
         self._limiter = Limiter(self._driver)
         self._trigger_gate = TriggerGate(self._driver, clock)
-        self._log_identity = LogIdentity(self._driver)
         self._progress = BatchProgress(self._policy, options.stream, clock)
         self._lag = Lag(self._driver)
         self._stored = stored
@@ -150,9 +158,9 @@ class MicroBatches:
             if planned is None or (_same(planned.end, begin) and not first):
                 return start
             moved = [p for p, end in planned.end.partitions.items() if begin.partitions.get(p) != end]
-            end = replace(planned.end, log_identity=self._log_identity.of(planned.end.partitions, begin))
+            end = replace(planned.end, log_identity=log_identity(self._driver, planned.end.partitions, begin))
             # Compare the old end after the new one: if the log is still the same then, both ends are of that log.
-            losses = self._log_identity.differing(begin, moved, planned.end.incarnation)
+            losses = differing(self._driver, begin, moved, planned.end.incarnation)
             if not losses:
                 break
             self._report(losses)
@@ -220,7 +228,7 @@ class MicroBatches:
         before = self._last_end
         if before is None and self._initial is not None:
             before = self._checkpoint(self._initial)
-        self._last_end = replace(end, log_identity=self._log_identity.of(ends, self._last_end))
+        self._last_end = replace(end, log_identity=log_identity(self._driver, ends, self._last_end))
         spans = {} if before is None else _spans(before.partitions, ends)
         self._progress.planned(self._last_end, {"": None} if before is None else self._driver.counting.count(spans))
         return self._last_end.to_json()
@@ -284,7 +292,7 @@ class MicroBatches:
         ranges = [
             range_read(self._options, self._columns, p, first_at, offset) for p, (first_at, offset) in spans.items()
         ]
-        seen = {p: (last, text) for p, (_, last) in spans.items() if (text := self._log_identity.at(stop, p, last))}
+        seen = {p: (last, text) for p, (_, last) in spans.items() if (text := identity_at(stop, p, last))}
         if self._options.filter is not None:
             self._pushed()
         return [
@@ -303,9 +311,9 @@ class MicroBatches:
         """
         if self._knows_starts and stop == self._last_end:
             return spans, []
-        after = [] if stop == self._last_end else self._log_identity.differing(stop, spans)
+        after = [] if stop == self._last_end else differing(self._driver, stop, spans)
         spans = {p: span for p, span in spans.items() if p not in {loss.partition for loss in after}}
-        before = self._log_identity.differing(begin, spans, stop.incarnation)
+        before = differing(self._driver, begin, spans, stop.incarnation)
         spans.update({loss.partition: (EARLIEST, spans[loss.partition][1]) for loss in before if loss.partition})
         return spans, after + before
 
