@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib import import_module
 from types import FrameType
 from typing import Any, Final, NoReturn
 
 import click
 
 from spark_streams.errors import OptionError, SparkStreamsError
+from spark_streams.protocols import load
 
 FAILED: Final = 1
 """Exit code: the command failed; the line on stderr says why."""
@@ -40,8 +40,7 @@ class ErrorReportingGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Return the command of that name, None where there is none."""
         if cmd_name in self._lazy:
-            module, _, attribute = self._lazy.pop(cmd_name).partition(":")
-            self.add_command(getattr(import_module(module), attribute), cmd_name)
+            self.add_command(load(self._lazy.pop(cmd_name)), cmd_name)
         return super().get_command(ctx, cmd_name)
 
     def invoke(self, ctx: click.Context) -> Any:

@@ -143,14 +143,7 @@ class LogSource:
 
 
 class PlannedPartition(InputPartition):  # type: ignore[misc]
-    """The part of a plan that one Spark task reads; picklable.
-
-    Args:
-        task: the task for ``Source.read``.
-    """
-
-    def __init__(self, task: object) -> None:
-        super().__init__(task)
+    """The part of a plan that one Spark task reads; picklable. Its value is the task for ``Source.read``."""
 
 
 class _Reading:
