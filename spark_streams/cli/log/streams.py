@@ -9,10 +9,10 @@ from typing import Any, Final
 
 import click
 from rich.console import Console
-from rich.table import Table
 
 from spark_streams.cli.arguments import StreamRequest, stream_request
 from spark_streams.cli.credentials import PeerOptions, endpoint_of, password_option, tls_options
+from spark_streams.cli.peers.inspect import table_of
 from spark_streams.cli.peers.log_peers import in_order
 from spark_streams.client import AmqpClient, Bounds
 from spark_streams.endpoint import Endpoint, Tls
@@ -192,17 +192,11 @@ def _print(stream: dict[str, Any]) -> None:
     title = stream["stream"]
     if "config" in stream:
         title += f" (timestamps: {stream['config']['timestamp_type']})"
-    table = Table(title=title, title_justify="left")
-    columns = [name for name in stream["partitions"][0] if name not in _OF_SPLITS]
-    for name in columns:
-        table.add_column(name, justify="right" if name in ("events", "bytes", "segments") else "left")
-    was_split = any(_story(partition) for partition in stream["partitions"])
-    if was_split:
-        table.add_column("split")
-    for partition in stream["partitions"]:
-        cells = ["" if partition[name] is None else str(partition[name]) for name in columns]
-        table.add_row(*cells, *([_story(partition)] if was_split else []))
-    Console().print(table)
+    stories = [_story(partition) for partition in stream["partitions"]]
+    rows = [{name: p[name] for name in p if name not in _OF_SPLITS} for p in stream["partitions"]]
+    if any(stories):
+        rows = [{**row, "split": story} for row, story in zip(rows, stories, strict=True)]
+    Console().print(table_of(rows, title))
 
 
 _SPLIT_EPILOG = """\b

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 import click
 from rich.console import Console
@@ -31,6 +31,8 @@ Examples:
   spark-streams inspect https://example.com/feeds/orders --json
   spark-streams inspect http://localhost:8080
 """
+_NUMBERS: Final = ("events", "bytes", "segments")
+"""Columns of numbers."""
 
 
 @click.command(epilog=_EPILOG)
@@ -60,7 +62,8 @@ def inspect(url: str, streams: tuple[str, ...], as_json: bool, tls: Tls | None, 
         else:
             _print_head(console, found)
             if "streams" not in found:
-                _print_partitions(console, found)
+                console.print(table_of(found["partitions"]))
+                _print_unavailable(console, found)
             elif found["streams"] is not None:
                 listed = []
     if listed is not None:
@@ -105,27 +108,23 @@ def _print_head(console: Console, found: dict[str, Any]) -> None:
         console.print(f"Its streams are not known: {found['why']}", soft_wrap=True)
 
 
-def _print_partitions(console: Console, found: dict[str, Any]) -> None:
-    console.print(_table(found["partitions"]))
-    _print_unavailable(console, found)
-
-
 def _print_streams(console: Console, listed: list[dict[str, Any]]) -> None:
     """Print the partitions of several streams of one peer as one table."""
     if not listed:
         console.print("It has no streams, or none that this user may read.")
         return
-    console.print(_table([{"stream": found["stream"], **row} for found in listed for row in found["partitions"]]))
+    console.print(table_of([{"stream": found["stream"], **row} for found in listed for row in found["partitions"]]))
     for found in listed:
         _print_unavailable(console, found)
         if "fault" in found:
             console.print(f"{found['stream']} cannot be shown: {found['fault']}", soft_wrap=True)
 
 
-def _table(rows: list[dict[str, Any]]) -> Table:
-    table = Table()
+def table_of(rows: list[dict[str, Any]], title: str | None = None) -> Table:
+    """Return a table with a row for each partition, and a column for each key; None becomes an empty cell."""
+    table = Table(title=title, title_justify="left")
     for name in rows[0] if rows else ("partition",):
-        table.add_column(name, justify="right" if name == "events" else "left", overflow="fold")
+        table.add_column(name, justify="right" if name in _NUMBERS else "left", overflow="fold")
     for row in rows:
         table.add_row(*("" if cell is None else str(cell) for cell in row.values()))
     return table
