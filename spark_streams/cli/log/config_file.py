@@ -104,15 +104,14 @@ class _Reader:
         data_dir = content.get("data_dir")
         if data_dir is not None:
             self._expect("data_dir", data_dir, str, "a text: the directory's name")
-        log = dict(self._table("log", content.get("log", {})))
-        stream = self._settings(StreamConfig, "log.stream", self._table("log.stream", log.pop("stream", {})))
+        log = self._settings(LogConfig, "log", self._table("log", content.get("log", {})))
         return Configuration(
             data_dir=None if data_dir is None else self._path.parent / data_dir,
-            log=self._settings(LogConfig, "log", log, stream=stream),
+            log=log,
             doors={door: self._door(door, kind, content.get(door, {})) for door, kind in doors.items()},
             named=frozenset(doors.keys() & content.keys()),
             streams=tuple(
-                self._stream(f"streams[{n}]", dict(entry), stream)
+                self._stream(f"streams[{n}]", dict(entry), log.stream)
                 for n, entry in enumerate(self._tables("streams", content.get("streams", [])))
             ),
         )
@@ -167,11 +166,8 @@ class _Reader:
                 self._expect(f"{prefix}users.{name}", password, str, "a text: the password", show=False)
             taken["users"] = dict(users)
         if "permissions" in table:
-            part = f"{prefix}permissions"
-            taken["permissions"] = {
-                user: self._settings(Permissions, f"{part}.{user}", self._table(f"{part}.{user}", allowed))
-                for user, allowed in self._table(part, table.pop("permissions")).items()
-            }
+            hint = Mapping[str, Permissions]
+            taken["permissions"] = self._value(f"{prefix}permissions", table.pop("permissions"), hint)
         return taken
 
     def _redirect(self, section: str, entry: dict[str, Any]) -> tuple[tuple[str, str], Redirect]:
@@ -190,39 +186,41 @@ class _Reader:
         self._expect(f"{section}.name", name, str, "a text: the stream's name")
         if partitions is not None:
             self._expect(f"{section}.partitions", partitions, int, "a whole number")
-        settings = {f.name: getattr(default, f.name) for f in dataclasses.fields(StreamConfig)}
-        return StreamRequest(name, partitions, self._settings(StreamConfig, section, {**settings, **entry}))
+        others = {key: setting for key, setting in vars(default).items() if key not in entry}
+        return StreamRequest(name, partitions, self._settings(StreamConfig, section, entry, **others))
 
     def _settings(self, kind: type[_T], section: str, table: Mapping[str, Any], **taken: Any) -> _T:
         """Return a dataclass of ``kind`` from a table; ``taken`` has fields that were read before."""
         names = [each.name for each in dataclasses.fields(kind)]  # type: ignore[arg-type]
         hints = get_type_hints(kind)
         self._known(section, table, names)
-        for key, value in table.items():
-            self._check(f"{section}.{key}", value, hints[key])
-        sets = {key: frozenset(value) for key, value in table.items() if get_origin(hints[key]) is frozenset}
+        values = {key: self._value(f"{section}.{key}", value, hints[key]) for key, value in table.items()}
         try:
-            return kind(**{**table, **sets}, **taken)
+            return kind(**values, **taken)
         except ValueError as fault:
             self._fail(f"[{section}]", str(fault))
 
-    def _check(self, key: str, value: Any, hint: Any) -> None:
-        if get_origin(hint) is Literal:
-            if value not in get_args(hint):
-                self._fail(key, f"is {value!r}, expected one of {', '.join(map(repr, get_args(hint)))}")
-            return
-        if get_origin(hint) is frozenset:
-            (kind,) = get_args(hint)
-            if not isinstance(value, list) or not all(type(entry) is kind for entry in value):
-                self._fail(key, f"is {value!r}, expected a list of {'numbers' if kind is int else 'texts'}")
-            return
+    def _value(self, key: str, value: Any, hint: Any) -> Any:
+        """Return a value as a setting of type ``hint`` has it."""
         kinds = get_args(hint) or (hint,)
-        if type(None) in kinds and value is None:
-            return
+        if get_origin(hint) is Literal:
+            if value not in kinds:
+                self._fail(key, f"is {value!r}, expected one of {', '.join(map(repr, kinds))}")
+            return value
+        if get_origin(hint) is frozenset:
+            if not isinstance(value, list) or not all(type(entry) is kinds[0] for entry in value):
+                self._fail(key, f"is {value!r}, expected a list of {'numbers' if int in kinds else 'texts'}")
+            return frozenset(value)
+        if get_origin(hint) is Mapping:
+            return {
+                name: self._value(f"{key}.{name}", each, kinds[1]) for name, each in self._table(key, value).items()
+            }
+        if isinstance(hint, type) and dataclasses.is_dataclass(hint):
+            return self._settings(hint, key, self._table(key, value))
         for kind, words in ((bool, "true or false"), (int, "a whole number"), (str, "a text")):
             if kind in kinds:
                 self._expect(key, value, kind, words)
-                return
+                return value
         self._fail(key, "is written as a table of its own")
 
     def _expect(self, key: str, value: Any, kind: type, words: str, *, show: bool = True) -> None:
