@@ -174,21 +174,17 @@ class FeedBatches:
             return start
         self._cursors_since = self._clock()
         planned = self._fetchers.plan(waiting, limit, begin.batch)
-        finished = begin.finished | self._fetchers.finished()
         cursors = {p: planned[p].cursor if p in planned else cursor for p, cursor in lineage.reading.items()}
         matched = {p for p, pages in planned.items() if pages.events}  # fetchers drop the lines before the first match
-        end = FeedOffset(
-            self._options.stream,
-            cursors,
-            begin.spool,
-            begin.batch + 1,
-            self._filters,
-            frozenset(finished),
-            lineage.ancestors,
-            lineage.begins,
-            self._filter.pushed,
-            {p: text for p, text in lineage.searching.items() if p not in matched},
-            {p: text for p, text in lineage.searching.items() if p in matched},
+        end = replace(
+            begin,
+            cursors=cursors,
+            batch=begin.batch + 1,
+            finished=begin.finished | self._fetchers.finished(),
+            ancestors=lineage.ancestors,
+            begins=lineage.begins,
+            searching={p: text for p, text in lineage.searching.items() if p not in matched},
+            found={p: text for p, text in lineage.searching.items() if p in matched},
         )
         same = (end.cursors, end.finished, end.ancestors) == (begin.cursors, begin.finished, begin.ancestors)
         if same and not first and not any(pages.events for pages in planned.values()):
