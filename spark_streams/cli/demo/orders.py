@@ -50,7 +50,8 @@ class Orders:
         random = np.random.default_rng(20_260_101)
         self.count = count
         weights = 1 / (np.arange(_CUSTOMERS) + 3.0)
-        self.customers = random.choice(_CUSTOMERS, count, p=weights / weights.sum())
+        names = np.array([f"customer-{number:03d}" for number in range(_CUSTOMERS)], dtype=object)
+        self.keys = names[random.choice(_CUSTOMERS, count, p=weights / weights.sum())]
         self.items = random.integers(0, len(_ITEMS), count)
         self.quantities = random.integers(1, 6, count)
         self.countries = random.integers(0, len(_COUNTRIES), count)
@@ -64,32 +65,25 @@ class Orders:
         self.net_cents = np.array([price for _, price in _ITEMS])[self.items] * self.quantities
 
     @property
-    def keys(self) -> list[str]:
-        """The customer of each order, as its key."""
-        return [f"customer-{number:03d}" for number in self.customers]
-
-    @property
     def per_customer(self) -> Counter[str]:
         """The number of orders of each customer."""
         return Counter(self.keys)
 
     def columns(self, start: int, stop: int) -> dict[str, pa.Array]:
         """Return orders ``start`` (inclusive) to ``stop`` (exclusive) as the columns of a sink."""
-        rows = range(start, stop)
-        keys = [f"customer-{self.customers[n]:03d}" for n in rows]
-        values = [json.dumps(self._order(n, key)) for n, key in zip(rows, keys, strict=True)]
+        values = [json.dumps(self._order(n)) for n in range(start, stop)]
         instants_us = pa.array(self.instants_ms[start:stop] * 1_000)
         return {
             "value": pa.array(values),
-            "key": pa.array(keys),
+            "key": pa.array(self.keys[start:stop]),
             "timestamp": instants_us.cast(COMMON_SCHEMA.field("timestamp").type),
         }
 
-    def _order(self, n: int, customer: str) -> dict[str, Any]:
+    def _order(self, n: int) -> dict[str, Any]:
         item, price_cents = _ITEMS[self.items[n]]
         return {
             "order": n,
-            "customer": customer,
+            "customer": self.keys[n],
             "item": item,
             "quantity": int(self.quantities[n]),
             "price_cents": price_cents,
