@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from spark_streams.client.data_loss import DataLoss, LossPolicy, ending
 from spark_streams.client.log_client import Pushdown, StreamDescription
@@ -51,6 +51,8 @@ from spark_streams.spark.source.ranges import (
 from spark_streams.spark.source.rate_limit import Limiter
 from spark_streams.spark.source.stored_offsets import StoredPositions
 from spark_streams.spark.source.trigger_gate import TriggerGate
+
+_T = TypeVar("_T")
 
 STARTED = "started"
 """Key of the first end's JSON: the stream's starting positions, so that a restart in batch 0 starts there again."""
@@ -180,7 +182,8 @@ class MicroBatches:
 
     def _plan(self, begin: Checkpoint, limit: int | None, may_wait: bool) -> _Planned | None:
         """Return the end of the batch that begins at ``begin``, without identities; None if the batch waits."""
-        description, ends = self._checked_ends(begin)
+        description, ends, losses = self._checked(lambda described: new_ends(begin, described))
+        self._report(losses)
         kept = {} if recreated(begin, description) else begin.partitions
         if self._fixed_end is not None:
             fixed = {} if recreated(self._fixed_end, description) else self._fixed_end.partitions
@@ -282,11 +285,9 @@ class MicroBatches:
             begin = Checkpoint(begin.format, begin.stream, positions, stop.incarnation)
         begin = self._with_left_out(without(begin, end.get(RECREATED, ())), stop)
         replayed = first and self._last_end is None
-        description = self._driver.describe()
-        spans, losses = retained_spans(begin, stop, description, replayed=replayed)
-        if losses:
-            description = self._driver.describe(fresh=True, certain=_partitions(losses))
-            spans, losses = retained_spans(begin, stop, description, replayed=replayed)
+        description, spans, losses = self._checked(
+            lambda described: retained_spans(begin, stop, described, replayed=replayed)
+        )
         spans, strange = self._of_the_same_log(begin, stop, spans)
         self._report(losses + strange)
         ranges = [
@@ -341,15 +342,17 @@ class MicroBatches:
         if self._stored is not None:
             self._stored.close()
 
-    def _checked_ends(self, begin: Checkpoint) -> tuple[StreamDescription, dict[str, Position]]:
+    def _checked(
+        self, check: Callable[[StreamDescription], tuple[_T, list[DataLoss]]]
+    ) -> tuple[StreamDescription, _T, list[DataLoss]]:
+        """Return a description, and the result of a check of it and the losses, which a certain description shows."""
         description = self._driver.describe()
-        ends, losses = new_ends(begin, description)
+        found, losses = check(description)
         if losses:
             # A cached description, or one of a node that is behind, may be older than the position.
             description = self._driver.describe(fresh=True, certain=_partitions(losses))
-            ends, losses = new_ends(begin, description)
-        self._report(losses)
-        return description, ends
+            found, losses = check(description)
+        return description, found, losses
 
     def _report(self, losses: list[DataLoss]) -> None:
         for loss in losses:
