@@ -26,8 +26,32 @@ class FeedSource:
     message: ClassVar[bool] = False
 
     def plan(self, options: FeedSourceOptions, columns: tuple[str, ...]) -> list[FeedTask]:
-        """Return the tasks of a batch query; see ``plan_feed_batch``."""
-        return plan_feed_batch(options)
+        """Return the tasks of a batch query: each reads one partition up to its end, or to the user's ending cursor.
+
+        Raises:
+            OptionError: the positions do not fit the feed's partitions.
+            SparkStreamsError: a request to the feed failed.
+        """
+        tasks: list[FeedTask] = []
+        filtering = QueryFilter(options)
+        with FeedClient(address_of(options)) as client:
+            discovery = client.discover()
+            names = [str(p.id) for p in discovery.partitions]
+            ending = options.ending
+            require_all(options.starting, names)
+            if ending is not None:
+                require_all(ending, names)
+            filtering.choose(client, discovery)
+            assert client.dialect is not None
+            for partition in discovery.partitions:
+                start = position_in(options.starting, str(partition.id))
+                cursor = start.offset if isinstance(start, After) else BEGINNING
+                stop = LATEST if ending is None else position_in(ending, str(partition.id))
+                stops = (stop.offset,) if isinstance(stop, After) else filtering.ends(client, partition)
+                wanted = FeedRange(partition.id, cursor, stops, required=isinstance(stop, After))
+                expression = start.text if isinstance(start, Matching) else None
+                tasks.append(filtering.task(partition.id, client.dialect, wanted, expression))
+        return tasks
 
     def planner(self, options: FeedSourceOptions, columns: tuple[str, ...]) -> FeedBatches:
         """Return the planner of a stream.
@@ -53,32 +77,3 @@ class FeedSource:
         batches = read_task(options, task, tuple(schema.names))
         rows = (pa.RecordBatch.from_arrays(batch.columns, schema=schema) for batch in batches)
         return counted(rows, options.stream, str(task.partition))
-
-
-def plan_feed_batch(options: FeedSourceOptions) -> list[FeedTask]:
-    """Return the tasks of a batch query: each reads one partition up to its end now, or to the user's ending cursor.
-
-    Raises:
-        OptionError: the positions do not fit the feed's partitions.
-        SparkStreamsError: a request to the feed failed.
-    """
-    tasks: list[FeedTask] = []
-    filtering = QueryFilter(options)
-    with FeedClient(address_of(options)) as client:
-        discovery = client.discover()
-        names = [str(p.id) for p in discovery.partitions]
-        ending = options.ending
-        require_all(options.starting, names)
-        if ending is not None:
-            require_all(ending, names)
-        filtering.choose(client, discovery)
-        assert client.dialect is not None
-        for partition in discovery.partitions:
-            start = position_in(options.starting, str(partition.id))
-            cursor = start.offset if isinstance(start, After) else BEGINNING
-            stop = LATEST if ending is None else position_in(ending, str(partition.id))
-            stops = (stop.offset,) if isinstance(stop, After) else filtering.ends(client, partition)
-            wanted = FeedRange(partition.id, cursor, stops, required=isinstance(stop, After))
-            expression = start.text if isinstance(start, Matching) else None
-            tasks.append(filtering.task(partition.id, client.dialect, wanted, expression))
-    return tasks

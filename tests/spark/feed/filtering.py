@@ -8,7 +8,7 @@ from typing import Any
 
 from spark_streams.options.feedapi import FeedSourceOptions, parse_feed_source
 from spark_streams.rows import COMMON_SCHEMA
-from spark_streams.spark.feed.reader import plan_feed_batch
+from spark_streams.spark.feed.reader import FeedSource
 from spark_streams.spark.feed.tasks import FeedTask, read_task
 from tests.client.feed.scripted import BadFeed, Part, Reply, Request
 
@@ -94,7 +94,7 @@ def batch_rows(
 ) -> tuple[list[dict[str, Any]], list[FeedTask]]:
     """Run a batch query; return its rows and tasks."""
     options = batch_options(url, **more)
-    tasks = plan_feed_batch(options)
+    tasks = FeedSource().plan(options, ())
     rows: list[dict[str, Any]] = []
     for task in tasks:
         for batch in read_task(options, task, columns):
