@@ -1,4 +1,7 @@
-"""The plan of a batch query: it resolves two positions of each partition, between which the tasks read."""
+"""The plan of a batch query: it resolves two positions of each partition, between which the tasks read.
+
+Both are resolved once, from one description of the stream: events that come later are not in the query.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,8 @@ from spark_streams.options import PositionRange, SourceOptions
 from spark_streams.position import LATEST, After, At, AtTime, Position
 from spark_streams.spark.pushdown.pruning import matching_ranges
 from spark_streams.spark.pushdown.spark_filters import log_filter
-from spark_streams.spark.source.driver import Connect, Driver, position_in, require_all, require_offsets
-from spark_streams.spark.source.ranges import PlannedRead, order, range_read, resolve_start, with_certain
+from spark_streams.spark.source.driver import Connect, Driver, position_in
+from spark_streams.spark.source.ranges import PlannedRead, checked, order, range_read, resolve_start
 
 
 def plan_batch(options: SourceOptions, columns: tuple[str, ...], connect: Connect) -> list[PlannedRead]:
@@ -28,12 +31,7 @@ def plan_batch(options: SourceOptions, columns: tuple[str, ...], connect: Connec
     ending = options.ending or PositionRange(LATEST)
     driver, policy = Driver(options, connect), LossPolicy(options.stream, options.fail_on_data_loss)
     try:
-        description = driver.describe(fresh=True)
-        require_offsets(description, options.starting, ending)
-        description = with_certain(description, driver, options.starting, ending)
-        policy.require_available(description)
-        require_all(options.starting, description.partitions, description.unavailable)
-        require_all(ending, description.partitions, description.unavailable)
+        description = checked(driver.describe(fresh=True), driver, policy, options.starting, ending)
         reads, until = [], dict[str, str | None]()
         for partition, bounds in description.partitions.items():
             start = resolve_start(position_in(options.starting, partition), partition, description, driver, policy)

@@ -38,15 +38,15 @@ from spark_streams.spark.source.checks import (
     retained_spans,
     without,
 )
-from spark_streams.spark.source.driver import Connect, Driver, position_in, require_all, require_offsets
+from spark_streams.spark.source.driver import Connect, Driver, position_in
 from spark_streams.spark.source.ranges import (
     PlannedRead,
     Resolved,
+    checked,
     order,
     range_read,
     resolve_start,
     span_start,
-    with_certain,
 )
 from spark_streams.spark.source.rate_limit import Limiter
 from spark_streams.spark.source.stored_offsets import StoredPositions
@@ -121,11 +121,7 @@ class MicroBatches:
             # Before Spark 4.2 Spark requests the first end before the start. Both must come from one description:
             # events between two descriptions would be in a first batch that a restart could not plan again.
             starting = self._options.starting
-            description = self._first or self._driver.describe()
-            require_offsets(description, starting)
-            description = with_certain(description, self._driver, starting)
-            self._policy.require_available(description)
-            require_all(starting, description.partitions, description.unavailable)
+            description = checked(self._first or self._driver.describe(), self._driver, self._policy, starting)
             positions: dict[str, Position] = {
                 p: resolve_start(position_in(starting, p), p, description, self._driver, self._policy)
                 for p in description.partitions

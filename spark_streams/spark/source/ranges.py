@@ -10,7 +10,7 @@ from spark_streams.endpoint import Node
 from spark_streams.errors import OptionError
 from spark_streams.options import PositionRange, SourceOptions
 from spark_streams.position import EARLIEST, LATEST, After, At, AtTime, Earliest, Matching, Position
-from spark_streams.spark.source.driver import Driver, position_in
+from spark_streams.spark.source.driver import Driver, position_in, require_all, require_offsets
 
 Resolved = Earliest | At | After
 """A position that a range can start at."""
@@ -85,11 +85,18 @@ def range_read(
     )
 
 
-def with_certain(description: StreamDescription, driver: Driver, *spans: PositionRange) -> StreamDescription:
-    """Return a description that is certain about each partition in which a position of the query is missing.
+def checked(
+    description: StreamDescription, driver: Driver, policy: LossPolicy, *spans: PositionRange
+) -> StreamDescription:
+    """Check the positions of a query that starts, and return a description that is certain where one is missing.
 
     A node that is behind others may have given the description. It stays the same for the other partitions.
+
+    Raises:
+        OptionError: the positions do not fit the stream's partitions, or no event can have one of the offsets.
+        NotFound: the stream names a partition that is not there, and losses fail the query.
     """
+    require_offsets(description, *spans)
 
     def lacks(wanted: Position, bounds: Bounds) -> bool:
         if driver.counting.is_next(wanted, bounds):
@@ -98,10 +105,14 @@ def with_certain(description: StreamDescription, driver: Driver, *spans: Positio
 
     there = description.partitions
     doubtful = {p for p in there for span in spans if lacks(position_in(span, p), there[p])}
-    if not doubtful:
-        return description
-    now = driver.describe(certain=doubtful).partitions
-    return replace(description, partitions={p: now.get(p, there[p]) if p in doubtful else there[p] for p in there})
+    if doubtful:
+        now = driver.describe(certain=doubtful).partitions
+        there = {p: now.get(p, there[p]) if p in doubtful else there[p] for p in there}
+        description = replace(description, partitions=there)
+    policy.require_available(description)
+    for span in spans:
+        require_all(span, description.partitions, description.unavailable)
+    return description
 
 
 def resolve_start(
