@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import closing
 from dataclasses import replace
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from spark_streams.client.log_client import LogClient, Pushdown, RangeRead, StreamDescription
 from spark_streams.client.retry import LONG_BACKOFF, Attempts
@@ -21,11 +21,8 @@ from spark_streams.spark.splitting import block_sizes, split_evenly
 _T = TypeVar("_T")
 
 
-class Connect(Protocol):
-    """Opens a client; it is a function of a module, so that pickle stores its name."""
-
-    def __call__(self, options: SourceOptions) -> LogClient:
-        """Return a new client; the caller closes it."""
+Connect = Callable[[SourceOptions], LogClient]
+"""Returns a new client, which the caller closes; it is a function of a module, so that pickle stores its name."""
 
 
 class Driver:

@@ -7,7 +7,7 @@ failure to store is only logged.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final, Protocol
 
 from spark_streams.client.log_client import LogClient, RangeRead
@@ -32,11 +32,9 @@ class OffsetStore(LogClient, Protocol):
     def __enter__(self) -> OffsetStore: ...
 
 
-class ConnectStore(Protocol):
-    """Opens a client that stores positions; it is a function of a module, so that pickle stores its name."""
-
-    def __call__(self, options: SourceOptions) -> OffsetStore:
-        """Return a new client, which reads without filters and in no group; the caller closes it."""
+ConnectStore = Callable[[SourceOptions], OffsetStore]
+"""Returns a new client, which reads without filters and in no group, and which the caller closes; it is a function of a
+module, so that pickle stores its name."""
 
 
 class StoredPositions:
