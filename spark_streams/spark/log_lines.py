@@ -60,20 +60,12 @@ def counted(batches: Iterator[pa.RecordBatch], stream: str, partition: str) -> I
         if "value" in batch.schema.names:
             size += pc.sum(pc.binary_length(batch.column("value"))).as_py() or 0
         yield batch
-    seconds = time.monotonic() - began
     context = {
         "stream": stream,
         "partition": partition,
         "events": str(events),
         "bytes": str(size),
-        "seconds": f"{seconds:.3f}",
+        "seconds": f"{time.monotonic() - began:.3f}",
     }
-    _log.info(
-        "stream '%s' partition '%s': %d events, %d bytes in %.3f s",
-        stream,
-        partition,
-        events,
-        size,
-        seconds,
-        extra={"context": context},
-    )
+    line = "stream '%(stream)s' partition '%(partition)s': %(events)s events, %(bytes)s bytes in %(seconds)s s"
+    _log.info(line, context, extra={"context": context})
