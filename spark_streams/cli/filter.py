@@ -62,7 +62,6 @@ def filter_group() -> None:
 )
 @click.option(
     "--feed-filter",
-    "feed_filters",
     multiple=True,
     metavar="NAME=FIELD",
     help="feedapi: the feed's filter NAME compares FIELD: key, a member or a JSON pointer. May be repeated.",
@@ -76,7 +75,7 @@ def explain(
     draft_types: bool,
     no_event_streams: bool,
     filter_value_from: str | None,
-    feed_filters: tuple[str, ...],
+    feed_filter: tuple[str, ...],
 ) -> None:
     """Print the tree of the filter TEXT, what of it a peer is asked to check, and what remains for the reader.
 
@@ -96,7 +95,7 @@ def explain(
     elif target == "rabbitmq-stream":
         split = _rabbitmq(expression, filter_value_from)
     else:
-        split = _feed(expression, feed_filters)
+        split = _feed(expression, feed_filter)
     _section("filter", to_tree(expression))
     _section(f"pushed to {target}", "\n".join(split.phrases))
     _section("remains", None if split.residual is None else to_text(split.residual), last=True)
@@ -105,8 +104,7 @@ def explain(
 def _check_options(context: click.Context, target: str) -> None:
     for format_name, names in _OPTIONS.items():
         for name in names:
-            parameter = "feed_filters" if name == "--feed-filter" else name.lstrip("-").replace("-", "_")
-            if format_name != target and context.params[parameter]:
+            if format_name != target and context.params[name.lstrip("-").replace("-", "_")]:
                 raise OptionError(name, f"is for --to {format_name}, not {target}")
 
 
