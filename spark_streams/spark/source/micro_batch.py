@@ -15,7 +15,6 @@ from typing import Any, TypeVar
 
 from spark_streams.client.data_loss import DataLoss, LossPolicy, ending
 from spark_streams.client.log_client import Pushdown, StreamDescription
-from spark_streams.endpoint import Node
 from spark_streams.errors import CheckpointError
 from spark_streams.options import SourceOptions
 from spark_streams.position import (
@@ -103,11 +102,6 @@ class MicroBatches:
         self._knows_starts = True
         self._left_out: dict[str, Position] = {}
         self._pushdown: Pushdown | None = None
-
-    @property
-    def advertised(self) -> tuple[Node, ...]:
-        """The nodes that the peer has named."""
-        return self._driver.advertised
 
     def initial(self) -> dict[str, Any]:
         """Return where a new query starts; each call returns the same positions.
@@ -293,7 +287,7 @@ class MicroBatches:
         if self._options.filter is not None:
             self._pushed()
         return [
-            PlannedRead(r, None, description.incarnation, seen.get(r.partition), self.advertised)
+            PlannedRead(r, None, description.incarnation, seen.get(r.partition), self._driver.advertised)
             for r in matching_ranges(ranges, self._driver)
         ]
 
@@ -328,7 +322,7 @@ class MicroBatches:
     def committed(self, end: dict[str, Any]) -> None:
         """Store the end of a committed batch with the peer, if the query stores positions."""
         if self._stored is not None:
-            self._stored.store(Checkpoint.from_json(end, self._options.format), self.advertised)
+            self._stored.store(Checkpoint.from_json(end, self._options.format), self._driver.advertised)
 
     def close(self) -> None:
         """Disconnect."""
