@@ -15,10 +15,6 @@ from dataclasses import asdict
 from typing import Any, Final
 
 from spark_streams.client.data_loss import LossPolicy
-from spark_streams.client.log_client import StreamDescription
-from spark_streams.errors import SparkStreamsError
-from spark_streams.position import EARLIEST, After, Checkpoint, Position
-from spark_streams.spark.source.driver import Driver
 
 _log = logging.getLogger("spark_streams.spark.progress")
 
@@ -132,44 +128,3 @@ def shown(lag: _Lag) -> str:
     if len(most) == len(lag):
         return f"{{{furthest}}}"
     return f"{sum(count or 0 for count in lag.values())} in {len(lag)} partitions, most of it {{{furthest}}}"
-
-
-class Lag:
-    """Asks the peer for the number of events left, once for each description of the log.
-
-    Args:
-        driver: of the query.
-    """
-
-    def __init__(self, driver: Driver) -> None:
-        self._driver = driver
-        self._of: tuple[StreamDescription, Checkpoint] | None = None
-        self._lag: dict[str, int | None] = {}
-
-    def after(self, end: Checkpoint | None) -> dict[str, int | None]:
-        """Return the number of events of each partition after ``end``; None where the peer does not tell.
-
-        Args:
-            end: the end of the last planned batch; None without one, and then every lag is None.
-        """
-        description = self._driver.describe()
-        if end is None:
-            return dict.fromkeys(description.partitions)
-        if self._of is not None and self._of[0] is description and self._of[1] == end:
-            return self._lag
-        lag: dict[str, int | None] = {}
-        behind: dict[str, Position] = {}
-        for partition, bounds in description.partitions.items():
-            position = end.partitions.get(partition, EARLIEST)
-            if bounds.latest is None or (isinstance(position, After) and position.offset >= bounds.latest):
-                lag[partition] = 0
-            else:
-                behind[partition] = position
-        if behind:
-            try:
-                lag.update(self._driver.counting.remaining(behind))
-            except SparkStreamsError as fault:
-                _log.debug("no lag: %s", fault)
-                lag.update(dict.fromkeys(behind))
-        self._of, self._lag = (description, end), lag
-        return lag

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import closing
@@ -14,10 +15,11 @@ from spark_streams.endpoint import Node
 from spark_streams.errors import NotFound, OptionError, SparkStreamsError
 from spark_streams.filters import Expression, read_filter
 from spark_streams.options import PositionRange, SourceOptions
-from spark_streams.position import EARLIEST, After, At, Earliest, Position
+from spark_streams.position import EARLIEST, After, At, Checkpoint, Earliest, Position
 from spark_streams.spark.source.offset_counting import Arithmetic, Counting, Walking, sample, split_points
 from spark_streams.spark.splitting import block_sizes, split_evenly
 
+_log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
 
@@ -42,6 +44,8 @@ class Driver:
         self._description: StreamDescription | None = None
         self._described_at = 0.0
         self._counting: Counting | None = None
+        self._lag_of: tuple[StreamDescription, Checkpoint] | None = None
+        self._lag: dict[str, int | None] = {}
         self.advertised: tuple[Node, ...] = ()
         """The nodes that the peer has named; tasks and the next connection use them."""
 
@@ -92,6 +96,36 @@ class Driver:
             return {}
         identities = self.ask(lambda client: client.log_identity(self.options.stream, offsets))
         return {p: text for p, text in identities.items() if text is not None}
+
+    def lag(self, end: Checkpoint | None) -> dict[str, int | None]:
+        """Return the number of events of each partition after ``end``; None where the peer does not tell.
+
+        It asks once for each description of the log.
+
+        Args:
+            end: the end of the last planned batch; None without one, and then every lag is None.
+        """
+        description = self.describe()
+        if end is None:
+            return dict.fromkeys(description.partitions)
+        if self._lag_of is not None and self._lag_of[0] is description and self._lag_of[1] == end:
+            return self._lag
+        lag: dict[str, int | None] = {}
+        behind: dict[str, Position] = {}
+        for partition, bounds in description.partitions.items():
+            position = end.partitions.get(partition, EARLIEST)
+            if bounds.latest is None or (isinstance(position, After) and position.offset >= bounds.latest):
+                lag[partition] = 0
+            else:
+                behind[partition] = position
+        if behind:
+            try:
+                lag.update(self.counting.remaining(behind))
+            except SparkStreamsError as fault:
+                _log.debug("no lag: %s", fault)
+                lag.update(dict.fromkeys(behind))
+        self._lag_of, self._lag = (description, end), lag
+        return lag
 
     def split(self, reads: list[RangeRead]) -> list[RangeRead]:
         """Split ranges until there are ``minPartitions`` of them, if the events allow it."""

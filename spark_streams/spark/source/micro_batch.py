@@ -24,7 +24,7 @@ from spark_streams.position import (
     Position,
     position_from_json,
 )
-from spark_streams.spark.progress.batch_progress import BatchProgress, Lag
+from spark_streams.spark.progress.batch_progress import BatchProgress
 from spark_streams.spark.pushdown.pruning import matching_ranges
 from spark_streams.spark.pushdown.spark_filters import filter_json, log_filter
 from spark_streams.spark.source.checks import (
@@ -93,7 +93,6 @@ class MicroBatches:
         self._limiter = Limiter(self._driver)
         self._trigger_gate = TriggerGate(self._driver, clock)
         self._progress = BatchProgress(self._policy, options.stream, clock)
-        self._lag = Lag(self._driver)
         self._stored = stored
         self._first: StreamDescription | None = None
         self._initial: dict[str, Any] | None = None
@@ -142,7 +141,7 @@ class MicroBatches:
             CheckpointError: ``start`` is not a checkpoint of this stream.
         """
         begin = self._checkpoint(start)
-        self._progress.reached(begin, lambda: self._lag.after(begin))
+        self._progress.reached(begin, lambda: self._driver.lag(begin))
         first = start == self._initial
         created_again: list[str] = []
         while True:
@@ -202,7 +201,7 @@ class MicroBatches:
         self._knows_starts = False
         done = self._last_end
         if done is not None:
-            self._progress.reached(done, lambda: self._lag.after(done))  # Spark calls this again after its batch
+            self._progress.reached(done, lambda: self._driver.lag(done))  # Spark calls this again after its batch
         last = {**self._left_out, **(self._last_end.partitions if self._last_end is not None else {})}
         description = self._description_not_before(last)
         if self._first is None:
@@ -247,7 +246,7 @@ class MicroBatches:
         description = self._driver.describe()
         ends = {p: ending(bounds) for p, bounds in description.partitions.items()}
         out = self._at(ends, description).to_json()
-        out.update(self._progress.report(self._lag.after(self._last_end)))
+        out.update(self._progress.report(self._driver.lag(self._last_end)))
         if self._options.filter is not None:
             out["pushdown"] = filter_json(self._options.filter, self._pushed())
         return out
