@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import closing
 from dataclasses import replace
+from functools import cached_property
 from typing import TypeVar
 
 from spark_streams.client.log_client import LogClient, Pushdown, RangeRead, StreamDescription
@@ -43,7 +44,6 @@ class Driver:
         self._client: LogClient | None = None
         self._description: StreamDescription | None = None
         self._described_at = 0.0
-        self._counting: Counting | None = None
         self._lag_of: tuple[StreamDescription, Checkpoint] | None = None
         self._lag: dict[str, int | None] = {}
         self.advertised: tuple[Node, ...] = ()
@@ -79,15 +79,13 @@ class Driver:
         """Return the part of a filter that the peer checks, and the part that remains."""
         return self.ask(lambda client: client.pushdown(self.options.stream, expression))
 
-    @property
+    @cached_property
     def counting(self) -> Counting:
         """How events are counted, by arithmetic or by walking; the first use asks the client."""
-        if self._counting is None:
-            numeric = self.ask(lambda client: client.numeric_offsets)
-            # Arithmetic sends no request: it uses the last description, whatever its age.
-            arithmetic = Arithmetic(lambda: (self._description or self.describe()).partitions)
-            self._counting = arithmetic if numeric else Walking(self.options.stream, self.ask)
-        return self._counting
+        if not self.ask(lambda client: client.numeric_offsets):
+            return Walking(self.options.stream, self.ask)
+        # Arithmetic sends no request: it uses the last description, whatever its age.
+        return Arithmetic(lambda: (self._description or self.describe()).partitions)
 
     def log_identity(self, positions: Mapping[str, Position]) -> dict[str, str]:
         """Return the log's identity at each ``After`` position for which the peer has one."""
