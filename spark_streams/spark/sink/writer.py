@@ -260,10 +260,6 @@ def stream_writer(sink: Sink, schema: StructType, overwrite: bool) -> StreamWrit
     return StreamWriter(sink.check())
 
 
-def _rows(messages: Sequence[SinkCommit | None]) -> int:
-    return sum(m.rows for m in messages if m is not None)
-
-
 def _delivered(messages: Sequence[SinkCommit | None]) -> str:
     done = [m for m in messages if m is not None and m.rows]
     if not done:
@@ -271,7 +267,7 @@ def _delivered(messages: Sequence[SinkCommit | None]) -> str:
     # Clocks of executors may differ a little: the write took at least as long as the slowest task.
     span = max(m.ended_at for m in done) - min(m.began_at for m in done)
     seconds = max(span, *(m.ended_at - m.began_at for m in done), 1e-3)
-    rows, size = _rows(done), sum(m.bytes for m in done)
+    rows, size = sum(m.rows for m in done), sum(m.bytes for m in done)
     return (
         f"{rows} rows delivered, {rows / seconds:.0f} rows/s, {size} bytes, {size / seconds:.0f} bytes/s, "
         f"by {len(done)} {'task' if len(done) == 1 else 'tasks'} in {seconds:.3f} s"
@@ -286,6 +282,6 @@ def _may_have_been_delivered(sink: Sink, streaming: bool, messages: Sequence[Sin
         if m.rows
     )
     return (
-        f"{_rows(messages)} rows of {len(done)} finished tasks were delivered{ranges}; the other "
+        f"{sum(m.rows for m in done)} rows of {len(done)} finished tasks were delivered{ranges}; the other "
         f"{len(messages) - len(done)} tasks may have delivered some of theirs. {sink.repetition(streaming)}"
     )

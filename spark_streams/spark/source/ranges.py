@@ -43,10 +43,8 @@ def order(position: Position) -> tuple[str, int]:
     """
     if isinstance(position, Earliest):
         return ("", -1)
-    if isinstance(position, At):
-        return (position.offset, 0)
-    if isinstance(position, After):
-        return (position.offset, 1)
+    if isinstance(position, (At, After)):
+        return (position.offset, int(isinstance(position, After)))
     raise TypeError(f"{position} is not resolved")
 
 
