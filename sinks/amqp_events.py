@@ -15,10 +15,9 @@ import pyarrow.compute as pc
 from pyspark.sql.types import StructType
 
 from spark_streams.client import AmqpClient, Publisher
-from spark_streams.errors import SchemaError
 from spark_streams.options import SinkOptions
 from spark_streams.spark.schemas import check_schema
-from spark_streams.spark.sink.columns import encoded, identify, message_columns
+from spark_streams.spark.sink.columns import encoded, identify, message_columns, require_streams
 from spark_streams.spark.sink.sink import KeepAlive, TaskName, check_once
 
 MAX_OPEN_LINKS: Final = 64
@@ -115,11 +114,7 @@ class AmqpOutlet:
             if self._options.stream is not None:
                 self._publisher(self._options.stream).send(payloads, label)
                 return
-            if streams.null_count:
-                row = label(pc.index(streams.is_null(), True).as_py())
-                raise SchemaError(
-                    f"{row} has null in column 'stream', and option 'stream' is not given: nothing says where it goes"
-                )
+            require_streams(streams, label, "option 'stream' is not")
             for stream in streams.unique().to_pylist():
                 rows = pc.indices_nonzero(pc.equal(streams, stream))
                 self._publisher(stream).send(payloads.take(rows), _chosen(label, rows))

@@ -11,14 +11,13 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql.types import StructType
 
 from spark_streams.client import RabbitClient, RabbitPublishing, TaskIdentity, TaskPublisher
 from spark_streams.errors import SchemaError
 from spark_streams.options import RabbitSinkOptions
 from spark_streams.spark.schemas import MESSAGE_SINK_COLUMNS, check_schema
-from spark_streams.spark.sink.columns import encoded, message_columns
+from spark_streams.spark.sink.columns import encoded, message_columns, require_streams
 from spark_streams.spark.sink.sink import KeepAlive, TaskName, check_once
 
 FILTER_VALUE: Final = "filter_value"
@@ -155,18 +154,13 @@ class RabbitOutlet:
             self._publisher.send(payloads, self._destinations(columns, streams, label), filters, label)
 
     def _destinations(
-        self, columns: Mapping[str, pa.Array], streams: pa.Array | None, label: Callable[[int], str]
+        self, columns: Mapping[str, pa.Array], streams: pa.Array, label: Callable[[int], str]
     ) -> pa.StringArray | str:
         if self._options.super_stream is not None:
             return columns["key"].cast(pa.string())
         if self._options.stream is not None:
             return self._options.stream
-        if streams is None or streams.null_count:
-            row = label(0 if streams is None else pc.index(streams.is_null(), True).as_py())
-            raise SchemaError(
-                f"{row} has null in column 'stream', and neither option 'stream' nor 'superStream' is given: nothing "
-                "says where it goes"
-            )
+        require_streams(streams, label, "neither option 'stream' nor 'superStream' is")
         return streams.cast(pa.string())
 
     def flush(self) -> None:

@@ -94,6 +94,22 @@ def encoded(columns: Mapping[str, pa.Array], label: Callable[[int], str]) -> pa.
         raise SchemaError(f"{fault} (counted from {label(0)})") from fault
 
 
+def require_streams(streams: pa.Array, label: Callable[[int], str], missing: str) -> None:
+    """Check that each row names its stream.
+
+    Args:
+        streams: column ``stream``.
+        label: names row i in errors.
+        missing: the options that could name the stream instead, as in ``option 'stream' is not``.
+
+    Raises:
+        SchemaError: a row has null.
+    """
+    if streams.null_count:
+        row = label(pc.index(streams.is_null(), True).as_py())
+        raise SchemaError(f"{row} has null in column 'stream', and {missing} given: nothing says where it goes")
+
+
 def _properties(column: pa.StructArray) -> pa.StructArray:
     # flatten() and not field(): it applies the struct's own nulls and the offset of a slice
     fields = [PROPERTIES_TYPE.field(f.name) for f in column.type]
