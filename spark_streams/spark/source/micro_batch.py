@@ -199,28 +199,21 @@ class MicroBatches:
         ``reads`` detects losses, when it plans the ranges.
         """
         self._knows_starts = False
-        done = self._last_end
-        if done is not None:
-            self._progress.reached(done, lambda: self._driver.lag(done))  # Spark calls this again after its batch
-        last = {**self._left_out, **(self._last_end.partitions if self._last_end is not None else {})}
+        before = self._last_end
+        if before is not None:
+            self._progress.reached(before, lambda: self._driver.lag(before))  # Spark calls this again after its batch
+        last = {**self._left_out, **(before.partitions if before is not None else {})}
         description = self._description_not_before(last)
         if self._first is None:
             self._first = description
-        ends: dict[str, Position] = {
-            # An empty partition has no newest event, so its last known end stays.
-            p: last[p] if p in last and bounds.latest is None and bounds.truncated is None else ending(bounds)
-            for p, bounds in description.partitions.items()
-        }
-        if self._last_end is None or not recreated(self._last_end, description):
-            # A missing partition may come back: it keeps its position and continues there.
-            ends.update({p: position for p, position in last.items() if p not in ends})
+        known = replace(self._at(last, description), incarnation=None if before is None else before.incarnation)
+        ends, _ = new_ends(known, description)
         end = self._at(ends, description)
-        if self._last_end is not None and _same(end, self._last_end):
-            return self._last_end.to_json()
-        before = self._last_end
+        if before is not None and _same(end, before):
+            return before.to_json()
+        self._last_end = replace(end, log_identity=log_identity(self._driver, ends, before))
         if before is None and self._initial is not None:
             before = self._checkpoint(self._initial)
-        self._last_end = replace(end, log_identity=log_identity(self._driver, ends, self._last_end))
         spans = {} if before is None else _spans(before.partitions, ends)
         self._progress.planned(self._last_end, {"": None} if before is None else self._driver.counting.count(spans))
         return self._last_end.to_json()
