@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from typing import Final, Protocol
+from typing import Final, Protocol, cast
 
 from spark_streams.client.log_client import LogClient, RangeRead
 from spark_streams.endpoint import Node
 from spark_streams.errors import SparkStreamsError
 from spark_streams.options import SourceOptions
 from spark_streams.position import After, Checkpoint
-from spark_streams.spark.source.driver import reaching
+from spark_streams.spark.source.driver import Driver
 
 _log = logging.getLogger(__name__)
 
@@ -28,8 +28,6 @@ class OffsetStore(LogClient, Protocol):
 
     def store_offsets(self, offsets: Mapping[str, str]) -> None:
         """Store the offset of the last event that was read (inclusive), for each partition."""
-
-    def __enter__(self) -> OffsetStore: ...
 
 
 ConnectStore = Callable[[SourceOptions], OffsetStore]
@@ -50,9 +48,7 @@ class StoredPositions:
     """
 
     def __init__(self, options: SourceOptions, connect: ConnectStore) -> None:
-        self._options = options
-        self._connect = connect
-        self._client: OffsetStore | None = None
+        self._driver = Driver(options, connect)
         self._stored: dict[str, str] = {}
         self._failing = False
 
@@ -64,26 +60,24 @@ class StoredPositions:
             advertised: nodes that the peer has named to the query.
         """
         offsets = {p: position.offset for p, position in end.partitions.items() if isinstance(position, After)}
+        self._driver.advertised = advertised
         try:
-            if self._client is None:
-                self._client = self._connect(reaching(self._options, advertised)).__enter__()
-            client = self._client
-            wanted = {p: offset for p, offset in offsets.items() if self._has_advanced(client, p, offset)}
-            if wanted:
-                client.store_offsets(wanted)
-                self._stored.update(wanted)
+            self._driver.ask(lambda client: self._store(cast(OffsetStore, client), offsets))
             self._failing = False
         except SparkStreamsError as fault:
-            self.close()
             if not self._failing:
                 self._failing = True
-                _log.warning("stream '%s': positions could not be stored: %s", self._options.stream, fault)
+                _log.warning("stream '%s': positions could not be stored: %s", self._driver.options.stream, fault)
 
     def close(self) -> None:
         """Disconnect; the next position connects again."""
-        client, self._client = self._client, None
-        if client is not None:
-            client.__exit__(None, None, None)
+        self._driver.close()
+
+    def _store(self, client: OffsetStore, offsets: Mapping[str, str]) -> None:
+        wanted = {p: offset for p, offset in offsets.items() if self._has_advanced(client, p, offset)}
+        if wanted:
+            client.store_offsets(wanted)
+            self._stored.update(wanted)
 
     def _has_advanced(self, client: OffsetStore, partition: str, offset: str) -> bool:
         last = self._stored.get(partition)
@@ -93,5 +87,7 @@ class StoredPositions:
             return False
         if client.numeric_offsets and int(offset) - int(last) > FEW_OFFSETS:
             return True
-        advance = RangeRead(self._options.stream, partition, After(last), offset, ("offset",), fail_on_data_loss=False)
+        advance = RangeRead(
+            self._driver.options.stream, partition, After(last), offset, ("offset",), fail_on_data_loss=False
+        )
         return any(batch.num_rows for batch in client.fetch(advance))
