@@ -67,7 +67,7 @@ def read_manifest(spool: Spool, batch: int, residual: Expression | None) -> list
             task["partition"],
             dialect,
             tuple(PageRange(*page) for page in task["pages"]),
-            spool.uri(),
+            spool.uri,
             residual=residual,
         )
         for task in manifest["tasks"]
@@ -98,9 +98,7 @@ def fetched_again(
         PositionLost: the spool is lasting, or a partition has left the feed; and losses fail the query.
     """
     if spool.lasting:
-        policy.report(
-            None, f"with micro-batch {stop.batch}", f"its manifest is not in the spool {'/'.join(spool.uri())}"
-        )
+        policy.report(None, f"with micro-batch {stop.batch}", f"its manifest is not in the spool {'/'.join(spool.uri)}")
     _log.warning(
         "feed '%s': the pages of micro-batch %d are lost, they are fetched again: if an earlier attempt has written "
         "rows, these may be others",

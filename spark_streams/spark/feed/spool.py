@@ -96,8 +96,8 @@ class Spool:
             atexit.register(shutil.rmtree, folder, ignore_errors=True)
             location = str(folder)
         self._file_system, base = open_file_system(location)
-        self.location = location
-        self._identity = identity
+        self.uri = location, identity
+        """Location and identity, with which a task opens the folder."""
         self._folder = f"{base.rstrip('/')}/{identity}"
         with _faults():
             self._file_system.create_dir(self._folder, recursive=True)
@@ -105,10 +105,6 @@ class Spool:
     def writer(self, name: str) -> PageWriter:
         """Return a new file for pages."""
         return PageWriter(self._file_system, f"{self._folder}/{name}")
-
-    def uri(self) -> tuple[str, str]:
-        """Return location and identity, with which a task opens the folder."""
-        return self.location, self._identity
 
     def write_manifest(self, batch: int, content: Mapping[str, Any]) -> None:
         """Write the manifest of a micro-batch, whole or not at all."""

@@ -29,7 +29,7 @@ def test_as_a_path_or_a_uri(tmp_path: Path, form: str) -> None:
     spool = Spool(form.format(tmp_path), "q")
     spool.write_manifest(1, {"a": 1})
     assert (tmp_path / "q").is_dir() and spool.manifest(1) == {"version": 1, "a": 1}
-    location, identity = spool.uri()
+    location, identity = spool.uri
     _, base = open_file_system(location)
     assert Path(base, identity) == tmp_path / "q"
 
@@ -69,8 +69,8 @@ def test_a_manifest_that_is_damaged_is_told(tmp_path: Path, content: bytes) -> N
 
 def test_without_a_location_it_is_temporary() -> None:
     spool = Spool(None, "q")
-    assert not spool.lasting and Path(spool.location).is_dir()
-    assert Spool(None, "q").location != spool.location
+    assert not spool.lasting and Path(spool.uri[0]).is_dir()
+    assert Spool(None, "q").uri[0] != spool.uri[0]
 
 
 def test_what_cannot_be_written_or_removed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
