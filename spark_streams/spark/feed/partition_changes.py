@@ -45,20 +45,18 @@ def trace(begin: FeedOffset, discovery: Discovery, *, ordered: bool, drained: Co
         ordered: whether a partition that starts after another one waits until an earlier micro-batch has finished that.
         drained: partitions whose fetched events are all planned; others can take over only the cursors of these.
     """
-    listed = {p.id: p for p in discovery.partitions}
-    known = {p: cursor for p, cursor in begin.cursors.items() if p not in listed}
-    children = {p: [c.id for c in discovery.partitions if p in c.cursor_from] for p in known}
-    leaving = {p for p in known if children[p]}
-    gone = frozenset(p for p in known if not children[p])
+    unlisted = frozenset(begin.cursors) - {p.id for p in discovery.partitions}
+    children = {p: [c.id for c in discovery.partitions if p in c.cursor_from] for p in unlisted}
+    leaving = frozenset(p for p in unlisted if children[p])
     ancestors = dict(begin.ancestors)
-    reading = {p: cursor for p, cursor in begin.cursors.items() if p in listed or p in leaving or p in gone}
+    reading = dict(begin.cursors)
     begins: dict[int, str] = {}
     searching = dict(begin.searching)
     for partition in discovery.partitions:
         if partition.id in begin.cursors:
             continue
         parent = partition.starts_after
-        parents = [p for p in partition.cursor_from if p in known]
+        parents = [p for p in partition.cursor_from if p in unlisted]
         if parents:
             if not all(p in drained for p in parents):
                 continue
@@ -78,4 +76,4 @@ def trace(begin: FeedOffset, discovery: Discovery, *, ordered: bool, drained: Co
     for p in sorted(leaving):
         if p in drained and all(c in begin.cursors or c in begins for c in children[p]):
             ancestors[p] = reading.pop(p)
-    return PartitionChanges({**reading, **begins}, begins, frozenset(leaving), gone, ancestors, searching)
+    return PartitionChanges({**reading, **begins}, begins, leaving, unlisted - leaving, ancestors, searching)
