@@ -5,6 +5,8 @@ Both are resolved once, from one description of the stream: events that come lat
 
 from __future__ import annotations
 
+from contextlib import closing
+
 from spark_streams.client.data_loss import LossPolicy
 from spark_streams.client.log_client import Bounds
 from spark_streams.options import PositionRange, SourceOptions
@@ -29,8 +31,8 @@ def plan_batch(options: SourceOptions, columns: tuple[str, ...], connect: Connec
         PositionLost: a starting position is no longer there, and losses fail the query.
     """
     ending = options.ending or PositionRange(LATEST)
-    driver, policy = Driver(options, connect), LossPolicy(options.stream, options.fail_on_data_loss)
-    try:
+    policy = LossPolicy(options.stream, options.fail_on_data_loss)
+    with closing(Driver(options, connect)) as driver:
         description = checked(driver.describe(fresh=True), driver, policy, options.starting, ending)
         reads, until = [], dict[str, str | None]()
         for partition, bounds in description.partitions.items():
@@ -55,8 +57,6 @@ def plan_batch(options: SourceOptions, columns: tuple[str, ...], connect: Connec
             )
             for r in matching_ranges(reads, driver)
         ]
-    finally:
-        driver.close()
 
 
 def _stop(wanted: Position, partition: str, bounds: Bounds, driver: Driver) -> At | After | None:
