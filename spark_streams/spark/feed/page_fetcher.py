@@ -11,6 +11,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Final
 
 from spark_streams.client.data_loss import LossPolicy
@@ -212,9 +213,7 @@ class PageFetcher(threading.Thread):
         self._wait_for_room(slot=False, events=True)
         if self._stopping.is_set():
             return 0.0
-        if waits is None:
-            self._slots.acquire()
-        try:
+        with self._slots if waits is None else nullcontext():
             for block, lines in client.lines(self.partition, requested, stream_ms=waits, values=searching):
                 stop = first_of(lines, self._stops or ())
                 if stop is not None:
@@ -234,9 +233,6 @@ class PageFetcher(threading.Thread):
                 if self._stopping.is_set() or stop is not None:
                     break
                 self._wait_for_room(slot=waits is None)
-        finally:
-            if waits is None:
-                self._slots.release()
         self._drop_uncovered()
         with self._changed:
             attempts.progressed()
