@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Collection
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Final
 
 from spark_streams.client.data_loss import LossPolicy
@@ -24,6 +25,7 @@ MAX_FETCHES: Final = 16
 """Most responses that are fetched at a time; responses that wait for events do not count."""
 
 
+@dataclass
 class PageFetchers:
     """The fetchers of a query.
 
@@ -33,24 +35,18 @@ class PageFetchers:
         policy: raises or warns about losses.
         prefix: prefix of the names of all their files, a different one for each run.
         clock: returns seconds, monotonic.
+        slots: limits the number of fetchers that fetch at a time.
+        each: partition id to its fetcher.
     """
 
-    def __init__(
-        self,
-        options: FeedSourceOptions,
-        connect: Callable[[], FeedClient],
-        policy: LossPolicy,
-        prefix: str,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._options = options
-        self._connect = connect
-        self._policy = policy
-        self._prefix = prefix
-        self._clock = clock
-        self._slots = threading.Semaphore(MAX_FETCHES)
-        self.each: dict[int, PageFetcher] = {}
-        """Partition id to its fetcher."""
+    options: FeedSourceOptions
+    connect: Callable[[], FeedClient]
+    policy: LossPolicy
+    prefix: str
+    clock: Callable[[], float] = time.monotonic
+    _: KW_ONLY
+    slots: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(MAX_FETCHES))
+    each: dict[int, PageFetcher] = field(default_factory=dict)
 
     def start(
         self,
@@ -75,14 +71,14 @@ class PageFetchers:
             first: drops the lines before the first wanted event; None drops nothing.
         """
         fetcher = PageFetcher(
-            self._options,
-            self._connect,
-            self._policy,
-            self._slots,
-            SpoolWriter(spool, f"{self._prefix}-{partition.id}"),
+            self.options,
+            self.connect,
+            self.policy,
+            self.slots,
+            SpoolWriter(spool, f"{self.prefix}-{partition.id}"),
             partition.id,
             cursor,
-            read_ahead_bytes=max(1, self._options.max_bytes_per_trigger // max(1, beside)),
+            read_ahead_bytes=max(1, self.options.max_bytes_per_trigger // max(1, beside)),
             stops=stops,
             start=first,
         )
@@ -119,7 +115,7 @@ class PageFetchers:
             limit: number of events that is enough; None for no limit.
             timeout_s: deadline for the first event, in seconds; None to wait while a fetcher is busy.
         """
-        started = self._clock()
+        started = self.clock()
         while True:
             busy = [fetcher for fetcher in self.each.values() if fetcher.busy()]
             waiting = sum(self.waiting().values())
@@ -127,7 +123,7 @@ class PageFetchers:
                 return
             if limit is not None and waiting >= limit:
                 return
-            waited_s = self._clock() - started
+            waited_s = self.clock() - started
             if (waiting and waited_s >= GATHER_S) or (timeout_s is not None and waited_s >= timeout_s):
                 return
             busy[0].wait_for_change(0.05)
@@ -144,7 +140,7 @@ class PageFetchers:
             turn: number of the micro-batch.
         """
         most = waiting if limit is None else shares(limit, waiting)
-        left_bytes = self._options.max_bytes_per_trigger
+        left_bytes = self.options.max_bytes_per_trigger
         left, least = limit, None  # the first partition with events gets a checkpoint, whatever that covers
         planned: dict[int, PlannedPages] = {}
         order = sorted(waiting)
