@@ -313,21 +313,22 @@ class FeedBatches:
             if self._available_now is not None and partition not in self._available_now:
                 continue
             expression = lineage.searching.get(partition)
-            self._fetchers.start(
-                listed[partition],
+            self._fetchers.add(
+                partition,
                 cursor,
                 spool,
                 beside=len(begin.cursors),
                 stops=None if self._available_now is None else self._available_now[partition],
-                last_cursor=self._filter.last_cursor(listed[partition]),
                 first=None if expression is None else first_match(self._options, partition, expression),
             )
+        long_polls = discovery.stream and self._available_now is None and len(listed) <= MAX_LONG_POLLS
         for partition, fetcher in fetchers.items():
-            if partition in listed:
-                if listed[partition].closed:
-                    fetcher.closed(self._filter.last_cursor(listed[partition]))
-                if discovery.stream and self._available_now is None and len(listed) <= MAX_LONG_POLLS:
-                    fetcher.long_polls()
+            if partition in listed and listed[partition].closed:
+                fetcher.closed(self._filter.last_cursor(listed[partition]))
+            if fetcher.ident is None:
+                fetcher.start()
+            if partition in listed and long_polls:
+                fetcher.long_polls()
         return lineage
 
     def _reopened(self, begin: FeedOffset) -> FeedOffset:

@@ -9,7 +9,6 @@ from dataclasses import KW_ONLY, dataclass, field
 from typing import Final
 
 from spark_streams.client.data_loss import LossPolicy
-from spark_streams.client.feed import FeedPartition
 from spark_streams.client.feed.client import FeedClient
 from spark_streams.client.feed.row_decoder import FirstMatch
 from spark_streams.options.feedapi import FeedSourceOptions
@@ -48,44 +47,38 @@ class PageFetchers:
     slots: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(MAX_FETCHES))
     each: dict[int, PageFetcher] = field(default_factory=dict)
 
-    def start(
+    def add(
         self,
-        partition: FeedPartition,
+        partition: int,
         cursor: str,
         spool: Spool,
         *,
         beside: int,
         stops: tuple[str, ...] | None,
-        last_cursor: str | None,
         first: FirstMatch | None,
     ) -> None:
-        """Start to follow a partition.
+        """Add a fetcher of a partition, which the caller starts.
 
         Args:
-            partition: the partition, as the feed describes it.
+            partition: the partition's id.
             cursor: the cursor after which reading continues.
             spool: the spool to write to.
             beside: number of partitions that share the read-ahead bytes.
             stops: cursors to stop at, None for no end.
-            last_cursor: the last cursor of a closed partition, None where the feed does not tell.
             first: drops the lines before the first wanted event; None drops nothing.
         """
-        fetcher = PageFetcher(
+        self.each[partition] = PageFetcher(
             self.options,
             self.connect,
             self.policy,
             self.slots,
-            SpoolWriter(spool, f"{self.prefix}-{partition.id}"),
-            partition.id,
+            SpoolWriter(spool, f"{self.prefix}-{partition}"),
+            partition,
             cursor,
             read_ahead_bytes=max(1, self.options.max_bytes_per_trigger // max(1, beside)),
             stops=stops,
             start=first,
         )
-        if partition.closed:
-            fetcher.closed(last_cursor)
-        self.each[partition.id] = fetcher
-        fetcher.start()
 
     def keep(self, reading: Collection[int], listed: Collection[int]) -> None:
         """Stop fetchers whose partition is not listed or not read any more, and forget the latter."""
