@@ -42,6 +42,7 @@ from spark_streams.spark.source.ranges import (
     PlannedRead,
     Resolved,
     checked,
+    order,
     range_read,
     resolve_start,
     span_start,
@@ -201,14 +202,18 @@ class MicroBatches:
         before = self._last_end
         if before is not None:
             self._progress.reached(before, lambda: self._driver.lag(before))  # Spark calls this again after its batch
-            last = replace(before, partitions={**self._left_out, **before.partitions})
-        else:
-            # After a restart the last end is unknown: no node may answer that is behind it.
-            last = self._at(self._left_out, self._driver.describe(certain=self._driver.describe().partitions))
-        # Spark would accept an end before the last one, and events would come twice: the check asks again before.
-        description, ends, _ = self._checked(lambda described: new_ends(last, described))
+        last = {**self._left_out, **(before.partitions if before is not None else {})}
+        description = self._description_not_before(last)
         if self._first is None:
             self._first = description
+        if before is not None and recreated(before, description):
+            last = {}
+        # A missing partition may come back: it keeps its position and continues there.
+        ends: dict[str, Position] = {p: position for p, position in last.items() if p not in description.partitions}
+        for p, bounds in description.partitions.items():
+            # An empty partition has no newest event, so its last known end stays: ``reads`` compares it with the next.
+            stays = p in last and bounds.latest is None and bounds.truncated is None
+            ends[p] = last[p] if stays else ending(bounds)
         end = self._at(ends, description)
         if before is not None and _same(end, before):
             return before.to_json()
@@ -218,6 +223,19 @@ class MicroBatches:
         spans = {} if before is None else _spans(before.partitions, ends)
         self._progress.planned(self._last_end, {"": None} if before is None else self._driver.counting.count(spans))
         return self._last_end.to_json()
+
+    def _description_not_before(self, last: Mapping[str, Position]) -> StreamDescription:
+        """Describe the stream so that no partition ends before its last known end, unless events were lost.
+
+        Spark would accept an earlier end, and events would come twice. After a restart the last end is unknown.
+        """
+        description = self._driver.describe()
+        doubtful = [
+            p
+            for p, bounds in description.partitions.items()
+            if self._last_end is None or (p in last and order(ending(bounds)) < order(last[p]))
+        ]
+        return self._driver.describe(certain=doubtful) if doubtful else description
 
     def newest(self) -> dict[str, Any]:
         """Return where the log ends now, and the report of the last planned batch (``BatchProgress``).

@@ -574,6 +574,55 @@ def test_without_a_start_a_node_that_is_behind_neither_loses_nor_repeats() -> No
     assert sorted(rows) == everything(log)
 
 
+@pytest.mark.parametrize("missing", [False, True], ids=["all there", "one missing"])
+@pytest.mark.parametrize("poll", ["0", "100"])
+def test_without_a_start_a_restart_asks_a_node_that_is_not_behind(poll: str, missing: bool) -> None:
+    log = FakeLog("0", "1", numeric=True)
+    for held in log.partitions.values():
+        held.append(10)
+    query = Query(log, startingOffsets="earliest", failOnDataLoss="false", pollInterval=poll)
+    end = query.source.next_end_without_start()
+    query.read(query.source.initial(), end)
+    query.restart()
+    log.behind = 3
+    if missing:
+        log.unavailable = {"1"}
+    assert query.source.next_end_without_start()["partitions"]["0"] == end["partitions"]["0"]
+
+
+@pytest.mark.parametrize("strict", [True, False])
+@pytest.mark.parametrize("then", [0, 3, 9])
+@pytest.mark.parametrize("numeric", [True, False])
+def test_without_a_start_an_empty_partition_that_was_created_again_is_a_loss(
+    numeric: bool, then: int, strict: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = FakeLog("0", numeric=numeric)
+    log.partitions["0"].append(5)
+    query = Query(log, startingOffsets="earliest", failOnDataLoss=str(strict).lower())
+    end = query.source.next_end_without_start()
+    query.read(query.source.initial(), end)
+    log.partitions["0"] = FakePartition(log.partitions["0"].spell, "two")
+    log.incarnation = "two"
+    rows = []
+
+    def run() -> None:
+        nonlocal end
+        for events in (0, then, 1):
+            log.partitions["0"].append(events)
+            query.clock.now += 1
+            start, end = end, query.source.next_end_without_start()
+            if start != end:
+                rows.extend(query.read(start, end))
+
+    if strict:
+        with pytest.raises(PositionLost):
+            run()
+        return
+    run()
+    assert rows == everything(log)
+    assert "failOnDataLoss is false" in caplog.text
+
+
 @settings(max_examples=examples(60), deadline=None)
 @given(
     st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 9), st.booleans()), max_size=12),
