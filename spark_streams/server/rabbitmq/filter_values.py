@@ -154,6 +154,8 @@ class Sought:
         Returns:
             bool[count]; None when the notes do not have the records' values, so that all records may be wanted.
         """
+        if not self.may_match(notes):
+            return np.zeros(count, np.bool_)
         for name, value in notes:
             if name == VALUES_NOTE:
                 try:

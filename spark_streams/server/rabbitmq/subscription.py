@@ -14,19 +14,14 @@ Spec: docs/specifications.md, S-61 to S-65, S-71 to S-73, S-81, S-91 to S-93.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from typing import Final, NamedTuple
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import Final
 
 from spark_streams.log import NO_TIMESTAMP, Partition
-from spark_streams.log.storage.batch_walk import StoredBatch
 from spark_streams.server.rabbitmq.chunk_cache import Chunk
 from spark_streams.server.rabbitmq.chunk_parts import runs_of, selection_of
 from spark_streams.server.rabbitmq.chunks import ONE_BATCH, Chunks, Prefetch
-from spark_streams.server.rabbitmq.filter_values import Sought
+from spark_streams.server.rabbitmq.filter_values import Mask, Sought
 from spark_streams.server.rabbitmq.session import Session
 from spark_streams.server.rabbitmq.single_active import Group
 from spark_streams.server.rabbitmq.topology import Served
@@ -90,22 +85,8 @@ def start_offset(partition: Partition, chunks: Chunks, wanted: OffsetSpecificati
 
 _SIGN_BIT: Final = 0x8000
 """Brokers read the u16 of Credit as a signed number, and the u16 of Subscribe as unsigned (S-72)."""
-_SKIP_COST: Final = 512
-"""Skipping a stored batch that does not match counts as sending this many bytes."""
-
-
-class _Matched(NamedTuple):
-    """A stored batch that may hold records which the subscription wants.
-
-    Args:
-        first: its first record's offset.
-        until: 1 + its last record's offset.
-        rows: bool for each of its records, whether it is wanted; None: all of them.
-    """
-
-    first: int
-    until: int
-    rows: NDArray[np.bool_] | None
+_BATCH_COST: Final = 512
+"""Looking for filter values in a stored batch counts as sending this many bytes."""
 
 
 class Subscription:
@@ -155,9 +136,7 @@ class Subscription:
             properties.get("match-unfiltered") == "true",
         )
         self._selections = properties.get(SELECTIONS) == "true"
-        self._batches: Iterator[StoredBatch] | None = None
-        self._matched: _Matched | None = None
-        self._runs: deque[Chunk] = deque()
+        self._matches: Iterator[Chunk | None] | None = None
         self._ahead = Prefetch(self._chunks, node.loop)
 
     # --- starting and stopping
@@ -172,16 +151,14 @@ class Subscription:
     def start(self, offset: int) -> None:
         """Deliver from the chunk with this id on; with filter values, the matching records from this offset on."""
         self._next = offset
-        self._batches = None
-        self._forget_match()
+        self._matches = None
         self.active = True
 
     def stop(self) -> None:
         """Stop delivering; the credit is kept."""
         self.active = False
         self._sending = False
-        self._batches = None
-        self._forget_match()
+        self._matches = None
         self._ahead.stop()
         self._reader.waiting.remove(self._wake)
 
@@ -230,34 +207,29 @@ class Subscription:
             if used >= budget or (used and turn.over):
                 self._session.send_all(pieces)
                 return used, True
-            wanted, skipped = self._wanted(turn)
-            used += skipped * _SKIP_COST
-            if wanted:
-                used += self._take(wanted, pieces, committed, budget - used)
-            elif not skipped and self._at_end():
-                break
+            before = used
+            for chunk in self._wanted():
+                if chunk is None:
+                    used += _BATCH_COST
+                else:
+                    size = chunk.size
+                    last = max(committed, chunk.first_offset) if self._version == 2 else None
+                    pieces += (encode_deliver_head(self.number, size, last), chunk.header, chunk.data)
+                    used += size
+                    self._credit -= 1
+                    self._next = chunk.next_offset
+                if used >= budget or self._credit <= 0 or (chunk is None and turn.over):
+                    break
+            if used == before:
+                self._matches = None
+                if self._at_end():
+                    break
         self._sending = False
         if pieces:
             self._session.send_all(pieces)
             if not self._filter_values:
                 self._ahead.from_offset(self._next)
         return used, False
-
-    def _take(self, chunks: Iterable[Chunk], pieces: list[bytes | memoryview], committed: int, budget: int) -> int:
-        """Add the frames of chunks to ``pieces`` until the budget is used; return their size in bytes."""
-        number, used = self.number, 0
-        for chunk in chunks:
-            header, data = chunk.header, chunk.data
-            size = len(header) + len(data)
-            last = max(committed, chunk.first_offset) if self._version == 2 else None
-            head = encode_deliver_head(number, size, last)
-            pieces += (head, header, data)
-            used += size
-            self._credit -= 1
-            self._next = chunk.next_offset
-            if used >= budget or self._credit <= 0:
-                break
-        return used
 
     def _at_end(self) -> bool:
         """Wait for the next append, and return whether no records are left before it."""
@@ -267,81 +239,43 @@ class Subscription:
         self._reader.waiting.add(self._wake)
         return self._next >= partition.next_offset  # an append may have come in between
 
-    def _wanted(self, turn: Turn) -> tuple[Iterable[Chunk], int]:
-        """Return consecutive chunks to send, and how many stored batches were skipped; none of either at the end."""
+    def _wanted(self) -> Iterable[Chunk | None]:
+        """Return the next chunks to send; with filter values None after each stored batch, too. Nothing at the end."""
         first = self.served.partition.first_offset
         if self._next < first:
             # Retention has removed the next records, and perhaps all later ones too.
             self._next = first
-            self._forget_match()
+            self._matches = None
         if not self._filter_values:
-            return self._chunks.run(self._next, self._credit), 0
-        skipped = 0
-        while not self._runs:
-            if self._matched is None:
-                skipped += self._skip_to_match(turn)
-                if self._matched is None:
-                    return (), skipped
-            self._runs.extend(self._of_matched(self._matched))
-        return self._from_runs(), skipped
+            return self._chunks.run(self._next, self._credit)
+        if self._matches is None:
+            self._matches = self._matching()
+        return self._matches
 
-    def _from_runs(self) -> Iterator[Chunk]:
-        while self._runs:
-            yield self._runs.popleft()
+    def _matching(self) -> Iterator[Chunk | None]:
+        """Yield the chunks with the wanted records from the position on, and None after each stored batch."""
+        for batch in self.served.partition.batches(self._next):
+            first, until = batch.first_offset, batch.next_offset
+            self._next = max(self._next, first)
+            rows = self._filter_values.rows(batch.notes, until - first)
+            while self._next < until and (rows is None or rows[self._next - first :].any()):
+                # Only this batch is read and encoded, unless another subscription has needed more of the block.
+                chunks = self._chunks.run(self._next, 1, ONE_BATCH)
+                if not chunks or chunks[0].first_offset >= until:
+                    break  # retention has removed the rest of the batch
+                chunk = chunks[0]
+                if rows is None:
+                    yield chunk
+                else:
+                    yield from self._parts(chunk, rows[chunk.first_offset - first : chunk.next_offset - first])
+                self._next = chunk.next_offset
+            self._next = max(self._next, until)
+            yield None
 
-    def _of_matched(self, matched: _Matched) -> list[Chunk]:
-        """Return the next chunks of a stored batch that matched; none when the rest of it has no wanted records."""
-        rows = matched.rows
-        if rows is not None and self._next < matched.until:
-            left = rows[self._next - matched.first :]
-            self._next = self._next + int(left.argmax()) if left.any() else matched.until
-        # Only the matched batch is read and encoded, unless another subscription has needed more of the block.
-        limit = self._credit if rows is None else 1
-        chunks = self._chunks.run(self._next, limit, ONE_BATCH) if self._next < matched.until else []
-        chunks = [chunk for chunk in chunks if chunk.first_offset < matched.until]
-        if not chunks:
-            self._next = max(self._next, matched.until)
-            self._forget_match()
-            return []
-        if rows is None:
-            return chunks
-        (chunk,) = chunks
-        wanted = rows[chunk.first_offset - matched.first : chunk.next_offset - matched.first].copy()
+    def _parts(self, chunk: Chunk, rows: Mask) -> list[Chunk]:
+        """Return the parts of a chunk that hold its wanted records from the position on."""
+        wanted = rows.copy()
         wanted[: max(0, self._next - chunk.first_offset)] = False
+        if not wanted.any():
+            return []
         return [selection_of(chunk, wanted)] if self._selections else runs_of(chunk, wanted)
-
-    def _forget_match(self) -> None:
-        """Forget the stored batch that matched."""
-        self._matched = None
-        self._runs.clear()
-
-    def _skip_to_match(self, turn: Turn) -> int:
-        """Move to the next stored batch that may hold a wanted value; return how many batches were skipped.
-
-        It stops when the turn is over: a filter that nothing matches must not hold up the other connections.
-        """
-        if self._batches is None:
-            if self._next >= self.served.partition.next_offset:
-                return 0
-            self._batches = self.served.partition.batches(self._next)
-        skipped = 0
-        for batch in self._batches:
-            self._matched = self._match(batch)
-            if self._matched is not None:
-                self._next = max(self._next, batch.first_offset)
-                return skipped
-            self._next = batch.next_offset
-            skipped += 1
-            if turn.over:
-                return skipped
-        self._batches = None
-        return skipped
-
-    def _match(self, batch: StoredBatch) -> _Matched | None:
-        """Return a stored batch as ``_Matched`` if it may hold wanted records from the position on, else None."""
-        if not self._filter_values.may_match(batch.notes):
-            return None
-        rows = self._filter_values.rows(batch.notes, batch.next_offset - batch.first_offset)
-        if rows is not None and not rows[max(0, self._next - batch.first_offset) :].any():
-            return None
-        return _Matched(batch.first_offset, batch.next_offset, rows)
