@@ -21,7 +21,6 @@ from typing import Any, Final
 import proton
 
 from spark_streams.server.admission import Admission
-from spark_streams.server.amqp.attached_link import AttachedLink
 from spark_streams.server.amqp.connection_links import ConnectionLinks
 from spark_streams.server.amqp.engine import Engine, EngineClock, open_connection
 from spark_streams.server.amqp.error_conditions import (
@@ -47,27 +46,19 @@ LINGER_S: Final = 2.0
 logger = logging.getLogger("spark_streams.server")
 
 
-class AmqpConnection(asyncio.Protocol):
-    """One connection of the door, and the ``LinkHost`` of its links.
+class AmqpConnection(ConnectionLinks, asyncio.Protocol):
+    """One connection of the door.
 
     Args:
         node: links are attached to it.
         connections: the door's connections; this one adds and removes itself.
         container: the server's container-id.
         admission: the connection's place among those that the door may have.
-
-    Attributes:
-        user: the peer's user, once SASL is over.
-        container: the peer's container-id.
-        write_paused: whether the socket accepts no more bytes.
     """
 
     def __init__(self, node: Node, connections: set[AmqpConnection], container: str, admission: Admission) -> None:
+        super().__init__(node.config)
         self.node = node
-        self.write_paused = False
-        self.container = ""
-        self.user = ""
-        self._links = ConnectionLinks()
         self._connections = connections
         self._own_container = container
         self._admission = admission
@@ -77,25 +68,20 @@ class AmqpConnection(asyncio.Protocol):
         self._turn_queued = False
         self._write_timeout: WriteTimeout
         self._clock = EngineClock(node.loop, lambda: self.guarded(self._turn))
-        self._unfinished_bytes = 0
-        self._storing_bytes = 0
         self._linger_timer = Timer(node.loop)
-        self._closing = False
-        self._peer = "?"
 
     # --- asyncio's side
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin with the SASL layer; asyncio calls it."""
         assert isinstance(transport, asyncio.Transport)
-        config = self.node.config
         self._transport = transport
         peer = transport.get_extra_info("peername")
-        self._peer = self._links.peer = str(peer)
+        self.peer = str(peer)
         self._connections.add(self)
         host = peer[0] if isinstance(peer, tuple) else None
-        self._handshake = Handshake(config, host, transport.get_extra_info("peercert"))
-        self._write_timeout = WriteTimeout(self.node.loop, transport, config.write_timeout_ms, self._stuck)
+        self._handshake = Handshake(self.config, host, transport.get_extra_info("peercert"))
+        self._write_timeout = WriteTimeout(self.node.loop, transport, self.config.write_timeout_ms, self._stuck)
         transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
 
     def data_received(self, data: bytes) -> None:
@@ -131,7 +117,7 @@ class AmqpConnection(asyncio.Protocol):
         self._clock.resume()
         if self._transport is not None and not self._transport.is_closing():
             self._transport.resume_reading()
-        self._unblock()
+        self.unblock()
         self._queue_turn()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -144,9 +130,9 @@ class AmqpConnection(asyncio.Protocol):
         self._linger_timer.stop()
         if self._engine is not None:
             # Guarded: a fault in one link must not keep the others from giving back what they hold.
-            self.guarded(self._links.take_input)
-        self._links.connection_closes()
-        self._links.clear()
+            self.guarded(self.take_input)
+        self.connection_closes()
+        self.forget_links()
         self._transport = None
         self._engine = None
 
@@ -157,7 +143,7 @@ class AmqpConnection(asyncio.Protocol):
         assert self._transport is not None
         answer = self._handshake.receive(data)
         if answer.refused is not None:
-            logger.info("%s: %s", self._peer, answer.refused)
+            logger.info("%s: %s", self.peer, answer.refused)
             self._closing = True
             self._transport.write(answer.send)
             self._transport.close()
@@ -167,11 +153,11 @@ class AmqpConnection(asyncio.Protocol):
         if answer.leftover is None:
             return b""
         self.user = self._handshake.user
-        self._engine = Engine(self.node.config)
+        self._engine = Engine(self.config)
         return answer.leftover
 
     def _stuck(self) -> None:
-        logger.info("%s: dropped, it took nothing for %d ms", self._peer, self.node.config.write_timeout_ms)
+        logger.info("%s: dropped, it took nothing for %d ms", self.peer, self.config.write_timeout_ms)
         self.drop()
 
     # --- turns
@@ -186,27 +172,13 @@ class AmqpConnection(asyncio.Protocol):
             if taken <= 0:
                 break
             start += taken
-        self._unblock()
+        self.unblock()
         self._turn()
         if self._engine is not None and not self._closing and not engine.accepts_input:
             # The engine does not announce every fault itself.
             if not engine.connection.state & proton.Endpoint.REMOTE_CLOSED:
                 self._close(FRAMING_ERROR, "the bytes are no AMQP 1.0 frames")
             self._end_transport()
-
-    def wake(self, link: AttachedLink | None = None) -> None:
-        """Queue a turn of this connection, and serve a link in it."""
-        if link is not None:
-            self._links.wake(link)
-        self._queue_turn()
-
-    def blocked(self, link: AttachedLink) -> None:
-        """Serve a link again when bytes have been written."""
-        self._links.block(link)
-
-    def _unblock(self) -> None:
-        if not self.write_paused:
-            self._links.unblock()
 
     def _queue_turn(self) -> None:
         if not self._turn_queued and self._engine is not None:
@@ -220,10 +192,10 @@ class AmqpConnection(asyncio.Protocol):
     def _turn(self) -> None:
         if self._engine is None:
             return
-        self._links.have_turn(self.node.loop.time, TURN_S)
+        self.have_turn(self.node.loop.time, TURN_S)
         if self._flush():
-            self._unblock()
-        if self._links.due:
+            self.unblock()
+        if self._due:
             self._queue_turn()
 
     def _flush(self) -> bool:
@@ -256,91 +228,51 @@ class AmqpConnection(asyncio.Protocol):
             if not control and not links:
                 return
             # Outcomes first: closing a link frees its deliveries.
-            self._links.update(updated.values())
+            self.update_deliveries(updated.values())
             for name, endpoint in control:
                 if name.endswith(("closed", "detached")):
                     # Messages that came before the end are taken first: producers send and close at once.
-                    self._links.take_input()
+                    self.take_input()
                 try:
                     getattr(self, "_" + name)(endpoint)
                 except UnicodeDecodeError as fault:
                     # proton finds out when the string is read.
-                    logger.info("%s: %s: a string that is no UTF-8: %s", self._peer, name, fault)
+                    logger.info("%s: %s: a string that is no UTF-8: %s", self.peer, name, fault)
                     self._close(DECODE_ERROR, "a string is no UTF-8")
                     self._end_transport()
                     return
-            self._links.touch(links)
-
-    @property
-    def link_count(self) -> int:
-        """How many links the connection has, refused ones not counted."""
-        return self._links.count
-
-    def serve(self, attached: AttachedLink, link_input: LinkInput) -> None:
-        """Serve a link from now on; ``ACCEPT``, or ``NO_PARTITION`` for an attach that waits."""
-        self._links.serve(attached, link_input)
-
-    def refuse(self, link: Any, refusal: LinkRefused) -> None:
-        """Refuse an attach; close the connection of a peer that does not detach refused links."""
-        self._links.refuse(link, refusal)
-        most = self.node.config.max_links
-        if self._links.refused > most:
-            self._close(RESOURCE_LIMIT, f"more than {most} links were refused, and the peer does not detach them")
-
-    def close_link(self, link: Any, refusal: LinkRefused | None) -> None:
-        """Close an attached link, with an error or without."""
-        self._links.close(link, refusal)
-
-    def unfinished(self, more_bytes: int) -> None:
-        """Count bytes of messages of which only some frames have come; with too many the connection is closed."""
-        self._unfinished_bytes += more_bytes
-        most = self.node.config.session_bytes
-        if self._unfinished_bytes > most and not self._closing:
-            self._close(RESOURCE_LIMIT, f"unfinished messages of the connection have more than {most} bytes")
-
-    def storing(self, more_bytes: int) -> None:
-        """Count bytes of messages that are being stored; links that were ``full`` are served when there is room."""
-        before = self.full
-        self._storing_bytes += more_bytes
-        if before and not self.full:
-            self._unblock()
-            self._queue_turn()
-
-    @property
-    def full(self) -> bool:
-        """Whether links must accept no more messages: the engine holds up to ``session_bytes`` of the next ones."""
-        return self._storing_bytes >= self.node.config.session_bytes
+            self.touch(links)
 
     def _connection_opened(self, connection: Any) -> None:
         served = self._admission.establish()
         self.container = str(connection.remote_container or "")
         open_connection(connection, self._own_container)
         if not served:
-            most = self.node.config.max_connections
+            most = self.config.max_connections
             self._close(RESOURCE_LIMIT, f"this container serves {most} connections, and has as many")
 
     def _connection_closed(self, connection: Any) -> None:
-        self._links.connection_closes()
+        self.connection_closes()
         connection.close()
 
     def _session_opened(self, session: Any) -> None:
-        session.incoming_capacity = self.node.config.session_bytes
+        session.incoming_capacity = self.config.session_bytes
         session.open()
 
     def _session_closed(self, session: Any) -> None:
-        self._links.session_ends(session)
+        self.session_ends(session)
         session.close()
         session.free()
 
     def _link_opened(self, link: Any) -> None:
-        self._links.receive_attach(link)
+        self.receive_attach(link)
         self.node.attach(self, link)
 
     def _link_closed(self, link: Any) -> None:
-        self._links.peer_ends(link, LinkInput.PEER_CLOSES)
+        self.peer_ends(link, LinkInput.PEER_CLOSES)
 
     def _link_detached(self, link: Any) -> None:
-        self._links.peer_ends(link, LinkInput.PEER_DETACHES)
+        self.peer_ends(link, LinkInput.PEER_DETACHES)
 
     # --- the end
 
@@ -369,7 +301,7 @@ class AmqpConnection(asyncio.Protocol):
         engine = self._engine
         if engine is None:
             return
-        self._links.connection_closes()
+        self.connection_closes()
         if not engine.connection.state & proton.Endpoint.LOCAL_CLOSED:
             engine.connection.condition = LinkRefused(name, description).condition
             engine.connection.close()
@@ -377,11 +309,11 @@ class AmqpConnection(asyncio.Protocol):
         self._linger()
 
     def _crashed(self) -> None:
-        logger.exception("%s: the connection is closed after an unexpected error", self._peer)
+        logger.exception("%s: the connection is closed after an unexpected error", self.peer)
         try:
             self._close(INTERNAL_ERROR, "an unexpected error in the server, see its log")
         except Exception:
-            logger.exception("%s: closing it in good order failed too", self._peer)
+            logger.exception("%s: closing it in good order failed too", self.peer)
             self.drop()
         self._end_transport()
 

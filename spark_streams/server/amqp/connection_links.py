@@ -1,4 +1,4 @@
-"""Keeps the links of one connection: the state of each, from the peer's attach to its detach, and its work to do.
+"""Serves the links of one connection: the state of each, from the peer's attach to its detach, and its work to do.
 
 Each input changes the state by the table of ``link_states``; the states before and after decide what is done to
 proton's link. A refused link has a state and no ``AttachedLink``: the engine keeps it until the peer has detached it
@@ -10,6 +10,8 @@ a link that waits for room in the socket or in memory is blocked, and due again 
 
 from __future__ import annotations
 
+import abc
+import asyncio
 import logging
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -17,23 +19,92 @@ from typing import Any
 import proton
 from cproton_ffi import lib
 
-from spark_streams.server.amqp.attached_link import AttachedLink
+from spark_streams.errors import UnknownStream
+from spark_streams.log import ReferenceLog, Stream
+from spark_streams.server.amqp.config import AmqpConfig
+from spark_streams.server.amqp.consumer_groups import Groups
+from spark_streams.server.amqp.durable_termini import Termini
 from spark_streams.server.amqp.engine import address
-from spark_streams.server.amqp.error_conditions import LinkRefused
+from spark_streams.server.amqp.error_conditions import RESOURCE_LIMIT, LinkRefused
 from spark_streams.server.amqp.link_states import TRANSITIONS, LinkInput, LinkState, next_state
+from spark_streams.server.amqp.placement import Placement
+from spark_streams.server.amqp.receive_buffer import ReceiveBuffer
+from spark_streams.server.amqp.transfer_block import BlockReader
+from spark_streams.server.appender import Appender
+from spark_streams.server.partition_readers import PartitionReaders
+from spark_streams.server.turns import Worker
 
 logger = logging.getLogger("spark_streams.server")
 
 
-class ConnectionLinks:
-    """The links that a peer has attached and that are not detached on both sides.
+class LinkResources:
+    """The objects that all links of a node share.
+
+    Args:
+        log: the served log.
+        config: the door's settings.
+        loop: the server's.
+
+    Attributes:
+        config: the door's settings.
+        readers: the readers of the partitions that consumers read.
+        termini: positions of durable links.
+        groups: consumer groups.
+        placement: which partitions are served here.
+        receive_buffer: the buffer in which producers' messages are assembled.
+        appender: appends these messages.
+        worker: the worker thread, which reads large messages.
+    """
+
+    def __init__(self, log: ReferenceLog, config: AmqpConfig, loop: asyncio.AbstractEventLoop) -> None:
+        self._log = log
+        self.config = config
+        self.readers = PartitionReaders(loop, BlockReader)
+        self.termini = Termini(log, loop, config.max_durable_links)
+        self.groups = Groups(log, config.reset_epoch, config.max_groups)
+        self.placement = Placement(config)
+        self.receive_buffer = ReceiveBuffer(config.max_message_bytes)
+        self.appender = Appender(loop, off_loop=log.config.fsync == "always")
+        self.worker = Worker("spark-streams-amqp")
+
+    def is_there(self, stream: str, incarnation: str) -> bool:
+        """Return whether a stream is still the one that a link was attached to."""
+        try:
+            return self._log.stream(stream).incarnation == incarnation
+        except UnknownStream:
+            return False
+
+    def close(self) -> None:
+        """Finish work that has begun, and write durable state."""
+        self.worker.close()
+        self.appender.close()
+        self.termini.close()
+
+
+class ConnectionLinks(abc.ABC):
+    """A connection, as its links use it, and its links: those not detached on both sides.
+
+    ``connection.py`` implements it on a socket.
+
+    Args:
+        config: the door's settings.
 
     Attributes:
         peer: the peer's address, for the log.
+        user: the peer's user, once SASL is over.
+        container: the peer's container-id.
+        write_paused: whether the socket accepts no more bytes.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, config: AmqpConfig) -> None:
+        self.config = config
         self.peer = "?"
+        self.user = ""
+        self.container = ""
+        self.write_paused = False
+        self._closing = False
+        self._unfinished_bytes = 0
+        self._storing_bytes = 0
         self._served: dict[int, AttachedLink] = {}
         """Address of proton's link to its ``AttachedLink``: all links but the refused ones."""
         self._states: dict[int, LinkState] = {}
@@ -42,15 +113,22 @@ class ConnectionLinks:
         self._due: dict[AttachedLink, None] = {}
         self._blocked: dict[AttachedLink, None] = {}
 
-    @property
-    def count(self) -> int:
-        """How many links there are, refused ones not counted."""
-        return len(self._served)
+    @abc.abstractmethod
+    def guarded(self, function: Callable[[], None]) -> None:
+        """Call a function of this connection from outside of it: an exception in it ends this connection only."""
+
+    @abc.abstractmethod
+    def _queue_turn(self) -> None:
+        """Queue a turn of this connection."""
+
+    @abc.abstractmethod
+    def _close(self, name: str, description: str) -> None:
+        """Close the connection with an error."""
 
     @property
-    def refused(self) -> int:
-        """How many links are refused and not detached by the peer."""
-        return len(self._states) - len(self._served)
+    def link_count(self) -> int:
+        """How many links there are, refused ones not counted."""
+        return len(self._served)
 
     def receive_attach(self, link: proton.Link) -> None:
         """Note a link that the peer attaches."""
@@ -69,7 +147,7 @@ class ConnectionLinks:
         """Answer an attach with a null terminus, and close the link at once. Spec: AMQP 1.0 part 2 §2.6.3.
 
         The link's name is free at once: the engine would end the connection of a peer that attaches it again before it
-        has detached it.
+        has detached it. A peer that does not detach refused links loses its connection.
         """
         if link.is_sender:
             link.target.copy(link.remote_target)
@@ -84,8 +162,11 @@ class ConnectionLinks:
         self._enter(at, LinkInput.REFUSE)
         self._served.pop(at, None)
         link.free()
+        most = self.config.max_links
+        if len(self._states) - len(self._served) > most:
+            self._close(RESOURCE_LIMIT, f"more than {most} links were refused, and the peer does not detach them")
 
-    def close(self, link: proton.Link, refusal: LinkRefused | None) -> None:
+    def close_link(self, link: proton.Link, refusal: LinkRefused | None) -> None:
         """Close an attached link, with an error or without."""
         self._enter(address(link._impl), LinkInput.DOOR_CLOSES)
         if refusal is not None:
@@ -114,16 +195,16 @@ class ConnectionLinks:
         """End the links of a session that the peer has ended."""
         ended = address(session._impl)
         links = [at for at, home in self._sessions.items() if home == ended]
-        self._end(links, LinkInput.SESSION_ENDS)
+        self._end_links(links, LinkInput.SESSION_ENDS)
         for at in links:
             self._served.pop(at, None)
 
     def connection_closes(self) -> None:
         """Release what the links hold; the connection is closed on one side or both, or lost."""
         holding = [at for at, state in self._states.items() if (state, LinkInput.CONNECTION_CLOSES) in TRANSITIONS]
-        self._end(holding, LinkInput.CONNECTION_CLOSES)
+        self._end_links(holding, LinkInput.CONNECTION_CLOSES)
 
-    def clear(self) -> None:
+    def forget_links(self) -> None:
         """Forget all links of a connection that is lost."""
         for kept in (self._served, self._states, self._sessions, self._due, self._blocked):
             kept.clear()
@@ -136,7 +217,7 @@ class ConnectionLinks:
             self._states[at] = state
         return state
 
-    def _end(self, links: Iterable[int], link_input: LinkInput) -> None:
+    def _end_links(self, links: Iterable[int], link_input: LinkInput) -> None:
         """End links without the peer's detach; a fault in one does not keep the others from releasing what they hold.
 
         Waiting attaches come first: they must not get a partition that one of the other links releases.
@@ -152,15 +233,11 @@ class ConnectionLinks:
 
     # --- turns
 
-    @property
-    def due(self) -> bool:
-        """Whether a link is due."""
-        return bool(self._due)
-
-    def wake(self, attached: AttachedLink) -> None:
-        """Make a link due."""
-        if not attached.ended:
+    def wake(self, attached: AttachedLink | None = None) -> None:
+        """Queue a turn of this connection, and make a link due in it."""
+        if attached is not None and not attached.ended:
             self._due[attached] = None
+        self._queue_turn()
 
     def touch(self, links: Iterable[int]) -> None:
         """Make the links at these addresses due."""
@@ -169,13 +246,13 @@ class ConnectionLinks:
             if attached is not None:
                 self._due[attached] = None
 
-    def block(self, attached: AttachedLink) -> None:
-        """Make a link due when ``unblock`` is called."""
+    def blocked(self, attached: AttachedLink) -> None:
+        """Make a link due again when bytes have been written."""
         self._blocked[attached] = None
 
     def unblock(self) -> None:
-        """Make the blocked links due."""
-        if self._blocked:
+        """Make the blocked links due, if the socket accepts bytes."""
+        if not self.write_paused:
             self._due.update(self._blocked)
             self._blocked.clear()
 
@@ -193,7 +270,7 @@ class ConnectionLinks:
         # Links that had no turn come before links that need another one.
         self._due = {**waiting, **self._due}
 
-    def update(self, deliveries: Iterable[Any]) -> None:
+    def update_deliveries(self, deliveries: Iterable[Any]) -> None:
         """Pass on outgoing deliveries (C pointers) whose state the peer has changed."""
         for delivery in deliveries:
             attached = self._served.get(address(lib.pn_delivery_link(delivery)))
@@ -204,6 +281,95 @@ class ConnectionLinks:
         """Make each link take all messages that have come in."""
         for attached in list(self._served.values()):
             attached.take_input()
+
+    # --- memory
+
+    def unfinished(self, more_bytes: int) -> None:
+        """Count bytes of messages of which only some frames have come; with too many the connection is closed."""
+        self._unfinished_bytes += more_bytes
+        most = self.config.session_bytes
+        if self._unfinished_bytes > most and not self._closing:
+            self._close(RESOURCE_LIMIT, f"unfinished messages of the connection have more than {most} bytes")
+
+    def storing(self, more_bytes: int) -> None:
+        """Count bytes of messages that are being stored; links that were ``full`` are served when there is room."""
+        before = self.full
+        self._storing_bytes += more_bytes
+        if before and not self.full:
+            self.unblock()
+            self._queue_turn()
+
+    @property
+    def full(self) -> bool:
+        """Whether links must accept no more messages: the engine holds up to ``session_bytes`` of the next ones."""
+        return self._storing_bytes >= self.config.session_bytes
+
+
+class AttachedLink(abc.ABC):
+    """Serves one link.
+
+    Args:
+        connection: its connection.
+        link: the ``proton.Link``, opened on both sides.
+        log_stream: the log; None for a link without a log.
+
+    Attributes:
+        stream: the name of the log; empty for a link without a log.
+        incarnation: the log's incarnation.
+        ended: whether it has released what it held, and serves no more.
+        on_end: functions that are called when it ends.
+    """
+
+    def __init__(self, connection: ConnectionLinks, link: Any, log_stream: Stream | None) -> None:
+        self.connection = connection
+        self.link = link
+        self.stream = "" if log_stream is None else log_stream.name
+        self.incarnation = "" if log_stream is None else log_stream.incarnation
+        self.ended = False
+        self.on_end: list[Callable[[], None]] = []
+
+    @abc.abstractmethod
+    def serve(self) -> bool:
+        """Do a bounded part of the work that is due; return whether there is more to do at once."""
+
+    def updated(self, delivery: Any) -> None:  # noqa: B027  only consumers have outgoing deliveries to follow
+        """Handle a new state that the peer gave an outgoing delivery (a C pointer)."""
+
+    def follow(self) -> None:  # noqa: B027  only agnostic consumers care
+        """Handle a possible change of the log's partitions."""
+
+    def take_input(self) -> None:  # noqa: B027  only producers have input
+        """Take all messages that have come in, because the link is about to end."""
+
+    def end(self, *, closed: bool) -> None:
+        """Release what the link holds; nothing is sent after this.
+
+        Args:
+            closed: whether the peer closed the link, and with it the terminus; False: the link was detached or lost.
+        """
+        if not self.ended:
+            self.ended = True
+            self._released(closed=closed)
+            for done in self.on_end:
+                done()
+
+    @abc.abstractmethod
+    def _released(self, *, closed: bool) -> None:
+        """Release what the link holds."""
+
+    def fail(self, refusal: LinkRefused) -> None:
+        """Close the link with an error."""
+        self._close(refusal)
+
+    def close(self) -> None:
+        """Close the link without an error."""
+        self._close(None)
+
+    def _close(self, refusal: LinkRefused | None) -> None:
+        if not self.ended:
+            self.end(closed=False)
+            self.connection.close_link(self.link, refusal)
+            self.connection.wake()
 
 
 def _drop_input(link: proton.Link) -> None:

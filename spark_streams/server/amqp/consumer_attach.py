@@ -9,7 +9,7 @@ from typing import Any
 
 from spark_streams.log import Stream
 from spark_streams.server.amqp.attach_request import AttachRequest
-from spark_streams.server.amqp.attached_link import AttachedLink, LinkHost
+from spark_streams.server.amqp.connection_links import AttachedLink, ConnectionLinks
 from spark_streams.server.amqp.consumer_groups import Group, Groups
 from spark_streams.server.amqp.durable_termini import Termini, outlives_link
 from spark_streams.server.amqp.error_conditions import DETACH_FORCED, LinkRefused
@@ -28,7 +28,7 @@ class ConsumerAttach:
         request: its link properties.
     """
 
-    connection: LinkHost
+    connection: ConnectionLinks
     link: Any
     stream: Stream
     filters: LinkFilters

@@ -19,7 +19,7 @@ from cproton_ffi import ffi, lib
 
 from spark_streams.errors import CorruptLog
 from spark_streams.offsets import format_offset
-from spark_streams.server.amqp.attached_link import AttachedLink, LinkResources
+from spark_streams.server.amqp.connection_links import AttachedLink, LinkResources
 from spark_streams.server.amqp.consumer_attach import ConsumerAttach
 from spark_streams.server.amqp.consumer_groups import Claim
 from spark_streams.server.amqp.durable_termini import Resumed, Terminus, ranges

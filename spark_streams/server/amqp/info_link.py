@@ -43,7 +43,7 @@ from spark_streams.log import Partition, StoredBatch, Stream, format_offset
 from spark_streams.log.storage.readable_partition import PartitionClosed
 from spark_streams.offsets import equal_range
 from spark_streams.server.amqp.attach_request import link_properties
-from spark_streams.server.amqp.attached_link import AttachedLink, LinkHost, LinkResources
+from spark_streams.server.amqp.connection_links import AttachedLink, ConnectionLinks, LinkResources
 from spark_streams.server.amqp.engine import is_decided
 from spark_streams.server.amqp.error_conditions import INVALID_FIELD, LinkRefused
 from spark_streams.server.turns import Timer
@@ -184,7 +184,7 @@ class InfoLink(AttachedLink):
 
     def __init__(
         self,
-        connection: LinkHost,
+        connection: ConnectionLinks,
         link: Any,
         stream: Stream | None,
         shared: LinkResources,

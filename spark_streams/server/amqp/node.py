@@ -20,8 +20,8 @@ from spark_streams.server.amqp.attach_request import (
     read_attach_request,
     stream_names,
 )
-from spark_streams.server.amqp.attached_link import AttachedLink, LinkHost, LinkResources
 from spark_streams.server.amqp.config import AmqpConfig
+from spark_streams.server.amqp.connection_links import AttachedLink, ConnectionLinks, LinkResources
 from spark_streams.server.amqp.consumer_attach import ConsumerAttach, PendingAttach
 from spark_streams.server.amqp.consumer_groups import Claim, Group
 from spark_streams.server.amqp.consumer_link import ConsumerLink
@@ -71,7 +71,7 @@ class Node:
 
     # --- attaching
 
-    def attach(self, connection: LinkHost, link: Any) -> None:
+    def attach(self, connection: ConnectionLinks, link: Any) -> None:
         """Answer a peer's attach: with a link that is served, one that waits, or a refusal."""
         try:
             if connection.link_count >= self.config.max_links:
@@ -84,7 +84,7 @@ class Node:
             return
         self._serve(attached, LinkInput.NO_PARTITION if isinstance(attached, PendingAttach) else LinkInput.ACCEPT)
 
-    def _stream(self, connection: LinkHost, action: str, address: str) -> Stream:
+    def _stream(self, connection: ConnectionLinks, action: str, address: str) -> Stream:
         """Return the stream of an address, if the connection's user may ``write`` or ``read`` it.
 
         Raises:
@@ -107,7 +107,7 @@ class Node:
         if not self._timer.due:
             self._timer.start(FOLLOW_INTERVAL_S, self._follow)
 
-    def _producer(self, connection: LinkHost, link: Any) -> AttachedLink:
+    def _producer(self, connection: ConnectionLinks, link: Any) -> AttachedLink:
         target = link.remote_target
         if target.type == proton.Terminus.COORDINATOR:
             raise LinkRefused(NOT_IMPLEMENTED, "transactions are not supported")
@@ -120,7 +120,7 @@ class Node:
         open_producer(link, bound, self.config.max_message_bytes)
         return ProducerLink(connection, link, stream, self.shared, bound=bound)
 
-    def _consumer(self, connection: LinkHost, link: Any) -> AttachedLink:
+    def _consumer(self, connection: ConnectionLinks, link: Any) -> AttachedLink:
         address = _address(link.remote_source)
         if address.endswith(INFO_SUFFIX):
             return self._info(connection, link, address)
@@ -179,13 +179,13 @@ class Node:
         user = attach.connection.user if self.config.groups == "dynamic" else None
         return Group(attach.stream.incarnation, attach.request.group, user)
 
-    def _info(self, connection: LinkHost, link: Any, address: str) -> AttachedLink:
+    def _info(self, connection: ConnectionLinks, link: Any, address: str) -> AttachedLink:
         stream = self._stream(connection, "read", address[: -len(INFO_SUFFIX)])
         positions, witnessed = read_positions(link), read_positions(link, WITNESSES)
         message = functools.partial(self._descriptions.describe, stream, positions, witnessed)
         return InfoLink(connection, link, stream, self.shared, message, presettled=open_info(link))
 
-    def _directory(self, connection: LinkHost, link: Any) -> AttachedLink:
+    def _directory(self, connection: ConnectionLinks, link: Any) -> AttachedLink:
         """Open a link whose messages list the streams that this user may read."""
         permissions = permissions_of(self.config.permissions, connection.user)
 

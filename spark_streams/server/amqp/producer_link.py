@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from spark_streams.errors import RemoteProtocolError
 from spark_streams.log import NO_TIMESTAMP, Partition, Stream
 from spark_streams.log.format.batching import LARGE_BYTES
-from spark_streams.server.amqp.attached_link import AttachedLink, LinkHost, LinkResources
+from spark_streams.server.amqp.connection_links import AttachedLink, ConnectionLinks, LinkResources
 from spark_streams.server.amqp.error_conditions import (
     INTERNAL_ERROR,
     INVALID_FIELD,
@@ -93,7 +93,7 @@ class ProducerLink(AttachedLink):
 
     def __init__(
         self,
-        connection: LinkHost,
+        connection: ConnectionLinks,
         link: Any,
         stream: Stream,
         shared: LinkResources,
