@@ -167,8 +167,12 @@ class ConnectionLinks(abc.ABC):
             self._close(RESOURCE_LIMIT, f"more than {most} links were refused, and the peer does not detach them")
 
     def close_link(self, link: proton.Link, refusal: LinkRefused | None) -> None:
-        """Close an attached link, with an error or without."""
-        self._enter(address(link._impl), LinkInput.DOOR_CLOSES)
+        """Close an attached link, with an error or without; refuse an attach that waits."""
+        at = address(link._impl)
+        if self._states[at] is LinkState.WAITING and refusal is not None:
+            self.refuse(link, refusal)
+            return
+        self._enter(at, LinkInput.DOOR_CLOSES)
         if refusal is not None:
             link.condition = refusal.condition
         link.close()
@@ -357,19 +361,16 @@ class AttachedLink(abc.ABC):
     def _released(self, *, closed: bool) -> None:
         """Release what the link holds."""
 
-    def fail(self, refusal: LinkRefused) -> None:
-        """Close the link with an error."""
-        self._close(refusal)
-
-    def close(self) -> None:
-        """Close the link without an error."""
-        self._close(None)
-
-    def _close(self, refusal: LinkRefused | None) -> None:
+    def fail(self, refusal: LinkRefused | None) -> None:
+        """Close the link, with an error or without."""
         if not self.ended:
             self.end(closed=False)
             self.connection.close_link(self.link, refusal)
             self.connection.wake()
+
+    def fail_from_outside(self, refusal: LinkRefused | None) -> None:
+        """Close the link for a reason that is none of its connection: an exception ends its connection only."""
+        self.connection.guarded(lambda: self.fail(refusal))
 
 
 def _drop_input(link: proton.Link) -> None:

@@ -113,13 +113,6 @@ class PendingAttach(AttachedLink):
             self._assigned(attached)
             self.connection.wake(attached)
 
-    def fail(self, refusal: LinkRefused) -> None:
-        """Refuse the attach."""
-        if not self.ended:
-            self.end(closed=False)
-            self.connection.refuse(self.link, refusal)
-            self.connection.wake()
-
     def _released(self, *, closed: bool) -> None:
         self._timer.cancel()
         self._groups.leave(self._group, self)

@@ -18,13 +18,21 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
+import proton
+
 from spark_streams.log import ReferenceLog
 from spark_streams.log.storage.files import is_full
-from spark_streams.server.amqp.error_conditions import INTERNAL_ERROR, RESOURCE_LIMIT, RESOURCE_LOCKED, LinkRefused
+from spark_streams.server.amqp.error_conditions import (
+    INTERNAL_ERROR,
+    RESOURCE_LIMIT,
+    RESOURCE_LOCKED,
+    STOLEN,
+    LinkRefused,
+)
 
 NAMESPACE: Final = "amqp-epochs"
 
@@ -43,16 +51,6 @@ class Group(NamedTuple):
     user: str | None = None
 
 
-class Owner(Protocol):
-    """A link that holds a claim."""
-
-    def stolen(self, epoch: int) -> None:
-        """End the link, since a claim with this epoch has displaced it."""
-
-    def renegotiate(self) -> None:
-        """End the link without an error, so that the group's partitions are assigned again."""
-
-
 class Waiter(Protocol):
     """An attach that waits for a partition to become free."""
 
@@ -62,12 +60,19 @@ class Waiter(Protocol):
 
 @dataclass
 class Claim:
-    """One link's hold on one partition within a group; ``release`` it when the link ends."""
+    """One link's hold on one partition within a group; ``release`` it when the link ends.
+
+    Args:
+        group: the group.
+        partition: the partition's identifier.
+        epoch: the epoch of the claim.
+        end_owner: ends the link, with an error or without; None until there is a link.
+    """
 
     group: Group
     partition: str
     epoch: int
-    owner: Owner | None = None
+    end_owner: Callable[[LinkRefused | None], None] | None = None
 
 
 class Groups:
@@ -134,8 +139,9 @@ class Groups:
             self._used(group)
         # Recorded before the old owner is ended: its release must not look as if the partition were free.
         self._claims[group, partition] = claim
-        if current is not None and current.owner is not None:
-            current.owner.stolen(claim.epoch)
+        if current is not None and current.end_owner is not None:
+            taken = f"partition '{partition}' was taken by epoch {claim.epoch}"
+            current.end_owner(LinkRefused(STOLEN, taken, {"x-opt-epoch": proton.ulong(claim.epoch)}))
         return claim
 
     def free(self, group: Group, partitions: Iterable[str]) -> list[str]:
@@ -170,8 +176,8 @@ class Groups:
         """End all links of every user's group of a name without an error (ES-107, ES-207); return how many."""
         claims = [claim for (group, _), claim in self._claims.items() if group[:2] == (incarnation, name)]
         for claim in claims:
-            if claim.owner is not None:
-                claim.owner.renegotiate()
+            if claim.end_owner is not None:
+                claim.end_owner(None)
         return len(claims)
 
     def _used(self, group: Group, times: int = 1) -> None:

@@ -8,13 +8,11 @@ delivery-failed adds one to the header's delivery-count.
 
 from __future__ import annotations
 
-import functools
 import logging
 import struct
 import time
 from typing import Any, Final
 
-import proton
 from cproton_ffi import ffi, lib
 
 from spark_streams.errors import CorruptLog
@@ -28,7 +26,6 @@ from spark_streams.server.amqp.error_conditions import (
     INTERNAL_ERROR,
     MESSAGE_TOO_LARGE,
     RESOURCE_DELETED,
-    STOLEN,
     LinkRefused,
 )
 from spark_streams.server.amqp.link_position import LinkPosition, open_position
@@ -108,7 +105,7 @@ class ConsumerLink(AttachedLink):
         self.positions = {name: self._position(name, resumed) for name in names}
         self._order = list(self.positions.values())
         if claim is not None:
-            claim.owner = self
+            claim.end_owner = self.fail_from_outside
 
     def _position(self, name: str, resumed: Resumed | None, *, added: bool = False) -> LinkPosition:
         readers, predicate = self._shared.readers, self._filters.predicate
@@ -359,19 +356,6 @@ class ConsumerLink(AttachedLink):
                     f"partitions {', '.join(position.reader.partition.successors)}, attach again",
                 )
         return None
-
-    def stolen(self, epoch: int) -> None:
-        """End the link for a claim with a greater epoch (ES-211)."""
-        refusal = LinkRefused(
-            STOLEN,
-            f"partition '{self.bound}' was taken by epoch {epoch}",
-            {"x-opt-epoch": proton.ulong(epoch)},
-        )
-        self.connection.guarded(functools.partial(self.fail, refusal))
-
-    def renegotiate(self) -> None:
-        """End the link without an error (ES-207)."""
-        self.connection.guarded(self.close)
 
     def _released(self, *, closed: bool) -> None:
         if self.terminus is not None:

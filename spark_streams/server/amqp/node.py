@@ -234,7 +234,7 @@ class Node:
         for link in list(self._links):
             if link.incarnation != now[link.stream][0]:
                 deleted = LinkRefused(RESOURCE_DELETED, f"stream '{link.stream}' was deleted")
-                link.connection.guarded(functools.partial(link.fail, deleted))
+                link.fail_from_outside(deleted)
             elif self._known.get(link.stream) != now[link.stream]:
                 link.connection.guarded(link.follow)
         self._known = now

@@ -25,13 +25,12 @@ class Member:
 
     def __init__(self, groups: Groups, claim: Claim) -> None:
         self.groups, self.claim, self.stolen_by = groups, claim, None
-        claim.owner = self
+        claim.end_owner = self.end
 
-    def stolen(self, epoch: int) -> None:
-        self.stolen_by: Any = epoch
-        self.groups.release(self.claim)
-
-    def renegotiate(self) -> None:
+    def end(self, refusal: LinkRefused | None) -> None:
+        if refusal is not None:
+            assert refusal.name == "amqp:link:stolen" and refusal.info is not None
+            self.stolen_by: Any = refusal.info["x-opt-epoch"]
         self.groups.release(self.claim)
 
 
