@@ -1,11 +1,11 @@
-"""Reads and checks what a peer requests in an attach: the address and the link properties.
+"""Reads and checks what a peer requests in an attach: the address, the link properties, and a receiver's terminus.
 
 Spec: Event Stream Extensions §4.6.1 to §4.6.3, §6; A-2, A-5, A-26, A-28.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import unquote
@@ -14,7 +14,16 @@ import proton
 
 from spark_streams.errors import UnknownStream
 from spark_streams.log import ReferenceLog, Stream
-from spark_streams.server.amqp.error_conditions import INVALID_FIELD, NOT_FOUND, LinkRefused
+from spark_streams.server.amqp.connection_links import ConnectionLinks
+from spark_streams.server.amqp.durable_termini import Termini, outlives_link
+from spark_streams.server.amqp.error_conditions import (
+    DETACH_FORCED,
+    INVALID_FIELD,
+    NOT_FOUND,
+    LinkRefused,
+    read_value,
+)
+from spark_streams.server.amqp.link_filters import LinkFilters
 from spark_streams.wire.amqp.event_streams import CONSUMER_GROUP, EPOCH, PARTITION
 
 INFO_SUFFIX: Final = "/$info"
@@ -42,23 +51,42 @@ class AttachRequest:
     epoch: int | None
 
 
-def read_value(decode: Callable[[], Any], what: str) -> Any:
-    """Return a value that the peer sent, as a Python object.
-
-    proton has no Python object for some AMQP values: map keys may be lists, and nesting has no bound. Such a value
-    costs the link and nothing else.
+@dataclass(frozen=True)
+class ConsumerAttach:
+    """The attach of a receiver of events, decoded.
 
     Args:
-        decode: reads the value with proton.
-        what: the value's name in the refusal.
-
-    Raises:
-        LinkRefused: there is no Python object for the value (amqp:invalid-field).
+        connection: the receiver's connection.
+        link: the ``proton.Link``.
+        stream: the log.
+        filters: the link's filters.
+        request: its link properties.
     """
-    try:
-        return decode()
-    except (TypeError, ValueError, RecursionError, proton.ProtonException) as fault:
-        raise LinkRefused(INVALID_FIELD, f"{what} cannot be decoded: {type(fault).__name__}") from fault
+
+    connection: ConnectionLinks
+    link: Any
+    stream: Stream
+    filters: LinkFilters
+    request: AttachRequest
+
+    @property
+    def durable(self) -> bool:
+        """Whether its terminus outlives the link."""
+        return outlives_link(self.link.remote_source)
+
+    @property
+    def terminus_key(self) -> str:
+        """The key of its terminus, if it is durable."""
+        return Termini.key(self.connection.user, self.connection.container, self.link.name)
+
+    @property
+    def none_free(self) -> LinkRefused:
+        """The refusal when all partitions of its consumer group are taken (ES-206)."""
+        return LinkRefused(
+            DETACH_FORCED,
+            f"all {len(self.stream.partitions)} partitions of stream '{self.stream.name}' are taken in consumer group "
+            f"'{self.request.group}'",
+        )
 
 
 def link_properties(link: Any) -> dict[str, Any]:

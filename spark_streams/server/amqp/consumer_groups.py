@@ -20,7 +20,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 import proton
 
@@ -49,13 +49,6 @@ class Group(NamedTuple):
     incarnation: str
     name: str
     user: str | None = None
-
-
-class Waiter(Protocol):
-    """An attach that waits for a partition to become free."""
-
-    def try_again(self) -> None:
-        """Claim again; the attach continues to wait when no partition is free."""
 
 
 @dataclass
@@ -88,7 +81,7 @@ class Groups:
         self._log = log
         self._reset = reset_epoch
         self._claims: dict[tuple[Group, str], Claim] = {}
-        self._waiting: dict[Group, list[Waiter]] = {}
+        self._waiting: dict[Group, list[Callable[[], None]]] = {}
         self._most = most
         self._uses: dict[str | None, Counter[Group]] = {}
         """User to groups, each with the number of its partitions that are claimed or whose epoch is kept."""
@@ -157,18 +150,18 @@ class Groups:
             return
         del self._claims[claim.group, claim.partition]
         self._used(claim.group, -1)
-        for waiter in list(self._waiting.get(claim.group, ())):
-            waiter.try_again()
+        for try_again in list(self._waiting.get(claim.group, ())):
+            try_again()
 
-    def wait(self, group: Group, waiter: Waiter) -> None:
-        """Add an attach that waits for a partition of a group."""
-        self._waiting.setdefault(group, []).append(waiter)
+    def wait(self, group: Group, try_again: Callable[[], None]) -> None:
+        """Add an attach that waits for a partition of a group; it is called when one becomes free, and may leave."""
+        self._waiting.setdefault(group, []).append(try_again)
 
-    def leave(self, group: Group, waiter: Waiter) -> None:
+    def leave(self, group: Group, try_again: Callable[[], None]) -> None:
         """Remove an attach that waits no more."""
         waiting = self._waiting.get(group, [])
-        if waiter in waiting:
-            waiting.remove(waiter)
+        if try_again in waiting:
+            waiting.remove(try_again)
             if not waiting:
                 del self._waiting[group]
 

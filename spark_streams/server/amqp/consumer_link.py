@@ -17,8 +17,8 @@ from cproton_ffi import ffi, lib
 
 from spark_streams.errors import CorruptLog
 from spark_streams.offsets import format_offset
+from spark_streams.server.amqp.attach_request import ConsumerAttach
 from spark_streams.server.amqp.connection_links import AttachedLink, LinkResources
-from spark_streams.server.amqp.consumer_attach import ConsumerAttach
 from spark_streams.server.amqp.consumer_groups import Claim
 from spark_streams.server.amqp.durable_termini import Resumed, Terminus, ranges
 from spark_streams.server.amqp.engine import address, is_decided

@@ -5,7 +5,7 @@ Spec: AMQP 1.0 part 2 §2.8.15 to §2.8.18; Event Stream Extensions as decided i
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import proton
@@ -48,3 +48,22 @@ class LinkRefused(Exception):
         """The ``proton.Condition`` to send."""
         info = {proton.symbol(key): value for key, value in self.info.items()} if self.info else None
         return proton.Condition(self.name, self.description, info)
+
+
+def read_value(decode: Callable[[], Any], what: str) -> Any:
+    """Return a value that the peer sent, as a Python object.
+
+    proton has no Python object for some AMQP values: map keys may be lists, and nesting has no bound. Such a value
+    costs the link and nothing else.
+
+    Args:
+        decode: reads the value with proton.
+        what: the value's name in the refusal.
+
+    Raises:
+        LinkRefused: there is no Python object for the value (amqp:invalid-field).
+    """
+    try:
+        return decode()
+    except (TypeError, ValueError, RecursionError, proton.ProtonException) as fault:
+        raise LinkRefused(INVALID_FIELD, f"{what} cannot be decoded: {type(fault).__name__}") from fault

@@ -16,13 +16,13 @@ from spark_streams.log import ReferenceLog, Stream
 from spark_streams.server.amqp.attach_reply import open_consumer, open_info, open_producer
 from spark_streams.server.amqp.attach_request import (
     INFO_SUFFIX,
+    ConsumerAttach,
     find_stream,
     read_attach_request,
     stream_names,
 )
 from spark_streams.server.amqp.config import AmqpConfig
 from spark_streams.server.amqp.connection_links import AttachedLink, ConnectionLinks, LinkResources
-from spark_streams.server.amqp.consumer_attach import ConsumerAttach, PendingAttach
 from spark_streams.server.amqp.consumer_groups import Claim, Group
 from spark_streams.server.amqp.consumer_link import ConsumerLink
 from spark_streams.server.amqp.durable_termini import Resumed, Terminus
@@ -82,7 +82,7 @@ class Node:
         except LinkRefused as refusal:
             connection.refuse(link, refusal)
             return
-        self._serve(attached, LinkInput.NO_PARTITION if isinstance(attached, PendingAttach) else LinkInput.ACCEPT)
+        self.serve(attached, LinkInput.NO_PARTITION if isinstance(attached, PendingAttach) else LinkInput.ACCEPT)
 
     def _stream(self, connection: ConnectionLinks, action: str, address: str) -> Stream:
         """Return the stream of an address, if the connection's user may ``write`` or ``read`` it.
@@ -98,7 +98,8 @@ class Node:
                 return stream
         raise LinkRefused(UNAUTHORIZED, f"user '{connection.user}' may not {action} stream '{address:.200}'")
 
-    def _serve(self, attached: AttachedLink, link_input: LinkInput = LinkInput.ACCEPT) -> None:
+    def serve(self, attached: AttachedLink, link_input: LinkInput = LinkInput.ACCEPT) -> None:
+        """Serve a link from now on; ``ACCEPT``, or ``NO_PARTITION`` for an attach that waits."""
         attached.connection.serve(attached, link_input)
         if not attached.stream:
             return
@@ -139,17 +140,15 @@ class Node:
             raise LinkRefused(NOT_FOUND, f"there is no consumer group '{group}' here, and none is made on the fly")
         if partition is not None:
             return self._claimed(attach, self.shared.placement.bound(stream, partition))
-        attached = self._assigned(attach)
+        attached = self.assign(attach)
         if attached is None and self.config.unassigned == "reject":
             raise attach.none_free
-        wait_s = self.config.unassigned_wait_ms / 1000
-        assign = functools.partial(self._assigned, attach)
-        return attached or PendingAttach(attach, self.shared.groups, self._group(attach), assign, self._serve, wait_s)
+        return attached or PendingAttach(self, attach)
 
-    def _assigned(self, attach: ConsumerAttach) -> AttachedLink | None:
+    def assign(self, attach: ConsumerAttach) -> AttachedLink | None:
         """Open a receiver of a group on a free partition; None when there is none (ES-205, ES-206)."""
         self._check_room(attach)  # an attach that has waited: its user may have more durable links by now
-        free = self.shared.groups.free(self._group(attach), self.shared.placement.any_here(attach.stream))
+        free = self.shared.groups.free(self.group(attach), self.shared.placement.any_here(attach.stream))
         if not free:
             return None
         resumed = self._resume(attach)
@@ -166,14 +165,14 @@ class Node:
 
     def _claimed(self, attach: ConsumerAttach, bound: str) -> AttachedLink:
         """Claim a partition for a receiver of a group, and open the receiver."""
-        claim = self.shared.groups.claim(self._group(attach), bound, attach.request.epoch)
+        claim = self.shared.groups.claim(self.group(attach), bound, attach.request.epoch)
         try:
             return self._open_consumer(attach, bound, claim)
         except BaseException:
             self.shared.groups.release(claim)
             raise
 
-    def _group(self, attach: ConsumerAttach) -> Group:
+    def group(self, attach: ConsumerAttach) -> Group:
         """Return the group that a receiver requests: its user's, unless the settings list it for all users."""
         assert attach.request.group is not None
         user = attach.connection.user if self.config.groups == "dynamic" else None
@@ -245,6 +244,57 @@ class Node:
         """Write durable state; call it after all connections have ended."""
         self._timer.stop()
         self.shared.close()
+
+
+class PendingAttach(AttachedLink):
+    """A link whose attach is not answered yet; first come, first served.
+
+    Args:
+        node: assigns a partition of the consumer group.
+        attach: the attach.
+    """
+
+    def __init__(self, node: Node, attach: ConsumerAttach) -> None:
+        super().__init__(attach.connection, attach.link, attach.stream)
+        self._node = node
+        self._attach = attach
+        self._group = node.group(attach)
+        self._trying = False
+        self._timer = node.loop.call_later(node.config.unassigned_wait_ms / 1000, self.fail, attach.none_free)
+        node.shared.groups.wait(self._group, self.try_again)
+
+    def serve(self) -> bool:
+        """Do nothing: there is no link yet."""
+        return False
+
+    def try_again(self) -> None:
+        """Take a partition if one is free."""
+        if self.ended or self._trying:
+            return  # its own failed claim makes the partition free again, which calls this again
+        self._trying = True
+        try:
+            self.connection.guarded(self._try_again)
+        finally:
+            self._trying = False
+
+    def follow(self) -> None:
+        """Take one of the partitions that were added."""
+        self.try_again()
+
+    def _try_again(self) -> None:
+        try:
+            attached = self._node.assign(self._attach)
+        except LinkRefused as refusal:
+            self.fail(refusal)
+            return
+        if attached is not None:
+            self.end(closed=False)
+            self._node.serve(attached)
+            self.connection.wake(attached)
+
+    def _released(self, *, closed: bool) -> None:
+        self._timer.cancel()
+        self._node.shared.groups.leave(self._group, self.try_again)
 
 
 def _address(terminus: Any) -> str:

@@ -37,12 +37,12 @@ class Member:
 class Waiter:
     def __init__(self, groups: Groups) -> None:
         self.groups, self.got = groups, []
-        groups.wait(G, self)
+        groups.wait(G, self.try_again)
 
     def try_again(self) -> None:
         free = self.groups.free(G, ["0"])
         if free:
-            self.groups.leave(G, self)
+            self.groups.leave(G, self.try_again)
             self.got: list[Any] = [Member(self.groups, self.groups.claim(G, free[0], None))]
 
 
@@ -68,7 +68,7 @@ def test_those_in_line_are_served_in_their_order(log: ReferenceLog) -> None:
     waiters = [Waiter(groups) for _ in range(3)]
     groups.release(owner.claim)
     assert [len(w.got) for w in waiters] == [1, 0, 0]
-    groups.leave(G, waiters[1])
+    groups.leave(G, waiters[1].try_again)
     assert groups.renegotiate("i", "g") == 1
     assert [len(w.got) for w in waiters] == [1, 0, 1]
 
