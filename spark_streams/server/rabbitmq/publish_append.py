@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from spark_streams.log.format.record_batch import Header
 from spark_streams.log.publisher_sequences import SequenceKind
 from spark_streams.server.rabbitmq.filter_values import ValueColumn, value_notes
-from spark_streams.server.rabbitmq.publish_parts import Made
+from spark_streams.server.rabbitmq.stored_form import Stored
 from spark_streams.server.rabbitmq.topology import Served
 
 PUBLISHERS_NOTE: Final = b"rabbitmq-publishers"
@@ -59,7 +59,7 @@ class PublishedRun:
         ids: uint64[n], the publishing ids of all entries, at least one.
         counts: int64[n], how many messages each entry has.
         kept: bool[n], which entries are stored, perhaps none; the others are duplicates.
-        made: the stored form of the kept entries.
+        stored: the stored form of the kept entries.
         failures: how many appends of the reference had failed when the frame came.
     """
 
@@ -67,7 +67,7 @@ class PublishedRun:
     ids: Ids
     counts: NDArray[np.int64]
     kept: Mask
-    made: Made
+    stored: Stored
     failures: int
 
 
@@ -90,7 +90,7 @@ class PublishAppend:
     def add(self, run: PublishedRun) -> None:
         """Add a run."""
         self.runs.append(run)
-        self.records += len(run.made.stored.values) if run.made.stored is not None else 0
+        self.records += len(run.stored.values)
         if run.publisher.reference:
             highest = int(run.ids.max())
             self.last[run.publisher.reference] = max(highest, self.last.get(run.publisher.reference, highest))
@@ -133,7 +133,7 @@ class PublishAppend:
             first, row = row, int(ends[-1]) if len(ends) else row
             if row <= start or first >= stop:
                 continue
-            values.append((run.made.values, max(start - first, 0), min(stop, row) - first))
+            values.append((run.stored.filters, max(start - first, 0), min(stop, row) - first))
             whole = int(np.searchsorted(ends, stop, side="right"))
             if run.publisher.reference and whole and ends[whole - 1] > start:
                 sequences[run.publisher.reference] = int(run.ids[run.kept][whole - 1])

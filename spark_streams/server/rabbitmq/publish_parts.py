@@ -7,36 +7,15 @@ time, however much it inflates.
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Sequence
-from typing import Final, NamedTuple
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import NamedTuple
 
 from spark_streams.errors import RemoteProtocolError
 from spark_streams.log.format.batching import LARGE_ROWS
-from spark_streams.server.rabbitmq.filter_values import ValueColumn, values_of
-from spark_streams.server.rabbitmq.stored_form import Stored, kept_rows, stored_form, stored_steps
+from spark_streams.server.rabbitmq.filter_values import values_of
+from spark_streams.server.rabbitmq.stored_form import Stored, stored_form, stored_steps
 from spark_streams.server.turns import Turn
 from spark_streams.wire.rabbitmq.frames import Frame
 from spark_streams.wire.rabbitmq.publish_decode import Published, publish_parts
-
-Mask = NDArray[np.bool_]
-
-
-class Made(NamedTuple):
-    """The stored form of entries: their records, None for none, and their filter values."""
-
-    stored: Stored | None
-    values: ValueColumn | None
-
-    def only(self, kept: Mask, counts: NDArray[np.int64]) -> Made:
-        """Return the stored form of the entries that are kept."""
-        rows = np.repeat(kept, counts)
-        stored = kept_rows(self.stored, rows) if self.stored is not None and rows.any() else None
-        return Made(stored, None if self.values is None else self.values.only(kept))
-
-
-NOTHING: Final = Made(None, None)
 
 
 class PublishPart(NamedTuple):
@@ -44,12 +23,12 @@ class PublishPart(NamedTuple):
 
     Args:
         published: the entries.
-        made: the stored form of the good entries.
+        stored: the stored form of the good entries.
         inflated: whether the entries were inflated, so that they use other memory than the frame.
     """
 
     published: Published
-    made: Made
+    stored: Stored
     inflated: bool
 
 
@@ -67,11 +46,10 @@ class SomeParts(NamedTuple):
     fault: RemoteProtocolError | None
 
 
-def made_of(published: Published) -> Made:
+def stored_of(published: Published) -> Stored:
     """Return the stored form of the good entries, at once."""
-    if not len(published.starts):
-        return NOTHING
-    return Made(stored_form(published.buffer, published.starts, published.ends), values_of(published))
+    stored = stored_form(published.buffer, published.starts, published.ends)
+    return stored._replace(filters=values_of(published))
 
 
 def parts_of(frames: Sequence[Frame], max_sub_batch_bytes: int) -> Iterator[PublishPart | None]:
@@ -91,11 +69,9 @@ def parts_of(frames: Sequence[Frame], max_sub_batch_bytes: int) -> Iterator[Publ
         for published in publish_parts(
             frame.buffer, frame.start, frame.end, frame.version, max_uncompressed_bytes=max_sub_batch_bytes
         ):
-            made = NOTHING
-            if len(published.starts):
-                stored = yield from stored_steps(published.buffer, published.starts, published.ends)
-                made = Made(stored, values_of(published))
-            yield PublishPart(published, made, published.buffer is not frame.buffer)
+            stored = yield from stored_steps(published.buffer, published.starts, published.ends)
+            stored = stored._replace(filters=values_of(published))
+            yield PublishPart(published, stored, published.buffer is not frame.buffer)
 
 
 def some_of(parts: Iterator[PublishPart | None]) -> Generator[None, None, SomeParts]:

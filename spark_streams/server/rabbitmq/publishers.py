@@ -25,17 +25,16 @@ from functools import partial
 from typing import Final
 
 import numpy as np
-import pyarrow as pa
 
-from spark_streams.log import NO_TIMESTAMP, Partition
+from spark_streams.log import Partition
 from spark_streams.log.format.batching import LARGE_ROWS
 from spark_streams.log.publisher_sequences import PublisherSequences
 from spark_streams.log.storage.readable_partition import PartitionClosed
 from spark_streams.server.appender import Batch, Outcome
 from spark_streams.server.rabbitmq.publish_append import Ids, Mask, PublishAppend, PublishedRun, Publisher
-from spark_streams.server.rabbitmq.publish_parts import Made, PublishPart, made_of, parts_of, some_of
+from spark_streams.server.rabbitmq.publish_parts import PublishPart, parts_of, some_of, stored_of
 from spark_streams.server.rabbitmq.session import CommandRefused, Session
-from spark_streams.server.rabbitmq.stored_form import joined
+from spark_streams.server.rabbitmq.stored_form import Stored, joined
 from spark_streams.server.rabbitmq.topology import Served
 from spark_streams.wire.rabbitmq.frames import Frame
 from spark_streams.wire.rabbitmq.publish_decode import (
@@ -151,7 +150,7 @@ class Publishers:
             if published.bad_from is None:
                 publisher = self._publisher_of(published)
                 if publisher is not None:
-                    self._collect(publisher, published, made_of(published))
+                    self._collect(publisher, published, stored_of(published))
                 return None
         frames, size, behind = [frame], frame.size, frame
         while size < TOGETHER_BYTES and (more := next_like(behind)) is not None:
@@ -177,11 +176,11 @@ class Publishers:
     def _take_parts(self, parts: list[PublishPart]) -> set[Partition]:
         """Store parts together; return the partitions that they are stored in."""
         partitions = set()
-        for published, made, _ in parts:
+        for published, stored, _ in parts:
             publisher = self._publisher_of(published)
             if publisher is not None:
                 # Only now it is decided which ids are new: with an await in between, two tasks could accept one id.
-                self._collect(publisher, published, made)
+                self._collect(publisher, published, stored)
                 partitions.add(publisher.served.partition)
         self.received_all()
         return partitions
@@ -199,8 +198,8 @@ class Publishers:
         self._refuse(number, ids[good:], code)
         return publisher if good else None
 
-    def _collect(self, publisher: Publisher, published: Published, made: Made) -> None:
-        """Collect the good entries; ``made`` is their stored form."""
+    def _collect(self, publisher: Publisher, published: Published, stored: Stored) -> None:
+        """Collect the good entries; ``stored`` is their stored form."""
         entries = len(published.ids) if published.bad_from is None else published.bad_from
         ids, counts = published.ids[:entries], published.counts[:entries]
         collected = self._collected.get(publisher.served.name)
@@ -213,8 +212,8 @@ class Publishers:
             self._refuse(publisher.id, ids, ResponseCode.STREAM_NOT_AVAILABLE)
             return
         if not kept.all():
-            made = made.only(kept, counts)
-        run = PublishedRun(publisher, ids, counts, kept, made, failures)
+            stored = stored.only(np.repeat(kept, counts))
+        run = PublishedRun(publisher, ids, counts, kept, stored, failures)
         self._collected.setdefault(publisher.served.name, PublishAppend(publisher.served)).add(run)
 
     def _new(self, publisher: Publisher, ids: Ids) -> Mask:
@@ -244,20 +243,19 @@ class Publishers:
 
     def _append(self, collected: PublishAppend) -> None:
         node, served = self._session.node, collected.served
-        stored = [run.made.stored for run in collected.runs if run.made.stored is not None]
         # The sequences are read now: when the append ends, the stream may be gone, and nothing left to read them from.
         sequences = self._sequences_of(served)
-        if not stored:
+        whole = joined([run.stored for run in collected.runs])
+        count, size = len(whole.values), whole.values.nbytes
+        if not count:
             # Only duplicates: they are confirmed once the entries that they repeat are stored.
             node.appender.after(served.partition, partial(self._appended, collected, sequences, 0, []))
             return
-        whole = joined(stored)
-        count, size = len(whole.values), whole.values.nbytes
         sequences.begin(collected.last_ids())
         batch = Batch(
             whole.values,
-            pa.nulls(count, pa.binary()) if whole.keys is None else whole.keys,
-            np.full(count, NO_TIMESTAMP, np.int64) if whole.timestamps is None else whole.timestamps,
+            whole.keys,
+            whole.timestamps,
             partial(self._appended, collected, sequences, size),
             collected.notes,
             partial(self._due, collected, sequences),

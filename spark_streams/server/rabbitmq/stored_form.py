@@ -12,8 +12,7 @@ A RabbitMQ stream accepts any bytes as a message. The other doors do not: an AMQ
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -22,6 +21,7 @@ from numpy.typing import NDArray
 
 from spark_streams.log import NO_TIMESTAMP
 from spark_streams.server.appender import copied
+from spark_streams.server.rabbitmq.filter_values import ValueColumn
 from spark_streams.wire.amqp.columns import MessageBlock, incoming_columns
 from spark_streams.wire.columnar.byte_view import Readable
 
@@ -38,51 +38,57 @@ _DATA32: Final = 0x005375B0
 Longs = NDArray[np.int64]
 
 
-@dataclass(frozen=True)
-class Stored:
+class Stored(NamedTuple):
     """Messages in their stored form, one row each.
 
     Args:
         values: large_binary, none null.
-        keys: binary, the annotation event-streams-group-key; null for none. None: no row has one.
-        timestamps: int64, property creation-time in ms; ``NO_TIMESTAMP`` for none. None: no row has one.
+        keys: binary, the annotation event-streams-group-key; null for none.
+        timestamps: int64, property creation-time in ms; ``NO_TIMESTAMP`` for none.
+        filters: their filter values; None: no row has one.
     """
 
     values: pa.LargeBinaryArray
-    keys: pa.Array | None
-    timestamps: Longs | None
+    keys: pa.Array
+    timestamps: Longs
+    filters: ValueColumn | None = None
+
+    def only(self, rows: NDArray[np.bool_]) -> Stored:
+        """Return some of the messages."""
+        mask = pa.array(rows)
+        filters = None if self.filters is None else self.filters.only(rows)
+        return Stored(self.values.filter(mask), self.keys.filter(mask), self.timestamps[rows], filters)
 
 
 def stored_form(buffer: Readable, starts: Longs, ends: Longs) -> Stored:
-    """Return the stored form of published messages.
+    """Return the stored form of published messages, without filter values.
 
     Args:
         buffer: holds the messages.
         starts: int64[n], first byte of each, inclusive; rising.
         ends: int64[n], end of each, exclusive.
     """
-    values = copied(buffer, starts, ends)
+    values, count = copied(buffer, starts, ends), len(starts)
+    keys, timestamps = pa.nulls(count, pa.binary()), np.full(count, NO_TIMESTAMP, np.int64)
     buffer = buffer if len(buffer) else b"\0"  # with only empty messages, too, the code below reads one byte
     plain = _one_data_section(buffer, starts, ends)
     if plain.all():
-        return Stored(values, None, None)
+        return Stored(values, keys, timestamps)
     # An AMQP section begins with byte 0: bytes that begin otherwise are no message, without a closer look.
     escaped = (ends > starts) & (np.frombuffer(buffer, np.uint8)[np.minimum(starts, len(buffer) - 1)] != 0)
     rows = np.flatnonzero(~plain & ~escaped)
-    keys, timestamps = None, None
     if len(rows):
         incoming = incoming_columns(MessageBlock(buffer, starts[rows], ends[rows]), thorough=True)
         escaped[rows] = incoming.malformed | _begin_with_escape(buffer, starts[rows], ends[rows])
-        timestamps = np.full(len(starts), NO_TIMESTAMP, np.int64)
         timestamps[rows] = np.where(incoming.malformed, NO_TIMESTAMP, incoming.creation_time_ms)
-        keys = _scatter(incoming.group_key.cast(pa.binary()), rows, len(starts))
+        keys = _scatter(incoming.group_key.cast(pa.binary()), rows, count)
     return Stored(_with_escapes(values, escaped) if escaped.any() else values, keys, timestamps)
 
 
 def stored_steps(buffer: Readable, starts: Longs, ends: Longs) -> Generator[None, None, Stored]:
-    """Return what ``stored_form`` does, for at least one message; yield after each few thousand messages."""
+    """Return what ``stored_form`` does; yield after each few thousand messages."""
     parts = []
-    for at in range(0, len(starts), STEP_ROWS):
+    for at in range(0, len(starts) or 1, STEP_ROWS):
         if at:
             yield
         parts.append(stored_form(buffer, starts[at : at + STEP_ROWS], ends[at : at + STEP_ROWS]))
@@ -90,36 +96,15 @@ def stored_steps(buffer: Readable, starts: Longs, ends: Longs) -> Generator[None
 
 
 def joined(parts: Sequence[Stored]) -> Stored:
-    """Return the rows of one or more parts, in their order."""
+    """Return the rows of one or more parts, in their order; of several parts without filter values."""
     if len(parts) == 1:
         return parts[0]
-    counts = [len(part.values) for part in parts]
-    keys, timestamps = None, None
-    if any(part.keys is not None for part in parts):
-        each = zip(parts, counts, strict=True)
-        keys = pa.concat_arrays([pa.nulls(n, pa.binary()) if part.keys is None else part.keys for part, n in each])
-    if any(part.timestamps is not None for part in parts):
-        none = [np.full(n, NO_TIMESTAMP, np.int64) for n in counts]
-        timestamps = np.concatenate(
-            [n if p.timestamps is None else p.timestamps for p, n in zip(parts, none, strict=True)]
-        )
-    return Stored(pa.concat_arrays([part.values for part in parts]), keys, timestamps)
+    values, keys, timestamps, _ = zip(*parts, strict=True)
+    return Stored(pa.concat_arrays(values), pa.concat_arrays(keys), np.concatenate(timestamps))
 
 
-def kept_rows(stored: Stored, rows: NDArray[np.bool_]) -> Stored:
-    """Return only those rows."""
-    mask = pa.array(rows)
-    return Stored(
-        stored.values.filter(mask),
-        None if stored.keys is None else stored.keys.filter(mask),
-        None if stored.timestamps is None else stored.timestamps[rows],
-    )
-
-
-def _scatter(column: pa.Array, rows: Longs, count: int) -> pa.Array | None:
-    """Return a column of ``count`` rows that has these ``rows`` and nulls; None when it is all null."""
-    if column.null_count == len(column):
-        return None
+def _scatter(column: pa.Array, rows: Longs, count: int) -> pa.Array:
+    """Return a column of ``count`` rows that has these ``rows`` and nulls."""
     if len(column) == count:
         return column
     choice = np.zeros(count, np.int64)

@@ -89,11 +89,10 @@ def test_keys_and_creation_times_belong_to_their_rows() -> None:
     plain.properties = {"a": "1"}
     rows = [b"no amqp", keyed.encode(), DATA, plain.encode(), keyed.encode()]
     stored = stored_form(*laid_out(rows, b""))
-    assert stored.keys is not None and stored.timestamps is not None
     assert stored.keys.to_pylist() == [None, b"k", None, None, b"k"]
     assert stored.timestamps.tolist() == [NO_TIMESTAMP, 1_500, NO_TIMESTAMP, NO_TIMESTAMP, 1_500]
 
 
 def test_data_sections_alone_have_neither() -> None:
     stored = stored_form(*laid_out([DATA, b"\x00Su\xb0\x00\x00\x00\x01x"], b""))
-    assert (stored.keys, stored.timestamps) == (None, None)
+    assert (stored.keys.to_pylist(), stored.timestamps.tolist()) == ([None, None], [NO_TIMESTAMP, NO_TIMESTAMP])
