@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import abc
 import asyncio
 import logging
 import ssl
@@ -125,20 +124,23 @@ class Connection(Protocol):
         """End the connection at once."""
 
 
-class TcpDoor(ListeningDoor, abc.ABC):
+class TcpDoor(ListeningDoor):
     """A door whose connections are asyncio protocols of its own.
 
-    A subclass makes the connections, and returns the open ones as ``connections``.
+    Attributes:
+        node: the ``Node`` that the connections of a subclass share; None while the door is not open.
     """
+
+    node: Any = None
 
     def __init__(self, config: DoorConfig) -> None:
         super().__init__(config)
         self._listener: asyncio.Server | None = None
 
     @property
-    @abc.abstractmethod
     def connections(self) -> Collection[Any]:
         """The open connections, each a ``Connection``. Call it on the server's loop."""
+        return () if self.node is None else self.node.connections
 
     async def listen(self, sockets: Sockets, make: Callable[[Admission], asyncio.Protocol]) -> None:
         """Listen, and ``make`` a connection for each socket that is admitted.
@@ -173,6 +175,13 @@ class TcpDoor(ListeningDoor, abc.ABC):
             connection.drop()
         if left:
             await asyncio.sleep(0)
+
+    async def close(self) -> None:
+        """End the connections as ``end_connections`` does, and have the node write durable state."""
+        await self.end_connections()
+        node, self.node = self.node, None
+        if node is not None:
+            node.close()
 
 
 def _tls_context(config: DoorConfig) -> ssl.SSLContext | None:

@@ -51,16 +51,12 @@ class AmqpConnection(ConnectionLinks, asyncio.Protocol):
 
     Args:
         node: links are attached to it.
-        connections: the door's connections; this one adds and removes itself.
-        container: the server's container-id.
         admission: the connection's place among those that the door may have.
     """
 
-    def __init__(self, node: Node, connections: set[AmqpConnection], container: str, admission: Admission) -> None:
+    def __init__(self, node: Node, admission: Admission) -> None:
         super().__init__(node.config)
         self.node = node
-        self._connections = connections
-        self._own_container = container
         self._admission = admission
         self._transport: asyncio.Transport | None = None
         self._handshake: Handshake
@@ -78,7 +74,7 @@ class AmqpConnection(ConnectionLinks, asyncio.Protocol):
         self._transport = transport
         peer = transport.get_extra_info("peername")
         self.peer = str(peer)
-        self._connections.add(self)
+        self.node.connections.add(self)
         host = peer[0] if isinstance(peer, tuple) else None
         self._handshake = Handshake(self.config, host, transport.get_extra_info("peercert"))
         self._write_timeout = WriteTimeout(self.node.loop, transport, self.config.write_timeout_ms, self._stuck)
@@ -123,7 +119,7 @@ class AmqpConnection(ConnectionLinks, asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Release what the connection and its links hold."""
         self._closing = True
-        self._connections.discard(self)
+        self.node.connections.discard(self)
         self._admission.end()
         self._write_timeout.stop()
         self._clock.stop()
@@ -246,7 +242,7 @@ class AmqpConnection(ConnectionLinks, asyncio.Protocol):
     def _connection_opened(self, connection: Any) -> None:
         served = self._admission.establish()
         self.container = str(connection.remote_container or "")
-        open_connection(connection, self._own_container)
+        open_connection(connection, self.node.container)
         if not served:
             most = self.config.max_connections
             self._close(RESOURCE_LIMIT, f"this container serves {most} connections, and has as many")

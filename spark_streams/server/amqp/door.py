@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import uuid
-from collections.abc import Collection
 
 from spark_streams.log import ReferenceLog
 from spark_streams.server.admission import Sockets
@@ -25,31 +23,12 @@ class AmqpDoor(TcpDoor):
     """
 
     config: AmqpConfig
-
-    def __init__(self, config: AmqpConfig) -> None:
-        super().__init__(config)
-        self.node: Node | None = None
-        self._connections: set[AmqpConnection] = set()
-        self._container = f"spark-streams-{uuid.uuid4().hex}"
-
-    @property
-    def connections(self) -> Collection[AmqpConnection]:
-        """The open connections. Call it on the server's loop."""
-        return self._connections
+    node: Node | None
 
     async def open(self, log: ReferenceLog, sockets: Sockets) -> None:
         """Listen; see ``Door.open``."""
         node = self.node = Node(log, self.config, asyncio.get_running_loop())
-        await self.listen(
-            sockets, lambda admission: AmqpConnection(node, self._connections, self._container, admission)
-        )
-
-    async def close(self) -> None:
-        """Send a close frame to each peer, and write the state of the termini."""
-        await self.end_connections()
-        node, self.node = self.node, None
-        if node is not None:
-            node.close()
+        await self.listen(sockets, lambda admission: AmqpConnection(node, admission))
 
     def renegotiate(self, stream: str, group: str) -> int:
         """Gracefully close all receivers of a consumer group, so that its partitions are distributed again.

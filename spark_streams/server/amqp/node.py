@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import uuid
 from typing import Any, Final
 
 import proton
@@ -57,6 +58,8 @@ class Node:
 
     Attributes:
         shared: the objects that all links of the node share.
+        connections: the open connections.
+        container: the server's container-id.
     """
 
     def __init__(self, log: ReferenceLog, config: AmqpConfig, loop: asyncio.AbstractEventLoop) -> None:
@@ -64,6 +67,8 @@ class Node:
         self.config = config
         self.loop = loop
         self.shared = LinkResources(log, config, loop)
+        self.connections: set[ConnectionLinks] = set()
+        self.container = f"spark-streams-{uuid.uuid4().hex}"
         self._descriptions = Descriptions()
         self._links: set[AttachedLink] = set()
         self._known: dict[str, tuple[str, int]] = {}

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
 
 from spark_streams.log import ReferenceLog
 from spark_streams.server.admission import Sockets
 from spark_streams.server.door import TcpDoor
 from spark_streams.server.rabbitmq.config import RabbitConfig
 from spark_streams.server.rabbitmq.connection import RabbitConnection
-from spark_streams.server.rabbitmq.node import ConnectedPeer, RabbitNode
+from spark_streams.server.rabbitmq.node import RabbitNode
 
 
 class RabbitDoor(TcpDoor):
@@ -24,26 +23,14 @@ class RabbitDoor(TcpDoor):
     """
 
     config: RabbitConfig
+    node: RabbitNode | None
 
     def __init__(self, config: RabbitConfig) -> None:
         super().__init__(config)
         # Without TLS a connection writes past its transport, with a second descriptor.
         self.descriptors = 2 if config.tls_cert is None else 1
-        self.node: RabbitNode | None = None
-
-    @property
-    def connections(self) -> Collection[ConnectedPeer]:
-        """The open connections. Call it on the server's loop."""
-        return self.node.connections if self.node is not None else ()
 
     async def open(self, log: ReferenceLog, sockets: Sockets) -> None:
         """Listen; see ``Door.open``."""
         node = self.node = RabbitNode(log, self.config, asyncio.get_running_loop())
         await self.listen(sockets, lambda admission: RabbitConnection(node, admission))
-
-    async def close(self) -> None:
-        """Send Close to each client, and write offsets and sequences."""
-        await self.end_connections()
-        node, self.node = self.node, None
-        if node is not None:
-            node.close()
