@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 import struct
 from collections.abc import Callable
@@ -11,6 +12,8 @@ from typing import Final
 from spark_streams.server.turns import Timer
 
 _RESET: Final = struct.pack("ii", 1, 0)
+
+logger = logging.getLogger("spark_streams.server")
 
 
 def throw_away_unsent(transport: asyncio.Transport) -> None:
@@ -24,43 +27,38 @@ def throw_away_unsent(transport: asyncio.Transport) -> None:
 
 
 class WriteTimeout:
-    """Notices a peer that reads nothing for too long, while the transport is full.
+    """Drops a peer that reads nothing for too long, while the transport is full.
 
     Args:
         loop: the server's.
         transport: the connection.
         timeout_ms: how long the peer may read nothing.
-        stuck: called once when it has read nothing for so long.
+        drop: ends the connection at once.
     """
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, transport: asyncio.Transport, timeout_ms: int, stuck: Callable[[], None]
+        self, loop: asyncio.AbstractEventLoop, transport: asyncio.Transport, timeout_ms: int, drop: Callable[[], None]
     ) -> None:
         self._transport = transport
-        self._timeout_s = timeout_ms / 1000
-        self._stuck = stuck
+        self._timeout_ms = timeout_ms
+        self._drop = drop
         self._waiting = 0
         self._timer = Timer(loop)
 
-    def paused(self) -> None:
-        """Note that the transport is full."""
-        self._wait()
-
-    def resumed(self) -> None:
-        """Note that it has room again."""
-        self.stop()
+    def start(self) -> None:
+        """Wait for the peer, because the transport is full."""
+        self._waiting = self._transport.get_write_buffer_size()
+        self._timer.start(self._timeout_ms / 1000, self._look)
 
     def stop(self) -> None:
         """Stop waiting for the peer."""
         self._timer.stop()
 
-    def _wait(self) -> None:
-        self._waiting = self._transport.get_write_buffer_size()
-        self._timer.start(self._timeout_s, self._look)
-
     def _look(self) -> None:
         if self._transport.get_write_buffer_size() < self._waiting:
-            self._wait()  # slow, and alive
-        else:
-            throw_away_unsent(self._transport)
-            self._stuck()
+            self.start()  # slow, and alive
+            return
+        peer = self._transport.get_extra_info("peername")
+        logger.info("%s: dropped, it took nothing for %d ms", peer, self._timeout_ms)
+        throw_away_unsent(self._transport)
+        self._drop()

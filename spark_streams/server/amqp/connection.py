@@ -77,7 +77,7 @@ class AmqpConnection(ConnectionLinks, asyncio.Protocol):
         self.node.connections.add(self)
         host = peer[0] if isinstance(peer, tuple) else None
         self._handshake = Handshake(self.config, host, transport.get_extra_info("peercert"))
-        self._write_timeout = WriteTimeout(self.node.loop, transport, self.config.write_timeout_ms, self._stuck)
+        self._write_timeout = WriteTimeout(self.node.loop, transport, self.config.write_timeout_ms, self.drop)
         transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
 
     def data_received(self, data: bytes) -> None:
@@ -102,14 +102,14 @@ class AmqpConnection(ConnectionLinks, asyncio.Protocol):
         """Note that the peer does not read."""
         self.write_paused = True
         if self._transport is not None:
-            self._write_timeout.paused()
+            self._write_timeout.start()
             self._clock.pause()
             self._transport.pause_reading()
 
     def resume_writing(self) -> None:
         """Note that the peer reads again, and continue."""
         self.write_paused = False
-        self._write_timeout.resumed()
+        self._write_timeout.stop()
         self._clock.resume()
         if self._transport is not None and not self._transport.is_closing():
             self._transport.resume_reading()
@@ -151,10 +151,6 @@ class AmqpConnection(ConnectionLinks, asyncio.Protocol):
         self.user = self._handshake.user
         self._engine = Engine(self.config)
         return answer.leftover
-
-    def _stuck(self) -> None:
-        logger.info("%s: dropped, it took nothing for %d ms", self.peer, self.config.write_timeout_ms)
-        self.drop()
 
     # --- turns
 

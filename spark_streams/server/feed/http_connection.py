@@ -59,7 +59,7 @@ class HttpConnection(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Wait for the first request."""
-        self._write_timeout = WriteTimeout(self.loop, transport, self._limits.write_timeout_ms, self._stuck)
+        self._write_timeout = WriteTimeout(self.loop, transport, self._limits.write_timeout_ms, transport.abort)
         super().connection_made(transport)
 
     def data_received(self, data: bytes) -> None:
@@ -77,12 +77,12 @@ class HttpConnection(H11Protocol):
     def pause_writing(self) -> None:
         """Start the write time-out: the peer does not read."""
         super().pause_writing()
-        self._write_timeout.paused()
+        self._write_timeout.start()
 
     def resume_writing(self) -> None:
         """Stop the write time-out: the peer reads again."""
         super().resume_writing()
-        self._write_timeout.resumed()
+        self._write_timeout.stop()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Release everything."""
@@ -139,10 +139,6 @@ class HttpConnection(H11Protocol):
             self._end(_answer(HTTPStatus.REQUEST_TIMEOUT, f"the request's {what} did not come in time"))
         else:
             self.transport.abort()
-
-    def _stuck(self) -> None:
-        logger.info("%s: dropped, it took nothing for %d ms", self.client, self._limits.write_timeout_ms)
-        self.transport.abort()
 
     # --- the end
 

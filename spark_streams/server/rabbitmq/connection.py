@@ -92,7 +92,7 @@ class RabbitConnection(dispatch.OpenSession, asyncio.Protocol):
         address = transport.get_extra_info("peername")
         self._peer = str(address)
         node.joined(self)
-        self._write_timeout = WriteTimeout(node.loop, transport, node.config.write_timeout_ms, self._stuck)
+        self._write_timeout = WriteTimeout(node.loop, transport, node.config.write_timeout_ms, self.drop)
         self._scattered = ScatteredWriter(transport)
         transport.set_write_buffer_limits(high=node.config.max_outgoing_bytes)
         self._handshake = Handshake(
@@ -113,13 +113,13 @@ class RabbitConnection(dispatch.OpenSession, asyncio.Protocol):
     def pause_writing(self) -> None:
         """Note that the peer does not read."""
         self.congested = True
-        self._write_timeout.paused()
+        self._write_timeout.start()
         self._regulate()
 
     def resume_writing(self) -> None:
         """Note that the peer reads again, and continue."""
         self.congested = False
-        self._write_timeout.resumed()
+        self._write_timeout.stop()
         self.guarded(self.subscriptions.deliver)
         self.proceed()
 
@@ -301,10 +301,6 @@ class RabbitConnection(dispatch.OpenSession, asyncio.Protocol):
     def _beat(self) -> None:
         if not self.congested:
             self.send(_HEARTBEAT)
-
-    def _stuck(self) -> None:
-        logger.info("%s: dropped, it took nothing for %d ms", self._peer, self.node.config.write_timeout_ms)
-        self.drop()
 
     def _silent(self) -> None:
         """Drop a peer from which no bytes came, unless the door did not read from it."""
