@@ -38,8 +38,6 @@ from spark_streams.server.turns import Timer
 from spark_streams.server.write_timeout import WriteTimeout
 
 WRITE_BUFFER_BYTES: Final = 256 << 10
-TURN_S: Final = 0.005
-"""Seconds for which a connection serves its links before others have their turn."""
 LINGER_S: Final = 2.0
 """Seconds in which a peer may read the last frames before its socket is dropped."""
 
@@ -184,7 +182,7 @@ class AmqpConnection(ConnectionLinks, asyncio.Protocol):
     def _turn(self) -> None:
         if self._engine is None:
             return
-        self.have_turn(self.node.loop.time, TURN_S)
+        self.have_turn()
         if self._flush():
             self.unblock()
         if self._due:

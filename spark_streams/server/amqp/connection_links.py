@@ -32,7 +32,7 @@ from spark_streams.server.amqp.receive_buffer import ReceiveBuffer
 from spark_streams.server.amqp.transfer_block import BlockReader
 from spark_streams.server.appender import Appender
 from spark_streams.server.partition_readers import PartitionReaders
-from spark_streams.server.turns import Worker
+from spark_streams.server.turns import Turn, Worker
 
 logger = logging.getLogger("spark_streams.server")
 
@@ -260,16 +260,16 @@ class ConnectionLinks(abc.ABC):
             self._due.update(self._blocked)
             self._blocked.clear()
 
-    def have_turn(self, clock: Callable[[], float], turn_s: float) -> None:
-        """Serve the links that are due, at least one, for up to ``turn_s`` seconds of the clock."""
+    def have_turn(self) -> None:
+        """Serve the links that are due, at least one, until the turn is over."""
         waiting, self._due = self._due, {}
-        end = clock() + turn_s
+        turn = Turn()
         while waiting:
             attached = next(iter(waiting))
             del waiting[attached]
             if not attached.ended and attached.serve():
                 self._due[attached] = None
-            if clock() >= end:
+            if turn.over:
                 break
         # Links that had no turn come before links that need another one.
         self._due = {**waiting, **self._due}

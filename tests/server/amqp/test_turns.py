@@ -148,6 +148,7 @@ def test_a_message_of_many_frames_is_put_together_once(node: Any, monkeypatch: p
 def test_a_connection_with_many_links_serves_them_over_several_turns(
     node: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    from spark_streams.server import turns as of_the_server
     from spark_streams.server.amqp import connection
     from spark_streams.server.amqp.info_link import InfoLink
 
@@ -162,7 +163,7 @@ def test_a_connection_with_many_links_serves_them_over_several_turns(
         turns[-1] += 1
         return serve(self)
 
-    monkeypatch.setattr(connection, "TURN_S", 0.0)  # every link takes as long
+    monkeypatch.setattr(of_the_server, "TURN_S", 0.0)  # every link takes as long
     monkeypatch.setattr(connection.AmqpConnection, "_turn", counted_turn)
     monkeypatch.setattr(InfoLink, "serve", counted)
     node.log.create_stream("orders", 50)
