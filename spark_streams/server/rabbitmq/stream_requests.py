@@ -6,7 +6,7 @@ CreateSuperStream, DeleteSuperStream; docs/specifications.md, S-111, S-112, S-12
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from functools import partial
 from typing import Final
 
@@ -39,6 +39,7 @@ FEW_NAMES: Final = 256
 """The most names that are answered on the loop, in some 2 ms."""
 
 Work = Coroutine[object, object, None]
+Change = Coroutine[object, object, ResponseCode]
 
 
 def create_stream(session: Session, request: Create) -> Work:
@@ -60,22 +61,18 @@ def create_super_stream(session: Session, request: CreateSuperStream) -> Work:
 def delete_stream(session: Session, request: Delete) -> Work:
     """Delete a stream, answer, and report it to all connections that use it; raise as ``Session.require`` does."""
     session.require("configure", request.stream)
-    return _deleted(session, request, partial(session.node.topology.delete, request.stream))
+    return _changed(session, request, partial(session.node.topology.delete, request.stream))
 
 
 def delete_super_stream(session: Session, request: DeleteSuperStream) -> Work:
     """Do the same as ``delete_stream`` for a super stream with its streams."""
     session.require("configure", request.name)
-    return _deleted(session, request, partial(session.node.topology.delete_super, request.name))
+    return _changed(session, request, partial(session.node.topology.delete_super, request.name))
 
 
-async def _changed(session: Session, request: Request, change: Callable[[], Awaitable[ResponseCode]]) -> None:
-    """Make a change, and answer with its outcome."""
-    session.answer(request, await change())
-
-
-async def _deleted(session: Session, request: Request, deletion: Callable[[], Awaitable[ResponseCode]]) -> None:
-    await _changed(session, request, deletion)
+async def _changed(session: Session, request: Request, change: Callable[[], Change]) -> None:
+    """Make a change, answer with its outcome, and report streams that are gone now."""
+    session.answer(request, await session.node.topology.in_turn(change))
     session.node.follow()
 
 
@@ -126,9 +123,8 @@ def _metadata(session: Session, correlation_id: int, names: Iterable[str]) -> It
 
 def route(session: Session, request: Route) -> None:
     """Answer with the streams that a binding key leads to, perhaps none; raise as ``_super_stream`` does."""
-    _super_stream(session, request.super_stream)
-    found = session.node.topology.route(request.super_stream, request.routing_key)
-    session.answer(request, streams=found or ())
+    found = _super_stream(session, request.super_stream)
+    session.answer(request, streams=session.node.topology.route(found, request.routing_key))
 
 
 def partitions(session: Session, request: Partitions) -> None:

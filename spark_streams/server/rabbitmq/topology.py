@@ -157,11 +157,8 @@ class Topology:
             return None
         return tuple(self._served(stream, number, each, name) for number, each in self._names(stream).items())
 
-    def route(self, name: str, key: str) -> tuple[str, ...] | None:
-        """Return the names of the streams that a binding key leads to; None when there is no such super stream."""
-        partitions = self.super_stream(name)
-        if partitions is None:
-            return None
+    def route(self, partitions: Sequence[Served], key: str) -> tuple[str, ...]:
+        """Return the names of those streams of a super stream that a binding key leads to, perhaps none."""
         record = self._record(partitions[0].stream)
         known = dict(enumerate(record.bindings if record is not None else ()))
         taking = [p for p in partitions if not p.partition.closed]
@@ -189,37 +186,20 @@ class Topology:
 
     # --- changing
 
-    async def create(self, name: str, arguments: Mapping[str, str]) -> ResponseCode:
-        """Create a stream; return the code to answer."""
-        return await self._changed(self._create_one(name, arguments))
+    async def in_turn(self, change: Callable[[], Coroutine[object, object, ResponseCode]]) -> ResponseCode:
+        """Make one of the changes below after the earlier ones; it goes on when the connection that wants it ends."""
 
-    async def create_super(
-        self, name: str, partitions: Sequence[str], bindings: Sequence[str], arguments: Mapping[str, str]
-    ) -> ResponseCode:
-        """Create a super stream; return the code to answer."""
-        return await self._changed(self._create_super(name, partitions, bindings, arguments))
-
-    async def delete(self, name: str) -> ResponseCode:
-        """Delete a stream; return the code to answer. A partition goes only with its super stream."""
-        return await self._changed(self._delete_one(name))
-
-    async def delete_super(self, name: str) -> ResponseCode:
-        """Delete a super stream with its partitions; return the code to answer."""
-        return await self._changed(self._delete_super(name))
-
-    async def _changed(self, change: Coroutine[object, object, ResponseCode]) -> ResponseCode:
-        """Make a change after the earlier ones; it continues when the connection that requested it ends."""
-
-        async def in_turn() -> ResponseCode:
+        async def alone() -> ResponseCode:
             async with self._change_lock:
-                return await change
+                return await change()
 
-        task = asyncio.get_running_loop().create_task(in_turn())
+        task = asyncio.get_running_loop().create_task(alone())
         self._changes.add(task)
         task.add_done_callback(self._changes.discard)
         return await asyncio.shield(task)
 
-    async def _create_one(self, name: str, arguments: Mapping[str, str]) -> ResponseCode:
+    async def create(self, name: str, arguments: Mapping[str, str]) -> ResponseCode:
+        """Create a stream; return the code to answer."""
         stream = self._stream(name)
         if stream is not None and not self._is_super(stream):
             same = self._has(stream, arguments)
@@ -240,9 +220,10 @@ class Topology:
             return False
         return same and filter_bytes(arguments) == DEFAULT_FILTER_BYTES
 
-    async def _create_super(
+    async def create_super(
         self, name: str, partitions: Sequence[str], bindings: Sequence[str], arguments: Mapping[str, str]
     ) -> ResponseCode:
+        """Create a super stream; return the code to answer."""
         # Two partitions may have one binding key: a message with it goes to both.
         counts = {len(partitions), len(bindings), len(set(partitions))}
         if len(counts) > 1 or not 1 <= len(partitions) <= self._max_partitions:
@@ -298,7 +279,8 @@ class Topology:
             return ResponseCode.INTERNAL_ERROR
         return record
 
-    async def _delete_one(self, name: str) -> ResponseCode:
+    async def delete(self, name: str) -> ResponseCode:
+        """Delete a stream; return the code to answer. A partition goes only with its super stream."""
         served = self._find(name)
         if served is None:
             return ResponseCode.STREAM_DOES_NOT_EXIST
@@ -306,7 +288,8 @@ class Topology:
             return ResponseCode.PRECONDITION_FAILED
         return await self._delete(name)
 
-    async def _delete_super(self, name: str) -> ResponseCode:
+    async def delete_super(self, name: str) -> ResponseCode:
+        """Delete a super stream with its partitions; return the code to answer."""
         stream = self._stream(name)
         if stream is None or not self._is_super(stream):
             return ResponseCode.STREAM_DOES_NOT_EXIST
