@@ -15,7 +15,7 @@ import proton
 from spark_streams.errors import UnknownStream
 from spark_streams.log import ReferenceLog, Stream
 from spark_streams.server.amqp.connection_links import ConnectionLinks
-from spark_streams.server.amqp.durable_termini import Termini, outlives_link
+from spark_streams.server.amqp.durable_termini import Termini
 from spark_streams.server.amqp.error_conditions import (
     DETACH_FORCED,
     INVALID_FIELD,
@@ -72,7 +72,10 @@ class ConsumerAttach:
     @property
     def durable(self) -> bool:
         """Whether its terminus outlives the link."""
-        return outlives_link(self.link.remote_source)
+        source = self.link.remote_source
+        if source.durability == proton.Terminus.NONDURABLE:
+            return False
+        return bool(source.expiry_policy == proton.Terminus.EXPIRE_NEVER or source.timeout > 0)
 
     @property
     def terminus_key(self) -> str:

@@ -24,8 +24,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-import proton
-
 from spark_streams.log import ReferenceLog, Stream
 from spark_streams.server.amqp.error_conditions import RESOURCE_LIMIT, STOLEN, LinkRefused
 from spark_streams.server.turns import Timer
@@ -86,13 +84,6 @@ class Terminus:
     displaced: Callable[[LinkRefused], None]
     timeout_s: int | None
     dirty: bool = field(default=False)
-
-
-def outlives_link(source: Any) -> bool:
-    """Return whether a peer's source requests a terminus that is kept when its link ends."""
-    if source.durability == proton.Terminus.NONDURABLE:
-        return False
-    return bool(source.expiry_policy == proton.Terminus.EXPIRE_NEVER or source.timeout > 0)
 
 
 def ranges(numbers: Iterable[int]) -> list[list[int]]:

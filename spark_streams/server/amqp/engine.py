@@ -14,6 +14,7 @@ import proton
 from cproton_ffi import ffi, lib
 
 from spark_streams.server.amqp.config import AmqpConfig
+from spark_streams.server.turns import Timer
 
 CAPABILITY: Final = "AMQP_EVENT_STREAMS_V1_0"
 """Spec: Event Stream Extensions §3.1 (ES-010)."""
@@ -165,7 +166,8 @@ class EngineClock:
     def __init__(self, loop: asyncio.AbstractEventLoop, due: Callable[[], None]) -> None:
         self._loop = loop
         self._due = due
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer = Timer(loop)
+        self._deadline = 0.0
         self._paused_at: float | None = None
         self._paused_s = 0.0
 
@@ -186,16 +188,10 @@ class EngineClock:
         if not deadline or self._paused_at is not None:
             return
         deadline += self._paused_s
-        if self._timer is None or self._timer.when() > deadline:
-            self.stop()
-            self._timer = self._loop.call_at(deadline, self._was_due)
+        if not self._timer.due or deadline < self._deadline:
+            self._deadline = deadline
+            self._timer.start(deadline - self._loop.time(), self._due)
 
     def stop(self) -> None:
         """Cancel the call of ``due``."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
-    def _was_due(self) -> None:
-        self._timer = None
-        self._due()
+        self._timer.stop()

@@ -35,8 +35,6 @@ class Placement:
 
     def here(self, stream: Stream) -> list[str]:
         """Return the partitions that are served here, in their order."""
-        if not self._redirects:
-            return list(stream.partitions)
         return [name for name in stream.partitions if (stream.name, name) not in self._redirects]
 
     def open_here(self, stream: Stream) -> dict[str, Partition]:
