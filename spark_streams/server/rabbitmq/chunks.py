@@ -245,20 +245,11 @@ _FIRST_OFFSET: Final = attrgetter("first_offset")
 
 def _of_records(records: Records) -> tuple[list[Chunk], memoryview, memoryview]:
     """Return the chunks of these records, and the buffers with their data and with where their entries end."""
-    rows = _cut(_first_rows(records), len(records))
     begins = np.array(records.batch_rows, np.int64)
     noted = np.frombuffer(records.buffer, np.uint8)[records.value_ends[begins]].tolist()  # how many headers
     beside = [_beside_stored(records, row) if n else (0, 0) for row, n in zip(begins.tolist(), noted, strict=True)]
-    of_batch = np.searchsorted(begins, rows, side="right") - 1
-    return _encoded(
-        records.buffer,
-        records.value_starts,
-        records.value_ends,
-        rows,
-        records.offsets[rows].tolist(),
-        records.timestamps[rows].tolist(),
-        [beside[batch] for batch in of_batch.tolist()],
-    )
+    first, starts, ends = int(records.offsets[0]), records.value_starts, records.value_ends
+    return _encoded(records.buffer, starts, ends, first, records.timestamps, begins, beside)
 
 
 def _of_values(
@@ -268,23 +259,15 @@ def _of_values(
     _, edges, buffer = values.buffers()
     ends = np.frombuffer(edges, np.int64, len(values) + 1, values.offset * 8)
     headers = [header for header, _ in batches]
-    begins = np.array([header.base_offset for header in headers], np.int64) - headers[0].base_offset
-    rows = _cut(begins, len(values))
+    first = headers[0].base_offset
+    begins = np.array([header.base_offset for header in headers], np.int64) - first
     instants = from_stored(
         np.array([header.max_timestamp for header in headers], np.int64),
         np.array([header.extended for header in headers], np.bool_),
     )
+    timestamps = np.repeat(instants, np.diff(begins, append=len(values)))
     beside = [_beside(notes_of_batch(encoded, header)) for header, encoded in batches]
-    of_batch = np.searchsorted(begins, rows, side="right") - 1
-    return _encoded(
-        memoryview(buffer),
-        ends[:-1],
-        ends[1:],
-        rows,
-        (rows + headers[0].base_offset).tolist(),
-        instants[of_batch].tolist(),
-        [beside[batch] for batch in of_batch.tolist()],
-    )
+    return _encoded(memoryview(buffer), ends[:-1], ends[1:], first, timestamps, begins, beside)
 
 
 def _beside(notes: Iterable[Header]) -> tuple[int, int]:
@@ -310,12 +293,28 @@ def _encoded(
     buffer: Readable,
     starts: Longs,
     ends: Longs,
-    rows: Longs,
-    firsts: list[int],
-    instants: list[int],
+    first_offset: int,
+    timestamps: Longs,
+    begins: Longs,
     beside: list[tuple[int, int]],
 ) -> tuple[list[Chunk], memoryview, memoryview]:
-    """Encode chunks; each begins at one of ``rows``, and has a first offset, a timestamp and ``_beside`` of its own."""
+    """Encode the chunks of consecutive records.
+
+    Args:
+        buffer: holds the stored messages.
+        starts, ends: int64[n], where each begins (inclusive) and ends (exclusive).
+        first_offset: the first one's offset.
+        timestamps: int64[n], in ms.
+        begins: the rows at which a stored batch begins.
+        beside: for each stored batch what ``_beside`` returns.
+    """
+    begin = np.zeros(len(starts), np.bool_)
+    begin[begins] = True
+    begin[1:] |= timestamps[1:] != timestamps[:-1]
+    rows = _cut(np.flatnonzero(begin), len(starts))
+    firsts, instants = (rows + first_offset).tolist(), timestamps[rows].tolist()
+    of_batch = np.searchsorted(begins, rows, side="right") - 1
+    sizes_beside = [beside[batch] for batch in of_batch.tolist()]
     starts = unescape(buffer, starts, ends)
     lengths = ends - starts
     heads = lengths.astype(">u4").view(np.uint8).reshape(-1, 4)
@@ -327,21 +326,13 @@ def _encoded(
     ends_in_chunk = memoryview((edges[1:] - np.repeat(edges[rows], counts)).astype(np.uint32).tobytes())
     firsts_of = [*(4 * rows).tolist(), 4 * len(lengths)]
     chunks = []
-    heads_of = zip(firsts, counts.tolist(), instants, beside, strict=True)
+    heads_of = zip(firsts, counts.tolist(), instants, sizes_beside, strict=True)
     for number, (first, count, instant, sizes) in enumerate(heads_of):
         part = data[stops[number] : stops[number + 1]]
         header = ChunkHeader(ChunkType.USER, count, count, instant, EPOCH, first, zlib.crc32(part), len(part), *sizes)
         entry_ends = ends_in_chunk[firsts_of[number] : firsts_of[number + 1]]
         chunks.append(Chunk(first, first + count, instant, header.encode(), part, entry_ends))
     return chunks, data, ends_in_chunk
-
-
-def _first_rows(records: Records) -> Longs:
-    """Return the rows at which a stored batch begins, or the timestamp changes."""
-    begins = np.zeros(len(records), np.bool_)
-    begins[list(records.batch_rows)] = True
-    begins[1:] |= records.timestamps[1:] != records.timestamps[:-1]
-    return np.flatnonzero(begins)
 
 
 def _cut(rows: Longs, count: int) -> Longs:
