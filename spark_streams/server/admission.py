@@ -55,26 +55,16 @@ def allow_descriptors(connections: int, files: int) -> None:
 
 
 class Sockets:
-    """The connections of all doors of a server, which share the process's descriptors.
+    """The connections of all doors of a server, which share the process's descriptors."""
 
-    Args:
-        most: descriptors that connections may use; None: a share of those that the process may have.
-    """
-
-    def __init__(self, most: int | None = None) -> None:
+    def __init__(self) -> None:
         self.open = 0
-        self._most = most
 
     @property
     def full(self) -> bool:
         """Whether no further connection should be accepted."""
-        most = self._most
-        if most is None:
-            soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-            if soft == resource.RLIM_INFINITY:
-                return False
-            most = int(soft * SHARE_OF_DESCRIPTORS)
-        return self.open >= most
+        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        return soft != resource.RLIM_INFINITY and self.open >= int(soft * SHARE_OF_DESCRIPTORS)
 
 
 class AdmissionControl:
