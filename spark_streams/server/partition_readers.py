@@ -38,12 +38,6 @@ class AppendWaiters:
             if not self._functions:
                 self._partition.remove_listener(self._appended)
 
-    def clear(self) -> None:
-        """Forget all functions."""
-        if self._functions:
-            self._functions.clear()
-            self._partition.remove_listener(self._appended)
-
     def _appended(self) -> None:
         # Called in the appending thread, which may be any thread: many appends make one call on the loop.
         with self._lock:
@@ -110,8 +104,7 @@ class PartitionReaders(Generic[R]):
         return reader
 
     def release(self, reader: R) -> None:
-        """Give a reader back; its last user drops it, with its cache and all waiting functions."""
+        """Give a reader back, after the removal of waiting functions; its last user drops it, with its cache."""
         reader.users -= 1
         if reader.users == 0:
             del self._readers[id(reader.partition)]
-            reader.waiting.clear()
