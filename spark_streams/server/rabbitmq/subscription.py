@@ -15,6 +15,7 @@ Spec: docs/specifications.md, S-61 to S-65, S-71 to S-73, S-81, S-91 to S-93.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Final
 
 from spark_streams.log import NO_TIMESTAMP, Partition
@@ -104,6 +105,7 @@ class Subscription:
         served: the stream.
         group: its group of single active consumers, or None.
         active: whether it delivers.
+        update: becomes the active consumer of the group, or stops being it, once the consumer has answered.
     """
 
     def __init__(
@@ -122,8 +124,8 @@ class Subscription:
         self._session = session
         self._chunks = node.chunks(served)
         self._reader = node.readers.use(served.partition)
-        self._wake_up = wake
-        self._update = update
+        self._wake = partial(wake, self)
+        self.update = partial(update, self)
         self._requested = request.offset
         self._credit = request.credit
         self._threshold = request.credit // 2 if node.config.half_credit else 0
@@ -170,13 +172,6 @@ class Subscription:
     def add_credit(self, more: int) -> None:
         """Add the u16 of a Credit command."""
         self._credit += more - 2 * _SIGN_BIT if more >= _SIGN_BIT else more
-
-    def update(self, active: bool) -> None:
-        """Become the active consumer of the group, or stop being it, once the consumer has answered."""
-        self._update(self, active)
-
-    def _wake(self) -> None:
-        self._wake_up(self)
 
     # --- delivering
 
