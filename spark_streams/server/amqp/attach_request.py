@@ -15,7 +15,7 @@ import proton
 from spark_streams.errors import UnknownStream
 from spark_streams.log import ReferenceLog, Stream
 from spark_streams.server.amqp.connection_links import ConnectionLinks
-from spark_streams.server.amqp.durable_termini import Termini
+from spark_streams.server.amqp.durable_termini import Resumed, Termini
 from spark_streams.server.amqp.error_conditions import (
     DETACH_FORCED,
     INVALID_FIELD,
@@ -81,6 +81,18 @@ class ConsumerAttach:
     def terminus_key(self) -> str:
         """The key of its terminus, if it is durable."""
         return Termini.key(self.connection.user, self.connection.container, self.link.name)
+
+    @property
+    def timeout_s(self) -> int | None:
+        """How long its terminus is kept without a link, if it is durable; None: forever."""
+        source = self.link.remote_source
+        return None if source.expiry_policy == proton.Terminus.EXPIRE_NEVER else int(source.timeout)
+
+    def resume(self, termini: Termini) -> Resumed | None:
+        """Return the kept state of its terminus, if it is durable and has one."""
+        if not self.durable:
+            return None
+        return termini.resume(self.terminus_key, self.stream.incarnation, self.filters.fingerprint)
 
     @property
     def none_free(self) -> LinkRefused:

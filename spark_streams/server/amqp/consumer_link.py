@@ -16,6 +16,7 @@ from cproton_ffi import ffi, lib
 
 from spark_streams.errors import CorruptLog
 from spark_streams.offsets import format_offset
+from spark_streams.server.amqp.attach_reply import open_consumer
 from spark_streams.server.amqp.attach_request import ConsumerAttach
 from spark_streams.server.amqp.connection_links import AttachedLink, LinkResources
 from spark_streams.server.amqp.consumer_groups import Claim
@@ -59,10 +60,8 @@ class ConsumerLink(AttachedLink):
     Args:
         attach: the receiver's attach, which is answered.
         shared: the objects that the links of the node share.
-        resumed: the kept state of a durable terminus, or None.
         bound: the partition that the link is bound to, or None.
         claim: its claim to the partition in a consumer group, or None.
-        presettled: whether deliveries are sent settled.
 
     Attributes:
         positions: partition to the link's position in it, in the order of the log's partitions.
@@ -70,23 +69,17 @@ class ConsumerLink(AttachedLink):
     """
 
     def __init__(
-        self,
-        attach: ConsumerAttach,
-        shared: LinkResources,
-        resumed: Resumed | None,
-        *,
-        bound: str | None,
-        claim: Claim | None,
-        presettled: bool,
+        self, attach: ConsumerAttach, shared: LinkResources, bound: str | None, claim: Claim | None = None
     ) -> None:
         super().__init__(attach.connection, attach.link, attach.stream)
+        resumed = attach.resume(shared.termini)
+        self._presettled = open_consumer(attach.link, attach.filters, bound, claim, durable=attach.durable)
         self._log_stream = attach.stream
         self._shared = shared
         self.bound = bound
         self.claim = claim
         self.terminus: Terminus | None = None
         self._filters = attach.filters
-        self._presettled = presettled
         self._max_unsettled = shared.config.max_unsettled
         self._impl = attach.link._impl
         self._session = lib.pn_link_session(self._impl)
@@ -104,6 +97,9 @@ class ConsumerLink(AttachedLink):
         self._order = list(self.positions.values())
         if claim is not None:
             claim.end_owner = self.fail_from_outside
+        if attach.durable:
+            self.terminus = Terminus(attach.terminus_key, self.snapshot, self.fail, attach.timeout_s)
+            shared.termini.activate(self.terminus)
 
     def _position(self, name: str, resumed: Resumed | None, *, added: bool = False) -> LinkPosition:
         readers, predicate = self._shared.readers, self._filters.predicate
@@ -358,10 +354,7 @@ class ConsumerLink(AttachedLink):
 
     def _released(self, *, closed: bool) -> None:
         if self.terminus is not None:
-            if closed:
-                self._shared.termini.remove(self.terminus)
-            else:
-                self._shared.termini.suspend(self.terminus)
+            self._shared.termini.release(self.terminus, closed=closed)
         for position in self._order:
             position.reader.waiting.remove(self._wake)
             self._shared.readers.release(position.reader)

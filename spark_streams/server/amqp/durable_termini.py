@@ -216,17 +216,15 @@ class Termini:
         else:
             self._unwritten.pop(key, None)
 
-    def suspend(self, terminus: Terminus) -> None:
-        """Keep a terminus whose link has ended."""
-        if self._active.get(terminus.key) is terminus:
-            del self._active[terminus.key]
-            self.save(terminus, suspended=True)
-
-    def remove(self, terminus: Terminus) -> None:
-        """Delete a terminus whose link was closed by the peer."""
-        if self._active.get(terminus.key) is terminus:
-            del self._active[terminus.key]
+    def release(self, terminus: Terminus, *, closed: bool) -> None:
+        """Keep a terminus whose link has ended; delete it if the peer has closed the link."""
+        if self._active.get(terminus.key) is not terminus:
+            return
+        del self._active[terminus.key]
+        if closed:
             self._keep(terminus.key, self._nothing(terminus.key, terminus.snapshot()["incarnation"]))
+        else:
+            self.save(terminus, suspended=True)
 
     def _nothing(self, key: str, incarnation: str) -> dict[str, Any] | None:
         """Return the state of a deleted terminus: a mark where an earlier release left a state, else None."""

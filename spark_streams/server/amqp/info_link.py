@@ -42,6 +42,7 @@ from spark_streams.errors import CorruptLog
 from spark_streams.log import Partition, StoredBatch, Stream, format_offset
 from spark_streams.log.storage.readable_partition import PartitionClosed
 from spark_streams.offsets import equal_range
+from spark_streams.server.amqp.attach_reply import open_info
 from spark_streams.server.amqp.attach_request import link_properties
 from spark_streams.server.amqp.connection_links import AttachedLink, ConnectionLinks, LinkResources
 from spark_streams.server.amqp.engine import is_decided
@@ -178,8 +179,9 @@ class InfoLink(AttachedLink):
         stream: the log; None: the source is about the container.
         shared: the objects that the links of the node share.
         message: returns the encoded message about the present state.
-        presettled: whether messages are sent settled, as the receiver requests. Otherwise each is settled when the
-            receiver gives it any outcome: a description of the moment is not sent again.
+
+    Messages are sent settled where the receiver requests it. Otherwise each is settled when the receiver gives it any
+    outcome: a description of the moment is not sent again.
     """
 
     def __init__(
@@ -189,12 +191,10 @@ class InfoLink(AttachedLink):
         stream: Stream | None,
         shared: LinkResources,
         message: Callable[[], bytes],
-        *,
-        presettled: bool,
     ) -> None:
         super().__init__(connection, link, stream)
         self._message = message
-        self._presettled = presettled
+        self._presettled = open_info(link)
         self._max_unsettled = shared.config.max_unsettled
         self._interval_s = shared.config.info_interval_ms / 1000
         self._impl = link._impl

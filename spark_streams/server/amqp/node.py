@@ -14,7 +14,6 @@ import proton
 
 from spark_streams.errors import UnknownStream
 from spark_streams.log import ReferenceLog, Stream
-from spark_streams.server.amqp.attach_reply import open_consumer, open_info, open_producer
 from spark_streams.server.amqp.attach_request import (
     INFO_SUFFIX,
     ConsumerAttach,
@@ -26,7 +25,6 @@ from spark_streams.server.amqp.config import AmqpConfig
 from spark_streams.server.amqp.connection_links import AttachedLink, ConnectionLinks, LinkResources
 from spark_streams.server.amqp.consumer_groups import Claim, Group
 from spark_streams.server.amqp.consumer_link import ConsumerLink
-from spark_streams.server.amqp.durable_termini import Resumed, Terminus
 from spark_streams.server.amqp.error_conditions import (
     INVALID_FIELD,
     NOT_ALLOWED,
@@ -123,8 +121,7 @@ class Node:
             raise LinkRefused(NOT_ALLOWED, "an information source can only be read")
         stream = self._stream(connection, "write", address)
         bound = self.shared.placement.bound_or_agnostic(stream, read_attach_request(link).partition, writing=True)
-        open_producer(link, bound, self.config.max_message_bytes)
-        return ProducerLink(connection, link, stream, self.shared, bound=bound)
+        return ProducerLink(connection, link, stream, self.shared, bound)
 
     def _consumer(self, connection: ConnectionLinks, link: Any) -> AttachedLink:
         address = _address(link.remote_source)
@@ -140,7 +137,7 @@ class Node:
         if attach.durable:
             self.shared.termini.displace(attach.terminus_key)
         if group is None:
-            return self._open_consumer(attach, self.shared.placement.bound_or_agnostic(stream, partition), None)
+            return ConsumerLink(attach, self.shared, self.shared.placement.bound_or_agnostic(stream, partition))
         if self.config.groups != "dynamic" and group not in self.config.groups:
             raise LinkRefused(NOT_FOUND, f"there is no consumer group '{group}' here, and none is made on the fly")
         if partition is not None:
@@ -156,7 +153,7 @@ class Node:
         free = self.shared.groups.free(self.group(attach), self.shared.placement.any_here(attach.stream))
         if not free:
             return None
-        resumed = self._resume(attach)
+        resumed = attach.resume(self.shared.termini)
         return self._claimed(attach, resumed.partition if resumed and resumed.partition in free else free[0])
 
     def _check_room(self, attach: ConsumerAttach) -> None:
@@ -172,7 +169,7 @@ class Node:
         """Claim a partition for a receiver of a group, and open the receiver."""
         claim = self.shared.groups.claim(self.group(attach), bound, attach.request.epoch)
         try:
-            return self._open_consumer(attach, bound, claim)
+            return ConsumerLink(attach, self.shared, bound, claim)
         except BaseException:
             self.shared.groups.release(claim)
             raise
@@ -187,7 +184,7 @@ class Node:
         stream = self._stream(connection, "read", address[: -len(INFO_SUFFIX)])
         positions, witnessed = read_positions(link), read_positions(link, WITNESSES)
         message = functools.partial(self._descriptions.describe, stream, positions, witnessed)
-        return InfoLink(connection, link, stream, self.shared, message, presettled=open_info(link))
+        return InfoLink(connection, link, stream, self.shared, message)
 
     def _directory(self, connection: ConnectionLinks, link: Any) -> AttachedLink:
         """Open a link whose messages list the streams that this user may read."""
@@ -197,25 +194,7 @@ class Node:
             names = (stream.name for stream in self.log.streams())
             return list_streams(n for n in names if permissions is None or permissions.allow("read", n))
 
-        return InfoLink(connection, link, None, self.shared, message, presettled=open_info(link))
-
-    def _open_consumer(self, attach: ConsumerAttach, bound: str | None, claim: Claim | None) -> ConsumerLink:
-        resumed = self._resume(attach)
-        presettled = open_consumer(attach.link, attach.filters, bound, claim, durable=attach.durable)
-        attached = ConsumerLink(attach, self.shared, resumed, bound=bound, claim=claim, presettled=presettled)
-        if attach.durable:
-            source = attach.link.remote_source
-            never = source.expiry_policy == proton.Terminus.EXPIRE_NEVER
-            attached.terminus = Terminus(
-                attach.terminus_key, attached.snapshot, attached.fail, None if never else int(source.timeout)
-            )
-            self.shared.termini.activate(attached.terminus)
-        return attached
-
-    def _resume(self, attach: ConsumerAttach) -> Resumed | None:
-        if not attach.durable:
-            return None
-        return self.shared.termini.resume(attach.terminus_key, attach.stream.incarnation, attach.filters.fingerprint)
+        return InfoLink(connection, link, None, self.shared, message)
 
     # --- what changes while links are attached
 

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from spark_streams.errors import RemoteProtocolError
 from spark_streams.log import NO_TIMESTAMP, Partition, Stream
 from spark_streams.log.format.batching import LARGE_BYTES
+from spark_streams.server.amqp.attach_reply import open_producer
 from spark_streams.server.amqp.connection_links import AttachedLink, ConnectionLinks, LinkResources
 from spark_streams.server.amqp.error_conditions import (
     INTERNAL_ERROR,
@@ -92,15 +93,10 @@ class ProducerLink(AttachedLink):
     """
 
     def __init__(
-        self,
-        connection: ConnectionLinks,
-        link: Any,
-        stream: Stream,
-        shared: LinkResources,
-        *,
-        bound: str | None,
+        self, connection: ConnectionLinks, link: Any, stream: Stream, shared: LinkResources, bound: str | None
     ) -> None:
         super().__init__(connection, link, stream)
+        open_producer(link, bound, shared.config.max_message_bytes)
         self._shared = shared
         self.bound = bound
         self._log_stream = stream
