@@ -126,6 +126,11 @@ class ConnectionLinks(abc.ABC):
         """Close the connection with an error."""
 
     @property
+    def served(self) -> list[AttachedLink]:
+        """The links that are served, and the attaches that wait."""
+        return [attached for attached in self._served.values() if not attached.ended]
+
+    @property
     def link_count(self) -> int:
         """How many links there are, refused ones not counted."""
         return len(self._served)
@@ -321,7 +326,6 @@ class AttachedLink(abc.ABC):
         stream: the name of the log; empty for a link without a log.
         incarnation: the log's incarnation.
         ended: whether it has released what it held, and serves no more.
-        on_end: functions that are called when it ends.
     """
 
     def __init__(self, connection: ConnectionLinks, link: Any, log_stream: Stream | None) -> None:
@@ -330,7 +334,6 @@ class AttachedLink(abc.ABC):
         self.stream = "" if log_stream is None else log_stream.name
         self.incarnation = "" if log_stream is None else log_stream.incarnation
         self.ended = False
-        self.on_end: list[Callable[[], None]] = []
 
     @abc.abstractmethod
     def serve(self) -> bool:
@@ -354,8 +357,6 @@ class AttachedLink(abc.ABC):
         if not self.ended:
             self.ended = True
             self._released(closed=closed)
-            for done in self.on_end:
-                done()
 
     @abc.abstractmethod
     def _released(self, *, closed: bool) -> None:

@@ -23,7 +23,7 @@ from spark_streams.server.amqp.attach_request import (
 )
 from spark_streams.server.amqp.config import AmqpConfig
 from spark_streams.server.amqp.connection_links import AttachedLink, ConnectionLinks, LinkResources
-from spark_streams.server.amqp.consumer_groups import Claim, Group
+from spark_streams.server.amqp.consumer_groups import Group
 from spark_streams.server.amqp.consumer_link import ConsumerLink
 from spark_streams.server.amqp.error_conditions import (
     INVALID_FIELD,
@@ -68,7 +68,6 @@ class Node:
         self.connections: set[ConnectionLinks] = set()
         self.container = f"spark-streams-{uuid.uuid4().hex}"
         self._descriptions = Descriptions()
-        self._links: set[AttachedLink] = set()
         self._known: dict[str, tuple[str, int]] = {}
         self._timer = Timer(loop)
 
@@ -104,11 +103,7 @@ class Node:
     def serve(self, attached: AttachedLink, link_input: LinkInput = LinkInput.ACCEPT) -> None:
         """Serve a link from now on; ``ACCEPT``, or ``NO_PARTITION`` for an attach that waits."""
         attached.connection.serve(attached, link_input)
-        if not attached.stream:
-            return
-        self._links.add(attached)
-        attached.on_end.append(functools.partial(self._links.discard, attached))
-        if not self._timer.due:
+        if attached.stream and not self._timer.due:
             self._timer.start(FOLLOW_INTERVAL_S, self._follow)
 
     def _producer(self, connection: ConnectionLinks, link: Any) -> AttachedLink:
@@ -206,15 +201,21 @@ class Node:
         """
         return self.shared.groups.renegotiate(self.log.stream(stream).incarnation, group)
 
+    @property
+    def _links(self) -> list[AttachedLink]:
+        """The links that are attached to logs."""
+        return [link for connection in self.connections for link in connection.served if link.stream]
+
     def _follow(self) -> None:
         now: dict[str, tuple[str, int]] = {}
-        for name in {link.stream for link in self._links}:
+        links = self._links
+        for name in {link.stream for link in links}:
             try:
                 stream = self.log.stream(name)
                 now[name] = (stream.incarnation, len(stream.partitions))  # every change adds partitions
             except UnknownStream:
                 now[name] = ("", 0)
-        for link in list(self._links):
+        for link in links:
             if link.incarnation != now[link.stream][0]:
                 deleted = LinkRefused(RESOURCE_DELETED, f"stream '{link.stream}' was deleted")
                 link.fail_from_outside(deleted)

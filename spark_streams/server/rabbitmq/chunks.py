@@ -302,7 +302,8 @@ def _encoded(
 
     Args:
         buffer: holds the stored messages.
-        starts, ends: int64[n], where each begins (inclusive) and ends (exclusive).
+        starts: int64[n], first byte of each, inclusive.
+        ends: int64[n], end of each, exclusive.
         first_offset: the first one's offset.
         timestamps: int64[n], in ms.
         begins: the rows at which a stored batch begins.
