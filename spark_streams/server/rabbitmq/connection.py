@@ -8,8 +8,8 @@
 
 The connection handles frames one after the other, and sends all answers to a frame before it handles the next one. It
 handles no frame, and reads nothing from the socket, while the peer does not read, while more than ``max_unconfirmed``
-of the peer's entries are being stored, while work on a frame is under way (``frame_queue.py``), and while other
-connections have their turn (``turns.py``). It still handles frames that came before the connection was lost.
+of the peer's entries are being stored, while work on a frame is under way, and while other connections have their turn
+(``turns.py``). It still handles frames that came before the connection was lost.
 
 Spec: Streams Protocol Reference, "Frame Structure", Close, Heartbeat; docs/specifications.md,
 S-11 to S-14, S-24, S-27, S-106.
@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Coroutine
+from collections.abc import Callable, Collection
 from functools import partial
 from typing import Final
 
@@ -27,7 +27,6 @@ from spark_streams.errors import RemoteProtocolError
 from spark_streams.redaction import one_line
 from spark_streams.server.admission import Admission
 from spark_streams.server.rabbitmq import dispatch
-from spark_streams.server.rabbitmq.frame_queue import FrameQueue
 from spark_streams.server.rabbitmq.handshake import Handshake, Reply
 from spark_streams.server.rabbitmq.node import RabbitNode
 from spark_streams.server.rabbitmq.publishers import Publishers
@@ -70,7 +69,7 @@ class RabbitConnection(dispatch.OpenSession, asyncio.Protocol):
         self.subscriptions = Subscriptions(self)
         self._handshake: Handshake
         self._reader = FrameReader(INITIAL_FRAME_MAX_BYTES)
-        self._work = FrameQueue(node.loop, self._worked)
+        self._work: asyncio.Task[None] | None = None
         self._write_timeout: WriteTimeout
         self._end_timer = Timer(node.loop)
         self._peer = "?"
@@ -143,8 +142,10 @@ class RabbitConnection(dispatch.OpenSession, asyncio.Protocol):
             self.node.left(self)
 
     def _release(self) -> None:
-        """Close publishers and subscriptions; an error of one does not keep the other open."""
-        self._work.give_up()
+        """Give up the work on a frame, and close publishers and subscriptions; an error of one keeps no other open."""
+        work, self._work = self._work, None
+        if work is not None:
+            work.cancel()
         self._logging_errors(self.publishers.close)
         self._logging_errors(self.subscriptions.close)
 
@@ -175,22 +176,27 @@ class RabbitConnection(dispatch.OpenSession, asyncio.Protocol):
         finally:
             self._proceeding = False
         self._regulate()
-        if self._transport is None and not (self._postponed or self._work.busy or self.unconfirmed.too_many):
+        if self._transport is None and not (self._postponed or self._work is not None or self.unconfirmed.too_many):
             self._leave()
 
     def _resume(self) -> None:
         self._postponed = False
         self.proceed()
 
-    def _worked(self, fault: Exception | None) -> None:
+    def _worked(self, work: asyncio.Task[None]) -> None:
         """Continue after the work on a frame has ended."""
+        fault = None if work.cancelled() else work.exception()
+        if self._work is not work:
+            return  # given up: nobody needs the error of a cancelled task
+        self._work = None
+        assert fault is None or isinstance(fault, Exception)
         if fault is not None:
             self._frame_failed(fault)
         self.proceed()
 
     @property
     def _may_proceed(self) -> bool:
-        if self._postponed or self._work.busy:
+        if self._postponed or self._work is not None:
             return False
         if self._transport is None:
             return self._open and not (self._ending or self.unconfirmed.too_many)
@@ -232,9 +238,11 @@ class RabbitConnection(dispatch.OpenSession, asyncio.Protocol):
         if work is not None:
             await work
 
-    def _begin(self, work: Coroutine[object, object, None] | None) -> None:
+    def _begin(self, work: dispatch.Work | None) -> None:
+        """Begin work on a frame that takes longer than a turn or waits for the disk; the next frame waits for it."""
         if work is not None:
-            self._work.begin(work)
+            self._work = self.node.loop.create_task(work)
+            self._work.add_done_callback(self._worked)
 
     def _regulate(self) -> None:
         """Read from the socket while frames may be handled."""

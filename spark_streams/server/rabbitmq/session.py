@@ -1,8 +1,8 @@
-"""The interface of a connection for its commands: the peer, its permissions, answers to it, and heartbeats.
+"""The interface of a connection for its commands: the peer, its permissions, answers, heartbeats, entries in storing.
 
 Publishers, subscriptions and stream requests work on a ``Session``; ``connection.py`` implements it on a socket.
 
-Spec: docs/specifications.md, S-14 (heartbeats) and S-24; Streams Protocol Reference, Heartbeat.
+Spec: docs/specifications.md, S-14 (heartbeats), S-24 and S-106; Streams Protocol Reference, Heartbeat.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from spark_streams.server.rabbitmq.frame_queue import UnconfirmedEntries
 from spark_streams.server.rabbitmq.node import RabbitNode
 from spark_streams.server.rabbitmq.scatter_write import ScatteredWriter
 from spark_streams.server.rabbitmq.topology import Served
@@ -26,6 +25,9 @@ from spark_streams.wire.rabbitmq.response_codes import ResponseCode
 SILENT_INTERVALS: Final = 2
 """A peer is dead after so many intervals without a byte from it."""
 
+UNCONFIRMED_BYTES: Final = 16 << 20
+"""The most bytes of entries in storing at a time; with more no frames are handled."""
+_RESUME_AT: Final = 0.75
 _ANSWERS: Final[dict[int, type[Any]]] = {kind.KEY: kind for kind in COMMANDS.values() if issubclass(kind, Answer)}
 """The key of each answer to its class."""
 
@@ -86,6 +88,51 @@ class HeartbeatTimer:
     def stop(self) -> None:
         """Stop sending and expecting heartbeats."""
         self._timer.stop()
+
+
+class UnconfirmedEntries:
+    """The entries of one connection that are being stored (S-106).
+
+    Args:
+        loop: the server's.
+        most: the most entries in storing at a time; with more no frames are handled.
+        resume: called when frames may be handled again.
+
+    Attributes:
+        too_many: whether no more frames may be handled.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, most: int, resume: Callable[[], None]) -> None:
+        self.too_many = False
+        self._loop = loop
+        self._most = most
+        self._resume = resume
+        self._entries = 0
+        self._bytes = 0
+        self._stored: asyncio.Future[None] | None = None
+
+    def __bool__(self) -> bool:
+        """Whether entries are being stored."""
+        return self._entries > 0
+
+    def add(self, entries: int, size: int) -> None:
+        """Count entries that are being stored, and their bytes; with negative numbers once they are stored."""
+        self._entries += entries
+        self._bytes += size
+        if not self._entries and self._stored is not None and not self._stored.done():
+            self._stored.set_result(None)
+        used = max(self._entries / self._most, self._bytes / UNCONFIRMED_BYTES)
+        if self.too_many and used <= _RESUME_AT:
+            self.too_many = False
+            self._resume()
+        elif not self.too_many and used > 1:
+            self.too_many = True
+
+    async def none_left(self) -> None:
+        """Wait until all entries are stored; one caller at a time."""
+        if self._entries:
+            self._stored = self._loop.create_future()
+            await self._stored
 
 
 class Session(ABC):

@@ -208,7 +208,7 @@ def test_a_large_frame_is_stored_though_its_connection_is_lost_meanwhile(door: A
     bad.publish(1, [plain(LARGE + 1, b"and what came behind it")])
     working.reached()
     door.server.call(
-        lambda: [c._transport.abort() for c in door.server.server.door("rabbitmq-stream").connections if c._work.busy]
+        lambda: [c._transport.abort() for c in door.server.server.door("rabbitmq-stream").connections if c._work]
     )
     working.let_go()
     gone(door, connections=0)
