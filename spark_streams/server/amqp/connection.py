@@ -136,19 +136,16 @@ class AmqpConnection(ConnectionLinks, asyncio.Protocol):
         """Give bytes to the SASL layer; return the bytes that follow it."""
         assert self._transport is not None
         answer = self._handshake.receive(data)
+        self._transport.write(answer.send)
         if answer.refused is not None:
             logger.info("%s: %s", self.peer, answer.refused)
             self._closing = True
-            self._transport.write(answer.send)
             self._transport.close()
-            return b""
-        if answer.send:
-            self._transport.write(answer.send)
-        if answer.leftover is None:
-            return b""
-        self.user = self._handshake.user
-        self._engine = Engine(self.config)
-        return answer.leftover
+        elif answer.leftover is not None:
+            self.user = self._handshake.user
+            self._engine = Engine(self.config)
+            return answer.leftover
+        return b""
 
     # --- turns
 

@@ -167,9 +167,9 @@ class Publishers:
                 partitions = self._take_parts(some)
                 if any(part.inflated for part in some):
                     for partition in partitions:
-                        stored = node.loop.create_future()
-                        node.appender.after(partition, partial(_finish, stored))
-                        await stored
+                        stored = asyncio.Event()
+                        node.appender.after(partition, stored.set)
+                        await stored.wait()
             if fault is not None:
                 raise fault
 
@@ -315,8 +315,3 @@ def _code_of_failure(served: Served) -> ResponseCode:
         return ResponseCode.PRECONDITION_FAILED
     # The deletion of the stream, in the worker thread or at another door, is about to be reported to the peer too.
     return ResponseCode.STREAM_NOT_AVAILABLE if served.partition.gone else ResponseCode.INTERNAL_ERROR
-
-
-def _finish(waiting: asyncio.Future[None]) -> None:
-    if not waiting.done():  # nobody waits any more when the connection has ended
-        waiting.set_result(None)

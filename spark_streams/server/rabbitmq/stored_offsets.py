@@ -80,17 +80,14 @@ class StoredOffsets:
             if self._made[user] >= self._most:
                 return False
             self._make(key, user)
-        self._store(key, offset)
-        return True
-
-    def _store(self, key: tuple[str, str], offset: int) -> None:
         if self._failing and len(self._waiting) >= MAX_WAITING and key not in self._waiting:
-            return
+            return True
         self._waiting[key] = offset
         if len(self._waiting) >= MAX_WAITING and not self._failing:
             self.write()
         elif not self._timer.due:
             self._timer.start(WRITE_INTERVAL_S, self.write)
+        return True
 
     def query(self, served: Served, reference: str) -> int | None:
         """Return the last stored offset, None for none; while writes fail, the last one that was written.
