@@ -28,7 +28,7 @@ from spark_streams.server.amqp.error_conditions import (
     RESOURCE_DELETED,
     LinkRefused,
 )
-from spark_streams.server.amqp.link_position import LinkPosition, open_position
+from spark_streams.server.amqp.link_position import LinkPosition
 from spark_streams.server.amqp.transfer_block import TransferBlock
 from spark_streams.server.turns import Turn
 from spark_streams.wire.amqp.decode import decode_value
@@ -102,8 +102,27 @@ class ConsumerLink(AttachedLink):
             shared.termini.activate(self.terminus)
 
     def _position(self, name: str, resumed: Resumed | None, *, added: bool = False) -> LinkPosition:
-        readers, predicate = self._shared.readers, self._filters.predicate
-        return open_position(readers, self._log_stream, name, predicate, resumed, added=added)
+        """Return the position at which the link begins in a partition; ``_released`` gives its reader back.
+
+        Args:
+            name: the partition's identifier.
+            resumed: the kept state of the link's durable terminus, or None.
+            added: whether the partition was added to the log after the attach.
+
+        Raises:
+            CorruptLog: the record of a split of the partition fails its check.
+        """
+        partition = self._log_stream.partitions[name]
+        known, pending = (None, []) if resumed is None else resumed.on(self._log_stream, name)
+        # In a partition that was added after the attach, or while a durable link was detached, every event is new.
+        added = added or (resumed is not None and resumed.partition is None)
+        latest = known[1] if known is not None else 0 if added else partition.next_offset
+        next_offset = None if known is None else known[0]
+        reader = self._shared.readers.use(partition)
+        position = LinkPosition(reader, self._filters.predicate, latest=latest, position=next_offset)
+        for offset in pending:
+            position.release(offset, 0)
+        return position
 
     # --- sending
 

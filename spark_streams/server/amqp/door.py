@@ -41,4 +41,6 @@ class AmqpDoor(TcpDoor):
 
         Spec: Event Stream Extensions §4.5.1 (ES-107, ES-207). Call it on the server's loop.
         """
-        return self.node.renegotiate(stream, group) if self.node is not None else 0
+        if self.node is None:
+            return 0
+        return self.node.shared.groups.renegotiate(self.node.log.stream(stream).incarnation, group)

@@ -19,10 +19,7 @@ from spark_streams.filters.predicates.conditions import (
     freeze,
     mask,
 )
-from spark_streams.log import Stream
-from spark_streams.server.amqp.durable_termini import Resumed
 from spark_streams.server.amqp.transfer_block import READ_BYTES, SEARCHED_BYTES, BlockReader, TransferBlock
-from spark_streams.server.partition_readers import PartitionReaders
 from spark_streams.wire.amqp.columns import MessageBlock as Messages
 from spark_streams.wire.amqp.columns.typed import timestamp_column, typed_columns
 from spark_streams.wire.amqp.message import DELIVERY_ANNOTATIONS
@@ -162,37 +159,3 @@ class LinkPosition:
         self.again.append((offset, deliveries))
         if len(self.again) > 1 and self.again[-2][0] > offset:
             self.again = deque(sorted(self.again))
-
-
-def open_position(
-    readers: PartitionReaders[BlockReader],
-    stream: Stream,
-    name: str,
-    predicate: Condition | None,
-    resumed: Resumed | None,
-    *,
-    added: bool,
-) -> LinkPosition:
-    """Return the position at which a link begins in a partition; its reader must be given back to ``readers``.
-
-    Args:
-        readers: the readers of the node's partitions.
-        stream: the log.
-        name: the partition's identifier.
-        predicate: see ``LinkPosition``.
-        resumed: the kept state of the link's durable terminus, or None.
-        added: whether the partition was added to the log after the attach.
-
-    Raises:
-        CorruptLog: the record of a split of the partition fails its check.
-    """
-    partition = stream.partitions[name]
-    known, pending = (None, []) if resumed is None else resumed.on(stream, name)
-    # In a partition that was added after the attach, or while a durable link was detached, every event is new.
-    added = added or (resumed is not None and resumed.partition is None)
-    latest = known[1] if known is not None else 0 if added else partition.next_offset
-    next_offset = None if known is None else known[0]
-    position = LinkPosition(readers.use(partition), predicate, latest=latest, position=next_offset)
-    for offset in pending:
-        position.release(offset, 0)
-    return position

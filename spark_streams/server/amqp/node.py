@@ -193,14 +193,6 @@ class Node:
 
     # --- what changes while links are attached
 
-    def renegotiate(self, stream: str, group: str) -> int:
-        """Close all links of a group without an error (ES-107, ES-207); return how many.
-
-        Raises:
-            UnknownStream: there is no such stream.
-        """
-        return self.shared.groups.renegotiate(self.log.stream(stream).incarnation, group)
-
     @property
     def _links(self) -> list[AttachedLink]:
         """The links that are attached to logs."""

@@ -149,10 +149,7 @@ def _super_stream(session: Session, name: str) -> tuple[Served, ...]:
 
 def stats(session: Session, request: StreamStats) -> None:
     """Answer with a stream's first and last chunk, and its last offset; raise as ``Session.find`` does."""
-    session.answer(request, statistics=_statistics(session, session.find("read", request.stream)))
-
-
-def _statistics(session: Session, served: Served) -> tuple[Statistic, ...]:
+    served = session.find("read", request.stream)
     partition = served.partition
     end = partition.next_offset
     first = last = -1
@@ -163,7 +160,7 @@ def _statistics(session: Session, served: Served) -> tuple[Statistic, ...]:
     values = {"first_chunk_id": first, "last_chunk_id": last, "committed_chunk_id": last}
     if session.node.config.committed_offset:
         values["committed_offset"] = end - 1
-    return tuple(Statistic(name, value) for name, value in values.items())
+    session.answer(request, statistics=tuple(Statistic(name, value) for name, value in values.items()))
 
 
 def store_offset(session: Session, command: StoreOffset) -> None:
