@@ -23,7 +23,8 @@ from spark_streams.log import NO_TIMESTAMP
 from spark_streams.server.appender import copied
 from spark_streams.server.rabbitmq.filter_values import ValueColumn
 from spark_streams.wire.amqp.columns import MessageBlock, incoming_columns
-from spark_streams.wire.columnar.byte_view import Readable
+from spark_streams.wire.amqp.columns.encoded_runs import EncodedRun, fixed, join
+from spark_streams.wire.columnar.byte_view import Readable, Words
 
 ESCAPE: Final = b"\x00\x80\x00\x00\x00\x00\x00\x00\x00\x75\xb0"
 """Descriptor 0x75 (data) as an eight-byte ulong, which encoders hardly ever write, and the code of a binary32."""
@@ -71,17 +72,19 @@ def stored_form(buffer: Readable, starts: Longs, ends: Longs) -> Stored:
     values, count = copied(buffer, starts, ends), len(starts)
     keys, timestamps = pa.nulls(count, pa.binary()), np.full(count, NO_TIMESTAMP, np.int64)
     buffer = buffer if len(buffer) else b"\0"  # with only empty messages, too, the code below reads one byte
-    plain = _one_data_section(buffer, starts, ends)
+    words = Words(np.frombuffer(buffer, np.uint8))
+    plain = _one_data_section(words, starts, ends)
     if plain.all():
         return Stored(values, keys, timestamps)
     # An AMQP section begins with byte 0: bytes that begin otherwise are no message, without a closer look.
-    escaped = (ends > starts) & (np.frombuffer(buffer, np.uint8)[np.minimum(starts, len(buffer) - 1)] != 0)
-    rows = np.flatnonzero(~plain & ~escaped)
+    escaped = (ends > starts) & (words.bytes.take(starts, mode="clip") != 0)
+    others = ~plain & ~escaped
+    rows = np.flatnonzero(others)
     if len(rows):
         incoming = incoming_columns(MessageBlock(buffer, starts[rows], ends[rows]), thorough=True)
-        escaped[rows] = incoming.malformed | _begin_with_escape(buffer, starts[rows], ends[rows])
+        escaped[rows] = incoming.malformed | _begin_with_escape(words, starts[rows], ends[rows])
         timestamps[rows] = np.where(incoming.malformed, NO_TIMESTAMP, incoming.creation_time_ms)
-        keys = _scatter(incoming.group_key.cast(pa.binary()), rows, count)
+        keys = pc.replace_with_mask(keys, pa.array(others), incoming.group_key.cast(pa.binary()))
     return Stored(_with_escapes(values, escaped) if escaped.any() else values, keys, timestamps)
 
 
@@ -103,17 +106,6 @@ def joined(parts: Sequence[Stored]) -> Stored:
     return Stored(pa.concat_arrays(values), pa.concat_arrays(keys), np.concatenate(timestamps))
 
 
-def _scatter(column: pa.Array, rows: Longs, count: int) -> pa.Array:
-    """Return a column of ``count`` rows that has these ``rows`` and nulls."""
-    if len(column) == count:
-        return column
-    choice = np.zeros(count, np.int64)
-    choice[rows] = np.arange(len(rows))
-    there = np.zeros(count, np.bool_)
-    there[rows] = True
-    return column.take(pa.array(choice, mask=~there))
-
-
 def unescape(buffer: Readable, starts: Longs, ends: Longs) -> Longs:
     """Return where the published bytes of stored messages start: behind the escape of those that have one.
 
@@ -122,53 +114,32 @@ def unescape(buffer: Readable, starts: Longs, ends: Longs) -> Longs:
         starts: int64[n], first byte of each, inclusive.
         ends: int64[n], end of each, exclusive.
     """
-    escaped = _begin_with_escape(buffer, starts, ends)
+    escaped = _begin_with_escape(Words(np.frombuffer(buffer, np.uint8)), starts, ends)
     return np.where(escaped, starts + ESCAPE_BYTES, starts) if escaped.any() else starts
 
 
-def _words(buffer: Readable, at: Longs, last: int) -> NDArray[np.uint64]:
-    """Return eight bytes, big-endian, at each index, at most at ``last``, the last one with eight bytes to read."""
-    raw: NDArray[np.uint64] = np.ndarray((last + 1,), ">u8", buffer, strides=(1,))
-    return raw[np.minimum(at, last)].astype(np.uint64)
-
-
-def _one_data_section(buffer: Readable, starts: Longs, ends: Longs) -> NDArray[np.bool_]:
+def _one_data_section(words: Words, starts: Longs, ends: Longs) -> NDArray[np.bool_]:
     """Return which messages are one data section and nothing else: they have no annotations to read."""
-    last = len(buffer) - 8
-    if last < 0 or not len(starts):
-        return np.zeros(len(starts), np.bool_)
     sizes = ends - starts
-    head = _words(buffer, starts, last)
+    head = words.little(starts).byteswap()
     code = head >> np.uint64(32)
     small = (code == _DATA8) & (((head >> np.uint64(24)) & np.uint64(0xFF)).astype(np.int64) == sizes - 5)
     large = (code == _DATA32) & ((head & np.uint64(0xFFFFFFFF)).astype(np.int64) == sizes - 8)
-    # A message at the very end of the buffer may be too short for the load: the slow path reads it.
-    found: NDArray[np.bool_] = (small & (sizes >= 5) | large & (sizes >= 8)) & (starts <= last)
+    found: NDArray[np.bool_] = small | large
     return found
 
 
-def _begin_with_escape(buffer: Readable, starts: Longs, ends: Longs) -> NDArray[np.bool_]:
+def _begin_with_escape(words: Words, starts: Longs, ends: Longs) -> NDArray[np.bool_]:
     found = np.zeros(len(starts), np.bool_)
-    last = len(buffer) - 8
-    if last < 0 or not len(starts):
-        return found
     # Hardly any message has the escape's second byte: comparing one byte avoids comparing eight for most of them.
-    second = np.frombuffer(buffer, np.uint8).take(starts + 1, mode="clip")
-    fits = np.flatnonzero((second == ESCAPE[1]) & (ends - starts >= ESCAPE_BYTES))
-    fits = fits[_words(buffer, starts[fits], last) == np.uint64(int.from_bytes(ESCAPE[:8], "big"))]
-    tail = _words(buffer, starts[fits] + len(ESCAPE) - 8, last)
-    found[fits[tail == np.uint64(int.from_bytes(ESCAPE[-8:], "big"))]] = True
+    fits = np.flatnonzero((words.bytes.take(starts + 1, mode="clip") == ESCAPE[1]) & (ends - starts >= ESCAPE_BYTES))
+    found[fits] = words.holds(starts[fits], ESCAPE)
     return found
 
 
 def _with_escapes(values: pa.LargeBinaryArray, escaped: NDArray[np.bool_]) -> pa.LargeBinaryArray:
-    sizes = np.asarray(pc.binary_length(values)).astype(">u4")
+    sizes = np.asarray(pc.binary_length(values)).astype(np.int64)
     heads = np.empty((len(values), ESCAPE_BYTES), np.uint8)
     heads[:, : len(ESCAPE)] = np.frombuffer(ESCAPE, np.uint8)
-    heads[:, len(ESCAPE) :] = sizes.view(np.uint8).reshape(-1, 4)
-    edges = np.zeros(len(values) + 1, np.int64)
-    np.cumsum(np.where(escaped, ESCAPE_BYTES, 0), out=edges[1:])
-    prefixes = pa.LargeBinaryArray.from_buffers(
-        pa.large_binary(), len(values), [None, pa.py_buffer(edges), pa.py_buffer(heads[escaped].tobytes())]
-    )
-    return pc.binary_join_element_wise(prefixes, values, pa.scalar(b"", pa.large_binary()))
+    heads[:, len(ESCAPE) :] = sizes.astype(">u4").view(np.uint8).reshape(-1, 4)
+    return join(fixed(heads, escaped) + EncodedRun((values,), sizes))
