@@ -246,11 +246,6 @@ class AmqpConnection(ConnectionLinks, asyncio.Protocol):
         session.incoming_capacity = self.config.session_bytes
         session.open()
 
-    def _session_closed(self, session: Any) -> None:
-        self.session_ends(session)
-        session.close()
-        session.free()
-
     def _link_opened(self, link: Any) -> None:
         self.receive_attach(link)
         self.node.attach(self, link)

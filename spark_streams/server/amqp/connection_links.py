@@ -200,13 +200,15 @@ class ConnectionLinks(abc.ABC):
             link.detach()
         link.free()
 
-    def session_ends(self, session: proton.Session) -> None:
-        """End the links of a session that the peer has ended."""
+    def _session_closed(self, session: proton.Session) -> None:
+        """End a session that the peer has ended, with its links."""
         ended = address(session._impl)
         links = [at for at, home in self._sessions.items() if home == ended]
         self._end_links(links, LinkInput.SESSION_ENDS)
         for at in links:
             self._served.pop(at, None)
+        session.close()
+        session.free()
 
     def connection_closes(self) -> None:
         """Release what the links hold; the connection is closed on one side or both, or lost."""

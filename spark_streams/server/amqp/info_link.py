@@ -104,12 +104,8 @@ class Descriptions:
             self._partition(partition, positions.get(name), witnessed.get(name))
             for name, partition in stream.partitions.items()
         ]
-        content = (
-            _PARTITIONS
-            + _compound(_LIST32, len(items), b"".join(items))
-            + encode_value("x-opt-incarnation")
-            + encode_value(stream.incarnation)
-        )
+        listed = _PARTITIONS + _compound(_LIST32, len(items), b"".join(items))
+        content = listed + _pairs({"x-opt-incarnation": stream.incarnation})
         return _AMQP_VALUE_SECTION + _compound(_MAP32, 4, content)
 
     def _partition(self, partition: Partition, after: str | None, witnessed: str | None) -> bytes:
@@ -120,8 +116,7 @@ class Descriptions:
         known = self._known.get(partition)
         if known is None or known[0] != state:
             entry = _entry(partition, first, end)
-            pairs = b"".join(encode_value(name) + encode_value(value) for name, value in entry.items())
-            known = self._known[partition] = (state, 2 * len(entry), pairs)
+            known = self._known[partition] = (state, 2 * len(entry), _pairs(entry))
         _, count, pairs = known
         requested: dict[str, object] = {}
         if after is not None:
@@ -130,8 +125,11 @@ class Descriptions:
         batch = None if witnessed is None else _batch(partition, witnessed)
         if batch is not None:
             requested["x-opt-witness"] = batch.witness
-        more = b"".join(encode_value(name) + encode_value(value) for name, value in requested.items())
-        return _compound(_MAP32, count + 2 * len(requested), pairs + more)
+        return _compound(_MAP32, count + 2 * len(requested), pairs + _pairs(requested))
+
+
+def _pairs(entries: Mapping[str, object]) -> bytes:
+    return b"".join(encode_value(name) + encode_value(value) for name, value in entries.items())
 
 
 def _compound(constructor: bytes, count: int, content: bytes) -> bytes:

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from spark_streams.log import Partition, Records
 from spark_streams.server.partition_readers import PartitionReader
 from spark_streams.wire.amqp.columns import MessageBlock, delivery_annotations, incoming_columns
+from spark_streams.wire.columnar.byte_view import Words
 
 READ_BYTES: Final = 256 << 10
 """Bytes of one read: enough that decoding in columns pays, few enough that one read does not delay other links."""
@@ -145,20 +146,14 @@ class BlockReader(PartitionReader):
 def _bare_starts(records: Records) -> Longs:
     """Return the first byte of each record's bare message; the record's end where it has none."""
     starts, ends = records.value_starts, records.value_ends
-    if not records.buffer:
-        return starts
-    raw = np.frombuffer(records.buffer, np.uint8)
-
-    def bytes_at(distance: int) -> NDArray[np.uint8]:
-        found: NDArray[np.uint8] = raw.take(starts + distance, mode="clip")
-        return found
-
+    words = Words(np.frombuffer(records.buffer, np.uint8))
+    head = words.little(starts)
     # Nearly every message begins with a descriptor of one byte, and with another section than these.
-    form, code = bytes_at(1), bytes_at(2)
-    suspect = code & 0xFE == _HEADER
+    form, code = head >> 8 & 0xFF, head >> 16 & 0xFE
+    suspect = code == _HEADER
     if not (form == _SMALL_ULONG).all():
         suspect &= form == _SMALL_ULONG
-        suspect |= (form == _ULONG) & (bytes_at(9) & 0xFE == _HEADER) | np.isin(form, _SYMBOLS)
+        suspect |= (form == _ULONG) & (words.little(starts + 9) & 0xFE == _HEADER) | np.isin(form, _SYMBOLS)
     rows = np.flatnonzero(suspect & (ends - starts >= 3))
     if not len(rows):
         return starts
