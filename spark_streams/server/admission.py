@@ -19,6 +19,7 @@ import socket
 import ssl
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from spark_streams.server.door_config import DoorConfig
@@ -67,6 +68,7 @@ class Sockets:
         return soft != resource.RLIM_INFINITY and self.open >= int(soft * SHARE_OF_DESCRIPTORS)
 
 
+@dataclass(eq=False)
 class AdmissionControl:
     """Admits the connections of one door, within its limits.
 
@@ -76,23 +78,17 @@ class AdmissionControl:
         context: for TLS; None for a door without TLS.
         sockets: the connections of all doors.
         descriptors: how many descriptors a connection of this door uses.
+        established: how many connections are established.
+        arriving: the connections that are not established yet, the oldest first.
     """
 
-    def __init__(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        settings: DoorConfig,
-        context: ssl.SSLContext | None,
-        sockets: Sockets,
-        descriptors: int = 1,
-    ) -> None:
-        self.loop = loop
-        self.settings = settings
-        self.context = context
-        self.established = 0
-        self.arriving: dict[Admission, None] = {}
-        self.sockets = sockets
-        self.descriptors = descriptors
+    loop: asyncio.AbstractEventLoop
+    settings: DoorConfig
+    context: ssl.SSLContext | None
+    sockets: Sockets
+    descriptors: int = 1
+    established: int = 0
+    arriving: dict[Admission, None] = field(default_factory=dict)
 
     def protocol(self, make: Callable[[Admission], asyncio.Protocol]) -> asyncio.Protocol:
         """Return the protocol of an accepted socket; it calls ``make`` once bytes of the door's protocol may come.

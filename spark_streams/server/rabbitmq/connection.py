@@ -139,7 +139,7 @@ class RabbitConnection(dispatch.OpenSession, asyncio.Protocol):
             self._left = self._ending = True  # frames behind one that could not be read are dropped
             self._release()
             self._admission.end()
-            self.node.left(self)
+            self.node.connections.discard(self)
 
     def _release(self) -> None:
         """Give up the work on a frame, and close publishers and subscriptions; an error of one keeps no other open."""

@@ -70,22 +70,17 @@ class RabbitNode:
     # --- connections
 
     def joined(self, connection: ConnectedPeer) -> None:
-        """Count a new connection."""
-        if not self.connections:
-            self._timer.start(FOLLOW_INTERVAL_S, self._follow)
+        """Count a new connection, which removes itself from ``connections`` when it has ended."""
         self.connections.add(connection)
-
-    def left(self, connection: ConnectedPeer) -> None:
-        """Count a connection that has ended."""
-        self.connections.discard(connection)
-        if not self.connections:
-            self._timer.stop()
+        if not self._timer.due:
+            self._timer.start(FOLLOW_INTERVAL_S, self._follow)
 
     # --- what changes while streams are used
 
     def _follow(self) -> None:
-        self._timer.start(FOLLOW_INTERVAL_S, self._follow)
-        self.follow()
+        if self.connections:
+            self._timer.start(FOLLOW_INTERVAL_S, self._follow)
+            self.follow()
 
     def follow(self) -> None:
         """Report to all connections which streams are gone; one that was deleted and created again counts as gone."""
