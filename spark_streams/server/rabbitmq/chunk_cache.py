@@ -39,7 +39,6 @@ class Chunk(NamedTuple):
     Args:
         first_offset: its id, the offset of its first record.
         next_offset: 1 + its last record's offset.
-        timestamp_ms: the timestamp of all its records; int64's least for none.
         header: 48 bytes.
         data: the entries.
         ends: where in ``data`` each entry ends (exclusive); u32 for each, in the machine's byte order.
@@ -47,7 +46,6 @@ class Chunk(NamedTuple):
 
     first_offset: int
     next_offset: int
-    timestamp_ms: int
     header: bytes
     data: memoryview
     ends: memoryview

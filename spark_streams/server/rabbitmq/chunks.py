@@ -332,7 +332,7 @@ def _encoded(
         part = data[stops[number] : stops[number + 1]]
         header = ChunkHeader(ChunkType.USER, count, count, instant, EPOCH, first, zlib.crc32(part), len(part), *sizes)
         entry_ends = ends_in_chunk[firsts_of[number] : firsts_of[number + 1]]
-        chunks.append(Chunk(first, first + count, instant, header.encode(), part, entry_ends))
+        chunks.append(Chunk(first, first + count, header.encode(), part, entry_ends))
     return chunks, data, ends_in_chunk
 
 

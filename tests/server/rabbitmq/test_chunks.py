@@ -305,7 +305,7 @@ def test_where_no_file_can_be_written_chunks_are_served(
     partition.append(large([b"x"] * 500))
     partition.append([b"y"])
     for _ in range(2):
-        assert [each[4] for each in all_of(chunks, partition)] == [b"\0\0\0\1x" * 500, b"\0\0\0\1y"]
+        assert [each.data for each in all_of(chunks, partition)] == [b"\0\0\0\1x" * 500, b"\0\0\0\1y"]
     assert caplog.text.count(why) == 1
 
 
