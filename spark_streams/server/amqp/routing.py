@@ -53,42 +53,32 @@ def route(incoming: Incoming, stream: Stream, partitions: Sequence[str], bound: 
         bound: the partition of the link, or None.
         turn: how many events of the link were routed in turn before.
     """
-    count = len(incoming.malformed)
     index = {name: at for at, name in enumerate(partitions)}
+    whole = ~incoming.malformed
+    places = np.full(len(whole), REJECTED, np.int64)
     rejections: dict[int, LinkRefused] = {}
-    places = np.full(count, REJECTED if bound is None else index.get(bound, REJECTED), np.int64)
-    open_rows = np.full(count, bound is None)
-    if incoming.malformed.any():
+    if not whole.all():
         malformed = LinkRefused(DECODE_ERROR, "the message cannot be decoded as AMQP 1.0 sections")
-        for row in np.flatnonzero(incoming.malformed).tolist():
-            rejections[row] = malformed
-        open_rows &= ~incoming.malformed
-        places[incoming.malformed] = REJECTED
-    targets = incoming.target_partition
-    if targets.null_count < count:
-        codes, names = _coded(targets)
-        for code, name in enumerate(names):
-            rows = np.flatnonzero((codes == code) & ~incoming.malformed)
-            refusal = _target_refused(stream, name, index, bound)
-            if refusal is not None:
-                rejections.update(dict.fromkeys(rows.tolist(), refusal))
-                places[rows] = REJECTED
-            else:
-                places[rows] = index[name]
-            open_rows[rows] = False
-    keys = incoming.group_key
-    if keys.null_count < count and open_rows.any():
-        codes, names = _coded(keys)
+        rejections.update(dict.fromkeys(np.flatnonzero(~whole).tolist(), malformed))
+    codes, names = _coded(incoming.target_partition)
+    if bound is not None:
+        codes = np.where(codes < 0, len(names), codes)
+        names.append(bound)
+    for code, name in enumerate(names):
+        rows = np.flatnonzero((codes == code) & whole)
+        refusal = _refused(stream, name, index, bound)
+        if refusal is None:
+            places[rows] = index[name]
+        else:
+            rejections.update(dict.fromkeys(rows.tolist(), refusal))
+    open_rows = (codes < 0) & whole
+    if open_rows.any() and incoming.group_key.null_count < len(whole):
+        codes, names = _coded(incoming.group_key)
         home = stream.homes_among(partitions).home
         homes = np.array([index[home(name.encode())] for name in names], np.int64)
         rows = np.flatnonzero(open_rows & (codes >= 0))
         places[rows] = homes[codes[rows]]
         open_rows[rows] = False
-    if bound is not None and bound not in index:
-        refusal = _none_taken(stream, bound)
-        rejections.update(
-            (row, refusal) for row in np.flatnonzero(places == REJECTED).tolist() if row not in rejections
-        )
     rest = np.flatnonzero(open_rows)
     places[rest] = (turn + np.arange(len(rest))) % len(partitions)
     return Routed(places, rejections, turn + len(rest))
@@ -96,22 +86,21 @@ def route(incoming: Incoming, stream: Stream, partitions: Sequence[str], bound: 
 
 def _coded(texts: pa.StringArray) -> tuple[NDArray[np.int64], list[str]]:
     """Return each row's index into the distinct texts, -1 for null, and the texts."""
+    if texts.null_count == len(texts):
+        return np.full(len(texts), -1, np.int64), []
     encoded = texts.dictionary_encode()
     return encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64), encoded.dictionary.to_pylist()
 
 
-def _target_refused(stream: Stream, name: str, index: dict[str, int], bound: str | None) -> LinkRefused | None:
+def _refused(stream: Stream, name: str, index: dict[str, int], bound: str | None) -> LinkRefused | None:
+    """Return why events of a link may not go to a partition, or None."""
     if name not in index:
-        return _none_taken(stream, name)
+        partition = stream.partitions.get(name)
+        if partition is not None and partition.closed:
+            return split_refusal(partition)
+        return LinkRefused(NOT_FOUND, f"the event's target partition '{name}' does not exist")
     if bound is not None and name != bound:
         return LinkRefused(
             NOT_ALLOWED, f"the event's target partition is '{name}', and its link is bound to partition '{bound}'"
         )
     return None
-
-
-def _none_taken(stream: Stream, name: str) -> LinkRefused:
-    partition = stream.partitions.get(name)
-    if partition is not None and partition.closed:
-        return split_refusal(partition)
-    return LinkRefused(NOT_FOUND, f"the event's target partition '{name}' does not exist")
