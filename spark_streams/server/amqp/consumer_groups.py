@@ -107,18 +107,16 @@ class Groups:
         """
         self._check_room(group)
         current = self._claims.get((group, partition))
-        if current is None:
-            claim = Claim(group, partition, max(self._stored(group, partition), epoch or 0))
-        else:
-            if epoch is None or epoch <= current.epoch:
-                given = "without an epoch" if epoch is None else f"with epoch {epoch}"
-                raise LinkRefused(
-                    RESOURCE_LOCKED,
-                    f"partition '{partition}' is taken in consumer group '{group.name}' with epoch {current.epoch}, "
-                    f"and this link came {given}: give a greater one to take it over",
-                )
-            claim = Claim(group, partition, epoch)
-        if not self._reset and claim.epoch > self._stored(group, partition):
+        if current is not None and (epoch is None or epoch <= current.epoch):
+            given = "without an epoch" if epoch is None else f"with epoch {epoch}"
+            raise LinkRefused(
+                RESOURCE_LOCKED,
+                f"partition '{partition}' is taken in consumer group '{group.name}' with epoch {current.epoch}, "
+                f"and this link came {given}: give a greater one to take it over",
+            )
+        stored = self._stored(group, partition)
+        claim = Claim(group, partition, max(stored, epoch or 0))
+        if not self._reset and claim.epoch > stored:
             key = _key(group, partition)
             try:
                 known = self._log.state.get(NAMESPACE, key) is not None

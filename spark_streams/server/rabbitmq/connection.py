@@ -282,10 +282,7 @@ class RabbitConnection(dispatch.OpenSession, asyncio.Protocol):
         self._ending = True
         self._release()
         delay_s = self.node.config.authentication_delay_ms / 1000 if reply.late else 0.0
-        if delay_s:
-            self._end_timer.start(delay_s, self._send_and_close, frames)
-        else:
-            self._send_and_close(frames)
+        self._end_timer.start(delay_s, self._send_and_close, frames)
 
     def _send_and_close(self, frames: bytes) -> None:
         self.send(frames)
