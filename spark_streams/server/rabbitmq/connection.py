@@ -136,13 +136,14 @@ class RabbitConnection(dispatch.OpenSession, asyncio.Protocol):
     def _leave(self) -> None:
         """Release everything: the connection is lost, and the frames that came before are handled."""
         if not self._left:
-            self._left = self._ending = True  # frames behind one that could not be read are dropped
+            self._left = True
             self._release()
             self._admission.end()
             self.node.connections.discard(self)
 
     def _release(self) -> None:
         """Give up the work on a frame, and close publishers and subscriptions; an error of one keeps no other open."""
+        self._ending = True  # frames behind one that could not be read are dropped
         work, self._work = self._work, None
         if work is not None:
             work.cancel()
@@ -279,7 +280,6 @@ class RabbitConnection(dispatch.OpenSession, asyncio.Protocol):
             self.send(frames)
             return
         logger.info("%s: refused: %s", self._peer, ", ".join(map(_code_of, reply.send)) or "not expected at this step")
-        self._ending = True
         self._release()
         delay_s = self.node.config.authentication_delay_ms / 1000 if reply.late else 0.0
         self._end_timer.start(delay_s, self._send_and_close, frames)
@@ -324,7 +324,6 @@ class RabbitConnection(dispatch.OpenSession, asyncio.Protocol):
         if request.code != ResponseCode.OK:
             reason = one_line(request.reason)
             logger.info("%s: closed by the peer: %s %s", self._peer, code_name(request.code), reason)
-        self._ending = True
         self._release()
         self.answer(request)
         self._close_transport()
@@ -338,7 +337,6 @@ class RabbitConnection(dispatch.OpenSession, asyncio.Protocol):
         if not self._open:
             self.drop()  # a peer that is not authenticated gets no reason
             return
-        self._ending = True
         self._release()
         self.send(Close(code, reason, correlation_id=self.correlation()).encode())
         self._end_timer.start(LINGER_S, self.drop)
