@@ -170,11 +170,9 @@ class TcpDoor(ListeningDoor):
         deadline = loop.time() + STOP_TIMEOUT_S
         while self.connections and loop.time() < deadline:
             await asyncio.sleep(0.005)
-        left = list(self.connections)
-        for connection in left:
+        for connection in list(self.connections):
             connection.drop()
-        if left:
-            await asyncio.sleep(0)
+        await asyncio.sleep(0)
 
     async def close(self) -> None:
         """End the connections as ``end_connections`` does, and have the node write durable state."""

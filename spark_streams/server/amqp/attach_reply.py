@@ -41,11 +41,8 @@ def open_consumer(link: Any, filters: LinkFilters, bound: str | None, claim: Cla
         link.source.durability = proton.Terminus.NONDURABLE
         link.source.expiry_policy = proton.Terminus.EXPIRE_WITH_LINK
         link.source.timeout = 0
-    link.target.copy(link.remote_target)
-    presettled = _set_settle_modes(link)
     _set_properties(link, bound, claim)
-    link.open()
-    return presettled
+    return _open_sender(link)
 
 
 def open_info(link: Any) -> bool:
@@ -53,16 +50,15 @@ def open_info(link: Any) -> bool:
     link.source.copy(link.remote_source)
     link.source.filter.clear()
     link.source.durability = proton.Terminus.NONDURABLE
+    return _open_sender(link)
+
+
+def _open_sender(link: Any) -> bool:
     link.target.copy(link.remote_target)
-    presettled = _set_settle_modes(link)
-    link.open()
-    return presettled
-
-
-def _set_settle_modes(link: Any) -> bool:
     presettled: bool = link.remote_snd_settle_mode == proton.Link.SND_SETTLED
     link.snd_settle_mode = proton.Link.SND_SETTLED if presettled else proton.Link.SND_UNSETTLED
     link.rcv_settle_mode = link.remote_rcv_settle_mode
+    link.open()
     return presettled
 
 
