@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import abc
 from collections.abc import Iterable
 from typing import Any, TypedDict
+from urllib.parse import quote
 
 from spark_streams.protocols import PROTOCOLS, load
 from spark_streams.server.amqp.config import AmqpConfig
@@ -51,17 +51,31 @@ def doors_of(configs: Iterable[DoorConfig | None], named: DoorArguments) -> list
     return found
 
 
-class DoorUrls(abc.ABC):
-    """The urls where the doors of this package listen, for tests."""
+class DoorUrls:
+    """The urls where the doors of this package listen, for tests.
+
+    Attributes:
+        server: the ``LogServer`` of a subclass.
+    """
+
+    server: Any
 
     @property
-    @abc.abstractmethod
     def urls(self) -> dict[str, str]:
         """Door name to the URL where it listens, without credentials."""
+        urls: dict[str, str] = self.server.urls
+        return urls
 
-    @abc.abstractmethod
     def url(self, door: str) -> str:
-        """Return a door's URL, with the first user's credentials in it."""
+        """Return a door's URL with the first user's credentials in it.
+
+        Raises:
+            KeyError: there is no such door, or it is not open.
+        """
+        scheme, _, where = self.urls[door].partition("://")
+        for user, password in self.server.door(door).config.users.items():
+            return f"{scheme}://{quote(user, safe='')}:{quote(password, safe='')}@{where}"
+        return self.urls[door]
 
     @property
     def amqp_url(self) -> str:

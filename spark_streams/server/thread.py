@@ -8,7 +8,6 @@ import threading
 from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, TypeVar
-from urllib.parse import quote
 
 from spark_streams.log import ReferenceLog
 from spark_streams.server.door_config import DoorConfig
@@ -33,7 +32,7 @@ class ServerThread(DoorUrls):
 
     def __init__(self, log: ReferenceLog, *configs: DoorConfig | None, **doors: Unpack[DoorArguments]) -> None:
         self.log = log
-        self.server = LogServer(log, *configs, **doors)
+        self.server: LogServer = LogServer(log, *configs, **doors)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop: asyncio.Event | None = None
         self._thread: threading.Thread | None = None
@@ -70,22 +69,6 @@ class ServerThread(DoorUrls):
             self._loop.call_soon_threadsafe(self._stop.set)
             self._thread.join()
         self._thread = None
-
-    @property
-    def urls(self) -> dict[str, str]:
-        """Door name to the URL where it listens, without credentials."""
-        return self.server.urls
-
-    def url(self, door: str) -> str:
-        """Return a door's URL with the first user's credentials in it.
-
-        Raises:
-            KeyError: there is no such door, or it is not open.
-        """
-        scheme, _, where = self.urls[door].partition("://")
-        for user, password in self.server.door(door).config.users.items():
-            return f"{scheme}://{quote(user, safe='')}:{quote(password, safe='')}@{where}"
-        return self.urls[door]
 
     def call(self, function: Callable[[], T]) -> T:
         """Run a function on the server's loop and return its result."""
