@@ -249,10 +249,8 @@ class PendingAttach(AttachedLink):
         if self.ended or self._trying:
             return  # its own failed claim makes the partition free again, which calls this again
         self._trying = True
-        try:
-            self.connection.guarded(self._try_again)
-        finally:
-            self._trying = False
+        self.connection.guarded(self._try_again)
+        self._trying = False
 
     def follow(self) -> None:
         """Take one of the partitions that were added."""
