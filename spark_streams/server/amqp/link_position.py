@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from spark_streams.errors import CorruptLog
 from spark_streams.filters.predicates.conditions import (
-    NEVER,
     Always,
     Condition,
     bounds,
@@ -49,17 +48,12 @@ class LinkPosition:
         self.latest = latest
         self.again: deque[tuple[int, int]] = deque()
         partition = reader.partition
-        self._filtered = predicate is not None
-        self._end = NEVER
-        self._quick: Condition = Always(True)
-        self._deep: Condition = Always(True)
+        frozen = freeze(predicate or Always(True), next_offset=latest, partition=partition.id)
+        begin, self._end = bounds(frozen, self._at_time)
+        self._quick, self._deep = by_cost(frozen)
+        self._fields = fields_of(frozen)
         if predicate is None:
             begin = latest
-        else:
-            frozen = freeze(predicate, next_offset=latest, partition=partition.id)
-            begin, self._end = bounds(frozen, self._at_time)
-            self._quick, self._deep = by_cost(frozen)
-            self._fields = fields_of(frozen)
         self.next_offset = begin if position is None else position
         self._block: TransferBlock | None = None
         self._rows: list[int] = []
@@ -88,13 +82,10 @@ class LinkPosition:
             return False
         first = max(0, position - block.first)
         self._past = block.last + 1
-        if not self._filtered:
-            self._rows = list(range(first, len(block.offsets)))
-        else:
-            rows = self._matching(block, first)
-            if rows.size and rows.size * _SPARSE <= len(block.offsets):
-                block, rows = block.only(rows), np.arange(rows.size)
-            self._rows = rows.tolist()
+        rows = self._matching(block, first)
+        if rows.size and rows.size * _SPARSE <= len(block.offsets):
+            block, rows = block.only(rows), np.arange(rows.size)
+        self._rows = rows.tolist()
         self._block, self._row = block, 0
         if not self._rows:
             self.next_offset = self._past
