@@ -282,7 +282,10 @@ class RabbitConnection(dispatch.OpenSession, asyncio.Protocol):
         logger.info("%s: refused: %s", self._peer, ", ".join(map(_code_of, reply.send)) or "not expected at this step")
         self._release()
         delay_s = self.node.config.authentication_delay_ms / 1000 if reply.late else 0.0
-        self._end_timer.start(delay_s, self._send_and_close, frames)
+        if delay_s:
+            self._end_timer.start(delay_s, self._send_and_close, frames)
+        else:
+            self._send_and_close(frames)
 
     def _send_and_close(self, frames: bytes) -> None:
         self.send(frames)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import socket
 import struct
+import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -26,6 +28,7 @@ from tests.real_rabbitmq.by_hand import (
     pairs,
     text,
 )
+from tests.server.rabbitmq.beside import GUARD_S
 
 STEPS = ("connected", "introduced", "mechanisms", "authenticated", "tuned")
 COMMANDS: dict[str, tuple[int, bytes]] = {
@@ -83,6 +86,21 @@ def test_a_command_at_each_step(broker: Any, step: str, command: str) -> None:
         assert peer.expect(key | RESPONSE).code == 1
     else:
         assert ended(peer) == ([key | RESPONSE] if command in ANSWERED else [])
+
+
+def test_a_peer_that_sends_no_more_still_gets_the_answer_that_ends_the_connection(door: Any) -> None:
+    peer = door.connect()
+    brought_to(peer, "tuned")
+    begun, go = threading.Event(), threading.Event()
+    held = threading.Thread(target=door.server.call, args=(lambda: begun.set() or go.wait(GUARD_S),))
+    held.start()
+    assert begun.wait(GUARD_S)
+    key, body = COMMANDS["sasl-handshake"]
+    peer.send(key, body)
+    peer.socket.shutdown(socket.SHUT_WR)
+    go.set()  # the server reads the request, and then at once the end
+    held.join()
+    assert ended(peer) == [key | RESPONSE]
 
 
 @pytest.mark.parametrize("step", STEPS)
