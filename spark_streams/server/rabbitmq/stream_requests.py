@@ -61,19 +61,23 @@ def create_super_stream(session: Session, request: CreateSuperStream) -> Work:
 def delete_stream(session: Session, request: Delete) -> Work:
     """Delete a stream, answer, and report it to all connections that use it; raise as ``Session.require`` does."""
     session.require("configure", request.stream)
-    return _changed(session, request, partial(session.node.topology.delete, request.stream))
+    return _deleted(session, request, partial(session.node.topology.delete, request.stream))
 
 
 def delete_super_stream(session: Session, request: DeleteSuperStream) -> Work:
     """Do the same as ``delete_stream`` for a super stream with its streams."""
     session.require("configure", request.name)
-    return _changed(session, request, partial(session.node.topology.delete_super, request.name))
+    return _deleted(session, request, partial(session.node.topology.delete_super, request.name))
 
 
 async def _changed(session: Session, request: Request, change: Callable[[], Change]) -> None:
-    """Make a change, answer with its outcome, and report streams that are gone now."""
+    """Make a change, and answer with its outcome."""
     session.answer(request, await session.node.topology.in_turn(change))
-    session.node.follow()
+
+
+async def _deleted(session: Session, request: Request, deletion: Callable[[], Change]) -> None:
+    await _changed(session, request, deletion)
+    session.node.follow()  # looks at every stream that is used: a creation, after which none is gone, does not wait
 
 
 def metadata(session: Session, request: Metadata) -> Work | None:

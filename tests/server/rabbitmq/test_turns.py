@@ -17,6 +17,8 @@ from spark_streams.log.state_store import StateStore
 from spark_streams.server import turns
 from spark_streams.server.rabbitmq import connection as connections
 from spark_streams.server.rabbitmq import dispatch, stored_offsets
+from spark_streams.server.rabbitmq import node as nodes
+from spark_streams.server.rabbitmq.node import RabbitNode
 from spark_streams.server.rabbitmq.stored_offsets import MAX_WAITING
 from spark_streams.server.rabbitmq.subscription import Subscription
 from spark_streams.wire.rabbitmq import fields
@@ -251,6 +253,20 @@ def test_changes_of_streams_are_made_one_after_the_other(door: Any, hold: Any) -
     assert first.expect(CREATE_SUPER_STREAM | RESPONSE).code == 1
     assert second.expect(CREATE | RESPONSE).code == 5, "there is such a partition by then"
     assert second.expect(DELETE_SUPER_STREAM | RESPONSE).code == 1
+
+
+def test_only_a_deletion_looks_for_streams_that_are_gone(door: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[RabbitNode] = []
+    monkeypatch.setattr(nodes, "FOLLOW_INTERVAL_S", GUARD_S)
+    monkeypatch.setattr(RabbitNode, "follow", lambda node: looked.append(node))
+    peer = door.peer()
+    assert peer.create("one") == 1
+    assert peer.ask(CREATE_SUPER_STREAM, create_super(["a", "b"])).code == 1
+    door.taken_in()
+    assert looked == []
+    assert peer.delete("one") == 1
+    door.taken_in()
+    assert len(looked) == 1
 
 
 def test_a_super_stream_is_made_whole_when_who_wanted_it_has_gone(door: Any, hold: Any) -> None:
