@@ -76,8 +76,7 @@ def forget_peak() -> None:
 
 def connections(server: ServerThread) -> int:
     door = server.server.door
-    requests = door("feedapi").server._server.server_state.connections
-    return sum(map(len, (door("amqp").connections, door("rabbitmq-stream").connections, requests)))
+    return sum(len(door(name).connections) for name in ("amqp", "rabbitmq-stream", "feedapi"))
 
 
 def main(folder: str, variant: int) -> None:

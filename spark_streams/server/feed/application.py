@@ -42,7 +42,7 @@ from spark_streams.server.feed.pages import Pages, events_lost
 from spark_streams.server.feed.publishing import Publishing
 from spark_streams.server.feed.rendered_events import Blocks, EventCache
 from spark_streams.server.feed.rendering import Rendering
-from spark_streams.server.feed.responses import Drop, PageResponse, StreamResponse
+from spark_streams.server.feed.responses import PageResponse, StreamResponse
 from spark_streams.server.feed.write_requests import WriteRequests
 from spark_streams.server.partition_readers import PartitionReader, PartitionReaders
 from spark_streams.server.turns import Worker
@@ -63,8 +63,7 @@ class FeedDoor:
         loop: the server's loop.
 
     Attributes:
-        application: the ASGI application.
-        drop: cuts the connection of a request; the HTTP server sets it.
+        application: the ASGI application, on connections with ``drop`` in their state (``http_connection.py``).
         changes: the requests that change the log.
     """
 
@@ -81,7 +80,6 @@ class FeedDoor:
         self._publishing = Publishing(log, config.max_publishers, loop, self._aside)
         self.changes = WriteRequests(log, config, self._authorization, self._documents, self._publishing, self._aside)
         handlers = {"GET": self._get, "POST": self.changes.post, "PUT": self.changes.put, "DELETE": self.changes.delete}
-        self.drop: Drop = lambda scope: None
         self.application = Starlette(
             routes=[Route("/{path:path}", each, methods=[name]) for name, each in handlers.items()],
             exception_handlers={
@@ -146,10 +144,10 @@ class FeedDoor:
         aside = self._aside if fetch.filters or fetch.headers else None
         if fetch.stream_ms is not None:
             duration_ms = self._duration(fetch.stream_ms)
-            return StreamResponse(pages, aside, self.drop, self._config, self._readers, duration_ms, self._stopping)
+            return StreamResponse(pages, aside, self._config, self._readers, duration_ms, self._stopping)
         events = min(fetch.page_size or self._config.page_size, self._config.max_page_size)
         kind, gzip = page_type(request, dialect), takes_gzip(request)
-        return PageResponse(pages, aside, self.drop, self._config, events, kind, gzip)
+        return PageResponse(pages, aside, self._config, events, kind, gzip)
 
     def _partition(self, stream: Stream, fetch: Fetch) -> Partition:
         partitions = stream.partitions

@@ -1,51 +1,67 @@
-"""The FeedAPI door: listens, and runs the application on an HTTP server."""
+"""The FeedAPI door: listens, and runs the application on HTTP connections."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from spark_streams.log import ReferenceLog
 from spark_streams.server.admission import Sockets
-from spark_streams.server.door import ListeningDoor
+from spark_streams.server.door import STOP_TIMEOUT_S, TcpDoor
 from spark_streams.server.feed.config import FeedConfig
 
 if TYPE_CHECKING:
-    from spark_streams.server.feed.http_server import HttpServer
+    from uvicorn.server import ServerState
+
+    from spark_streams.server.feed.application import FeedDoor
+    from spark_streams.server.feed.http_connection import HttpConnection
 
 
-class HttpDoor(ListeningDoor):
+class HttpDoor(TcpDoor):
     """The FeedAPI door.
 
     Args:
         config: its settings.
 
     Attributes:
-        server: the HTTP server; None while the door is not open.
+        application: the application that its connections share; None while the door is not open.
     """
 
     config: FeedConfig
 
     def __init__(self, config: FeedConfig) -> None:
         super().__init__(config)
-        self.server: HttpServer | None = None
+        self.application: FeedDoor | None = None
+        self._state: ServerState | None = None
+
+    @property
+    def connections(self) -> Collection[HttpConnection]:
+        """The open connections. Call it on the server's loop."""
+        return self._state.connections if self._state is not None else ()  # type: ignore[return-value]
 
     async def open(self, log: ReferenceLog, sockets: Sockets) -> None:
         """Listen; see ``Door.open``."""
         # Imported only here: programs that do not open this door need not import uvicorn and starlette.
-        from spark_streams.server.feed.application import FeedDoor
-        from spark_streams.server.feed.http_server import HttpServer, bound_socket
+        from uvicorn.server import ServerState
 
-        admission = self.admit(sockets)
-        listener = bound_socket(self.config.host, self.config.port)
-        application = FeedDoor(log, self.config, asyncio.get_running_loop())
-        self.server = HttpServer(application, listener, admission, self.config)
-        await self.server.start()
-        self.announce(listener.getsockname()[1])
+        from spark_streams.server.feed.application import FeedDoor
+        from spark_streams.server.feed.http_connection import HttpConnection, uvicorn_config
+
+        application = self.application = FeedDoor(log, self.config, asyncio.get_running_loop())
+        state = self._state = ServerState()
+        settings = uvicorn_config(application.application, self.config)
+        await self.listen(sockets, lambda admission: HttpConnection(admission, self.config, settings, state))
 
     async def close(self) -> None:
-        """Send open responses their last line, and drop clients that do not read it."""
-        self.shut_out()
-        server, self.server = self.server, None
-        if server is not None:
-            await server.stop()
+        """Send open responses their last line, drop clients that do not read it, and wait for requests under way."""
+        application, self.application = self.application, None
+        if application is not None:
+            application.shut_down()
+        await self.end_connections()
+        if self._state is not None and (requests := set(self._state.tasks)):
+            _, late = await asyncio.wait(requests, timeout=STOP_TIMEOUT_S)
+            for request in late:
+                request.cancel()
+        if application is not None:
+            application.close()

@@ -13,17 +13,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from email.utils import formatdate
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import h11
+import uvicorn
 from starlette.responses import PlainTextResponse
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.server import ServerState
 
 from spark_streams.server.admission import Admission
 from spark_streams.server.feed.config import FeedConfig
-from spark_streams.server.write_timeout import WriteTimeout
+from spark_streams.server.write_timeout import WriteTimeout, throw_away_unsent
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,17 +38,38 @@ CLOSE: Final = {"Connection": "close"}
 logger = logging.getLogger("spark_streams.server")
 
 
+def uvicorn_config(application: ASGIApp, limits: FeedConfig) -> uvicorn.Config:
+    """Return uvicorn's settings for the connections of a door: without logging.
+
+    Args:
+        application: answers the requests.
+        limits: the door's settings.
+    """
+    return uvicorn.Config(
+        application,
+        http="h11",
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        proxy_headers=False,
+        h11_max_incomplete_event_size=limits.max_head_bytes,
+        timeout_keep_alive=limits.idle_timeout_ms // 1000 + 1,  # the door's own timeout comes first, and is exact
+    )
+
+
 class HttpConnection(H11Protocol):
     """The connection of one peer.
 
     Args:
         admission: its admission at the door.
         limits: the door's settings.
-        options: the arguments that uvicorn gives its connections.
+        config: uvicorn's settings.
+        state: what the connections of the door share; it has the open ones, and the tasks of their requests.
     """
 
-    def __init__(self, admission: Admission, limits: FeedConfig, **options: Any) -> None:
-        super().__init__(**options)
+    def __init__(self, admission: Admission, limits: FeedConfig, config: uvicorn.Config, state: ServerState) -> None:
+        super().__init__(config, state, {"drop": self.drop})
         self._admission = admission
         self._limits = limits
         self._served = self.app
@@ -66,6 +90,7 @@ class HttpConnection(H11Protocol):
         """Take bytes from the peer; bytes after the end, which uvicorn would log as an error, are dropped."""
         if self._end_timer is None:
             if not self.transport.is_closing():
+                self.server_state.default_headers = [(b"date", formatdate(usegmt=True).encode())]
                 super().data_received(data)
             self._time_phase()
 
@@ -141,6 +166,13 @@ class HttpConnection(H11Protocol):
             self.transport.abort()
 
     # --- the end
+
+    shut_down = H11Protocol.shutdown
+
+    def drop(self) -> None:
+        """End the connection at once, and discard what the peer has not taken."""
+        throw_away_unsent(self.transport)
+        self.transport.abort()
 
     def send_400_response(self, msg: str) -> None:
         """Answer bytes that are no request, if an answer is possible, and close: 431 for a head too long, else 400.

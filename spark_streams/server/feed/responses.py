@@ -33,10 +33,6 @@ PART_BYTES: Final = 1 << 20
 logger = logging.getLogger("spark_streams.server")
 
 
-Drop = Callable[[Scope], None]
-"""Cuts the connection of a request, and drops its unsent bytes."""
-
-
 class _Writer:
     """Sends the parts of one response."""
 
@@ -65,13 +61,11 @@ class _Response(ABC):
         pages: the client's pages.
         aside: the worker thread that makes their pieces, for fetches that search more than they send; None: they are
             made on the loop, where other tasks run after each.
-        drop: cuts the connection.
         config: the door's settings.
     """
 
     pages: Pages
     aside: Worker | None
-    drop: Drop
     config: FeedConfig
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -87,7 +81,7 @@ class _Response(ABC):
             if not writer.started:
                 raise
             logger.warning("a response to %s is cut short: %s", scope.get("client"), fault)
-            self.drop(scope)
+            scope["state"]["drop"]()
             await asyncio.sleep(0)
 
     @abstractmethod
@@ -126,7 +120,7 @@ class PageResponse(_Response):
     """One page.
 
     Args:
-        pages, aside, drop, config: as of ``_Response``.
+        pages, aside, config: as of ``_Response``.
         events: how many events it has at most.
         media_type: its media type.
         gzip: whether the client takes gzip.
@@ -180,7 +174,7 @@ class StreamResponse(_Response):
     """A streaming response, which stays open.
 
     Args:
-        pages, aside, drop, config: as of ``_Response``.
+        pages, aside, config: as of ``_Response``.
         readers: the partitions that streaming responses read.
         duration_ms: how long it lasts; None: as long as the client stays.
         stopping: is done when the door shuts.

@@ -61,7 +61,7 @@ def test_a_client_that_takes_nothing_is_dropped(doors: Doors) -> None:
     door = doors(write_timeout_ms=300)
     fill(door, 20_000)
     quiet = asked(door, "stream=y")
-    connections = door.server.server.door("feedapi").server._server.server_state.connections
+    connections = door.server.server.door("feedapi").connections
     deadline = time.monotonic() + 240
     while connections and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -180,7 +180,7 @@ def test_more_connections_than_allowed_are_answered_503(doors: Doors) -> None:
 def test_rendered_events_are_kept_within_bounds(doors: Doors) -> None:
     door = doors(cache_bytes=2 << 20)
     fill(door, 5_000)
-    cache = door.server.server.door("feedapi").server._door._cache
+    cache = door.server.server.door("feedapi").application._cache
     for _ in range(2):
         assert len(door.read(pageSizeHint=900)) == 5_000
         assert 0 < cache._bytes <= 2 << 20

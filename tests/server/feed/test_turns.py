@@ -232,7 +232,7 @@ def test_a_search_ends_when_its_client_goes(calm: Door, hold: Any) -> None:
     port = asked.getsockname()[1]
     assert held.begun.wait(GUARD_S)
     asked.close()
-    there = calm.server.server.door("feedapi").server._server.server_state.connections
+    there = calm.server.server.door("feedapi").connections
     deadline = time.monotonic() + GUARD_S
     while any(each.client[1] == port for each in list(there)):
         assert time.monotonic() < deadline
@@ -368,7 +368,7 @@ def test_a_sequence_is_stored_once_over_many_partitions(door: Door) -> None:
 def test_large_bodies_together_have_only_so_much_room(doors: Callable[..., Door]) -> None:
     door = doors(bodies_bytes=200_000)
     door.create("calm")
-    receiving = door.server.server.door("feedapi").server._door.changes._receiving
+    receiving = door.server.server.door("feedapi").application.changes._receiving
     where = urlsplit(door.url)
     slow = socket.create_connection((where.hostname, where.port or 0), timeout=TIMEOUT_S)
     head = b"POST /calm HTTP/1.1\r\nHost: x\r\nContent-Type: application/x-ndjson\r\nContent-Length: %d\r\n\r\n"

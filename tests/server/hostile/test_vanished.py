@@ -41,7 +41,7 @@ def connections(server: ServerThread) -> dict[str, list[Any]]:
         lambda: {
             "amqp": [each._transport for each in doors.door("amqp").connections],
             "rabbitmq-stream": [each._transport for each in doors.door("rabbitmq-stream").connections],
-            "feedapi": [each.transport for each in doors.door("feedapi").server._server.server_state.connections],
+            "feedapi": [each.transport for each in doors.door("feedapi").connections],
         }
     )
 
