@@ -63,7 +63,7 @@ class FeedDoor:
         loop: the server's loop.
 
     Attributes:
-        application: the ASGI application, on connections with ``drop`` in their state (``http_connection.py``).
+        application: the ASGI application; the state of its requests has the ``HttpConnection``.
         changes: the requests that change the log.
     """
 

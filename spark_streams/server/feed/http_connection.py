@@ -69,7 +69,7 @@ class HttpConnection(H11Protocol):
     """
 
     def __init__(self, admission: Admission, limits: FeedConfig, config: uvicorn.Config, state: ServerState) -> None:
-        super().__init__(config, state, {"drop": self.drop})
+        super().__init__(config, state, {"connection": self})
         self._admission = admission
         self._limits = limits
         self._served = self.app
@@ -78,6 +78,11 @@ class HttpConnection(H11Protocol):
         self._timer: asyncio.TimerHandle | None = None
         self._end_timer: asyncio.TimerHandle | None = None
         admission.on_late = self._late
+
+    @property
+    def gone(self) -> bool:
+        """Whether nobody takes what is still sent: the peer is gone, or got its last answer."""
+        return self._phase in ("end", "gone")
 
     # --- asyncio's side
 

@@ -1,7 +1,7 @@
 """Sends responses with events: a page, or a streaming response that stays open and sends events as they come.
 
 A response makes a piece when its client has read the one before: a client that does not read costs the door only the
-transport's buffer. A client that reads nothing for ``write_timeout_ms`` is dropped.
+transport's buffer. The connection drops a client that reads nothing for ``write_timeout_ms``.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ import contextlib
 import logging
 import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from starlette.types import Receive, Scope, Send
 
@@ -25,32 +25,15 @@ from spark_streams.server.partition_readers import AppendWaiters, PartitionReade
 from spark_streams.server.turns import Worker
 from spark_streams.wire.feed.dialect import NDJSON
 
+if TYPE_CHECKING:
+    from spark_streams.server.feed.http_connection import HttpConnection
+
 GZIP_LEVEL: Final = 1
 LATE_BYTES: Final = 64 << 10
 PART_BYTES: Final = 1 << 20
 """Bytes of a streaming response that may wait in memory for a client that does not read."""
 
 logger = logging.getLogger("spark_streams.server")
-
-
-class _Writer:
-    """Sends the parts of one response."""
-
-    def __init__(self, send: Send, config: FeedConfig) -> None:
-        self._send = send
-        self._timeout_s = config.write_timeout_ms / 1000
-        self.started = False
-
-    async def start(self, headers: list[tuple[bytes, bytes]]) -> None:
-        await self._send({"type": "http.response.start", "status": 200, "headers": headers})
-        self.started = True
-
-    async def write(self, body: bytes, *, more: bool = True) -> None:
-        message = {"type": "http.response.body", "body": body, "more_body": more}
-        try:
-            await asyncio.wait_for(self._send(message), self._timeout_s)
-        except asyncio.TimeoutError as fault:
-            raise TimeoutError(f"it took nothing for {self._timeout_s} s") from fault
 
 
 @dataclass(eq=False)
@@ -74,31 +57,41 @@ class _Response(ABC):
         An error before the first byte is raised, and answered with a status. Later the connection is cut: the client
         sees an incomplete response, and continues from its last checkpoint.
         """
-        writer = _Writer(send, self.config)
+        self._connection: HttpConnection = scope["state"]["connection"]
+        self._transmit = send
+        self._started = False
         try:
-            await self._send(writer, receive)
+            await self._respond(receive)
         except (HttpError, LogError, OSError) as fault:
-            if not writer.started:
+            if not self._started:
                 raise
             logger.warning("a response to %s is cut short: %s", scope.get("client"), fault)
-            scope["state"]["drop"]()
+            self._connection.drop()
             await asyncio.sleep(0)
 
     @abstractmethod
-    async def _send(self, writer: _Writer, receive: Receive) -> None:
+    async def _respond(self, receive: Receive) -> None:
         """Send the whole response."""
 
-    async def _joined(self, pieces: Iterator[bytes], enough: int, wanted: Callable[[], bool]) -> tuple[bytes, bool]:
+    async def _start(self, headers: list[tuple[bytes, bytes]]) -> None:
+        await self._transmit({"type": "http.response.start", "status": 200, "headers": headers})
+        self._started = True
+
+    async def _write(self, body: bytes, *, more: bool = True) -> None:
+        await self._transmit({"type": "http.response.body", "body": body, "more_body": more})
+
+    async def _joined(self, pieces: Iterator[bytes], enough: int) -> tuple[bytes, bool]:
         """Return the next pieces joined, some ``enough`` bytes, and whether they are the last.
+
+        No more pieces are made for a client that is gone.
 
         Args:
             pieces: the pieces to send; some are empty.
             enough: how many bytes to join.
-            wanted: returns whether the client is still connected; when it is not, no more pieces are made.
         """
         parts: list[bytes] = []
         size = 0
-        while size < enough and wanted():
+        while size < enough and not self._connection.gone:
             piece = await self._next(pieces)
             if piece is None:
                 return b"".join(parts), True
@@ -130,20 +123,10 @@ class PageResponse(_Response):
     media_type: str
     gzip: bool
 
-    async def _send(self, writer: _Writer, receive: Receive) -> None:
-        if self.aside is None:
-            await self._write(writer, lambda: True)
-            return
-        gone = asyncio.ensure_future(_disconnected(receive))
-        try:
-            await self._write(writer, lambda: not gone.done())
-        finally:
-            gone.cancel()
-
-    async def _write(self, writer: _Writer, wanted: Callable[[], bool]) -> None:
+    async def _respond(self, receive: Receive) -> None:
         pieces = self.pages.page(self.events)
         enough = max(LATE_BYTES, self.config.gzip_min_bytes)
-        first, ended = await self._joined(pieces, enough, wanted)
+        first, ended = await self._joined(pieces, enough)
         headers = [
             (b"content-type", self.media_type.encode()),
             (b"cache-control", b"no-store"),
@@ -151,11 +134,11 @@ class PageResponse(_Response):
         ]
         compress = self.gzip and 0 < self.config.gzip_min_bytes <= len(first)
         if ended and not compress:
-            await writer.start([*headers, (b"content-length", b"%d" % len(first))])
-            await writer.write(first, more=False)
+            await self._start([*headers, (b"content-length", b"%d" % len(first))])
+            await self._write(first, more=False)
             return
         packer = zlib.compressobj(GZIP_LEVEL, wbits=31) if compress else None
-        await writer.start([*headers, (b"content-encoding", b"gzip")] if compress else headers)
+        await self._start([*headers, (b"content-encoding", b"gzip")] if compress else headers)
         piece = first
         while True:
             if packer is not None:
@@ -163,10 +146,10 @@ class PageResponse(_Response):
                 piece = await asyncio.to_thread(packer.compress, piece)
                 piece = piece + packer.flush() if ended else piece
             if piece or ended:
-                await writer.write(piece, more=not ended)
-            if ended or not wanted():
+                await self._write(piece, more=not ended)
+            if ended or self._connection.gone:
                 return
-            piece, ended = await self._joined(pieces, enough, wanted)
+            piece, ended = await self._joined(pieces, enough)
 
 
 @dataclass(eq=False)
@@ -184,15 +167,15 @@ class StreamResponse(_Response):
     duration_ms: int | None
     stopping: asyncio.Future[None]
 
-    async def _send(self, writer: _Writer, receive: Receive) -> None:
+    async def _respond(self, receive: Receive) -> None:
         """Send events as they come; end with a checkpoint after the duration, or when the door shuts."""
         reader = self.readers.use(self.pages.blocks.partition)
         try:
-            await self._follow(writer, receive, reader.waiting)
+            await self._follow(receive, reader.waiting)
         finally:
             self.readers.release(reader)
 
-    async def _follow(self, writer: _Writer, receive: Receive, waiting: AppendWaiters) -> None:
+    async def _follow(self, receive: Receive, waiting: AppendWaiters) -> None:
         loop = asyncio.get_running_loop()
         end = None if self.duration_ms is None else loop.time() + self.duration_ms / 1000
         wake = asyncio.Event()
@@ -205,33 +188,30 @@ class StreamResponse(_Response):
         self.stopping.add_done_callback(ended)
         try:
             # The first part before the first byte: an error of the request is answered with a status.
-            first = await self._some(gone)
-            await writer.start([(b"content-type", NDJSON.encode()), (b"cache-control", b"no-store")])
-            await writer.write(first)
-            while not gone.done() and not self.stopping.done() and (end is None or loop.time() < end):
+            first = await self._some()
+            await self._start([(b"content-type", NDJSON.encode()), (b"cache-control", b"no-store")])
+            await self._write(first)
+            while not self._connection.gone and not self.stopping.done() and (end is None or loop.time() < end):
                 if self.pages.ended:
                     break  # the client has to look for the partitions after this one
                 wake.clear()
                 waiting.add(wake.set)
                 try:
-                    if not self.pages.behind and not self.stopping.done() and not gone.done():
+                    if not self.pages.behind and not self.stopping.done() and not self._connection.gone:
                         await self._pause(wake, end)
                 finally:
                     waiting.remove(wake.set)
-                if not gone.done():
-                    await writer.write(await self._some(gone))
+                await self._write(await self._some())
         except (HttpError, LogError) as fault:
-            if not writer.started:
+            if not self._started:
                 raise
             # The stream is gone, or retention was faster: every event sent has its checkpoint, and the next request
             # gets the reason.
             logger.info("a response that was to stay open ends: %s", fault)
         finally:
             self.stopping.remove_done_callback(ended)
-            here = not gone.done()
             gone.cancel()
-        if here:
-            await writer.write(b"", more=False)
+        await self._write(b"", more=False)
 
     async def _pause(self, wake: asyncio.Event, end: float | None) -> None:
         """Wait for an append, for the time of the next checkpoint, or the end."""
@@ -241,10 +221,10 @@ class StreamResponse(_Response):
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(wake.wait(), seconds)
 
-    async def _some(self, gone: asyncio.Future[None]) -> bytes:
+    async def _some(self) -> bytes:
         """Return the events stored so far, at most about ``PART_BYTES``, with a checkpoint behind them."""
         pieces = self.pages.page(self.config.checkpoint_events, PART_BYTES)
-        body, _ = await self._joined(pieces, 1 << 62, lambda: not gone.done())
+        body, _ = await self._joined(pieces, 1 << 62)
         return body
 
 
