@@ -26,13 +26,14 @@ from uvicorn.server import ServerState
 
 from spark_streams.server.admission import Admission
 from spark_streams.server.feed.config import FeedConfig
+from spark_streams.server.turns import Timer
 from spark_streams.server.write_timeout import WriteTimeout, throw_away_unsent
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-LINGER_S: Final = 2.0
-"""How long a peer may take to read the last answer, in seconds."""
+LINGER_MS: Final = 2_000
+"""How long a peer may take to read the last answer."""
 CLOSE: Final = {"Connection": "close"}
 
 logger = logging.getLogger("spark_streams.server")
@@ -75,8 +76,7 @@ class HttpConnection(H11Protocol):
         self._served = self.app
         self.app = self._admit
         self._phase = ""
-        self._timer: asyncio.TimerHandle | None = None
-        self._end_timer: asyncio.TimerHandle | None = None
+        self._timer = Timer(self.loop)
         admission.on_late = self._late
 
     @property
@@ -93,7 +93,7 @@ class HttpConnection(H11Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Take bytes from the peer; bytes after the end, which uvicorn would log as an error, are dropped."""
-        if self._end_timer is None:
+        if self._phase != "end":
             if not self.transport.is_closing():
                 self.server_state.default_headers = [(b"date", formatdate(usegmt=True).encode())]
                 super().data_received(data)
@@ -119,8 +119,6 @@ class HttpConnection(H11Protocol):
         self._admission.end()
         self._in_phase("gone")
         self._write_timeout.stop()
-        if self._end_timer is not None:
-            self._end_timer.cancel()
         super().connection_lost(exc)
 
     # --- admission
@@ -151,11 +149,9 @@ class HttpConnection(H11Protocol):
         if phase == self._phase:
             return
         self._phase = phase
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._timer.stop()
         if over is not None:
-            self._timer = self.loop.call_later(timeout_ms / 1000, over)
+            self._timer.start(timeout_ms / 1000, over)
 
     def _idle(self) -> None:
         self._unset_keepalive_if_required()
@@ -207,10 +203,9 @@ class HttpConnection(H11Protocol):
 
     def _end(self, last: bytes) -> None:
         """Send ``last`` and close; a peer that does not read is dropped."""
-        if self._end_timer is not None or self.transport.is_closing():
+        if self._phase == "end" or self.transport.is_closing():
             return
-        self._in_phase("end")
-        self._end_timer = self.loop.call_later(LINGER_S, self.transport.abort)
+        self._in_phase("end", LINGER_MS, self.transport.abort)
         self._disconnect_cycle()
         if last:
             self.transport.write(last)
