@@ -10,8 +10,8 @@ import pytest
 
 from spark_streams.errors import CorruptLog
 from spark_streams.log import Header, LogConfig, Partition, ReferenceLog, StreamConfig
-from spark_streams.log.format.batching import Batching, encode_records
-from spark_streams.log.format.record_batch import FEW_RECORDS, parse_header, seal, single_record
+from spark_streams.log.format.batching import encode_records, place
+from spark_streams.log.format.record_batch import FEW_RECORDS, Body, parse_header, seal, single_record
 from spark_streams.log.format.records import decode_batches, record_headers
 from spark_streams.log.publisher_sequences import SequenceKind
 from tests.log.reading import acknowledged_before_kill_9, all_values
@@ -35,8 +35,8 @@ def test_notes_are_stored_as_another_implementation_stores_headers(count: int, g
     values = [b"value %d" % n * (n % 9 + 1) for n in range(count)]
     keys = [b"k%d" % n if n % 2 else None for n in range(count)]
     instants = [1_585_672_841_000 + n * 1000 for n in range(count)]
-    batching = Batching(StreamConfig(timestamp_type="create", timestamp_format="legacy"), 0, None)
-    ((header, encoded),) = encode_records(values, keys, instants, batching, NOTES)
+    config = StreamConfig(timestamp_type="create", timestamp_format="legacy")
+    ((header, encoded),) = place(encode_records(values, keys, instants, config, NOTES), 0, 0)
     assert encoded.hex() == golden
     records = decode_batches(encoded, [(0, header)])
     assert record_headers(records, 0) == NOTES
@@ -47,10 +47,9 @@ def test_notes_are_stored_as_another_implementation_stores_headers(count: int, g
 def test_notes_change_nothing_else(count: int) -> None:
     values = pa.array([b"before", *(b"v" * (n % 300) for n in range(count)), b"after"], pa.binary())[1:-1]
     for keys in (None, pa.array([b"", None, *[b"k" * 99] * count], pa.large_binary())[1 : count + 1]):
-        for config, now in ((StreamConfig(), 5), (StreamConfig(timestamp_type="create"), None)):
-            batching = Batching(config, 7, now)
-            ((plain_header, plain),) = encode_records(values, keys, None, batching)
-            ((header, noted),) = encode_records(values, keys, None, batching, NOTES)
+        for config in (StreamConfig(), StreamConfig(timestamp_type="create")):
+            ((plain_header, plain),) = place(encode_records(values, keys, None, config), 7, 5)
+            ((header, noted),) = place(encode_records(values, keys, None, config, NOTES), 7, 5)
             without, with_notes = (decode_batches(b, [(0, h)]) for h, b in ((plain_header, plain), (header, noted)))
             assert record_headers(with_notes, 0) == NOTES
             assert record_headers(without, 0) == []
@@ -155,7 +154,7 @@ def test_notes_that_do_not_fit_are_damage(tmp_path: Path, record: bytes) -> None
     with ReferenceLog(tmp_path) as log:
         partition = log.create_stream("s").partitions["0"]
         partition.append([b"some thing that takes more room than all of these"])
-        batch = seal(record, 1, base_offset=0, base_timestamp=0, max_timestamp=0, attributes=0x48)
+        _, batch = seal(Body((record,), 1, 0x48), 0)
         # The rest of the file is a second batch's length that is never looked at.
         whole = path.read_bytes()
         path.write_bytes(batch + whole[len(batch) :])

@@ -23,7 +23,7 @@ import pytest
 from spark_streams.errors import CorruptLog, LogError, PartitionEnded
 from spark_streams.log import NO_TIMESTAMP, LogConfig, Partition, ReferenceLog, Stream, StreamConfig
 from spark_streams.log import stream_metadata as metadata_module
-from spark_streams.log.format.record_batch import parse_header, seal, single_record
+from spark_streams.log.format.record_batch import Body, single_record
 from spark_streams.log.publisher_sequences import SequenceKind, Sequences
 from spark_streams.log.storage import partition as partition_module
 from spark_streams.log.storage.readable_partition import PartitionClosed
@@ -287,9 +287,8 @@ def test_records_with_headers_of_their_own_are_not_lost_silently(
 ) -> None:
     stream = log.create_stream("s", 1)
     body = single_record(b"a") + single_record(b"b", headers=[(b"h", b"1")], offset_delta=1)
-    batch = seal(body, 2, base_offset=0, base_timestamp=0, max_timestamp=0, attributes=0)
     with monkeypatch.context() as patch:
-        patch.setattr(partition_module, "encode_records", lambda *_: [(parse_header(batch), batch)])
+        patch.setattr(partition_module, "encode_records", lambda *_: [Body((body,), 2, 0)])
         stream.partitions["0"].append([b"a", b"b"])
     with pytest.raises(LogError, match="record 1 of partition 0 of stream 's' has headers"):
         log.split_partition("s", "0", history=True)

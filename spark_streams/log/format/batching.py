@@ -1,10 +1,9 @@
-"""Encodes one append as the record batches to store: where batches end, and their offsets and timestamps."""
+"""Encodes one append as record batches: where batches end, and their timestamps; and gives them their places."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -14,12 +13,11 @@ import pyarrow.compute as pc
 from spark_streams.log.config import StreamConfig
 from spark_streams.log.format.record_batch import (
     FEW_RECORDS,
-    HEADER_BYTES,
     BatchHeader,
+    Body,
     Header,
     encode_batch,
     encode_few,
-    parse_header,
     seal,
 )
 from spark_streams.log.format.timestamps import NO_TIMESTAMP, to_stored
@@ -37,27 +35,8 @@ Notes = Sequence[Header] | Callable[[int, int], Sequence[Header]]
 """The notes of every batch, or a function from a batch's rows, start (inclusive) and stop (exclusive), to its notes."""
 
 
-class Batching(NamedTuple):
-    """What the batches of one append have in common.
-
-    Args:
-        config: the stream's settings.
-        next_offset: the offset of the first record.
-        append_time_ms: the time of the append, in ms; None in a stream of create time.
-    """
-
-    config: StreamConfig
-    next_offset: int
-    append_time_ms: int | None
-
-    @property
-    def extended(self) -> bool:
-        """Whether batches carry KIP-228's bit."""
-        return self.config.timestamp_format == "extended"
-
-
 def is_large(values: pa.Array | Sequence[bytes], keys: pa.Array | Sequence[bytes | None] | None) -> bool:
-    """Return whether encoding takes so long that other appends should not wait for it."""
+    """Return whether an append takes so long that the loop should not wait for it."""
     arrays = [each for each in (values, keys) if isinstance(each, pa.Array)]
     return len(values) > LARGE_ROWS or sum(each.nbytes for each in arrays) > LARGE_BYTES
 
@@ -70,23 +49,20 @@ def _binary(values: pa.Array | Sequence[bytes | None]) -> pa.LargeBinaryArray:
 
 
 def _runs(
-    sizes: npt.NDArray[np.int64], timestamps: npt.NDArray[np.int64] | None, groups: npt.NDArray[np.int64] | None
+    sizes: npt.NDArray[np.int64], changes: npt.NDArray[np.int64], groups: npt.NDArray[np.int64] | None
 ) -> Iterator[tuple[int, int]]:
     """Yield (start, stop) of each batch; it ends by bytes, with a group, or between "no timestamp" and instants.
 
-    MIN + delta would overflow if the two were mixed, so records without a timestamp get batches of their own.
+    MIN + delta would overflow if the two were mixed, so records without a timestamp get batches of their own;
+    ``changes`` has the rows at which one of the two follows the other.
     """
     ends = np.arange(1, len(sizes) + 1) if groups is None else np.cumsum(groups)
     if groups is not None and (ends[-1] != len(sizes) or (groups < 1).any()):
         raise ValueError(f"groups of {int(ends[-1])} records for {len(sizes)} values, each of at least one")
+    if groups is not None and not np.isin(changes, ends).all():
+        raise ValueError("records of one group with and without a timestamp: one batch cannot hold both")
     number = np.cumsum(sizes)[ends - 1] // MAX_BATCH_BYTES
-    cuts = set(ends[:-1][number[1:] != number[:-1]].tolist())
-    if timestamps is not None:
-        none = timestamps == NO_TIMESTAMP
-        changes = np.flatnonzero(none[1:] != none[:-1]) + 1
-        if groups is not None and not np.isin(changes, ends).all():
-            raise ValueError("records of one group with and without a timestamp: one batch cannot hold both")
-        cuts.update(changes.tolist())
+    cuts = {*ends[:-1][number[1:] != number[:-1]].tolist(), *changes.tolist()}
     yield from pairwise([0, *sorted(cuts), len(sizes)])
 
 
@@ -113,123 +89,90 @@ def _plain(values: pa.Array | Sequence[bytes | None]) -> list[bytes | None] | No
 def _encode_few(
     values: pa.Array | Sequence[bytes],
     keys: pa.Array | Sequence[bytes | None] | None,
-    timestamps: npt.NDArray[np.int64] | Sequence[int | None] | None,
-    batching: Batching,
+    stored: npt.NDArray[np.int64] | None,
     notes: Notes,
-) -> list[tuple[BatchHeader, bytes]] | None:
-    """Encode a few records of an append-time stream without Arrow, whose fixed cost would be most of the time.
+    *,
+    extended: bool,
+) -> Body | None:
+    """Encode a few records as one batch without Arrow, whose fixed cost would be most of the time.
 
     Returns:
-        One batch, the same as through Arrow; None when ``encode_records`` has to go through Arrow, as for bad input.
+        The same as through Arrow; None when ``encode_records`` has to go through Arrow, as for bad input.
     """
-    now = batching.append_time_ms
-    if now is None or (timestamps is not None and len(timestamps) != len(values)):
-        return None
     bodies = _plain(values)
     names: list[bytes | None] | None = [None] * len(values) if keys is None else _plain(keys)
-    if not bodies or names is None or len(names) != len(bodies):
+    if not bodies or names is None:
         return None
     known = [body for body in bodies if body is not None]
     if len(known) != len(bodies) or sum(map(len, known)) + sum(len(k) for k in names if k) > MAX_BATCH_BYTES // 2:
         return None
-    encoded = encode_few(
-        known,
-        names,
-        [now] * len(known),
-        base_offset=batching.next_offset,
-        extended=batching.extended,
-        append_time=True,
-        headers=notes(0, len(known)) if callable(notes) else notes,
-    )
-    return [(parse_header(encoded), encoded)]
+    headers = notes(0, len(known)) if callable(notes) else notes
+    return encode_few(known, names, stored, extended=extended, headers=headers)
 
 
 def encode_records(
     values: pa.Array | Sequence[bytes],
     keys: pa.Array | Sequence[bytes | None] | None,
     timestamps: npt.NDArray[np.int64] | Sequence[int | None] | None,
-    batching: Batching,
+    config: StreamConfig,
     notes: Notes = (),
     groups: npt.NDArray[np.int64] | None = None,
-    *,
-    large: bool = False,
-) -> list[tuple[BatchHeader, bytes]]:
+) -> list[Body]:
     """Encode one append as batches.
 
     Args:
         values: the values, none null, at least one.
         keys: as many keys, or None when all are null.
         timestamps: as many instants in ms, ``NO_TIMESTAMP`` or None for none; unused in a stream of append time.
-        batching: settings, first offset and time of the append.
+        config: the stream's settings.
         notes: headers of the first record of each batch.
         groups: int64[k], how many consecutive records each group has, which share a batch; None: one each.
-        large: the answer of ``is_large``.
 
     Returns:
-        Header and bytes of each batch, in order.
+        The batches, in order, without offsets and, in a stream of append time, its time: ``place`` gives them these.
 
     Raises:
         ValueError: no value, a null value, lengths that differ, or a group that no batch can hold.
         TimestampRefused: the stream's format cannot hold a timestamp.
     """
-    little = len(values) <= FEW_RECORDS and not large
-    few = _encode_few(values, keys, timestamps, batching, notes) if little else None
-    if few is not None:
-        return few
+    extended = config.timestamp_format == "extended"
+    stored: npt.NDArray[np.int64] | None = None
+    changes = np.empty(0, np.int64)
+    for column in (keys, timestamps):
+        if column is not None and len(column) != len(values):
+            raise ValueError(f"{len(values)} values, but keys or timestamps of another number")
+    if config.timestamp_type == "create":
+        instants = np.full(len(values), NO_TIMESTAMP, np.int64) if timestamps is None else _instants(timestamps)
+        stored = to_stored(instants, extended, config.legacy_negative)
+        changes = np.flatnonzero(np.diff(instants == NO_TIMESTAMP)) + 1
+    if len(values) <= FEW_RECORDS and not len(changes):
+        few = _encode_few(values, keys, stored, notes, extended=extended)
+        if few is not None:
+            return [few]
     bodies = _binary(values)
     names = None if keys is None else _binary(keys)
     if not len(bodies) or bodies.null_count:
         raise ValueError("an append needs at least one value, and none of them null")
-    instants = None if timestamps is None else _instants(timestamps)
-    for column in (names, instants):
-        if column is not None and len(column) != len(bodies):
-            raise ValueError(f"{len(bodies)} values, but keys or timestamps of another number")
     # Keys and what a record costs by itself count too: a million empty values are no small batch.
     sizes = pc.binary_length(bodies).to_numpy(zero_copy_only=False).astype(np.int64) + RECORD_BYTES
     if names is not None:
         sizes += pc.fill_null(pc.binary_length(names), 0).to_numpy(zero_copy_only=False)
-    stored: npt.NDArray[np.int64] | int
-    if batching.append_time_ms is None:
-        instants = np.full(len(bodies), NO_TIMESTAMP, np.int64) if instants is None else instants
-        stored = to_stored(instants, batching.extended, batching.config.legacy_negative)
-        runs = _runs(sizes, np.where(stored < 0, instants, stored), groups)
-    else:
-        stored, runs = batching.append_time_ms, _runs(sizes, None, groups)
-    batches: list[tuple[BatchHeader, bytes]] = []
-    offset = batching.next_offset
-    for start, stop in runs:
-        encoded = encode_batch(
+    return [
+        encode_batch(
             bodies.slice(start, stop - start),
             None if names is None else names.slice(start, stop - start),
-            stored if isinstance(stored, int) else stored[start:stop],
-            base_offset=offset,
-            extended=batching.extended,
+            None if stored is None else stored[start:stop],
+            extended=extended,
             headers=notes(start, stop) if callable(notes) else notes,
-            large=large,
         )
-        batches.append((parse_header(encoded), encoded))
-        offset += stop - start
+        for start, stop in _runs(sizes, changes, groups)
+    ]
+
+
+def place(bodies: Sequence[Body], next_offset: int, append_time_ms: int) -> list[tuple[BatchHeader, bytes]]:
+    """Return header and bytes of each batch: offsets count from ``next_offset``, and batches of append time have it."""
+    batches: list[tuple[BatchHeader, bytes]] = []
+    for body in bodies:
+        batches.append(seal(body, next_offset, append_time_ms))
+        next_offset += body.records_count
     return batches
-
-
-def place(batches: Sequence[tuple[BatchHeader, bytes]], batching: Batching) -> list[tuple[BatchHeader, bytes]]:
-    """Return batches, encoded before, with the offsets and the append time of ``batching``.
-
-    Args:
-        batches: header and bytes of each.
-        batching: the offset of the first record, and the time of the append.
-    """
-    placed: list[tuple[BatchHeader, bytes]] = []
-    offset, now = batching.next_offset, batching.append_time_ms
-    for header, encoded in batches:
-        sealed = seal(
-            memoryview(encoded)[HEADER_BYTES:],
-            header.records_count,
-            base_offset=offset,
-            base_timestamp=header.base_timestamp if now is None else now,
-            max_timestamp=header.max_timestamp if now is None else now,
-            attributes=header.attributes,
-        )
-        placed.append((parse_header(sealed), sealed))
-        offset += header.records_count
-    return placed

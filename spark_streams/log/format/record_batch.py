@@ -199,33 +199,42 @@ def _crc(buffer: bytes | memoryview, start: int, end: int) -> int:
     return crc
 
 
-def seal(
-    records: bytes | memoryview | tuple[bytes | memoryview, ...],
-    count: int,
-    *,
-    base_offset: int,
-    base_timestamp: int,
-    max_timestamp: int,
-    attributes: int,
-) -> bytes:
-    """Return a whole batch around encoded records, with its CRC.
+class Body(NamedTuple):
+    """The encoded records of one batch, to which ``seal`` gives a place in the log.
 
     Args:
-        records: the records' bytes, in one part or several.
-        count: the number of records.
-        base_offset: the first record's offset.
-        base_timestamp: the first record's timestamp, as stored, in ms.
-        max_timestamp: the largest timestamp of the records, or the time of the append, as stored, in ms.
+        parts: the records' bytes, in one part or several.
+        records_count: the number of records.
         attributes: the batch's attributes, int16.
+        base_timestamp: the first record's timestamp, as stored, in ms; unused in a batch of append time.
+        max_timestamp: the largest timestamp of the records, likewise.
+    """
+
+    parts: tuple[bytes | memoryview, ...]
+    records_count: int
+    attributes: int
+    base_timestamp: int = 0
+    max_timestamp: int = 0
+
+
+def seal(body: Body, base_offset: int, append_time_ms: int = 0) -> tuple[BatchHeader, bytes]:
+    """Return a whole batch around encoded records, with its CRC: its header, and its bytes.
+
+    Args:
+        body: the records.
+        base_offset: the first record's offset.
+        append_time_ms: the time of the append, for a batch of append time.
 
     Raises:
         ValueError: the batch has more bytes than the format's batchLength can hold.
     """
-    parts = records if isinstance(records, tuple) else (records,)
+    parts, count, attributes, base, highest = body
+    if attributes & APPEND_TIME:
+        base = highest = append_time_ms
     length = HEADER_BYTES - LENGTH_PREFIX_BYTES + sum(map(len, parts))
     if length > MAX_BATCH_LENGTH:
         raise ValueError(f"{length} bytes are more than a batch holds, {MAX_BATCH_LENGTH}: send less")
-    stamped = _STAMPED.pack(attributes, count - 1, base_timestamp, max_timestamp, -1, -1, -1, count)
+    stamped = _STAMPED.pack(attributes, count - 1, base, highest, -1, -1, -1, count)
     crc = google_crc32c.value(stamped)
     pieces: list[bytes] = []
     for part in parts:
@@ -235,101 +244,64 @@ def seal(
             pieces += [bytes(part[at : at + AT_ONCE_BYTES]) for at in range(0, len(part), AT_ONCE_BYTES)]
     for piece in pieces:
         crc = google_crc32c.extend(crc, piece)
-    return b"".join((_UNSTAMPED.pack(base_offset, length, 0, MAGIC, crc), stamped, *pieces))
+    header = BatchHeader(base_offset, length + LENGTH_PREFIX_BYTES, 0, crc, attributes, count - 1, base, highest, count)
+    return header, b"".join((_UNSTAMPED.pack(base_offset, length, 0, MAGIC, crc), stamped, *pieces))
 
 
 def encode_batch(
     values: pa.LargeBinaryArray,
     keys: pa.LargeBinaryArray | None,
-    timestamps: npt.NDArray[np.int64] | int,
+    timestamps: npt.NDArray[np.int64] | None,
     *,
-    base_offset: int,
     extended: bool,
     headers: Sequence[Header] = (),
-    large: bool = False,
-) -> bytes:
+) -> Body:
     """Encode n records as one batch, in columns; none but the first has headers.
 
     Args:
         values: the values, none null.
         keys: the keys, or None when all are null.
-        timestamps: as stored (``to_stored``), in ms, all of them "none" or none of them; or the time of the append, in
-            ms: the batch then says timestampType 1, and this is every record's timestamp.
-        base_offset: the first record's offset.
+        timestamps: as stored (``to_stored``), in ms, all of them "none" or none of them; None: the batch says
+            timestampType 1, and the time of the append is every record's timestamp.
         extended: whether to set KIP-228's bit.
         headers: those of the first record.
-        large: in columns also if they are few: Python copies their bytes with its lock held, Arrow without.
-
-    Returns:
-        The whole batch, CRC included.
     """
-    count = len(values)
-    append_time = isinstance(timestamps, int)
-    if count <= FEW_RECORDS and not large:
-        return encode_few(
-            values.to_pylist(),
-            [None] * count if keys is None else keys.to_pylist(),
-            [timestamps] * count if isinstance(timestamps, int) else timestamps.tolist(),
-            base_offset=base_offset,
-            extended=extended,
-            append_time=append_time,
-            headers=headers,
-        )
-    if isinstance(timestamps, int):
-        base, highest, deltas = timestamps, timestamps, None
-    else:
-        base, highest = int(timestamps[0]), int(timestamps.max())
-        deltas = timestamps - timestamps[0]  # modulo 2^64, as in _wrapped
-    records, second = encode_columns(values, keys, deltas)
+    # The deltas are modulo 2^64; a reader adds them back modulo 2^64.
+    records, second = encode_columns(values, keys, None if timestamps is None else timestamps - timestamps[0])
     parts: tuple[bytes | memoryview, ...] = (records, NO_HEADERS)
     if headers:
         # The first record as it is, but for its length and the number of headers.
         size_bytes = next(n for n, byte in enumerate(bytes(records[:MAX_VARINT_BYTES]), 1) if byte < 0x80)
         first, encoded = records[size_bytes : second - len(NO_HEADERS)], _headers(headers)
-        others = (records[second:], NO_HEADERS) if count > 1 else ()
+        others = (records[second:], NO_HEADERS) if len(values) > 1 else ()
         parts = (encode_varint(len(first) + len(encoded)), first, encoded, *others)
-    attributes = (EXTENDED if extended else 0) | (APPEND_TIME if append_time else 0)
-    return seal(
-        parts, count, base_offset=base_offset, base_timestamp=base, max_timestamp=highest, attributes=attributes
-    )
+    return _body(parts, len(values), timestamps, extended=extended)
 
 
 def encode_few(
     values: Sequence[bytes],
     keys: Sequence[bytes | None],
-    timestamps: Sequence[int],
+    timestamps: npt.NDArray[np.int64] | None,
     *,
-    base_offset: int,
     extended: bool,
-    append_time: bool,
     headers: Sequence[Header] = (),
-) -> bytes:
+) -> Body:
     """Encode a few records as one batch, one by one; as ``encode_batch``, from Python objects."""
-    base = timestamps[0]
+    deltas = [0] * len(values) if timestamps is None else (timestamps - timestamps[0]).tolist()
     records = [
-        single_record(
-            value,
-            key=key,
-            headers=() if row else headers,
-            timestamp_delta=0 if timestamp == base else _wrapped(timestamp - base),
-            offset_delta=row,
-        )
-        for row, (value, key, timestamp) in enumerate(zip(values, keys, timestamps, strict=True))
+        single_record(value, key=key, headers=() if row else headers, timestamp_delta=delta, offset_delta=row)
+        for row, (value, key, delta) in enumerate(zip(values, keys, deltas, strict=True))
     ]
-    attributes = (EXTENDED if extended else 0) | (APPEND_TIME if append_time else 0)
-    return seal(
-        b"".join(records),
-        len(values),
-        base_offset=base_offset,
-        base_timestamp=base,
-        max_timestamp=max(timestamps),
-        attributes=attributes,
-    )
+    return _body((b"".join(records),), len(values), timestamps, extended=extended)
 
 
-def _wrapped(delta: int) -> int:
-    """Return a difference of two int64 modulo 2^64; a reader adds it back modulo 2^64."""
-    return (delta + 2**63) % 2**64 - 2**63
+def _body(
+    parts: tuple[bytes | memoryview, ...], count: int, timestamps: npt.NDArray[np.int64] | None, *, extended: bool
+) -> Body:
+    bits = EXTENDED if extended else 0
+    if timestamps is None:
+        return Body(parts, count, bits | APPEND_TIME)
+    return Body(parts, count, bits, int(timestamps[0]), int(timestamps.max()))
 
 
 def single_record(

@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from spark_streams.errors import PartitionEnded
 from spark_streams.log.config import StreamConfig
-from spark_streams.log.format.batching import Batching, Notes, encode_records, is_large, place
+from spark_streams.log.format.batching import Notes, encode_records, place
 from spark_streams.log.format.record_batch import BatchHeader
 from spark_streams.log.storage.readable_partition import ReadablePartition
 from spark_streams.log.storage.segments import Segments
@@ -169,20 +169,12 @@ class Partition(ReadablePartition):
             PartitionEnded: the partition was split.
             PartitionClosed: the log was closed, or the stream deleted.
         """
-        # A large append is encoded before it has the lock, and gets its offsets and time under it: small appends to the
-        # same partition do not wait for its encoding.
-        early = (
-            encode_records(values, keys, timestamps, self._batching(0), notes, groups, large=True)
-            if is_large(values, keys)
-            else []
-        )
+        # Before the lock: small appends to the same partition do not wait until a large one is encoded.
+        bodies = encode_records(values, keys, timestamps, self.config, notes, groups)
         with self._lock:
             self._check_appendable()
             now = self._clock()
-            batching = self._batching(now)
-            batches = (
-                place(early, batching) if early else encode_records(values, keys, timestamps, batching, notes, groups)
-            )
+            batches = place(bodies, self.next_offset, now)
             appended = self._store(batches, now)
         if self._observers and isinstance(values, pa.LargeBinaryArray):
             for observer in tuple(self._observers):
@@ -206,16 +198,13 @@ class Partition(ReadablePartition):
         with self._lock:
             self._check_appendable()
             batches: list[tuple[BatchHeader, bytes]] = []
-            batching = self._batching(0)
             for copied in copies:
-                appended = batching.append_time_ms is not None
-                batching = batching._replace(
-                    next_offset=batches[-1][0].next_offset if batches else self.next_offset,
-                    append_time_ms=int(copied.timestamps[0]) if appended else None,
-                )
                 groups = np.array([len(copied.values)], np.int64) if copied.together else None
-                times = None if appended else copied.timestamps
-                batches += encode_records(copied.values, copied.keys, times, batching, copied.notes, groups)
+                bodies = encode_records(
+                    copied.values, copied.keys, copied.timestamps, self.config, copied.notes, groups
+                )
+                next_offset = batches[-1][0].next_offset if batches else self.next_offset
+                batches += place(bodies, next_offset, int(copied.timestamps[0]))
             self._store(batches, now_ms, sync=False)
 
     def _call(self, listener: Callable[[], None]) -> None:
@@ -224,13 +213,6 @@ class Partition(ReadablePartition):
             listener()
         except Exception:
             logger.exception("%s/%s: a listener failed", self.stream, self.id)
-
-    def _batching(self, now: int) -> Batching:
-        return Batching(
-            config=self.config,
-            next_offset=self.next_offset,
-            append_time_ms=now if self.config.timestamp_type == "append" else None,
-        )
 
     def _store(self, batches: list[tuple[BatchHeader, bytes]], now: int, *, sync: bool = True) -> Appended:
         self._files.store(batches, now, sync=sync and self._sync_each_append)

@@ -15,12 +15,14 @@ from hypothesis import strategies as st
 from spark_streams.log import NO_TIMESTAMP, StreamConfig, TimestampRefused
 from spark_streams.log.format import batching as batching_module
 from spark_streams.log.format import record_batch as format_module
-from spark_streams.log.format.batching import Batching, encode_records
+from spark_streams.log.format.batching import encode_records, place
 from spark_streams.log.format.record_batch import (
     FEW_RECORDS,
     HEADER_BYTES,
     BatchFault,
+    Body,
     encode_batch,
+    encode_few,
     parse_header,
     seal,
     single_record,
@@ -81,7 +83,8 @@ def test_golden_bytes_both_ways(golden: bytes, values: list[bytes], timestamps: 
     assert records.timestamps.tolist() == timestamps
     stored = to_stored(np.array(timestamps), extended)
     array = pa.array(values, pa.large_binary())
-    assert encode_batch(array, None, stored, base_offset=0, extended=extended) == golden
+    assert seal(encode_batch(array, None, stored, extended=extended), 0)[1] == golden
+    assert seal(encode_few(values, [None] * len(values), stored, extended=extended), 0)[1] == golden
 
 
 @pytest.mark.parametrize(
@@ -146,7 +149,7 @@ NEW, OLD = "extended", "legacy"
 def appended(timestamp: int | None, broker: str, on_negative: str) -> tuple[bool, list[int]]:
     """Return whether the batch that stores one record has the bit, and the timestamp that is read from it."""
     config = StreamConfig(timestamp_type="create", timestamp_format=broker, legacy_negative=on_negative)  # type: ignore[arg-type]
-    ((header, stored),) = encode_records([b"x"], None, [timestamp], Batching(config, 7, None))
+    ((header, stored),) = place(encode_records([b"x"], None, [timestamp], config), 7, 0)
     assert header.base_offset == 7
     return header.extended, decode(stored).timestamps.tolist()
 
@@ -194,8 +197,7 @@ def test_read_path_of_a_new_consumer(row: str, timestamp: int, flag: bool, new_c
 
 def test_n02_a_legacy_stream_never_sets_the_bit() -> None:
     config = StreamConfig(timestamp_type="create", timestamp_format="legacy")
-    batching = Batching(config, 0, None)
-    for header, _ in encode_records([b"a", b"b"], None, [5, None], batching):
+    for header, _ in place(encode_records([b"a", b"b"], None, [5, None], config), 0, 0):
         assert not header.extended
 
 
@@ -228,9 +230,7 @@ def test_every_truncation_is_found() -> None:
     [(0x41, "gzip"), (0x44, "zstd"), (0x50, "transactional"), (0x60, "control"), (0xC0, "does not know")],
 )
 def test_kinds_that_are_not_stored_are_refused(attributes: int, words: str) -> None:
-    batch = seal(
-        bytes.fromhex("0e00000001027800"), 1, base_offset=0, base_timestamp=0, max_timestamp=0, attributes=attributes
-    )
+    _, batch = seal(Body((bytes.fromhex("0e00000001027800"),), 1, attributes), 0)
     with pytest.raises(BatchFault, match=words):
         decode(batch)
 
@@ -239,7 +239,7 @@ def test_headers_are_read_and_written() -> None:
     # Laid out by hand from the format: key "k", value "v", headers ("a", "1") and ("b", null).
     by_hand = bytes.fromhex("1e" + "00" + "00" + "00" + "026b" + "0276" + "04" + "0261" + "0231" + "0262" + "01")
     assert single_record(b"v", key=b"k", headers=[(b"a", b"1"), (b"b", None)]) == by_hand
-    records = decode(seal(by_hand, 1, base_offset=0, base_timestamp=0, max_timestamp=0, attributes=0x40))
+    records = decode(seal(Body((by_hand,), 1, 0x40), 0)[1])
     assert records.value(0) == b"v"
     assert records.key(0) == b"k"
     assert record_headers(records, 0) == [(b"a", b"1"), (b"b", None)]
@@ -249,7 +249,7 @@ def test_null_keys_and_values_are_read() -> None:
     # By hand: delta 0, key "k", value "v", headers ("a", "1") and ("b", null); then delta 5, null key, null value.
     first = bytes.fromhex("1e" + "00" + "00" + "00" + "026b" + "0276" + "04" + "0261" + "0231" + "0262" + "01")
     second = bytes.fromhex("0c" + "00" + "0a" + "02" + "01" + "01" + "00")
-    batch = seal(first + second, 2, base_offset=0, base_timestamp=-3, max_timestamp=2, attributes=0x40)
+    _, batch = seal(Body((first, second), 2, 0x40, base_timestamp=-3, max_timestamp=2), 0)
     records = decode(batch)
     assert records.timestamps.tolist() == [-3, 2]
     assert [(records.key(row), records.value(row)) for row in (0, 1)] == [(b"k", b"v"), (None, b"")]
@@ -258,7 +258,7 @@ def test_null_keys_and_values_are_read() -> None:
 
 def test_degrading_takes_only_what_lies_before_1970() -> None:
     config = StreamConfig(timestamp_type="create", timestamp_format="legacy", legacy_negative="degrade")
-    ((header, stored),) = encode_records([b"v", b"w"], [b"k", None], [-3, 2], Batching(config, 7, None))
+    ((header, stored),) = place(encode_records([b"v", b"w"], [b"k", None], [-3, 2], config), 7, 0)
     records = decode(stored)
     assert (header.extended, records.timestamps.tolist()) == (False, [NO_TIMESTAMP, 2])
     assert [(records.key(row), records.value(row)) for row in (0, 1)] == [(b"k", b"v"), (None, b"w")]
@@ -268,7 +268,7 @@ def test_degrading_takes_only_what_lies_before_1970() -> None:
 def test_n02_append_time_sets_the_bit_as_the_stream_says(count: int) -> None:
     for name, extended in (("legacy", False), ("extended", True)):
         config = StreamConfig(timestamp_format=name)  # type: ignore[arg-type]
-        ((header, stored),) = encode_records([b"x"] * count, None, [-1] * count, Batching(config, 0, 5))
+        ((header, stored),) = place(encode_records([b"x"] * count, None, [-1] * count, config), 0, 5)
         assert (header.extended, decode(stored).timestamps.tolist()) == (extended, [5] * count)
 
 
@@ -279,13 +279,13 @@ def test_a_size_near_2_to_the_63_does_not_wrap_around(record: str) -> None:
     body = bytes.fromhex(record)
     assert body[0] >> 1 == len(body) - 1
     with pytest.raises(BatchFault, match="runs past its record"):
-        decode(seal(body, 1, base_offset=0, base_timestamp=0, max_timestamp=0, attributes=0x40))
+        decode(seal(Body((body,), 1, 0x40), 0)[1])
 
 
 @pytest.mark.parametrize("record", ["0c" + "000000" + "03" + "01" + "00", "0c" + "000000" + "01" + "03" + "00"])
 def test_a_size_below_that_of_null_is_refused(record: str) -> None:
     with pytest.raises(BatchFault, match="runs past its record"):
-        decode(seal(bytes.fromhex(record), 1, base_offset=0, base_timestamp=0, max_timestamp=0, attributes=0x40))
+        decode(seal(Body((bytes.fromhex(record),), 1, 0x40), 0)[1])
 
 
 def test_slices_strings_and_few_records_give_the_same_bytes() -> None:
@@ -294,15 +294,14 @@ def test_slices_strings_and_few_records_give_the_same_bytes() -> None:
         keys = [None if n % 3 else b"k%d" % n for n in range(count)]
         padded = [b"before", *plain, b"after"]
         for config in (StreamConfig(), StreamConfig(timestamp_type="create")):
-            batching = Batching(config, 5, None if config.timestamp_type == "create" else 77)
-            expected = encode_records(plain, keys, None, batching)
+            expected = place(encode_records(plain, keys, None, config), 5, 77)
             assert [decode(b).key(0) for _, b in expected] == [b"k0"]
             for kind in (pa.binary(), pa.large_binary(), pa.string(), pa.large_string()):
                 texts = pa.array(padded, pa.binary()).cast(kind)[1:-1]
                 names = pa.array([b"x", *keys, None], pa.binary()).cast(kind)[1:-1]
-                assert encode_records(texts, names, None, batching) == expected
+                assert place(encode_records(texts, names, None, config), 5, 77) == expected
             chunked = pa.chunked_array([pa.array(plain[:1], pa.binary()), pa.array(plain[1:], pa.binary())])
-            assert encode_records(chunked, pa.array(keys, pa.binary()), None, batching) == expected
+            assert place(encode_records(chunked, pa.array(keys, pa.binary()), None, config), 5, 77) == expected
 
 
 def test_what_is_large_has_the_same_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -311,41 +310,45 @@ def test_what_is_large_has_the_same_bytes(monkeypatch: pytest.MonkeyPatch) -> No
         values = pa.array([bytes([65 + n % 26]) * size for n, size in enumerate(sizes)], pa.large_binary())
         keys = pa.array([None if n % 2 else b"k" * size for n, size in enumerate(sizes)], pa.large_binary())
         for config in (StreamConfig(), StreamConfig(timestamp_type="create")):
-            batching = Batching(config, 5, None if config.timestamp_type == "create" else 77)
             for notes in ((), ((b"a", b"1"),)):
-                few = encode_records(values, keys, None, batching, notes)
                 with monkeypatch.context() as patched:
-                    for module in (batching_module, format_module):
-                        patched.setattr(module, "encode_few", None)  # it would copy with Python's lock held
-                    large = encode_records(values, keys, None, batching, notes, large=True)
-                assert few == large
+                    patched.setattr(batching_module, "encode_few", None)  # it would copy with Python's lock held
+                    patched.setattr(batching_module, "FEW_RECORDS", 80)
+                    large = place(encode_records(values, keys, None, config, notes), 5, 77)
                 for header, encoded in large:
-                    verify(encoded, 0, header)
+                    records = decode(encoded)
+                    few = encode_few(
+                        [records.value(row) for row in range(len(records))],
+                        [records.key(row) for row in range(len(records))],
+                        None if header.append_time else np.full(len(records), NO_TIMESTAMP),
+                        extended=True,
+                        headers=record_headers(records, 0),
+                    )
+                    assert seal(few, header.base_offset, 77) == (header, encoded) == (parse_header(encoded), encoded)
 
 
 def test_timestamps_that_are_no_int64_are_refused() -> None:
-    batching = Batching(StreamConfig(timestamp_type="create"), 0, None)
+    config = StreamConfig(timestamp_type="create")
     for wrong in ([2**63], np.array([1.5]), np.array([2**63], np.uint64)):
         with pytest.raises(ValueError, match="timestamp"):
-            encode_records([b"x"], None, wrong, batching)  # type: ignore[arg-type]
+            encode_records([b"x"], None, wrong, config)  # type: ignore[arg-type]
 
 
 def test_a_record_too_large_for_the_format_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(format_module, "MAX_BATCH_LENGTH", 5_000)
     with pytest.raises(ValueError, match="more than a batch holds"):
-        encode_records([b"x" * 5_000], None, None, Batching(StreamConfig(), 0, 1))
+        place(encode_records([b"x" * 5_000], None, None, StreamConfig()), 0, 1)
 
 
 def test_keys_and_empty_values_count_for_a_batchs_size() -> None:
-    batching = Batching(StreamConfig(), 0, 1)
-    assert len(encode_records([b""] * 300_000, None, None, batching)) == 3
-    assert len(encode_records([b""] * 30, [b"k" * 100_000] * 30, None, batching)) == 3
+    config = StreamConfig()
+    assert len(encode_records([b""] * 300_000, None, None, config)) == 3
+    assert len(encode_records([b""] * 30, [b"k" * 100_000] * 30, None, config)) == 3
 
 
 def test_append_time_wins_over_the_records_own() -> None:
-    batch = seal(
-        B3[HEADER_BYTES:], 2, base_offset=0, base_timestamp=SPUTNIK, max_timestamp=1_000, attributes=0x40 | 0x08
-    )
+    body = struct.pack(">hiqqqhii", 0x40 | 0x08, 1, SPUTNIK, 1_000, -1, -1, -1, 2) + B3[HEADER_BYTES:]
+    batch = struct.pack(">qiibI", 0, len(body) + 9, 0, 2, google_crc32c.value(body)) + body
     assert decode(batch).timestamps.tolist() == [1_000, 1_000]
 
 
@@ -358,10 +361,10 @@ times = st.one_of(st.none(), st.integers(-(2**63) + 1, 2**63 - 1), st.integers(-
     )
 )
 def test_batches_read_back_what_was_appended(rows: list[tuple[bytes, bytes | None, int | None]]) -> None:
-    batching = Batching(StreamConfig(timestamp_type="create"), 95, None)
-    batches = encode_records([r[0] for r in rows], [r[1] for r in rows], [r[2] for r in rows], batching)
+    config = StreamConfig(timestamp_type="create")
+    bodies = encode_records([r[0] for r in rows], [r[1] for r in rows], [r[2] for r in rows], config)
     found = []
-    for _, batch in batches:
+    for _, batch in place(bodies, 95, 0):
         records = decode(batch)
         timestamps = records.timestamps.tolist()
         assert len({t == NO_TIMESTAMP for t in timestamps}) == 1
@@ -373,7 +376,7 @@ def test_batches_read_back_what_was_appended(rows: list[tuple[bytes, bytes | Non
 def test_garbage_gives_a_batch_fault_and_nothing_else(garbage: bytes) -> None:
     with pytest.raises(BatchFault):
         decode(garbage)
-    sealed = seal(garbage, 1, base_offset=0, base_timestamp=0, max_timestamp=0, attributes=0x40)
+    _, sealed = seal(Body((garbage,), 1, 0x40), 0)
     try:
         records = decode(sealed)
     except BatchFault:

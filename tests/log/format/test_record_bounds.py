@@ -18,6 +18,7 @@ from spark_streams.log.format.record_batch import (
     HEADER_BYTES,
     BatchFault,
     BatchHeader,
+    Body,
     encode_batch,
     parse_header,
     seal,
@@ -65,7 +66,7 @@ def steps_taken(buffer: bytes) -> int:
 
 
 def batch_of(values: list[bytes]) -> bytes:
-    return encode_batch(pa.array(values, pa.large_binary()), None, 1_000, base_offset=0, extended=True)
+    return seal(encode_batch(pa.array(values, pa.large_binary()), None, None, extended=True), 0, 1_000)[1]
 
 
 ESCAPED = bytes.fromhex("0080000000000000 0075 b0 000000")
@@ -97,7 +98,7 @@ def test_large_records_and_such_with_headers_are_stepped_over() -> None:
     large = batch_of([b"x" * 2_000] * 300)
     assert steps_taken(large) == 300
     records = b"".join(single_record(b"v" * (n % 50), headers=[(b"h", b"1")], offset_delta=n) for n in range(900))
-    noted = seal(records, 900, base_offset=0, base_timestamp=0, max_timestamp=0, attributes=0)
+    _, noted = seal(Body((records,), 900, 0), 0)
     assert steps_taken(noted) == 900
     for batch in (large, noted):
         assert outcome(batch, [(0, parse_header(batch))]) == step_by_step(batch, [(0, parse_header(batch))])
@@ -116,7 +117,7 @@ def test_a_negative_length_is_found(shape: str, row: int) -> None:
 @pytest.mark.parametrize(("length_bytes", "fault"), [(5, False), (6, True)])
 def test_lengths_longer_than_they_need_be(length_bytes: int, fault: bool) -> None:
     record = bytes([0x80 | 12, *[0x80] * (length_bytes - 2), 0]) + bytes(6)
-    batch = seal(record * 500, 500, base_offset=0, base_timestamp=0, max_timestamp=0, attributes=0)
+    _, batch = seal(Body((record * 500,), 500, 0), 0)
     found = outcome(batch, [(0, parse_header(batch))])
     assert found == step_by_step(batch, [(0, parse_header(batch))])
     assert (found == "a record's length runs past the batch") == fault
@@ -204,7 +205,7 @@ def test_damage_gives_the_same_fault_or_the_same_records(
 @settings(max_examples=examples(200), deadline=None)
 @given(st.lists(st.sampled_from([0, 0, 0, 12, 14, 16, 0x80, 0x81, 1, 0xFF]), max_size=200), st.integers(1, 60))
 def test_garbage_gives_the_same_fault_or_the_same_records(garbage: list[int], count: int) -> None:
-    batch = seal(bytes(garbage), count, base_offset=0, base_timestamp=0, max_timestamp=0, attributes=0)
+    _, batch = seal(Body((bytes(garbage),), count, 0), 0)
     batches = [(0, parse_header(batch))]
     expected = step_by_step(batch, batches)
     with changed(**SMALL):
