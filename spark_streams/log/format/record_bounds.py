@@ -15,7 +15,7 @@ hardly more than without guesses.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from array import array
 from typing import Final
 
 import numpy as np
@@ -46,37 +46,6 @@ LEAST_LENGTH: Final = 12
 _NONE: Final = (np.zeros(0, np.int64), np.zeros(0, np.int64))
 
 
-class _Bounds:
-    """The starts and ends found so far: runs of records, and single ones between them."""
-
-    def __init__(self) -> None:
-        self._single_starts: list[int] = []
-        self._single_ends: list[int] = []
-        self._starts: list[Longs] = []
-        self._ends: list[Longs] = []
-        self.add_start = self._single_starts.append
-        self.add_end = self._single_ends.append
-
-    def add_run(self, starts: Longs, ends: Longs) -> None:
-        self._take_single()
-        self._starts.append(starts)
-        self._ends.append(ends)
-
-    def _take_single(self) -> None:
-        if self._single_starts:
-            self._starts.append(np.array(self._single_starts, np.int64))
-            self._ends.append(np.array(self._single_ends, np.int64))
-            self._single_starts.clear()
-            self._single_ends.clear()
-
-    def arrays(self) -> tuple[Longs, Longs]:
-        self._take_single()
-        if len(self._starts) == 1:
-            return self._starts[0], self._ends[0]
-        nothing = np.zeros(0, np.int64)
-        return np.concatenate([nothing, *self._starts]), np.concatenate([nothing, *self._ends])
-
-
 def record_bounds(buffer: bytes, batches: list[tuple[int, BatchHeader]]) -> tuple[Longs, Longs]:
     """Return where each record's body, which follows its length, starts and ends.
 
@@ -87,31 +56,25 @@ def record_bounds(buffer: bytes, batches: list[tuple[int, BatchHeader]]) -> tupl
     Raises:
         BatchFault: the records do not fit their batch.
     """
-    bounds = _Bounds()
-    add_start, add_end = bounds.add_start, bounds.add_end
+    starts, ends = array("q"), array("q")
     for position, header in batches:
         at = position + HEADER_BYTES
         stop = position + header.size
         count = header.records_count
         if count < FEW_RECORDS:
-            at = _step_by_step(buffer, at, stop, count, header, add_start, add_end)
+            at = _step_by_step(buffer, at, stop, count, header, starts, ends)
         else:
-            at = _by_guesses(buffer, at, stop, header, bounds)
+            at = _by_guesses(buffer, at, stop, header, starts, ends)
         if at != stop:
             raise BatchFault(f"the batch's records end at byte {at - position} of {header.size}")
-    return bounds.arrays()
+    return np.frombuffer(starts, np.int64), np.frombuffer(ends, np.int64)
 
 
 def _step_by_step(
-    buffer: bytes,
-    at: int,
-    stop: int,
-    count: int,
-    header: BatchHeader,
-    add_start: Callable[[int], None],
-    add_end: Callable[[int], None],
+    buffer: bytes, at: int, stop: int, count: int, header: BatchHeader, starts: array[int], ends: array[int]
 ) -> int:
     """Find ``count`` records of a batch from ``at`` on; return where the last one ends."""
+    add_start, add_end = starts.append, ends.append
     for _ in range(count):
         if at >= stop:
             raise BatchFault(f"the batch ends before its {header.records_count} records do")
@@ -134,28 +97,29 @@ def _step_by_step(
     return at
 
 
-def _by_guesses(buffer: bytes, at: int, stop: int, header: BatchHeader, bounds: _Bounds) -> int:
+def _by_guesses(buffer: bytes, at: int, stop: int, header: BatchHeader, starts: array[int], ends: array[int]) -> int:
     """Find all records of one batch; return where the last one ends."""
     raw = np.frombuffer(buffer, np.uint8)
     left = header.records_count
     most_steps, window = FEW_RECORDS, FIRST_WINDOW
     while left >= FEW_RECORDS and stop - at <= left * GUESSED_RECORD_BYTES:
-        starts, ends = _of_one_size(buffer, raw, at, stop, left)
-        if len(starts) < WORTHWHILE_RUN:
-            starts, ends = _chained(raw, at, min(at + window, stop), stop)
-            starts, ends = starts[:left], ends[:left]
+        run_starts, run_ends = _of_one_size(buffer, raw, at, stop, left)
+        if len(run_starts) < WORTHWHILE_RUN:
+            run_starts, run_ends = _chained(raw, at, min(at + window, stop), stop)
+            run_starts, run_ends = run_starts[:left], run_ends[:left]
             window = min(2 * window, LAST_WINDOW)
-        if len(starts) >= WORTHWHILE_RUN:
-            bounds.add_run(starts, ends)
-            at = int(ends[-1])
-            left -= len(starts)
+        if len(run_starts) >= WORTHWHILE_RUN:
+            starts.frombytes(run_starts.tobytes())
+            ends.frombytes(run_ends.tobytes())
+            at = int(run_ends[-1])
+            left -= len(run_starts)
             most_steps = FEW_RECORDS
         else:
             steps = min(most_steps, left)
-            at = _step_by_step(buffer, at, stop, steps, header, bounds.add_start, bounds.add_end)
+            at = _step_by_step(buffer, at, stop, steps, header, starts, ends)
             left -= steps
             most_steps, window = 2 * most_steps, FIRST_WINDOW
-    return _step_by_step(buffer, at, stop, left, header, bounds.add_start, bounds.add_end)
+    return _step_by_step(buffer, at, stop, left, header, starts, ends)
 
 
 def _of_one_size(buffer: bytes, raw: Bytes, at: int, stop: int, left: int) -> tuple[Longs, Longs]:
