@@ -159,7 +159,7 @@ def read_body(
         HttpError: 415 for an unknown content type or coding, 413 for too many bytes or events, 400 for a body that is
             not of its type.
     """
-    kind = _kind(content_type)
+    kind = content_type.partition(";")[0].strip().lower()
     pieces = plain_pieces(body, coding, most)
     if kind == ARROW:
         tables = _arrow(pieces, most)
@@ -179,25 +179,6 @@ def read_body(
     return parts[0].joined(parts[1:]) if parts else NO_ROWS
 
 
-def is_little(body: Sequence[bytes], coding: str, content_type: str) -> bool:
-    """Return whether a body has so few bytes, unpacked too, that decoding or refusing it needs no thread."""
-    if sum(map(len, body)) > LITTLE_BYTES:
-        return False
-    plain = b"".join(body)
-    try:
-        if coding == "gzip":
-            plain = zlib.decompressobj(wbits=31).decompress(plain, LITTLE_BYTES + 1)
-        if len(plain) <= LITTLE_BYTES and _kind(content_type) == ARROW:
-            return inflated_bytes(plain) <= LITTLE_BYTES
-    except (zlib.error, pa.ArrowException, OSError, ValueError, struct.error):
-        return True
-    return len(plain) <= LITTLE_BYTES
-
-
-def _kind(content_type: str) -> str:
-    return content_type.partition(";")[0].strip().lower()
-
-
 def read_rows(
     body: Sequence[bytes], content_type: str, most: int, most_events: int = NO_LIMIT, *, coding: str = ""
 ) -> Rows:
@@ -213,6 +194,25 @@ def read_rows(
         except StopIteration as end:
             rows: Rows = end.value
             return rows
+
+
+def read_little(body: Sequence[bytes], coding: str, content_type: str, most: int, most_events: int) -> Rows | None:
+    """Decode a body as ``read_body`` does, if it has so few bytes, unpacked too, that this needs no thread.
+
+    Returns:
+        None for a body that has more bytes.
+
+    Raises:
+        HttpError: 415 or 400 as ``read_body``.
+    """
+    if sum(map(len, body)) > LITTLE_BYTES:
+        return None
+    try:
+        return read_rows(body, content_type, min(most, LITTLE_BYTES), most_events, coding=coding)
+    except HttpError as refusal:
+        if refusal.status != 413:
+            raise
+        return None
 
 
 def rows_of(batch: pa.RecordBatch) -> Rows:

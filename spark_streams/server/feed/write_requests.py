@@ -29,7 +29,7 @@ from spark_streams.server.feed.discovery import Documents
 from spark_streams.server.feed.http_requests import HttpError, known_arguments
 from spark_streams.server.feed.publishing import Publishing
 from spark_streams.server.feed.receive_budget import ReceiveBudget
-from spark_streams.server.feed.request_bodies import is_little, read_body, read_rows
+from spark_streams.server.feed.request_bodies import read_body, read_little
 from spark_streams.server.turns import Worker
 from spark_streams.wire.feed.fetch_arguments import nearest
 
@@ -83,8 +83,8 @@ class WriteRequests:
         publishing, user = self.publishing, self.authorization.user(request)
         with self._receiving.place() as place:
             body = await self._receiving.receive(request, place)
-            if is_little(body, coding, content_type):
-                rows = read_rows(body, content_type, *limits, coding=coding)
+            rows = read_little(body, coding, content_type, *limits)
+            if rows is not None:
                 published = await publishing.publish(stream, rows, reference, sequence, digest, user)
             else:
                 # One body after the other: each becomes many times its size in memory.
