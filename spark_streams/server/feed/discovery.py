@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
 from hashlib import blake2s
 from typing import Final
@@ -22,24 +22,16 @@ FEW_PARTITIONS: Final = 64
 """The most partitions of a document that is made on the loop, in less than a few milliseconds."""
 
 
-def listed(
-    partitions: Mapping[str, Partition], last_cursor: Callable[[Partition, bool], str | None] = lambda *_: None
-) -> list[FeedPartition]:
-    """Return the entries of a stream's partitions in its discovery document, in their order.
-
-    Args:
-        partitions: identifier to partition.
-        last_cursor: takes a partition and whether it is closed, and returns its last cursor, None for no member.
-    """
+def listed(partitions: Iterable[Partition]) -> list[FeedPartition]:
+    """Return the entries of partitions in the discovery document, in their order, without last cursors."""
     return [
         FeedPartition(
-            int(number),
-            closed := partition.closed,
-            last_cursor(partition, closed),
-            None if (after := partition.starts_after) is None else int(after),
-            tuple(map(int, partition.cursor_from)),
+            int(partition.id),
+            partition.closed,
+            starts_after=None if (after := partition.starts_after) is None else int(after),
+            cursor_from=tuple(map(int, partition.cursor_from)),
         )
-        for number, partition in partitions.items()
+        for partition in partitions
     ]
 
 
@@ -51,11 +43,10 @@ class Tokens:
 
     def of(self, stream: Stream) -> str:
         """Return a stream's token."""
-        there = stream.partitions
-        made_of = [(partition, partition.closed) for partition in there.values()]
+        made_of = [(partition, partition.closed) for partition in stream.partitions.values()]
         known = self._known.get(stream)
         if known is None or known[0] != made_of:
-            known = self._known[stream] = (made_of, _token(stream, listed(there)))
+            known = self._known[stream] = (made_of, _token(stream, listed(partition for partition, _ in made_of)))
         return known[1]
 
 
@@ -68,16 +59,14 @@ def discovery_of(stream: Stream, config: FeedConfig) -> Discovery:
     """Return the discovery document of a stream in the configured version 2."""
     cursors = Cursors(stream.incarnation, {})
     old = config.dialect == "v2a"
-    there = stream.partitions  # read once: a split may replace them meanwhile
-
-    def last_cursor(partition: Partition, closed: bool) -> str | None:
-        return cursors.encode(partition, partition.next_offset) if old or closed else None
-
-    partitions = tuple(listed(there, last_cursor))
+    there = stream.partitions.values()  # read once: a split may replace them meanwhile
+    entries = listed(there)
+    partitions = tuple(
+        replace(entry, last_cursor=cursors.encode(partition, partition.next_offset)) if old or entry.closed else entry
+        for entry, partition in zip(entries, there, strict=True)
+    )
     if not old:
-        # From the same list: a partition may be closed meanwhile.
-        token = _token(stream, [replace(each, last_cursor=None) for each in partitions])
-        return Discovery(partitions, token, exactly_once=config.exactly_once)
+        return Discovery(partitions, _token(stream, entries), exactly_once=config.exactly_once)
     return Discovery(
         partitions, stream=True, exactly_once=config.exactly_once, filters=FILTERS, filter_fields=FILTER_FIELDS
     )
