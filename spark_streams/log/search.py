@@ -44,12 +44,12 @@ class SearchRange:
     Args:
         first: the first offset, inclusive.
         end: the last offset, exclusive.
-        from_ms: no timestamp is earlier; None: any, and records without one.
+        from_ms: no timestamp is earlier; ``NO_TIMESTAMP``: any, and records without one.
     """
 
     first: int = 0
     end: int = _LAST
-    from_ms: int | None = None
+    from_ms: int = NO_TIMESTAMP
 
 
 def search_range_of(expression: Expression) -> SearchRange:
@@ -81,7 +81,7 @@ def first_matching(partition: Partition, expression: Expression, start: int = 0)
     bounds = search_range_of(expression)
     offset, end = max(start, bounds.first), min(bounds.end, partition.next_offset)
     while offset < end:
-        if bounds.from_ms is not None:
+        if bounds.from_ms != NO_TIMESTAMP:
             offset = partition.skip_to_time(offset, bounds.from_ms)
             if offset >= end:
                 break
@@ -118,13 +118,10 @@ class _SearchRanges:
     """Search ranges as a target of a filter; each is a superset, so the filter still tests every record in it."""
 
     def both(self, left: SearchRange, right: SearchRange) -> SearchRange:
-        times = [time for time in (left.from_ms, right.from_ms) if time is not None]
-        return SearchRange(max(left.first, right.first), min(left.end, right.end), max(times, default=None))
+        return SearchRange(max(left.first, right.first), min(left.end, right.end), max(left.from_ms, right.from_ms))
 
     def either(self, left: SearchRange, right: SearchRange) -> SearchRange:
-        timeless = left.from_ms is None or right.from_ms is None
-        from_ms = None if timeless else min(left.from_ms or 0, right.from_ms or 0)
-        return SearchRange(min(left.first, right.first), max(left.end, right.end), from_ms)
+        return SearchRange(min(left.first, right.first), max(left.end, right.end), min(left.from_ms, right.from_ms))
 
     def test(self, predicate: Predicate) -> Split[SearchRange]:
         if predicate.reference == OFFSET:
@@ -148,4 +145,4 @@ def _of_times(times: Intervals) -> SearchRange:
     if not times:
         return SearchRange(end=0)
     earliest = times[0][0]
-    return SearchRange(from_ms=None if earliest is None else max(earliest, NO_TIMESTAMP + 1))
+    return SearchRange(from_ms=NO_TIMESTAMP if earliest is None else max(earliest, NO_TIMESTAMP + 1))

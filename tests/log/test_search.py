@@ -108,7 +108,7 @@ def test_no_place_leaves_out_a_match(rows: list[Row], text: str) -> None:
     for at, (timestamp, _) in enumerate(rows):
         if expected(rows[: at + 1], parse(text), at) is not None:
             assert place.first <= at < place.end
-            assert place.from_ms is None or (timestamp is not None and timestamp >= place.from_ms)
+            assert place.from_ms == NO_TIMESTAMP or (timestamp is not None and timestamp >= place.from_ms)
 
 
 @pytest.mark.parametrize(
