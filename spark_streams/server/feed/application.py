@@ -83,7 +83,6 @@ class FeedDoor:
         self.application = Starlette(
             routes=[Route("/{path:path}", each, methods=[name]) for name, each in handlers.items()],
             exception_handlers={
-                HttpError: _refused,
                 PartitionClosed: _gone,
                 UnknownStream: _gone,
                 LogError: _failed,
@@ -204,21 +203,15 @@ class FeedDoor:
         self._publishing.close()
 
 
-async def _refused(request: Request, refusal: Exception) -> Response:
-    assert isinstance(refusal, HttpError)
-    return refusal.response()
-
-
 async def _gone(request: Request, fault: Exception) -> Response:
-    return HttpError(404, "the feed or the partition is gone: ask the discovery endpoint").response()
+    return PlainTextResponse("the feed or the partition is gone: ask the discovery endpoint\n", 404)
 
 
 async def _failed(request: Request, fault: Exception) -> Response:
     path = one_line(request.url.path)
     if is_full(fault):
         logger.error("%s %s failed: %s", request.method, path, fault)
-        return HttpError(
-            507, f"the log cannot be written: {fault}. Send the request again when there is room"
-        ).response()
+        text = f"the log cannot be written: {one_line(str(fault))}. Send the request again when there is room\n"
+        return PlainTextResponse(text, 507)
     logger.error("%s %s failed: %s", request.method, path, fault, exc_info=fault)
     return PlainTextResponse("Internal server error\n", 500)

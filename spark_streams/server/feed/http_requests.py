@@ -5,12 +5,12 @@ Spec: RFC 9110 §12.5; zeroeventhub SPEC.md, "Content type and version selection
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from typing import Final
 from urllib.parse import parse_qsl
 
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse, Response
 
 from spark_streams.wire.feed.dialect import NDJSON, ZEH, ZEH_V1, Dialect
 from spark_streams.wire.feed.fetch_arguments import nearest
@@ -19,8 +19,8 @@ MAX_ARGUMENTS: Final = 200
 _ANY: Final = ("application/*", "*/*")
 
 
-class HttpError(Exception):
-    """A request is refused; the door answers it with a status and a line of text.
+class HttpError(HTTPException):
+    """A request is refused; starlette answers it with a status and a line of text.
 
     Args:
         status: the HTTP status.
@@ -28,16 +28,13 @@ class HttpError(Exception):
         headers: further headers of the answer.
     """
 
-    def __init__(self, status: int, text: str, headers: Mapping[str, str] | None = None) -> None:
-        super().__init__(status, text)
-        self.status = status
+    def __init__(self, status: int, text: str, headers: dict[str, str] | None = None) -> None:
+        line = "".join(each if each.isprintable() else "?" for each in text)
+        super().__init__(status, line + "\n", headers)
         self.text = text
-        self.headers = headers
 
-    def response(self) -> Response:
-        """Return the answer: the text on a line of its own."""
-        line = "".join(each if each.isprintable() else "?" for each in self.text)
-        return PlainTextResponse(line + "\n", self.status, self.headers)
+    def __str__(self) -> str:
+        return self.text
 
 
 def arguments(request: Request) -> list[tuple[str, str]]:

@@ -95,7 +95,7 @@ class FeedFolder:
             return self._opened.publish(self._stream, rows, reference, number, digest)
         except HttpError as refusal:
             raise Refused(
-                f"status {refusal.status}", refusal.text, f"publish to '{self._stream}' in '{self._data_dir}'"
+                f"status {refusal.status_code}", refusal.text, f"publish to '{self._stream}' in '{self._data_dir}'"
             ) from None
         except UnknownStream:
             raise self._not_found() from None

@@ -210,7 +210,7 @@ def read_little(body: Sequence[bytes], coding: str, content_type: str, most: int
     try:
         return read_rows(body, content_type, min(most, LITTLE_BYTES), most_events, coding=coding)
     except HttpError as refusal:
-        if refusal.status != 413:
+        if refusal.status_code != 413:
             raise
         return None
 

@@ -75,7 +75,7 @@ def test_a_batch_with_text_that_is_no_utf_8_is_refused(name: str) -> None:
     batch = pa.RecordBatch.from_pydict({"value": pa.array(["v"]), name: broken})
     with pytest.raises(HttpError) as caught:
         rows_of(batch)
-    assert (caught.value.status, "UTF8" in caught.value.text) == (400, True)
+    assert (caught.value.status_code, "UTF8" in caught.value.text) == (400, True)
 
 
 @pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.binary(), pa.large_binary()])
