@@ -23,6 +23,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 
 from spark_streams.errors import LogError, LogLocked, NameTaken, StreamExists, UnknownStream
@@ -44,10 +45,6 @@ _DELETED = ".deleted-"
 def wall_clock_ms() -> int:
     """Return the time now, in ms since the epoch."""
     return time.time_ns() // 1_000_000
-
-
-def _note_removed(removed: list[int], partition: Partition) -> None:
-    removed.append(partition.enforce_retention())
 
 
 class ReferenceLog:
@@ -72,7 +69,7 @@ class ReferenceLog:
         clock: Callable[[], int] = wall_clock_ms,
     ) -> None:
         self.config = config or LogConfig()
-        self._clock = clock
+        self._open_partition = partial(Partition, sync_each_append=self.config.fsync == "always", clock=clock)
         self._temporary = data_dir is None
         self.data_dir = Path(tempfile.mkdtemp(prefix="spark-streams-log-")) if data_dir is None else Path(data_dir)
         if not self.data_dir.is_dir():
@@ -175,11 +172,6 @@ class ReferenceLog:
                 yield stream
             finally:
                 self._take_names(stream)  # present partitions: the change may have failed before or after its effect
-
-    def _open_partition(self, folder: Path, stream: str, partition_id: str, config: StreamConfig) -> Partition:
-        return Partition(
-            folder, stream, partition_id, config, sync_each_append=self.config.fsync == "always", clock=self._clock
-        )
 
     def _keep_up(self) -> None:
         """Sync and enforce retention, each at its own interval, until the log is closed."""
@@ -371,7 +363,7 @@ class ReferenceLog:
         removed: list[int] = []
         with ExitStack() as stack:  # the others make room when one fails
             for partition in self._partitions():
-                stack.callback(_note_removed, removed, partition)
+                stack.callback(lambda each: removed.append(each.enforce_retention()), partition)
         return sum(removed)
 
     def close(self) -> None:
