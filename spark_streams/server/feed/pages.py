@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final
 
 from spark_streams.log import Partition
 from spark_streams.server.feed.config import FeedConfig
@@ -12,9 +11,6 @@ from spark_streams.server.feed.cursors import Cursors
 from spark_streams.server.feed.http_requests import HttpError
 from spark_streams.server.feed.rendered_events import Blocks
 from spark_streams.server.feed.rendering import checkpoint
-
-SEND_BYTES: Final = 64 << 10
-"""Bytes to gather before a write, so that small appends do not become as many small writes."""
 
 
 def events_lost(partition: Partition) -> HttpError:
@@ -60,7 +56,7 @@ class Pages:
     def page(self, events: int, max_bytes: int | None = None) -> Iterator[bytes]:
         """Yield the next page in pieces, and advance the position; the last line is a checkpoint.
 
-        A piece reads at most one block of the log, so pieces may be empty.
+        A piece is what the page takes of one block, which may be nothing; a response joins small ones.
 
         Args:
             events: how many events at most.
@@ -74,8 +70,6 @@ class Pages:
         left, size, scanned = events, 0, 0
         most = min(max_bytes or self.config.max_page_bytes, self.config.max_page_bytes)
         to_checkpoint = self.config.checkpoint_events
-        parts: list[bytes | memoryview] = []
-        gathered = 0
         checkpointed: int | None = None  # the position of the last checkpoint
         while left and size < most and scanned < self.config.scan_bytes:
             if self.position < self.blocks.partition.first_offset:
@@ -85,6 +79,7 @@ class Pages:
                 break
             if self.blocks.shape.filters:
                 scanned += block.scanned
+            parts: list[bytes | memoryview] = []
             row = int(block.places.searchsorted(self.position, side="right"))
             while row < len(block.places) and left and size < most:
                 stop = min(row + left, row + to_checkpoint, len(block.places))
@@ -93,7 +88,6 @@ class Pages:
                 parts.append(block.lines[start_byte:end_byte])
                 self.position = int(block.places[stop - 1])
                 size += end_byte - start_byte
-                gathered += end_byte - start_byte
                 left -= stop - row
                 to_checkpoint -= stop - row
                 row = stop
@@ -103,12 +97,8 @@ class Pages:
                     parts.append(self.checkpoint())
                     checkpointed = self.position
                     to_checkpoint = self.config.checkpoint_events
-                if gathered >= SEND_BYTES:
-                    yield b"".join(parts)
-                    parts, gathered = [], 0
             if row == len(block.places):
                 self.position = block.next
-            yield b""
+            yield b"".join(parts)
         if checkpointed != self.position:
-            parts.append(self.checkpoint())
-        yield b"".join(parts)
+            yield self.checkpoint()
