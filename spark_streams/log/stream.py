@@ -9,8 +9,8 @@ from __future__ import annotations
 import logging
 import shutil
 import uuid
-from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from itertools import pairwise
 from pathlib import Path
 from types import MappingProxyType
@@ -58,10 +58,12 @@ class Stream:
         self._open_partition = open_partition
         self._tree = metadata.tree
         self._histories: dict[str, SplitHistory] = {}
-        self._partitions = self._opened(self._tree, self._tree.ids)
+        with self._opened(self._tree, self._tree.ids) as opened:
+            self._partitions = opened
 
-    def _opened(self, tree: PartitionTree, names: Sequence[str]) -> dict[str, Partition]:
-        """Open partitions, all or none of them."""
+    @contextmanager
+    def _opened(self, tree: PartitionTree, names: Sequence[str]) -> Iterator[dict[str, Partition]]:
+        """Open partitions; they are closed when one of them cannot be opened, or the context fails."""
         opened: dict[str, Partition] = {}
         try:
             for name in names:
@@ -69,10 +71,10 @@ class Stream:
                 opened[name] = partition
                 partition.end(tree.nodes[name].children)
                 partition.starts_after, partition.cursor_from = tree.starts_after(name), tree.cursor_from(name)
+            yield opened
         except BaseException:
             _discard(opened)
             raise
-        return opened
 
     @property
     def partitions(self) -> Mapping[str, Partition]:
@@ -170,13 +172,9 @@ class Stream:
         tree = self._tree.added(count)
         remove_unknown(self.folder, self._tree)
         # The metadata come after the folders: a partition that they count and that has no folder is a lost one.
-        opened = self._opened(tree, tree.ids[len(self._tree.ids) :])
-        try:
-            self._write_metadata(tree)
-        except BaseException:
-            _discard(opened)
-            raise
-        self._tree, self._partitions = tree, {**self._partitions, **opened}
+        with self._opened(tree, tree.ids[len(self._tree.ids) :]) as opened:
+            self._put_into_effect(tree)
+            self._tree, self._partitions = tree, {**self._partitions, **opened}
 
     def split(self, name: str, into: int, *, history: bool) -> None:
         """Split a partition, see ``ReferenceLog.split_partition``; one change of a stream at a time.
@@ -198,27 +196,20 @@ class Stream:
             raise
 
     def _close(self, name: str, tree: PartitionTree) -> None:
-        parent = self._partitions[name]
-        opened = self._opened(tree, tree.nodes[name].children)
-        try:
-            # Appends to the parent wait: it must store none once its children take records.
-            with parent.held():
-                self._put_into_effect(tree)
-                # The children first: other threads always see at least one open partition.
-                self._partitions, self._tree = {**self._partitions, **opened}, tree
-                parent.end(tree.nodes[name].children)
-        except BaseException:
-            _discard(opened)
-            raise
+        parent, names = self._partitions[name], tree.nodes[name].children
+        # Appends to the parent wait: it must store none once its children take records.
+        with self._opened(tree, names) as children, parent.held():
+            self._put_into_effect(tree)
+            # The children first: other threads always see at least one open partition.
+            self._partitions, self._tree = {**self._partitions, **children}, tree
+            parent.end(names)
 
     def _redistribute(self, name: str, tree: PartitionTree) -> None:
         parent, names = self._partitions[name], tree.nodes[name].children
-        children: dict[str, Partition] = {}
-        try:
-            with parent.kept():
-                for number in names:
-                    make_folder(self.folder / number, parent.first_offset)
-                children = self._opened(tree, names)
+        with parent.kept():
+            for number in names:
+                make_folder(self.folder / number, parent.first_offset)
+            with self._opened(tree, names) as children:
                 copies = Redistribution(
                     parent, list(children.values()), lambda key: child_of_key(name, key, len(children))
                 )
@@ -242,21 +233,18 @@ class Stream:
                     left = {known: p for known, p in self._partitions.items() if known != name}
                     self._partitions, self._tree = {**left, **children}, tree
                     parent.end(names)
-        except BaseException:
-            _discard(children)
-            raise
         parent.discard()
         if durable:  # else a power cut may restore the old metadata, and the next start removes the folder
             self._sweep()
 
     def _put_into_effect(self, tree: PartitionTree) -> bool:
-        """Write the metadata; return whether they are on the disk, or with the system only.
+        """Write the metadata, whole or not at all, with another tree; return whether they are on the disk for certain.
 
         Raises:
             OSError: they could not be written; the old ones are in effect.
         """
         try:
-            self._write_metadata(tree)
+            StreamMetadata(self.name, self.incarnation, self.config, tree, self.partition_names).write(self.folder)
         except OSError:
             # The file may be the new one all the same, and the next start reads it.
             if StreamMetadata.read(self.folder).tree.to_metadata() != tree.to_metadata():
@@ -271,14 +259,6 @@ class Stream:
             remove_unknown(self.folder, self._tree)
         except OSError:
             logger.warning("%s: the next start removes what a failed split left", self.folder, exc_info=True)
-
-    def _write_metadata(self, tree: PartitionTree) -> None:
-        """Write the metadata, whole or not at all, with another tree of partitions.
-
-        Raises:
-            OSError: the system refused.
-        """
-        StreamMetadata(self.name, self.incarnation, self.config, tree, self.partition_names).write(self.folder)
 
     def close(self) -> None:
         """Force everything to the disk and close the partitions.
