@@ -317,11 +317,7 @@ class Segment:
             CorruptLog: the index and the segment do not agree.
             FileNotFoundError: retention has removed the segment.
         """
-        if self.max_timestamp < timestamp_ms:
-            return None
-        index = self.index
-        number = index.number_of_time(timestamp_ms)
-        return index.stretch(number) if number < len(index) else None
+        return None if self.max_timestamp < timestamp_ms else self.index.stretch_of_time(timestamp_ms)
 
     def first_at_time(self, timestamp_ms: int) -> tuple[int, int] | None:
         """Return (offset, timestamp) of the first record not earlier than ``timestamp_ms``, or None.

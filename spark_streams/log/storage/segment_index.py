@@ -69,12 +69,13 @@ class SegmentIndex:
         """Return byte position and first offset of the stretch that holds ``offset``, which must be in the segment."""
         return self.stretch(max(bisect_right(self._offsets, offset) - 1, 0))
 
-    def number_of_time(self, timestamp_ms: int) -> int:
-        """Return the number of the stretch with the first record not earlier than ``timestamp_ms``.
+    def stretch_of_time(self, timestamp_ms: int) -> tuple[int, int] | None:
+        """Return byte position and first offset of the stretch with the first record not earlier than a time, in ms.
 
-        It is the number of stretches when there is no such record.
+        None: there is no such record.
         """
-        return bisect_left(self._maxima, timestamp_ms)
+        number = bisect_left(self._maxima, timestamp_ms)
+        return self.stretch(number) if number < len(self) else None
 
     def stretch(self, number: int) -> tuple[int, int]:
         """Return byte position and first offset of a stretch."""
