@@ -142,13 +142,9 @@ class Segment:
         """Write whole batches past ``end``, where no reader sees them before ``publish``; return where they end.
 
         Raises:
-            OSError: the system refused; ``take_back`` has been called.
+            OSError: the system refused; call ``take_back``.
         """
-        try:
-            write_all(self.file().fd, batches, self.end)
-        except OSError:
-            self.take_back()
-            raise
+        write_all(self.file().fd, batches, self.end)
         return self.end + len(batches)
 
     def take_back(self) -> None:

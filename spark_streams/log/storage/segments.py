@@ -77,9 +77,9 @@ class Segments:
         joined = batches[0][1] if len(batches) == 1 else b"".join(batch for _, batch in batches)
         self._roll_if_due(now_ms, len(joined))
         active = self.listed[-1]
-        end = active.write(joined)
         synced_before = self._synced_end
         try:
+            end = active.write(joined)
             if sync:
                 active.sync()
                 self._synced_end = end
