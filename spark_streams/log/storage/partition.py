@@ -103,8 +103,8 @@ class Partition(ReadablePartition):
         self._observers: list[Observer] = []
 
     def _check_appendable(self) -> None:
-        if self._successors:
-            raise PartitionEnded(self.stream, self.id, self._successors)
+        if self.successors:
+            raise PartitionEnded(self.stream, self.id, self.successors)
         self._check_open()
 
     @contextmanager
@@ -132,7 +132,7 @@ class Partition(ReadablePartition):
 
     def end(self, successors: tuple[str, ...]) -> None:
         """Refuse appends from the next one on; the caller holds the partition, or nothing uses it yet."""
-        self._successors = successors
+        self.successors = successors
 
     def append(
         self,
@@ -249,7 +249,7 @@ class Partition(ReadablePartition):
             OSError: the system refused.
         """
         with self._lock:
-            if not self._closed:
+            if not self.gone:
                 self._files.sync()
 
     def enforce_retention(self) -> int:
@@ -259,7 +259,7 @@ class Partition(ReadablePartition):
             OSError: the system refused.
         """
         with self._lock:
-            return 0 if self._closed or self._retention_waits else self._files.remove_expired(self._clock())
+            return 0 if self.gone or self._retention_waits else self._files.remove_expired(self._clock())
 
     def close(self) -> None:
         """Force everything to the disk and close; closing twice is harmless.
@@ -268,14 +268,14 @@ class Partition(ReadablePartition):
             OSError: the system refused; the partition is closed all the same.
         """
         with self._lock:
-            if self._closed:
+            if self.gone:
                 return
-            self._closed = True
+            self.gone = True
             self._files.close()
 
     def discard(self) -> None:
         """Close without forcing anything to the disk: the stream is being deleted."""
         with self._lock:
-            if not self._closed:
-                self._closed = True
+            if not self.gone:
+                self.gone = True
                 self._files.discard()

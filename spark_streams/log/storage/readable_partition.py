@@ -30,26 +30,30 @@ class ReadablePartition:
         stream: the stream's name.
         partition_id: the partition's identifier.
         segments: its files.
+
+    Attributes:
+        gone: whether its stream was deleted, or the log closed.
+        successors: the partitions that it was split into.
     """
 
     def __init__(self, stream: str, partition_id: str, segments: Segments) -> None:
         self.stream = stream
         self.id = partition_id
         self._files = segments
-        self._closed = False
-        self._successors: tuple[str, ...] = ()
+        self.gone = False
+        self.successors: tuple[str, ...] = ()
 
     @property
     def _segments(self) -> list[Segment]:
         return self._files.listed
 
     def _check_open(self) -> None:
-        if self._closed and self._successors:
+        if self.gone and self.successors:
             raise PartitionClosed(
                 f"partition {self.id} of stream '{self.stream}' is gone: its history was redistributed onto partitions "
-                f"{', '.join(self._successors)}"
+                f"{', '.join(self.successors)}"
             )
-        if self._closed:
+        if self.gone:
             raise PartitionClosed(
                 f"partition {self.id} of stream '{self.stream}' is closed: the stream was deleted or the log closed"
             )
@@ -57,17 +61,7 @@ class ReadablePartition:
     @property
     def closed(self) -> bool:
         """Whether it was split, and takes no more records."""
-        return bool(self._successors)
-
-    @property
-    def gone(self) -> bool:
-        """Whether its stream was deleted, or the log closed."""
-        return self._closed
-
-    @property
-    def successors(self) -> tuple[str, ...]:
-        """The partitions that it was split into."""
-        return self._successors
+        return bool(self.successors)
 
     @property
     def first_offset(self) -> int:
