@@ -53,12 +53,10 @@ def encode_columns(
         sizes += _widths(key_sizes) + np.maximum(key_lengths, 0, dtype=np.int64)
     # The end of each record is written with the beginning of the next one: a column less to join.
     head: list[Column] = [NO_HEADERS, encode_varints(sizes), _ATTRIBUTES, delta_column, offsets, key_sizes]
-    if keys is None:
-        joined = pc.binary_join_element_wise(_rows([*head, value_sizes], count), values, _NOTHING)
-    else:
-        joined = pc.binary_join_element_wise(
-            _rows(head, count), pc.fill_null(keys, b""), _rows([value_sizes], count), values, _NOTHING
-        )
+    pieces = [_rows([*head, value_sizes], count)]
+    if keys is not None:
+        pieces = [_rows(head, count), pc.fill_null(keys, b""), _rows([value_sizes], count)]
+    joined = pc.binary_join_element_wise(*pieces, values, _NOTHING)
     ends = np.frombuffer(joined.buffers()[1], np.int64, count + 1, joined.offset * 8)
     # The first row's NO_HEADERS ends no record.
     start = int(ends[0]) + len(NO_HEADERS)
@@ -66,20 +64,14 @@ def encode_columns(
 
 
 def _lengths(array: pa.LargeBinaryArray, null: int = 0) -> Longs:
-    lengths = pc.binary_length(array)
-    if lengths.null_count:
-        lengths = pc.fill_null(lengths, null)
-    out: Longs = lengths.to_numpy(zero_copy_only=False).astype(np.int64)
-    return out
+    lengths: Longs = pc.fill_null(pc.binary_length(array), null).to_numpy(zero_copy_only=False).astype(np.int64)
+    return lengths
 
 
 def _widths(column: Column) -> Longs | int:
     if isinstance(column, bytes):
         return len(column)
-    used = column[1]
-    if used.shape[1] == 1:
-        return 1
-    widths: Longs = used.sum(axis=1, dtype=np.int64)
+    widths: Longs = column[1].sum(axis=1, dtype=np.int64)
     return widths
 
 
