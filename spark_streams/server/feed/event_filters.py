@@ -31,11 +31,12 @@ SKIP_EVENT_TYPES: Final = "skip-event-types"
 
 _BEFORE_BODY: Final = (0x72, 0x73, 0x74)
 """Message annotations, properties, application properties (AMQP 1.0 §3.2), in their order."""
-_SHORT: Final = (0xC0, 0xC1)
-_LONG: Final = (0xD0, 0xD1)
+_SIZED: Final = 0xA0
+"""Encodings from here on begin with their length, of four bytes if ``_LONG`` is in them, else of one (§1.1.2)."""
+_LONG: Final = 0x10
 _EMPTY: Final = 0x45
-_BODIES: Final = ((0x75, 0xA0, 0xB0), (0x77, 0xA1, 0xB1))
-"""A data section with its binary, an amqp-value with its string: by one byte of length, by four."""
+_BODIES: Final = ((0x75, (0xA0, 0xB0)), (0x77, (0xA1, 0xB1)))
+"""A data section with its binary, an amqp-value with its string."""
 _FEW: Final = 8
 """The search is worth it when at most one of so many messages holds the text; else all of them are decoded."""
 _MARK: Final = 0xFE
@@ -82,35 +83,30 @@ def _plain(raw: NDArray[np.uint8], starts: Longs, ends: Longs) -> NDArray[np.boo
     for code in _BEFORE_BODY:
         here = _is(head, code)
         if here.any():
-            kind = head[:, 3]
-            size = np.where(np.isin(kind, _SHORT), 5 + head[:, 4].astype(np.int64), 0)
-            size = np.where(np.isin(kind, _LONG), 8 + _number(head), size)
-            size = np.where(kind == _EMPTY, 4, size)
-            at = at + np.where(here, size, 0)  # a section of another encoding is not skipped, and counts as no body
+            at = np.where(here, at + _section_size(head), at)
             head = raw[np.minimum(at[:, None] + _HEAD, last)]
     plain = np.zeros(len(starts), np.bool_)
-    body = at
-    for code, small, large in _BODIES:
-        here = _is(head, code)
-        if here.any():
-            short = here & (head[:, 3] == small) & (at + 5 + head[:, 4] == ends)
-            long = here & (head[:, 3] == large) & (at + 8 + _number(head) == ends)
-            plain |= short | long
-            body = np.where(short, at + 5, np.where(long, at + 8, body))
+    for code, encodings in _BODIES:
+        plain |= _is(head, code) & np.isin(head[:, 3], encodings)
+    plain &= at + _section_size(head) == ends
     # JSON in these begins with a zero byte, has one next, or begins with their byte order mark.
+    body = at + np.where(head[:, 3] & _LONG, 8, 5)
     begin, second = raw[np.minimum(body, last)], raw[np.minimum(body + 1, last)]
     plain &= (begin != 0) & (begin < _MARK) & ((second != 0) | (body + 1 >= ends))
     return plain
 
 
+def _section_size(head: NDArray[np.uint8]) -> Longs:
+    """Return how many bytes the section of each head has; 0 for an encoding without a length, but the empty list."""
+    kind = head[:, 3]
+    long = np.ascontiguousarray(head[:, 4:8]).view(">u4")[:, 0].astype(np.int64)
+    size = np.where(kind & _LONG, 8 + long, 5 + head[:, 4].astype(np.int64))
+    return np.where(kind == _EMPTY, 4, np.where(kind >= _SIZED, size, 0))
+
+
 def _is(head: NDArray[np.uint8], code: int) -> NDArray[np.bool_]:
     described: NDArray[np.bool_] = (head[:, 0] == 0x00) & (head[:, 1] == 0x53) & (head[:, 2] == code)
     return described
-
-
-def _number(head: NDArray[np.uint8]) -> Longs:
-    found: Longs = np.ascontiguousarray(head[:, 4:8]).view(">u4")[:, 0].astype(np.int64)
-    return found
 
 
 def served(names: Iterable[str]) -> tuple[str, ...]:
