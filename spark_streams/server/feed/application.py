@@ -41,7 +41,6 @@ from spark_streams.server.feed.http_requests import HttpError, arguments, page_t
 from spark_streams.server.feed.pages import Pages, events_lost
 from spark_streams.server.feed.publishing import Publishing
 from spark_streams.server.feed.rendered_events import Blocks, EventCache
-from spark_streams.server.feed.rendering import Rendering
 from spark_streams.server.feed.responses import PageResponse, StreamResponse
 from spark_streams.server.feed.write_requests import WriteRequests
 from spark_streams.server.partition_readers import PartitionReader, PartitionReaders
@@ -139,7 +138,7 @@ class FeedDoor:
         # Version 2b's filters may be changed: nothing there binds a cursor to them.
         cursors = Cursors(stream.incarnation, fetch.filters if dialect is Dialect.V2A else {})
         position = self._position(stream, partition, fetch, cursors)
-        pages = Pages(Blocks(self._cache, partition, Rendering.of(fetch)), cursors, position, self._config)
+        pages = Pages(Blocks(self._cache, partition, fetch), cursors, position, self._config)
         aside = self._aside if fetch.filters or fetch.headers else None
         if fetch.stream_ms is not None:
             duration_ms = self._duration(fetch.stream_ms)

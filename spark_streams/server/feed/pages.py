@@ -41,7 +41,7 @@ class Pages:
     def checkpoint(self) -> bytes:
         """Return the line of a checkpoint at the present position."""
         cursor = self.cursors.encode(self.blocks.partition, self.position)
-        return checkpoint(self.blocks.shape.dialect, self.blocks.shape.partition, cursor)
+        return checkpoint(self.blocks.fetch, cursor)
 
     @property
     def behind(self) -> bool:
@@ -77,7 +77,7 @@ class Pages:
             block = self.blocks.find(self.position)
             if block is None:
                 break
-            if self.blocks.shape.filters:
+            if self.blocks.fetch.filters:
                 scanned += block.scanned
             parts: list[bytes | memoryview] = []
             row = int(block.places.searchsorted(self.position, side="right"))

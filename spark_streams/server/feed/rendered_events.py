@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spark_streams.log import Partition, Records
-from spark_streams.server.feed.rendering import Rendering
+from spark_streams.server.feed.rendering import render
+from spark_streams.wire.feed.fetch_arguments import Fetch
 
 READ_BYTES: Final = 256 << 10
 """Bytes to read and render at a time: enough that columns pay, few enough that other clients need not wait long."""
@@ -28,7 +29,7 @@ MOST_BLOCKS: Final = 8_192
 
 Longs = NDArray[np.int64]
 Key = tuple[object, ...]
-"""A partition, and the rendering that fetches share."""
+"""A partition, and what decides about the lines of fetches without filters and headers: dialect and number."""
 
 
 class Events:
@@ -45,13 +46,13 @@ class Events:
 
     __slots__ = ("first", "key", "line_ends", "lines", "next", "places", "scanned")
 
-    def __init__(self, records: Records, shape: Rendering) -> None:
+    def __init__(self, records: Records, fetch: Fetch) -> None:
         offsets = records.offsets
         self.key: Key = ()
         self.first = int(offsets[0])
         self.next = int(offsets[-1]) + 1
         self.scanned = int(records.value_ends[-1] - records.value_starts[0])
-        wanted, lines = shape.render(records)
+        wanted, lines = render(records, fetch)
         self.lines = memoryview(lines)
         self.line_ends: Longs = np.flatnonzero(np.frombuffer(lines, np.uint8) == 0x0A) + 1
         self.places: Longs = (offsets if wanted is None else offsets[wanted]) + 1
@@ -75,7 +76,7 @@ class EventCache:
         """Return the block with the record ``offset``; None when it is not kept.
 
         Args:
-            key: the blocks' partition and rendering.
+            key: of the blocks.
             offset: of a record.
             first_offset: the partition's first retained offset; blocks that begin before it are not returned.
         """
@@ -124,17 +125,18 @@ class Blocks:
     Args:
         cache: the blocks kept for all clients.
         partition: the partition.
-        shape: the rendering that the client requested.
+        fetch: what the client requested.
 
     Attributes:
-        partition, shape: as given.
+        partition, fetch: as given.
     """
 
-    def __init__(self, cache: EventCache, partition: Partition, shape: Rendering) -> None:
+    def __init__(self, cache: EventCache, partition: Partition, fetch: Fetch) -> None:
         self._cache = cache
         self.partition = partition
-        self.shape = shape
-        self._key: Key | None = None if shape.key is None else (partition, *shape.key)
+        self.fetch = fetch
+        own = fetch.filters or fetch.headers
+        self._key: Key | None = None if own else (partition, fetch.dialect, fetch.partition)
         """The cache's key; None: other clients cannot share these blocks."""
         self._left: Records | None = None
         """The records of the last read that are in no block yet."""
@@ -158,14 +160,14 @@ class Blocks:
                 return kept
         records, self._left = self._left, None
         if records is None or not records.offsets[0] <= offset <= records.offsets[-1]:
-            size = FILTERED_BYTES if self.shape.filters else READ_BYTES
+            size = FILTERED_BYTES if self.fetch.filters else READ_BYTES
             records = self.partition.read(offset, size, whole=self._key is not None)
         if records is None:
             return None
         start = max(0, offset - int(records.offsets[0])) // MOST_ROWS * MOST_ROWS
         if start + MOST_ROWS < len(records):
             self._left = records.slice(start + MOST_ROWS)
-        block = Events(records.slice(start, start + MOST_ROWS), self.shape)
+        block = Events(records.slice(start, start + MOST_ROWS), self.fetch)
         if self._key is not None:
             self._cache.keep(self._key, block)
         return block

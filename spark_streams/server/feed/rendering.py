@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
@@ -22,74 +20,45 @@ from spark_streams.wire.feed.lines_encode import encode_lines
 ALL_HEADERS: Final = "_all"
 
 
-def checkpoint(dialect: Dialect, partition: int, cursor: str) -> bytes:
+def checkpoint(fetch: Fetch, cursor: str) -> bytes:
     """Return the line of a checkpoint.
 
     Args:
-        dialect: the dialect; version 1 has the partition in each line.
-        partition: the partition's number there.
+        fetch: the fetch that it answers; version 1 has the partition in each line.
         cursor: the cursor, hexadecimal digits.
     """
-    if dialect is Dialect.V1:
-        return b'{"partition":%d,"cursor":"%s"}\n' % (partition, cursor.encode())
+    if fetch.dialect is Dialect.V1:
+        return b'{"partition":%d,"cursor":"%s"}\n' % (fetch.partition, cursor.encode())
     return b'{"cursor":"%s"}\n' % cursor.encode()
 
 
-@dataclass(frozen=True)
-class Rendering:
-    """How the events of one partition are rendered for one kind of fetch.
+def render(records: Records, fetch: Fetch) -> tuple[NDArray[np.int64] | None, bytes]:
+    """Return the rows that pass the filters of a fetch, None for all, and their lines in its dialect."""
+    rows: NDArray[np.int64] | None = None
+    names = ("value", "key", *(("application_properties",) if fetch.headers else ()))
+    if fetch.filters:
+        rows = wanted(records, fetch.filters)
+        records = records.take(rows)
+        if not len(rows):
+            return rows, b""
+    columns = message_columns_of(records, names)
+    # A message without a body is an event, too: the empty text.
+    values = pc.fill_null(columns["value"], b"")
+    keys = columns["key"] if columns["key"].null_count < len(values) else None
+    lines = encode_lines(values, fetch.dialect, fetch.partition, keys=keys)
+    if fetch.headers:
+        lines = _with_headers(lines, columns["application_properties"], fetch.headers)
+    return rows, lines
 
-    Args:
-        dialect: the dialect, which decides the members of a line.
-        partition: the partition's number in lines of version 1; else 0.
-        filters: name to value, as ``wanted`` takes them.
-        headers: version 1: names of application properties to send along, or ``_all``.
-    """
 
-    dialect: Dialect
-    partition: int
-    filters: Mapping[str, str] = field(default_factory=dict)
-    headers: tuple[str, ...] = ()
-
-    @classmethod
-    def of(cls, fetch: Fetch) -> Rendering:
-        """Return the rendering that a fetch requests."""
-        partition = fetch.partition if fetch.dialect is Dialect.V1 else 0
-        return cls(fetch.dialect, partition, dict(fetch.filters), fetch.headers)
-
-    @property
-    def key(self) -> tuple[object, ...] | None:
-        """The key that fetches with the same rendered events share; None: this fetch shares none."""
-        return None if self.filters or self.headers else (self.dialect, self.partition)
-
-    def render(self, records: Records) -> tuple[NDArray[np.int64] | None, bytes]:
-        """Return the rows that pass the filters, None for all, and their lines."""
-        rows: NDArray[np.int64] | None = None
-        names = ("value", "key", *(("application_properties",) if self.headers else ()))
-        if self.filters:
-            rows = wanted(records, self.filters)
-            records = records.take(rows)
-            if not len(rows):
-                return rows, b""
-        columns = message_columns_of(records, names)
-        # A message without a body is an event, too: the empty text.
-        values = pc.fill_null(columns["value"], b"")
-        keys = columns["key"] if columns["key"].null_count < len(values) else None
-        lines = encode_lines(values, self.dialect, self.partition, keys=keys)
-        if self.headers:
-            lines = self._with_headers(lines, columns["application_properties"])
-        return rows, lines
-
-    def _with_headers(self, lines: bytes, properties: pa.MapArray) -> bytes:
-        """Put the member ``headers`` into lines of version 1; clients seldom request it, so a loop is fast enough."""
-        out = []
-        for line, pairs in zip(lines.split(b"\n")[:-1], properties.to_pylist(), strict=True):
-            wanted = {
-                name: value
-                for name, value in pairs or ()
-                if value is not None and (ALL_HEADERS in self.headers or name in self.headers)
-            }
-            head, comma, rest = line.partition(b",")
-            members = json.dumps(wanted, ensure_ascii=False, separators=(",", ":")).encode()
-            out.append((head + b',"headers":' + members + comma + rest if wanted else line) + b"\n")
-        return b"".join(out)
+def _with_headers(lines: bytes, properties: pa.MapArray, names: tuple[str, ...]) -> bytes:
+    """Put the member ``headers`` into lines of version 1; clients seldom request it, so a loop is fast enough."""
+    out = []
+    for line, pairs in zip(lines.split(b"\n")[:-1], properties.to_pylist(), strict=True):
+        given = {
+            name: value for name, value in pairs or () if value is not None and (ALL_HEADERS in names or name in names)
+        }
+        head, comma, rest = line.partition(b",")
+        members = json.dumps(given, ensure_ascii=False, separators=(",", ":")).encode()
+        out.append((head + b',"headers":' + members + comma + rest if given else line) + b"\n")
+    return b"".join(out)
