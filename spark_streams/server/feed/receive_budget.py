@@ -6,8 +6,8 @@ largest of the bodies that have not come whole is given up, so that a slow or ho
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 from starlette.requests import ClientDisconnect, Request
 
@@ -52,17 +52,9 @@ class ReceiveBudget:
         self._receiving: set[_Body] = set()
         self.held = 0
 
-    @contextmanager
-    def place(self) -> Iterator[_Body]:
-        """Return a body, which counts until the context ends."""
-        body = _Body()
-        try:
-            yield body
-        finally:
-            self._release(body)
-
-    async def receive(self, request: Request, body: _Body) -> list[bytes]:
-        """Return a request's body, in the parts in which it came.
+    @asynccontextmanager
+    async def received(self, request: Request) -> AsyncIterator[list[bytes]]:
+        """Return a request's body, in the parts in which it came; it counts until the context ends.
 
         Raises:
             HttpError: 413, as soon as the size is known; 503 when the body was given up; 400 when it ends early.
@@ -71,18 +63,21 @@ class ReceiveBudget:
         length = request.headers.get("content-length", "0")
         if length.isdecimal() and int(length) > self._most:
             raise too_large
+        body = _Body()
         self._receiving.add(body)
         try:
             async for part in request.stream():
                 if body.size + len(part) > self._most:
                     raise too_large
                 self._take(body, part)
+            self._check(body)
+            self._receiving.discard(body)  # it is whole, and given up no more
+            yield body.parts
         except ClientDisconnect:
             raise HttpError(400, "the body ended early") from None
         finally:
             self._receiving.discard(body)
-        self._check(body)
-        return body.parts
+            self._release(body)
 
     def _take(self, body: _Body, part: bytes) -> None:
         self._check(body)

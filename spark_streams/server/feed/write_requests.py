@@ -81,8 +81,7 @@ class WriteRequests:
         content_type = request.headers.get("content-type", "")
         limits = (config.max_body_bytes, config.max_body_events)
         publishing, user = self.publishing, self.authorization.user(request)
-        with self._receiving.place() as place:
-            body = await self._receiving.receive(request, place)
+        async with self._receiving.received(request) as body:
             rows = read_little(body, coding, content_type, *limits)
             if rows is not None:
                 published = await publishing.publish(stream, rows, reference, sequence, digest, user)
