@@ -166,13 +166,8 @@ class Segment:
     def take(self, header: BatchHeader) -> None:
         """Make the batch at ``end`` visible, in one step: readers in other threads see all of it or none."""
         position = self.end
-        self._held_index().add(header.base_offset, position, batch_max_timestamp(header))
+        self.index.add(header.base_offset, position, batch_max_timestamp(header))
         self._visible = _Visible(position + header.size, header.next_offset, (position, header.base_offset))
-
-    def _held_index(self) -> SegmentIndex:
-        if self._index is None:
-            raise ValueError(f"{self.path} is closed: only the active segment takes batches")
-        return self._index
 
     def sync(self) -> None:
         """Force the bytes to the disk."""
@@ -189,7 +184,7 @@ class Segment:
             os.ftruncate(fd, self.end)
         self.stamp()
         os.fsync(fd)
-        self._held_index().write(self.index_path)
+        self.index.write(self.index_path)
         self.sealed = True
 
     def stamp(self) -> None:
