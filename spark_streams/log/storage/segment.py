@@ -104,8 +104,6 @@ class Segment:
 
     def let_go(self) -> None:
         """Release file and index; readers that use them now can finish, later ones open them for themselves."""
-        if self._index is not None:
-            self._max_timestamp = self._index.max_timestamp
         self._file = self._index = None
 
     def file(self) -> OpenFile:
@@ -127,16 +125,6 @@ class Segment:
         """
         held = self._index
         return _index_of_closed(self) if held is None else held
-
-    @property
-    def max_timestamp(self) -> int:
-        """The largest timestamp, in ms; ``NO_TIMESTAMP`` when no record has one. It raises as ``index`` does."""
-        held = self._index
-        if held is not None:
-            return held.max_timestamp
-        if self._max_timestamp is None:
-            self._max_timestamp = self.index.max_timestamp
-        return self._max_timestamp
 
     def write(self, batches: bytes) -> int:
         """Write whole batches past ``end``, where no reader sees them before ``publish``; return where they end.
@@ -308,7 +296,12 @@ class Segment:
             CorruptLog: the index and the segment do not agree.
             FileNotFoundError: retention has removed the segment.
         """
-        return None if self.max_timestamp < timestamp_ms else self.index.stretch_of_time(timestamp_ms)
+        if self._max_timestamp is not None and self._max_timestamp < timestamp_ms:
+            return None
+        index = self.index
+        if self._index is None:  # a closed one's does not change, and need not be read again for later times
+            self._max_timestamp = index.max_timestamp
+        return index.stretch_of_time(timestamp_ms)
 
     def first_at_time(self, timestamp_ms: int) -> tuple[int, int] | None:
         """Return (offset, timestamp) of the first record not earlier than ``timestamp_ms``, or None.
