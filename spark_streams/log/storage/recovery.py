@@ -146,11 +146,8 @@ class _Torn(Exception):
 def _batch_at(ahead: ReadAhead, position: int, file_bytes: int, expected_offset: int) -> BatchHeader:
     left = file_bytes - position
     head = ahead.view_at(position, min(HEADER_BYTES, left))
-    if len(head) >= LENGTH_PREFIX_BYTES:
-        size = int.from_bytes(head[8:12], "big", signed=True) + LENGTH_PREFIX_BYTES
-        if size > left:
-            raise _Torn
-    if len(head) < HEADER_BYTES:
+    # The length first: a batch that runs past the file is torn, whatever else its header says.
+    if left < HEADER_BYTES or int.from_bytes(head[8:12], "big", signed=True) + LENGTH_PREFIX_BYTES > left:
         raise _Torn
     header = parse_header(head)
     check_place(header, expected_offset, left)
