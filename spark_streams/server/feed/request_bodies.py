@@ -41,7 +41,13 @@ NO_LIMIT: Final = 1 << 62
 _BLANK: Final = b" \t\r\n"
 _INK: Final = re.compile(rb"[^ \t\r\n]")
 _NEWLINE: Final = 0x0A
-_COLUMNS: Final = ("value", "key", "timestamp")
+_TEXTS: Final = (pa.types.is_string, pa.types.is_large_string)
+_COLUMNS: Final = {
+    "value": ("binary or string", (*_TEXTS, pa.types.is_binary, pa.types.is_large_binary)),
+    "key": ("string", (*_TEXTS, pa.types.is_null)),
+    "timestamp": ("timestamp", (pa.types.is_timestamp, pa.types.is_null)),
+}
+"""The columns of an Arrow stream: the type that is expected of each, in words and in tests of which one is true."""
 
 
 @dataclass(frozen=True)
@@ -268,14 +274,8 @@ def _check_columns(schema: pa.Schema) -> None:
         raise HttpError(400, f"the columns are {present:.300}: expected value, and key and timestamp or not")
     for name in names:
         kind = schema.field(name).type
-        text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
-        binary = pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
-        good, expected = {
-            "value": (binary or text, "binary or string"),
-            "key": (text or pa.types.is_null(kind), "string"),
-            "timestamp": (pa.types.is_timestamp(kind) or pa.types.is_null(kind), "timestamp"),
-        }[name]
-        if not good:
+        expected, tests = _COLUMNS[name]
+        if not any(test(kind) for test in tests):
             raise HttpError(400, f"column {name} is {kind!s:.200}, expected {expected}")
 
 
