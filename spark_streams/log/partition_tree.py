@@ -102,10 +102,6 @@ class PartitionTree:
         check_partitions(count)
         return cls([Node(str(number)) for number in range(count)])
 
-    def closed(self, name: str) -> bool:
-        """Return whether a partition was split, and takes no more records."""
-        return bool(self.nodes[name].children)
-
     def starts_after(self, name: str) -> str | None:
         """Return the closed partition that holds what came before a partition's first record."""
         parent = self.nodes[name].parent
@@ -141,7 +137,7 @@ class PartitionTree:
         """
         if name not in self.ids:
             raise ValueError(f"there is no partition '{name}'; there are: {', '.join(self.ids)}")
-        if self.closed(name):
+        if self.nodes[name].children:
             raise ValueError(
                 f"partition {name} is closed: its keys are on partitions {', '.join(self.nodes[name].children)}, "
                 "split one of those"
