@@ -101,21 +101,18 @@ class Documents:
         if found is None:
 
             def begin() -> bytes:
-                self._no_longer_waits(stream, making)
+                self._waiting.pop(stream, None)
                 return self._made(stream)
 
             def end(document: asyncio.Future[bytes]) -> None:
-                self._no_longer_waits(stream, document)  # also when the document could not be begun
+                if self._waiting.get(stream) is document:  # it could not be begun
+                    del self._waiting[stream]
                 if not document.cancelled():
                     document.exception()  # asyncio logs an exception that nobody reads, as when all clients have gone
 
-            found = self._waiting[stream] = making = asyncio.ensure_future(self._aside.step(begin))
-            making.add_done_callback(end)
+            found = self._waiting[stream] = asyncio.ensure_future(self._aside.step(begin))
+            found.add_done_callback(end)
         return await asyncio.shield(found)  # a client that goes must not cancel it for the others
-
-    def _no_longer_waits(self, stream: Stream, document: asyncio.Future[bytes]) -> None:
-        if self._waiting.get(stream) is document:
-            self._waiting.pop(stream, None)
 
     def _made(self, stream: Stream) -> bytes:
         return encode_discovery(discovery_of(stream, self._config), numbers=self._config.go_numbers) + b"\n"
