@@ -40,7 +40,7 @@ from spark_streams.server.feed.event_filters import served
 from spark_streams.server.feed.http_requests import HttpError, arguments, page_type, takes_gzip
 from spark_streams.server.feed.pages import Pages, events_lost
 from spark_streams.server.feed.publishing import Publishing
-from spark_streams.server.feed.rendered_events import Blocks, EventCache
+from spark_streams.server.feed.rendered_events import EventCache
 from spark_streams.server.feed.responses import PageResponse, StreamResponse
 from spark_streams.server.feed.write_requests import WriteRequests
 from spark_streams.server.partition_readers import PartitionReader, PartitionReaders
@@ -138,7 +138,7 @@ class FeedDoor:
         # Version 2b's filters may be changed: nothing there binds a cursor to them.
         cursors = Cursors(stream.incarnation, fetch.filters if dialect is Dialect.V2A else {})
         position = self._position(stream, partition, fetch, cursors)
-        pages = Pages(Blocks(self._cache, partition, fetch), cursors, position, self._config)
+        pages = Pages(self._cache, partition, fetch, cursors, position, self._config)
         aside = self._aside if fetch.filters or fetch.headers else None
         if fetch.stream_ms is not None:
             duration_ms = self._duration(fetch.stream_ms)

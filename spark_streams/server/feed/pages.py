@@ -4,13 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Final
 
-from spark_streams.log import Partition
+from spark_streams.log import Partition, Records
 from spark_streams.server.feed.config import FeedConfig
 from spark_streams.server.feed.cursors import Cursors
 from spark_streams.server.feed.http_requests import HttpError
-from spark_streams.server.feed.rendered_events import Blocks
+from spark_streams.server.feed.rendered_events import MOST_ROWS, EventCache, Events, Key
 from spark_streams.server.feed.rendering import checkpoint
+from spark_streams.wire.feed.fetch_arguments import Fetch
+
+READ_BYTES: Final = 256 << 10
+"""Bytes to read and render at a time: enough that columns pay, few enough that other clients need not wait long."""
+FILTERED_BYTES: Final = 2 << 20
+"""Bytes to read at a time for a client with filters; most of them are only searched."""
 
 
 def events_lost(partition: Partition) -> HttpError:
@@ -27,31 +34,41 @@ class Pages:
     """The pages of one client in one partition.
 
     Args:
-        blocks: the partition's rendered events.
+        cache: the blocks of rendered events that are kept for all clients.
+        partition: the partition.
+        fetch: what the client requested.
         cursors: cursors of the stream under the client's filters.
         position: the next event to read; it advances with the pages.
         config: the door's settings.
     """
 
-    blocks: Blocks
+    cache: EventCache
+    partition: Partition
+    fetch: Fetch
     cursors: Cursors
     position: int
     config: FeedConfig
 
+    def __post_init__(self) -> None:
+        own = self.fetch.filters or self.fetch.headers
+        self._key: Key | None = None if own else (self.partition, self.fetch.dialect, self.fetch.partition)
+        """The cache's key; None: other clients cannot share the blocks."""
+        self._left: Records | None = None
+        """The records of the last read that are in no block yet."""
+
     def checkpoint(self) -> bytes:
         """Return the line of a checkpoint at the present position."""
-        cursor = self.cursors.encode(self.blocks.partition, self.position)
-        return checkpoint(self.blocks.fetch, cursor)
+        return checkpoint(self.fetch, self.cursors.encode(self.partition, self.position))
 
     @property
     def behind(self) -> bool:
         """Whether the partition has records from the position on."""
-        return self.position < self.blocks.partition.next_offset
+        return self.position < self.partition.next_offset
 
     @property
     def ended(self) -> bool:
         """Whether the partition is closed, and has no records from the position on."""
-        return self.blocks.partition.closed and not self.behind
+        return self.partition.closed and not self.behind
 
     def page(self, events: int, max_bytes: int | None = None) -> Iterator[bytes]:
         """Yield the next page in pieces, and advance the position; the last line is a checkpoint.
@@ -72,12 +89,12 @@ class Pages:
         to_checkpoint = self.config.checkpoint_events
         checkpointed: int | None = None  # the position of the last checkpoint
         while left and size < most and scanned < self.config.scan_bytes:
-            if self.position < self.blocks.partition.first_offset:
-                raise events_lost(self.blocks.partition)
-            block = self.blocks.find(self.position)
+            if self.position < self.partition.first_offset:
+                raise events_lost(self.partition)
+            block = self._block(self.position)
             if block is None:
                 break
-            if self.blocks.fetch.filters:
+            if self.fetch.filters:
                 scanned += block.scanned
             parts: list[bytes | memoryview] = []
             row = int(block.places.searchsorted(self.position, side="right"))
@@ -102,3 +119,34 @@ class Pages:
             yield b"".join(parts)
         if checkpointed != self.position:
             yield self.checkpoint()
+
+    def _block(self, offset: int) -> Events | None:
+        """Return a block with the record ``offset``, or, where retention removed it, the first one after it.
+
+        It reads the log at most once, and renders at most ``MOST_ROWS``.
+
+        Returns:
+            None at the end of the log.
+
+        Raises:
+            CorruptLog: the records fail their check.
+            PartitionClosed: the log was closed, or the stream deleted.
+            ValueError: the offset is beyond the end.
+        """
+        if self._key is not None:
+            kept = self.cache.find(self._key, offset, self.partition.first_offset)
+            if kept is not None:
+                return kept
+        records, self._left = self._left, None
+        if records is None or not records.offsets[0] <= offset <= records.offsets[-1]:
+            size = FILTERED_BYTES if self.fetch.filters else READ_BYTES
+            records = self.partition.read(offset, size, whole=self._key is not None)
+        if records is None:
+            return None
+        start = max(0, offset - int(records.offsets[0])) // MOST_ROWS * MOST_ROWS
+        if start + MOST_ROWS < len(records):
+            self._left = records.slice(start + MOST_ROWS)
+        block = Events(records.slice(start, start + MOST_ROWS), self.fetch)
+        if self._key is not None:
+            self.cache.keep(self._key, block)
+        return block

@@ -14,14 +14,10 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from spark_streams.log import Partition, Records
+from spark_streams.log import Records
 from spark_streams.server.feed.rendering import render
 from spark_streams.wire.feed.fetch_arguments import Fetch
 
-READ_BYTES: Final = 256 << 10
-"""Bytes to read and render at a time: enough that columns pay, few enough that other clients need not wait long."""
-FILTERED_BYTES: Final = 2 << 20
-"""Bytes to read at a time for a client with filters; most of them are only searched."""
 MOST_ROWS: Final = 4_096
 """Rows to render or search at a time: a read of tiny events has many times as many, and would take as much longer."""
 MOST_BLOCKS: Final = 8_192
@@ -117,60 +113,6 @@ class EventCache:
         self._recent.clear()
         self._blocks.clear()
         self._bytes = 0
-
-
-class Blocks:
-    """The blocks of one partition for one client.
-
-    Args:
-        cache: the blocks kept for all clients.
-        partition: the partition.
-        fetch: what the client requested.
-
-    Attributes:
-        partition, fetch: as given.
-    """
-
-    def __init__(self, cache: EventCache, partition: Partition, fetch: Fetch) -> None:
-        self._cache = cache
-        self.partition = partition
-        self.fetch = fetch
-        own = fetch.filters or fetch.headers
-        self._key: Key | None = None if own else (partition, fetch.dialect, fetch.partition)
-        """The cache's key; None: other clients cannot share these blocks."""
-        self._left: Records | None = None
-        """The records of the last read that are in no block yet."""
-
-    def find(self, offset: int) -> Events | None:
-        """Return a block with the record ``offset``, or, where retention removed it, the first one after it.
-
-        It reads the log at most once, and renders at most ``MOST_ROWS``.
-
-        Returns:
-            None at the end of the log.
-
-        Raises:
-            CorruptLog: the records fail their check.
-            PartitionClosed: the log was closed, or the stream deleted.
-            ValueError: the offset is beyond the end.
-        """
-        if self._key is not None:
-            kept = self._cache.find(self._key, offset, self.partition.first_offset)
-            if kept is not None:
-                return kept
-        records, self._left = self._left, None
-        if records is None or not records.offsets[0] <= offset <= records.offsets[-1]:
-            size = FILTERED_BYTES if self.fetch.filters else READ_BYTES
-            records = self.partition.read(offset, size, whole=self._key is not None)
-        if records is None:
-            return None
-        start = max(0, offset - int(records.offsets[0])) // MOST_ROWS * MOST_ROWS
-        if start + MOST_ROWS < len(records):
-            self._left = records.slice(start + MOST_ROWS)
-        block = Events(records.slice(start, start + MOST_ROWS), self.fetch)
-        if self._key is not None:
-            self._cache.keep(self._key, block)
-        return block
 
 
 _FIRST: Final = attrgetter("first")

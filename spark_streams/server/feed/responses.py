@@ -169,7 +169,7 @@ class StreamResponse(_Response):
 
     async def _respond(self, receive: Receive) -> None:
         """Send events as they come; end with a checkpoint after the duration, or when the door shuts."""
-        reader = self.readers.use(self.pages.blocks.partition)
+        reader = self.readers.use(self.pages.partition)
         try:
             await self._follow(receive, reader.waiting)
         finally:
