@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, get_args, get_origin, get_type_hints
 
 DEFAULT_SEGMENT_BYTES = 64 << 20
 """64 MiB: the last segment is checked at start-up, in about 2 s if every batch holds one small record, else in less."""
 DEFAULT_INDEX_INTERVAL_BYTES = 4096
 """Kafka's default too: an entry of 24 bytes for each 4 KiB keeps the index at 0.6 % of the segment."""
+
+
+def _check_choices(config: StreamConfig | LogConfig) -> None:
+    """Raise ValueError when a setting has none of the values that its type lists."""
+    for name, kind in get_type_hints(type(config)).items():
+        if get_origin(kind) is Literal and getattr(config, name) not in get_args(kind):
+            raise ValueError(f"{name} is {getattr(config, name)!r}, expected one of {', '.join(get_args(kind))}")
 
 
 @dataclass(frozen=True)
@@ -39,13 +46,7 @@ class StreamConfig:
     index_interval_bytes: int = DEFAULT_INDEX_INTERVAL_BYTES
 
     def __post_init__(self) -> None:
-        for name, allowed in (
-            ("timestamp_type", ("append", "create")),
-            ("timestamp_format", ("extended", "legacy")),
-            ("legacy_negative", ("error", "degrade")),
-        ):
-            if getattr(self, name) not in allowed:
-                raise ValueError(f"{name} is {getattr(self, name)!r}, expected one of {', '.join(allowed)}")
+        _check_choices(self)
         for name in ("segment_max_bytes", "index_interval_bytes"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}, expected at least 1 byte")
@@ -77,8 +78,7 @@ class LogConfig:
     stream: StreamConfig = field(default_factory=StreamConfig)
 
     def __post_init__(self) -> None:
-        if self.fsync not in ("always", "interval", "never"):
-            raise ValueError(f"fsync is {self.fsync!r}, expected one of always, interval, never")
+        _check_choices(self)
         for name in ("fsync_interval_ms", "retention_check_ms"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}, expected at least 1 ms")
