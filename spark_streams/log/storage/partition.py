@@ -267,15 +267,14 @@ class Partition(ReadablePartition):
         Raises:
             OSError: the system refused; the partition is closed all the same.
         """
-        with self._lock:
-            if self.gone:
-                return
-            self.gone = True
-            self._files.close()
+        self._leave(self._files.close)
 
     def discard(self) -> None:
         """Close without forcing anything to the disk: the stream is being deleted."""
+        self._leave(self._files.discard)
+
+    def _leave(self, release: Callable[[], None]) -> None:
         with self._lock:
             if not self.gone:
                 self.gone = True
-                self._files.discard()
+                release()
