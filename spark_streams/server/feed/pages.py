@@ -51,8 +51,7 @@ class Pages:
 
     def __post_init__(self) -> None:
         own = self.fetch.filters or self.fetch.headers
-        self._key: Key | None = None if own else (self.partition, self.fetch.dialect, self.fetch.partition)
-        """The cache's key; None: other clients cannot share the blocks."""
+        self._key: Key = None if own else (self.partition, self.fetch.dialect, self.fetch.partition)
         self._left: Records | None = None
         """The records of the last read that are in no block yet."""
 
@@ -133,10 +132,9 @@ class Pages:
             PartitionClosed: the log was closed, or the stream deleted.
             ValueError: the offset is beyond the end.
         """
-        if self._key is not None:
-            kept = self.cache.find(self._key, offset, self.partition.first_offset)
-            if kept is not None:
-                return kept
+        kept = self.cache.find(self._key, offset, self.partition.first_offset)
+        if kept is not None:
+            return kept
         records, self._left = self._left, None
         if records is None or not records.offsets[0] <= offset <= records.offsets[-1]:
             size = FILTERED_BYTES if self.fetch.filters else READ_BYTES
@@ -146,7 +144,6 @@ class Pages:
         start = max(0, offset - int(records.offsets[0])) // MOST_ROWS * MOST_ROWS
         if start + MOST_ROWS < len(records):
             self._left = records.slice(start + MOST_ROWS)
-        block = Events(records.slice(start, start + MOST_ROWS), self.fetch)
-        if self._key is not None:
-            self.cache.keep(self._key, block)
+        block = Events(records.slice(start, start + MOST_ROWS), self.fetch, self._key)
+        self.cache.keep(block)
         return block

@@ -24,8 +24,8 @@ MOST_BLOCKS: Final = 8_192
 """Blocks to keep at most, however small: each takes some 0.5 KB besides its lines."""
 
 Longs = NDArray[np.int64]
-Key = tuple[object, ...]
-"""A partition, and what decides about the lines of fetches without filters and headers: dialect and number."""
+Key = tuple[object, ...] | None
+"""A partition, dialect and number, which decide about the lines of an event; None: they are no other fetch's lines."""
 
 
 class Events:
@@ -42,9 +42,9 @@ class Events:
 
     __slots__ = ("first", "key", "line_ends", "lines", "next", "places", "scanned")
 
-    def __init__(self, records: Records, fetch: Fetch) -> None:
+    def __init__(self, records: Records, fetch: Fetch, key: Key) -> None:
         offsets = records.offsets
-        self.key: Key = ()
+        self.key = key
         self.first = int(offsets[0])
         self.next = int(offsets[-1]) + 1
         self.scanned = int(records.value_ends[-1] - records.value_starts[0])
@@ -84,10 +84,10 @@ class EventCache:
             return block
         return None
 
-    def keep(self, key: Key, block: Events) -> None:
-        """Keep a block for further readers, unless it is too large."""
-        block.key = key
-        if len(block.lines) > self._max // 4:
+    def keep(self, block: Events) -> None:
+        """Keep a block for further readers, unless it is too large or none could share it."""
+        key = block.key
+        if key is None or len(block.lines) > self._max // 4:
             return
         blocks = self._blocks.get(key, ())
         index = bisect_right(blocks, block.first, key=_FIRST) - 1
