@@ -11,7 +11,7 @@ from spark_streams.server.feed.config import FeedConfig
 from spark_streams.server.feed.cursors import Cursors
 from spark_streams.server.feed.http_requests import HttpError
 from spark_streams.server.feed.rendered_events import MOST_ROWS, EventCache, Events, Key
-from spark_streams.server.feed.rendering import checkpoint
+from spark_streams.wire.feed.dialect import Dialect
 from spark_streams.wire.feed.fetch_arguments import Fetch
 
 READ_BYTES: Final = 256 << 10
@@ -57,7 +57,10 @@ class Pages:
 
     def checkpoint(self) -> bytes:
         """Return the line of a checkpoint at the present position."""
-        return checkpoint(self.fetch, self.cursors.encode(self.partition, self.position))
+        cursor = self.cursors.encode(self.partition, self.position).encode()
+        if self.fetch.dialect is Dialect.V1:
+            return b'{"partition":%d,"cursor":"%s"}\n' % (self.fetch.partition, cursor)
+        return b'{"cursor":"%s"}\n' % cursor
 
     @property
     def behind(self) -> bool:

@@ -6,18 +6,24 @@ batch. It does not depend on the reader's position: every reader takes the part 
 
 from __future__ import annotations
 
+import json
 from bisect import bisect_right, insort
 from collections import OrderedDict
 from operator import attrgetter
 from typing import Final
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from spark_streams.log import Records
-from spark_streams.server.feed.rendering import render
+from spark_streams.log.format.records import message_columns_of
+from spark_streams.server.feed.event_filters import wanted
 from spark_streams.wire.feed.fetch_arguments import Fetch
+from spark_streams.wire.feed.lines_encode import encode_lines
 
+ALL_HEADERS: Final = "_all"
 MOST_ROWS: Final = 4_096
 """Rows to render or search at a time: a read of tiny events has many times as many, and would take as much longer."""
 MOST_BLOCKS: Final = 8_192
@@ -48,10 +54,10 @@ class Events:
         self.first = int(offsets[0])
         self.next = int(offsets[-1]) + 1
         self.scanned = int(records.value_ends[-1] - records.value_starts[0])
-        wanted, lines = render(records, fetch)
+        rows, lines = render(records, fetch)
         self.lines = memoryview(lines)
         self.line_ends: Longs = np.flatnonzero(np.frombuffer(lines, np.uint8) == 0x0A) + 1
-        self.places: Longs = (offsets if wanted is None else offsets[wanted]) + 1
+        self.places: Longs = (offsets if rows is None else offsets[rows]) + 1
         assert len(self.places) == len(self.line_ends), "an event is not one line"
 
 
@@ -116,3 +122,35 @@ class EventCache:
 
 
 _FIRST: Final = attrgetter("first")
+
+
+def render(records: Records, fetch: Fetch) -> tuple[NDArray[np.int64] | None, bytes]:
+    """Return the rows that pass the filters of a fetch, None for all, and their lines in its dialect."""
+    rows: NDArray[np.int64] | None = None
+    names = ("value", "key", *(("application_properties",) if fetch.headers else ()))
+    if fetch.filters:
+        rows = wanted(records, fetch.filters)
+        records = records.take(rows)
+        if not len(rows):
+            return rows, b""
+    columns = message_columns_of(records, names)
+    # A message without a body is an event, too: the empty text.
+    values = pc.fill_null(columns["value"], b"")
+    keys = columns["key"] if columns["key"].null_count < len(values) else None
+    lines = encode_lines(values, fetch.dialect, fetch.partition, keys=keys)
+    if fetch.headers:
+        lines = _with_headers(lines, columns["application_properties"], fetch.headers)
+    return rows, lines
+
+
+def _with_headers(lines: bytes, properties: pa.MapArray, names: tuple[str, ...]) -> bytes:
+    """Put the member ``headers`` into lines of version 1; clients seldom request it, so a loop is fast enough."""
+    out = []
+    for line, pairs in zip(lines.split(b"\n")[:-1], properties.to_pylist(), strict=True):
+        given = {
+            name: value for name, value in pairs or () if value is not None and (ALL_HEADERS in names or name in names)
+        }
+        head, comma, rest = line.partition(b",")
+        members = json.dumps(given, ensure_ascii=False, separators=(",", ":")).encode()
+        out.append((head + b',"headers":' + members + comma + rest if given else line) + b"\n")
+    return b"".join(out)

@@ -175,27 +175,27 @@ def test_a_list_that_cannot_be_made_fails_for_those_who_wait_for_it_and_for_nobo
 
 @pytest.mark.parametrize("query", ["filter-key=none", "filter-subject=none", "filter-/n=none", "stream=1&filter-key=a"])
 def test_others_are_served_while_a_filter_is_evaluated(calm: Door, hold: Any, elsewhere: Any, query: str) -> None:
-    from spark_streams.server.feed import rendering
+    from spark_streams.server.feed import rendered_events
 
     calm.create("many")
     calm.numbers(0, 100, name="many")
     answer = elsewhere("GET", f"{calm.url}/many?partition=0&cursor=_first&{query}")
-    assert b"event" not in served_beside(hold(rendering, "wanted"), answer, calm).content
+    assert b"event" not in served_beside(hold(rendered_events, "wanted"), answer, calm).content
 
 
 def test_a_search_has_its_turns_and_goes_on_where_it_was(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
-    from spark_streams.server.feed import rendering
+    from spark_streams.server.feed import rendered_events
     from spark_streams.server.feed.rendered_events import MOST_ROWS
 
     count = 3 * MOST_ROWS + 7
     rows: list[int] = []
-    wanted = rendering.wanted
+    wanted = rendered_events.wanted
 
     def counted(records: Any, filters: Any) -> Any:
         rows.append(len(records))
         return wanted(records, filters)
 
-    monkeypatch.setattr(rendering, "wanted", counted)
+    monkeypatch.setattr(rendered_events, "wanted", counted)
     door.create()
     door.append([b"%d" % n for n in range(count)], keys=[f"{n % 1000}" for n in range(count)])
     found = [str(n) for n in range(7, count, 1000)]
@@ -220,12 +220,12 @@ def test_events_are_rendered_in_turns_and_shared(door: Door) -> None:
 
 
 def test_a_search_ends_when_its_client_goes(calm: Door, hold: Any) -> None:
-    from spark_streams.server.feed import rendering
+    from spark_streams.server.feed import rendered_events
     from spark_streams.server.feed.rendered_events import MOST_ROWS
 
     calm.create("many")
     calm.append([b"x"] * (3 * MOST_ROWS), name="many")
-    held = hold(rendering, "wanted")
+    held = hold(rendered_events, "wanted")
     where = urlsplit(calm.url)
     asked = socket.create_connection((where.hostname, where.port or 0), timeout=TIMEOUT_S)
     asked.sendall(b"GET /many?partition=0&cursor=_first&filter-key=gone HTTP/1.1\r\nHost: x\r\n\r\n")
