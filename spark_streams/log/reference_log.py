@@ -70,48 +70,42 @@ class ReferenceLog:
     ) -> None:
         self.config = config or LogConfig()
         self._open_partition = partial(Partition, sync_each_append=self.config.fsync == "always", clock=clock)
-        self._temporary = data_dir is None
         self.data_dir = Path(tempfile.mkdtemp(prefix="spark-streams-log-")) if data_dir is None else Path(data_dir)
         if not self.data_dir.is_dir():
             self.data_dir.mkdir(parents=True, exist_ok=True)
             sync_directory(self.data_dir.absolute().parent)
-        self._lock_fd = self._take_lock()
         self._changes = threading.Lock()
         self._streams: dict[str, Stream] = {}
         self._names = Names()
         self._closed = threading.Event()
-        try:
-            self._root = self.data_dir / "streams"
+        self._root = self.data_dir / "streams"
+        with ExitStack() as resources:  # closed in the opposite order, the lock last, also when some of it fails
+            if data_dir is None:
+                resources.callback(shutil.rmtree, self.data_dir)
+            self._take_lock(resources)
             self._root.mkdir(exist_ok=True)
             sync_directory(self.data_dir)  # streams sync their own folders; this entry leads to them
             self.state = StateStore(self.data_dir / "state.sqlite", power_safe=self.config.fsync == "always")
+            resources.callback(self.state.close)
+            resources.callback(self._close_streams)
             self._load()
-        except BaseException:
-            self._release()
-            raise
+            self._resources = resources.pop_all()
         self._upkeep = threading.Thread(target=self._keep_up, name="spark-streams-log-upkeep", daemon=True)
         self._upkeep.start()
 
-    def _take_lock(self) -> int:
+    def _take_lock(self, resources: ExitStack) -> None:
         fd = os.open(self.data_dir / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+        resources.callback(os.close, fd)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            os.close(fd)
             raise LogLocked(
                 f"the data directory {self.data_dir} is open in another process: stop the server that uses it, or "
                 "give this one a directory of its own"
             ) from None
-        return fd
 
-    def _release(self) -> None:
-        """Close everything that is open, the lock last, also when some of it fails."""
-        with ExitStack() as stack:
-            if self._temporary:
-                stack.callback(shutil.rmtree, self.data_dir)
-            stack.callback(os.close, self._lock_fd)
-            if hasattr(self, "state"):
-                stack.callback(self.state.close)
+    def _close_streams(self) -> None:
+        with ExitStack() as stack:  # the others are closed when one fails
             for stream in self._streams.values():
                 stack.callback(stream.close)
 
@@ -373,7 +367,7 @@ class ReferenceLog:
         self._closed.set()
         self._upkeep.join()
         with self._changes:
-            self._release()
+            self._resources.close()
 
     def __enter__(self) -> ReferenceLog:
         return self
