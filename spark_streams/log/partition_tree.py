@@ -99,8 +99,7 @@ class PartitionTree:
         Raises:
             ValueError: no partition, or too many.
         """
-        check_partitions(count)
-        return cls([Node(str(number)) for number in range(count)])
+        return cls(()).added(count)
 
     def starts_after(self, name: str) -> str | None:
         """Return the closed partition that holds what came before a partition's first record."""
