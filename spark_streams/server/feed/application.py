@@ -190,9 +190,8 @@ class FeedDoor:
     # --- ending
 
     def shut_down(self) -> None:
-        """Make the open streaming responses end."""
-        if not self._stopping.done():
-            self._stopping.set_result(None)
+        """Make the open streaming responses end; call it once."""
+        self._stopping.set_result(None)
 
     def close(self) -> None:
         """Release everything; call it after all connections have ended."""
