@@ -130,8 +130,7 @@ def decode_batches(buffer: bytes, batches: list[tuple[int, BatchHeader]]) -> Rec
     if appended.all():
         timestamps = np.repeat(from_stored(highest, extended), counts)
     else:
-        with np.errstate(over="ignore"):
-            created = spread([h.base_timestamp for _, h in batches]) + delta  # modulo 2^64
+        created = spread([h.base_timestamp for _, h in batches]) + delta  # modulo 2^64, as NumPy adds arrays
         stored = np.where(np.repeat(appended, counts), np.repeat(highest, counts), created)
         timestamps = from_stored(stored, np.repeat(extended, counts))
     offsets = spread([h.base_offset for _, h in batches]) + offset_delta
