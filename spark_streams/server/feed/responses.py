@@ -21,7 +21,7 @@ from spark_streams.errors import LogError
 from spark_streams.server.feed.config import FeedConfig
 from spark_streams.server.feed.http_requests import HttpError
 from spark_streams.server.feed.pages import Pages
-from spark_streams.server.partition_readers import AppendWaiters, PartitionReader, PartitionReaders
+from spark_streams.server.partition_readers import PartitionReader, PartitionReaders
 from spark_streams.server.turns import Worker
 from spark_streams.wire.feed.dialect import NDJSON
 
@@ -170,12 +170,6 @@ class StreamResponse(_Response):
     async def _respond(self, receive: Receive) -> None:
         """Send events as they come; end with a checkpoint after the duration, or when the door shuts."""
         reader = self.readers.use(self.pages.partition)
-        try:
-            await self._follow(receive, reader.waiting)
-        finally:
-            self.readers.release(reader)
-
-    async def _follow(self, receive: Receive, waiting: AppendWaiters) -> None:
         loop = asyncio.get_running_loop()
         end = None if self.duration_ms is None else loop.time() + self.duration_ms / 1000
         wake = asyncio.Event()
@@ -195,12 +189,12 @@ class StreamResponse(_Response):
                 if self.pages.ended:
                     break  # the client has to look for the partitions after this one
                 wake.clear()
-                waiting.add(wake.set)
+                reader.waiting.add(wake.set)
                 try:
                     if not self.pages.behind and not self.stopping.done() and not self._connection.gone:
                         await self._pause(wake, end)
                 finally:
-                    waiting.remove(wake.set)
+                    reader.waiting.remove(wake.set)
                 await self._write(await self._some())
         except (HttpError, LogError) as fault:
             if not self._started:
@@ -211,6 +205,7 @@ class StreamResponse(_Response):
         finally:
             self.stopping.remove_done_callback(ended)
             gone.cancel()
+            self.readers.release(reader)
         await self._write(b"", more=False)
 
     async def _pause(self, wake: asyncio.Event, end: float | None) -> None:
