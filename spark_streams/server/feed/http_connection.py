@@ -81,8 +81,8 @@ class HttpConnection(H11Protocol):
 
     @property
     def gone(self) -> bool:
-        """Whether nobody takes what is still sent: the peer is gone, or got its last answer."""
-        return self._phase in ("end", "gone")
+        """Whether nobody takes what a response still sends: the peer is gone, or got its last answer."""
+        return self.cycle is not None and self.cycle.disconnected
 
     # --- asyncio's side
 
@@ -134,7 +134,9 @@ class HttpConnection(H11Protocol):
     # --- time
 
     def _time_phase(self) -> None:
-        """Start the timer of the present phase, by what the peer has to do next."""
+        """Start the timer of the present phase, by what the peer has to do next; nothing follows the end."""
+        if self._phase == "end":
+            return
         state = self.conn.their_state
         if state is h11.SEND_BODY:
             self._in_phase("body", self._limits.body_timeout_ms, self._late)
