@@ -20,7 +20,7 @@ _ANY: Final = ("application/*", "*/*")
 
 
 class HttpError(HTTPException):
-    """A request is refused; starlette answers it with a status and a line of text.
+    """A request is refused; the door answers it with a status and a line of text.
 
     Args:
         status: the HTTP status.

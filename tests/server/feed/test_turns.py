@@ -414,3 +414,15 @@ def test_a_door_that_shuts_while_a_body_is_read_stores_nothing_of_it(calm: Door,
     except requests.ConnectionError:
         stored = False
     assert calm.log.stream("busy").partitions["0"].next_offset == (40_000 if stored else 0)
+
+
+def test_a_refusal_is_answered_on_the_loop(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+    from starlette import _exception_handler
+
+    def handed_over(*arguments: Any) -> None:
+        raise AssertionError("a thread would answer a refusal")
+
+    door.create()
+    monkeypatch.setattr(_exception_handler, "run_in_threadpool", handed_over)
+    answer = door.get(partition=7, cursor="_first")
+    assert answer.status_code in (400, 404) and answer.text.count("\n") == 1
