@@ -145,7 +145,8 @@ def encode_records(
         instants = np.full(len(values), NO_TIMESTAMP, np.int64) if timestamps is None else _instants(timestamps)
         stored = to_stored(instants, extended, config.legacy_negative)
         changes = np.flatnonzero(np.diff(instants == NO_TIMESTAMP)) + 1
-    if len(values) <= FEW_RECORDS and not len(changes):
+    # Python copies the bytes of a large append with its lock held, Arrow without.
+    if len(values) <= FEW_RECORDS and not len(changes) and not is_large(values, keys):
         few = _encode_few(values, keys, stored, notes, extended=extended)
         if few is not None:
             return [few]
@@ -157,16 +158,19 @@ def encode_records(
     sizes = pc.binary_length(bodies).to_numpy(zero_copy_only=False).astype(np.int64) + RECORD_BYTES
     if names is not None:
         sizes += pc.fill_null(pc.binary_length(names), 0).to_numpy(zero_copy_only=False)
-    return [
-        encode_batch(
-            bodies.slice(start, stop - start),
-            None if names is None else names.slice(start, stop - start),
-            None if stored is None else stored[start:stop],
-            extended=extended,
-            headers=notes(start, stop) if callable(notes) else notes,
-        )
-        for start, stop in _runs(sizes, changes, groups)
-    ]
+    encoded: list[Body] = []
+    for start, stop in _runs(sizes, changes, groups):
+        run = bodies.slice(start, stop - start)
+        run_keys = None if names is None else names.slice(start, stop - start)
+        run_stored = None if stored is None else stored[start:stop]
+        headers = notes(start, stop) if callable(notes) else notes
+        # Many short runs: records without a timestamp may alternate with others.
+        if stop - start <= FEW_RECORDS and sizes[start:stop].sum() <= MAX_BATCH_BYTES // 2:
+            few_keys = [None] * (stop - start) if run_keys is None else run_keys.to_pylist()
+            encoded.append(encode_few(run.to_pylist(), few_keys, run_stored, extended=extended, headers=headers))
+        else:
+            encoded.append(encode_batch(run, run_keys, run_stored, extended=extended, headers=headers))
+    return encoded
 
 
 def place(bodies: Sequence[Body], next_offset: int, append_time_ms: int) -> list[tuple[BatchHeader, bytes]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from pathlib import Path
+from typing import Any
 
 import google_crc32c
 import numpy as np
@@ -304,6 +305,32 @@ def test_slices_strings_and_few_records_give_the_same_bytes() -> None:
             assert place(encode_records(chunked, pa.array(keys, pa.binary()), None, config), 5, 77) == expected
 
 
+def little_few(values: list[bytes], *arguments: Any, **options: Any) -> Body:
+    """Encode a few records, which are little: of more bytes it would make copies with Python's lock held."""
+    assert sum(map(len, values)) <= batching_module.MAX_BATCH_BYTES // 2
+    return encode_few(values, *arguments, **options)
+
+
+def test_what_is_large_is_not_copied_by_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    large = pa.array([b"x" * (1 << 20)] * 3, pa.large_binary())
+    monkeypatch.setattr(batching_module, "_plain", None)  # it makes Python objects of what it is given
+    monkeypatch.setattr(batching_module, "encode_few", None)
+    assert len(encode_records(large, None, None, StreamConfig())) == 3
+
+
+def test_short_runs_of_records_with_and_without_a_timestamp_are_encoded_without_arrow(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In columns each would take twenty times as long, and the loop would wait a second for 8,192 of them."""
+    values = pa.array([b"%d" % n for n in range(200)], pa.large_binary())
+    monkeypatch.setattr(batching_module, "encode_batch", None)
+    config = StreamConfig(timestamp_type="create")
+    batches = place(encode_records(values, None, [None, 5] * 100, config), 7, 0)
+    assert [(header.base_offset, decode(batch).value(0)) for header, batch in batches] == [
+        (7 + n, b"%d" % n) for n in range(200)
+    ]
+
+
 def test_what_is_large_has_the_same_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     """In columns, and copied a mebibyte at a time; with a batch of few records, one by one."""
     for sizes in ([3 << 20], [(1 << 20) - 68], [5, 2 << 20, 7], [100] * 90):
@@ -312,7 +339,7 @@ def test_what_is_large_has_the_same_bytes(monkeypatch: pytest.MonkeyPatch) -> No
         for config in (StreamConfig(), StreamConfig(timestamp_type="create")):
             for notes in ((), ((b"a", b"1"),)):
                 with monkeypatch.context() as patched:
-                    patched.setattr(batching_module, "encode_few", None)  # it would copy with Python's lock held
+                    patched.setattr(batching_module, "encode_few", little_few)
                     patched.setattr(batching_module, "FEW_RECORDS", 80)
                     large = place(encode_records(values, keys, None, config, notes), 5, 77)
                 for header, encoded in large:
