@@ -83,11 +83,13 @@ class SparkStreamsError(Exception):
             or the same bytes were damaged again.
         given_up: whether all allowed retries were used, which may be none: a caller further up does not start them
             again.
+        retry_after_s: how many seconds the peer wants us to pause before the next try; None when it named no pause.
     """
 
     retriable: bool = False
     costly: bool = False
     given_up: bool = False
+    retry_after_s: float | None = None
 
 
 class OptionError(SparkStreamsError, ValueError):

@@ -71,10 +71,16 @@ LONG_BACKOFF: Final = Backoff(attempts=24)
 
 
 class Attempts:
-    """The count of failures in a row."""
+    """The count of failures in a row.
 
-    def __init__(self, backoff: Backoff = DEFAULT_BACKOFF) -> None:
+    Args:
+        backoff: how often to try, and how long to pause in between.
+        pause: waits for a number of seconds; None for a sleep, which nothing can end.
+    """
+
+    def __init__(self, backoff: Backoff = DEFAULT_BACKOFF, pause: Callable[[float], object] | None = None) -> None:
         self._backoff = backoff
+        self._pause = pause
         self._failed = 0
 
     def progressed(self) -> None:
@@ -88,14 +94,14 @@ class Attempts:
             SparkStreamsError: ``fault`` itself, when it is not retriable or was the last allowed try.
         """
         seconds = self.pause_s(fault)
-        _log.info("%s; trying again in %d ms", fault, seconds * 1_000)
-        _pause(seconds)
+        _log.info("%s; trying again in %.1f s", fault, seconds)
+        (self._pause or _pause)(seconds)
 
     def pause_s(self, fault: SparkStreamsError) -> float:
         """Count a failure, and return how many seconds to pause before the next try.
 
         A ``costly`` fault counts as half of the allowed tries: a silent connection is replaced once, and a peer that
-        does not answer is reported after twice its timeout.
+        does not answer is reported after twice its timeout. A pause that the peer wants replaces the computed one.
 
         Raises:
             SparkStreamsError: ``fault`` itself, when it is not retriable or was the last allowed try.
@@ -108,6 +114,8 @@ class Attempts:
         if self._failed >= self._backoff.attempts:
             fault.given_up = True
             raise fault
+        if fault.retry_after_s is not None:
+            return fault.retry_after_s
         pause_ms: int = min(self._backoff.limit_ms, self._backoff.first_ms * 2 ** (self._failed - 1))
         return pause_ms / 1_000
 
@@ -116,6 +124,7 @@ def retrying(
     operation: Callable[[], _T],
     backoff: Backoff = DEFAULT_BACKOFF,
     was_reached: Callable[[], bool] = lambda: False,
+    pause: Callable[[float], object] | None = None,
 ) -> _T:
     """Run ``operation`` until it succeeds, while its errors are retriable; return its result.
 
@@ -124,11 +133,12 @@ def retrying(
         backoff: how often to try while the peer was never reached.
         was_reached: returns whether the peer has ever been reached: from then on it may be restarting, and
             ``LONG_BACKOFF`` says how often to try.
+        pause: as for ``Attempts``.
 
     Raises:
         SparkStreamsError: the last error of ``operation``.
     """
-    short, long = Attempts(backoff), Attempts(LONG_BACKOFF)
+    short, long = Attempts(backoff, pause), Attempts(LONG_BACKOFF, pause)
     while True:
         try:
             return operation()

@@ -7,30 +7,26 @@ version 1, ZeroEventHub; for version 1 the user has to give the number of partit
 
 from __future__ import annotations
 
-import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from spark_streams.client.feed.errors import first_line
-from spark_streams.client.feed.http import Conflict, Expired, FeedSession, Unavailable
+from spark_streams.client.feed.http import Conflict, Expired, FeedSession
 from spark_streams.client.feed.pushdown import ANY_POINTER
 from spark_streams.client.feed.response import Answer, parsed_blocks
-from spark_streams.client.retry import Attempts, Backoff
+from spark_streams.client.retry import Backoff, retrying
 from spark_streams.endpoint import Endpoint
-from spark_streams.errors import NotFound, OptionError, Refused, RemoteProtocolError, SparkStreamsError
+from spark_streams.errors import NotFound, OptionError, Refused, RemoteProtocolError
 from spark_streams.redaction import safe_text
 from spark_streams.wire.feed.dialect import NDJSON, ZEH_V1, Dialect
 from spark_streams.wire.feed.discovery import Discovery, FeedPartition, decode_discovery
 from spark_streams.wire.feed.fetch_arguments import FIRST, LAST, Fetch
 from spark_streams.wire.feed.lines import Lines
 from spark_streams.wire.feed.strict_json import load_json
-
-_log = logging.getLogger(__name__)
-_T = TypeVar("_T")
 
 FEED_BACKOFF: Final = Backoff(attempts=8, first_ms=200, limit_ms=10_000)
 """Eight tries within about 30 s: a service that is deployed again comes back within that time."""
@@ -127,7 +123,7 @@ class FeedClient(AbstractContextManager["FeedClient"]):
         Raises:
             SparkStreamsError: the call failed (``FeedSession.send``), after retries when it is retriable.
         """
-        return self._retrying(self._listing)
+        return retrying(self._listing, self._backoff, pause=self.pause)
 
     def _listing(self) -> list[str] | None:
         try:
@@ -150,7 +146,7 @@ class FeedClient(AbstractContextManager["FeedClient"]):
             RemoteProtocolError: the answer is no discovery document.
             SparkStreamsError: the call failed (``FeedSession.send``), after retries when it is retriable.
         """
-        return self._retrying(self._discover)
+        return retrying(self._discover, self._backoff, pause=self.pause)
 
     def _discover(self) -> Discovery:
         discovery = self._describe()
@@ -265,7 +261,7 @@ class FeedClient(AbstractContextManager["FeedClient"]):
                 )
             return str(last)
 
-        return self._retrying(ask)
+        return retrying(ask, self._backoff, pause=self.pause)
 
     def _page(self, partition: int, cursor: str, stream_ms: int | None) -> Answer:
         """Request the page after a cursor; if the feed refuses it, find out whether the cursor is the reason.
@@ -340,24 +336,3 @@ class FeedClient(AbstractContextManager["FeedClient"]):
             count=address.partitions if dialect is Dialect.V1 else None,
         )
         return fetch.query(), "/events" if dialect.events_path else ""
-
-    def _retrying(self, ask: Callable[[], _T]) -> _T:
-        attempts = Attempts(self._backoff)
-        while True:
-            try:
-                return ask()
-            except SparkStreamsError as fault:
-                pause_for(fault, attempts, self.pause)
-
-
-def pause_for(fault: SparkStreamsError, attempts: Attempts, pause: Callable[[float], object]) -> None:
-    """Pause before the next try of a call: for as long as the feed requested, else as ``attempts`` computes.
-
-    Raises:
-        SparkStreamsError: ``fault``, when it is not retriable or was the last allowed try.
-    """
-    seconds = attempts.pause_s(fault)
-    if isinstance(fault, Unavailable) and fault.retry_after_s is not None:
-        seconds = fault.retry_after_s
-    _log.info("%s; trying again in %.1f s", fault, seconds)
-    pause(seconds)

@@ -58,9 +58,7 @@ class Expired(Refused):
 
 
 class Unavailable(_Passing):
-    """The feed cannot answer now (status 408, 425, 429, 5xx); ``retry_after_s`` is the pause it requested, or None."""
-
-    retry_after_s: float | None = None
+    """The feed cannot answer now (status 408, 425, 429, 5xx)."""
 
 
 _ERRORS: Final[Mapping[int, type[PeerError]]] = {

@@ -22,10 +22,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_streams.client.digested_rows import PART_SCHEMA, Label, Part, Parts, RowLabels, TaskIdentity
-from spark_streams.client.feed.client import FEED_BACKOFF, pause_for
+from spark_streams.client.feed.client import FEED_BACKOFF
 from spark_streams.client.feed.errors import first_line
 from spark_streams.client.feed.http import FeedSession
-from spark_streams.client.retry import Attempts, Backoff
+from spark_streams.client.retry import Backoff, retrying
 from spark_streams.endpoint import Endpoint
 from spark_streams.errors import (
     DeliveryFailed,
@@ -227,16 +227,12 @@ class FeedPublisher:
             reference, number = self.identity.reference, self._number(part.number)
             if number < self._last:
                 return  # an earlier attempt published a later part, so this one was confirmed
-        attempts = Attempts(self.backoff)
-        while True:
-            try:
-                appended, repeated, last = self.target.publish(part.rows, reference, number, part.digest)
-                break
-            except SparkStreamsError as fault:
-                try:
-                    pause_for(fault, attempts, self.pause)
-                except SparkStreamsError:
-                    raise self._failed(part, label, fault) from fault
+        try:
+            appended, repeated, last = retrying(
+                lambda: self.target.publish(part.rows, reference, number, part.digest), self.backoff, pause=self.pause
+            )
+        except SparkStreamsError as fault:
+            raise self._failed(part, label, fault) from fault
         _log.debug("%s: part %d: %d rows stored, %d repeated", self.stream, part.number, appended, repeated)
         if self.identity is None or last is None:
             return

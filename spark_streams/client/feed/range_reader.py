@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_streams.client.data_loss import LossPolicy
-from spark_streams.client.feed.client import FEED_BACKOFF, FeedClient, pause_for
+from spark_streams.client.feed.client import FEED_BACKOFF, FeedClient
 from spark_streams.client.feed.http import Expired
 from spark_streams.client.feed.row_decoder import FeedRows
 from spark_streams.client.retry import Attempts
@@ -88,7 +88,7 @@ def scan(
     partition, cursor, empty = str(wanted.partition), wanted.start, 0
     if cursor in wanted.stops:
         return
-    attempts = Attempts(FEED_BACKOFF)
+    attempts = Attempts(FEED_BACKOFF, client.pause)
     while True:
         events = 0
         requested = cursor
@@ -116,7 +116,7 @@ def scan(
             continue
         except SparkStreamsError as fault:
             rows.drop_waiting()
-            pause_for(fault, attempts, client.pause)
+            attempts.after(fault)
             continue
         rows.drop_waiting()
         empty = 0 if events else empty + 1

@@ -16,7 +16,7 @@ from typing import Final
 
 from spark_streams.client.data_loss import LossPolicy
 from spark_streams.client.feed import Lines
-from spark_streams.client.feed.client import FEED_BACKOFF, FeedClient, pause_for
+from spark_streams.client.feed.client import FEED_BACKOFF, FeedClient
 from spark_streams.client.feed.http import Expired
 from spark_streams.client.feed.range_reader import BEGINNING, EMPTY_RESPONSES, first_of, until
 from spark_streams.client.feed.row_decoder import FirstMatch
@@ -150,7 +150,7 @@ class PageFetcher(threading.Thread):
 
     def run(self) -> None:
         """Fetch until stopped; ``fault`` has an error that retries did not help against."""
-        attempts = Attempts(FEED_BACKOFF)
+        attempts = Attempts(FEED_BACKOFF, self._stopping.wait)
         try:
             with self._connect() as client:
                 self._client = client
@@ -170,7 +170,7 @@ class PageFetcher(threading.Thread):
                         self._drop_uncovered()
                         if self._stopping.is_set():
                             break
-                        pause_for(fault, attempts, self._stopping.wait)
+                        attempts.after(fault)
                         continue
                     if waits is not None:
                         # A feed that ignores 'stream' answers at once.
