@@ -24,7 +24,7 @@ from spark_streams.client.amqp.offset_walk import AmqpOffsetWalk, first_offset
 from spark_streams.client.amqp.publisher import Publisher
 from spark_streams.client.amqp.pushdown import is_about_filters
 from spark_streams.client.amqp.range_reader import RangeReader
-from spark_streams.client.amqp.receivers import FilteredReceiver, Receivers
+from spark_streams.client.amqp.receivers import Receivers
 from spark_streams.client.hosts import Hosts
 from spark_streams.client.log_client import Bounds, Pushdown, RangeRead, StreamDescription
 from spark_streams.client.retry import retrying
@@ -222,7 +222,7 @@ class AmqpClient(contextlib.AbstractContextManager["AmqpClient"]):
             pushed = self._receivers.push(connection, expression)
             if pushed.filters and partitions:
                 binding, starts = Binding(stream, next(iter(partitions))), start_filters(EARLIEST)
-                link = self._receivers.attach_filtered(connection, address, binding, starts, pushed).link
+                link, _ = self._receivers.attach_filtered(connection, address, binding, starts, pushed)
                 link.close()
                 if not pushed.in_force(link.taken):
                     return Pushdown(None, expression)
@@ -281,8 +281,8 @@ class AmqpClient(contextlib.AbstractContextManager["AmqpClient"]):
         return self._reader(read, binding, max_rows, max_bytes).batches()
 
     def _reader(self, read: RangeRead, binding: Binding, max_rows: int, max_bytes: int) -> RangeReader:
-        def attach(at: Earliest | At | After, behind: Earliest | After) -> FilteredReceiver:
-            def receiver(connection: Connection, address: str) -> FilteredReceiver:
+        def attach(at: Earliest | At | After, behind: Earliest | After) -> tuple[Link, Expression | None]:
+            def receiver(connection: Connection, address: str) -> tuple[Link, Expression | None]:
                 pushed = self._receivers.push(connection, read.filter, read)
                 starts = start_filters(at, behind)
                 return self._receivers.attach_filtered(connection, address, binding, starts, pushed)

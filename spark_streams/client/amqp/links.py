@@ -99,6 +99,11 @@ class Link:
         self.early = False
         self.closed = False
 
+    @property
+    def narrowed(self) -> bool:
+        """Whether the peer leaves out events, so that a missing event is no loss."""
+        return bool(self.taken)
+
     def check(self) -> None:
         """Raise an error if the peer ended the link or its session.
 

@@ -23,21 +23,20 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import proton
 import pyarrow as pa
-from cproton_ffi import lib
 
 from spark_streams.client.amqp.credit import DRAIN_AFTER_S, NARROWED_DRAIN_AFTER_S, CreditWindow, DrainTimer
 from spark_streams.client.amqp.links import MAX_MESSAGE_BYTES, Link
 from spark_streams.client.amqp.receive_buffer import ReceiveBuffer
-from spark_streams.client.amqp.receivers import FilteredReceiver
 from spark_streams.client.amqp.row_decoder import DecodedRows, RowDecoder, WrongPartition
 from spark_streams.client.data_loss import LossPolicy, instead_of, is_past_end, place
 from spark_streams.client.log_client import Bounds, RangeRead
 from spark_streams.client.retry import LONG_BACKOFF, Attempts
 from spark_streams.errors import DeadlineExceeded, RemoteProtocolError, SparkStreamsError
+from spark_streams.filters.tree import Expression
 from spark_streams.position import EARLIEST, After, At, Earliest
 
 _log = logging.getLogger(__name__)
@@ -48,32 +47,13 @@ _MAX_EXTENSIONS: Final = 200
 
 
 @dataclass
-class _Attached:
-    """One link of a read, with the deliveries that it has received.
-
-    Args:
-        link: the link.
-        decoder: the decoder of its deliveries.
-        buffer: the received messages that are no rows yet.
-        held: the unsettled deliveries of these messages; None where the peer settles them itself.
-        narrowed: whether the peer leaves out events.
-    """
-
-    link: Link
-    decoder: RowDecoder
-    buffer: ReceiveBuffer
-    held: list[Any] | None
-    narrowed: bool
-
-
-@dataclass
 class RangeReader:
     """Reads one range; call ``batches`` once.
 
     Args:
         read: the range.
         attach: attaches a receiver that begins at the first position; at the second, an earlier one, where the peer has
-            no filter for the first.
+            no filter for the first; returns with it the part of the filter that the client checks.
         describe: returns the bounds of the partition now, None when there is no such partition.
         has_event: returns whether the partition has an event with an offset, by an inclusive filter and no other one.
         max_rows: rows of a batch at most.
@@ -82,7 +62,7 @@ class RangeReader:
     """
 
     read: RangeRead
-    attach: Callable[[Earliest | At | After, Earliest | After], FilteredReceiver]
+    attach: Callable[[Earliest | At | After, Earliest | After], tuple[Link, Expression | None]]
     describe: Callable[[], Bounds | None]
     has_event: Callable[[str], bool]
     max_rows: int
@@ -132,39 +112,39 @@ class RangeReader:
         start, end = self._start, self.read.end
         if (isinstance(start, After) and start.offset >= end) or (isinstance(start, At) and start.offset > end):
             return  # the range is empty
-        receiving = self.attach(self._start, self._dropped)
-        link = receiving.link
+        link, residual = self.attach(self._start, self._dropped)
+        self._link = link
         self._ask_for_loss = self._first = True
-        held: list[Any] | None = [] if link.proton_link.remote_snd_settle_mode != proton.Link.SND_SETTLED else None
-        buffer = ReceiveBuffer(self.max_rows, self.max_bytes, MAX_MESSAGE_BYTES)
+        settled = link.proton_link.remote_snd_settle_mode == proton.Link.SND_SETTLED
+        self._buffer = ReceiveBuffer(self.max_rows, self.max_bytes, MAX_MESSAGE_BYTES, settles=settled)
         try:
-            decoder = RowDecoder(self.read, self._start, receiving.residual, self._dropped if link.early else None)
-            yield from self._decoded_rows(_Attached(link, decoder, buffer, held, receiving.narrowed))
+            self._decoder = RowDecoder(self.read, self._start, residual, self._dropped if link.early else None)
+            yield from self._decoded_rows()
         except DeadlineExceeded:
             link.connection.abandon()  # no other link may receive what the peer still sends, and it may never answer
             raise
         finally:
             link.close()
 
-    def _decoded_rows(self, on: _Attached) -> Iterator[DecodedRows]:
-        link, window = on.link, CreditWindow(on.link)
-        drain_after_s = NARROWED_DRAIN_AFTER_S if on.narrowed else DRAIN_AFTER_S
+    def _decoded_rows(self) -> Iterator[DecodedRows]:
+        link, buffer, window = self._link, self._buffer, CreditWindow(self._link)
+        drain_after_s = NARROWED_DRAIN_AFTER_S if link.narrowed else DRAIN_AFTER_S
         timer = DrainTimer(self.timeout_ms, f"{link.what}: no events, and no answer to drain", drain_after_s)
         while True:
             broken: SparkStreamsError | None = None
             try:
-                if not self._collect(on, window, timer):
-                    self._explain(on.narrowed)
+                if not self._collect(window, timer):
+                    self._explain()
                     return
             except SparkStreamsError as fault:
-                broken, on.held = fault, None  # the peer cannot receive outcomes any more
+                broken, buffer.held = fault, None  # the peer cannot receive outcomes any more
                 if isinstance(fault, DeadlineExceeded):
                     link.connection.abandon()  # no request may use the connection either
                 if fault.retriable:
-                    on.buffer.take(link.impl, None)  # deliveries that came together with the connection's end
-                if not (fault.retriable and on.buffer.rows):
+                    buffer.take(link.impl)  # deliveries that came together with the connection's end
+                if not (fault.retriable and buffer.rows):
                     raise
-            rows = self._decode(on)
+            rows = self._decode()
             yield rows
             if rows.done:
                 return
@@ -172,16 +152,16 @@ class RangeReader:
                 raise broken
             timer.received()  # the caller's time must not count as the peer's silence
 
-    def _collect(self, on: _Attached, window: CreditWindow, timer: DrainTimer) -> bool:
+    def _collect(self, window: CreditWindow, timer: DrainTimer) -> bool:
         """Receive until the buffer has a block to decode; return False when the peer has no more.
 
         Raises:
             SparkStreamsError: the connection broke, or the peer fell silent or ended the link.
         """
-        link, buffer, decoder, end = on.link, on.buffer, on.decoder, self.read.end.encode()
+        link, buffer, decoder, end = self._link, self._buffer, self._decoder, self.read.end.encode()
         searched, received, extensions = 0, buffer.received, 0
         while True:
-            taken = buffer.take(link.impl, on.held)
+            taken = buffer.take(link.impl)
             if buffer.received != received:
                 window.consumed(taken, buffer.received - received)
                 timer.received()
@@ -207,7 +187,7 @@ class RangeReader:
                 else:
                     window.top_up()
             timeout_s = timer.timeout_s(buffer.rows > 0)
-            if on.narrowed and timer.draining and extensions < _MAX_EXTENSIONS:
+            if link.narrowed and timer.draining and extensions < _MAX_EXTENSIONS:
                 # The peer may search for long without a match: a request on another link checks that it still answers.
                 timeout_s = min(timeout_s, self.timeout_ms / 2_000)
                 if not link.connection.turn(timeout_s) and link.draining:
@@ -217,31 +197,40 @@ class RangeReader:
             else:
                 link.connection.turn(timeout_s)
 
-    def _decode(self, on: _Attached) -> DecodedRows:
+    def _decode(self) -> DecodedRows:
         """Decode the buffer into rows, and check them."""
         try:
-            rows = on.decoder.decode(on.buffer.block())
+            rows = self._decoder.decode(self._buffer.block())
         except WrongPartition as fault:
-            _reject(on.link, on.held, fault)
+            self._reject(fault)
             raise
         if rows.first is not None:
-            self._check_loss(rows.first, on.narrowed)
-        if on.decoder.dropped is not None:
-            self._drop(on.link, on.decoder.dropped)
-        if on.held is not None:
-            _accept(on.held)
-        on.buffer.clear()
+            self._check_loss(rows.first)
+        if self._decoder.dropped is not None:
+            self._drop(self._decoder.dropped)
+        self._buffer.accept()
+        self._buffer.clear()
         return rows
 
-    def _drop(self, link: Link, dropped: Earliest | After) -> None:
+    def _reject(self, fault: WrongPartition) -> None:
+        """Reject the delivery, and close the link with the reason, as a settled delivery takes no outcome (A-15)."""
+        condition = proton.Condition("amqp:not-allowed", str(fault))
+        if self._buffer.held is not None:
+            delivery = proton.Delivery.wrap(self._buffer.held[fault.row])
+            delivery.local.condition = condition
+            delivery.update(proton.Delivery.REJECTED)
+            delivery.settle()
+        self._link.close(condition)
+
+    def _drop(self, dropped: Earliest | After) -> None:
         """Remember where the dropped events end, so that the next link can begin there."""
         if self._dropped == EARLIEST != dropped:
             _log.info(
-                "%s: its peer cannot begin %s: what lies before comes too, and is dropped", link.what, self._start
+                "%s: its peer cannot begin %s: what lies before comes too, and is dropped", self._link.what, self._start
             )
         self._dropped = dropped
 
-    def _check_loss(self, came: str, narrowed: bool) -> None:
+    def _check_loss(self, came: str) -> None:
         """Check whether retention overtook the read, before the reader returns the rows that have just come.
 
         The check comes after the rows: events that are removed later cannot have been in front of them. It comes with
@@ -251,7 +240,6 @@ class RangeReader:
 
         Args:
             came: offset of the first event of the block.
-            narrowed: whether the peer leaves out events.
         """
         first, self._first = self._first, False
         if isinstance(self._start, Earliest) or not self._ask_for_loss:
@@ -264,43 +252,42 @@ class RangeReader:
         if bounds is not None and is_past_end(self._start, bounds):
             available = None  # events behind the position have come, so a peer that reports fewer lags behind
         if available is None and first:
-            available = self._instead_of_start(came, narrowed)
+            available = self._instead_of_start(came)
         if available is not None:
             self._loss.report(self.read.partition, str(self._start), available)
             self._ask_for_loss = False  # one warning will do
 
-    def _instead_of_start(self, came: str | None, narrowed: bool) -> str | None:
+    def _instead_of_start(self, came: str | None) -> str | None:
         """Return what there is instead of the event that the link begins at; None when that event exists.
+
+        Where the peer leaves out events, this one need not come, and a request of its own checks that it exists.
 
         Args:
             came: offset of the first event that came, None when none did.
-            narrowed: whether the peer leaves out events: then this one need not come, and a request of its own checks
-                that it exists.
         """
         if not isinstance(self._start, At) or came == self._start.offset:
             return None
-        if came is not None and not narrowed:
+        if came is not None and not self._link.narrowed:
             return f"the first event there has offset '{came}'"
         return None if self.has_event(self._start.offset) else "there is no event with that offset"
 
-    def _explain(self, narrowed: bool) -> None:
+    def _explain(self) -> None:
         """Find out why the peer has no more events although the end of the range did not come.
 
-        Args:
-            narrowed: whether the peer leaves out events; then that is the reason, if nothing is gone.
+        Where the peer leaves out events, that is the reason, if nothing is gone.
 
         Raises:
             PositionLost: events are gone, and losses fail the query.
             RemoteProtocolError: the peer reports that it retains them.
         """
-        bounds = self.describe()
+        bounds, narrowed = self.describe(), self._link.narrowed
         available = _NO_PARTITION if bounds is None else instead_of(At(self.read.end), bounds)
         asks = narrowed and self._ask_for_loss and not isinstance(self._start, Earliest)
         if asks and bounds is not None and available is None and (bounds.tells_truncated or self._first):
             # A peer that does not report what it removed gives no evidence about events after the first one.
             available = instead_of(self._start, bounds)
         if available is None and self._first:
-            available = self._instead_of_start(None, narrowed)
+            available = self._instead_of_start(None)
         if available is None:
             if narrowed:
                 return
@@ -309,21 +296,3 @@ class RangeReader:
                 f"{self._start}, although by its '$info' the range up to '{self.read.end}' is retained"
             )
         self._loss.report(self.read.partition, f"{place(self._start)} up to '{self.read.end}'", available)
-
-
-def _accept(held: list[Any]) -> None:
-    for delivery in held:
-        lib.pn_delivery_update(delivery, lib.PN_ACCEPTED)
-        lib.pn_delivery_settle(delivery)
-    held.clear()
-
-
-def _reject(link: Link, held: list[Any] | None, fault: WrongPartition) -> None:
-    """Reject the delivery, and close the link with the reason, as a settled delivery takes no outcome (A-15)."""
-    condition = proton.Condition("amqp:not-allowed", str(fault))
-    if held is not None:
-        delivery = proton.Delivery.wrap(held[fault.row])
-        delivery.local.condition = condition
-        delivery.update(proton.Delivery.REJECTED)
-        delivery.settle()
-    link.close(condition)

@@ -32,8 +32,11 @@ class ReceiveBuffer:
         max_rows: messages that fit.
         max_bytes: the buffer begins no further message once it has this many bytes; the last message may exceed it.
         max_message_bytes: bytes of the largest message that the buffer grows for.
+        settles: whether each delivery is settled as it is taken, which suits a peer that settles them itself; if not,
+            ``accept`` settles them.
 
     Attributes:
+        held: the deliveries of the whole messages, advanced but unsettled; None where each is settled as it is taken.
         rows: the whole messages in the buffer.
         whole_bytes: bytes of these.
         received: bytes in the buffer, those of an incomplete message included.
@@ -42,7 +45,8 @@ class ReceiveBuffer:
     _kept_bytes: int | None = None
     """How many bytes of a message are kept, at most; None for all."""
 
-    def __init__(self, max_rows: int, max_bytes: int, max_message_bytes: int) -> None:
+    def __init__(self, max_rows: int, max_bytes: int, max_message_bytes: int, *, settles: bool = True) -> None:
+        self.held: list[Any] | None = None if settles else []
         self._max_rows = max_rows
         self._max_bytes = max_bytes
         self._max_message_bytes = max_message_bytes
@@ -57,14 +61,13 @@ class ReceiveBuffer:
         self._memory = np.empty(size, np.uint8)
         self._start = ffi.cast("char *", self._memory.ctypes.data)
 
-    def take(self, link: Any, held: list[Any] | None = None) -> int:
+    def take(self, link: Any) -> int:
         """Move the messages that have arrived on a receiving link into the buffer, until it is full.
 
         A message may have come only in part: this call copies its first frames, and the next call continues it.
 
         Args:
             link: the ``pn_link_t``.
-            held: the list for deliveries that the peer did not settle, advanced but unsettled; None settles each.
 
         Returns:
             The number of messages that this call completed.
@@ -79,7 +82,7 @@ class ReceiveBuffer:
             lib.pn_link_advance,
         )
         end_of_message, kept = lib.PN_EOS, self._kept_bytes
-        cells, memory = self._cells, self._start
+        cells, memory, held = self._cells, self._start, self.held
         row, size, whole = self.rows, self.received, self.whole_bytes
         first, max_rows, max_bytes = row, self._max_rows, self._max_bytes
         limit = whole + kept if kept else len(self._memory)
@@ -139,6 +142,15 @@ class ReceiveBuffer:
         starts = np.zeros_like(ends)
         starts[1:] = ends[:-1]
         return MessageBlock(self._memory[origin : self.whole_bytes], starts, ends)
+
+    def accept(self) -> None:
+        """Accept and settle the deliveries that are held."""
+        if self.held is None:
+            return
+        for delivery in self.held:
+            lib.pn_delivery_update(delivery, lib.PN_ACCEPTED)
+            lib.pn_delivery_settle(delivery)
+        self.held.clear()
 
     def clear(self) -> None:
         """Drop the whole messages; the first part of an incomplete message stays."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from spark_streams.client.amqp.connection import Connection
@@ -23,21 +22,6 @@ from spark_streams.filters.tree import Expression
 from spark_streams.wire.amqp.event_streams import CAPABILITY
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class FilteredReceiver:
-    """A receiver with its filters.
-
-    Args:
-        link: the link.
-        residual: the part of the filter that the client checks on every delivery; None for nothing.
-        narrowed: whether the peer leaves out events, so that a missing event is no loss.
-    """
-
-    link: Link
-    residual: Expression | None
-    narrowed: bool
 
 
 class Receivers:
@@ -85,8 +69,11 @@ class Receivers:
         binding: Binding,
         starts: tuple[StartFilter, ...],
         pushed: PushedFilter,
-    ) -> FilteredReceiver:
+    ) -> tuple[Link, Expression | None]:
         """Attach a receiver with pushed filters, or without them when the peer refuses them.
+
+        Returns:
+            The link, and the part of the filter that the client checks on every delivery; None for nothing.
 
         Raises:
             StartRefused, RemoteProtocolError, PeerError, LinkRedirected, DeadlineExceeded: as for ``attach``.
@@ -100,7 +87,7 @@ class Receivers:
             link = self.attach(connection, address, binding, starts)
             assert pushed.whole is not None
             self._refused.add(pushed.whole)
-        return FilteredReceiver(link, pushed.left(link.taken), bool(link.taken))
+        return link, pushed.left(link.taken)
 
     def attach(
         self,
