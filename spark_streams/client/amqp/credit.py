@@ -65,21 +65,20 @@ NARROWED_DRAIN_AFTER_S: Final = 0.02
 
 
 class DrainTimer:
-    """Measures how long the peer has been silent, and decides what is due.
+    """Measures how long the peer has been silent, decides what is due, and drains the link.
 
     Args:
+        link: the link.
         timeout_ms: how many milliseconds a peer that owes an answer may be silent.
-        what: the text of the error, as in ``attach to 'orders': no events, and no answer to drain``.
-        drain_after_s: seconds of silence after which the client drains the link.
 
     Attributes:
         draining: whether the client has requested a drain that the peer has not answered.
     """
 
-    def __init__(self, timeout_ms: int, what: str, drain_after_s: float = DRAIN_AFTER_S) -> None:
+    def __init__(self, link: Link, timeout_ms: int) -> None:
+        self._link = link
         self._deadline = Deadline(timeout_ms)
-        self._what = what
-        self._drain_after_s = drain_after_s
+        self._drain_after_s = NARROWED_DRAIN_AFTER_S if link.narrowed else DRAIN_AFTER_S
         self.draining = False
         self.received()
 
@@ -100,15 +99,21 @@ class DrainTimer:
         self._end_checked = True
         return True
 
-    def drain_due(self) -> bool:
-        """Return whether to drain the link now; if so, set ``draining``."""
+    def drains(self) -> bool:
+        """Drain the link if that is due; return whether it was."""
         self.draining = time.monotonic() - self._since >= self._drain_after_s
+        if self.draining:
+            self._link.drain(True)
         return self.draining
 
-    def drained(self) -> None:
-        """Note that the peer has answered the drain, and start all times again."""
+    def ended(self) -> bool:
+        """Return whether the peer has no more, after its answer to the drain; if it has, start all times again."""
+        if self._link.gave_back():
+            return True
+        self._link.drain(False)  # deliveries used all credit, so there may be more events
         self.draining = False
         self.received()
+        return False
 
     def timeout_s(self, has_rows: bool) -> float:
         """Return how many seconds to wait now.
@@ -119,7 +124,7 @@ class DrainTimer:
         Raises:
             DeadlineExceeded: the peer was silent for too long.
         """
-        left = self._deadline.left_s(self._what)
+        left = self._deadline.left_s(f"{self._link.what}: no events, and no answer to drain")
         if self.draining:
             return left
         until = CHECK_END_AFTER_S if has_rows and not self._end_checked else self._drain_after_s

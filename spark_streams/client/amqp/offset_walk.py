@@ -84,10 +84,12 @@ class AmqpOffsetWalk:
 
     def _advance(self, count: int) -> bool:
         """Receive until ``count`` offsets or the end are ready; return False when there are no more now."""
-        link = self._opened()
+        if self._link is None:
+            self._link = self.attach(self.start, self._dropped)
+        link = self._link
         link.drain(False)  # an earlier call may have found what it needed while draining
         link.gave_back()
-        timer = DrainTimer(self.timeout_ms, f"{link.what}: no events, and no answer to drain")
+        timer = DrainTimer(link, self.timeout_ms)
         while len(self._ready) < count and not self._ended:
             if self._buffer.take(link.impl):
                 timer.received()
@@ -98,26 +100,15 @@ class AmqpOffsetWalk:
                 continue
             link.check()
             if timer.draining:
-                if not link.draining:
-                    gave_back = link.gave_back()
-                    link.drain(False)
-                    timer.drained()
-                    if gave_back:
-                        return False
-            elif link.credit and timer.drain_due():
-                link.drain(True)
-            else:
+                if not link.draining and timer.ended():
+                    return False
+            elif not (link.credit and timer.drains()):
                 # The credit is never more than is missing: the next ``take`` continues after what this one received.
                 window = MAX_CREDIT if self._drops(link) else min(missing, MAX_CREDIT)
                 if link.credit <= window // 2:
                     link.flow(window - link.credit)
             link.connection.turn(timer.timeout_s(self._buffer.rows > 0))
         return True
-
-    def _opened(self) -> Link:
-        if self._link is None:
-            self._link = self.attach(self.start, self._dropped)
-        return self._link
 
     def _drops(self, link: Link) -> bool:
         """Return whether deliveries may lie before the start, as the link began at an earlier position."""

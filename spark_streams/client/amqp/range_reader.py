@@ -28,7 +28,7 @@ from typing import Final
 import proton
 import pyarrow as pa
 
-from spark_streams.client.amqp.credit import DRAIN_AFTER_S, NARROWED_DRAIN_AFTER_S, CreditWindow, DrainTimer
+from spark_streams.client.amqp.credit import CreditWindow, DrainTimer
 from spark_streams.client.amqp.links import MAX_MESSAGE_BYTES, Link
 from spark_streams.client.amqp.receive_buffer import ReceiveBuffer
 from spark_streams.client.amqp.row_decoder import DecodedRows, RowDecoder, WrongPartition
@@ -127,9 +127,8 @@ class RangeReader:
             link.close()
 
     def _decoded_rows(self) -> Iterator[DecodedRows]:
-        link, buffer, window = self._link, self._buffer, CreditWindow(self._link)
-        drain_after_s = NARROWED_DRAIN_AFTER_S if link.narrowed else DRAIN_AFTER_S
-        timer = DrainTimer(self.timeout_ms, f"{link.what}: no events, and no answer to drain", drain_after_s)
+        link, buffer = self._link, self._buffer
+        window, timer = CreditWindow(link), DrainTimer(link, self.timeout_ms)
         while True:
             broken: SparkStreamsError | None = None
             try:
@@ -175,17 +174,11 @@ class RangeReader:
             if complete or (drained and buffer.rows):
                 return True
             received = buffer.received
-            if drained:
-                if link.gave_back():
-                    return False
-                link.drain(False)  # deliveries used all credit, so there may be more events
-                timer.drained()
+            if drained and timer.ended():
+                return False
             link.check()
-            if not timer.draining:
-                if timer.drain_due():
-                    link.drain(True)
-                else:
-                    window.top_up()
+            if not timer.draining and not timer.drains():
+                window.top_up()
             timeout_s = timer.timeout_s(buffer.rows > 0)
             if link.narrowed and timer.draining and extensions < _MAX_EXTENSIONS:
                 # The peer may search for long without a match: a request on another link checks that it still answers.

@@ -277,7 +277,7 @@ def test_an_inclusive_start_that_was_never_there_is_a_loss() -> None:
 
 def test_retention_that_overtakes_a_read_is_noticed_block_by_block(monkeypatch: pytest.MonkeyPatch) -> None:
     # Else a block ends, smaller, where a slow machine has the peer pause for a quarter of a second.
-    monkeypatch.setattr(reader_module, "DRAIN_AFTER_S", 600.0)
+    monkeypatch.setattr("spark_streams.client.amqp.credit.DRAIN_AFTER_S", 600.0)
     log = events(1_000)
     script = Script(events=log, partition_extra={"x-opt-truncated-offset": proton.symbol(log[99][0])})
     with FakePeer(script) as peer, client(peer.port) as reader:
