@@ -5,9 +5,9 @@ Spec: docs/specifications.md, S-135, S-136; Streams Protocol Reference, Route an
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cache
 from typing import Any, Literal
 
 import numpy as np
@@ -32,17 +32,27 @@ Chosen = Callable[[pa.StringArray, int], NDArray[Any]]
 """A function from keys, without nulls, and the number of partitions, to the number of each key's partition."""
 
 
+def murmur3_32_modulo(keys: pa.StringArray, count: int) -> NDArray[np.uint32]:
+    """Return the number of each key's partition of ``count``, as RabbitMQ's clients choose it."""
+    numbers: NDArray[np.uint32] = murmur3_32(keys) % np.uint32(count)
+    return numbers
+
+
 @dataclass
-class Router(ABC):
+class Router:
     """Chooses the partitions of rows.
 
     Args:
         super_stream: the super stream.
         partitions: its partitions, in their order.
+        chosen: the hash of keys, where it chooses.
+        bound: returns the streams that are bound with a key, where the keys are binding keys; None where they are not.
     """
 
     super_stream: str
     partitions: tuple[str, ...]
+    chosen: Chosen = murmur3_32_modulo
+    bound: Callable[[str], tuple[str, ...]] | None = None
 
     def route(self, keys: pa.StringArray, label: Label) -> dict[str, Rows]:
         """Return stream to the numbers of its rows, in ascending order.
@@ -53,18 +63,25 @@ class Router(ABC):
         if keys.null_count:
             row = pc.index(keys.is_null(), True).as_py()
             raise self._unroutable("its key is null, and the key decides the partition", label(row))
-        return self._route(keys, label)
-
-    @abstractmethod
-    def _route(self, keys: pa.StringArray, label: Label) -> dict[str, Rows]:
-        """Return the same for keys without null."""
+        if self.bound is None:
+            numbers = self.chosen(keys, len(self.partitions))
+            return {self.partitions[n]: np.flatnonzero(numbers == n) for n in np.unique(numbers).tolist()}
+        out: dict[str, list[Rows]] = {}
+        for key in keys.unique().to_pylist():
+            rows = np.flatnonzero(np.asarray(pc.equal(keys, key)))
+            streams = self.bound(key)
+            if not streams:
+                raise self._unroutable(f"no partition is bound with its key '{key}'", label(int(rows[0])))
+            for stream in streams:
+                out.setdefault(stream, []).append(rows)
+        return {stream: np.sort(np.concatenate(rows)) for stream, rows in out.items()}
 
     def _unroutable(self, why: str, row: str) -> DeliveryFailed:
         return DeliveryFailed("not routed", "unroutable", why, row, self.super_stream)
 
 
 def open_router(connection: Connection, super_stream: str, routing: Routing) -> Router:
-    """Return the router of a super stream.
+    """Return the router of a super stream; it requests the streams of each binding key from the broker once.
 
     Raises:
         NotFound: there is no such super stream.
@@ -73,50 +90,10 @@ def open_router(connection: Connection, super_stream: str, routing: Routing) -> 
     partitions = connection.request(Partitions(super_stream), PartitionsAnswer, what).streams
     if not partitions:
         raise refusal(ResponseCode.STREAM_DOES_NOT_EXIST, f"{what} has no partition")
-    if routing == "key":
-        return _ByBindingKey(super_stream, partitions, connection)
-    return _ByHash(super_stream, partitions, murmur3_128_modulo if routing == "rstream" else _murmur3_32_modulo)
 
+    @cache
+    def bound(key: str) -> tuple[str, ...]:
+        return connection.request(Route(key, super_stream), RouteAnswer, f"{what}: route").streams
 
-def _murmur3_32_modulo(keys: pa.StringArray, count: int) -> NDArray[np.uint32]:
-    numbers: NDArray[np.uint32] = murmur3_32(keys) % np.uint32(count)
-    return numbers
-
-
-@dataclass
-class _ByHash(Router):
-    """Routes by murmur3 of the key modulo the number of partitions.
-
-    RabbitMQ's clients hash UTF-8 to 32 bits; rstream uses another hash.
-    """
-
-    chosen: Chosen = _murmur3_32_modulo
-
-    def _route(self, keys: pa.StringArray, label: Label) -> dict[str, Rows]:
-        numbers = self.chosen(keys, len(self.partitions))
-        return {self.partitions[n]: np.flatnonzero(numbers == n) for n in np.unique(numbers).tolist()}
-
-
-@dataclass
-class _ByBindingKey(Router):
-    """Routes by binding key, and requests the streams of each key from the broker once."""
-
-    connection: Connection
-    known: dict[str, tuple[str, ...]] = field(default_factory=dict)
-
-    def _route(self, keys: pa.StringArray, label: Label) -> dict[str, Rows]:
-        out: dict[str, list[Rows]] = {}
-        for key in keys.unique().to_pylist():
-            rows = np.flatnonzero(np.asarray(pc.equal(keys, key)))
-            streams = self._streams(key)
-            if not streams:
-                raise self._unroutable(f"no partition is bound with its key '{key}'", label(int(rows[0])))
-            for stream in streams:
-                out.setdefault(stream, []).append(rows)
-        return {stream: np.sort(np.concatenate(rows)) for stream, rows in out.items()}
-
-    def _streams(self, key: str) -> tuple[str, ...]:
-        if key not in self.known:
-            what = f"super stream '{self.super_stream}': route"
-            self.known[key] = self.connection.request(Route(key, self.super_stream), RouteAnswer, what).streams
-        return self.known[key]
+    chosen = murmur3_128_modulo if routing == "rstream" else murmur3_32_modulo
+    return Router(super_stream, partitions, chosen, bound if routing == "key" else None)

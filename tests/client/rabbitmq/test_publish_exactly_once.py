@@ -19,7 +19,7 @@ from spark_streams.client import RabbitPublishing, TaskIdentity, TaskPublisher
 from spark_streams.client.rabbitmq import task_publisher as module
 from spark_streams.client.rabbitmq.connection import Connection
 from spark_streams.client.rabbitmq.publisher_pool import PublisherPool
-from spark_streams.client.rabbitmq.routing import _ByHash
+from spark_streams.client.rabbitmq.routing import Router
 from spark_streams.errors import DeliveryFailed
 from tests.client.rabbitmq.brokers import Broker, latest, read
 from tests.client.rabbitmq.conftest import REAL, running
@@ -89,7 +89,7 @@ def streams(broker: Broker, count: int, name: str | None = None) -> Iterator[lis
 def super_stream(names: Sequence[str]) -> Iterator[None]:
     """Let these streams be what a broker says that super stream `super` consists of, on brokers of any age."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(module, "open_router", lambda *_: _ByHash("super", tuple(names)))
+        patched.setattr(module, "open_router", lambda *_: Router("super", tuple(names)))
         yield
 
 
@@ -147,7 +147,7 @@ def test_attempts_at_a_super_stream(broker: Broker, how: dict[str, Any]) -> None
                 write(broker.endpoint, rows, keys, IDENTITY, super_stream="super", **how)
         write(broker.endpoint, rows, keys, IDENTITY, super_stream="super", **how)
         write(broker.endpoint, rows, keys, IDENTITY, super_stream="super", **how)
-        routed = _ByHash("super", tuple(names)).route(_column(keys), str)
+        routed = Router("super", tuple(names)).route(_column(keys), str)
         assert {name: held(broker, name) for name in names} == {
             name: texts([rows[n] for n in routed[name]]) for name in names
         }

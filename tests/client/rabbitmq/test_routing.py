@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_streams.client.rabbitmq.open import open_connection
-from spark_streams.client.rabbitmq.routing import Router, Routing, _ByHash, open_router
+from spark_streams.client.rabbitmq.routing import Router, Routing, open_router
 from spark_streams.errors import DeliveryFailed, NotFound, Refused
 from tests.client.rabbitmq.brokers import Broker
 from tests.client.rabbitmq.publishing import body, named, write
@@ -40,7 +40,7 @@ def placed(router: Router, keys: list[str | None]) -> dict[int, str]:
 def test_the_hash_is_murmur3_unsigned_modulo_the_partitions(keys: list[str], count: int) -> None:
     partitions = tuple(f"p{n}" for n in range(count))
     expected = [partitions[mmh3.hash(k.encode(), SEED, signed=False) % count] for k in keys]
-    assert placed(_ByHash("s", partitions), list(keys)) == dict(enumerate(expected))
+    assert placed(Router("s", partitions), list(keys)) == dict(enumerate(expected))
 
 
 @pytest.mark.parametrize(
@@ -51,14 +51,14 @@ def test_the_hash_is_murmur3_unsigned_modulo_the_partitions(keys: list[str], cou
 )  # fmt: skip
 def test_known_keys(name: str, of_3: int, of_5: int) -> None:
     for count, expected in ((3, of_3), (5, of_5)):
-        assert placed(_ByHash("s", tuple(f"p{n}" for n in range(count))), [name]) == {0: f"p{expected}"}
+        assert placed(Router("s", tuple(f"p{n}" for n in range(count))), [name]) == {0: f"p{expected}"}
 
 
 def test_keys_go_where_the_dotnet_client_sends_them() -> None:
     """What ValidateHashRoutingStrategy of its SuperStreamProducerTests expects, at 1.11."""
     keys = [*(f"hello{n}" for n in range(1, 11)), "hello88"]
     expected = [2, 1, 2, 3, 1, 3, 1, 2, 1, 3, 2]
-    router = _ByHash("invoices", ("invoices-01", "invoices-02", "invoices-03"))
+    router = Router("invoices", ("invoices-01", "invoices-02", "invoices-03"))
     assert placed(router, list(keys)) == {row: f"invoices-0{number}" for row, number in enumerate(expected)}
 
 
@@ -75,7 +75,7 @@ def test_rstream_sends_keys_elsewhere_unless_it_is_told() -> None:
 
 
 def test_keys_spread_over_all_partitions() -> None:
-    found = Counter(placed(_ByHash("s", tuple("abcdefg")), [f"customer-{n}" for n in range(7_000)]).values())
+    found = Counter(placed(Router("s", tuple("abcdefg")), [f"customer-{n}" for n in range(7_000)]).values())
     assert len(found) == 7
     assert all(800 < count < 1_200 for count in found.values())
 
