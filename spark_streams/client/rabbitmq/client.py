@@ -5,10 +5,10 @@ The client opens a connection when it first needs it, and keeps it. It reads a s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from typing import Final, TypeVar
+from typing import Final
 
 import pyarrow as pa
 
@@ -18,21 +18,18 @@ from spark_streams.client.rabbitmq.cluster import Cluster
 from spark_streams.client.rabbitmq.errors import refusal
 from spark_streams.client.rabbitmq.pushdown import FilterValues, push, split_for
 from spark_streams.client.rabbitmq.range_reader import RangeReader
-from spark_streams.client.rabbitmq.subscription import Consumer, Subscription, properties_of
-from spark_streams.client.retry import retrying
+from spark_streams.client.rabbitmq.subscription import Consumer, properties_of
 from spark_streams.endpoint import Endpoint, Node
 from spark_streams.errors import LocalProtocolError, NotFound, OptionError
 from spark_streams.filters.tree import Expression
 from spark_streams.offsets import first_wanted, format_offset, offset_number
 from spark_streams.position import EARLIEST, After, At, Earliest, Position
-from spark_streams.wire.rabbitmq.chunk import ChunkHeader
-from spark_streams.wire.rabbitmq.consumer_commands import OffsetSpecification, StoreOffset
+from spark_streams.wire.rabbitmq.consumer_commands import StoreOffset
 from spark_streams.wire.rabbitmq.publisher_commands import PUBLISH_KEY
 from spark_streams.wire.rabbitmq.registry import COMMANDS
 from spark_streams.wire.rabbitmq.response_codes import ResponseCode
 from spark_streams.wire.rabbitmq.stream_commands import Metadata, MetadataAnswer, Partitions, PartitionsAnswer
 
-_T = TypeVar("_T")
 _MAX_REFERENCE_BYTES: Final = 255
 _NAMES: Final = {PUBLISH_KEY: "Publish"} | {key: kind.__name__ for (key, _), kind in COMMANDS.items()}
 _FILTERS_SINCE: Final = 2
@@ -67,7 +64,6 @@ class RabbitClient(AbstractContextManager["RabbitClient"]):
         consumer: Consumer | None = None,
     ) -> None:
         self._super_stream = super_stream
-        self._timeout_ms = timeout_ms
         self._filters = filters
         self._consumer = consumer
         self._cluster = Cluster(endpoint, timeout_ms)
@@ -117,7 +113,7 @@ class RabbitClient(AbstractContextManager["RabbitClient"]):
                     if each.code != ResponseCode.OK:
                         raise refusal(each.code, f"stream '{name}'")
 
-        self._retrying(ask)
+        self._cluster.retrying(ask)
 
     def describe(self, stream: str, *, certain: Collection[str] = ()) -> StreamDescription:
         """Return the partitions of a stream and what they retain, as the broker reports them now.
@@ -136,6 +132,7 @@ class RabbitClient(AbstractContextManager["RabbitClient"]):
         """
         found: StreamDescription | None = None
         last_chunks: dict[tuple[str, str], int] = {}
+        cluster = self._cluster
 
         def ask() -> StreamDescription:
             nonlocal found
@@ -144,7 +141,7 @@ class RabbitClient(AbstractContextManager["RabbitClient"]):
             gone: dict[str, NotFound] = {}
             for name in self.partitions(stream):
                 try:
-                    extent = self._certain(name, last_chunks) if name in certain else self._extent(name)
+                    extent = cluster.settled(name, last_chunks) if name in certain else cluster.extent(name)
                     there[name] = bounds.to_bounds(extent)
                 except NotFound as fault:
                     if not self._super_stream:
@@ -159,19 +156,13 @@ class RabbitClient(AbstractContextManager["RabbitClient"]):
             return found
 
         try:
-            described = self._retrying(ask)
+            described = cluster.retrying(ask)
         except NotFound:
             if found is None or not found.partitions:
                 raise
             described = found
         self._gone = frozenset(described.unavailable)
         return described
-
-    def _extent(self, stream: str) -> bounds.Extent:
-        return self._cluster.near(stream, lambda connection: bounds.extent(connection, stream))
-
-    def _certain(self, stream: str, last_chunks: dict[tuple[str, str], int]) -> bounds.Extent:
-        return self._cluster.at_leader(stream, lambda connection: bounds.settled(connection, stream, last_chunks))
 
     def capabilities(self) -> dict[str, str | list[str]]:
         """Return the broker's properties, and ``commands``: the names of those that it accepts, with versions.
@@ -181,7 +172,7 @@ class RabbitClient(AbstractContextManager["RabbitClient"]):
         Raises:
             ConnectFailed, AuthenticationFailed, DeadlineExceeded, RemoteProtocolError: as for ``describe``.
         """
-        connection = self._retrying(self._cluster.any)
+        connection = self._cluster.retrying(self._cluster.any)
         commands = [
             f"{_NAMES.get(key, f'0x{key:02x}')} {highest}" for key, highest in sorted(connection.versions.items())
         ]
@@ -203,7 +194,7 @@ class RabbitClient(AbstractContextManager["RabbitClient"]):
             answer = connection.request(Metadata(()), MetadataAnswer, "the list of streams: metadata")
             return [each.stream for each in answer.streams if each.code == ResponseCode.OK]
 
-        return self._retrying(ask)
+        return self._cluster.retrying(ask)
 
     def remaining(self, stream: str, positions: Mapping[str, Position]) -> dict[str, int | None]:
         """Return how many offsets there are from each position on; None where the position is not an offset."""
@@ -230,7 +221,7 @@ class RabbitClient(AbstractContextManager["RabbitClient"]):
             NotFound, Refused: there is no such stream, no permission, or no reachable member.
             ConnectFailed, AuthenticationFailed, DeadlineExceeded, RemoteProtocolError: as for ``describe``.
         """
-        found = self._retrying(
+        found = self._cluster.retrying(
             lambda: self._cluster.near(partition, lambda c: bounds.first_at_time(c, partition, timestamp_ms))
         )
         return None if found is None else format_offset(found)
@@ -249,7 +240,7 @@ class RabbitClient(AbstractContextManager["RabbitClient"]):
             FilterError: the expression refers to something that messages cannot have.
             NotFound, Refused, RemoteProtocolError, TransportError: as for ``describe`` and ``fetch``.
         """
-        last = self._retrying(lambda: self._extent(partition).last)
+        last = self._cluster.retrying(lambda: self._cluster.extent(partition).last)
         if last is None:
             return None
         read = RangeRead(
@@ -266,7 +257,7 @@ class RabbitClient(AbstractContextManager["RabbitClient"]):
         Raises:
             ConnectFailed, AuthenticationFailed, Refused, DeadlineExceeded, RemoteProtocolError: as for ``describe``.
         """
-        has_filters = self._retrying(lambda: self._cluster.any().versions.get(PUBLISH_KEY, 1) >= _FILTERS_SINCE)
+        has_filters = self._cluster.retrying(lambda: self._cluster.any().versions.get(PUBLISH_KEY, 1) >= _FILTERS_SINCE)
         split = split_for(expression, self._filters if has_filters else None)
         return Pushdown(split.words, split.residual)
 
@@ -282,7 +273,7 @@ class RabbitClient(AbstractContextManager["RabbitClient"]):
         """
 
         def identity(partition: str, offset: int) -> str | None:
-            return self._retrying(
+            return self._cluster.retrying(
                 lambda: self._cluster.near(partition, lambda c: bounds.identity_at(c, partition, offset))
             )
 
@@ -313,30 +304,9 @@ class RabbitClient(AbstractContextManager["RabbitClient"]):
     def _fetch(
         self, read: RangeRead, filters: FilterValues | None, consumer: Consumer | None, max_rows: int, max_bytes: int
     ) -> Iterator[pa.RecordBatch]:
-        name, pushed = read.partition, push(read.filter, filters)
+        pushed = push(read.filter, filters)
         properties = properties_of(pushed.pushed, consumer, read.stream if self._super_stream else None)
-
-        def subscribe(offset: OffsetSpecification, credit: int) -> Subscription:
-            return self._cluster.near(name, lambda c: Subscription(c, name, offset, credit, properties))
-
-        def certain() -> bounds.Extent:
-            last_chunks: dict[tuple[str, str], int] = {}
-            return self._retrying(lambda: self._certain(name, last_chunks))
-
-        def chunk_at(offset: int) -> ChunkHeader | None:
-            return self._cluster.near(name, lambda connection: bounds.chunk_at(connection, name, offset))
-
-        return RangeReader(
-            read,
-            pushed,
-            subscribe,
-            lambda: self._extent(name),
-            certain,
-            chunk_at,
-            max_rows=max_rows,
-            max_bytes=max_bytes,
-            timeout_ms=self._timeout_ms,
-        ).batches()
+        return RangeReader(read, pushed, self._cluster, properties, max_rows, max_bytes).batches()
 
     def store_offsets(self, offsets: Mapping[str, str]) -> None:
         """Store the consumer's offsets at the broker, for tools that show its lag; the client never reads them.
@@ -359,6 +329,3 @@ class RabbitClient(AbstractContextManager["RabbitClient"]):
             connection = self._cluster.any()
             connection.send(command.encode())
         self._cluster.any().turn()
-
-    def _retrying(self, operation: Callable[[], _T]) -> _T:
-        return retrying(operation, was_reached=lambda: self._cluster.was_there)

@@ -13,9 +13,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final, TypeVar
 
 from spark_streams.client.hosts import Hosts, is_host_fault, unreachable_fault
+from spark_streams.client.rabbitmq import bounds
 from spark_streams.client.rabbitmq.connection import Connection
 from spark_streams.client.rabbitmq.errors import is_unavailable, refusal
 from spark_streams.client.rabbitmq.open import open_connection
+from spark_streams.client.retry import retrying
 from spark_streams.client.tcp import costly, final
 from spark_streams.endpoint import Endpoint, Node
 from spark_streams.errors import ConnectFailed, LocalProtocolError, Refused, SparkStreamsError
@@ -41,12 +43,12 @@ class Cluster:
 
     def __init__(self, endpoint: Endpoint, timeout_ms: int) -> None:
         self._endpoint = endpoint
-        self._timeout_ms = timeout_ms
+        self.timeout_ms = timeout_ms
         self._hosts = Hosts(endpoint, timeout_ms)
         self._connections: list[Connection] = []
         self._near: dict[str, Connection] = {}
         self._closed = False
-        self.was_there = False
+        self._was_there = False
         """Whether a node has ever been reached."""
 
     @property
@@ -61,6 +63,18 @@ class Cluster:
         for connection in self._connections:
             connection.close()
         self._connections.clear()
+
+    def retrying(self, operation: Callable[[], _T]) -> _T:
+        """Run an operation, and retry it while its errors are retriable."""
+        return retrying(operation, was_reached=lambda: self._was_there)
+
+    def extent(self, stream: str) -> bounds.Extent:
+        """Return a stream's offsets now, by a node that has a member of it; see ``bounds.extent`` and ``near``."""
+        return self.near(stream, lambda connection: bounds.extent(connection, stream))
+
+    def settled(self, stream: str, last_chunks: dict[tuple[str, str], int]) -> bounds.Extent:
+        """Return a stream's offsets now, by its leader; see ``bounds.settled`` and ``at_leader``."""
+        return self.at_leader(stream, lambda connection: bounds.settled(connection, stream, last_chunks))
 
     def any(self) -> Connection:
         """Return a connection to any node: the open one that is oldest, else a new one.
@@ -101,7 +115,7 @@ class Cluster:
         while left:
             connection = None
             try:
-                connection = self._to_one_of(left, self._timeout_ms // len(members))
+                connection = self._to_one_of(left, self.timeout_ms // len(members))
                 found = operation(connection)
             except SparkStreamsError as fault:
                 if not (is_host_fault(fault) if connection is None else fault.retriable):
@@ -130,7 +144,7 @@ class Cluster:
             if each.leader not in nodes:
                 break
             try:
-                return operation(self._to_one_of([nodes[each.leader]], self._timeout_ms))
+                return operation(self._to_one_of([nodes[each.leader]], self.timeout_ms))
             except ConnectFailed:
                 if {*each.replicas} - {each.leader}:
                     raise
@@ -160,7 +174,7 @@ class Cluster:
         Raises:
             ConnectFailed: no try within ``LOAD_BALANCED_TRIES`` and the timeout led to one of the nodes.
         """
-        until = time.monotonic() + self._timeout_ms / 1_000
+        until = time.monotonic() + self.timeout_ms / 1_000
         elsewhere: list[Connection] = []
         led: Counter[str] = Counter()
         try:
@@ -219,9 +233,9 @@ class Cluster:
     def _connect(self, host: Endpoint, connect_ms: int) -> Connection:
         if self._closed:
             raise LocalProtocolError(f"the client of {self._endpoint.address} is closed")
-        connection = open_connection(host, timeout_ms=self._timeout_ms, connect_ms=max(1, connect_ms))
+        connection = open_connection(host, timeout_ms=self.timeout_ms, connect_ms=max(1, connect_ms))
         self._connections.append(connection)
-        self.was_there = True
+        self._was_there = True
         return connection
 
     def _learn(self) -> None:

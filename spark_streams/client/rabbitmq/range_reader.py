@@ -27,7 +27,7 @@ Spec: docs/specifications.md, S-12, S-31 to S-37, S-61 to S-65, S-71 to S-73, S-
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -36,7 +36,8 @@ import pyarrow as pa
 
 from spark_streams.client.data_loss import LossPolicy
 from spark_streams.client.log_client import RangeRead
-from spark_streams.client.rabbitmq.bounds import Extent
+from spark_streams.client.rabbitmq import bounds
+from spark_streams.client.rabbitmq.cluster import Cluster
 from spark_streams.client.rabbitmq.pushdown import PushedFilter
 from spark_streams.client.rabbitmq.row_decoder import ChunkSlice, RowDecoder
 from spark_streams.client.rabbitmq.subscription import FIRST_CREDIT, CreditWindow, Delivered, Subscription
@@ -80,27 +81,22 @@ class RangeReader:
     Args:
         read: the range.
         pushed: the filter of the range.
-        subscribe: opens a subscription at a position, with a first credit.
-        extent: returns the stream's offsets now, by a node near the reader.
-        certain: returns the stream's offsets now, by its leader.
-        chunk_at: returns the chunk of any kind that holds an offset, else the first one behind it, else None.
+        cluster: the broker; a node may lag behind the planned end for as long as the broker may be silent.
+        properties: the properties of its subscriptions.
         max_rows: rows of a batch at most.
         max_bytes: a batch takes no further chunk, and no further row of a chunk, once it has this many bytes.
-        timeout_ms: how many milliseconds a node may lag behind the planned end.
     """
 
     read: RangeRead
     pushed: PushedFilter
-    subscribe: Callable[[OffsetSpecification, int], Subscription]
-    extent: Callable[[], Extent]
-    certain: Callable[[], Extent]
-    chunk_at: Callable[[int], ChunkHeader | None]
+    cluster: Cluster
+    properties: Mapping[str, str]
     max_rows: int
     max_bytes: int
-    timeout_ms: int
 
     def __post_init__(self) -> None:
         read = self.read
+        self._stream = read.partition
         self._lowest = self.pushed.first_offset
         self._loss = LossPolicy(read.stream, read.fail_on_data_loss)
         self._decoder = RowDecoder(read, self.pushed, self.max_rows, self.max_bytes)
@@ -134,7 +130,7 @@ class RangeReader:
                     attempts.progressed()
                     yield from self._decoder.batches(slices)
             except SparkStreamsError as fault:
-                if not self._loss.tries_again(self.read.partition, attempts, fault):
+                if not self._loss.tries_again(self._stream, attempts, fault):
                     return
                 self._compare_last()
 
@@ -144,12 +140,12 @@ class RangeReader:
             return
         lost = self._skipped
         # The first offset that the broker reports may lag behind the files that it has removed: the chunk counts.
-        chunk = self.chunk_at(lost)
-        first = self.extent().first if chunk is None else chunk.first_offset
+        chunk = self._chunk_at(lost)
+        first = self.cluster.extent(self._stream).first if chunk is None else chunk.first_offset
         self._skipped = None
         if first > lost:
             there = f"the next offset there is '{format_offset(first)}'"
-            self._loss.report(self.read.partition, f"at offset '{format_offset(lost)}'", there)
+            self._loss.report(self._stream, f"at offset '{format_offset(lost)}'", there)
             self._next = max(first, self._lowest)
 
     def _compare_last(self) -> None:
@@ -158,7 +154,7 @@ class RangeReader:
         if last is None:
             return
         try:
-            now = self.chunk_at(last.first_offset)
+            now = self._chunk_at(last.first_offset)
         except SparkStreamsError as fault:
             if not fault.retriable and not isinstance(fault, NotFound):
                 raise
@@ -168,17 +164,17 @@ class RangeReader:
         if (now.first_offset, now.timestamp_ms) != (last.first_offset, last.timestamp_ms):
             self._last = None
             lost = f"after offset '{format_offset(max(last.next_offset - 1, 0))}'"
-            self._loss.report(self.read.partition, lost, "the stream was created again since")
+            self._loss.report(self._stream, lost, "the stream was created again since")
 
     def _runs(self) -> Iterator[tuple[list[ChunkSlice], int]]:
         """Yield the records of one subscription, enough for a batch at a time, with the offset that follows."""
         if self._next is not None and self._next > self._end:
             return
         at = self._next
-        if at is None and self._lowest and self.extent().first < self._lowest:
+        if at is None and self._lowest and self.cluster.extent(self._stream).first < self._lowest:
             at = self._lowest  # no offset is expected: a whole stream begins at its present first offset
         start = OffsetSpecification(OffsetType.FIRST) if at is None else OffsetSpecification(OffsetType.OFFSET, at)
-        subscription, window = self.subscribe(start, FIRST_CREDIT), CreditWindow()
+        subscription, window = self._subscribed(start), CreditWindow()
         held = _Collected(self._next)
         try:
             while True:
@@ -198,6 +194,14 @@ class RangeReader:
             raise
         finally:
             subscription.close()
+
+    def _subscribed(self, start: OffsetSpecification) -> Subscription:
+        stream, properties = self._stream, self.properties
+        return self.cluster.near(stream, lambda c: Subscription(c, stream, start, FIRST_CREDIT, properties))
+
+    def _chunk_at(self, offset: int) -> ChunkHeader | None:
+        """Return the chunk of any kind that holds an offset, else the first one behind it, else None."""
+        return self.cluster.near(self._stream, lambda connection: bounds.chunk_at(connection, self._stream, offset))
 
     def _collect(self, subscription: Subscription, window: CreditWindow, held: _Collected) -> bool:
         """Receive one chunk, or learn that there is none; return whether to yield the held records now."""
@@ -246,7 +250,8 @@ class RangeReader:
             PositionLost: the stream did not reach the end of the range within ``timeout_ms``.
             DeadlineExceeded: the leader reaches it, and this node did not within ``timeout_ms``.
         """
-        deadline = Deadline(self.timeout_ms)
+        deadline = Deadline(self.cluster.timeout_ms)
+        last_chunks: dict[tuple[str, str], int] = {}
         while True:
             last = self._last_offset()
             if subscription.look_again():
@@ -256,23 +261,24 @@ class RangeReader:
             try:
                 left = deadline.left_s("")
             except DeadlineExceeded:
-                leads = self.certain().last
+                leads = self.cluster.retrying(lambda: self.cluster.settled(self._stream, last_chunks)).last
                 if leads is not None and leads >= self._end:
                     raise DeadlineExceeded(
-                        f"stream '{self.read.partition}': the node that reads has come to offset {last}, expected "
-                        f"{self._end} as its leader has, within {self.timeout_ms} ms: it is behind, look at that node"
+                        f"stream '{self._stream}': the node that reads has come to offset {last}, expected "
+                        f"{self._end} as its leader has, within {deadline.timeout_ms} ms: it is behind, look at that "
+                        "node"
                     ) from None
                 held = f"its last offset is '{format_offset(last)}'" if last >= 0 else "it holds nothing"
-                self._loss.report(self.read.partition, f"up to offset '{self.read.end}'", held)
+                self._loss.report(self._stream, f"up to offset '{self.read.end}'", held)
                 return True
             time.sleep(min(left, BEHIND_S))
 
     def _last_offset(self) -> int:
         """Return the stream's last offset, -1 for none; return the range's end when the stream reaches it."""
-        last = self.extent().last
+        last = self.cluster.extent(self._stream).last
         if last is not None and last >= self._end:
             return self._end
-        if self.chunk_at(self._end) is not None:
+        if self._chunk_at(self._end) is not None:
             return self._end  # perhaps a tracking chunk at the tail, which not every broker's bounds count in
         return -1 if last is None else last
 
@@ -286,15 +292,15 @@ class RangeReader:
         if held.gap is None:
             return None
         # The first offset that the broker reports may lag behind the files that it has removed: only the chunk counts.
-        chunk = self.chunk_at(held.gap)
+        chunk = self._chunk_at(held.gap)
         if chunk is not None and chunk.first_offset <= held.gap:
             if chunk.kind == ChunkType.USER and self.pushed.pushed is None:
-                raise RemoteProtocolError(f"{self.read.partition}: the broker skipped the chunk at offset {held.gap}")
+                raise RemoteProtocolError(f"{self._stream}: the broker skipped the chunk at offset {held.gap}")
             return None
         left = (
             "there is nothing" if chunk is None else f"the next offset there is '{format_offset(chunk.first_offset)}'"
         )
-        self._loss.report(self.read.partition, f"at offset '{format_offset(held.gap)}'", left)
+        self._loss.report(self._stream, f"at offset '{format_offset(held.gap)}'", left)
         gap = held.gap
         held.slices = [part for part in held.slices if int(part.offsets[0]) < gap]
         return self._end + 1 if chunk is None else chunk.first_offset
