@@ -10,7 +10,7 @@ Spec: docs/specifications.md, C-13, C-20, F-27, F-28, Z-21. ADR 18.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from spark_streams.errors import OptionError
@@ -34,10 +34,10 @@ class NotImplied(Exception):
 
 @dataclass(frozen=True)
 class FeedFilter:
-    """One pushed filter.
+    """One filter that is pushed, or that may be.
 
     Args:
-        value: the value that it requires.
+        value: the value that it requires; empty as long as it has none.
         field: what it compares: ``key``, or a JSON pointer into the event.
         exact: whether the feed itself declares the field; if not, the client checks the filter again.
     """
@@ -45,14 +45,6 @@ class FeedFilter:
     value: str
     field: str
     exact: bool = False
-
-
-@dataclass(frozen=True)
-class _Offer:
-    """A filter that may be pushed, and the field that it compares."""
-
-    field: str
-    exact: bool
 
 
 def offered(discovery: Discovery) -> tuple[str, ...]:
@@ -93,16 +85,16 @@ def push(
                 there = safe_text(", ".join(f"'{each}'" for each in names)) or "none"
                 raise OptionError("filterFields", f"the feed does not offer filter '{name}'; it offers {there}")
         offers = {
-            name: _Offer((key_field or KEY_FIELD) if field == KEY_FIELD else field, False)
+            name: FeedFilter("", (key_field or KEY_FIELD) if field == KEY_FIELD else field)
             for name, field in declared.items()
         }
     else:
-        offers = {name: _Offer(field, True) for name, field in discovery.filter_fields.items() if name in names}
+        offers = {name: FeedFilter("", field, True) for name, field in discovery.filter_fields.items() if name in names}
     if expression is None:
         return {}
-    if offers.get(ANY_POINTER) == _Offer(ANY_POINTER, True):
+    if offers.get(ANY_POINTER) == FeedFilter("", ANY_POINTER, True):
         fields = [_field_of(reference, key_field) for reference in references(expression)]
-        offers |= {field: _Offer(field, True) for field in fields if field is not None and field[:1] == "/"}
+        offers |= {field: FeedFilter("", field, True) for field in fields if field is not None and field[:1] == "/"}
     offers = {name: offer for name, offer in offers.items() if name.lower() not in taken}
     while True:
         found = _split(expression, offers, key_field).filters
@@ -111,7 +103,7 @@ def push(
             demanded = _split(start, offers, key_field).filters
             kept = {name for name in kept if demanded.get(name) == found[name]}
         if kept == found.keys():
-            return {name: FeedFilter(value, offers[name].field, offers[name].exact) for name, value in found.items()}
+            return {name: replace(offers[name], value=value) for name, value in found.items()}
         offers = {name: offers[name] for name in kept}
 
 
@@ -132,7 +124,7 @@ def left_of(
         return expression
     if expression is None:
         raise NotImplied
-    split = _split(expression, {name: _Offer(each.field, each.exact) for name, each in pushed.items()}, key_field)
+    split = _split(expression, pushed, key_field)
     if dict(split.filters) != {name: each.value for name, each in pushed.items()}:
         raise NotImplied
     return split.residual if all(each.exact for each in pushed.values()) else expression
@@ -143,7 +135,7 @@ def shown(pushed: Mapping[str, FeedFilter]) -> str:
     return ", ".join(f"filter-{name}={each.value}" for name, each in sorted(pushed.items())) or "nothing"
 
 
-def _split(expression: Expression, offers: Mapping[str, _Offer], key_field: str | None) -> FeedSplit:
+def _split(expression: Expression, offers: Mapping[str, FeedFilter], key_field: str | None) -> FeedSplit:
     """Split an expression between filters, one for each field; prefer those with a field from the feed itself."""
     places: dict[str, Reference] = {}
     for reference in references(expression):
