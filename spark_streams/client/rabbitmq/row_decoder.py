@@ -95,28 +95,16 @@ class RowDecoder:
 
     def batches(self, slices: Sequence[ChunkSlice]) -> Iterator[pa.RecordBatch]:
         """Yield the rows of some slices, in their order, in batches that are not empty."""
-        for together in self._groups(slices):
-            block = _joined(together)
-            offsets = np.concatenate([part.offsets for part in together])
-            times = np.repeat([part.timestamp_ms for part in together], [part.starts.size for part in together])
-            ends = run_ends(np.asarray(block.ends) - block.starts[0], self._max_bytes, self._max_rows)
-            for rows in map(slice, [0, *ends], ends):
-                batch = self._batch(_chosen(block, rows), offsets[rows], times[rows])
-                if batch is not None:
-                    yield batch
-
-    def _groups(self, slices: Sequence[ChunkSlice]) -> Iterator[list[ChunkSlice]]:
-        """Yield the slices that fit into one batch together; one that is too large for a batch is alone."""
-        together: list[ChunkSlice] = []
-        rows = size = 0
-        for part in slices:
-            rows, size = rows + part.starts.size, size + part.size
-            if together and (rows > self._max_rows or size > self._max_bytes):
-                yield together
-                together, rows, size = [], part.starts.size, part.size
-            together.append(part)
-        if together:
-            yield together
+        if not slices:
+            return
+        block = _joined(slices)
+        offsets = np.concatenate([part.offsets for part in slices])
+        times = np.repeat([part.timestamp_ms for part in slices], [part.starts.size for part in slices])
+        ends = run_ends(np.asarray(block.ends) - block.starts[0], self._max_bytes, self._max_rows)
+        for rows in map(slice, [0, *ends], ends):
+            batch = self._batch(_chosen(block, rows), offsets[rows], times[rows])
+            if batch is not None:
+                yield batch
 
     def _batch(self, block: MessageBlock, offsets: Longs, times: Longs) -> pa.RecordBatch | None:
         """Return the rows that match; None for none."""
