@@ -39,12 +39,12 @@ from spark_streams.client.log_client import RangeRead
 from spark_streams.client.rabbitmq import bounds
 from spark_streams.client.rabbitmq.cluster import Cluster
 from spark_streams.client.rabbitmq.pushdown import PushedFilter
-from spark_streams.client.rabbitmq.row_decoder import ChunkSlice, RowDecoder
+from spark_streams.client.rabbitmq.row_decoder import RowDecoder
 from spark_streams.client.rabbitmq.subscription import FIRST_CREDIT, CreditWindow, Delivered, Subscription
 from spark_streams.client.retry import LONG_BACKOFF, Attempts, Deadline
 from spark_streams.errors import DeadlineExceeded, NotFound, RemoteProtocolError, SparkStreamsError
 from spark_streams.offsets import first_wanted, format_offset, offset_number
-from spark_streams.wire.rabbitmq.chunk import ChunkHeader, ChunkType, decode_chunk
+from spark_streams.wire.rabbitmq.chunk import ChunkHeader, ChunkRecords, ChunkType, decode_chunk
 from spark_streams.wire.rabbitmq.consumer_commands import OffsetSpecification, OffsetType
 
 GLANCE_S: Final = 0.02
@@ -64,14 +64,9 @@ class _Collected:
 
     following: int | None
     gap: int | None = None
-    slices: list[ChunkSlice] = field(default_factory=list)
+    chunks: list[ChunkRecords] = field(default_factory=list)
     rows: int = 0
     size: int = 0
-
-    def add(self, part: ChunkSlice) -> None:
-        self.slices.append(part)
-        self.rows += part.starts.size
-        self.size += part.size
 
 
 @dataclass
@@ -124,11 +119,11 @@ class RangeReader:
         while self._next is None or self._next <= self._end or self._skipped is not None:
             try:
                 self._look_at_skipped()
-                for slices, following in self._runs():
+                for chunks, following in self._runs():
                     # Before the yield: a reconnect must not repeat rows that the caller has.
                     self._next = following
                     attempts.progressed()
-                    yield from self._decoder.batches(slices)
+                    yield from self._decoder.batches(chunks)
             except SparkStreamsError as fault:
                 if not self._loss.tries_again(self._stream, attempts, fault):
                     return
@@ -166,7 +161,7 @@ class RangeReader:
             lost = f"after offset '{format_offset(max(last.next_offset - 1, 0))}'"
             self._loss.report(self._stream, lost, "the stream was created again since")
 
-    def _runs(self) -> Iterator[tuple[list[ChunkSlice], int]]:
+    def _runs(self) -> Iterator[tuple[list[ChunkRecords], int]]:
         """Yield the records of one subscription, enough for a batch at a time, with the offset that follows."""
         if self._next is not None and self._next > self._end:
             return
@@ -183,14 +178,14 @@ class RangeReader:
                 regained = self._regained(held)
                 following = held.following if regained is None else regained
                 assert following is not None
-                slices, held = held.slices, _Collected(following)
-                yield slices, min(following, self._end + 1)
+                chunks, held = held.chunks, _Collected(following)
+                yield chunks, min(following, self._end + 1)
                 if following > self._end or regained is not None:
                     return  # the rest begins at ``regained``, and the broker may have skipped some of it
         except SparkStreamsError:
-            if held.slices and held.gap is None and held.following is not None:
+            if held.chunks and held.gap is None and held.following is not None:
                 # The records before the fault are whole: yielded now, they need not come again.
-                yield held.slices, min(held.following, self._end + 1)
+                yield held.chunks, min(held.following, self._end + 1)
             raise
         finally:
             subscription.close()
@@ -207,7 +202,7 @@ class RangeReader:
         """Receive one chunk, or learn that there is none; return whether to yield the held records now."""
         delivered = subscription.next(GLANCE_S)
         if delivered is None:
-            if held.slices or held.gap is not None:
+            if held.chunks or held.gap is not None:
                 return True
             if not self._is_complete(subscription):
                 return False
@@ -227,9 +222,11 @@ class RangeReader:
         """Keep the records of a chunk that the range wants."""
         header = delivered.header
         if header.first_offset <= self._end:
-            part = self._slice(delivered, held.following)
-            if part is not None:
-                held.add(part)
+            chunk = self._wanted(delivered, held.following)
+            if chunk.offsets.size:
+                held.chunks.append(chunk)
+                held.rows += chunk.offsets.size
+                held.size += int(chunk.ends[-1]) - int(chunk.starts[0])
         if held.following is None:
             held.following = header.next_offset
         elif header.first_offset > held.following and held.gap is None:
@@ -237,11 +234,12 @@ class RangeReader:
         held.following = max(held.following, header.next_offset)
         self._last = header
 
-    def _slice(self, delivered: Delivered, expected: int | None) -> ChunkSlice | None:
-        records = decode_chunk(delivered.buffer, delivered.start, delivered.end)
-        first = int(np.searchsorted(records.offsets, max(self._lowest, expected or 0)))
-        end = int(np.searchsorted(records.offsets, self._end, "right"))
-        return ChunkSlice.of(records, first, end) if first < end else None
+    def _wanted(self, delivered: Delivered, expected: int | None) -> ChunkRecords:
+        """Return the records of a chunk from the expected offset up to the end of the range."""
+        chunk = decode_chunk(delivered.buffer, delivered.start, delivered.end)
+        first = int(np.searchsorted(chunk.offsets, max(self._lowest, expected or 0)))
+        rows = slice(first, int(np.searchsorted(chunk.offsets, self._end, "right")))
+        return ChunkRecords(chunk.header, chunk.offsets[rows], chunk.buffer, chunk.starts[rows], chunk.ends[rows])
 
     def _is_complete(self, subscription: Subscription) -> bool:
         """Return whether the broker has no more chunks of the range, after a moment without any.
@@ -302,5 +300,5 @@ class RangeReader:
         )
         self._loss.report(self._stream, f"at offset '{format_offset(held.gap)}'", left)
         gap = held.gap
-        held.slices = [part for part in held.slices if int(part.offsets[0]) < gap]
+        held.chunks = [each for each in held.chunks if int(each.offsets[0]) < gap]
         return self._end + 1 if chunk is None else chunk.first_offset

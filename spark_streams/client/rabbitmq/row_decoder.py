@@ -11,7 +11,7 @@ Spec: docs/specifications.md, S-34, S-36, S-41 to S-44, S-91.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -38,32 +38,6 @@ NO_TIMESTAMP: Final = -(2**63)
 """The time of a chunk with records that have no timestamp: only the reference log has such chunks."""
 
 Longs = NDArray[np.int64]
-
-
-class ChunkSlice(NamedTuple):
-    """Consecutive records of one chunk; at least one.
-
-    Args:
-        offsets: int64[n], ascending.
-        timestamp_ms: the chunk's time in milliseconds.
-        size: bytes from the first message to the last one.
-        buffer: holds the messages.
-        starts, ends: int64[n], each message's range in ``buffer``.
-    """
-
-    offsets: Longs
-    timestamp_ms: int
-    size: int
-    buffer: Any
-    starts: Longs
-    ends: Longs
-
-    @classmethod
-    def of(cls, records: ChunkRecords, first: int, end: int) -> ChunkSlice:
-        """Return records ``first`` (inclusive) to ``end`` (exclusive) of a chunk."""
-        starts, ends = records.starts[first:end], records.ends[first:end]
-        size, time_ms = int(ends[-1]) - int(starts[0]), records.header.timestamp_ms
-        return cls(records.offsets[first:end], time_ms, size, records.buffer, starts, ends)
 
 
 class RowDecoder:
@@ -93,13 +67,13 @@ class RowDecoder:
         self._needed = pa.schema([field for field in FULL_MESSAGE_SCHEMA if field.name in needed])
         self._values = pa.array(() if pushed.values is None else pushed.values.values, pa.string())
 
-    def batches(self, slices: Sequence[ChunkSlice]) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of some slices, in their order, in batches that are not empty."""
-        if not slices:
+    def batches(self, chunks: Sequence[ChunkRecords]) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of some chunks, each with a record or more, in their order, in batches that are not empty."""
+        if not chunks:
             return
-        block = _joined(slices)
-        offsets = np.concatenate([part.offsets for part in slices])
-        times = np.repeat([part.timestamp_ms for part in slices], [part.starts.size for part in slices])
+        block = _joined(chunks)
+        offsets = np.concatenate([chunk.offsets for chunk in chunks])
+        times = np.repeat([chunk.header.timestamp_ms for chunk in chunks], [chunk.starts.size for chunk in chunks])
         ends = run_ends(np.asarray(block.ends) - block.starts[0], self._max_bytes, self._max_rows)
         for rows in map(slice, [0, *ends], ends):
             batch = self._batch(_chosen(block, rows), offsets[rows], times[rows])
@@ -187,17 +161,17 @@ def _chosen(block: MessageBlock, rows: slice | Longs) -> MessageBlock:
     return MessageBlock(block.buffer, np.asarray(block.starts)[rows], np.asarray(block.ends)[rows])
 
 
-def _joined(slices: Sequence[ChunkSlice]) -> MessageBlock:
-    """Return the messages of several slices in one buffer: that of the only slice, or a copy."""
-    if len(slices) == 1:
-        return MessageBlock(slices[0].buffer, slices[0].starts, slices[0].ends)
+def _joined(chunks: Sequence[ChunkRecords]) -> MessageBlock:
+    """Return the messages of several chunks in one buffer: that of the only chunk, or a copy."""
+    if len(chunks) == 1:
+        return MessageBlock(chunks[0].buffer, chunks[0].starts, chunks[0].ends)
     parts, starts, ends, at = [], [], [], 0
-    for part in slices:
-        first = int(part.starts[0])
-        parts.append(memoryview(part.buffer)[first : first + part.size])
-        starts.append(part.starts + (at - first))
-        ends.append(part.ends + (at - first))
-        at += part.size
+    for chunk in chunks:
+        first, end = int(chunk.starts[0]), int(chunk.ends[-1])
+        parts.append(memoryview(chunk.buffer)[first:end])
+        starts.append(chunk.starts + (at - first))
+        ends.append(chunk.ends + (at - first))
+        at += end - first
     return MessageBlock(b"".join(parts), np.concatenate(starts), np.concatenate(ends))
 
 
