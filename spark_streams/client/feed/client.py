@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Final
@@ -17,7 +17,7 @@ from typing import Any, Final
 from spark_streams.client.feed.errors import first_line
 from spark_streams.client.feed.http import Conflict, Expired, FeedSession
 from spark_streams.client.feed.pushdown import ANY_POINTER
-from spark_streams.client.feed.response import Answer, parsed_blocks
+from spark_streams.client.feed.response import Answer, parsed_blocks, until
 from spark_streams.client.retry import Backoff, retrying
 from spark_streams.endpoint import Endpoint
 from spark_streams.errors import NotFound, OptionError, Refused, RemoteProtocolError
@@ -205,7 +205,12 @@ class FeedClient(AbstractContextManager["FeedClient"]):
         return Discovery(tuple(FeedPartition(i) for i in range(count)))
 
     def lines(
-        self, partition: int, cursor: str, *, stream_ms: int | None = None, values: bool = True
+        self,
+        partition: int,
+        cursor: str,
+        stops: Collection[str] = (),
+        stream_ms: int | None = None,
+        values: bool = True,
     ) -> Iterator[tuple[bytes, Lines]]:
         """Yield one response in blocks of whole lines, as they come, with their events and cursors.
 
@@ -218,6 +223,7 @@ class FeedClient(AbstractContextManager["FeedClient"]):
         Args:
             partition: the partition to read.
             cursor: where to begin, exclusive.
+            stops: cursors where to end, inclusive, at the first that comes.
             stream_ms: how many milliseconds the feed may keep the response open for new events (``stream``); None for
                 one page of the existing ones.
             values: whether to return the events themselves.
@@ -234,7 +240,12 @@ class FeedClient(AbstractContextManager["FeedClient"]):
         """
         with self._page(partition, cursor, stream_ms) as answer:
             assert self.dialect is not None
-            yield from parsed_blocks(answer, self.dialect, partition, self.address.max_line_bytes, values)
+            for block, lines in parsed_blocks(answer, self.dialect, partition, self.address.max_line_bytes, values):
+                rest = until(lines, stops)
+                if rest is not None:
+                    yield block[: int(rest.ends[-1])], rest
+                    return
+                yield block, lines
 
     def describe(self, partition: int, cursor: str) -> str:
         """Return a call of ``lines`` as messages show it; the dialect has to be known."""

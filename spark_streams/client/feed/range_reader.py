@@ -9,12 +9,11 @@ the feed itself repeats (``exactlyOnce`` false) come repeatedly.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from spark_streams.client.data_loss import LossPolicy
 from spark_streams.client.feed.client import FEED_BACKOFF, FeedClient
@@ -22,30 +21,6 @@ from spark_streams.client.feed.http import Expired
 from spark_streams.client.feed.row_decoder import FeedRows
 from spark_streams.client.retry import Attempts
 from spark_streams.errors import SparkStreamsError
-from spark_streams.wire.feed.lines import Lines
-
-
-def first_of(lines: Lines, stops: Collection[str]) -> int | None:
-    """Return the index of the first checkpoint whose cursor is one of ``stops``, None when none is."""
-    if not stops or not len(lines.cursors):
-        return None
-    index = int(pc.index(pc.is_in(lines.cursors, pa.array(list(stops), pa.string())), True).as_py())
-    return None if index < 0 else index
-
-
-def until(lines: Lines, index: int) -> Lines:
-    """Return the events before checkpoint ``index``, and the checkpoints up to it, inclusive."""
-    count = int(lines.covered[index])
-    return replace(
-        lines,
-        values=None if lines.values is None else lines.values.slice(0, count),
-        keys=None if lines.keys is None else lines.keys.slice(0, count),
-        count=count,
-        cursors=lines.cursors.slice(0, index + 1),
-        covered=lines.covered[: index + 1],
-        ends=lines.ends[: index + 1],
-    )
-
 
 BEGINNING: Final = "_first"
 """The cursor that means the beginning of a partition (FeedAPI, "fetch call")."""
@@ -86,17 +61,12 @@ def scan(
     """
     policy = LossPolicy(client.address.stream, fail_on_data_loss)
     partition, cursor, empty = str(wanted.partition), wanted.start, 0
-    if cursor in wanted.stops:
-        return
     attempts = Attempts(FEED_BACKOFF, client.pause)
-    while True:
+    while cursor not in wanted.stops:
         events = 0
         requested = cursor
         try:
-            for _, lines in client.lines(wanted.partition, requested):
-                stop = first_of(lines, wanted.stops)
-                if stop is not None:
-                    lines = until(lines, stop)
+            for _, lines in client.lines(wanted.partition, requested, wanted.stops):
                 batch = rows.take(lines)
                 events += lines.count
                 if len(lines.cursors):
@@ -105,20 +75,17 @@ def scan(
                         attempts.progressed()
                 if batch is not None:
                     yield batch
-                if stop is not None:
-                    return
         except Expired as fault:
-            rows.drop_waiting()
             if cursor == BEGINNING:
                 raise
             policy.report(partition, f"after cursor '{cursor}'", str(fault))
             cursor = BEGINNING
             continue
         except SparkStreamsError as fault:
-            rows.drop_waiting()
             attempts.after(fault)
             continue
-        rows.drop_waiting()
+        finally:
+            rows.drop_waiting()
         empty = 0 if events else empty + 1
         if (not events and cursor == requested) or empty >= EMPTY_RESPONSES:
             break

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from dataclasses import replace
 from typing import Final
 
+import pyarrow as pa
+import pyarrow.compute as pc
 import requests
 
 from spark_streams.client.feed.errors import first_line, mapped
@@ -194,3 +197,22 @@ def parsed_blocks(
         if not answer.tells_end:
             raise ConnectionLost(f"{fault_text}; it may have been cut, which a body without a length does not tell")
         raise RemoteProtocolError(f"{fault_text}, and every response must have one (FeedAPI, 'checkpoint command')")
+
+
+def until(lines: Lines, stops: Collection[str]) -> Lines | None:
+    """Return the events up to the first checkpoint whose cursor is one of ``stops``; None when none is."""
+    if not stops or not len(lines.cursors):
+        return None
+    index = int(pc.index(pc.is_in(lines.cursors, pa.array(list(stops), pa.string())), True).as_py())
+    if index < 0:
+        return None
+    count = int(lines.covered[index])
+    return replace(
+        lines,
+        values=None if lines.values is None else lines.values.slice(0, count),
+        keys=None if lines.keys is None else lines.keys.slice(0, count),
+        count=count,
+        cursors=lines.cursors.slice(0, index + 1),
+        covered=lines.covered[: index + 1],
+        ends=lines.ends[: index + 1],
+    )

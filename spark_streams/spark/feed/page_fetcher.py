@@ -18,7 +18,7 @@ from spark_streams.client.data_loss import LossPolicy
 from spark_streams.client.feed import Lines
 from spark_streams.client.feed.client import FEED_BACKOFF, FeedClient
 from spark_streams.client.feed.http import Expired
-from spark_streams.client.feed.range_reader import BEGINNING, EMPTY_RESPONSES, first_of, until
+from spark_streams.client.feed.range_reader import BEGINNING, EMPTY_RESPONSES
 from spark_streams.client.feed.row_decoder import FirstMatch
 from spark_streams.client.retry import Attempts
 from spark_streams.errors import SparkStreamsError
@@ -206,7 +206,7 @@ class PageFetcher(threading.Thread):
 
     def _response(self, client: FeedClient, attempts: Attempts, waits: int | None) -> float:
         """Fetch one response, and return the pause before the next one, in seconds."""
-        requested = self.cursor
+        requested, stops = self.cursor, self._stops or ()
         events = 0
         closed_before = self._closed_with is not None
         searching = self._start_at is not None and not self._start_at.found
@@ -214,11 +214,7 @@ class PageFetcher(threading.Thread):
         if self._stopping.is_set():
             return 0.0
         with self._slots if waits is None else nullcontext():
-            for block, lines in client.lines(self.partition, requested, stream_ms=waits, values=searching):
-                stop = first_of(lines, self._stops or ())
-                if stop is not None:
-                    lines = until(lines, stop)
-                    block = block[: int(lines.ends[-1])]
+            for block, lines in client.lines(self.partition, requested, stops, stream_ms=waits, values=searching):
                 events += lines.count
                 if searching:
                     assert self._start_at is not None and client.dialect is not None
@@ -230,7 +226,7 @@ class PageFetcher(threading.Thread):
                 self.idle = waits is not None or (self.idle and not events)
                 if len(lines.cursors) and (int(lines.covered[-1]) or self.cursor != before):
                     attempts.progressed()
-                if self._stopping.is_set() or stop is not None:
+                if self._stopping.is_set() or self.cursor in stops:
                     break
                 self._wait_for_room(slot=waits is None)
         self._drop_uncovered()
