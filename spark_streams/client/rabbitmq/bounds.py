@@ -8,7 +8,7 @@
     before      a probe at `first`        the last user chunk's end          likewise
 
 A probe is a subscription with one credit. A silence never means that there is nothing: the broker answers a request
-after the subscription's once it has sent the chunk that it found (``Subscription.barrier``).
+after the subscription's once it has sent the chunk that it found (``Subscription.first``).
 
 Spec: docs/specifications.md, S-61 to S-65, S-121, S-122.
 """

@@ -72,6 +72,7 @@ class Connection(contextlib.AbstractContextManager["Connection"]):
     Attributes:
         endpoint: the socket's peer.
         broken: whether the connection is of no further use.
+        events: what the broker has sent and nobody has received, in order; see ``receive``.
         nodes: the nodes of the cluster that the broker has named, in any answer to Metadata.
         versions: command key to the highest version that the broker accepts; empty before RabbitMQ 3.11 or so.
         properties: the broker's properties, ``version`` among them; fit for messages.
@@ -91,7 +92,7 @@ class Connection(contextlib.AbstractContextManager["Connection"]):
         self.subscription_ids: set[int] = set()
         self._subscription_id = -1
         self._correlation = 0
-        self._events: deque[Command | Frame] = deque()
+        self.events: deque[Command | Frame] = deque()
         self._answers: dict[int, Command] = {}
         self._outgoing: deque[memoryview] = deque()
         self._queued = 0
@@ -177,22 +178,12 @@ class Connection(contextlib.AbstractContextManager["Connection"]):
             command: MetadataUpdate, ConsumerUpdate, CreditAnswer.
         """
         until = time.monotonic() + timeout_s
-        while not self._events:
+        while not self.events:
             left = until - time.monotonic()
             self.turn(max(0.0, left))
             if left <= 0:
                 break
-        return self._events.popleft() if self._events else None
-
-    def pending(self) -> list[Command | Frame]:
-        """Return and forget all events that ``receive`` would return without waiting."""
-        events = list(self._events)
-        self._events.clear()
-        return events
-
-    def put_back(self, events: list[Command | Frame]) -> None:
-        """Put events in front of those that ``receive`` returns next, in their order."""
-        self._events.extendleft(reversed(events))
+        return self.events.popleft() if self.events else None
 
     def send(self, frames: bytes) -> None:
         """Queue whole frames; wait, and read meanwhile, while too many bytes are queued.
@@ -293,7 +284,7 @@ class Connection(contextlib.AbstractContextManager["Connection"]):
 
     def _take(self, frame: Frame) -> None:
         if frame.key in registry.COLUMNAR_KEYS:
-            self._events.append(frame)
+            self.events.append(frame)
             return
         if frame.key in _ANSWERED_AS_ASKED:
             frame = frame._replace(key=frame.key | ANSWER)
@@ -310,7 +301,7 @@ class Connection(contextlib.AbstractContextManager["Connection"]):
         if number is not None and frame.key & ANSWER:
             self._answers[number] = command
         else:
-            self._events.append(command)
+            self.events.append(command)
 
     def _beat(self) -> None:
         """Send a heartbeat after half of the agreed time without other frames; detect a peer that sends none."""

@@ -216,8 +216,9 @@ class PublisherPool:
     # --- what the broker says
 
     def _take_all(self) -> None:
-        for event in self._connection.pending():
-            self._take(event)
+        events = self._connection.events
+        while events:
+            self._take(events.popleft())
 
     def _take(self, event: Command | Frame) -> None:
         if isinstance(event, Frame) and event.key == CONFIRM_KEY:

@@ -14,6 +14,7 @@ S-61 to S-65, S-71 to S-73, S-81, S-141 to S-143.
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, TypeGuard
@@ -160,7 +161,7 @@ class Subscription:
             event = self._connection.receive(left)
             if event is not None and not self._handled(event):
                 others.append(event)
-        self._connection.put_back(others)
+        self._connection.events.extendleft(reversed(others))
 
     def next(self, timeout_s: float) -> Delivered | None:
         """Return the next chunk, None when none comes within ``timeout_s`` seconds.
@@ -212,26 +213,20 @@ class Subscription:
         before it handles the next frame. So when the answer to a further request has come, these chunks have come too.
         """
         self.grant(1)
-        events = self.barrier()
-        self._connection.put_back(events)
-        return any(self._is_mine(event) for event in events)
+        return self.first() is not None
 
     def first(self) -> Delivered | None:
-        """Return the first chunk that the broker found for the initial credit, None when it found none."""
-        events = self.barrier()
-        mine = [event for event in events if self._is_mine(event)]
-        self._connection.put_back([event for event in events if not self._is_mine(event)])
-        return self._delivered(mine[0]) if mine else None
+        """Return the first chunk that the broker has found so far, None when it found none; ``next`` returns it too.
+
+        It makes a small request, a barrier: when its answer has come, what the broker has found before has come too.
+        """
+        self._connection.request(Metadata((self._stream,)), MetadataAnswer, f"{self._what}: barrier")
+        return next((self._delivered(event) for event in self._connection.events if self._is_mine(event)), None)
 
     def _is_mine(self, event: Command | Frame) -> TypeGuard[Frame]:
         if not isinstance(event, Frame) or event.key != DELIVER_KEY:
             return False
         return decode_deliver(event).subscription_id == self._number
-
-    def barrier(self) -> list[Command | Frame]:
-        """Make a small request; return the events before its answer, which the caller handles or puts back."""
-        self._connection.request(Metadata((self._stream,)), MetadataAnswer, f"{self._what}: barrier")
-        return self._connection.pending()
 
     def close(self) -> None:
         """Unsubscribe, and drop the chunks still under way; never raise: abandon a connection that fails."""
@@ -242,7 +237,7 @@ class Subscription:
             except SparkStreamsError:
                 connection.abandon()
         try:
-            connection.put_back([event for event in connection.pending() if not self._is_about_this(event)])
+            connection.events = deque(event for event in connection.events if not self._is_about_this(event))
         except RemoteProtocolError:
             connection.abandon()  # one of the events is a broken Deliver frame
         connection.subscription_ids.discard(self._number)
