@@ -244,7 +244,7 @@ class Refused(PeerError):
 
     def __init__(self, condition: str, description: str | None, context: str) -> None:
         super().__init__(condition, description, context)
-        self.retriable = self.condition in self.TRANSIENT
+        self.retriable = self.retriable or self.condition in self.TRANSIENT
 
 
 class CheckpointError(SparkStreamsError, ValueError):

@@ -41,24 +41,20 @@ _REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
 _HIDDEN_ARGUMENTS: Final = frozenset({"token"})
 
 
-class _Passing(Refused):
-    """A refusal that passes: trying again can help."""
-
-    def __init__(self, condition: str, description: str | None, context: str) -> None:
-        super().__init__(condition, description, context)
-        self.retriable = True
-
-
-class Conflict(_Passing):
+class Conflict(Refused):
     """The feed's partitions or token have changed (status 409): the client has to request them again."""
+
+    retriable = True
 
 
 class Expired(Refused):
     """The feed has lost the events after the cursor (status 410), or does not know the cursor."""
 
 
-class Unavailable(_Passing):
+class Unavailable(Refused):
     """The feed cannot answer now (status 408, 425, 429, 5xx)."""
+
+    retriable = True
 
 
 _ERRORS: Final[Mapping[int, type[PeerError]]] = {
