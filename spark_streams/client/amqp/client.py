@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import replace
 from functools import partial
 from typing import Final, TypeVar
 
@@ -32,12 +31,10 @@ from spark_streams.endpoint import Endpoint, Node
 from spark_streams.errors import (
     DeadlineExceeded,
     LocalProtocolError,
-    NotFound,
     Refused,
 )
 from spark_streams.filters import read_filter
 from spark_streams.filters.tree import Expression
-from spark_streams.offsets import OFFSET_DIGITS
 from spark_streams.position import EARLIEST, After, At, Earliest, Position
 
 _log = logging.getLogger(__name__)
@@ -111,14 +108,7 @@ class AmqpClient(contextlib.AbstractContextManager["AmqpClient"]):
             ConnectFailed, AuthenticationFailed: no connection, or the peer does not accept the credentials.
             DeadlineExceeded, RemoteProtocolError: the peer does not answer in time, or breaks the protocol.
         """
-
-        def ask(connection: Connection, address: str) -> StreamDescription:
-            described = info.describe(connection, stream, address)
-            # Offsets are opaque (ES-301), except those of our log, whose form this project defines.
-            digits = OFFSET_DIGITS if connection.is_reference_log else None
-            return replace(described, offset_digits=digits)
-
-        return self._retrying(info.info_address(stream), ask)
+        return self._retrying(info.info_address(stream), lambda c, address: info.describe(c, stream, address))
 
     def capabilities(self) -> dict[str, str | list[str]]:
         """Return the peer's properties, and ``capabilities``: those that it offers.
@@ -138,16 +128,7 @@ class AmqpClient(contextlib.AbstractContextManager["AmqpClient"]):
         Raises:
             ConnectFailed, AuthenticationFailed, DeadlineExceeded, RemoteProtocolError: as for ``describe``.
         """
-
-        def ask(connection: Connection, address: str) -> list[str] | None:
-            # Other peers might take the address for a queue's, and create the queue.
-            if not connection.is_reference_log:
-                return None
-            with contextlib.suppress(NotFound):
-                return info.list_streams(connection, address)
-            return None
-
-        return self._retrying(info.STREAMS, ask)
+        return self._retrying(info.STREAMS, info.list_streams)
 
     def remaining(self, stream: str, positions: Mapping[str, Position]) -> dict[str, int | None]:
         """Return how many retained events there are after each position (from it on, for ``At``).
@@ -158,8 +139,7 @@ class AmqpClient(contextlib.AbstractContextManager["AmqpClient"]):
             NotFound, ConnectFailed, AuthenticationFailed, DeadlineExceeded, RemoteProtocolError: as for ``describe``.
         """
         return self._retrying(
-            info.info_address(stream),
-            lambda connection, address: info.remaining(connection, stream, address, positions),
+            info.info_address(stream), lambda c, address: info.remaining(c, stream, address, positions)
         )
 
     def first_at_time(self, stream: str, partition: str, timestamp_ms: int) -> str | None:
@@ -175,10 +155,7 @@ class AmqpClient(contextlib.AbstractContextManager["AmqpClient"]):
         def ask(connection: Connection, address: str) -> str | None:
             starts = start_filters_at_time(timestamp_ms)
             link = self._receivers.attach(connection, address, Binding(stream, partition), starts)
-            try:
-                return first_offset(link, self._timeout_ms)
-            finally:
-                link.close()
+            return first_offset(link, self._timeout_ms)
 
         try:
             return self._retrying(stream, ask)
@@ -239,13 +216,9 @@ class AmqpClient(contextlib.AbstractContextManager["AmqpClient"]):
         Raises:
             NotFound, ConnectFailed, AuthenticationFailed, DeadlineExceeded, RemoteProtocolError: as for ``describe``.
         """
-
-        def ask(connection: Connection, address: str) -> dict[str, str | None]:
-            if not connection.is_reference_log:
-                return {}
-            return info.log_identity(connection, stream, address, offsets)
-
-        return self._retrying(info.info_address(stream), ask)
+        return self._retrying(
+            info.info_address(stream), lambda c, address: info.log_identity(c, stream, address, offsets)
+        )
 
     def offsets(self, stream: str, partition: str, start: Position, end: str | None) -> AmqpOffsetWalk:
         """Return a walk over the offsets from ``start`` to ``end`` (inclusive; None for no end)."""

@@ -30,7 +30,8 @@ from spark_streams.client.amqp.links import Binding, attach_receiver
 from spark_streams.client.amqp.receive_buffer import ReceiveBuffer
 from spark_streams.client.log_client import Bounds, StreamDescription
 from spark_streams.client.retry import Deadline
-from spark_streams.errors import RemoteProtocolError
+from spark_streams.errors import NotFound, RemoteProtocolError
+from spark_streams.offsets import OFFSET_DIGITS
 from spark_streams.position import After, At, Earliest, Latest, Position
 from spark_streams.wire.amqp.message import Amqp, decode_message
 
@@ -75,17 +76,25 @@ def describe(connection: Connection, stream: str, address: str) -> StreamDescrip
         for partition, entry in _entries(answer, stream).items()
     }
     incarnation = answer.get(_INCARNATION)
-    return StreamDescription(stream, str(incarnation) if isinstance(incarnation, str) else None, partitions)
+    known = str(incarnation) if isinstance(incarnation, str) else None
+    # Offsets are opaque (ES-301), except those of our log, whose form this project defines.
+    digits = OFFSET_DIGITS if connection.is_reference_log else None
+    return StreamDescription(stream, known, partitions, offset_digits=digits)
 
 
-def list_streams(connection: Connection, address: str) -> list[str]:
-    """Request from our log the streams that we may read, in the order of their names.
+def list_streams(connection: Connection, address: str) -> list[str] | None:
+    """Request from our log the streams that we may read, in the order of their names; None for a peer without a list.
 
     Raises:
-        NotFound: the log has no such information source.
         RemoteProtocolError, DeadlineExceeded: as for ``describe``.
     """
-    names = _ask(connection, address, address, {}).get("x-opt-streams")
+    # Other peers might take the address for a queue's, and create the queue.
+    if not connection.is_reference_log:
+        return None
+    try:
+        names = _ask(connection, address, address, {}).get("x-opt-streams")
+    except NotFound:
+        return None
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise RemoteProtocolError(f"'{address}': 'x-opt-streams' is no list of strings")
     return [str(name) for name in names]
@@ -123,11 +132,14 @@ def log_identity(
     """Request a text for the event at an offset of each partition, which another event there would change.
 
     Returns:
-        Partition to the text; None where the event is not retained, or the peer sends none.
+        Partition to the text; None where the event is not retained, or the peer sends none. Empty for other peers
+        than our log.
 
     Raises:
         NotFound, RemoteProtocolError, DeadlineExceeded: as for ``describe``.
     """
+    if not connection.is_reference_log:
+        return {}
     found: dict[str, str | None] = dict.fromkeys(offsets)
     left = iter(offsets.items())
     while some := dict(islice(left, _MAX_WITNESSES)):

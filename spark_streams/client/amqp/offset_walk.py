@@ -133,7 +133,7 @@ class AmqpOffsetWalk:
 
 
 def first_offset(link: Link, timeout_ms: int) -> str | None:
-    """Return the offset of the first event that a link's filter matches, or None when the peer has none.
+    """Return the offset of the first event that a link's filter matches, or None when the peer has none; detach.
 
     The client grants one credit and drains it, so the peer has to send the event or return the credit.
 
@@ -144,11 +144,14 @@ def first_offset(link: Link, timeout_ms: int) -> str | None:
     deadline = Deadline(timeout_ms)
     link.drain(True)
     link.flow(1)
-    while not buffer.take(link.impl):
-        link.check()
-        if not link.draining:
-            return None
-        link.connection.turn(deadline.left_s(f"{link.what}: no answer to drain"))
+    try:
+        while not buffer.take(link.impl):
+            link.check()
+            if not link.draining:
+                return None
+            link.connection.turn(deadline.left_s(f"{link.what}: no answer to drain"))
+    finally:
+        link.close()
     offsets = decode_columns(buffer.block(), ("offset",))["offset"]
     check_offsets(offsets, EARLIEST, link.what)
     return str(offsets[0].as_py())
