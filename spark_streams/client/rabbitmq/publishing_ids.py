@@ -13,7 +13,6 @@ docs/adr/0010-rabbitmq-exactly-once.md has the argument.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -30,25 +29,13 @@ MAX_ROWS: Final = (1 << _ROW_BITS) - 1
 """Rows of one task of one micro-batch."""
 
 
-@dataclass(frozen=True)
-class LastId:
-    """The parts of the last id that a broker has for a reference; batch and digest are 0 when it has none.
+def id_parts(sequence: int) -> tuple[int, int, int]:
+    """Return the number of the micro-batch, that of the row within its task, and its window's digest, of an id.
 
-    Args:
-        batch: number of the micro-batch.
-        row: number of the row within its task, -1 when there is none.
-        digest: the digest of its window.
+    An id of 0, which is none of ours, means that there is none: the row is -1 then, and the others are 0.
     """
-
-    batch: int
-    row: int
-    digest: int
-
-    @classmethod
-    def of(cls, sequence: int) -> LastId:
-        """Return the parts of an id; 0, which is no id of ours, means that there is none."""
-        row = (sequence >> DIGEST_BITS) & MAX_ROWS
-        return cls(sequence >> (_ROW_BITS + DIGEST_BITS), row - 1, sequence & ((1 << DIGEST_BITS) - 1))
+    row = (sequence >> DIGEST_BITS) & MAX_ROWS
+    return sequence >> (_ROW_BITS + DIGEST_BITS), row - 1, sequence & ((1 << DIGEST_BITS) - 1)
 
 
 def publishing_ids(batch: int, rows: NDArray[np.int64], digest: int) -> NDArray[np.uint64]:
@@ -91,18 +78,18 @@ class Resumed:
 
     def __init__(self, stream: str, batch: int, sequence: int) -> None:
         self.stream = stream
-        self._last = LastId.of(sequence)
-        if self._last.batch > batch:
+        last_batch, last_row, self._digest = id_parts(sequence)
+        if last_batch > batch:
             raise DeliveryFailed(
                 "not written",
                 "rows-differ",
-                f"the stream has micro-batch {self._last.batch} of this query already: the checkpoint is older than "
+                f"the stream has micro-batch {last_batch} of this query already: the checkpoint is older than "
                 "the stream, so a batch would be dropped as a duplicate. Go on with the newest checkpoint, or start "
                 "with a new one, which is a new query",
                 f"micro-batch {batch}",
                 stream,
             )
-        self.last_row = self._last.row if self._last.batch == batch else -1
+        self.last_row = last_row if last_batch == batch else -1
         """The last row that the stream has of this task, -1 for none. The publisher sends it again, though the broker
         stores it no second time: brokers report an id as soon as their leader has written it, and confirm it, a
         repeated one too, when the replicas have it."""
@@ -119,7 +106,7 @@ class Resumed:
             return
         if self.last_row < window.first_row:
             raise self._differs(self.last_row, "has written it there, and now it goes elsewhere")
-        if window.digest != self._last.digest:
+        if window.digest != self._digest:
             raise self._differs(
                 self.last_row,
                 "has written other rows, or the same ones in another order or to other streams, up to there",

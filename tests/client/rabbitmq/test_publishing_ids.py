@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from spark_streams.client.rabbitmq.publishing_ids import LastId, Resumed, publishing_ids
+from spark_streams.client.rabbitmq.publishing_ids import Resumed, id_parts, publishing_ids
 from spark_streams.errors import DeliveryFailed, LocalProtocolError
 
 LAST_BATCH, LAST_ROW = 2**28 - 1, 2**26 - 2
@@ -40,11 +40,11 @@ def test_ids_are_never_0_and_rise_with_batch_and_row_whatever_the_digest() -> No
 
 @pytest.mark.parametrize("place", [(0, 0, 0), (3, 17, 5), (LAST_BATCH, LAST_ROW, 0x3FF)])
 def test_an_id_is_taken_apart(place: tuple[int, int, int]) -> None:
-    assert LastId.of(one(*place)) == LastId(*place)
+    assert id_parts(one(*place)) == place
 
 
 def test_0_means_that_there_is_none() -> None:
-    assert LastId.of(0) == LastId(0, -1, 0)
+    assert id_parts(0) == (0, -1, 0)
 
 
 @pytest.mark.parametrize("batch", [-1, LAST_BATCH + 1])
