@@ -129,7 +129,8 @@ class RowDecoder:
     dropped: Earliest | After | None = None
 
     def __post_init__(self) -> None:
-        self._columns = wanted_columns(self.read.columns, self.residual)
+        # A batch that is made of no columns has no rows.
+        self._columns = wanted_columns(self.read.columns, self.residual) or ("offset",)
         self._schema = pa.schema([FULL_MESSAGE_SCHEMA.field(c) for c in self._columns])
         self._decoded = frozenset({*self._columns, "offset", "source_partition"} - {"stream", "partition"})
 
@@ -164,11 +165,7 @@ class RowDecoder:
             else columns[name].slice(0, count)
             for name in self._columns
         ]
-        batch = (
-            pa.RecordBatch.from_arrays(arrays, schema=self._schema)
-            if arrays
-            else pa.RecordBatch.from_struct_array(pa.StructArray.from_buffers(pa.struct([]), count, [None]))
-        )
+        batch = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
         first = offsets[0].as_py() if len(offsets) else None
         last = offsets[count - 1].as_py() if count else None
         return DecodedRows(rows_that_match(batch, self.residual, self.read.columns), first, last, done)
