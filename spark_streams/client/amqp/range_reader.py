@@ -88,23 +88,19 @@ class RangeReader:
             RemoteProtocolError: the peer broke a rule; the message names it.
             TransportError: the connection broke more often than the retries allow, or the peer fell silent.
         """
-        attempts, dropped = Attempts(LONG_BACKOFF), self._dropped
+        self._attempts = Attempts(LONG_BACKOFF)
         while True:
             try:
                 for rows in self._link_rows():
-                    if rows.last is not None or self._dropped != dropped:
-                        attempts.progressed()
-                    dropped = self._dropped
                     if rows.last is not None:
+                        self._attempts.progressed()
                         # Before the yield: a reconnect must not repeat rows that the caller has.
                         self._start = After(rows.last)
                         if rows.batch.num_rows:
                             yield rows.batch
-                    if rows.done:
-                        return
                 return
             except SparkStreamsError as fault:
-                if not self._loss.tries_again(self.read.partition, attempts, fault):
+                if not self._loss.tries_again(self.read.partition, self._attempts, fault):
                     return
 
     def _link_rows(self) -> Iterator[DecodedRows]:
@@ -221,6 +217,8 @@ class RangeReader:
             _log.info(
                 "%s: its peer cannot begin %s: what lies before comes too, and is dropped", self._link.what, self._start
             )
+        if self._dropped != dropped:
+            self._attempts.progressed()
         self._dropped = dropped
 
     def _check_loss(self, came: str) -> None:
