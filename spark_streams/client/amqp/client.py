@@ -155,7 +155,7 @@ class AmqpClient(contextlib.AbstractContextManager["AmqpClient"]):
         def ask(connection: Connection, address: str) -> str | None:
             starts = start_filters_at_time(timestamp_ms)
             link = self._receivers.attach(connection, address, Binding(stream, partition), starts)
-            return first_offset(link, self._timeout_ms)
+            return first_offset(link)
 
         try:
             return self._retrying(stream, ask)
@@ -227,7 +227,7 @@ class AmqpClient(contextlib.AbstractContextManager["AmqpClient"]):
         def attach(at: Earliest | At | After, behind: Earliest | After) -> Link:
             return self._run(stream, lambda c, a: self._receivers.attach(c, a, binding, start_filters(at, behind)))
 
-        return AmqpOffsetWalk(attach, _startable(start), end, self._timeout_ms)
+        return AmqpOffsetWalk(attach, _startable(start), end)
 
     def fetch(self, read: RangeRead, *, max_rows: int = 65_536, max_bytes: int = 8 << 20) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a range, in log order, none twice; memory stays bounded whatever the range's size.
@@ -270,9 +270,7 @@ class AmqpClient(contextlib.AbstractContextManager["AmqpClient"]):
                 return walk.take(1) == [offset]
 
         _startable(read.start)
-        return RangeReader(
-            read, attach, describe, has_event, max_rows=max_rows, max_bytes=max_bytes, timeout_ms=self._timeout_ms
-        )
+        return RangeReader(read, attach, describe, has_event, max_rows=max_rows, max_bytes=max_bytes)
 
     def publisher(self, stream: str, *, partition: str | None = None, timeout_ms: int | None = None) -> Publisher:
         """Return an at-least-once sender.

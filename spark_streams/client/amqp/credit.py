@@ -69,15 +69,14 @@ class DrainTimer:
 
     Args:
         link: the link.
-        timeout_ms: how many milliseconds a peer that owes an answer may be silent.
 
     Attributes:
         draining: whether the client has requested a drain that the peer has not answered.
     """
 
-    def __init__(self, link: Link, timeout_ms: int) -> None:
+    def __init__(self, link: Link) -> None:
         self._link = link
-        self._deadline = Deadline(timeout_ms)
+        self._deadline = Deadline(link.connection.timeout_ms)
         self._drain_after_s = NARROWED_DRAIN_AFTER_S if link.narrowed else DRAIN_AFTER_S
         self.draining = False
         self.received()

@@ -31,13 +31,11 @@ class AmqpOffsetWalk:
             no filter for the first.
         start: where to begin; later, where to go on.
         end: the last offset to return, inclusive; None for no end.
-        timeout_ms: how many milliseconds the peer may be silent when it owes an answer.
     """
 
     attach: Callable[[Earliest | At | After, Earliest | After], Link]
     start: Earliest | At | After
     end: str | None
-    timeout_ms: int
 
     def __post_init__(self) -> None:
         self._dropped: Earliest | After = EARLIEST
@@ -89,7 +87,7 @@ class AmqpOffsetWalk:
         link = self._link
         link.drain(False)  # an earlier call may have found what it needed while draining
         link.gave_back()
-        timer = DrainTimer(link, self.timeout_ms)
+        timer = DrainTimer(link)
         while len(self._ready) < count and not self._ended:
             if self._buffer.take(link.impl):
                 timer.received()
@@ -132,7 +130,7 @@ class AmqpOffsetWalk:
             self.close()
 
 
-def first_offset(link: Link, timeout_ms: int) -> str | None:
+def first_offset(link: Link) -> str | None:
     """Return the offset of the first event that a link's filter matches, or None when the peer has none; detach.
 
     The client grants one credit and drains it, so the peer has to send the event or return the credit.
@@ -141,7 +139,7 @@ def first_offset(link: Link, timeout_ms: int) -> str | None:
         DeadlineExceeded: the peer did neither.
     """
     buffer = HeadBuffer(1)
-    deadline = Deadline(timeout_ms)
+    deadline = Deadline(link.connection.timeout_ms)
     link.drain(True)
     link.flow(1)
     try:

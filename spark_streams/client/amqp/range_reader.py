@@ -58,7 +58,6 @@ class RangeReader:
         has_event: returns whether the partition has an event with an offset, by an inclusive filter and no other one.
         max_rows: rows of a batch at most.
         max_bytes: a batch takes no further message once it has this many bytes.
-        timeout_ms: how many milliseconds the peer may be silent when it owes an answer.
     """
 
     read: RangeRead
@@ -67,7 +66,6 @@ class RangeReader:
     has_event: Callable[[str], bool]
     max_rows: int
     max_bytes: int
-    timeout_ms: int
 
     def __post_init__(self) -> None:
         read = self.read
@@ -75,7 +73,6 @@ class RangeReader:
         RowDecoder(read, read.start, read.filter)  # a filter that no row can have fails here, not at the first row
         self._start = read.start
         self._dropped: Earliest | After = EARLIEST
-        self._ask_for_loss = self._first = True
 
     def batches(self) -> Generator[pa.RecordBatch, None, None]:
         """Yield the rows of the range, none twice.
@@ -124,7 +121,7 @@ class RangeReader:
 
     def _decoded_rows(self) -> Iterator[DecodedRows]:
         link, buffer = self._link, self._buffer
-        window, timer = CreditWindow(link), DrainTimer(link, self.timeout_ms)
+        window, timer = CreditWindow(link), DrainTimer(link)
         while True:
             broken: SparkStreamsError | None = None
             try:
@@ -178,7 +175,7 @@ class RangeReader:
             timeout_s = timer.timeout_s(buffer.rows > 0)
             if link.narrowed and timer.draining and extensions < _MAX_EXTENSIONS:
                 # The peer may search for long without a match: a request on another link checks that it still answers.
-                timeout_s = min(timeout_s, self.timeout_ms / 2_000)
+                timeout_s = min(timeout_s, link.connection.timeout_ms / 2_000)
                 if not link.connection.turn(timeout_s) and link.draining:
                     self.describe()
                     extensions += 1
