@@ -57,17 +57,14 @@ class PublisherPool:
         reference: the reference of all publishers; empty for none.
         compression: the compression of sub-entry batches.
         max_in_flight: messages that may wait for their confirm.
-        timeout_ms: how many milliseconds the broker may confirm nothing.
     """
 
-    def __init__(
-        self, connection: Connection, reference: str, compression: int, max_in_flight: int, timeout_ms: int
-    ) -> None:
+    def __init__(self, connection: Connection, reference: str, compression: int, max_in_flight: int) -> None:
         self._connection = connection
         self._reference = reference
         self._compression = compression
         self._max_in_flight = max_in_flight
-        self._timeout_ms = timeout_ms
+        self._timeout_ms = connection.timeout_ms
         self._publishers: dict[str, StreamPublisher] = {}
         self._by_number: dict[int, StreamPublisher] = {}
         self._dropped: set[str] = set()

@@ -28,13 +28,11 @@ from spark_streams.client.digested_rows import (
     Window,
     Windows,
 )
-from spark_streams.client.hosts import Hosts
-from spark_streams.client.rabbitmq.open import open_connection
+from spark_streams.client.rabbitmq.cluster import Cluster
 from spark_streams.client.rabbitmq.publisher_pool import PublisherPool
 from spark_streams.client.rabbitmq.publishing_ids import Resumed, publishing_ids
 from spark_streams.client.rabbitmq.routing import Router, Routing, open_router
 from spark_streams.client.rabbitmq.stream_publisher import Entries, query_sequence
-from spark_streams.client.retry import retrying
 from spark_streams.endpoint import Endpoint
 from spark_streams.errors import OptionError
 from spark_streams.wire.rabbitmq.compression import Compression
@@ -82,13 +80,11 @@ class TaskPublisher:
     def __init__(self, endpoint: Endpoint, how: RabbitPublishing, identity: TaskIdentity | None) -> None:
         self._how = how
         self._identity = identity
-        hosts = Hosts(endpoint, how.timeout_ms)
-        self._connection = retrying(
-            lambda: hosts.connect(lambda host, ms: open_connection(host, timeout_ms=how.timeout_ms, connect_ms=ms))
-        )
+        cluster = Cluster(endpoint, how.timeout_ms)
+        self._connection = cluster.retrying(cluster.any)
         reference = "" if identity is None else identity.reference
         compression = int(Compression[how.compression.upper()])
-        self._outgoing = PublisherPool(self._connection, reference, compression, how.max_in_flight, how.timeout_ms)
+        self._outgoing = PublisherPool(self._connection, reference, compression, how.max_in_flight)
         size = max(WINDOW_ROWS, how.sub_entry_size)
         # Batches of another size would cut the rows elsewhere, so it has to be the same on every attempt.
         begin = b"%d messages a batch" % how.sub_entry_size
