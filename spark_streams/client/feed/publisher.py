@@ -13,8 +13,7 @@ from __future__ import annotations
 
 import json
 import logging
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
 from typing import Final, Protocol
 
@@ -163,7 +162,6 @@ class FeedPublisher:
         stream: its name, for messages.
         identity: the task's identity, None for at least once.
         backoff: how often to send a part, and how long the pauses are.
-        pause: waits for a number of seconds; for tests.
     """
 
     target: Target
@@ -171,7 +169,6 @@ class FeedPublisher:
     identity: TaskIdentity | None
     _: KW_ONLY
     backoff: Backoff = FEED_BACKOFF
-    pause: Callable[[float], object] = time.sleep
 
     def __post_init__(self) -> None:
         if self.identity is not None and not 0 <= self.identity.batch <= MAX_BATCH:
@@ -229,7 +226,7 @@ class FeedPublisher:
                 return  # an earlier attempt published a later part, so this one was confirmed
         try:
             appended, repeated, last = retrying(
-                lambda: self.target.publish(part.rows, reference, number, part.digest), self.backoff, pause=self.pause
+                lambda: self.target.publish(part.rows, reference, number, part.digest), self.backoff
             )
         except SparkStreamsError as fault:
             raise self._failed(part, label, fault) from fault

@@ -68,11 +68,6 @@ class FeedRows:
         }
         self._make = [make[column] for column in columns]
 
-    @property
-    def waiting(self) -> int:
-        """How many events wait for a checkpoint."""
-        return sum(len(values) for values, _ in self._waiting)
-
     def drop_waiting(self) -> None:
         """Drop the events that no checkpoint covers: the client requests them again."""
         self._waiting = []
@@ -90,7 +85,7 @@ class FeedRows:
                 self._waiting.append((lines.values, lines.keys))
             return None
         covered = int(lines.covered[-1])
-        before = self.waiting
+        before = sum(len(values) for values, _ in self._waiting)
         pieces = [*self._waiting, _part(lines, 0, covered)]
         self._waiting = [_part(lines, covered, lines.count)] if covered < lines.count else []
         values = pieces[0][0] if len(pieces) == 1 else pa.concat_arrays([piece for piece, _ in pieces])

@@ -160,14 +160,12 @@ class PageFetcher(threading.Thread):
                     try:
                         pause_s = self._response(client, attempts, waits)
                     except Expired as fault:
-                        self._drop_uncovered()
                         if self.cursor == BEGINNING:
                             raise
                         self._policy.report(str(self.partition), f"after cursor '{self.cursor}'", str(fault))
                         self._start_over()
                         continue
                     except SparkStreamsError as fault:
-                        self._drop_uncovered()
                         if self._stopping.is_set():
                             break
                         attempts.after(fault)
@@ -213,23 +211,25 @@ class PageFetcher(threading.Thread):
         self._wait_for_room(slot=False, events=True)
         if self._stopping.is_set():
             return 0.0
-        with self._slots if waits is None else nullcontext():
-            for block, lines in client.lines(self.partition, requested, stops, stream_ms=waits, values=searching):
-                events += lines.count
-                if searching:
-                    assert self._start_at is not None and client.dialect is not None
-                    block, lines = self._start_at.take(block, lines, client.dialect)
-                before = self.cursor
-                self._take(block, lines)
-                # A long response has sent all events there are; more may come at any time. In another response more may
-                # follow; but at the current end a checkpoint alone does not mean that there is more.
-                self.idle = waits is not None or (self.idle and not events)
-                if len(lines.cursors) and (int(lines.covered[-1]) or self.cursor != before):
-                    attempts.progressed()
-                if self._stopping.is_set() or self.cursor in stops:
-                    break
-                self._wait_for_room(slot=waits is None)
-        self._drop_uncovered()
+        try:
+            with self._slots if waits is None else nullcontext():
+                for block, lines in client.lines(self.partition, requested, stops, stream_ms=waits, values=searching):
+                    events += lines.count
+                    if searching:
+                        assert self._start_at is not None and client.dialect is not None
+                        block, lines = self._start_at.take(block, lines, client.dialect)
+                    before = self.cursor
+                    self._take(block, lines)
+                    # A long response has sent all events there are; more may come at any time. In another response more may
+                    # follow; but at the current end a checkpoint alone does not mean that there is more.
+                    self.idle = waits is not None or (self.idle and not events)
+                    if len(lines.cursors) and (int(lines.covered[-1]) or self.cursor != before):
+                        attempts.progressed()
+                    if self._stopping.is_set() or self.cursor in stops:
+                        break
+                    self._wait_for_room(slot=waits is None)
+        finally:
+            self._drop_uncovered()
         with self._changed:
             attempts.progressed()
             self._empty = 0 if events else self._empty + 1
