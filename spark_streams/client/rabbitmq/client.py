@@ -221,9 +221,7 @@ class RabbitClient(AbstractContextManager["RabbitClient"]):
             NotFound, Refused: there is no such stream, no permission, or no reachable member.
             ConnectFailed, AuthenticationFailed, DeadlineExceeded, RemoteProtocolError: as for ``describe``.
         """
-        found = self._cluster.retrying(
-            lambda: self._cluster.near(partition, lambda c: bounds.first_at_time(c, partition, timestamp_ms))
-        )
+        found = self._cluster.ask(partition, lambda c: bounds.first_at_time(c, partition, timestamp_ms))
         return None if found is None else format_offset(found)
 
     def first_matching(self, stream: str, partition: str, expression: Expression) -> str | None:
@@ -240,7 +238,7 @@ class RabbitClient(AbstractContextManager["RabbitClient"]):
             FilterError: the expression refers to something that messages cannot have.
             NotFound, Refused, RemoteProtocolError, TransportError: as for ``describe`` and ``fetch``.
         """
-        last = self._cluster.retrying(lambda: self._cluster.extent(partition).last)
+        last = self._cluster.ask(partition, lambda connection: bounds.extent(connection, partition)).last
         if last is None:
             return None
         read = RangeRead(
@@ -273,9 +271,7 @@ class RabbitClient(AbstractContextManager["RabbitClient"]):
         """
 
         def identity(partition: str, offset: int) -> str | None:
-            return self._cluster.retrying(
-                lambda: self._cluster.near(partition, lambda c: bounds.identity_at(c, partition, offset))
-            )
+            return self._cluster.ask(partition, lambda connection: bounds.identity_at(connection, partition, offset))
 
         return {partition: identity(partition, offset_number(offset)) for partition, offset in offsets.items()}
 

@@ -68,6 +68,10 @@ class Cluster:
         """Run an operation, and retry it while its errors are retriable."""
         return retrying(operation, was_reached=lambda: self._was_there)
 
+    def ask(self, stream: str, question: Callable[[Connection], _T]) -> _T:
+        """Run an operation as ``near``, and retry it while its errors are retriable."""
+        return self.retrying(lambda: self.near(stream, question))
+
     def extent(self, stream: str) -> bounds.Extent:
         """Return a stream's offsets now, by a node that has a member of it; see ``bounds.extent`` and ``near``."""
         return self.near(stream, lambda connection: bounds.extent(connection, stream))
