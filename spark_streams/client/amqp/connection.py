@@ -77,7 +77,6 @@ class Connection:
         self._server_name = server_name or endpoint.host
         deadline = Deadline(timeout_ms)
         self._input = bytearray(_READ_BYTES)
-        self._input_view = memoryview(self._input)
         self._input_start = ffi.from_buffer(self._input)
         self._output = bytearray(_WRITE_BYTES)
         self._output_view = memoryview(self._output)
@@ -107,9 +106,11 @@ class Connection:
         what = f"{endpoint.address}: no answer to the SASL handshake: is it an AMQP port, and is option 'url' right"
         heard = b""
         try:
-            self._send_all(sasl.start(), deadline, what)
+            self._socket.settimeout(deadline.left_s(what))
+            self._socket.sendall(sasl.start())
             while not sasl.done:
-                answer = self._receive_some(deadline, what)
+                self._socket.settimeout(deadline.left_s(what))
+                answer = self._socket.recv(_READ_BYTES)
                 if not answer:
                     if not heard:
                         raise silent_close_fault(endpoint)
@@ -118,7 +119,11 @@ class Connection:
                     heard += answer[:4]
                     if not b"AMQP".startswith(heard[:4]):
                         raise foreign_answer_fault(heard + answer[4:], endpoint)
-                self._send_all(sasl.receive(answer), deadline, what)
+                self._socket.sendall(sasl.receive(answer))
+            self._socket.setblocking(False)
+        except TimeoutError as fault:
+            deadline.left_s(what)
+            raise lost(endpoint, fault) from fault
         except AuthenticationFailed as fault:
             raise AuthenticationFailed(
                 fault.condition,
@@ -324,21 +329,6 @@ class Connection:
         poll.register(self._socket, select.POLLIN | (select.POLLOUT if write else 0))
         # Round up: a wait of less than a millisecond must not become a busy loop.
         return bool(poll.poll(wait_s * 1000 + 0.999))
-
-    # --- before the engine: the SASL exchange
-
-    def _send_all(self, output: bytes, deadline: Deadline, what: str) -> None:
-        view = memoryview(output)
-        while view:
-            try:
-                view = view[self._socket.send(view) :]
-            except WOULD_BLOCK:
-                self._poll(deadline.left_s(what), write=True)
-
-    def _receive_some(self, deadline: Deadline, what: str) -> bytes:
-        while (count := self._read()) is None:
-            self._poll(deadline.left_s(what), write=False)
-        return bytes(self._input_view[:count])
 
 
 def _address(pointer: Any) -> int:
