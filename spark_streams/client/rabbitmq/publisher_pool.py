@@ -100,19 +100,10 @@ class PublisherPool:
         """
         self._take_all()
         deadline = Deadline(self._timeout_ms)
-        before = self.unconfirmed
-        while before > limit:
-            try:
-                came = self._connection.receive(deadline.left_s("no confirm"))
-            except (TransportError, PeerError) as fault:
-                raise self._named(fault) from fault
-            if came is not None:
-                self._take(came)
-            left = self.unconfirmed
-            if left < before:
+        while (before := self.unconfirmed) > limit:
+            self.turn(deadline)
+            if self.unconfirmed < before:
                 deadline.restart()
-            before = left
-        self._take_all()  # frames that came with the last confirm may report that the stream is gone
 
     def flush(self) -> None:
         """Return once all messages are confirmed.
@@ -127,14 +118,17 @@ class PublisherPool:
                 raise
             # The connection broke after the last confirms: nothing needs it any more.
 
-    def turn(self) -> None:
-        """Serve the connection without waiting: heartbeats, confirms.
+    def turn(self, deadline: Deadline | None = None) -> None:
+        """Serve the connection: heartbeats, confirms.
+
+        Args:
+            deadline: until when to wait for bytes of the broker; None for not at all.
 
         Raises:
             DeliveryFailed, TransportError, PeerError: as for ``publish``.
         """
         try:
-            self._connection.turn()
+            self._connection.turn(0.0 if deadline is None else deadline.left_s("no confirm"))
         except (TransportError, PeerError) as fault:
             raise self._named(fault) from fault
         self._take_all()
