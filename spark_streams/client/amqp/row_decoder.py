@@ -82,13 +82,7 @@ def rows_until(offsets: pa.StringArray, end: str) -> tuple[int, bool]:
 class WrongPartition(RemoteProtocolError):
     """A delivery names another partition than that of its link (ES-118); ``row`` is its row in the block."""
 
-    def __init__(self, message: str, row: int) -> None:
-        super().__init__(message)
-        self.args = (message, row)
-        self.row = row
-
-    def __str__(self) -> str:
-        return str(self.args[0])
+    row: int
 
 
 @dataclass(frozen=True)
@@ -199,6 +193,8 @@ class RowDecoder:
     def _check_partition(self, sources: Any) -> None:
         wrong = pc.index(pc.fill_null(pc.not_equal(sources, self.read.partition), False), True).as_py()
         if wrong >= 0:
-            raise WrongPartition(
-                f"{self._what}: a delivery says that it comes from partition '{sources[wrong].as_py()}' (ES-118)", wrong
+            fault = WrongPartition(
+                f"{self._what}: a delivery says that it comes from partition '{sources[wrong].as_py()}' (ES-118)"
             )
+            fault.row = wrong
+            raise fault
