@@ -17,17 +17,7 @@ from spark_streams.endpoint import Endpoint
 from spark_streams.errors import AuthenticationFailed, ConnectFailed, NotFound, PeerError, Refused, SparkStreamsError
 from spark_streams.wire.rabbitmq.response_codes import ResponseCode, code_name
 
-_AUTHENTICATION: Final = frozenset(
-    {
-        ResponseCode.SASL_MECHANISM_NOT_SUPPORTED,
-        ResponseCode.AUTHENTICATION_FAILURE,
-        ResponseCode.SASL_ERROR,
-        ResponseCode.SASL_CHALLENGE,
-        ResponseCode.SASL_AUTHENTICATION_FAILURE_LOOPBACK,
-        ResponseCode.SASL_CANNOT_CHANGE_MECHANISM,
-        ResponseCode.SASL_CANNOT_CHANGE_USERNAME,
-    }
-)
+_AUTHENTICATION: Final = frozenset(code for code in ResponseCode if code.name.startswith(("SASL", "AUTHENTICATION")))
 _TRANSIENT: Final = frozenset({ResponseCode.STREAM_NOT_AVAILABLE, ResponseCode.INTERNAL_ERROR})
 _ADVICE: Final[Mapping[int, str]] = {
     ResponseCode.STREAM_DOES_NOT_EXIST: "check option 'stream' or 'superStream'",
