@@ -105,10 +105,7 @@ class LossPolicy:
         Raises:
             SparkStreamsError: ``fault``, when trying again cannot help, or did not.
         """
-        if not isinstance(fault, NotFound):
-            attempts.after(fault)
-            return True
-        fault.retriable = True
+        fault.retriable = fault.retriable or isinstance(fault, NotFound)
         try:
             attempts.after(fault)
         except NotFound:
