@@ -11,7 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, Final
 
 from spark_streams.client.feed.errors import first_line
@@ -66,6 +66,7 @@ class FeedAddress:
     pushed: Mapping[str, str] | None = None
 
 
+@dataclass(eq=False)
 class FeedClient(AbstractContextManager["FeedClient"]):
     """A client of one feed; a context manager, for one thread at a time.
 
@@ -77,19 +78,15 @@ class FeedClient(AbstractContextManager["FeedClient"]):
             then.
     """
 
-    def __init__(
-        self,
-        address: FeedAddress,
-        *,
-        backoff: Backoff = FEED_BACKOFF,
-        pause: Callable[[float], object] = time.sleep,
-        awaits: bool = False,
-    ) -> None:
-        self.address = address
-        self.awaits = awaits
+    address: FeedAddress
+    _: KW_ONLY
+    backoff: Backoff = FEED_BACKOFF
+    pause: Callable[[float], object] = time.sleep
+    awaits: bool = False
+
+    def __post_init__(self) -> None:
+        address = self.address
         self.dialect = address.dialect
-        self._backoff = backoff
-        self.pause = pause
         self._session = FeedSession(address.endpoint, address.timeout_ms)
         self._token: str | None = None
         self._answer: Answer | None = None
@@ -123,7 +120,7 @@ class FeedClient(AbstractContextManager["FeedClient"]):
         Raises:
             SparkStreamsError: the call failed (``FeedSession.send``), after retries when it is retriable.
         """
-        return retrying(self._listing, self._backoff, pause=self.pause)
+        return retrying(self._listing, self.backoff, pause=self.pause)
 
     def _listing(self) -> list[str] | None:
         try:
@@ -146,7 +143,7 @@ class FeedClient(AbstractContextManager["FeedClient"]):
             RemoteProtocolError: the answer is no discovery document.
             SparkStreamsError: the call failed (``FeedSession.send``), after retries when it is retriable.
         """
-        return retrying(self._discover, self._backoff, pause=self.pause)
+        return retrying(self._discover, self.backoff, pause=self.pause)
 
     def _discover(self) -> Discovery:
         discovery = self._describe()
@@ -272,7 +269,7 @@ class FeedClient(AbstractContextManager["FeedClient"]):
                 )
             return str(last)
 
-        return retrying(ask, self._backoff, pause=self.pause)
+        return retrying(ask, self.backoff, pause=self.pause)
 
     def _page(self, partition: int, cursor: str, stream_ms: int | None) -> Answer:
         """Request the page after a cursor; if the feed refuses it, find out whether the cursor is the reason.

@@ -24,6 +24,7 @@ from spark_streams.wire.feed.line import read_line
 from spark_streams.wire.feed.lines import Lines, parse_lines
 
 
+@dataclass
 class FeedRows:
     """Makes record batches of the events that a checkpoint covers, in the order of arrival.
 
@@ -40,33 +41,31 @@ class FeedRows:
         overflow: the treatment of an instant that does not fit: ``fail`` or ``null``.
     """
 
-    def __init__(
-        self,
-        stream: str,
-        partition: int,
-        columns: tuple[str, ...],
-        key_field: str | None = None,
-        timestamp_field: str | None = None,
-        overflow: Literal["fail", "null"] = "fail",
-    ) -> None:
-        self._columns = columns
+    stream: str
+    partition: int
+    columns: tuple[str, ...]
+    key_field: str | None = None
+    timestamp_field: str | None = None
+    overflow: Literal["fail", "null"] = "fail"
+
+    def __post_init__(self) -> None:
         self._waiting: list[tuple[pa.Array, pa.Array | None]] = []
-        self._schema = pa.schema([COMMON_SCHEMA.field(name) for name in columns])
-        text = pa.scalar(str(partition), pa.string())
-        name = pa.scalar(stream, pa.string())
+        self._schema = pa.schema([COMMON_SCHEMA.field(name) for name in self.columns])
+        text = pa.scalar(str(self.partition), pa.string())
+        name = pa.scalar(self.stream, pa.string())
         make: dict[str, Callable[[pa.Array, pa.Array | None, pa.Array | None], pa.Array]] = {
             "value": lambda values, _, __: values,
             "stream": lambda values, _, __: pa.repeat(name, len(values)),
             "partition": lambda values, _, __: pa.repeat(text, len(values)),
             "offset": lambda _, __, cursors: cursors,
-            "key": lambda values, keys, _: keys if key_field is None else extract_text(values, key_field),
+            "key": lambda values, keys, _: keys if self.key_field is None else extract_text(values, self.key_field),
             "timestamp": lambda values, _, __: (
                 _nulls(values, "timestamp")
-                if timestamp_field is None
-                else extract_timestamp(values, timestamp_field, overflow=overflow)
+                if self.timestamp_field is None
+                else extract_timestamp(values, self.timestamp_field, overflow=self.overflow)
             ),
         }
-        self._make = [make[column] for column in columns]
+        self._make = [make[column] for column in self.columns]
 
     def drop_waiting(self) -> None:
         """Drop the events that no checkpoint covers: the client requests them again."""
@@ -92,9 +91,9 @@ class FeedRows:
         if not len(values):
             return None
         keys = cursors = None
-        if "key" in self._columns:
+        if "key" in self.columns:
             keys = pa.concat_arrays([_nulls(piece, "key") if known is None else known for piece, known in pieces])
-        if "offset" in self._columns:
+        if "offset" in self.columns:
             ends = np.asarray(lines.covered, dtype=np.int64) + before
             cursors = lines.cursors.take(pa.array(np.searchsorted(ends, np.arange(len(values)), side="right")))
         columns = [make(values, keys, cursors) for make in self._make]

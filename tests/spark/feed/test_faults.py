@@ -101,7 +101,7 @@ class TestFaults:
         patient = Backoff(attempts=8, first_ms=1, limit_ms=5)
         monkeypatch.setattr(following, "FEED_BACKOFF", patient)
         with BadFeed({0: Part(numbered(0, 30))}) as feed, Life(feed.url, failOnDataLoss="false") as life:
-            life.batches._client._backoff = patient
+            life.batches._client.backoff = patient
             life.until(30)
             feed.make_anew({0: Part(numbered(100, 105))}, gone_for=3)
             assert values(life.until(5)) == numbered(100, 105)
