@@ -66,8 +66,6 @@ class Entries:
 
     def pieces(self, most: int) -> list[Entries]:
         """Cut into consecutive pieces, each of at most ``most`` messages, or of one entry that has more."""
-        if len(self.values) <= most:
-            return [self]
         totals = np.cumsum(self.messages)
         ends = run_ends(totals, most, len(totals))
         return [
