@@ -107,12 +107,8 @@ def tls_fault(fault: OSError, endpoint: Endpoint) -> ConnectFailed:
         return final(ConnectFailed(f"{where}: {advice}"))
     if isinstance(fault, TimeoutError):
         plain = plain_port_advice("no answer to the handshake", endpoint.scheme)
-        return costly(
-            ConnectFailed(
-                f"{where}: {plain}; else the peer hangs, or the network does: raise option 'requestTimeout' if they "
-                "are slow"
-            )
-        )
+        slow = "else the peer hangs, or the network does: raise option 'requestTimeout' if they are slow"
+        return costly(ConnectFailed(f"{where}: {plain}; {slow}"))
     text = (getattr(fault, "reason", None) or str(fault)).lower()
     failed = ConnectFailed(f"{where}: {plain_port_advice(text, endpoint.scheme)}")
     return final(failed) if is_no_tls(fault) else failed

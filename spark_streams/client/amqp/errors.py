@@ -44,15 +44,11 @@ class LinkRedirected(SparkStreamsError):
 
 def foreign_answer_fault(answer: bytes, endpoint: Endpoint) -> ConnectFailed:
     """Return the error for a peer whose first bytes are not AMQP's protocol header."""
-    where = endpoint.address
+    said = safe_text(answer.decode("latin-1"), 16)
+    problem = f"the peer does not speak AMQP 1.0, it answered '{said}': check the port in option 'url'"
     if answer.startswith(_TLS_RECORDS):
-        return final(ConnectFailed(f"{where}: the port speaks TLS: write amqps:// instead of amqp:// in option 'url'"))
-    return final(
-        ConnectFailed(
-            f"{where}: the peer does not speak AMQP 1.0, it answered '{safe_text(answer.decode('latin-1'), 16)}': "
-            "check the port in option 'url'"
-        )
-    )
+        problem = "the port speaks TLS: write amqps:// instead of amqp:// in option 'url'"
+    return final(ConnectFailed(f"{endpoint.address}: {problem}"))
 
 
 def silent_close_fault(endpoint: Endpoint) -> ConnectFailed:

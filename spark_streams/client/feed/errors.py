@@ -79,11 +79,8 @@ def mapped(what: str) -> Iterator[None]:
     try:
         yield
     except (requests.exceptions.ConnectTimeout, urllib3.exceptions.ConnectTimeoutError):
-        raise costly(
-            ConnectFailed(
-                f"{what}: no connection in time: check the host and port in option 'url', and firewalls on the way"
-            )
-        ) from None
+        slow = "no connection in time: check the host and port in option 'url', and firewalls on the way"
+        raise costly(ConnectFailed(f"{what}: {slow}")) from None
     except (requests.exceptions.Timeout, urllib3.exceptions.TimeoutError):
         raise DeadlineExceeded(
             f"{what}: nothing came within the time of option 'requestTimeout': the peer hangs, or the network does; "
