@@ -18,6 +18,7 @@ from spark_streams.client.rabbitmq.cluster import Cluster
 from spark_streams.client.rabbitmq.errors import refusal
 from spark_streams.client.rabbitmq.pushdown import FilterValues, push, split_for
 from spark_streams.client.rabbitmq.range_reader import RangeReader
+from spark_streams.client.rabbitmq.routing import partitions_of
 from spark_streams.client.rabbitmq.subscription import Consumer, properties_of
 from spark_streams.endpoint import Endpoint, Node
 from spark_streams.errors import LocalProtocolError, NotFound, OptionError
@@ -28,7 +29,7 @@ from spark_streams.wire.rabbitmq.consumer_commands import StoreOffset
 from spark_streams.wire.rabbitmq.publisher_commands import PUBLISH_KEY
 from spark_streams.wire.rabbitmq.registry import COMMANDS
 from spark_streams.wire.rabbitmq.response_codes import ResponseCode
-from spark_streams.wire.rabbitmq.stream_commands import Metadata, MetadataAnswer, Partitions, PartitionsAnswer
+from spark_streams.wire.rabbitmq.stream_commands import Metadata, MetadataAnswer
 
 _MAX_REFERENCE_BYTES: Final = 255
 _NAMES: Final = {PUBLISH_KEY: "Publish"} | {key: kind.__name__ for (key, _), kind in COMMANDS.items()}
@@ -89,12 +90,7 @@ class RabbitClient(AbstractContextManager["RabbitClient"]):
         Raises:
             NotFound: there is no such super stream.
         """
-        if not self._super_stream:
-            return (stream,)
-        answer = self._cluster.any().request(Partitions(stream), PartitionsAnswer, f"super stream '{stream}'")
-        if not answer.streams:
-            raise refusal(ResponseCode.STREAM_DOES_NOT_EXIST, f"super stream '{stream}' has no partition")
-        return answer.streams
+        return partitions_of(self._cluster.any(), stream) if self._super_stream else (stream,)
 
     def check(self, stream: str) -> None:
         """Check that there is such a stream, or super stream.

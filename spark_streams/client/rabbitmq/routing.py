@@ -80,8 +80,8 @@ class Router:
         return DeliveryFailed("not routed", "unroutable", why, row, self.super_stream)
 
 
-def open_router(connection: Connection, super_stream: str, routing: Routing) -> Router:
-    """Return the router of a super stream; it requests the streams of each binding key from the broker once.
+def partitions_of(connection: Connection, super_stream: str) -> tuple[str, ...]:
+    """Return the partitions of a super stream, in their order.
 
     Raises:
         NotFound: there is no such super stream.
@@ -90,10 +90,21 @@ def open_router(connection: Connection, super_stream: str, routing: Routing) -> 
     partitions = connection.request(Partitions(super_stream), PartitionsAnswer, what).streams
     if not partitions:
         raise refusal(ResponseCode.STREAM_DOES_NOT_EXIST, f"{what} has no partition")
+    return partitions
+
+
+def open_router(connection: Connection, super_stream: str, routing: Routing) -> Router:
+    """Return the router of a super stream; it requests the streams of each binding key from the broker once.
+
+    Raises:
+        NotFound: there is no such super stream.
+    """
 
     @cache
     def bound(key: str) -> tuple[str, ...]:
-        return connection.request(Route(key, super_stream), RouteAnswer, f"{what}: route").streams
+        what = f"super stream '{super_stream}': route"
+        return connection.request(Route(key, super_stream), RouteAnswer, what).streams
 
+    partitions = partitions_of(connection, super_stream)
     chosen = murmur3_128_modulo if routing == "rstream" else murmur3_32_modulo
     return Router(super_stream, partitions, chosen, bound if routing == "key" else None)
