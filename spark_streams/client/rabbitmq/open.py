@@ -1,13 +1,13 @@
 """Opens a connection: connect, introduce, sign in, tune, open the virtual host, exchange versions.
 
-This is the straight way through the states of ``wire/rabbitmq/handshake_states.py``: the client repeats no step.
+``wire/rabbitmq/handshake_states.py`` has the order: each state has one step, and its outcome leads to the next state.
 
 Spec: Streams Protocol Reference, "Authentication"; docs/specifications.md, S-21 to S-26.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from spark_streams.client.rabbitmq.connection import Connection
@@ -19,6 +19,7 @@ from spark_streams.endpoint import Endpoint
 from spark_streams.errors import AuthenticationFailed, ConnectFailed, ConnectionLost, RemoteProtocolError
 from spark_streams.redaction import remember
 from spark_streams.wire.rabbitmq import connection_commands as commands
+from spark_streams.wire.rabbitmq.handshake_states import TRANSITIONS, HandshakeInput, HandshakeState
 from spark_streams.wire.rabbitmq.registry import CLIENT_RECEIVES
 from spark_streams.wire.rabbitmq.response_codes import ResponseCode
 
@@ -50,92 +51,131 @@ def open_connection(endpoint: Endpoint, *, timeout_ms: int, connect_ms: int | No
             or sent something that it may not send in this state.
     """
     connection = Connection(endpoint, open_socket(endpoint, Deadline(connect_ms or timeout_ms)), timeout_ms)
-    where, vhost = endpoint.address, endpoint.vhost
     try:
-        properties = _introduce(connection)
-        _sign_in(connection)
-        tune = _tuned(connection)
-        what = f"{where}: open the virtual host '{vhost}'"
-        properties |= connection.request(commands.Open(vhost), commands.OpenAnswer, what).properties
-        versions: Mapping[int, int] = {}
-        if _numbers(properties.get("version", "")) >= _VERSIONS_SINCE:
-            request, what = commands.ExchangeCommandVersions(CLIENT_RECEIVES), f"{where}: versions"
-            versions = connection.request(request, commands.ExchangeCommandVersionsAnswer, what).maximum
-        connection.opened(properties, versions, tune.frame_max_bytes, tune.heartbeat_s)
+        _Handshake(connection).run()
     except BaseException:
         connection.abandon()
         raise
     return connection
 
 
-def _introduce(connection: Connection) -> dict[str, str]:
-    """Exchange properties, and return the broker's.
+class _Handshake:
+    """The client's side of one handshake.
 
-    Raises:
-        ConnectFailed: the peer is no broker with streams, or closes the connection.
+    Args:
+        connection: the connection to open.
     """
-    endpoint = connection.endpoint
-    request, what = commands.PeerProperties(_INTRODUCTION), f"{endpoint.address}: hello"
-    try:
-        return dict(connection.request(request, commands.PeerPropertiesAnswer, what).properties)
-    except RemoteProtocolError as fault:
-        raise not_a_broker(endpoint, str(fault)) from fault
-    except ConnectionLost as fault:
-        # A broker that is just stopping or starting does so as well.
-        tls = "wants TLS (rabbitmq-stream+tls)" if endpoint.tls is None else WANTS_A_CERTIFICATE
-        raise ConnectFailed(
-            f"{endpoint.address}: the peer closed the connection without a word: check that the port in option 'url' "
-            f"is one of RabbitMQ's for streams (5552 is usual, 5551 with TLS), and whether it {tls}"
-        ) from fault
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._endpoint = connection.endpoint
+        self._where = connection.endpoint.address
+        self._sign_in = f"sign in to {self._where}"
+        self._state = HandshakeState.CONNECTED
+        self._properties: dict[str, str] = {}
+        self._mechanisms: tuple[str, ...] = ()
+        self._frame_max_bytes = self._heartbeat_s = 0
+
+    def run(self) -> None:
+        """Do all steps, and open the connection with the negotiated values.
+
+        Raises:
+            ConnectFailed, AuthenticationFailed, Refused, ConnectionLost, DeadlineExceeded, RemoteProtocolError: as for
+                ``open_connection``.
+        """
+        while self._state is not HandshakeState.OPEN:
+            try:
+                outcome = _STEPS[self._state](self)
+            except ConnectionLost as fault:
+                explained = self._explained()
+                if explained is None:
+                    raise
+                raise explained from fault
+            self._state = TRANSITIONS[self._state, outcome]
+        versions: Mapping[int, int] = {}
+        if _numbers(self._properties.get("version", "")) >= _VERSIONS_SINCE:
+            request, what = commands.ExchangeCommandVersions(CLIENT_RECEIVES), f"{self._where}: versions"
+            versions = self._connection.request(request, commands.ExchangeCommandVersionsAnswer, what).maximum
+        self._connection.opened(self._properties, versions, self._frame_max_bytes, self._heartbeat_s)
+
+    def _introduce(self) -> HandshakeInput:
+        request, what = commands.PeerProperties(_INTRODUCTION), f"{self._where}: hello"
+        try:
+            properties = self._connection.request(request, commands.PeerPropertiesAnswer, what).properties
+        except RemoteProtocolError as fault:
+            raise not_a_broker(self._endpoint, str(fault)) from fault
+        self._properties.update(properties)
+        return HandshakeInput.PEER_PROPERTIES
+
+    def _ask_mechanisms(self) -> HandshakeInput:
+        request, what = commands.SaslHandshake(), self._sign_in
+        self._mechanisms = self._connection.request(request, commands.SaslHandshakeAnswer, what).mechanisms
+        return HandshakeInput.SASL_HANDSHAKE
+
+    def _authenticate(self) -> HandshakeInput:
+        endpoint, what = self._endpoint, self._sign_in
+        external = endpoint.username is None and endpoint.tls is not None and endpoint.tls.cert_file is not None
+        mechanism = "EXTERNAL" if external else "PLAIN"
+        if mechanism not in self._mechanisms:
+            raise AuthenticationFailed(
+                "sasl-mechanism-not-supported (0x07)",
+                f"the broker does not offer {mechanism}, it offers {', '.join(self._mechanisms) or 'nothing'}",
+                what,
+            )
+        data: bytes | None = None
+        user = DEFAULT_LOGIN[0] if endpoint.username is None else endpoint.username
+        if mechanism == "PLAIN":
+            password = DEFAULT_LOGIN[1]
+            if endpoint.username is not None:
+                password = endpoint.password.reveal() if endpoint.password else ""
+            remember(password, user)
+            data = b"\0" + user.encode() + b"\0" + password.encode()
+        answer = self._connection.ask(commands.SaslAuthenticate(mechanism, data), commands.SaslAuthenticateAnswer, what)
+        if answer.code == ResponseCode.SASL_CHALLENGE:
+            reason = f"{mechanism} needs no second step, and the broker asks one"
+            raise AuthenticationFailed(answer.code_name, reason, what)
+        if not answer.ok:
+            raise refusal(answer.code, what if external else f"{what} as '{user}'")
+        return HandshakeInput.SASL_SUCCESS
+
+    def _tune(self) -> HandshakeInput:
+        deadline = Deadline(self._connection.timeout_ms)
+        while (event := self._connection.receive(deadline.left_s(f"{self._where}: no tune"))) is None:
+            pass
+        if not isinstance(event, commands.Tune):
+            raise RemoteProtocolError(f"{self._where}: expected tune, got {type(event).__name__}")
+        # Accept the proposed values: the frame size bounds the frames that we send, and does not bound Deliver.
+        self._frame_max_bytes, self._heartbeat_s = event.frame_max_bytes, event.heartbeat_s
+        self._connection.send(commands.TuneAnswer(event.frame_max_bytes, event.heartbeat_s).encode())
+        return HandshakeInput.TUNE
+
+    def _open(self) -> HandshakeInput:
+        vhost = self._endpoint.vhost
+        request, what = commands.Open(vhost), f"{self._where}: open the virtual host '{vhost}'"
+        self._properties.update(self._connection.request(request, commands.OpenAnswer, what).properties)
+        return HandshakeInput.OPEN
+
+    def _explained(self) -> ConnectionLost | ConnectFailed | None:
+        """Return the error for a broker that closes the connection in this state; None for the original error."""
+        if self._state is HandshakeState.CONNECTED:
+            # A broker that is just stopping or starting does so as well.
+            tls = "wants TLS (rabbitmq-stream+tls)" if self._endpoint.tls is None else WANTS_A_CERTIFICATE
+            return ConnectFailed(
+                f"{self._where}: the peer closed the connection without a word: check that the port in option 'url' is "
+                f"one of RabbitMQ's for streams (5552 is usual, 5551 with TLS), and whether it {tls}"
+            )
+        if self._state in (HandshakeState.INTRODUCED, HandshakeState.AUTHENTICATING):
+            return ConnectionLost(f"sign in to {self._where}: closed without an answer, as some do whom they refuse")
+        return None
 
 
-def _sign_in(connection: Connection) -> None:
-    what = f"sign in to {connection.endpoint.address}"
-    try:
-        offered = connection.request(commands.SaslHandshake(), commands.SaslHandshakeAnswer, what).mechanisms
-        _authenticate(connection, offered, what)
-    except ConnectionLost as fault:
-        raise ConnectionLost(f"{what}: closed without an answer, as some do whom they refuse") from fault
-
-
-def _authenticate(connection: Connection, offered: Sequence[str], what: str) -> None:
-    endpoint = connection.endpoint
-    external = endpoint.username is None and endpoint.tls is not None and endpoint.tls.cert_file is not None
-    mechanism = "EXTERNAL" if external else "PLAIN"
-    if mechanism not in offered:
-        raise AuthenticationFailed(
-            "sasl-mechanism-not-supported (0x07)",
-            f"the broker does not offer {mechanism}, it offers {', '.join(offered) or 'nothing'}",
-            what,
-        )
-    data: bytes | None = None
-    user = DEFAULT_LOGIN[0] if endpoint.username is None else endpoint.username
-    if mechanism == "PLAIN":
-        password = DEFAULT_LOGIN[1]
-        if endpoint.username is not None:
-            password = endpoint.password.reveal() if endpoint.password else ""
-        remember(password, user)
-        data = b"\0" + user.encode() + b"\0" + password.encode()
-    answer = connection.ask(commands.SaslAuthenticate(mechanism, data), commands.SaslAuthenticateAnswer, what)
-    if answer.code == ResponseCode.SASL_CHALLENGE:
-        reason = f"{mechanism} needs no second step, and the broker asks one"
-        raise AuthenticationFailed(answer.code_name, reason, what)
-    if not answer.ok:
-        raise refusal(answer.code, what if external else f"{what} as '{user}'")
-
-
-def _tuned(connection: Connection) -> commands.Tune:
-    """Accept the values that the broker proposes, and return them.
-
-    The frame size bounds the frames that we send, and does not bound Deliver.
-    """
-    where, deadline = connection.endpoint.address, Deadline(connection.timeout_ms)
-    while (event := connection.receive(deadline.left_s(f"{where}: no tune"))) is None:
-        pass
-    if not isinstance(event, commands.Tune):
-        raise RemoteProtocolError(f"{where}: expected tune, got {type(event).__name__}")
-    connection.send(commands.TuneAnswer(event.frame_max_bytes, event.heartbeat_s).encode())
-    return event
+_STEPS: Final[Mapping[HandshakeState, Callable[[_Handshake], HandshakeInput]]] = {
+    HandshakeState.CONNECTED: _Handshake._introduce,
+    HandshakeState.INTRODUCED: _Handshake._ask_mechanisms,
+    HandshakeState.AUTHENTICATING: _Handshake._authenticate,
+    HandshakeState.AUTHENTICATED: _Handshake._tune,
+    HandshakeState.TUNED: _Handshake._open,
+}
 
 
 def _numbers(version: str) -> tuple[int, ...]:

@@ -1,7 +1,7 @@
 """The states of a connection before it is open, and the transitions between them; for both roles.
 
-The door (``server/rabbitmq/handshake.py``) executes this table, the client (``client/rabbitmq/open.py``) goes the
-straight way through it, and ``docs/state_pictures.py`` draws the picture in ``docs/how-it-works.md`` from it.
+The door (``server/rabbitmq/handshake.py``) and the client (``client/rabbitmq/open.py``) execute this table, and
+``docs/state_pictures.py`` draws the picture in ``docs/how-it-works.md`` from it.
 
 Spec: Streams Protocol Reference, "Authentication"; docs/specifications.md, S-21 to S-26.
 """
