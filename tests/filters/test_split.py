@@ -35,12 +35,11 @@ from spark_streams.filters.tree import (
 from spark_streams.wire.amqp.columns import MessageBlock
 from spark_streams.wire.amqp.columns.single_message import PROPERTY_FIELDS
 from spark_streams.wire.amqp.columns.typed import typed_columns
-from spark_streams.wire.amqp.message import Data, Message
 from spark_streams.wire.amqp.values import ULong
 from tests.examples import examples
 from tests.filters.events import TEXTS, VALUES, Event, events, expressions
 from tests.filters.sql_peers import Parsed, Peer, passes
-from tests.wire.amqp.messages import encode_message
+from tests.wire.amqp.messages import Data, Message, encode_message
 
 EXAMPLES = examples(300)
 IDENTIFIERS = (str, ULong, bytes, uuid.UUID)

@@ -24,7 +24,6 @@ from spark_streams.server.feed.http_requests import HttpError
 from spark_streams.server.feed.request_bodies import ARROW, plain_pieces, read_rows
 from spark_streams.wire.amqp.columns import MessageBlock, incoming_columns
 from spark_streams.wire.amqp.decode import decode_value
-from spark_streams.wire.amqp.message import decode_message
 from spark_streams.wire.amqp.sasl import SaslServer
 from spark_streams.wire.feed.dialect import NDJSON, Dialect
 from spark_streams.wire.feed.discovery import decode_discovery
@@ -37,6 +36,7 @@ from spark_streams.wire.rabbitmq.registry import decode
 from tests.fuzz import amqp_cases, feed_cases, rabbit_cases
 from tests.fuzz.mutation import damaged
 from tests.real_rabbitmq import by_hand as hand
+from tests.wire.amqp.messages import decode_message
 
 SEED = 20_261_121
 CASES = 120

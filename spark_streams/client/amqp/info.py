@@ -33,7 +33,7 @@ from spark_streams.client.retry import Deadline
 from spark_streams.errors import NotFound, RemoteProtocolError
 from spark_streams.offsets import OFFSET_DIGITS
 from spark_streams.position import After, At, Earliest, Latest, Position
-from spark_streams.wire.amqp.message import Amqp, decode_message
+from spark_streams.wire.amqp.message import AMQP_VALUE, decode_sections
 
 STREAMS: Final = "$streams"
 """The address of our log's information source about the whole log; other peers have none."""
@@ -169,10 +169,10 @@ def _ask(connection: Connection, stream: str, address: str, properties: Mapping[
     finally:
         link.close()
     block = buffer.block()
-    body = decode_message(bytes(block.buffer[: int(block.ends[0])])).body
-    if not isinstance(body, Amqp) or not isinstance(body.value, Mapping):
+    body = dict(decode_sections(bytes(block.buffer[: int(block.ends[0])]))).get(AMQP_VALUE)
+    if not isinstance(body, Mapping):
         raise RemoteProtocolError(f"'{address}': the answer's body is no amqp-value map (ES-403)")
-    return {str(k): v for k, v in body.value.items()}
+    return {str(k): v for k, v in body.items()}
 
 
 def _entries(answer: Mapping[Any, Any], stream: str) -> dict[str, Mapping[str, Any]]:

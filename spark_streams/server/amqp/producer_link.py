@@ -37,7 +37,7 @@ from spark_streams.server.amqp.receive_buffer import Received
 from spark_streams.server.amqp.routing import Routed, route
 from spark_streams.server.appender import AppendRefused, Batch, Outcome, RefusalReason, copied
 from spark_streams.wire.amqp.columns import Incoming, MessageBlock, incoming_columns
-from spark_streams.wire.amqp.message import decode_message
+from spark_streams.wire.amqp.message import PROPERTIES, decode_sections
 
 _CONDITIONS: Final = {
     RefusalReason.INVALID: INVALID_FIELD,
@@ -289,7 +289,8 @@ def _reserved_instants(block: MessageBlock, incoming: Incoming) -> list[int]:
         row = int(np.searchsorted(block.ends, at, side="right"))
         if not incoming.malformed[row]:
             try:
-                properties = decode_message(raw[int(block.starts[row]) : int(block.ends[row])]).properties
+                message = raw[int(block.starts[row]) : int(block.ends[row])]
+                properties = dict(decode_sections(message)).get(PROPERTIES)
             except RemoteProtocolError:
                 logger.debug("a message that was taken in columns does not decode by itself")
                 properties = None

@@ -1,4 +1,4 @@
-"""Decode one AMQP message at a time: its encoded sections into a ``Message``.
+"""Decode one AMQP message at a time: find its encoded sections, and decode their values.
 
 ::
 
@@ -15,13 +15,12 @@ Spec: AMQP 1.0 part 3 §3.2 (message format).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from spark_streams.errors import RemoteProtocolError
 from spark_streams.redaction import quoted
 from spark_streams.wire.amqp.decode import decode_value
-from spark_streams.wire.amqp.values import Pairs, Symbol, ULong
+from spark_streams.wire.amqp.values import Symbol, ULong
 
 HEADER: Final = 0x70
 DELIVERY_ANNOTATIONS: Final = 0x71
@@ -52,44 +51,6 @@ SECTION_NAMES: Final = {code: name for code, name, _, _ in _SECTIONS}
 _CODES: Final = {f"amqp:{name}:{kind}": code for code, name, kind, _ in _SECTIONS}
 VALUE_CODES: Final = {code: allowed for code, _, _, allowed in _SECTIONS if allowed is not None}
 """Each section code to the format codes that its value may have; an amqp-value may have any."""
-
-
-@dataclass(frozen=True)
-class Data:
-    """A body of data sections."""
-
-    sections: tuple[bytes, ...]
-
-
-@dataclass(frozen=True)
-class Sequence:
-    """A body of amqp-sequence sections."""
-
-    sections: tuple[list[Any], ...]
-
-
-@dataclass(frozen=True)
-class Amqp:
-    """A body of one amqp-value section."""
-
-    value: Any
-
-
-@dataclass(frozen=True)
-class Message:
-    """A message; a missing section is None, and so is a missing body.
-
-    ``header`` and ``properties`` are the sections' lists, fields in the order of the specification; trailing fields
-    are left out, as on the wire.
-    """
-
-    header: list[Any] | None = None
-    delivery_annotations: dict[Any, Any] | Pairs | None = None
-    message_annotations: dict[Any, Any] | Pairs | None = None
-    properties: list[Any] | None = None
-    application_properties: dict[Any, Any] | Pairs | None = None
-    body: Data | Sequence | Amqp | None = None
-    footer: dict[Any, Any] | Pairs | None = None
 
 
 class Section(NamedTuple):
@@ -198,26 +159,10 @@ def decode_section(raw: bytes, section: Section) -> Any:
     return value
 
 
-def decode_message(raw: bytes | bytearray | memoryview) -> Message:
-    """Decode one whole message.
-
-    Args:
-        raw: exactly one encoded message.
+def decode_sections(raw: bytes) -> list[tuple[int, Any]]:
+    """Return the code and the decoded value of every section of exactly one encoded message.
 
     Raises:
         RemoteProtocolError: the bytes are anything else.
     """
-    encoded = bytes(raw)
-    fields: dict[str, Any] = {}
-    body: list[tuple[int, Any]] = []
-    for section in split_sections(encoded):
-        value = decode_section(encoded, section)
-        if DATA <= section.code <= AMQP_VALUE:
-            body.append((section.code, value))
-        else:
-            fields[SECTION_NAMES[section.code].replace("-", "_")] = value
-    if body:
-        kind = body[0][0]
-        values = tuple(value for _, value in body)
-        fields["body"] = Amqp(values[0]) if kind == AMQP_VALUE else (Data if kind == DATA else Sequence)(values)
-    return Message(**fields)
+    return [(section.code, decode_section(raw, section)) for section in split_sections(raw)]

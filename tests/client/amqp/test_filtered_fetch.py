@@ -28,13 +28,12 @@ from spark_streams.position import EARLIEST, After, At
 from spark_streams.rows import FULL_MESSAGE_SCHEMA
 from spark_streams.server import AmqpConfig, ServerThread
 from spark_streams.wire.amqp.columns import encode_columns
-from spark_streams.wire.amqp.message import Data, Message
 from spark_streams.wire.amqp.values import Char, Float, Symbol, Timestamp, UInt, ULong
 from tests.client.amqp.fake_peer import FakePeer, Script
 from tests.examples import examples
 from tests.faults.proxy import TcpProxy
 from tests.filters.trees import joins, predicates
-from tests.wire.amqp.messages import encode_message
+from tests.wire.amqp.messages import Data, Message, encode_message
 
 COLUMNS = ("offset", "value")
 NAMES = ("kind", "number", "a long name", "x.y")

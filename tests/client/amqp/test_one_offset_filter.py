@@ -18,10 +18,9 @@ from spark_streams.log import StreamConfig
 from spark_streams.options import parse_source
 from spark_streams.position import EARLIEST, After, At
 from spark_streams.spark.source.batch_plan import plan_batch
-from spark_streams.wire.amqp.message import Data, Message
 from tests.client.amqp.fake_peer import FakePeer, Script
 from tests.faults.proxy import TcpProxy
-from tests.wire.amqp.messages import encode_message
+from tests.wire.amqp.messages import Data, Message, encode_message
 
 ANNOTATIONS, SQL = 512, 513
 LEAVES_OUT, REFUSES = None, ("amqp:not-implemented", "no such filter")

@@ -17,7 +17,7 @@ from spark_streams.filters.predicates.amqp_sql import parse_amqp_sql
 from spark_streams.filters.predicates.conditions import by_cost, fields_of, freeze, mask
 from spark_streams.wire.amqp.columns import NO_TIMESTAMP, MessageBlock
 from spark_streams.wire.amqp.columns.typed import timestamp_column, typed_columns
-from spark_streams.wire.amqp.message import DELIVERY_ANNOTATIONS, Data, Message
+from spark_streams.wire.amqp.message import DELIVERY_ANNOTATIONS
 from spark_streams.wire.amqp.values import (
     Byte,
     Char,
@@ -34,7 +34,7 @@ from spark_streams.wire.amqp.values import (
     UShort,
 )
 from tests.examples import examples
-from tests.wire.amqp.messages import encode_message
+from tests.wire.amqp.messages import Data, Message, encode_message
 
 TEXTS = [
     "",

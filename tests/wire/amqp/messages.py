@@ -1,7 +1,8 @@
-"""One AMQP message, encoded: what tests send and store."""
+"""One AMQP message as an object: what tests send, store and compare; and its encoded form."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from spark_streams.wire.amqp.encode import encode_value
@@ -15,11 +16,48 @@ from spark_streams.wire.amqp.message import (
     HEADER,
     MESSAGE_ANNOTATIONS,
     PROPERTIES,
-    Amqp,
-    Data,
-    Message,
+    SECTION_NAMES,
+    decode_sections,
 )
-from spark_streams.wire.amqp.values import Described, ULong
+from spark_streams.wire.amqp.values import Described, Pairs, ULong
+
+
+@dataclass(frozen=True)
+class Data:
+    """A body of data sections."""
+
+    sections: tuple[bytes, ...]
+
+
+@dataclass(frozen=True)
+class Sequence:
+    """A body of amqp-sequence sections."""
+
+    sections: tuple[list[Any], ...]
+
+
+@dataclass(frozen=True)
+class Amqp:
+    """A body of one amqp-value section."""
+
+    value: Any
+
+
+@dataclass(frozen=True)
+class Message:
+    """A message; a missing section is None, and so is a missing body.
+
+    ``header`` and ``properties`` are the sections' lists, fields in the order of the specification; trailing fields
+    are left out, as on the wire.
+    """
+
+    header: list[Any] | None = None
+    delivery_annotations: dict[Any, Any] | Pairs | None = None
+    message_annotations: dict[Any, Any] | Pairs | None = None
+    properties: list[Any] | None = None
+    application_properties: dict[Any, Any] | Pairs | None = None
+    body: Data | Sequence | Amqp | None = None
+    footer: dict[Any, Any] | Pairs | None = None
 
 
 def encode_message(message: Message) -> bytes:
@@ -44,3 +82,19 @@ def encode_message(message: Message) -> bytes:
 
 def _encode_section(code: int, value: Any) -> bytes:
     return encode_value(Described(ULong(code), value))
+
+
+def decode_message(raw: bytes | bytearray | memoryview) -> Message:
+    """Decode exactly one encoded message."""
+    fields: dict[str, Any] = {}
+    body: list[tuple[int, Any]] = []
+    for code, value in decode_sections(bytes(raw)):
+        if DATA <= code <= AMQP_VALUE:
+            body.append((code, value))
+        else:
+            fields[SECTION_NAMES[code].replace("-", "_")] = value
+    if body:
+        kind = body[0][0]
+        values = tuple(value for _, value in body)
+        fields["body"] = Amqp(values[0]) if kind == AMQP_VALUE else (Data if kind == DATA else Sequence)(values)
+    return Message(**fields)

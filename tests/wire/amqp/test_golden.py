@@ -16,9 +16,9 @@ from spark_streams.wire.amqp import sections
 from spark_streams.wire.amqp.columns import COLUMN_TYPES, MessageBlock, decode_columns
 from spark_streams.wire.amqp.decode import decode_value
 from spark_streams.wire.amqp.encode import encode_value
-from spark_streams.wire.amqp.message import Amqp, Data, Message, Sequence, decode_message, split_sections
+from spark_streams.wire.amqp.message import split_sections
 from spark_streams.wire.amqp.values import Array, Described, Float, Symbol, Timestamp, ULong
-from tests.wire.amqp.messages import encode_message
+from tests.wire.amqp.messages import Amqp, Data, Message, Sequence, decode_message, encode_message
 
 GOLDEN = Path(__file__).parent / "golden"
 

@@ -24,8 +24,8 @@ from spark_streams.wire.amqp.columns import (
     incoming_columns,
 )
 from spark_streams.wire.amqp.columns.single_message import row_columns
-from spark_streams.wire.amqp.message import decode_message
 from tests.examples import examples
+from tests.wire.amqp.messages import decode_message
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -16,10 +16,9 @@ from spark_streams import rows
 from spark_streams.errors import LocalProtocolError, SchemaError
 from spark_streams.wire.amqp import message as m
 from spark_streams.wire.amqp.columns import MessageBlock, decode_columns, encode_columns
-from spark_streams.wire.amqp.message import Amqp, Data, decode_message
 from spark_streams.wire.amqp.values import Symbol, Timestamp
 from tests.examples import examples
-from tests.wire.amqp.messages import encode_message
+from tests.wire.amqp.messages import Amqp, Data, decode_message, encode_message
 
 TEXT_MAP = pa.map_(pa.string(), pa.string())
 
