@@ -42,6 +42,7 @@ MAX_STEPS: Final = 24
 MAX_PAIRS: Final = 64
 """The most map entries of a message on the lockstep path; steps with only a few messages left do not pay."""
 
+NULL_CODE: Final = 0x40
 FIXED_WIDTH: Final = np.array([(0, 1, 2, 4, 8, 16)[c // 16 - 4] if 4 <= c // 16 <= 9 else 0 for c in range(256)])
 SIZE_WIDTH: Final = np.array([(1, 4)[(c // 16) % 2] if c >= 0xA0 else 0 for c in range(256)])
 KNOWN: Final = np.array([c in FORMAT_CODES for c in range(256)])
@@ -71,11 +72,27 @@ _MAY_HOLD, _MAY_FOLLOW = _section_table()
 
 
 class Extents(NamedTuple):
-    """Values at the same step: their format codes, and the ranges of their content after the code and the size."""
+    """Values, one for each row: their format codes, and the ranges of their content after the code and the size.
+
+    A row without a value has the code of null.
+    """
 
     code: Codes
     start: Positions
     end: Positions
+
+    @staticmethod
+    def empty(n: int) -> Extents:
+        """Return ``n`` rows without a value."""
+        return Extents(np.full(n, NULL_CODE, np.int64), np.zeros(n, np.int64), np.zeros(n, np.int64))
+
+    def at(self, rows: Positions) -> Extents:
+        """Return the values of these rows."""
+        return Extents(*(column[rows] for column in self))
+
+    def keep(self, rows: Positions, values: Extents) -> None:
+        """Set the values of these rows."""
+        self.code[rows], self.start[rows], self.end[rows] = values
 
 
 def extents(words: PaddedWords, position: Positions) -> Extents:
@@ -183,8 +200,7 @@ def _record(found: Sections, rows: Positions, position: Positions, stop: Positio
 class Pair(NamedTuple):
     """One step of a map walk: the next entry of every map that has one.
 
-    ``key_*`` are the key's format code and text; ``value`` is the position of the value's format code, ``code`` that
-    code, ``start`` and ``end`` its content as in ``Extents``.
+    ``key_*`` are the key's format code and text; ``code``, ``start`` and ``end`` are the value's, as in ``Extents``.
     """
 
     rows: Positions
@@ -192,14 +208,22 @@ class Pair(NamedTuple):
     key_start: Positions
     key_end: Positions
     code: Codes
-    value: Positions
     start: Positions
     end: Positions
 
-    def without(self, irregular: Mask) -> Pair:
-        """Return the entries of the messages that are not irregular."""
-        sure = ~irregular[self.rows]
-        return self if sure.all() else Pair(*(column[sure] for column in self))
+    @property
+    def key(self) -> Extents:
+        """The keys."""
+        return Extents(self.key_code, self.key_start, self.key_end)
+
+    @property
+    def value(self) -> Extents:
+        """The values."""
+        return Extents(self.code, self.start, self.end)
+
+    def chosen(self, mask: Mask) -> Pair:
+        """Return the entries where the mask is true."""
+        return self if mask.all() else Pair(*(column[mask] for column in self))
 
 
 class _Items:
@@ -248,7 +272,7 @@ class _Items:
         """
         good = KNOWN[pair.code] & (pair.end <= self.end)
         if not good.all():
-            pair = Pair(*(column[good] for column in pair))
+            pair = pair.chosen(good)
             self.drop(~good)
         self.position, self.count = pair.end, self.count - items
         return pair
@@ -277,10 +301,7 @@ def walk_map(
         if bad.any():
             items.drop(bad)
             key = extents(words, items.position)
-            if not items.rows.size:
-                return
-        value = extents(words, key.end)
-        yield items.taken(Pair(items.rows, *key, value.code, key.end, value.start, value.end), 2)
+        yield items.taken(Pair(items.rows, *key, *extents(words, key.end)), 2)
 
 
 def walk_list(
@@ -291,11 +312,6 @@ def walk_list(
         return
     items = _Items(words, rows, position, end, irregular)
     while items.finish():
-        inside = items.position < items.end
-        if not inside.all():
-            items.drop(~inside)
-            if not items.rows.size:
-                return
+        items.drop(items.position >= items.end)
         at = items.position
-        value = extents(words, at)
-        yield items.taken(Pair(items.rows, at, at, at, value.code, at, value.start, value.end), 1)
+        yield items.taken(Pair(items.rows, at, at, at, *extents(words, at)), 1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -13,44 +13,17 @@ from spark_streams.errors import RemoteProtocolError
 from spark_streams.wire.amqp.canonical_text import canonical_bytes
 from spark_streams.wire.amqp.columns.single_message import MAX_TIMESTAMP_MS, Overflow, microseconds
 from spark_streams.wire.amqp.decode import decode_value
-from spark_streams.wire.amqp.sections import Codes, Extents
+from spark_streams.wire.amqp.sections import NULL_CODE, SIZE_WIDTH, Extents
 from spark_streams.wire.columnar.byte_view import Mask, PaddedWords, Positions
 from spark_streams.wire.columnar.gather import gather, layout
 
-TEXT_CODES: Final = (0xA1, 0xB1, 0xA3, 0xB3)
+SYMBOL_CODES: Final = (0xA3, 0xB3)
+TEXT_CODES: Final = (0xA1, 0xB1, *SYMBOL_CODES)
 BINARY_CODES: Final = (0xA0, 0xB0)
-NULL_CODE: Final = 0x40
-_SIGNED: Final = frozenset({0x51, 0x54, 0x55, 0x61, 0x71, 0x81, 0x83})
-_UNSIGNED: Final = frozenset({0x50, 0x52, 0x53, 0x60, 0x70, 0x80})
-_CONSTANT: Final = {0x41: b"true", 0x42: b"false", 0x43: b"0", 0x44: b"0"}
-
-
-class ByteRange(NamedTuple):
-    """Byte ranges, one for each row: start inclusive, end exclusive; rows that are not ``valid`` have no range.
-
-    ``symbol`` marks the ranges that are symbols, which must be ASCII.
-    """
-
-    start: Positions
-    end: Positions
-    valid: Mask
-    symbol: Mask
-
-    @staticmethod
-    def empty(n: int) -> ByteRange:
-        """Return ``n`` rows without a range."""
-        return ByteRange(np.zeros(n, np.int64), np.zeros(n, np.int64), np.zeros(n, np.bool_), np.zeros(n, np.bool_))
-
-    def keep(self, rows: Positions, extents: Extents) -> None:
-        """Set the ranges of these rows to values of type string, symbol, binary or null."""
-        self.start[rows], self.end[rows] = extents.start, extents.end
-        self.valid[rows] = extents.code != NULL_CODE
-        self.symbol[rows] = (extents.code == 0xA3) | (extents.code == 0xB3)
-
-    def place(self, row: int, text: bytes | None, words: PaddedWords) -> None:
-        """Set the range of one row to bytes that are not in the block."""
-        self.valid[row], self.symbol[row] = text is not None, False
-        self.start[row], self.end[row] = words.defer(text or b"")
+SIGNED_CODES: Final = (0x51, 0x54, 0x55, 0x61, 0x71, 0x81, 0x83)
+UNSIGNED_CODES: Final = (0x43, 0x44, 0x50, 0x52, 0x53, 0x60, 0x70, 0x80)
+_STRING_CODE: Final = 0xA1
+_BOOLEANS: Final = {0x41: b"true", 0x42: b"false"}
 
 
 def code_set(*codes: int) -> Mask:
@@ -58,6 +31,20 @@ def code_set(*codes: int) -> Mask:
     table = np.zeros(256, np.bool_)
     table[list(codes)] = True
     return table
+
+
+_IS_SIGNED: Final = code_set(*SIGNED_CODES)
+
+
+def integers(words: PaddedWords, values: Extents) -> NDArray[np.int64]:
+    """Return integers of any width, or chars; a ulong of 2**63 and more has its bits in an int64."""
+    bits = 8 * (values.end - values.start)
+    raw = words.big(values.start)
+    shift = np.minimum(64 - bits, 63)
+    unsigned = (raw.view(np.uint64) >> shift.astype(np.uint64)).view(np.int64)
+    # A shift by 64 bits is undefined, so a value without content is 0 by its width.
+    found: NDArray[np.int64] = np.where(bits == 0, 0, np.where(_IS_SIGNED[values.code], raw >> shift, unsigned))
+    return found
 
 
 def fitting(milliseconds: NDArray[np.int64], valid: Mask, what: str, overflow: Overflow) -> Mask:
@@ -74,21 +61,23 @@ def fitting(milliseconds: NDArray[np.int64], valid: Mask, what: str, overflow: O
     return valid & ~outside
 
 
-def column_of(words: PaddedWords, span: ByteRange, kind: pa.DataType, column: str) -> pa.Array:
-    """Return the bytes of each range as an array of ``kind``: binary or string.
+def column_of(words: PaddedWords, texts: Extents, kind: pa.DataType, column: str) -> pa.Array:
+    """Return the content of texts and binary values as an array of ``kind``: binary or string.
 
     Raises:
-        RemoteProtocolError: a text is not UTF-8; the message names ``column``.
+        RemoteProtocolError: a text is not UTF-8, or a symbol not ASCII; the message names ``column``.
     """
     words.append()
-    if not span.valid.any():
-        return pa.nulls(span.start.size, kind)
+    valid = texts.code != NULL_CODE
+    if not valid.any():
+        return pa.nulls(valid.size, kind)
     try:
-        array = gather([words], span.start, span.end - span.start, kind, valid=span.valid)
+        array = gather([words], texts.start, texts.end - texts.start, kind, valid=valid)
     except pa.ArrowInvalid as fault:
         raise RemoteProtocolError(f"column '{column}': a message holds text that is not UTF-8") from fault
-    if span.symbol.any() and not _is_ascii(array.buffers()[2]):
-        broken = span.symbol & ~np.asarray(pc.fill_null(pc.string_is_ascii(array), True))
+    symbol = (texts.code == 0xA3) | (texts.code == 0xB3)
+    if symbol.any() and not _is_ascii(array.buffers()[2]):
+        broken = symbol & ~np.asarray(pc.fill_null(pc.string_is_ascii(array), True))
         if broken.any():
             raise RemoteProtocolError(f"column '{column}': a message holds a symbol that is not ASCII")
     return array
@@ -98,41 +87,40 @@ def _is_ascii(buffer: pa.Buffer | None) -> bool:
     return buffer is None or buffer.size == 0 or int(np.frombuffer(buffer, np.int8).min()) >= 0
 
 
-def text_spans(words: PaddedWords, code: Codes, value: Positions, start: Positions, end: Positions) -> ByteRange:
-    """Return the canonical text of many values, as ranges; nulls are not valid.
+def canonical_texts(words: PaddedWords, values: Extents) -> Extents:
+    """Return the canonical text of many values; a null stays null.
 
     Texts stay where they are; a whole column of integers becomes text at once; other values (floats, uuids, binary,
     compound values) go through ``canonical_text`` one by one. New text is added at the end of ``words``.
 
     Args:
         words: the bytes.
-        code: each value's format code, one of AMQP's; the value is not described.
-        value: position of its format code.
-        start: first byte of the content, inclusive.
-        end: byte after the content, exclusive; inside the buffer.
+        values: values inside the buffer, none of them described.
 
     Raises:
         RemoteProtocolError: a value that goes one by one cannot be decoded.
     """
-    span = ByteRange(start.copy(), end.copy(), code != NULL_CODE, (code == 0xA3) | (code == 0xB3))
-    kinds = set(np.flatnonzero(np.bincount(code, minlength=256)).tolist()) - {NULL_CODE, *TEXT_CODES}
-    for kind in kinds & _CONSTANT.keys():
-        where = np.flatnonzero(code == kind)
-        _place(words, span, where, [_CONSTANT[kind]], np.zeros(where.size, np.int64))
-    for integral in (_SIGNED, _UNSIGNED):
-        if not kinds & integral:
+    texts = Extents(*(column.copy() for column in values))
+    codes = set(np.flatnonzero(np.bincount(values.code, minlength=256)).tolist()) - {NULL_CODE, *TEXT_CODES}
+    for code in codes & _BOOLEANS.keys():
+        where = np.flatnonzero(values.code == code)
+        _place(words, texts, where, [_BOOLEANS[code]], np.zeros(where.size, np.int64))
+    for integral, number in ((SIGNED_CODES, np.int64), (UNSIGNED_CODES, np.uint64)):
+        if codes.isdisjoint(integral):
             continue
-        where = np.flatnonzero(code_set(*integral)[code])
-        shift = 64 - 8 * (end[where] - start[where])
-        raw = words.big(start[where])
-        integers = raw >> shift if integral is _SIGNED else raw.view(np.uint64) >> shift.astype(np.uint64)
-        _place_array(words, span, where, pa.array(integers).cast(pa.string()))
-    rest = kinds - _CONSTANT.keys() - _SIGNED - _UNSIGNED
+        where = np.flatnonzero(code_set(*integral)[values.code])
+        numbers = integers(words, values.at(where)).view(number)
+        bounds, content = layout(pa.array(numbers).cast(pa.string()))
+        bounds = bounds + words.append(content.tobytes())
+        texts.keep(where, Extents(np.full(where.size, _STRING_CODE), bounds[:-1], bounds[1:]))
+    rest = codes - _BOOLEANS.keys() - {*SIGNED_CODES, *UNSIGNED_CODES}
     if rest:
-        where = np.flatnonzero(code_set(*rest)[code])
-        texts = [_one_text(words, a, b) for a, b in zip(value[where].tolist(), end[where].tolist(), strict=True)]
-        _place(words, span, where, texts, np.arange(where.size))
-    return span
+        where = np.flatnonzero(code_set(*rest)[values.code])
+        others = values.at(where)
+        first = others.start - 1 - SIZE_WIDTH[others.code]
+        singly = [_one_text(words, a, b) for a, b in zip(first.tolist(), others.end.tolist(), strict=True)]
+        _place(words, texts, where, singly, np.arange(where.size))
+    return texts
 
 
 def _one_text(words: PaddedWords, value: int, end: int) -> bytes:
@@ -142,16 +130,9 @@ def _one_text(words: PaddedWords, value: int, end: int) -> bytes:
     return canonical_bytes(decoded)
 
 
-def _place(words: PaddedWords, span: ByteRange, where: Positions, texts: list[bytes], choice: Positions) -> None:
-    """Set the ranges of the rows ``where`` to ``texts[choice]``."""
-    bounds = np.zeros(len(texts) + 1, np.int64)
-    np.cumsum([len(text) for text in texts], out=bounds[1:])
-    bounds += words.append(b"".join(texts))
-    span.start[where], span.end[where] = bounds[choice], bounds[choice + 1]
-
-
-def _place_array(words: PaddedWords, span: ByteRange, where: Positions, texts: pa.StringArray) -> None:
-    """Set the ranges of the rows ``where`` to the array's texts, row by row; it has no nulls."""
-    bounds, content = layout(texts)
-    bounds = bounds + words.append(content.tobytes())
-    span.start[where], span.end[where] = bounds[:-1], bounds[1:]
+def _place(words: PaddedWords, texts: Extents, where: Positions, content: list[bytes], choice: Positions) -> None:
+    """Set the texts of the rows ``where`` to ``content[choice]``."""
+    bounds = np.zeros(len(content) + 1, np.int64)
+    np.cumsum([len(text) for text in content], out=bounds[1:])
+    bounds += words.append(b"".join(content))
+    texts.keep(where, Extents(np.full(where.size, _STRING_CODE), bounds[choice], bounds[choice + 1]))

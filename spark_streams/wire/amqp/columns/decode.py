@@ -8,7 +8,7 @@ and damage there is not noticed.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -19,20 +19,17 @@ from numpy.typing import NDArray
 from spark_streams.errors import LocalProtocolError
 from spark_streams.wire.amqp.columns.canonical import (
     BINARY_CODES,
-    NULL_CODE,
     TEXT_CODES,
-    ByteRange,
     code_set,
     column_of,
     fitting,
 )
-from spark_streams.wire.amqp.columns.maps import Entries, read_entries
-from spark_streams.wire.amqp.columns.properties import PROPERTIES_TYPE, Properties, read_properties
-from spark_streams.wire.amqp.columns.single_message import DELIVERY, Overflow, row_columns
+from spark_streams.wire.amqp.columns.maps import Entries
+from spark_streams.wire.amqp.columns.properties import PROPERTIES_TYPE, Properties
+from spark_streams.wire.amqp.columns.single_message import CREATION_TIME, DELIVERY, GROUP_ID, Overflow, row_columns
 from spark_streams.wire.amqp.event_streams import (
     ASSIGNED_KEYS,
     GROUP_KEY,
-    NO_TIMESTAMP,
     OFFSET_KEY,
     SOURCE_PARTITION_KEY,
     TARGET_PARTITION_KEY,
@@ -48,8 +45,8 @@ from spark_streams.wire.amqp.message import (
     MESSAGE_ANNOTATIONS,
     PROPERTIES,
 )
-from spark_streams.wire.amqp.sections import Extents, Pair, Sections, extents, walk_map, walk_sections
-from spark_streams.wire.columnar.byte_view import Mask, PaddedWords, Positions
+from spark_streams.wire.amqp.sections import NULL_CODE, Extents, Pair, Sections, extents, walk_map, walk_sections
+from spark_streams.wire.columnar.byte_view import MAX_BLOCK_BYTES, Mask, PaddedWords, Positions
 from spark_streams.wire.columnar.gather import validity
 
 _TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
@@ -66,16 +63,21 @@ COLUMN_TYPES: Final[dict[str, pa.DataType]] = {
     "source_partition": pa.string(),
     "partitions_changed": pa.list_(pa.string()),
 }
-"""All columns and their Arrow types, which equal those of ``rows.FULL_MESSAGE_SCHEMA``."""
+"""All columns that users can name and their Arrow types, which equal those of ``rows.FULL_MESSAGE_SCHEMA``."""
 
 _TEXT_OR_NULL: Final = code_set(NULL_CODE, *TEXT_CODES)
 _BINARY: Final = code_set(*BINARY_CODES)
 _PLAIN_BODY: Final = code_set(*BINARY_CODES, 0xA1, 0xB1)
-_DELIVERY_TEXTS: Final = {
-    "offset": OFFSET_KEY,
-    "source_partition": SOURCE_PARTITION_KEY,
-    "target_partition": TARGET_PARTITION_KEY,
-}
+_INSTANT_OR_NULL: Final = code_set(NULL_CODE, 0x83)
+_DELIVERY_KEYS: Final = (
+    ("offset", OFFSET_KEY, _TEXT_OR_NULL),
+    ("source_partition", SOURCE_PARTITION_KEY, _TEXT_OR_NULL),
+    ("target_partition", TARGET_PARTITION_KEY, _TEXT_OR_NULL),
+    ("timestamp", TIMESTAMP_KEY, _INSTANT_OR_NULL),
+    ("timestamp_ms", TIMESTAMP_KEY, _INSTANT_OR_NULL),
+    *(("partitions_changed", key, code_set()) for key in ASSIGNED_KEYS),
+)
+"""The columns of the delivery annotations, their keys, and the format codes of values that the walk can read."""
 
 
 @dataclass(frozen=True)
@@ -138,94 +140,69 @@ class BlockSections:
         rows = np.flatnonzero((value >= 0) & ~self.irregular)
         return rows, value[rows], self.sections.end[code][rows]
 
+    def keep_entries(self, steps: Iterable[Pair], wanted: Collection[tuple[Extents, bytes, Mask]]) -> None:
+        """Keep the values at some keys of maps; of a key that occurs twice, the last one.
+
+        Args:
+            steps: the entries of the maps.
+            wanted: where to keep the values, their key, and the format codes that they may have; a message with
+                another one is irregular.
+        """
+        for step in steps:
+            for values, key, codes in wanted:
+                same = self.words.equal(step.key_start, step.key_end, key)
+                if same.any():
+                    found = step.chosen(same)
+                    self.irregular[found.rows[~codes[found.code]]] = True
+                    values.keep(found.rows, found.value)
+
 
 class Lockstep(BlockSections):
-    """One block during decoding: byte ranges and numbers; ``place`` adds the irregular messages."""
+    """One block during decoding: the places of its columns' values."""
 
     def __init__(self, block: MessageBlock, names: frozenset[str]) -> None:
         super().__init__(block, FOOTER if names - DELIVERY else DELIVERY_ANNOTATIONS)
-        self.names = names
-        self.texts: dict[str, ByteRange] = {}
-        self.instants: dict[str, NDArray[np.int64]] = {}
-        self.changed: dict[int, list[str] | None] = {}
+        self.values: dict[str, Extents] = {}
         self.maps: dict[str, Entries] = {}
         self.properties: Properties | None = None
-        if names & DELIVERY:
-            self._read_delivery_annotations()
+        wanted = [(self._empty(name), key.encode(), codes) for name, key, codes in _DELIVERY_KEYS if name in names]
+        if wanted:
+            self.keep_entries(walk_map(self.words, *self.with_section(DELIVERY_ANNOTATIONS), self.irregular), wanted)
         for name, code in (
             ("message_annotations", MESSAGE_ANNOTATIONS),
             ("application_properties", APPLICATION_PROPERTIES),
         ):
             if name in names:
-                self.maps[name] = read_entries(self.words, *self.with_section(code), self.irregular)
+                self.maps[name] = Entries(self.words, *self.with_section(code), self.irregular)
         if names & {"key", "group_key"}:
-            self.texts["group_key"] = self._group_key()
+            self._read_group_key()
         if names & {"key", "properties", "creation_time_ms"}:
-            fields = range(13) if "properties" in names else (9, 10)
-            self.properties = read_properties(self.words, *self.with_section(PROPERTIES), self.irregular, fields)
-            milliseconds, valid = self.properties.numbers(self.words, 9)
-            self.instants["creation_time_ms"] = np.where(valid, milliseconds, NO_TIMESTAMP)
+            fields = range(PROPERTIES_TYPE.num_fields) if "properties" in names else (CREATION_TIME, GROUP_ID)
+            self.properties = Properties(self.words, *self.with_section(PROPERTIES), self.irregular, fields)
         if "key" in names and self.properties is not None:
-            first, second = self.texts["group_key"], self.properties.span(self.words, 10)
-            use = first.valid
-            self.texts["key"] = ByteRange(
-                np.where(use, first.start, second.start),
-                np.where(use, first.end, second.end),
-                use | second.valid,
-                np.where(use, first.symbol, second.symbol),
-            )
+            first, second = self.values["group_key"], self.properties.field(GROUP_ID)
+            use = first.code != NULL_CODE
+            self.values["key"] = Extents(*(np.where(use, a, b) for a, b in zip(first, second, strict=True)))
         if "value" in names:
             self._read_body()
         if "message" in names:
-            self.texts["message"] = ByteRange(
-                self.sections.bare_start, self.ends, np.ones(self.n, np.bool_), np.zeros(self.n, np.bool_)
-            )
+            self.values["message"] = Extents(np.full(self.n, BINARY_CODES[0]), self.sections.bare_start, self.ends)
 
-    def _read_delivery_annotations(self) -> None:
-        wanted = {name: key.encode() for name, key in _DELIVERY_TEXTS.items() if name in self.names}
-        self.texts.update({name: ByteRange.empty(self.n) for name in wanted})
-        timestamps = bool(self.names & {"timestamp", "timestamp_ms"})
-        instants = np.full(self.n, NO_TIMESTAMP, np.int64)
-        present = np.zeros(self.n, np.bool_)
-        for step in walk_map(self.words, *self.with_section(DELIVERY_ANNOTATIONS), self.irregular):
-            for name, key in wanted.items():
-                self._keep_text(self.texts[name], step, self.words.equal(step.key_start, step.key_end, key))
-            if timestamps:
-                same = self.words.equal(step.key_start, step.key_end, TIMESTAMP_KEY.encode())
-                if same.any():
-                    rows, code = step.rows[same], step.code[same]
-                    self.irregular[rows[(code != 0x83) & (code != NULL_CODE)]] = True
-                    instants[rows] = np.where(code == 0x83, self.words.big(step.start[same]), NO_TIMESTAMP)
-                    present[rows] = code == 0x83
-            if "partitions_changed" in self.names:
-                for key_text in ASSIGNED_KEYS:
-                    same = self.words.equal(step.key_start, step.key_end, key_text.encode())
-                    self.irregular[step.rows[same]] = True
-        self.instants["timestamp_ms"] = instants
-        self.present = present
+    def _empty(self, name: str) -> Extents:
+        """Return the values of a column, of which there are none yet."""
+        return self.values.setdefault(name, Extents.empty(self.n))
 
-    def _group_key(self) -> ByteRange:
-        span = ByteRange.empty(self.n)
+    def _read_group_key(self) -> None:
         entries = self.maps.get("message_annotations")
         steps: Iterable[Pair]
         if entries is None:
             steps = walk_map(self.words, *self.with_section(MESSAGE_ANNOTATIONS), self.irregular)
         else:
             steps = entries.steps
-        for step in steps:
-            self._keep_text(span, step, self.words.equal(step.key_start, step.key_end, GROUP_KEY.encode()))
-        return span
-
-    def _keep_text(self, span: ByteRange, step: Pair, same: Mask) -> None:
-        if not same.any():
-            return
-        rows, code = step.rows[same], step.code[same]
-        self.irregular[rows[~_TEXT_OR_NULL[code]]] = True
-        span.keep(rows, Extents(code, step.start[same], step.end[same]))
+        self.keep_entries(steps, [(self._empty("group_key"), GROUP_KEY.encode(), _TEXT_OR_NULL)])
 
     def _read_body(self) -> None:
-        span = ByteRange.empty(self.n)
-        self.texts["value"] = span
+        values = self._empty("value")
         self.irregular |= self.sections.several
         for kind, codes in ((DATA, _BINARY), (AMQP_VALUE, _PLAIN_BODY)):
             rows, value, _ = self.with_section(kind)
@@ -234,56 +211,54 @@ class Lockstep(BlockSections):
             body = extents(self.words, value)
             plain = codes[body.code]
             self.irregular[rows[~plain]] = True
-            span.start[rows], span.end[rows], span.valid[rows] = body.start, body.end, plain
+            values.keep(rows, body)
             texts = plain & ~_BINARY[body.code]
             if texts.any():
                 # The column is binary, so nothing else would check that a string is UTF-8.
-                column_of(
-                    self.words, ByteRange(body.start, body.end, texts, np.zeros_like(texts)), pa.string(), "value"
-                )
+                column_of(self.words, body._replace(code=np.where(texts, body.code, NULL_CODE)), pa.string(), "value")
         rows, _, _ = self.with_section(AMQP_SEQUENCE)
         self.irregular[rows] = True
 
-    def place(self, row: int, columns: dict[str, Any]) -> None:
-        """Put one message's columns, as ``row_columns`` returns them, into its row."""
-        self.sections.bare_start[row] = self.starts[row] + columns["bare_start"]
-        for name, span in self.texts.items():
-            if name in columns and name != "message":
-                span.place(row, columns[name], self.words)
-        for name, instants in self.instants.items():
-            instant = columns.get(name)
-            instants[row] = NO_TIMESTAMP if instant is None else instant
-        if "timestamp_ms" in columns:
-            self.present[row] = columns["timestamp_ms"] is not None
-        elif "timestamp" in columns:
-            self.present[row] = columns["timestamp"] is not None
-            self.instants["timestamp_ms"][row] = (
-                NO_TIMESTAMP if columns["timestamp"] is None else columns["timestamp"] // 1000
-            )
-        self.changed[row] = columns.get("partitions_changed")
-        for name, entries in self.maps.items():
-            entries.place(row, columns[name])
-        if self.properties is not None and "properties" in self.names:
-            self.properties.place(row, columns["properties"])
+    def column(self, name: str, singly: Mapping[int, dict[str, Any]], overflow: Overflow = "fail") -> pa.Array:
+        """Return a finished column.
 
-    def array(self, name: str, overflow: Overflow = "fail") -> pa.Array:
-        """Return a finished column; ``overflow`` as for ``decode_columns``."""
+        Args:
+            name: one of those to decode.
+            singly: the columns of irregular messages, as ``row_columns`` returns them, by row; an irregular message
+                that is not there has a null.
+            overflow: as for ``decode_columns``.
+
+        Raises:
+            LocalProtocolError: the text is too much for one array.
+        """
+        kind = COLUMN_TYPES.get(name, pa.string())
+        others = pa.array([columns[name] for columns in singly.values()], kind)
+        found = others if len(singly) == self.n else self._regular(name, kind, overflow)
+        if found.nbytes + others.nbytes > MAX_BLOCK_BYTES:
+            raise LocalProtocolError(f"a block's text grew past {MAX_BLOCK_BYTES} bytes: decode smaller blocks")
+        if len(singly) in (0, self.n):
+            return found
+        place = np.arange(self.n)
+        place[list(singly)] = np.arange(len(singly)) + self.n
+        return pa.concat_arrays([found, others]).take(pa.array(place))
+
+    def _regular(self, name: str, kind: pa.DataType, overflow: Overflow) -> pa.Array:
+        """Return a column in which irregular messages are null."""
         if name in self.maps:
-            return self.maps[name].array(self.words, name)
+            return self.maps[name].array(name)
         if name == "properties" and self.properties is not None:
-            return self.properties.array(self.words, overflow)
-        if name in ("timestamp", "timestamp_ms"):
-            instants = self.instants["timestamp_ms"]
-            if name == "timestamp_ms":
-                return pa.array(instants, mask=~self.present)
-            valid = fitting(instants, self.present, TIMESTAMP_KEY, overflow)
-            micros = np.where(valid, instants, 0) * 1000
-            return pa.Array.from_buffers(_TIMESTAMP, self.n, [validity(valid), pa.py_buffer(micros)])
+            return self.properties.array(overflow)
         if name == "partitions_changed":
-            if all(partitions is None for partitions in self.changed.values()):
-                return pa.nulls(self.n, COLUMN_TYPES[name])
-            return pa.array([self.changed.get(row) for row in range(self.n)], COLUMN_TYPES[name])
-        return column_of(self.words, self.texts[name], COLUMN_TYPES[name], name)
+            return pa.nulls(self.n, kind)
+        values = self.values[name]
+        values = values._replace(code=np.where(self.irregular, NULL_CODE, values.code))
+        if name not in ("timestamp", "timestamp_ms"):
+            return column_of(self.words, values, kind, name)
+        valid, numbers = values.code != NULL_CODE, self.words.big(values.start)
+        if name == "timestamp":
+            valid = fitting(numbers, valid, TIMESTAMP_KEY, overflow)
+            numbers = np.where(valid, numbers, 0) * 1000
+        return pa.Array.from_buffers(kind, self.n, [validity(valid), pa.py_buffer(numbers)])
 
 
 def decode_columns(block: MessageBlock, names: Collection[str], *, overflow: Overflow = "fail") -> dict[str, pa.Array]:
@@ -308,6 +283,6 @@ def decode_columns(block: MessageBlock, names: Collection[str], *, overflow: Ove
     if unknown:
         raise LocalProtocolError(f"no such column: {', '.join(sorted(unknown))}; there are {', '.join(COLUMN_TYPES)}")
     lockstep = Lockstep(block, frozenset(names))
-    for row in np.flatnonzero(lockstep.irregular).tolist():
-        lockstep.place(row, row_columns(lockstep.raw(row), names, overflow))
-    return {name: lockstep.array(name, overflow) for name in names}
+    rows = np.flatnonzero(lockstep.irregular).tolist()
+    singly = {row: row_columns(lockstep.raw(row), names, overflow) for row in rows}
+    return {name: lockstep.column(name, singly, overflow) for name in names}

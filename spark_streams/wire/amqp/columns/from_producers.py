@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -10,10 +11,12 @@ from numpy.typing import NDArray
 
 from spark_streams.errors import RemoteProtocolError
 from spark_streams.wire.amqp import message as m
-from spark_streams.wire.amqp.columns.canonical import ByteRange, column_of
+from spark_streams.wire.amqp.columns.canonical import SYMBOL_CODES
 from spark_streams.wire.amqp.columns.decode import Lockstep, MessageBlock
-from spark_streams.wire.amqp.columns.single_message import row_columns
-from spark_streams.wire.columnar.byte_view import Mask, PaddedWords
+from spark_streams.wire.amqp.columns.single_message import CREATION_TIME, row_columns
+from spark_streams.wire.amqp.event_streams import NO_TIMESTAMP
+from spark_streams.wire.amqp.sections import NULL_CODE
+from spark_streams.wire.columnar.byte_view import Mask
 
 
 @dataclass(frozen=True)
@@ -55,36 +58,38 @@ def incoming_columns(block: MessageBlock, *, thorough: bool = False) -> Incoming
     names = frozenset({"group_key", "target_partition", "creation_time_ms"})
     lockstep = Lockstep(block, names)
     malformed = np.zeros(lockstep.n, np.bool_)
+    value_starts = lockstep.sections.bare_start + lockstep.origin
+    assert lockstep.properties is not None
+    milliseconds, valid = lockstep.properties.numbers(CREATION_TIME)
+    creation_time_ms = np.where(valid, milliseconds, NO_TIMESTAMP)
+    singly: dict[int, dict[str, Any]] = {}
     for row in np.flatnonzero(lockstep.irregular).tolist():
         try:
-            lockstep.place(row, row_columns(lockstep.raw(row), names))
+            singly[row] = row_columns(lockstep.raw(row), names)
         except RemoteProtocolError:
             malformed[row] = True
-    group_key, target_partition = (
-        _text(lockstep.words, lockstep.texts[name], malformed, name) for name in ("group_key", "target_partition")
-    )
+        else:
+            value_starts[row] = block.starts[row] + singly[row]["bare_start"]
+            if singly[row]["creation_time_ms"] is not None:
+                creation_time_ms[row] = singly[row]["creation_time_ms"]
+    group_key = _text(lockstep, "group_key", singly, malformed)
+    target_partition = _text(lockstep, "target_partition", singly, malformed)
     if thorough:
         _mark_unreadable(block, np.flatnonzero(~malformed), malformed)
-    return Incoming(
-        lockstep.sections.bare_start + lockstep.origin,
-        group_key,
-        target_partition,
-        lockstep.instants["creation_time_ms"],
-        malformed,
-    )
+    return Incoming(value_starts, group_key, target_partition, creation_time_ms, malformed)
 
 
-def _text(words: PaddedWords, span: ByteRange, malformed: Mask, column: str) -> pa.StringArray:
+def _text(lockstep: Lockstep, name: str, singly: dict[int, dict[str, Any]], malformed: Mask) -> pa.StringArray:
     """Return a text column; a message with broken text becomes malformed, and null in the column."""
-    span.valid[malformed] = False
     try:
-        return column_of(words, span, pa.string(), column)
+        return lockstep.column(name, singly)
     except RemoteProtocolError:
-        for row in np.flatnonzero(span.valid).tolist():
-            text = words.bytes[span.start[row] : span.end[row]].tobytes()
-            malformed[row] = not (text.isascii() if span.symbol[row] else _is_utf8(text))
-        span.valid[malformed] = False
-        return column_of(words, span, pa.string(), column)
+        values = lockstep.values[name]
+        for row in np.flatnonzero((values.code != NULL_CODE) & ~lockstep.irregular).tolist():
+            text = lockstep.words.bytes[values.start[row] : values.end[row]].tobytes()
+            malformed[row] = not (text.isascii() if values.code[row] in SYMBOL_CODES else _is_utf8(text))
+        lockstep.irregular[malformed] = True
+        return lockstep.column(name, singly)
 
 
 def _is_utf8(text: bytes) -> bool:
@@ -111,11 +116,10 @@ def _read(block: MessageBlock) -> None:
     lockstep = Lockstep(block, frozenset(_READ))
     for row in np.flatnonzero(lockstep.irregular).tolist():
         raw = lockstep.raw(row)
-        columns = row_columns(raw, _READ_BESIDE_BODY, "null")
+        row_columns(raw, _READ_BESIDE_BODY, "null")
         # Do not build the text of a body: it may be five times as large, and ten times during its construction.
         for section in m.split_sections(raw, m.FOOTER):
             if m.DATA <= section.code <= m.AMQP_VALUE:
                 m.decode_section(raw, section)
-        lockstep.place(row, columns | {"value": None})
     for name in _READ:
-        lockstep.array(name, "null")
+        lockstep.column(name, {}, "null")

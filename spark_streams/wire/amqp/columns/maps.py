@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from spark_streams.wire.amqp.columns.canonical import NULL_CODE, ByteRange, column_of, text_spans
+from spark_streams.wire.amqp.columns.canonical import canonical_texts, column_of
 from spark_streams.wire.amqp.sections import Extents, Pair, walk_map
 from spark_streams.wire.columnar.byte_view import Mask, PaddedWords, Positions
 from spark_streams.wire.columnar.gather import validity
@@ -21,72 +21,50 @@ class Entries:
     """The entries of one section's maps, grouped by step, until they become an array.
 
     Args:
+        words: the bytes.
+        rows: the messages that have the section.
+        position: each map's format code.
+        end: position after each map.
+        irregular: set to True where a map is irregular, or may hold a key twice.
+
+    Attributes:
         steps: step k has entry k of every map that has more than k entries.
-        present: messages that have the section.
-        irregular: messages whose entries do not count; ``place`` sets them one by one.
     """
 
-    def __init__(self, steps: list[Pair], present: Mask, irregular: Mask) -> None:
-        self.steps = steps
-        self._present = present
-        self._irregular = irregular
-        self._placed: dict[int, list[tuple[bytes, bytes | None]]] = {}
+    def __init__(
+        self, words: PaddedWords, rows: Positions, position: Positions, end: Positions, irregular: Mask
+    ) -> None:
+        self._words, self._irregular = words, irregular
+        self._present = np.zeros(irregular.size, np.bool_)
+        self._present[rows] = True
+        self.steps = list(walk_map(words, rows, position, end, irregular))
+        _mark_repeated_keys(words, self.steps, irregular)
 
-    def place(self, row: int, pairs: list[tuple[bytes, bytes | None]] | None) -> None:
-        """Set the entries of one irregular message; None if it has no such section."""
-        self._present[row] = pairs is not None
-        self._placed[row] = pairs or []
-
-    def array(self, words: PaddedWords, column: str) -> pa.MapArray:
-        """Return the column, one row for each message, null where there is no section.
+    def array(self, column: str) -> pa.MapArray:
+        """Return the column, one row for each message, null where there is no section, and for irregular messages.
 
         Raises:
             RemoteProtocolError: a value cannot be decoded, or a text is not UTF-8.
         """
         n = self._irregular.size
         counts = np.zeros(n, np.int64)
-        steps = [step.without(self._irregular) for step in self.steps]
+        steps = [step.chosen(~self._irregular[step.rows]) for step in self.steps]
         for step in steps:
             counts[step.rows] += 1
-        for row, pairs in self._placed.items():
-            counts[row] = len(pairs)
         offsets = np.zeros(n + 1, np.int64)
         np.cumsum(counts, out=offsets[1:])
         total = int(offsets[-1])
-        keys, code = ByteRange.empty(total), np.full(total, NULL_CODE, np.int64)
-        value, start, end = (np.zeros(total, np.int64) for _ in range(3))
+        keys, values = Extents.empty(total), Extents.empty(total)
         for k, step in enumerate(steps):
-            at = offsets[step.rows] + k
-            keys.keep(at, Extents(step.key_code, step.key_start, step.key_end))
-            code[at], value[at], start[at], end[at] = step.code, step.value, step.start, step.end
-        values = text_spans(words, code, value, start, end)
-        for row, pairs in self._placed.items():
-            for entry, (key, text) in enumerate(pairs, int(offsets[row])):
-                keys.place(entry, key, words)
-                values.place(entry, text, words)
+            keys.keep(offsets[step.rows] + k, step.key)
+            values.keep(offsets[step.rows] + k, step.value)
+        texts = canonical_texts(self._words, values)
         entries = pa.StructArray.from_arrays(
-            [column_of(words, keys, pa.string(), column), column_of(words, values, pa.string(), column)],
+            [column_of(self._words, keys, pa.string(), column), column_of(self._words, texts, pa.string(), column)],
             fields=[_MAP_TYPE.key_field, _MAP_TYPE.item_field],
         )
-        buffers = [validity(self._present), pa.py_buffer(offsets.astype(np.int32))]
+        buffers = [validity(self._present & ~self._irregular), pa.py_buffer(offsets.astype(np.int32))]
         return pa.Array.from_buffers(_MAP_TYPE, n, buffers, children=[entries])
-
-
-def read_entries(words: PaddedWords, rows: Positions, position: Positions, end: Positions, irregular: Mask) -> Entries:
-    """Walk the maps of one section.
-
-    Args:
-        words: the bytes.
-        rows: the messages that have the section.
-        position: each map's format code.
-        end: position after each map.
-        irregular: set to True where a map is irregular, or may hold a key twice.
-    """
-    present = np.zeros(irregular.size, np.bool_)
-    present[rows] = True
-    steps = list(walk_map(words, rows, position, end, irregular))
-    _mark_repeated_keys(words, steps, irregular)
-    return Entries(steps, present, irregular)
 
 
 def _mark_repeated_keys(words: PaddedWords, steps: list[Pair], irregular: Mask) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -11,16 +11,15 @@ from numpy.typing import NDArray
 
 from spark_streams.wire.amqp.columns.canonical import (
     BINARY_CODES,
-    NULL_CODE,
     TEXT_CODES,
-    ByteRange,
+    canonical_texts,
     code_set,
     column_of,
     fitting,
-    text_spans,
+    integers,
 )
 from spark_streams.wire.amqp.columns.single_message import PROPERTY_FIELDS, Overflow
-from spark_streams.wire.amqp.sections import Extents, Pair, walk_list
+from spark_streams.wire.amqp.sections import NULL_CODE, Extents, Pair, walk_list
 from spark_streams.wire.columnar.byte_view import Mask, PaddedWords, Positions
 from spark_streams.wire.columnar.gather import validity
 
@@ -43,88 +42,7 @@ _CODES: Final = {
 
 
 class Properties:
-    """The fields of the properties lists, until they become an array.
-
-    Args:
-        fields: field number to the values found in the lists.
-        present: messages that have the section.
-        irregular: messages whose fields do not count; ``place`` sets them one by one.
-    """
-
-    def __init__(self, fields: dict[int, Pair], present: Mask, irregular: Mask) -> None:
-        self._fields = fields
-        self._present = present
-        self._irregular = irregular
-        self._placed: dict[int, dict[str, Any] | None] = {}
-
-    def place(self, row: int, fields: dict[str, Any] | None) -> None:
-        """Set the fields of one irregular message; None if it has no properties section."""
-        self._present[row] = fields is not None
-        self._placed[row] = fields
-
-    def _sure(self, index: int) -> Pair | None:
-        step = self._fields.get(index)
-        return None if step is None else step.without(self._irregular)
-
-    def numbers(self, words: PaddedWords, index: int) -> tuple[NDArray[np.int64], Mask]:
-        """Return a timestamp (ms) or uint field, and which messages have it; irregular messages are left out."""
-        numbers, valid = np.zeros(self._irregular.size, np.int64), np.zeros(self._irregular.size, np.bool_)
-        step = self._sure(index)
-        if step is not None:
-            width = step.end - step.start
-            raw = words.big(step.start)
-            signed = raw >> np.minimum(64 - 8 * width, 63)
-            number = signed if PROPERTY_FIELDS[index][1] == "timestamp" else signed & ((1 << 8 * width) - 1)
-            numbers[step.rows] = np.where(width == 0, 0, number)
-            valid[step.rows] = step.code != NULL_CODE
-        return numbers, valid
-
-    def span(self, words: PaddedWords, index: int) -> ByteRange:
-        """Return a field's canonical text, or a binary field's bytes; irregular messages are left out."""
-        span = ByteRange.empty(self._irregular.size)
-        step = self._sure(index)
-        if step is not None:
-            if PROPERTY_FIELDS[index][1] == "text":
-                found = text_spans(words, step.code, step.value, step.start, step.end)
-                for part, of_field in zip(span, found, strict=True):
-                    part[step.rows] = of_field
-            else:
-                span.keep(step.rows, Extents(step.code, step.start, step.end))
-        return span
-
-    def array(self, words: PaddedWords, overflow: Overflow = "fail") -> pa.StructArray:
-        """Return the column, one row for each message, null where there is no section.
-
-        Raises:
-            RemoteProtocolError: an id cannot be decoded, or a text is not UTF-8.
-            TimestampOverflow: a timestamp does not fit microseconds, and ``overflow`` is ``fail``.
-        """
-        children = []
-        for index, (name, kind) in enumerate(PROPERTY_FIELDS):
-            placed = {row: fields[name] for row, fields in self._placed.items() if fields is not None}
-            if kind in ("timestamp", "uint"):
-                numbers, valid = self.numbers(words, index)
-                if kind == "timestamp":
-                    valid = fitting(numbers, valid, f"property {name.replace('_', '-')}", overflow)
-                    numbers = np.where(valid, numbers, 0) * 1000
-                for row, number in placed.items():
-                    valid[row] = number is not None
-                    numbers[row] = number or 0
-                buffers = [validity(valid), pa.py_buffer(numbers)]
-                children.append(pa.Array.from_buffers(_ARROW[kind], numbers.size, buffers))
-            else:
-                span = self.span(words, index)
-                for row, text in placed.items():
-                    span.place(row, text, words)
-                children.append(column_of(words, span, _ARROW[kind], f"properties.{name}"))
-        mask = None if self._present.all() else pa.array(~self._present)
-        return pa.StructArray.from_arrays(children, fields=list(PROPERTIES_TYPE), mask=mask)
-
-
-def read_properties(
-    words: PaddedWords, rows: Positions, position: Positions, end: Positions, irregular: Mask, fields: Collection[int]
-) -> Properties:
-    """Walk the properties lists.
+    """The fields of the properties lists, until they become an array; those of irregular messages are null.
 
     Args:
         words: the bytes.
@@ -134,16 +52,63 @@ def read_properties(
         irregular: set to True where a list is irregular, or a field of ``fields`` has a wrong type.
         fields: numbers of the fields to read.
     """
-    present = np.zeros(irregular.size, np.bool_)
-    present[rows] = True
-    found: dict[int, Pair] = {}
-    for index, step in enumerate(walk_list(words, rows, position, end, irregular)):
-        if index >= len(PROPERTY_FIELDS):
-            irregular[step.rows] = True
-            break
-        if index in fields:
-            allowed = _CODES.get(PROPERTY_FIELDS[index][1])
-            if allowed is not None:
-                irregular[step.rows[~allowed[step.code]]] = True
-            found[index] = step
-    return Properties(found, present, irregular)
+
+    def __init__(
+        self,
+        words: PaddedWords,
+        rows: Positions,
+        position: Positions,
+        end: Positions,
+        irregular: Mask,
+        fields: Collection[int],
+    ) -> None:
+        self._words, self._irregular = words, irregular
+        self._present = np.zeros(irregular.size, np.bool_)
+        self._present[rows] = True
+        self._fields: dict[int, Pair] = {}
+        for index, step in enumerate(walk_list(words, rows, position, end, irregular)):
+            if index >= len(PROPERTY_FIELDS):
+                irregular[step.rows] = True
+                break
+            if index in fields:
+                allowed = _CODES.get(PROPERTY_FIELDS[index][1])
+                if allowed is not None:
+                    irregular[step.rows[~allowed[step.code]]] = True
+                self._fields[index] = step
+
+    def field(self, index: int) -> Extents:
+        """Return a field of every message; text as canonical text."""
+        found = Extents.empty(self._irregular.size)
+        if index in self._fields:
+            step = self._fields[index]
+            step = step.chosen(~self._irregular[step.rows])
+            text = PROPERTY_FIELDS[index][1] == "text"
+            found.keep(step.rows, canonical_texts(self._words, step.value) if text else step.value)
+        return found
+
+    def numbers(self, index: int) -> tuple[NDArray[np.int64], Mask]:
+        """Return a timestamp (ms) or uint field, and which messages have it."""
+        values = self.field(index)
+        return integers(self._words, values), values.code != NULL_CODE
+
+    def array(self, overflow: Overflow = "fail") -> pa.StructArray:
+        """Return the column, one row for each message, null where there is no section, and for irregular messages.
+
+        Raises:
+            RemoteProtocolError: an id cannot be decoded, or a text is not UTF-8.
+            TimestampOverflow: a timestamp does not fit microseconds, and ``overflow`` is ``fail``.
+        """
+        children = []
+        for index, (name, kind) in enumerate(PROPERTY_FIELDS):
+            if kind in ("timestamp", "uint"):
+                numbers, valid = self.numbers(index)
+                if kind == "timestamp":
+                    valid = fitting(numbers, valid, f"property {name.replace('_', '-')}", overflow)
+                    numbers = np.where(valid, numbers, 0) * 1000
+                buffers = [validity(valid), pa.py_buffer(numbers)]
+                children.append(pa.Array.from_buffers(_ARROW[kind], numbers.size, buffers))
+            else:
+                children.append(column_of(self._words, self.field(index), _ARROW[kind], f"properties.{name}"))
+        present = self._present & ~self._irregular
+        mask = None if present.all() else pa.array(~present)
+        return pa.StructArray.from_arrays(children, fields=list(PROPERTIES_TYPE), mask=mask)

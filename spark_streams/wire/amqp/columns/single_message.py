@@ -53,6 +53,8 @@ PROPERTY_FIELDS: Final[tuple[tuple[str, str], ...]] = (
     ("reply_to_group_id", "string"),
 )
 """The fields of the properties section in order, and the types of their values (part 3 §3.2.4); ``text`` is any."""
+CREATION_TIME, GROUP_ID = 9, 10
+"""The numbers of two of them."""
 
 DELIVERY: Final = frozenset(
     {"offset", "source_partition", "target_partition", "timestamp", "timestamp_ms", "partitions_changed"}
@@ -121,13 +123,15 @@ def row_columns(raw: bytes, names: Collection[str], overflow: Overflow = "fail")
     elif properties is not None and "key" in wanted:
         columns["key"] = columns["properties"]["group_id"]
     if "creation_time_ms" in wanted and properties is not None:
-        columns["creation_time_ms"] = _field(properties, 9)
+        columns["creation_time_ms"] = _field(properties, CREATION_TIME)
     if "application_properties" in wanted:
         application = content(m.APPLICATION_PROPERTIES)
         columns["application_properties"] = None if application is None else text_pairs(application)
     if "value" in wanted:
         columns["value"] = _value(raw, sections)
     columns["bare_start"] = next((s.start for s in sections if s.code > m.DELIVERY_ANNOTATIONS), len(raw))
+    if "message" in wanted:
+        columns["message"] = raw[columns["bare_start"] :]
     return {name: columns.get(name) for name in (*wanted, "bare_start")}
 
 

@@ -35,11 +35,12 @@ from spark_streams.errors import RemoteProtocolError
 from spark_streams.wire.amqp.canonical_text import canonical_text
 from spark_streams.wire.amqp.columns.canonical import (
     BINARY_CODES,
-    NULL_CODE,
+    SIGNED_CODES,
     TEXT_CODES,
-    ByteRange,
+    UNSIGNED_CODES,
     code_set,
     column_of,
+    integers,
 )
 from spark_streams.wire.amqp.columns.decode import BlockSections, MessageBlock
 from spark_streams.wire.amqp.columns.single_message import PROPERTY_FIELDS, lookup
@@ -52,16 +53,14 @@ from spark_streams.wire.amqp.message import (
     decode_section,
     split_sections,
 )
-from spark_streams.wire.amqp.sections import Pair, walk_list, walk_map
+from spark_streams.wire.amqp.sections import NULL_CODE, Extents, walk_list, walk_map
 from spark_streams.wire.amqp.values import Char, EncodedDecimal
 from spark_streams.wire.columnar.byte_view import Mask, PaddedWords
 
 NULL, TEXT, INTEGER, FLOAT, NUMBER, BOOLEAN, OTHER, BROKEN = range(8)
 """The kinds, as in the table above."""
 
-_SIGNED: Final = (0x51, 0x54, 0x55, 0x61, 0x71, 0x81, 0x83)
-_UNSIGNED: Final = (0x50, 0x52, 0x53, 0x60, 0x70, 0x73, 0x80)
-_ZERO: Final = (0x43, 0x44)
+_CHAR: Final = 0x73
 _UUID: Final = 0x98
 _DECIMALS: Final = (0x74, 0x84, 0x94)
 _MIN_INT64: Final = -(2**63)
@@ -73,15 +72,15 @@ def _kind_table() -> NDArray[np.uint8]:
     table = np.full(256, OTHER, np.uint8)
     table[NULL_CODE] = NULL
     table[[*TEXT_CODES, *BINARY_CODES, _UUID]] = TEXT
-    table[[*_SIGNED, *_UNSIGNED, *_ZERO]] = INTEGER
+    table[[*SIGNED_CODES, *UNSIGNED_CODES, _CHAR]] = INTEGER
     table[[0x72, 0x82]] = FLOAT
     table[[0x41, 0x42, 0x56]] = BOOLEAN
     return table
 
 
 _KINDS: Final = _kind_table()
-_IS_SIGNED: Final = code_set(*_SIGNED)
 _ONE_BY_ONE: Final = code_set(*_DECIMALS)
+_ANY: Final = np.ones(256, np.bool_)
 _PROPERTY_INDEX: Final = {name: index for index, (name, _) in enumerate(PROPERTY_FIELDS)}
 
 
@@ -100,17 +99,17 @@ class TypedColumn:
         kind: the kind of each value, as in the table above.
         integers: the number where the kind is INTEGER, 0 or 1 where it is BOOLEAN.
         floats: the number where the kind is FLOAT.
+        text: the place in ``words`` of the bytes, where the kind is TEXT.
+        words: the bytes.
         numbers: row to value, where the kind is NUMBER.
-        span: the range in ``words`` of the bytes, where the kind is TEXT.
-        words: the bytes; None where no row is a text.
     """
 
     kind: NDArray[np.uint8]
     integers: NDArray[np.int64]
     floats: NDArray[np.float64]
+    text: Extents
+    words: PaddedWords
     numbers: dict[int, int | Decimal] = field(default_factory=dict)
-    span: ByteRange | None = None
-    words: PaddedWords | None = None
     _raw: pa.BinaryArray | None = None
     _texts: pa.StringArray | None = None
 
@@ -122,21 +121,13 @@ class TypedColumn:
 
     def equals(self, text: bytes) -> Mask:
         """Return which rows equal a text."""
-        answer = np.zeros(self.kind.size, np.bool_)
-        rows = np.flatnonzero(self.is_text)
-        if rows.size and self.span is not None and self.words is not None:
-            if rows.size == answer.size:
-                return self.words.equal(self.span.start, self.span.end, text)
-            answer[rows] = self.words.equal(self.span.start[rows], self.span.end[rows], text)
-        return answer
+        return self.is_text & self.words.equal(self.text.start, self.text.end, text)
 
     def raw(self) -> pa.BinaryArray:
         """Return the texts' bytes; null for a row that is no text."""
         if self._raw is None:
-            if self.span is None or self.words is None:
-                self._raw = pa.nulls(self.kind.size, pa.binary())
-            else:
-                self._raw = column_of(self.words, self.span._replace(valid=self.is_text), pa.binary(), "filter")
+            binary = np.where(self.is_text, BINARY_CODES[0], NULL_CODE)
+            self._raw = column_of(self.words, self.text._replace(code=binary), pa.binary(), "filter")
         return self._raw
 
     def texts(self) -> pa.StringArray:
@@ -160,7 +151,8 @@ def _utf8(raw: bytes) -> str | None:
 def timestamp_column(timestamps: NDArray[np.int64]) -> TypedColumn:
     """Return instants in ms since the epoch as a column; ``NO_TIMESTAMP`` is null."""
     kind = np.where(timestamps == NO_TIMESTAMP, NULL, INTEGER).astype(np.uint8)
-    return TypedColumn(kind, timestamps, np.zeros(kind.size))
+    nothing = PaddedWords(np.zeros(0, np.uint8), 0, 0)
+    return TypedColumn(kind, timestamps, np.zeros(kind.size), Extents.empty(kind.size), nothing)
 
 
 def typed_columns(block: MessageBlock, fields: Collection[FieldOfMessage]) -> dict[FieldOfMessage, TypedColumn]:
@@ -177,54 +169,25 @@ def typed_columns(block: MessageBlock, fields: Collection[FieldOfMessage]) -> di
     return _Reading(block, fields).columns()
 
 
-class _Cells:
-    """The places of one field's values while a block is read; the format code is that of null if there is no value."""
-
-    def __init__(self, n: int) -> None:
-        self.code = np.full(n, NULL_CODE, np.int64)
-        self.value, self.start, self.end = (np.zeros(n, np.int64) for _ in range(3))
-
-    def keep(self, step: Pair, same: Mask) -> None:
-        rows = step.rows[same]
-        self.code[rows], self.value[rows] = step.code[same], step.value[same]
-        self.start[rows], self.end[rows] = step.start[same], step.end[same]
-
-
 class _Reading(BlockSections):
     """The state of reading one block into typed columns."""
 
     def __init__(self, block: MessageBlock, fields: Collection[FieldOfMessage]) -> None:
         super().__init__(block, max((each.section for each in fields), default=0))
-        self.cells = {each: _Cells(self.n) for each in fields}
+        self.values = {each: Extents.empty(self.n) for each in fields}
         for section in (MESSAGE_ANNOTATIONS, APPLICATION_PROPERTIES):
-            self._read_map(section)
-        self._read_properties()
-
-    def _read_map(self, section: int) -> None:
-        wanted = {each.name.encode(): cells for each, cells in self.cells.items() if each.section == section}
-        if not wanted:
-            return
-        met = {key: np.zeros(self.n, np.bool_) for key in wanted}
-        for step in walk_map(self.words, *self.with_section(section), self.irregular):
-            for key, cells in wanted.items():
-                same = self.words.equal(step.key_start, step.key_end, key)
-                if same.any():
-                    rows = step.rows[same]
-                    self.irregular[rows[met[key][rows]]] = True  # the key occurs twice: the last one counts
-                    met[key][rows] = True
-                    cells.keep(step, same)
-
-    def _read_properties(self) -> None:
-        wanted = {_PROPERTY_INDEX[each.name]: cells for each, cells in self.cells.items() if each.section == PROPERTIES}
-        if not wanted:
-            return
-        for index, step in enumerate(walk_list(self.words, *self.with_section(PROPERTIES), self.irregular)):
-            if index in wanted:
-                wanted[index].keep(step, np.ones(step.rows.size, np.bool_))
+            keys = [(values, name.encode(), _ANY) for (of, name), values in self.values.items() if of == section]
+            if keys:
+                self.keep_entries(walk_map(self.words, *self.with_section(section), self.irregular), keys)
+        places = {_PROPERTY_INDEX[name]: values for (of, name), values in self.values.items() if of == PROPERTIES}
+        if places:
+            for index, step in enumerate(walk_list(self.words, *self.with_section(PROPERTIES), self.irregular)):
+                if index in places:
+                    places[index].keep(step.rows, step.value)
 
     def columns(self) -> dict[FieldOfMessage, TypedColumn]:
         """Return the columns, with the irregular messages decoded one by one."""
-        found = {each: self._column(cells) for each, cells in self.cells.items()}
+        found = {each: self._column(values) for each, values in self.values.items()}
         for row in np.flatnonzero(self.irregular).tolist():
             try:
                 values = _values(self.raw(row), found)
@@ -237,80 +200,55 @@ class _Reading(BlockSections):
         self.words.append()
         return found
 
-    def _column(self, cells: _Cells) -> TypedColumn:
-        kind = _KINDS[cells.code]
+    def _column(self, values: Extents) -> TypedColumn:
+        kind = _KINDS[values.code]
         kind[self.irregular] = NULL
-        valid = kind == TEXT
-        column = TypedColumn(
-            kind,
-            np.zeros(self.n, np.int64),
-            np.zeros(self.n, np.float64),
-            span=ByteRange(cells.start, cells.end, valid, np.zeros(self.n, np.bool_)),
-            words=self.words,
-        )
+        column = TypedColumn(kind, np.zeros(self.n, np.int64), np.zeros(self.n, np.float64), values, self.words)
         rows = np.flatnonzero(kind == INTEGER)
         if rows.size:
-            self._read_integers(column, cells, rows)
+            column.integers[rows] = integers(self.words, values.at(rows))
+            for row in rows[(values.code[rows] == 0x80) & (column.integers[rows] < 0)].tolist():
+                kind[row] = NUMBER
+                column.numbers[row] = int(column.integers[row]) + 2**64
         rows = np.flatnonzero(kind == BOOLEAN)
         if rows.size:
-            content = self.words.bytes[cells.start[rows]]
-            column.integers[rows] = np.where(cells.code[rows] == 0x56, content, cells.code[rows] == 0x41) != 0
+            content = self.words.bytes[values.start[rows]]
+            column.integers[rows] = np.where(values.code[rows] == 0x56, content, values.code[rows] == 0x41) != 0
         rows = np.flatnonzero(kind == FLOAT)
         if rows.size:
-            raw = self.words.big(cells.start[rows])
+            raw = self.words.big(values.start[rows])
             single = (raw >> 32).astype(np.int32).view(np.float32).astype(np.float64)
-            column.floats[rows] = np.where(cells.code[rows] == 0x72, single, raw.view(np.float64))
-        for row in np.flatnonzero(_ONE_BY_ONE[cells.code] & ~self.irregular).tolist():
-            try:
-                value, _ = decode_value(self.words.bytes[cells.value[row] : cells.end[row]].tobytes())
-            except RemoteProtocolError:
-                kind[row] = BROKEN
-            else:
-                self._place(column, row, value)
+            column.floats[rows] = np.where(values.code[rows] == 0x72, single, raw.view(np.float64))
+        for row in np.flatnonzero(_ONE_BY_ONE[values.code] & ~self.irregular).tolist():
+            value, _ = decode_value(self.words.bytes[values.start[row] - 1 : values.end[row]].tobytes())
+            self._place(column, row, value)
         return column
-
-    def _read_integers(self, column: TypedColumn, cells: _Cells, rows: NDArray[np.int64]) -> None:
-        code, start = cells.code[rows], cells.start[rows]
-        bits = 8 * (cells.end[rows] - start)
-        raw = self.words.big(start)
-        shift = np.minimum(64 - bits, 63)
-        signed = raw >> shift
-        unsigned = (raw.view(np.uint64) >> shift.astype(np.uint64)).view(np.int64)
-        number = np.where(bits == 0, 0, np.where(_IS_SIGNED[code], signed, unsigned))
-        column.integers[rows] = number
-        for row in rows[(code == 0x80) & (number < 0)].tolist():
-            column.kind[row] = NUMBER
-            column.numbers[row] = int(column.integers[row]) + 2**64
 
     def _place(self, column: TypedColumn, row: int, value: Any) -> None:
         """Put one decoded value into its row; texts are added after the block's own bytes."""
-        assert column.span is not None
+        if isinstance(value, Char):
+            value = ord(value)
+        elif isinstance(value, str):
+            value = value.encode()
+        elif isinstance(value, UUID):
+            value = value.bytes
+        elif isinstance(value, EncodedDecimal):
+            number = Decimal(canonical_text(value))
+            value = number if number.is_finite() else float(number)
         if value is None:
             column.kind[row] = NULL
-        elif isinstance(value, Char):
-            column.kind[row], column.integers[row] = INTEGER, ord(value)
-        elif isinstance(value, str):
+        elif isinstance(value, bytes):
             column.kind[row] = TEXT
-            column.span.place(row, value.encode(), self.words)
+            column.text.start[row], column.text.end[row] = self.words.defer(value)
         elif isinstance(value, bool):
             column.kind[row], column.integers[row] = BOOLEAN, value
         elif isinstance(value, int) and _MIN_INT64 <= value <= _MAX_INT64:
-            column.kind[row], column.integers[row] = INTEGER, int(value)
-        elif isinstance(value, int):
+            column.kind[row], column.integers[row] = INTEGER, value
+        elif isinstance(value, int | Decimal):
             column.kind[row] = NUMBER
-            column.numbers[row] = int(value)
+            column.numbers[row] = int(value) if isinstance(value, int) else value
         elif isinstance(value, float):
-            column.kind[row], column.floats[row] = FLOAT, float(value)
-        elif isinstance(value, EncodedDecimal):
-            number = Decimal(canonical_text(value))
-            if number.is_finite():
-                column.kind[row] = NUMBER
-                column.numbers[row] = number
-            else:
-                column.kind[row], column.floats[row] = FLOAT, float(number)
-        elif isinstance(value, (bytes, UUID)):
-            column.kind[row] = TEXT
-            column.span.place(row, value.bytes if isinstance(value, UUID) else bytes(value), self.words)
+            column.kind[row], column.floats[row] = FLOAT, value
         else:
             column.kind[row] = OTHER
 
