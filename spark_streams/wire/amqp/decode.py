@@ -180,12 +180,28 @@ def _symbol(raw: bytes) -> Symbol:
         raise RemoteProtocolError(f"AMQP symbol: not ASCII at its byte {fault.start}") from fault
 
 
-def _unsigned(kind: Callable[[int], Any]) -> Callable[[bytes], Any]:
-    return lambda raw: kind(int.from_bytes(raw, "big"))
+NUMBERS: Final[dict[int, tuple[str, type]]] = {
+    0x50: (">B", UByte),
+    0x51: (">b", Byte),
+    0x52: (">B", UInt),
+    0x53: (">B", ULong),
+    0x54: (">b", Int),
+    0x55: (">b", Long),
+    0x60: (">H", UShort),
+    0x61: (">h", Short),
+    0x70: (">I", UInt),
+    0x71: (">i", Int),
+    0x72: (">f", Float),
+    0x80: (">Q", ULong),
+    0x81: (">q", Long),
+    0x82: (">d", float),
+    0x83: (">q", Timestamp),
+}
+"""The format codes of numbers: the layout of their bytes, as ``struct`` has it, and their type."""
 
 
-def _signed(kind: Callable[[int], Any]) -> Callable[[bytes], Any]:
-    return lambda raw: kind(int.from_bytes(raw, "big", signed=True))
+def _number(layout: str, kind: type) -> Callable[[bytes], Any]:
+    return lambda raw: kind(*struct.unpack(layout, raw))
 
 
 _FIXED: Final[dict[int, tuple[int, Callable[[bytes], Any]]]] = {
@@ -195,27 +211,13 @@ _FIXED: Final[dict[int, tuple[int, Callable[[bytes], Any]]]] = {
     0x43: (0, lambda raw: UInt(0)),
     0x44: (0, lambda raw: ULong(0)),
     0x45: (0, lambda raw: []),
-    0x50: (1, _unsigned(UByte)),
-    0x51: (1, _signed(Byte)),
-    0x52: (1, _unsigned(UInt)),
-    0x53: (1, _unsigned(ULong)),
-    0x54: (1, _signed(Int)),
-    0x55: (1, _signed(Long)),
     0x56: (1, _boolean),
-    0x60: (2, _unsigned(UShort)),
-    0x61: (2, _signed(Short)),
-    0x70: (4, _unsigned(UInt)),
-    0x71: (4, _signed(Int)),
-    0x72: (4, lambda raw: Float(struct.unpack(">f", raw)[0])),
     0x73: (4, _char),
     0x74: (4, Decimal32),
-    0x80: (8, _unsigned(ULong)),
-    0x81: (8, _signed(Long)),
-    0x82: (8, lambda raw: float(struct.unpack(">d", raw)[0])),
-    0x83: (8, _signed(Timestamp)),
     0x84: (8, Decimal64),
     0x94: (16, Decimal128),
     0x98: (16, lambda raw: uuid.UUID(bytes=raw)),
+    **{code: (struct.calcsize(layout), _number(layout, kind)) for code, (layout, kind) in NUMBERS.items()},
 }
 _VARIABLE: Final[dict[int, Callable[[bytes], Any]]] = {
     0xA0: bytes,

@@ -11,24 +11,20 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from spark_streams.errors import LocalProtocolError
+from spark_streams.wire.amqp.decode import NUMBERS
 from spark_streams.wire.amqp.values import (
     Array,
-    Byte,
     Char,
     Decimal32,
     Decimal64,
     Decimal128,
     Described,
-    Float,
     Int,
+    Long,
     Pairs,
-    Short,
     Symbol,
-    Timestamp,
-    UByte,
     UInt,
     ULong,
-    UShort,
 )
 
 _TEXT_OR_BINARY: Final = frozenset({0xA0, 0xB0, 0xA1, 0xB1, 0xA3, 0xB3})
@@ -113,20 +109,11 @@ def _packer(layout: str) -> Callable[[Any], bytes]:
 
 
 _PACKERS: Final[dict[int, Callable[[Any], bytes]]] = {
-    **{code: _packer(">B") for code in (0x50, 0x52, 0x53)},
-    **{code: _packer(">b") for code in (0x51, 0x54, 0x55)},
     0x56: lambda item: b"\x01" if item else b"\x00",
-    0x60: _packer(">H"),
-    0x61: _packer(">h"),
-    0x70: _packer(">I"),
-    0x71: _packer(">i"),
-    0x72: _packer(">f"),
     0x73: lambda item: struct.pack(">I", ord(item)),
-    0x80: _packer(">Q"),
-    **{code: _packer(">q") for code in (0x81, 0x83)},
-    0x82: _packer(">d"),
     0x98: lambda item: bytes(item.bytes),
     **{code: bytes for code in (0x74, 0x84, 0x94)},
+    **{code: _packer(layout) for code, (layout, _) in NUMBERS.items()},
 }
 
 
@@ -148,28 +135,27 @@ def _encode_symbol(value: Symbol) -> bytes:
     return _sized(0xA3, 0xB3, value.encode("ascii"))
 
 
+_FIXED: Final = {
+    **{kind: code for code, (_, kind) in NUMBERS.items() if kind not in (Int, Long, UInt, ULong)},
+    Decimal32: 0x74,
+    Decimal64: 0x84,
+    Decimal128: 0x94,
+    uuid.UUID: 0x98,
+}
+"""Each type whose values all have the same format code, to that code."""
+
 # The order matters: a subclass comes before its base class.
 _ENCODERS: Final[tuple[tuple[Any, Callable[[Any], bytes]], ...]] = (
     (Symbol, _encode_symbol),
     (Char, _encode_fixed(0x73)),
     (str, lambda value: _sized(0xA1, 0xB1, value.encode("utf-8"))),
     (bool, lambda value: b"\x41" if value else b"\x42"),
-    (UByte, _encode_fixed(0x50)),
-    (UShort, _encode_fixed(0x60)),
     (UInt, _encode_small(b"\x43", 0x52, 0x70, 0, 255)),
     (ULong, _encode_small(b"\x44", 0x53, 0x80, 0, 255)),
-    (Byte, _encode_fixed(0x51)),
-    (Short, _encode_fixed(0x61)),
     (Int, _encode_small(b"", 0x54, 0x71, -128, 127)),
-    (Timestamp, _encode_fixed(0x83)),
+    *((kind, _encode_fixed(code)) for kind, code in _FIXED.items()),
     (int, _encode_small(b"", 0x55, 0x81, -128, 127)),
-    (Float, _encode_fixed(0x72)),
-    (float, _encode_fixed(0x82)),
-    (Decimal32, _encode_fixed(0x74)),
-    (Decimal64, _encode_fixed(0x84)),
-    (Decimal128, _encode_fixed(0x94)),
     ((bytes, bytearray, memoryview), lambda value: _sized(0xA0, 0xB0, bytes(value))),
-    (uuid.UUID, _encode_fixed(0x98)),
     (Described, lambda value: b"\x00" + encode_value(value.descriptor) + encode_value(value.value)),
     (Array, lambda value: _counted(0xE0, *_array_items(value))),
     ((dict, Pairs), lambda value: _counted(0xC1, *_map_items(value))),
