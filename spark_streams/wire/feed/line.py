@@ -74,40 +74,20 @@ def read_line(line: bytes | memoryview, number: int, dialect: Dialect, partition
     Raises:
         RemoteProtocolError: the line is malformed; the message names it and shows its beginning.
     """
-    try:
-        text = str(line, "utf-8")
-        listed = members_of(text)
-    except StopIteration as error:
-        malformed(number, line, f"is no JSON object (character {int(error.value) + 1})")
-    except UnicodeDecodeError as error:
-        malformed(number, line, f"is no UTF-8 (byte {error.start + 1})")
-    except (ValueError, RecursionError) as error:
-        malformed(number, line, f"is no JSON object ({error})")
-    if listed is None:
+    parsed = parse_line(line, number, dialect, partition)
+    if parsed is None or not parsed.wanted:
         return None
-    members = dict(listed)
-    cursor = members["cursor"].value if "cursor" in members else None
-    if cursor is not None and not isinstance(cursor, str):
-        malformed(number, line, "'cursor' is no string")
-    name = event_member(members, dialect)
-    if name is None and cursor is None:
-        return None
-    if dialect is Dialect.V1:
-        digits = partition_text(members.get("partition"), text)
-        if digits is None:
-            malformed(number, line, "'partition' is missing or no integer")
-        if partition is not None and int(digits) != partition:
-            return None
+    text, members, event = parsed.text, parsed.members, parsed.event
+    cursor = None if parsed.cursor is None else parsed.cursor.value
     if cursor is not None:
         _check_encodable(cursor, number, line, "'cursor'")
-    if name is None:
+    if event is None:
         return Line(None, False, cursor, None)
     key = members["key"].value if "key" in members else None
     if isinstance(key, str):
         _check_encodable(key, number, line, "'key'")
     else:
         key = None
-    event = members[name]
     if isinstance(event.value, dict):
         return Line(text[event.start : event.end].encode(), False, cursor, key)
     if not isinstance(event.value, str):
@@ -128,7 +108,67 @@ class Member(NamedTuple):
     end: int
 
 
-def members_of(text: str) -> list[tuple[str, Member]] | None:
+_MISSING: Final = Member("", 0, 0)
+
+
+class Parsed(NamedTuple):
+    """A line's members, with those that decide what it is.
+
+    ``event`` and ``cursor`` are the members of the event, of any type, and of the checkpoint, a string; None for none.
+    ``wanted`` is False for a line to skip, and ``repeated`` True for a line with a member twice.
+    """
+
+    text: str
+    members: dict[str, Member]
+    event: Member | None
+    cursor: Member | None
+    wanted: bool
+    repeated: bool
+
+
+def parse_line(line: bytes | memoryview, number: int, dialect: Dialect, partition: int | None) -> Parsed | None:
+    """Parse one line; the arguments are those of ``read_line``.
+
+    Returns:
+        None for an empty line.
+
+    Raises:
+        RemoteProtocolError: the line is no JSON object, or its cursor or partition is wrong.
+    """
+    try:
+        text = str(line, "utf-8")
+        listed = _members_of(text)
+    except StopIteration as error:
+        malformed(number, line, f"is no JSON object (character {int(error.value) + 1})")
+    except UnicodeDecodeError as error:
+        malformed(number, line, f"is no UTF-8 (byte {error.start + 1})")
+    except (ValueError, RecursionError) as error:
+        malformed(number, line, f"is no JSON object ({error})")
+    if listed is None:
+        return None
+    members = dict(listed)
+    cursor = members.get("cursor")
+    if cursor is not None and cursor.value is None:
+        cursor = None
+    if cursor is not None and not isinstance(cursor.value, str):
+        malformed(number, line, "'cursor' is no string")
+    event = members.get(dialect.event_key)
+    if event is None and cursor is None:
+        event = members.get(dialect.other_event_key)
+    if event is not None and event.value is None and cursor is not None:
+        event = None
+    wanted = event is not None or cursor is not None
+    if wanted and dialect is Dialect.V1:
+        its = members.get("partition", _MISSING)
+        # The line has the digits of a number, because numbers are not converted.
+        digits = its.value if isinstance(its.value, str) else text[its.start : its.end]
+        if not _PARTITION.fullmatch(digits):
+            malformed(number, line, "'partition' is missing or no integer")
+        wanted = partition is None or int(digits) == partition
+    return Parsed(text, members, event, cursor, wanted, len(members) < len(listed))
+
+
+def _members_of(text: str) -> list[tuple[str, Member]] | None:
     """Return a line's members in order, with repeated names as in the line; None for an empty line.
 
     Raises:
@@ -158,35 +198,6 @@ def members_of(text: str) -> list[tuple[str, Member]] | None:
     if at != len(text):
         raise StopIteration(at)
     return members
-
-
-def event_member(members: dict[str, Member], dialect: Dialect) -> str | None:
-    """Return the name of the member that holds a line's event; None for a line without event.
-
-    Args:
-        members: the line's members; an absent event, null beside a cursor, does not count.
-        dialect: the version of the response.
-    """
-    checkpoint = "cursor" in members and members["cursor"].value is not None
-    name = dialect.event_key
-    if name not in members and not checkpoint:
-        name = dialect.other_event_key
-    if name not in members or (checkpoint and members[name].value is None):
-        return None
-    return name
-
-
-def partition_text(member: Member | None, text: str) -> str | None:
-    """Return the digits of a line's partition, given as a number or as a string; None when it is neither.
-
-    Args:
-        member: member ``partition``, if the line has one.
-        text: the line, which has the digits of numbers, because numbers are not converted.
-    """
-    if member is None:
-        return None
-    digits = member.value if isinstance(member.value, str) else text[member.start : member.end]
-    return digits if _PARTITION.fullmatch(digits) else None
 
 
 def _skip(text: str, at: int) -> int:

@@ -22,9 +22,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, NamedTuple
 
+from spark_streams.errors import RemoteProtocolError
 from spark_streams.wire.columnar.byte_view import Mask, Positions, Words
 from spark_streams.wire.feed.dialect import Dialect
-from spark_streams.wire.feed.line import BASE64, Member, event_member, members_of, partition_text
+from spark_streams.wire.feed.line import BASE64, Member, parse_line
 from spark_streams.wire.feed.plain_strings import string_end, string_start
 
 LONG_LINE_BYTES: Final = 16 << 10
@@ -145,25 +146,12 @@ def learn(line: bytes | memoryview, dialect: Dialect, partition: int | None) -> 
         None for a line that is malformed, or whose form no others can have: empty, or with a repeated member.
     """
     try:
-        text = str(line, "utf-8")
-        listed = members_of(text)
-    except (ValueError, StopIteration, RecursionError):
+        parsed = parse_line(line, 1, dialect, partition)
+    except RemoteProtocolError:
         return None
-    members = dict(listed or ())
-    if not members or len(members) != len(listed or ()):
+    if parsed is None or not parsed.members or parsed.repeated:
         return None
-    cursor = members.get("cursor")
-    if cursor is not None and not isinstance(cursor.value, str | None):
-        return None
-    name = event_member(members, dialect)
-    checkpoint = cursor is not None and cursor.value is not None
-    wanted = name is not None or checkpoint
-    if wanted and dialect is Dialect.V1:
-        digits = partition_text(members.get("partition"), text)
-        if digits is None:
-            return None
-        wanted = partition is None or int(digits) == partition
-    event = None if name is None else members[name]
+    text, members, event = parsed.text, parsed.members, parsed.event
     if event is not None and not isinstance(event.value, dict | str):
         return None
     fixed = [member for word in ("partition", "encoding") if (member := members.get(word)) is not None]
@@ -180,10 +168,10 @@ def learn(line: bytes | memoryview, dialect: Dialect, partition: int | None) -> 
     return LineForm(
         tuple(constant.encode() for constant in before),
         tuple(constant.encode() for constant in after),
-        hole(cursor) if checkpoint else None,
+        hole(parsed.cursor),
         hole(members.get("key")) if event is not None else None,
         event is not None and encoding is not None and encoding.value == BASE64,
-        wanted,
+        parsed.wanted,
     )
 
 
