@@ -79,59 +79,54 @@ class LineForm:
             start: the start of each line.
             end: the end of each line, without its line ending.
         """
-        holes: list[tuple[Positions, Positions]] = []
-        left = start
+        found = _Candidates(lines, start, end)
         for number, text in enumerate(self.before):
             if number:
-                until = string_end(content, left, end)
-                lines, end, holes, left, until = _keep(until >= 0, lines, end, holes, left, until)
-                holes.append((left, until))
-                left = until
-            lines, end, holes, left = _keep(left + len(text) <= end, lines, end, holes, left)
-            lines, end, holes, left = _keep(content.holds(left, text), lines, end, holes, left)
-            left = left + len(text)
-        if not self.after:
-            lines, end, holes, left = _keep(left == end, lines, end, holes, left)
-            return self._found(lines, None, holes)
-        behind: list[tuple[Positions, Positions]] = []
-        right = end
+                found.hole(found.left, string_end(content, found.left, found.right))
+                found.left = found.holes[-1][1]
+            found.keep(found.left + len(text) <= found.right)
+            found.keep(content.holds(found.left, text))
+            found.left = found.left + len(text)
         for number, text in enumerate(reversed(self.after)):
             if number:
-                since = string_start(content, right, left)
-                lines, left, holes, behind, right, since = _keep(since >= 0, lines, left, holes, behind, right, since)
-                behind.insert(0, (since, right))
-                right = since
-            lines, left, holes, behind, right = _keep(right - len(text) >= left, lines, left, holes, behind, right)
-            right = right - len(text)
-            lines, left, holes, behind, right = _keep(content.holds(right, text), lines, left, holes, behind, right)
-        lines, left, holes, behind, right = _keep(right - left >= 2, lines, left, holes, behind, right)
-        opening, closing = content.bytes[left], content.bytes[right - 1]
-        whole = ((opening == 0x7B) & (closing == 0x7D)) | ((opening == 0x22) & (closing == 0x22))
-        lines, left, holes, behind, right = _keep(whole, lines, left, holes, behind, right)
-        return self._found(lines, (left, right), holes + behind)
-
-    def _found(
-        self,
-        lines: Positions,
-        event: tuple[Positions, Positions] | None,
-        holes: list[tuple[Positions, Positions]],
-    ) -> Found:
+                found.hole(string_start(content, found.right, found.left), found.right)
+                found.right = found.holes[-1][0]
+            found.keep(found.right - len(text) >= found.left)
+            found.right = found.right - len(text)
+            found.keep(content.holds(found.right, text))
+        if self.after:
+            found.keep(found.right - found.left >= 2)
+            opening, closing = content.bytes[found.left], content.bytes[found.right - 1]
+            found.keep(((opening == 0x7B) & (closing == 0x7D)) | ((opening == 0x22) & (closing == 0x22)))
+        else:
+            found.keep(found.left == found.right)
+        before = len(self.before) - 1
+        holes = found.holes[:before] + found.holes[before:][::-1]
         return Found(
-            lines,
-            event,
+            found.lines,
+            (found.left, found.right) if self.after else None,
             None if self.cursor is None else holes[self.cursor],
             None if self.key is None else holes[self.key],
         )
 
 
-def _keep(mask: Mask, *columns):  # type: ignore[no-untyped-def]
-    """Return the columns, and lists of pairs of columns, with only the rows of the mask."""
-    if mask.all():
-        return columns
-    return tuple(
-        [(first[mask], second[mask]) for first, second in column] if isinstance(column, list) else column[mask]
-        for column in columns
-    )
+class _Candidates:
+    """The lines that have a form so far: the part of each that is left to compare, and the holes around it."""
+
+    def __init__(self, lines: Positions, left: Positions, right: Positions) -> None:
+        self.lines, self.left, self.right = lines, left, right
+        self.holes: list[tuple[Positions, Positions]] = []
+
+    def hole(self, start: Positions, end: Positions) -> None:
+        """Add the next hole, and continue with the lines that have it: a place of the others is -1."""
+        self.holes.append((start, end))
+        self.keep((start >= 0) & (end >= 0))
+
+    def keep(self, mask: Mask) -> None:
+        """Continue with these lines only."""
+        if not mask.all():
+            self.lines, self.left, self.right = self.lines[mask], self.left[mask], self.right[mask]
+            self.holes = [(start[mask], end[mask]) for start, end in self.holes]
 
 
 def learn(line: bytes | memoryview, dialect: Dialect, partition: int | None) -> LineForm | None:
