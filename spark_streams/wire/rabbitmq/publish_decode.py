@@ -28,7 +28,7 @@ from spark_streams.errors import RemoteProtocolError
 from spark_streams.wire.columnar.byte_view import Positions, Readable, numbers_at
 from spark_streams.wire.rabbitmq.entries import read_entries
 from spark_streams.wire.rabbitmq.frames import frame_head
-from spark_streams.wire.rabbitmq.publish_v2 import FILTERED_HEAD_BYTES, read_filtered
+from spark_streams.wire.rabbitmq.publish_v2 import FILTERED_HEAD_BYTES, filtered_begins
 from spark_streams.wire.rabbitmq.publisher_commands import CONFIRM_KEY, PUBLISH_ERROR_KEY
 from spark_streams.wire.rabbitmq.sub_batches import MAX_PLAIN_BYTES, RecordSpans, SubBatch
 
@@ -120,10 +120,7 @@ def decode_publish(
     Raises:
         RemoteProtocolError: the frame itself is malformed. A bad sub-batch is not an error: see ``Published.bad_from``.
     """
-    if version == 2:
-        return _decode_filtered(buffer, start, end)
-    limits = _Limits(max_uncompressed_bytes, max_inflated_bytes)
-    (whole,) = _plain_parts(buffer, start, end, version, limits)
+    (whole,) = _parts(buffer, start, end, version, _Limits(max_uncompressed_bytes, max_inflated_bytes))
     return whole
 
 
@@ -139,7 +136,7 @@ def publish_parts(
         version: 1 or 2.
         max_uncompressed_bytes: the most bytes to which one sub-batch may inflate; a larger one is a bad one.
 
-    Yields:
+    Returns:
         At least one part: consecutive entries with some ten thousand records, or one sub-batch that has more. After a
         bad sub-batch all parts have entries that were left out. A frame of version 2, which inflates nothing, is one
         part.
@@ -147,11 +144,8 @@ def publish_parts(
     Raises:
         RemoteProtocolError: the frame itself is malformed, perhaps only after the parts before the fault.
     """
-    if version == 2:
-        yield _decode_filtered(buffer, start, end)
-        return
     limits = _Limits(max_uncompressed_bytes, MAX_INFLATED_BYTES, 1 << 14, 1 << 20, 256)
-    yield from _plain_parts(buffer, start, end, version, limits)
+    return _parts(buffer, start, end, version, limits)
 
 
 class _Limits(NamedTuple):
@@ -164,7 +158,10 @@ class _Limits(NamedTuple):
     part_pieces: int = 2**62
 
 
-def _plain_parts(buffer: Readable, start: int, end: int, version: int, limits: _Limits) -> Iterator[Published]:
+def _parts(buffer: Readable, start: int, end: int, version: int, limits: _Limits) -> Iterator[Published]:
+    if version == 2:
+        yield _decode_filtered(buffer, start, end)
+        return
     if version != 1:
         raise RemoteProtocolError(f"Publish version {version}: expected 1 or 2")
     publisher_id, left, at = _read_head(buffer, start, end, _ID + 4, "Publish")
@@ -217,17 +214,21 @@ def _check_end(at: int, end: int) -> None:
 
 def _decode_filtered(buffer: Readable, start: int, end: int) -> Published:
     publisher_id, count, at = _read_head(buffer, start, end, FILTERED_HEAD_BYTES + 4, "Publish 2")
-    found = read_filtered(buffer, at, end, count)
-    _check_end(found.stop, end)
+    begins = filtered_begins(buffer, at, end, count)
+    _check_end(int(begins[-1]), end)
+    heads = begins[:-1]
+    lengths = numbers_at(buffer, heads + _ID, ">i2").astype(np.int64)
+    filter_starts = heads + FILTERED_HEAD_BYTES
+    filter_ends = filter_starts + np.maximum(lengths, 0)
     return Published(
         publisher_id,
-        numbers_at(buffer, found.begins, ">u8").astype(np.uint64),
+        numbers_at(buffer, heads, ">u8").astype(np.uint64),
         np.ones(count, np.int64),
         buffer,
-        found.starts,
-        found.ends,
-        found.filter_starts,
-        found.filter_ends,
+        filter_ends + 4,
+        begins[1:],
+        np.where(lengths < 0, -1, filter_starts),
+        np.where(lengths < 0, -1, filter_ends),
     )
 
 

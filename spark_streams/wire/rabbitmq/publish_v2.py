@@ -1,4 +1,4 @@
-"""Read the entries of Publish 2 in columns: ``id(u64) filter length(i16) filter value length(i32) message``.
+"""Find the entries of Publish 2: ``id(u64) filter length(i16) filter value length(i32) message``.
 
 Spec: Streams Protocol Reference, "Publish", version 2.
 """
@@ -8,13 +8,14 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 from itertools import islice
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 
 from spark_streams.errors import RemoteProtocolError
-from spark_streams.wire.columnar.byte_view import Positions, Readable, numbers_at
+from spark_streams.wire.columnar.byte_view import Positions, Readable
 
+_ID: Final = 8
 FILTERED_HEAD_BYTES: Final = 10
 """The bytes of the publishing id and the filter value's length."""
 _HEAD: Final = struct.Struct(">8xh")
@@ -27,63 +28,33 @@ _STRETCH: Final = 1024
 """The number of entries to read one by one before the next guess of equal lengths."""
 
 
-class FilteredEntries(NamedTuple):
-    """The places of the entries that were read.
+def filtered_begins(buffer: Readable, at: int, end: int, count: int) -> Positions:
+    """Return the first byte of each of ``count`` entries from ``at`` on, and then the end of the last one.
 
-    Args:
-        begins: first byte of every entry, which is that of its publishing id.
-        filter_starts: first byte of every filter value, inclusive; -1 for none.
-        filter_ends: byte after it; -1 for none.
-        starts: first byte of every message, inclusive.
-        ends: byte after it.
-        stop: byte after the last entry.
-    """
-
-    begins: Positions
-    filter_starts: Positions
-    filter_ends: Positions
-    starts: Positions
-    ends: Positions
-    stop: int
-
-
-def read_filtered(buffer: Readable, at: int, end: int, count: int) -> FilteredEntries:
-    """Read ``count`` entries from ``at`` on, which must end by ``end``, exclusive.
+    The entries must end by ``end``, exclusive.
 
     Raises:
         RemoteProtocolError: an entry ends after ``end``, or a length is negative (that of a filter value may be -1).
     """
-    # The start of each entry, and the place of its message's length, both as runs.
-    begins: list[Positions] = [np.empty(0, np.int64)]
-    middles: list[Positions] = [np.empty(0, np.int64)]
+    begins: list[Positions] = []
     left, guess = count, _FIRST_GUESS
     while left:
         middle, following = _one(buffer, at, end)
         step = following - at
         alike = min(guess, left, (end - at) // step)
-        filters = np.ndarray((alike,), ">i2", buffer, at + 8, (step,))
+        filters = np.ndarray((alike,), ">i2", buffer, at + _ID, (step,))
         messages = np.ndarray((alike,), ">i4", buffer, middle, (step,))
         same = (filters == filters[0]) & (messages == messages[0])
         good = alike if same.all() else int(same.argmin())
         if good < min(left, _FEWEST_ALIKE):
-            good, guess = min(left, _STRETCH), _FIRST_GUESS
-            run = _one_by_one(buffer, at, end, good)
-            begins.append(run[:-1:2])
-            middles.append(run[1::2])
-            at = int(run[-1])
+            run = np.fromiter(islice(_followed(buffer, at), min(left, _STRETCH) + 1), np.int64)
+            # An entry that is wrong is the first of the next turn, in which ``_one`` raises the error that names it.
+            run, guess = run[: np.searchsorted(run, end, "right")], _FIRST_GUESS
         else:
-            run = np.arange(0, good * step, step, dtype=np.int64)
-            begins.append(run + at)
-            middles.append(run + middle)
-            at, guess = at + good * step, guess * 8
-        left -= good
-    begin, middle_at = np.concatenate(begins), np.concatenate(middles)
-    starts = middle_at + 4
-    ends = starts + (numbers_at(buffer, middle_at, ">i4") if count else 0)
-    filter_starts = begin + FILTERED_HEAD_BYTES
-    none = numbers_at(buffer, begin + 8, ">i2") < 0 if count else np.empty(0, np.bool_)
-    filter_ends = np.where(none, -1, middle_at)
-    return FilteredEntries(begin, np.where(none, -1, filter_starts), filter_ends, starts, ends, at)
+            run, guess = np.arange(at, at + (good + 1) * step, step, dtype=np.int64), guess * 8
+        begins.append(run[:-1])
+        at, left = int(run[-1]), left - run.size + 1
+    return np.concatenate((*begins, np.array([at], np.int64)))
 
 
 def _one(buffer: Readable, at: int, end: int) -> tuple[int, int]:
@@ -109,32 +80,17 @@ def _one(buffer: Readable, at: int, end: int) -> tuple[int, int]:
     return middle, middle + 4 + length
 
 
-def _one_by_one(buffer: Readable, at: int, end: int, count: int) -> Positions:
-    """Return the start of each of ``count`` entries and the place of its message's length, in turns; then the end."""
-    run = np.fromiter(islice(_followed(buffer, at), 2 * count + 1), np.int64)
-    if run.size == 2 * count + 1 and run[-1] <= end:
-        return run
-    # Something is wrong, and careful reading raises the error that names it.
-    careful = [at]
-    for _ in range(count):
-        careful += _one(buffer, careful[-1], end)
-    return np.array(careful, np.int64)
-
-
 def _followed(buffer: Readable, at: int) -> Iterator[int]:
-    """Yield the start of each entry and the place of its message's length, in turns, until something is wrong."""
+    """Yield the start of each entry, the first at ``at``, until something is wrong."""
     filter_length_at, length_at = _HEAD.unpack_from, _LENGTH.unpack_from
     try:
         while True:
             yield at
-            (length,) = filter_length_at(buffer, at)
-            at += FILTERED_HEAD_BYTES + (length if length > 0 else 0)
-            if length < -1:
+            (filter_length,) = filter_length_at(buffer, at)
+            middle = at + FILTERED_HEAD_BYTES + (filter_length if filter_length > 0 else 0)
+            (length,) = length_at(buffer, middle)
+            if filter_length < -1 or length < 0:
                 return
-            yield at
-            (length,) = length_at(buffer, at)
-            at += 4 + length
-            if length < 0:
-                return
+            at = middle + 4 + length
     except struct.error:
         return
