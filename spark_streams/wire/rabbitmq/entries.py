@@ -63,8 +63,7 @@ def read_entries(buffer: Readable, at: int, end: int, count: int, before: int = 
     if count <= _FEW:
         return _few(buffer, at, end, count, before)
     head = before + _LENGTH
-    starts: list[Positions] = []
-    ends: list[Positions] = []
+    runs: list[Positions] = []
     left, guess, stretch, narrow = count, _FIRST_GUESS, _STRETCH[0], True
     while left:
         length = _length_at(buffer, at, end, before)
@@ -83,28 +82,27 @@ def read_entries(buffer: Readable, at: int, end: int, count: int, before: int = 
             good, guess = begins.size - 1, _FIRST_GUESS
             stretch = min(2 * stretch, _STRETCH[1]) if good == most else _STRETCH[0]
             narrow = narrow and good == most
-        starts.append(begins[:-1] + head)
-        ends.append(begins[1:])
+        runs.append(begins)
         at, left = int(begins[-1]), left - good
-    if len(starts) > 1:
-        return Entries(np.concatenate(starts), np.concatenate(ends), at)
-    if starts:
-        return Entries(starts[0], ends[0], at)
-    return Entries(np.empty(0, np.int64), np.empty(0, np.int64), at)
+    if len(runs) == 1:
+        return _between(runs[0], head)
+    return _between(np.concatenate((*(begins[:-1] for begins in runs), np.array([at], np.int64))), head)
+
+
+def _between(begins: Positions, head: int) -> Entries:
+    """Return the entries between the starts of each and the end of the last one, with heads of ``head`` bytes."""
+    return Entries(begins[:-1] + head, begins[1:], int(begins[-1]))
 
 
 def _few(buffer: Readable, at: int, end: int, count: int, before: int) -> Entries:
-    starts: list[int] = []
-    ends: list[int] = []
+    begins = [at]
     for _ in range(count):
         length = _length_at(buffer, at, end, before)
         if length >= SPECIAL:
             break
-        at += before + _LENGTH
-        starts.append(at)
-        at += length
-        ends.append(at)
-    return Entries(np.array(starts, np.int64), np.array(ends, np.int64), at)
+        at += before + _LENGTH + length
+        begins.append(at)
+    return _between(np.array(begins, np.int64), before + _LENGTH)
 
 
 def _length_at(buffer: Readable, at: int, end: int, before: int) -> int:
