@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
-from spark_streams.wire.amqp.columns.decode import COLUMN_TYPES, MessageBlock, decode_columns
+from spark_streams.wire.amqp.columns.block import MessageBlock
+from spark_streams.wire.amqp.columns.decode import COLUMN_TYPES, decode_columns
 from spark_streams.wire.amqp.columns.encode import encode_columns
 from spark_streams.wire.amqp.columns.from_producers import Incoming, incoming_columns
 from spark_streams.wire.amqp.columns.single_message import Overflow, TimestampOverflow

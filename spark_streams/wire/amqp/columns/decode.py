@@ -8,15 +8,14 @@ and damage there is not noticed.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from spark_streams.errors import LocalProtocolError
+from spark_streams.wire.amqp.columns.block import BlockSections, MessageBlock
 from spark_streams.wire.amqp.columns.canonical import (
     BINARY_CODES,
     TEXT_CODES,
@@ -43,10 +42,9 @@ from spark_streams.wire.amqp.message import (
     DELIVERY_ANNOTATIONS,
     FOOTER,
     MESSAGE_ANNOTATIONS,
-    PROPERTIES,
 )
-from spark_streams.wire.amqp.sections import NULL_CODE, Extents, Pair, Sections, extents, walk_map, walk_sections
-from spark_streams.wire.columnar.byte_view import MAX_BLOCK_BYTES, Mask, PaddedWords, Positions
+from spark_streams.wire.amqp.sections import NULL_CODE, Extents, extents
+from spark_streams.wire.columnar.byte_view import MAX_BLOCK_BYTES
 from spark_streams.wire.columnar.gather import validity
 
 _TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
@@ -80,83 +78,6 @@ _DELIVERY_KEYS: Final = (
 """The columns of the delivery annotations, their keys, and the format codes of values that the walk can read."""
 
 
-@dataclass(frozen=True)
-class MessageBlock:
-    """Encoded messages in one buffer.
-
-    Args:
-        buffer: the bytes; those between messages are not read.
-        starts: first byte of each message, inclusive.
-        ends: byte after each message, exclusive.
-    """
-
-    buffer: bytes | bytearray | memoryview | NDArray[np.uint8]
-    starts: NDArray[np.int64]
-    ends: NDArray[np.int64]
-
-
-class BlockSections:
-    """The bytes of a block, and the places of its messages' sections.
-
-    Args:
-        block: the messages.
-        last: the code of the last section of interest.
-
-    Attributes:
-        n: number of messages.
-        words: the bytes from the first message on, which starts at ``origin`` in the block's buffer.
-        starts: first byte of each message in ``words``, inclusive; ``ends`` is exclusive.
-        sections: what the lockstep walk found.
-        irregular: the messages to decode one by one.
-
-    Raises:
-        LocalProtocolError: a range is outside the buffer.
-    """
-
-    def __init__(self, block: MessageBlock, last: int) -> None:
-        starts, ends = np.asarray(block.starts, np.int64), np.asarray(block.ends, np.int64)
-        self.n = int(starts.size)
-        raw = np.frombuffer(block.buffer, np.uint8)
-        if ends.size != self.n or (self.n and not ((starts >= 0) & (starts <= ends) & (ends <= raw.size)).all()):
-            raise LocalProtocolError(
-                "a block's ranges do not lie in its buffer, or there are not as many ends as starts"
-            )
-        self.origin = int(starts.min()) if self.n else 0
-        self.words = PaddedWords(raw, self.origin, int(ends.max()) if self.n else 0)
-        self.starts, self.ends = starts - self.origin, ends - self.origin
-        self.sections: Sections = walk_sections(self.words, self.starts, self.ends, last)
-        self.irregular: Mask = self.sections.irregular
-
-    def raw(self, row: int) -> bytes:
-        """Return one message's bytes."""
-        return self.words.bytes[self.starts[row] : self.ends[row]].tobytes()
-
-    def with_section(self, code: int) -> tuple[Positions, Positions, Positions]:
-        """Return the rows, value positions and ends of the messages that have a section."""
-        value = self.sections.value.get(code)
-        if value is None:
-            none = np.zeros(0, np.int64)
-            return none, none, none
-        rows = np.flatnonzero((value >= 0) & ~self.irregular)
-        return rows, value[rows], self.sections.end[code][rows]
-
-    def keep_entries(self, steps: Iterable[Pair], wanted: Collection[tuple[Extents, bytes, Mask]]) -> None:
-        """Keep the values at some keys of maps; of a key that occurs twice, the last one.
-
-        Args:
-            steps: the entries of the maps.
-            wanted: where to keep the values, their key, and the format codes that they may have; a message with
-                another one is irregular.
-        """
-        for step in steps:
-            for values, key, codes in wanted:
-                same = self.words.equal(step.key_start, step.key_end, key)
-                if same.any():
-                    found = step.chosen(same)
-                    self.irregular[found.rows[~codes[found.code]]] = True
-                    values.keep(found.rows, found.value)
-
-
 class Lockstep(BlockSections):
     """One block during decoding: the places of its columns' values."""
 
@@ -167,18 +88,18 @@ class Lockstep(BlockSections):
         self.properties: Properties | None = None
         wanted = [(self._empty(name), key.encode(), codes) for name, key, codes in _DELIVERY_KEYS if name in names]
         if wanted:
-            self.keep_entries(walk_map(self.words, *self.with_section(DELIVERY_ANNOTATIONS), self.irregular), wanted)
+            self.keep_entries(self.entries(DELIVERY_ANNOTATIONS), wanted)
         for name, code in (
             ("message_annotations", MESSAGE_ANNOTATIONS),
             ("application_properties", APPLICATION_PROPERTIES),
         ):
             if name in names:
-                self.maps[name] = Entries(self.words, *self.with_section(code), self.irregular)
+                self.maps[name] = Entries(self, code)
         if names & {"key", "group_key"}:
             self._read_group_key()
         if names & {"key", "properties", "creation_time_ms"}:
             fields = range(PROPERTIES_TYPE.num_fields) if "properties" in names else (CREATION_TIME, GROUP_ID)
-            self.properties = Properties(self.words, *self.with_section(PROPERTIES), self.irregular, fields)
+            self.properties = Properties(self, fields)
         if "key" in names and self.properties is not None:
             first, second = self.values["group_key"], self.properties.field(GROUP_ID)
             use = first.code != NULL_CODE
@@ -193,12 +114,8 @@ class Lockstep(BlockSections):
         return self.values.setdefault(name, Extents.empty(self.n))
 
     def _read_group_key(self) -> None:
-        entries = self.maps.get("message_annotations")
-        steps: Iterable[Pair]
-        if entries is None:
-            steps = walk_map(self.words, *self.with_section(MESSAGE_ANNOTATIONS), self.irregular)
-        else:
-            steps = entries.steps
+        maps = self.maps.get("message_annotations")
+        steps = self.entries(MESSAGE_ANNOTATIONS) if maps is None else maps.steps
         self.keep_entries(steps, [(self._empty("group_key"), GROUP_KEY.encode(), _TEXT_OR_NULL)])
 
     def _read_body(self) -> None:

@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 
 from spark_streams.errors import RemoteProtocolError
 from spark_streams.wire.amqp import message as m
+from spark_streams.wire.amqp.columns.block import MessageBlock
 from spark_streams.wire.amqp.columns.canonical import SYMBOL_CODES
-from spark_streams.wire.amqp.columns.decode import Lockstep, MessageBlock
+from spark_streams.wire.amqp.columns.decode import Lockstep
 from spark_streams.wire.amqp.columns.single_message import CREATION_TIME, row_columns
 from spark_streams.wire.amqp.event_streams import NO_TIMESTAMP
 from spark_streams.wire.amqp.sections import NULL_CODE

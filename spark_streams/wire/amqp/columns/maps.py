@@ -8,8 +8,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from spark_streams.wire.amqp.columns.block import BlockSections
 from spark_streams.wire.amqp.columns.canonical import canonical_texts, column_of
-from spark_streams.wire.amqp.sections import Extents, Pair, walk_map
+from spark_streams.wire.amqp.sections import Extents, Pair
 from spark_streams.wire.columnar.byte_view import Mask, PaddedWords, Positions
 from spark_streams.wire.columnar.gather import validity
 
@@ -21,24 +22,17 @@ class Entries:
     """The entries of one section's maps, grouped by step, until they become an array.
 
     Args:
-        words: the bytes.
-        rows: the messages that have the section.
-        position: each map's format code.
-        end: position after each map.
-        irregular: set to True where a map is irregular, or may hold a key twice.
+        block: the messages; those whose map is irregular, or may hold a key twice, become irregular.
+        section: the section's code.
 
     Attributes:
         steps: step k has entry k of every map that has more than k entries.
     """
 
-    def __init__(
-        self, words: PaddedWords, rows: Positions, position: Positions, end: Positions, irregular: Mask
-    ) -> None:
-        self._words, self._irregular = words, irregular
-        self._present = np.zeros(irregular.size, np.bool_)
-        self._present[rows] = True
-        self.steps = list(walk_map(words, rows, position, end, irregular))
-        _mark_repeated_keys(words, self.steps, irregular)
+    def __init__(self, block: BlockSections, section: int) -> None:
+        self._block, self._section = block, section
+        self.steps = list(block.entries(section))
+        _mark_repeated_keys(block.words, self.steps, block.irregular)
 
     def array(self, column: str) -> pa.MapArray:
         """Return the column, one row for each message, null where there is no section, and for irregular messages.
@@ -46,9 +40,9 @@ class Entries:
         Raises:
             RemoteProtocolError: a value cannot be decoded, or a text is not UTF-8.
         """
-        n = self._irregular.size
+        n, words = self._block.n, self._block.words
         counts = np.zeros(n, np.int64)
-        steps = [step.chosen(~self._irregular[step.rows]) for step in self.steps]
+        steps = [step.chosen(~self._block.irregular[step.rows]) for step in self.steps]
         for step in steps:
             counts[step.rows] += 1
         offsets = np.zeros(n + 1, np.int64)
@@ -58,12 +52,12 @@ class Entries:
         for k, step in enumerate(steps):
             keys.keep(offsets[step.rows] + k, step.key)
             values.keep(offsets[step.rows] + k, step.value)
-        texts = canonical_texts(self._words, values)
+        texts = canonical_texts(words, values)
         entries = pa.StructArray.from_arrays(
-            [column_of(self._words, keys, pa.string(), column), column_of(self._words, texts, pa.string(), column)],
+            [column_of(words, keys, pa.string(), column), column_of(words, texts, pa.string(), column)],
             fields=[_MAP_TYPE.key_field, _MAP_TYPE.item_field],
         )
-        buffers = [validity(self._present & ~self._irregular), pa.py_buffer(offsets.astype(np.int32))]
+        buffers = [validity(self._block.present(self._section)), pa.py_buffer(offsets.astype(np.int32))]
         return pa.Array.from_buffers(_MAP_TYPE, n, buffers, children=[entries])
 
 

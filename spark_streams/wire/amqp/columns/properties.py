@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from spark_streams.wire.amqp.columns.block import BlockSections
 from spark_streams.wire.amqp.columns.canonical import (
     BINARY_CODES,
     TEXT_CODES,
@@ -19,8 +20,9 @@ from spark_streams.wire.amqp.columns.canonical import (
     integers,
 )
 from spark_streams.wire.amqp.columns.single_message import PROPERTY_FIELDS, Overflow
-from spark_streams.wire.amqp.sections import NULL_CODE, Extents, Pair, walk_list
-from spark_streams.wire.columnar.byte_view import Mask, PaddedWords, Positions
+from spark_streams.wire.amqp.message import PROPERTIES
+from spark_streams.wire.amqp.sections import NULL_CODE, Extents, Pair
+from spark_streams.wire.columnar.byte_view import Mask
 from spark_streams.wire.columnar.gather import validity
 
 _ARROW: Final = {
@@ -45,51 +47,38 @@ class Properties:
     """The fields of the properties lists, until they become an array; those of irregular messages are null.
 
     Args:
-        words: the bytes.
-        rows: the messages that have the section.
-        position: each list's format code.
-        end: position after each list.
-        irregular: set to True where a list is irregular, or a field of ``fields`` has a wrong type.
+        block: the messages; those whose list is irregular, or has a field of ``fields`` of a wrong type, become
+            irregular.
         fields: numbers of the fields to read.
     """
 
-    def __init__(
-        self,
-        words: PaddedWords,
-        rows: Positions,
-        position: Positions,
-        end: Positions,
-        irregular: Mask,
-        fields: Collection[int],
-    ) -> None:
-        self._words, self._irregular = words, irregular
-        self._present = np.zeros(irregular.size, np.bool_)
-        self._present[rows] = True
+    def __init__(self, block: BlockSections, fields: Collection[int]) -> None:
+        self._block = block
         self._fields: dict[int, Pair] = {}
-        for index, step in enumerate(walk_list(words, rows, position, end, irregular)):
+        for index, step in enumerate(block.fields(PROPERTIES)):
             if index >= len(PROPERTY_FIELDS):
-                irregular[step.rows] = True
+                block.irregular[step.rows] = True
                 break
             if index in fields:
                 allowed = _CODES.get(PROPERTY_FIELDS[index][1])
                 if allowed is not None:
-                    irregular[step.rows[~allowed[step.code]]] = True
+                    block.irregular[step.rows[~allowed[step.code]]] = True
                 self._fields[index] = step
 
     def field(self, index: int) -> Extents:
         """Return a field of every message; text as canonical text."""
-        found = Extents.empty(self._irregular.size)
+        found = Extents.empty(self._block.n)
         if index in self._fields:
             step = self._fields[index]
-            step = step.chosen(~self._irregular[step.rows])
+            step = step.chosen(~self._block.irregular[step.rows])
             text = PROPERTY_FIELDS[index][1] == "text"
-            found.keep(step.rows, canonical_texts(self._words, step.value) if text else step.value)
+            found.keep(step.rows, canonical_texts(self._block.words, step.value) if text else step.value)
         return found
 
     def numbers(self, index: int) -> tuple[NDArray[np.int64], Mask]:
         """Return a timestamp (ms) or uint field, and which messages have it."""
         values = self.field(index)
-        return integers(self._words, values), values.code != NULL_CODE
+        return integers(self._block.words, values), values.code != NULL_CODE
 
     def array(self, overflow: Overflow = "fail") -> pa.StructArray:
         """Return the column, one row for each message, null where there is no section, and for irregular messages.
@@ -108,7 +97,7 @@ class Properties:
                 buffers = [validity(valid), pa.py_buffer(numbers)]
                 children.append(pa.Array.from_buffers(_ARROW[kind], numbers.size, buffers))
             else:
-                children.append(column_of(self._words, self.field(index), _ARROW[kind], f"properties.{name}"))
-        present = self._present & ~self._irregular
+                children.append(column_of(self._block.words, self.field(index), _ARROW[kind], f"properties.{name}"))
+        present = self._block.present(PROPERTIES)
         mask = None if present.all() else pa.array(~present)
         return pa.StructArray.from_arrays(children, fields=list(PROPERTIES_TYPE), mask=mask)

@@ -33,6 +33,7 @@ from numpy.typing import NDArray
 
 from spark_streams.errors import RemoteProtocolError
 from spark_streams.wire.amqp.canonical_text import canonical_text
+from spark_streams.wire.amqp.columns.block import BlockSections, MessageBlock
 from spark_streams.wire.amqp.columns.canonical import (
     BINARY_CODES,
     SIGNED_CODES,
@@ -42,7 +43,6 @@ from spark_streams.wire.amqp.columns.canonical import (
     column_of,
     integers,
 )
-from spark_streams.wire.amqp.columns.decode import BlockSections, MessageBlock
 from spark_streams.wire.amqp.columns.single_message import PROPERTY_FIELDS, lookup
 from spark_streams.wire.amqp.decode import decode_value
 from spark_streams.wire.amqp.event_streams import NO_TIMESTAMP
@@ -53,7 +53,7 @@ from spark_streams.wire.amqp.message import (
     decode_section,
     split_sections,
 )
-from spark_streams.wire.amqp.sections import NULL_CODE, Extents, walk_list, walk_map
+from spark_streams.wire.amqp.sections import NULL_CODE, Extents
 from spark_streams.wire.amqp.values import Char, EncodedDecimal
 from spark_streams.wire.columnar.byte_view import Mask, PaddedWords
 
@@ -178,10 +178,10 @@ class _Reading(BlockSections):
         for section in (MESSAGE_ANNOTATIONS, APPLICATION_PROPERTIES):
             keys = [(values, name.encode(), _ANY) for (of, name), values in self.values.items() if of == section]
             if keys:
-                self.keep_entries(walk_map(self.words, *self.with_section(section), self.irregular), keys)
+                self.keep_entries(self.entries(section), keys)
         places = {_PROPERTY_INDEX[name]: values for (of, name), values in self.values.items() if of == PROPERTIES}
         if places:
-            for index, step in enumerate(walk_list(self.words, *self.with_section(PROPERTIES), self.irregular)):
+            for index, step in enumerate(self.fields(PROPERTIES)):
                 if index in places:
                     places[index].keep(step.rows, step.value)
 

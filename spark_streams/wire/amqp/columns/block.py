@@ -1,0 +1,101 @@
+"""A block of encoded messages: its bytes, and the places of the messages' sections and of the values in them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from spark_streams.errors import LocalProtocolError
+from spark_streams.wire.amqp.sections import Extents, Pair, Sections, walk_list, walk_map, walk_sections
+from spark_streams.wire.columnar.byte_view import Mask, PaddedWords, Positions
+
+
+@dataclass(frozen=True)
+class MessageBlock:
+    """Encoded messages in one buffer.
+
+    Args:
+        buffer: the bytes; those between messages are not read.
+        starts: first byte of each message, inclusive.
+        ends: byte after each message, exclusive.
+    """
+
+    buffer: bytes | bytearray | memoryview | NDArray[np.uint8]
+    starts: NDArray[np.int64]
+    ends: NDArray[np.int64]
+
+
+class BlockSections:
+    """The bytes of a block, and the places of its messages' sections.
+
+    Args:
+        block: the messages.
+        last: the code of the last section of interest.
+
+    Attributes:
+        n: number of messages.
+        words: the bytes from the first message on, which starts at ``origin`` in the block's buffer.
+        starts: first byte of each message in ``words``, inclusive; ``ends`` is exclusive.
+        sections: what the lockstep walk found.
+        irregular: the messages to decode one by one.
+
+    Raises:
+        LocalProtocolError: a range is outside the buffer.
+    """
+
+    def __init__(self, block: MessageBlock, last: int) -> None:
+        starts, ends = np.asarray(block.starts, np.int64), np.asarray(block.ends, np.int64)
+        self.n = int(starts.size)
+        raw = np.frombuffer(block.buffer, np.uint8)
+        if ends.size != self.n or (self.n and not ((starts >= 0) & (starts <= ends) & (ends <= raw.size)).all()):
+            raise LocalProtocolError(
+                "a block's ranges do not lie in its buffer, or there are not as many ends as starts"
+            )
+        self.origin = int(starts.min()) if self.n else 0
+        self.words = PaddedWords(raw, self.origin, int(ends.max()) if self.n else 0)
+        self.starts, self.ends = starts - self.origin, ends - self.origin
+        self.sections: Sections = walk_sections(self.words, self.starts, self.ends, last)
+        self.irregular: Mask = self.sections.irregular
+
+    def raw(self, row: int) -> bytes:
+        """Return one message's bytes."""
+        return self.words.bytes[self.starts[row] : self.ends[row]].tobytes()
+
+    def present(self, code: int) -> Mask:
+        """Return which messages have a section, and are not irregular."""
+        value = self.sections.value.get(code)
+        return np.zeros(self.n, np.bool_) if value is None else (value >= 0) & ~self.irregular
+
+    def with_section(self, code: int) -> tuple[Positions, Positions, Positions]:
+        """Return the rows, value positions and ends of the messages that have a section."""
+        rows = np.flatnonzero(self.present(code))
+        if not rows.size:
+            return rows, rows, rows
+        return rows, self.sections.value[code][rows], self.sections.end[code][rows]
+
+    def entries(self, code: int) -> Iterator[Pair]:
+        """Walk the entries of a section's maps, as ``walk_map`` does."""
+        return walk_map(self.words, *self.with_section(code), self.irregular)
+
+    def fields(self, code: int) -> Iterator[Pair]:
+        """Walk the items of a section's lists, as ``walk_list`` does."""
+        return walk_list(self.words, *self.with_section(code), self.irregular)
+
+    def keep_entries(self, steps: Iterable[Pair], wanted: Collection[tuple[Extents, bytes, Mask]]) -> None:
+        """Keep the values at some keys of maps; of a key that occurs twice, the last one.
+
+        Args:
+            steps: the entries of the maps.
+            wanted: where to keep the values, their key, and the format codes that they may have; a message with
+                another one is irregular.
+        """
+        for step in steps:
+            for values, key, codes in wanted:
+                same = self.words.equal(step.key_start, step.key_end, key)
+                if same.any():
+                    found = step.chosen(same)
+                    self.irregular[found.rows[~codes[found.code]]] = True
+                    values.keep(found.rows, found.value)
