@@ -113,8 +113,6 @@ class PaddedWords(Words):
         raw = raw[start:end]
         if raw.size > MAX_BLOCK_BYTES:
             raise LocalProtocolError(f"a block of {raw.size} bytes: expected at most {MAX_BLOCK_BYTES}")
-        self._deferred: list[bytes] = []
-        self._deferred_bytes = 0
         if padded.size - raw.size < PADDING:
             padded = np.concatenate((raw, np.zeros(PADDING, np.uint8)))
         super().__init__(padded)
@@ -123,25 +121,16 @@ class PaddedWords(Words):
         super()._set(raw)
         self._big: Octets = loads(raw, ">u8")
 
-    def defer(self, extra: bytes) -> tuple[int, int]:
-        """Store bytes for the next ``append``; return the range that they will have."""
-        start = self.bytes.size - PADDING + self._deferred_bytes
-        self._deferred.append(extra)
-        self._deferred_bytes += len(extra)
-        return start, start + len(extra)
-
-    def append(self, extra: bytes = b"") -> int:
-        """Add the deferred bytes and then ``extra`` after the block's own bytes; return where ``extra`` starts."""
+    def append(self, extra: bytes) -> int:
+        """Add bytes after the block's own; return where they start."""
         start = self.bytes.size - PADDING
-        end = start + self._deferred_bytes + len(extra)
-        if end > start:
-            if end > MAX_BLOCK_BYTES:
-                raise LocalProtocolError(f"a block's text grew past {MAX_BLOCK_BYTES} bytes: decode smaller blocks")
-            # One concatenation: a copy of each part may be megabytes. (And a join, which Python does without its lock.)
-            added = [np.frombuffer(each, np.uint8) for each in (b"".join(self._deferred), extra) if each]
-            self._set(np.concatenate((self.bytes[:start], *added, np.zeros(PADDING, np.uint8))))
-            self._deferred, self._deferred_bytes = [], 0
-        return end - len(extra)
+        if start + len(extra) > MAX_BLOCK_BYTES:
+            raise LocalProtocolError(f"a block's text grew past {MAX_BLOCK_BYTES} bytes: decode smaller blocks")
+        if extra:
+            # One concatenation: a copy of each part may be megabytes.
+            added = np.frombuffer(extra, np.uint8)
+            self._set(np.concatenate((self.bytes[:start], added, np.zeros(PADDING, np.uint8))))
+        return start
 
     def big(self, position: Positions) -> NDArray[np.int64]:
         """Return the eight bytes at each position as one big-endian number, its bits in an int64."""

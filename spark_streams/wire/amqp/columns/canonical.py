@@ -67,7 +67,6 @@ def column_of(words: PaddedWords, texts: Extents, kind: pa.DataType, column: str
     Raises:
         RemoteProtocolError: a text is not UTF-8, or a symbol not ASCII; the message names ``column``.
     """
-    words.append()
     valid = texts.code != NULL_CODE
     if not valid.any():
         return pa.nulls(valid.size, kind)

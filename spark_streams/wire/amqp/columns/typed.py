@@ -175,6 +175,7 @@ class _Reading(BlockSections):
     def __init__(self, block: MessageBlock, fields: Collection[FieldOfMessage]) -> None:
         super().__init__(block, max((each.section for each in fields), default=0))
         self.values = {each: Extents.empty(self.n) for each in fields}
+        self._texts: list[tuple[Extents, int, bytes]] = []
         for section in (MESSAGE_ANNOTATIONS, APPLICATION_PROPERTIES):
             keys = [(values, name.encode(), _ANY) for (of, name), values in self.values.items() if of == section]
             if keys:
@@ -197,7 +198,11 @@ class _Reading(BlockSections):
             else:
                 for each, value in values.items():
                     self._place(found[each], row, value)
-        self.words.append()
+        # One addition for all: each copies the block.
+        at = self.words.append(b"".join([text for _, _, text in self._texts]))
+        for texts, row, text in self._texts:
+            texts.start[row], texts.end[row] = at, at + len(text)
+            at += len(text)
         return found
 
     def _column(self, values: Extents) -> TypedColumn:
@@ -225,7 +230,7 @@ class _Reading(BlockSections):
         return column
 
     def _place(self, column: TypedColumn, row: int, value: Any) -> None:
-        """Put one decoded value into its row; texts are added after the block's own bytes."""
+        """Put one decoded value into its row; ``columns`` adds the texts after the block's own bytes."""
         if isinstance(value, Char):
             value = ord(value)
         elif isinstance(value, str):
@@ -239,7 +244,7 @@ class _Reading(BlockSections):
             column.kind[row] = NULL
         elif isinstance(value, bytes):
             column.kind[row] = TEXT
-            column.text.start[row], column.text.end[row] = self.words.defer(value)
+            self._texts.append((column.text, row, value))
         elif isinstance(value, bool):
             column.kind[row], column.integers[row] = BOOLEAN, value
         elif isinstance(value, int) and _MIN_INT64 <= value <= _MAX_INT64:
