@@ -35,8 +35,8 @@ import numpy as np
 
 from spark_streams.wire.amqp.values import Array, Described, EncodedDecimal, Float, Pairs
 
-_DECIMAL_SHAPES: Final = {4: (8, 101), 8: (10, 398), 16: (14, 6176)}
-"""Width in bytes to (bits of the exponent field, exponent bias); IEEE 754-2008 §3.6."""
+_DECIMAL_SHAPES: Final = {4: (8, 101, 7), 8: (10, 398, 16), 16: (14, 6176, 34)}
+"""Width in bytes to (bits of the exponent field, exponent bias, most digits); IEEE 754-2008 §3.6."""
 _PIECE_BYTES: Final = 3 << 18
 """Bytes of one piece of base64; a multiple of three, so that only the last piece has padding."""
 
@@ -115,20 +115,16 @@ def _float_text(value: float) -> str:
 
 def _decimal_text(raw: bytes) -> str:
     """Return a decimal's text. An exponent field of 11… moves the significand's top bits; 1111… is a special value."""
-    exponent_bits, bias = _DECIMAL_SHAPES[len(raw)]
+    exponent_bits, bias, digits = _DECIMAL_SHAPES[len(raw)]
     bits = len(raw) * 8
     word = int.from_bytes(raw, "big")
     sign = "-" if word >> (bits - 1) else ""
     if (word >> (bits - 5)) & 0xF == 0xF:
         return "NaN" if (word >> (bits - 6)) & 1 else f"{sign}Infinity"
-    if (word >> (bits - 3)) & 0b11 == 0b11:
-        low_bits = bits - 3 - exponent_bits
-        exponent = (word >> low_bits) & ((1 << exponent_bits) - 1)
-        significand = (0b100 << low_bits) | (word & ((1 << low_bits) - 1))
-    else:
-        low_bits = bits - 1 - exponent_bits
-        exponent = (word >> low_bits) & ((1 << exponent_bits) - 1)
-        significand = word & ((1 << low_bits) - 1)
-    if significand >= 10 ** {4: 7, 8: 16, 16: 34}[len(raw)]:
+    moved = (word >> (bits - 3)) & 0b11 == 0b11
+    low_bits = bits - (3 if moved else 1) - exponent_bits
+    exponent = (word >> low_bits) & ((1 << exponent_bits) - 1)
+    significand = (0b100 << low_bits if moved else 0) | (word & ((1 << low_bits) - 1))
+    if significand >= 10**digits:
         significand = 0  # IEEE 754: a significand too large for the format is non-canonical and reads as zero
     return str(Decimal(f"{sign}{significand}E{exponent - bias}"))
