@@ -119,18 +119,14 @@ def encode_columns(columns: Mapping[str, pa.Array]) -> pa.LargeBinaryArray:
     raw = as_bytes(raw)
     whole = np.asarray(raw.is_valid())
     headers, rest = _split_raw(raw)
-    sections = _target_partition(flat, n)
-    if whole.all() or "value" not in flat:
-        if not whole.all():
+    message = headers + _target_partition(flat, n) + rest
+    if not whole.all():
+        if "value" not in flat:
             raise SchemaError(f"column 'message', row {int(np.argmin(whole))}: null, and there is no column 'value'")
-        return join(headers + sections + rest)
-    built = join(_built(flat, n))
-    return join(
-        headers
-        + sections
-        + rest
-        + EncodedRun((pc.if_else(pa.array(whole), pa.scalar(None, built.type), built),), lengths(built))
-    )
+        built = join(_built(flat, n))
+        built = pc.if_else(pa.array(whole), pa.scalar(None, built.type), built)
+        message = message + EncodedRun((built,), lengths(built))
+    return join(message)
 
 
 def _checked(name: str, column: pa.Array | pa.ChunkedArray) -> pa.Array:
@@ -307,12 +303,8 @@ def _symbols(column: pa.Array, name: str) -> pa.LargeBinaryArray:
 
 def _split_raw(column: pa.LargeBinaryArray) -> tuple[EncodedRun, EncodedRun]:
     """Return the header sections of raw messages, and their bytes after the delivery annotations."""
-    _, byte_offsets, content = column.buffers()
-    n = len(column)
-    bounds = np.frombuffer(byte_offsets, np.int64)[column.offset : column.offset + n + 1]
-    first = int(bounds[0])
-    raw = np.frombuffer(content, np.uint8) if content is not None else np.zeros(0, np.uint8)
-    words, starts, ends = PaddedWords(raw, first, int(bounds[-1])), bounds[:-1] - first, bounds[1:] - first
+    bounds, raw = layout(column)
+    words, starts, ends = PaddedWords(raw, 0, raw.size), bounds[:-1], bounds[1:]
     whole = np.asarray(column.is_valid())
     sections = walk_sections(words, starts, ends)
     header_ends = starts.copy()
