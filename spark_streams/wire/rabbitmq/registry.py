@@ -26,20 +26,17 @@ COMMANDS: Final[dict[tuple[int, int], type[Command]]] = {
 COLUMNAR_KEYS: Final = frozenset({PUBLISH_KEY, CONFIRM_KEY, PUBLISH_ERROR_KEY, DELIVER_KEY})
 """Keys of frames that are read in columns, not by ``decode``."""
 
-SERVER_RECEIVES: Final = (
-    *(CommandVersions(key, 1, 1) for key in (0x01,)),
-    CommandVersions(PUBLISH_KEY, 1, 2),
-    *(CommandVersions(key, 1, 1) for key in (0x05, 0x06, 0x07, *range(0x09, 0x10), *range(0x11, 0x20))),
-)
+_TWO_VERSIONS: Final = frozenset({PUBLISH_KEY, DELIVER_KEY})
+
+
+def _received(*keys: int) -> tuple[CommandVersions, ...]:
+    return tuple(CommandVersions(key, 1, 2 if key in _TWO_VERSIONS else 1) for key in keys)
+
+
+SERVER_RECEIVES: Final = _received(0x01, PUBLISH_KEY, 0x05, 0x06, 0x07, *range(0x09, 0x10), *range(0x11, 0x20))
 """The door's list in ExchangeCommandVersions: all commands that it receives."""
 
-CLIENT_RECEIVES: Final = (
-    CommandVersions(CONFIRM_KEY, 1, 1),
-    CommandVersions(PUBLISH_ERROR_KEY, 1, 1),
-    CommandVersions(DELIVER_KEY, 1, 2),
-    CommandVersions(0x10, 1, 1),
-    *(CommandVersions(key, 1, 1) for key in (0x14, 0x16, 0x17, 0x1A)),
-)
+CLIENT_RECEIVES: Final = _received(CONFIRM_KEY, PUBLISH_ERROR_KEY, DELIVER_KEY, 0x10, 0x14, 0x16, 0x17, 0x1A)
 """Our client's list; it includes Deliver 2, which servers send only to clients that list it (S-24)."""
 
 
