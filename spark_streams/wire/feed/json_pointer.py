@@ -135,8 +135,6 @@ def _read(values: pa.BinaryArray, path: tuple[str, ...], kind: pa.DataType) -> p
     if table.num_rows != len(values):
         return None
     column = table.column(0).combine_chunks()
-    if isinstance(column, pa.ChunkedArray):
-        column = column.chunk(0)
     for name in path[1:]:
         column = pc.struct_field(column, name)
     return column

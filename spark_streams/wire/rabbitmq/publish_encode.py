@@ -24,8 +24,8 @@ FRAME_HEAD_BYTES: Final = 13
 MAX_FILTER_BYTES: Final = 0x7FFF
 
 
-def ranges_of(column: pa.LargeBinaryArray) -> Ranges:
-    """Return each row's byte range in a large_binary or large_string array, or a slice of one; a null has no bytes."""
+def ranges_of(column: pa.Array) -> Ranges:
+    """Return each row's byte range in a string or binary array, or a slice of one; a null has no bytes."""
     bounds, content = layout(column)
     starts, ends = bounds[:-1], bounds[1:]
     if column.null_count:
@@ -53,14 +53,13 @@ def encode_publish(
         LocalProtocolError: a message does not fit into a frame, or a filter value has more than 32767 bytes; the error
             names the row.
     """
-    body = ranges_of(_whole(values, pa.large_binary()))
+    body = ranges_of(values)
     if values.null_count:
         raise LocalProtocolError("messages with nulls: expected bytes in every row")
-    filters = None if filter_values is None else _whole(filter_values, pa.large_string())
-    filtered = None if filters is None or filters.null_count == len(filters) else ranges_of(filters)
     sizes = 12 + (body.ends - body.starts)
-    valid = np.ones(len(ids), np.bool_) if filters is None else np.asarray(filters.is_valid())
-    if filtered is not None:
+    filtered, valid = None, np.zeros(len(ids), np.bool_)
+    if filter_values is not None and filter_values.null_count < len(filter_values):
+        filtered, valid = ranges_of(filter_values), np.asarray(filter_values.is_valid())
         lengths = filtered.ends - filtered.starts
         if lengths.max() > MAX_FILTER_BYTES:
             row = int(lengths.argmax())
@@ -111,7 +110,7 @@ def encode_sub_batches(
         raise LocalProtocolError(
             f"{len(values)} messages, {values.null_count} of them null, for {len(ids)} sub-batches"
         )
-    body = ranges_of(_whole(values, pa.large_binary()))
+    body = ranges_of(values)
     lengths = body.ends - body.starts
     chain = memoryview(interleave(_big(lengths, ">u4"), body))
     bounds = np.concatenate(([0], np.cumsum(lengths + 4)))
@@ -130,12 +129,6 @@ def encode_sub_batches(
             content += heads[8 * number : 8 * number + 8], piece
         frames.append(_frame(publisher_id, 1, end - first, content))
     return frames
-
-
-def _whole(column: pa.Array | pa.ChunkedArray, kind: pa.DataType) -> pa.Array:
-    if isinstance(column, pa.ChunkedArray):
-        column = column.combine_chunks()
-    return column if column.type == kind else column.cast(kind)
 
 
 def _big(numbers: NDArray[np.int64] | NDArray[np.uint64], kind: str) -> Heads:

@@ -36,12 +36,8 @@ class EncodedRun:
         return EncodedRun(self.columns + other.columns, self.length + other.length)
 
 
-def as_bytes(column: pa.Array | pa.ChunkedArray) -> pa.LargeBinaryArray:
+def as_bytes(column: pa.Array) -> pa.LargeBinaryArray:
     """Return a string or binary column as large_binary, nulls kept."""
-    if isinstance(column, pa.ChunkedArray):
-        column = column.combine_chunks()
-    if pa.types.is_string(column.type):
-        column = column.cast(pa.large_string())
     return column.cast(_LARGE)
 
 
