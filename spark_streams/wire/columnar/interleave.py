@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -17,6 +17,22 @@ _RUN: Final = 32
 
 Heads = NDArray[np.uint8]
 """Bytes of the same width for each row, shape (n, width), width at most 12."""
+
+
+def heads(rows: int, *fields: bytes | tuple[NDArray[Any], str]) -> Heads:
+    """Return heads that consist of constant bytes and of numbers.
+
+    Args:
+        rows: how many there are.
+        fields: the same bytes for all, or a number of each and NumPy's name of its type, such as ``>u4``.
+    """
+    columns = [
+        np.broadcast_to(np.frombuffer(field, np.uint8), (rows, len(field)))
+        if isinstance(field, bytes)
+        else np.asarray(field[0], field[1]).view(np.uint8).reshape(rows, np.dtype(field[1]).itemsize)
+        for field in fields
+    ]
+    return np.concatenate(columns, axis=1)
 
 
 class Ranges(NamedTuple):

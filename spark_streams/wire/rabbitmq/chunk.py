@@ -44,7 +44,7 @@ import numpy as np
 
 from spark_streams.errors import LocalProtocolError, RemoteProtocolError
 from spark_streams.wire.columnar.byte_view import Positions, Readable
-from spark_streams.wire.columnar.interleave import Ranges, interleave
+from spark_streams.wire.columnar.interleave import Ranges, heads, interleave
 from spark_streams.wire.rabbitmq.entries import read_entries
 from spark_streams.wire.rabbitmq.sub_batches import MAX_PLAIN_BYTES, RecordSpans, SubBatch
 
@@ -249,7 +249,7 @@ def encode_selection(
         rows: the numbers of the selected messages; rising, at least one.
     """
     starts, ends = starts[rows], ends[rows]
-    heads = (ends - starts).astype(">u4").view(np.uint8).reshape(-1, 4)
-    data = b"".join((rows.astype(">u4").tobytes(), interleave(heads, Ranges(buffer, starts, ends))))
+    entries = interleave(heads(rows.size, (ends - starts, ">u4")), Ranges(buffer, starts, ends))
+    data = b"".join((rows.astype(">u4").tobytes(), entries))
     header = replace(whole, kind=ChunkType.SELECTION, entries=rows.size, crc=zlib.crc32(data), data_bytes=len(data))
     return header.encode() + data

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from spark_streams.errors import LocalProtocolError
 from spark_streams.wire.columnar.byte_view import Positions
 from spark_streams.wire.columnar.gather import layout
-from spark_streams.wire.columnar.interleave import Heads, Ranges, interleave
+from spark_streams.wire.columnar.interleave import Ranges, heads, interleave
 from spark_streams.wire.rabbitmq.frames import frame_head
 from spark_streams.wire.rabbitmq.publisher_commands import PUBLISH_KEY
 from spark_streams.wire.rabbitmq.sub_batches import pack_sub_batch
@@ -69,16 +69,15 @@ def encode_publish(
     for first, end in _frame_bounds(sizes, max_frame_bytes):
         rows = slice(first, end)
         part = Ranges(body.buffer, body.starts[rows], body.ends[rows])
-        lengths_of_part = _big(part.ends - part.starts, ">u4")
+        ids_of_part, size = (ids[rows], ">u8"), (part.ends - part.starts, ">u4")
         if filtered is None or not (present := valid[rows]).any():
-            heads = np.concatenate((_big(ids[rows], ">u8"), lengths_of_part), axis=1)
-            version, content = 1, interleave(heads, part)
+            version, content = 1, interleave(heads(end - first, ids_of_part, size), part)
         else:
             version = 2
             value = Ranges(filtered.buffer, filtered.starts[rows], filtered.ends[rows])
             marked = np.where(present, value.ends - value.starts, -1)
-            heads = np.concatenate((_big(ids[rows], ">u8"), _big(marked, ">i2")), axis=1)
-            content = interleave(heads, value, lengths_of_part, part)
+            before = heads(end - first, ids_of_part, (marked, ">i2"))
+            content = interleave(before, value, heads(end - first, size), part)
         frames.append(_frame(publisher_id, version, end - first, [content]))
     return frames
 
@@ -112,7 +111,7 @@ def encode_sub_batches(
         )
     body = ranges_of(values)
     lengths = body.ends - body.starts
-    chain = memoryview(interleave(_big(lengths, ">u4"), body))
+    chain = memoryview(interleave(heads(lengths.size, (lengths, ">u4")), body))
     bounds = np.concatenate(([0], np.cumsum(lengths + 4)))
     packed: list[bytes] = []
     for row, count in zip((ends_at - counts).tolist(), counts.tolist(), strict=True):
@@ -123,16 +122,12 @@ def encode_sub_batches(
     sizes = np.array([8 + len(piece) for piece in packed], np.int64)
     frames: list[bytes] = []
     for first, end in _frame_bounds(sizes, max_frame_bytes, ends_at - counts):
-        heads = np.asarray(ids[first:end], ">u8").tobytes()
+        numbers = np.asarray(ids[first:end], ">u8").tobytes()
         content: list[bytes] = []
         for number, piece in enumerate(packed[first:end]):
-            content += heads[8 * number : 8 * number + 8], piece
+            content += numbers[8 * number : 8 * number + 8], piece
         frames.append(_frame(publisher_id, 1, end - first, content))
     return frames
-
-
-def _big(numbers: NDArray[np.int64] | NDArray[np.uint64], kind: str) -> Heads:
-    return np.asarray(numbers, kind).view(np.uint8).reshape(-1, np.dtype(kind).itemsize)
 
 
 def _frame_bounds(sizes: Positions, max_frame_bytes: int, rows: Positions | None = None) -> Iterator[tuple[int, int]]:

@@ -49,6 +49,7 @@ from spark_streams.wire.amqp.sections import walk_sections
 from spark_streams.wire.amqp.values import Symbol
 from spark_streams.wire.columnar.byte_view import Mask, PaddedWords
 from spark_streams.wire.columnar.gather import gather, layout
+from spark_streams.wire.columnar.interleave import heads
 
 
 def _is_text(kind: pa.DataType) -> bool:
@@ -264,26 +265,19 @@ def _field(column: pa.Array, name: str, kind: str, present: Mask) -> EncodedRun:
     if kind == "timestamp":
         micros = column.cast(pa.timestamp("us", tz="UTC")) if column.type.tz else column.cast(pa.timestamp("us"))
         numbers = np.asarray(pc.fill_null(micros.cast(pa.int64()), 0)) // 1000
-        return fixed(_coded(0x83, numbers.astype(">i8"), 8), valid) + nulls
+        return fixed(heads(numbers.size, b"\x83", (numbers, ">i8")), valid) + nulls
     if kind == "uint":
         numbers = np.asarray(pc.fill_null(column.cast(pa.int64()), 0))
         outside = (numbers < 0) | (numbers > 0xFFFFFFFF)
         if outside.any():
             row = int(np.argmax(outside))
             raise SchemaError(f"column 'properties.{name}', row {row}: {numbers[row]}, expected 0 to 4294967295")
-        return fixed(_coded(0x70, numbers.astype(">u4"), 4), valid) + nulls
+        return fixed(heads(numbers.size, b"\x70", (numbers, ">u4")), valid) + nulls
     if kind == "binary":
         return sized(0xA0, as_bytes(column)) + nulls
     if name in ("content_type", "content_encoding"):
         return sized(0xA3, _symbols(column, f"properties.{name}")) + nulls
     return sized(0xA1, as_bytes(column)) + nulls
-
-
-def _coded(code: int, numbers: NDArray[np.generic], width: int) -> NDArray[np.uint8]:
-    rows = np.empty((numbers.size, 1 + width), np.uint8)
-    rows[:, 0] = code
-    rows[:, 1:] = numbers.view(np.uint8).reshape(-1, width)
-    return rows
 
 
 def _body(column: pa.Array) -> EncodedRun:

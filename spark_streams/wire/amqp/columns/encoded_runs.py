@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from spark_streams.wire.columnar.byte_view import Mask
 from spark_streams.wire.columnar.gather import validity
+from spark_streams.wire.columnar.interleave import heads
 
 _LARGE: Final = pa.large_binary()
 
@@ -86,31 +87,18 @@ def counted(code: int, content: EncodedRun, count: NDArray[np.int64], present: M
     """
     small = (content.length < 255) & (count < 256)
     if small.all():
-        rows = np.empty((present.size, len(before) + 3), np.uint8)
-        rows[:, len(before)] = code
-        rows[:, len(before) + 1] = content.length + 1
-        rows[:, len(before) + 2] = count
+        rows = heads(present.size, before + bytes((code,)), (content.length + 1, "u1"), (count, "u1"))
     else:
-        rows = np.empty((present.size, len(before) + 9), np.uint8)
-        rows[:, len(before)] = code + 0x10
-        rows[:, len(before) + 1 : len(before) + 5] = _big32(content.length + 4)
-        rows[:, len(before) + 5 :] = _big32(count)
-    rows[:, : len(before)] = np.frombuffer(before, np.uint8)
+        rows = heads(present.size, before + bytes((code + 0x10,)), (content.length + 4, ">u4"), (count, ">u4"))
     return fixed(rows, present) + content
 
 
 def _head(code: int, length: NDArray[np.int64], present: Mask) -> EncodedRun:
     if not length.size or length.max() < 256:
-        rows = np.empty((length.size, 2), np.uint8)
-        rows[:, 0], rows[:, 1] = code, length
+        rows = heads(length.size, bytes((code,)), (length, "u1"))
     else:
-        rows = np.empty((length.size, 5), np.uint8)
-        rows[:, 0], rows[:, 1:] = code + 0x10, _big32(length)
+        rows = heads(length.size, bytes((code + 0x10,)), (length, ">u4"))
     return fixed(rows, present)
-
-
-def _big32(numbers: NDArray[np.int64]) -> NDArray[np.uint8]:
-    return numbers.astype(">u4").view(np.uint8).reshape(-1, 4)
 
 
 def join(piece: EncodedRun) -> pa.LargeBinaryArray:
