@@ -80,12 +80,12 @@ def read_line(line: bytes | memoryview, number: int, dialect: Dialect, partition
     text, members, event = parsed.text, parsed.members, parsed.event
     cursor = None if parsed.cursor is None else parsed.cursor.value
     if cursor is not None:
-        _check_encodable(cursor, number, line, "'cursor'")
+        _encodable(cursor, number, line, "'cursor'")
     if event is None:
         return Line(None, False, cursor, None)
     key = members["key"].value if "key" in members else None
     if isinstance(key, str):
-        _check_encodable(key, number, line, "'key'")
+        _encodable(key, number, line, "'key'")
     else:
         key = None
     if isinstance(event.value, dict):
@@ -210,11 +210,6 @@ def _expect(text: str, at: int, character: str) -> int:
     if text[at : at + 1] != character:
         raise StopIteration(at)
     return at + 1
-
-
-def _check_encodable(text: str, number: int, line: bytes | memoryview, what: str) -> None:
-    if not text.isascii():
-        _encodable(text, number, line, what)
 
 
 def _encodable(text: str, number: int, line: bytes | memoryview, what: str) -> bytes:
