@@ -109,7 +109,7 @@ def row_columns(raw: bytes, names: Collection[str], overflow: Overflow = "fail")
 
     columns: dict[str, Any] = {}
     wanted = set(names)
-    if wanted & {"offset", "timestamp", "timestamp_ms", "source_partition", "target_partition", "partitions_changed"}:
+    if wanted & DELIVERY:
         columns.update(_delivery_columns(content(m.DELIVERY_ANNOTATIONS), wanted, overflow))
     annotations = content(m.MESSAGE_ANNOTATIONS) if wanted & {"key", "group_key", "message_annotations"} else None
     properties = content(m.PROPERTIES) if wanted & {"key", "properties", "creation_time_ms"} else None
@@ -211,9 +211,7 @@ def _properties(properties: list[Any], overflow: Overflow) -> dict[str, Any]:
         value = _field(properties, index)
         if value is not None and kind == "timestamp":
             value = microseconds(value, f"property {name.replace('_', '-')}", overflow)
-        elif isinstance(value, bytes) and kind == "binary":
-            value = bytes(value)
-        elif value is not None and kind != "uint":
+        elif value is not None and kind not in ("uint", "binary"):
             value = canonical_bytes(value)
         fields[name] = value
     return fields
