@@ -28,7 +28,7 @@ from spark_streams.server import AmqpConfig, LogServer, ServerThread
 from spark_streams.server.door_config import DoorConfig
 from spark_streams.server.exposure import DoorExposed
 from spark_streams.testing import LogStream, eventually
-from spark_streams.wire.amqp.columns import encode_columns
+from spark_streams.wire.amqp.columns.encode import encode_columns
 from tests.cli.peers.opened import run
 from tests.test_layering import ROOT, imported, shipped
 from tests.toy_protocol import TOY, ToyConfig, ToyDoor

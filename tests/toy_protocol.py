@@ -27,7 +27,8 @@ from spark_streams.rows import COMMON_SCHEMA
 from spark_streams.server.admission import Admission, Sockets
 from spark_streams.server.door import TcpDoor
 from spark_streams.server.door_config import DoorConfig
-from spark_streams.wire.amqp.columns import MessageBlock, decode_columns
+from spark_streams.wire.amqp.columns.block import MessageBlock
+from spark_streams.wire.amqp.columns.decode import decode_columns
 
 TOY = Protocol(
     name="toy",

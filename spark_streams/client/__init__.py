@@ -11,7 +11,7 @@ from spark_streams.client.rabbitmq.client import RabbitClient
 from spark_streams.client.rabbitmq.pushdown import FilterValues
 from spark_streams.client.rabbitmq.subscription import Consumer
 from spark_streams.client.rabbitmq.task_publisher import RabbitPublishing, TaskPublisher
-from spark_streams.wire.amqp.columns import encode_columns
+from spark_streams.wire.amqp.columns.encode import encode_columns
 
 __all__ = [
     "AmqpClient",

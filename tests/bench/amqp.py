@@ -132,7 +132,7 @@ def write_client(url: str, start: str, end: str, limit: int) -> None:
     """Write as the sink does: columns to messages, then the publisher."""
     import pyarrow as pa
 
-    from spark_streams.wire.amqp.columns import encode_columns
+    from spark_streams.wire.amqp.columns.encode import encode_columns
 
     values = pa.array([b"x" * BODY_BYTES] * min(limit, 20_000), pa.binary())
     with client_for(url) as client:

@@ -45,7 +45,7 @@ def serve(folder: str, events: int) -> None:
 
     from spark_streams.log import ReferenceLog
     from spark_streams.server import FeedConfig, ServerThread
-    from spark_streams.wire.amqp.columns import encode_columns
+    from spark_streams.wire.amqp.columns.encode import encode_columns
 
     with ReferenceLog(Path(folder)) as log:
         log.create_stream(NAME, PARTITIONS)

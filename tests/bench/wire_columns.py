@@ -13,13 +13,11 @@ import numpy as np
 import pyarrow as pa
 from proton import Message, symbol
 
-from spark_streams.wire.amqp.columns import (
-    MessageBlock,
-    decode_columns,
-    delivery_annotations,
-    encode_columns,
-    incoming_columns,
-)
+from spark_streams.wire.amqp.columns.block import MessageBlock
+from spark_streams.wire.amqp.columns.decode import decode_columns
+from spark_streams.wire.amqp.columns.encode import encode_columns
+from spark_streams.wire.amqp.columns.from_producers import incoming_columns
+from spark_streams.wire.amqp.event_streams import delivery_annotations
 
 ROW = ["value", "key", "properties", "application_properties", "message_annotations", "offset", "timestamp"]
 

@@ -17,7 +17,7 @@ import pytest
 
 from spark_streams.log import ReferenceLog
 from spark_streams.server import AmqpConfig, FeedConfig, RabbitConfig, ServerThread
-from spark_streams.wire.amqp.columns import encode_columns
+from spark_streams.wire.amqp.columns.encode import encode_columns
 from tests.cli.peers import opened
 
 COMMAND = [sys.executable, "-m", "spark_streams.cli"]

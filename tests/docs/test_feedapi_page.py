@@ -14,7 +14,7 @@ from spark_streams.options.feedapi import FEED_FORMAT, parse_feed_source
 from spark_streams.options.names import OF_EVERY_FORMAT, OF_EVERY_READER
 from spark_streams.server import FeedConfig, ServerThread
 from spark_streams.spark.source.reader import HAS_ADMISSION_CONTROL
-from spark_streams.wire.amqp.columns import encode_columns
+from spark_streams.wire.amqp.columns.encode import encode_columns
 from tests.docs.pages import blocks, code_spans, tables, told
 
 PAGE = "docs/feedapi.md"

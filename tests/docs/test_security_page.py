@@ -21,7 +21,7 @@ from spark_streams.options import parse_source
 from spark_streams.options.feedapi import parse_feed_source
 from spark_streams.server import AmqpConfig, FeedConfig, RabbitConfig, ServerThread
 from spark_streams.server.users import permissions_of
-from spark_streams.wire.amqp.columns import encode_columns
+from spark_streams.wire.amqp.columns.encode import encode_columns
 from tests.certificate_authority import Authority
 from tests.docs.pages import ROOT, blocks
 

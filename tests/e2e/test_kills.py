@@ -21,7 +21,8 @@ import pytest
 from spark_streams.log import ReferenceLog
 from spark_streams.spark.source.reader import HAS_ADMISSION_CONTROL
 from spark_streams.testing import StreamFactory
-from spark_streams.wire.amqp.columns import MessageBlock, decode_columns
+from spark_streams.wire.amqp.columns.block import MessageBlock
+from spark_streams.wire.amqp.columns.decode import decode_columns
 from tests.e2e.lives import Job, check_once
 from tests.e2e.rabbitmq.broker import Broker, body
 from tests.e2e.rabbitmq.conftest import broker as broker

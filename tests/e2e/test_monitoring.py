@@ -17,7 +17,7 @@ from spark_streams.monitoring import Progress, StreamProgressListener, observed
 from spark_streams.rows import MESSAGE_SCHEMA
 from spark_streams.server import AmqpConfig, FeedConfig, RabbitConfig, ServerThread
 from spark_streams.testing import eventually
-from spark_streams.wire.amqp.columns import encode_columns
+from spark_streams.wire.amqp.columns.encode import encode_columns
 from tests.e2e.by_day import FORMATS, by_day
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]

@@ -12,7 +12,9 @@ import pyarrow as pa
 
 from spark_streams.log import ReferenceLog
 from spark_streams.server import AmqpConfig, FeedConfig, RabbitConfig, ServerThread
-from spark_streams.wire.amqp.columns import MessageBlock, decode_columns, encode_columns
+from spark_streams.wire.amqp.columns.block import MessageBlock
+from spark_streams.wire.amqp.columns.decode import decode_columns
+from spark_streams.wire.amqp.columns.encode import encode_columns
 from tests.certificate_authority import Authority
 from tests.faults.proxy import TcpProxy
 

@@ -32,7 +32,7 @@ from spark_streams.filters.tree import (
     property_of,
     without_not,
 )
-from spark_streams.wire.amqp.columns import MessageBlock
+from spark_streams.wire.amqp.columns.block import MessageBlock
 from spark_streams.wire.amqp.columns.single_message import PROPERTY_FIELDS
 from spark_streams.wire.amqp.columns.typed import typed_columns
 from spark_streams.wire.amqp.values import ULong

@@ -24,7 +24,7 @@ from spark_streams.log import LogConfig, ReferenceLog, Stream, StreamConfig
 from spark_streams.server import AmqpConfig, ServerThread
 from spark_streams.server.feed.config import FeedConfig
 from spark_streams.server.rabbitmq.config import RabbitConfig
-from spark_streams.wire.amqp.columns import encode_columns
+from spark_streams.wire.amqp.columns.encode import encode_columns
 
 FUZZED = {"orders": 1, "many": 3, "created": 2}
 """Streams that cases name: they may write there what they like, and delete them."""

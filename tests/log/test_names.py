@@ -12,7 +12,7 @@ import pytest
 
 from spark_streams.errors import NameTaken
 from spark_streams.log import ReferenceLog, Stream
-from spark_streams.wire.amqp.columns import encode_columns
+from spark_streams.wire.amqp.columns.encode import encode_columns
 
 
 @pytest.mark.parametrize(

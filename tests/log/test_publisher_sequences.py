@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from spark_streams.log import ReferenceLog
 from spark_streams.log.publisher_sequences import PublisherSequences, SequenceKind, Sequences
-from spark_streams.wire.amqp.columns import encode_columns
+from spark_streams.wire.amqp.columns.encode import encode_columns
 
 KIND = SequenceKind(b"note", "sequences")
 EVENT = encode_columns({"value": pa.array([b"x"])})

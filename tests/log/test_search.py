@@ -16,7 +16,7 @@ from spark_streams.filters import OFFSET, PUBLISH_TIME, Expression, Not, Referen
 from spark_streams.log import NO_TIMESTAMP, Partition, ReferenceLog, StreamConfig, format_offset
 from spark_streams.log.search import SearchRange, first_matching, search_range_of
 from spark_streams.log.storage.segment import LOG_SUFFIX, Segment
-from spark_streams.wire.amqp.columns import encode_columns
+from spark_streams.wire.amqp.columns.encode import encode_columns
 from tests.examples import examples
 
 TINY = StreamConfig(timestamp_type="create", segment_max_bytes=600, index_interval_bytes=150)

@@ -23,7 +23,8 @@ from spark_streams.filters.text import parse
 from spark_streams.log import ReferenceLog
 from spark_streams.rows import FULL_MESSAGE_SCHEMA
 from spark_streams.server import AmqpConfig, ServerThread
-from spark_streams.wire.amqp.columns import MessageBlock, decode_columns
+from spark_streams.wire.amqp.columns.block import MessageBlock
+from spark_streams.wire.amqp.columns.decode import decode_columns
 from tests.client.amqp.test_filtered_fetch import TEXTS, VALUES, message
 from tests.real_rabbitmq.by_hand import Peer as StreamPeer
 from tests.real_rabbitmq.by_hand import plain

@@ -17,7 +17,7 @@ from spark_streams.client.amqp.row_decoder import check_offsets, rows_to_drop, r
 from spark_streams.client.retry import Attempts, Deadline
 from spark_streams.errors import DeadlineExceeded, SparkStreamsError
 from spark_streams.position import EARLIEST, After, At, Earliest
-from spark_streams.wire.amqp.columns import decode_columns
+from spark_streams.wire.amqp.columns.decode import decode_columns
 
 _BLOCK_ROWS: Final = 16_384
 

@@ -13,7 +13,7 @@ import numpy as np
 from cproton_ffi import ffi, lib
 
 from spark_streams.errors import RemoteProtocolError
-from spark_streams.wire.amqp.columns import MessageBlock
+from spark_streams.wire.amqp.columns.block import MessageBlock
 
 _SLACK_BYTES: Final = 1 << 20
 """Bytes of room behind ``max_bytes``, so that a message that begins before the limit seldom makes the buffer grow."""

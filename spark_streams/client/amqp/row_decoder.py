@@ -19,7 +19,9 @@ from spark_streams.filters.row_columns import rows_that_match, wanted_columns
 from spark_streams.filters.tree import Expression
 from spark_streams.position import After, At, Earliest
 from spark_streams.rows import FULL_MESSAGE_SCHEMA
-from spark_streams.wire.amqp.columns import MessageBlock, TimestampOverflow, decode_columns
+from spark_streams.wire.amqp.columns.block import MessageBlock
+from spark_streams.wire.amqp.columns.decode import decode_columns
+from spark_streams.wire.amqp.columns.single_message import TimestampOverflow
 
 
 def check_offsets(offsets: pa.StringArray, start: Earliest | At | After, what: str) -> None:

@@ -26,7 +26,10 @@ from spark_streams.filters.evaluate_columns import mask
 from spark_streams.filters.row_columns import columns_needed, message_columns
 from spark_streams.offsets import offset_column
 from spark_streams.rows import FULL_MESSAGE_SCHEMA, TIMESTAMP
-from spark_streams.wire.amqp.columns import MessageBlock, TimestampOverflow, decode_columns, incoming_columns
+from spark_streams.wire.amqp.columns.block import MessageBlock
+from spark_streams.wire.amqp.columns.decode import decode_columns
+from spark_streams.wire.amqp.columns.from_producers import incoming_columns
+from spark_streams.wire.amqp.columns.single_message import TimestampOverflow
 from spark_streams.wire.columnar.byte_view import Words
 from spark_streams.wire.columnar.gather import gather
 from spark_streams.wire.rabbitmq.chunk import ChunkRecords

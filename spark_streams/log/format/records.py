@@ -15,7 +15,8 @@ from spark_streams.log.format.record_batch import BatchFault, BatchHeader, Heade
 from spark_streams.log.format.record_bounds import record_bounds
 from spark_streams.log.format.timestamps import from_stored
 from spark_streams.log.format.varint import decode_varint, decode_varints
-from spark_streams.wire.amqp.columns import MessageBlock, decode_columns
+from spark_streams.wire.amqp.columns.block import MessageBlock
+from spark_streams.wire.amqp.columns.decode import decode_columns
 
 Longs = npt.NDArray[np.int64]
 Rows = slice | Longs

@@ -19,7 +19,7 @@ from spark_streams.filters.predicates.conditions import (
     mask,
 )
 from spark_streams.server.amqp.transfer_block import READ_BYTES, SEARCHED_BYTES, BlockReader, TransferBlock
-from spark_streams.wire.amqp.columns import MessageBlock as Messages
+from spark_streams.wire.amqp.columns.block import MessageBlock as Messages
 from spark_streams.wire.amqp.columns.typed import timestamp_column, typed_columns
 from spark_streams.wire.amqp.message import DELIVERY_ANNOTATIONS
 

@@ -36,7 +36,8 @@ from spark_streams.server.amqp.error_conditions import (
 from spark_streams.server.amqp.receive_buffer import Received
 from spark_streams.server.amqp.routing import Routed, route
 from spark_streams.server.appender import AppendRefused, Batch, Outcome, RefusalReason, copied
-from spark_streams.wire.amqp.columns import Incoming, MessageBlock, incoming_columns
+from spark_streams.wire.amqp.columns.block import MessageBlock
+from spark_streams.wire.amqp.columns.from_producers import Incoming, incoming_columns
 from spark_streams.wire.amqp.message import PROPERTIES, decode_sections
 
 _CONDITIONS: Final = {

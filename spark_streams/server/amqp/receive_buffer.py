@@ -9,7 +9,7 @@ import numpy as np
 from cproton_ffi import ffi, lib
 
 from spark_streams.server.amqp.error_conditions import MESSAGE_TOO_LARGE, LinkRefused
-from spark_streams.wire.amqp.columns import MessageBlock
+from spark_streams.wire.amqp.columns.block import MessageBlock
 
 MAX_ROWS: Final = 1_024
 MAX_BYTES: Final = 1 << 20

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from spark_streams.log import Stream
 from spark_streams.server.amqp.error_conditions import DECODE_ERROR, NOT_ALLOWED, NOT_FOUND, LinkRefused
 from spark_streams.server.amqp.placement import split_refusal
-from spark_streams.wire.amqp.columns import Incoming
+from spark_streams.wire.amqp.columns.from_producers import Incoming
 
 REJECTED = -1
 

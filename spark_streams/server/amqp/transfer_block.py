@@ -21,7 +21,9 @@ from numpy.typing import NDArray
 
 from spark_streams.log import Partition, Records
 from spark_streams.server.partition_readers import PartitionReader
-from spark_streams.wire.amqp.columns import MessageBlock, delivery_annotations, incoming_columns
+from spark_streams.wire.amqp.columns.block import MessageBlock
+from spark_streams.wire.amqp.columns.from_producers import incoming_columns
+from spark_streams.wire.amqp.event_streams import delivery_annotations
 from spark_streams.wire.columnar.byte_view import Words
 
 READ_BYTES: Final = 256 << 10

@@ -26,7 +26,7 @@ from spark_streams.errors import RemoteProtocolError, SchemaError
 from spark_streams.log import NO_TIMESTAMP
 from spark_streams.server.feed.arrow_sizes import inflated_bytes
 from spark_streams.server.feed.http_requests import HttpError
-from spark_streams.wire.amqp.columns import encode_columns
+from spark_streams.wire.amqp.columns.encode import encode_columns
 from spark_streams.wire.feed.dialect import NDJSON, Dialect
 from spark_streams.wire.feed.lines import parse_lines
 

@@ -220,8 +220,8 @@ class PageFetcher(threading.Thread):
                         block, lines = self._start_at.take(block, lines, client.dialect)
                     before = self.cursor
                     self._take(block, lines)
-                    # A long response has sent all events there are; more may come at any time. In another response more may
-                    # follow; but at the current end a checkpoint alone does not mean that there is more.
+                    # A long response has sent all events there are; more may come at any time. In another response more
+                    # may follow; but at the current end a checkpoint alone does not mean that there is more.
                     self.idle = waits is not None or (self.idle and not events)
                     if len(lines.cursors) and (int(lines.covered[-1]) or self.cursor != before):
                         attempts.progressed()

@@ -21,7 +21,7 @@ from spark_streams.client.retry import Deadline
 from spark_streams.endpoint import Endpoint, Secret
 from spark_streams.errors import OwnershipLost, RemoteProtocolError
 from spark_streams.position import EARLIEST, After, At
-from spark_streams.wire.amqp.columns import encode_columns
+from spark_streams.wire.amqp.columns.encode import encode_columns
 from tests.client.amqp.fake_node import FakeNode, Script, event, info, refuse
 from tests.server.amqp.raw_peer import (
     CAPABILITY,

@@ -27,7 +27,7 @@ from spark_streams.log import ReferenceLog, StreamConfig
 from spark_streams.position import EARLIEST, After, At
 from spark_streams.rows import FULL_MESSAGE_SCHEMA
 from spark_streams.server import AmqpConfig, ServerThread
-from spark_streams.wire.amqp.columns import encode_columns
+from spark_streams.wire.amqp.columns.encode import encode_columns
 from spark_streams.wire.amqp.values import Char, Float, Symbol, Timestamp, UInt, ULong
 from tests.client.amqp.fake_peer import FakePeer, Script
 from tests.examples import examples

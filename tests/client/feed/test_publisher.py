@@ -21,7 +21,8 @@ from spark_streams.errors import AuthenticationFailed, ConnectFailed, DeliveryFa
 from spark_streams.log import ReferenceLog
 from spark_streams.server import FeedConfig, ServerThread
 from spark_streams.server.feed.local_target import FeedFolder
-from spark_streams.wire.amqp.columns import MessageBlock, decode_columns
+from spark_streams.wire.amqp.columns.block import MessageBlock
+from spark_streams.wire.amqp.columns.decode import decode_columns
 from tests.client.feed.middle import Fault, Middle
 
 PART_ROWS = 40

@@ -20,7 +20,7 @@ from spark_streams.filters.predicates.conditions import (
     freeze,
     mask,
 )
-from spark_streams.wire.amqp.columns import MessageBlock
+from spark_streams.wire.amqp.columns.block import MessageBlock
 from spark_streams.wire.amqp.columns.typed import BOOLEAN, FLOAT, INTEGER, NULL, NUMBER, OTHER, TEXT, FieldOfMessage
 from spark_streams.wire.amqp.columns.typed import typed_columns as read_typed
 from spark_streams.wire.amqp.encode import encode_value

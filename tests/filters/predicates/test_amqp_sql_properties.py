@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 
 from spark_streams.filters.predicates.amqp_sql import parse_amqp_sql
 from spark_streams.filters.predicates.conditions import by_cost, fields_of, freeze, mask
-from spark_streams.wire.amqp.columns import NO_TIMESTAMP, MessageBlock
+from spark_streams.wire.amqp.columns.block import MessageBlock
 from spark_streams.wire.amqp.columns.typed import timestamp_column, typed_columns
+from spark_streams.wire.amqp.event_streams import NO_TIMESTAMP
 from spark_streams.wire.amqp.message import DELIVERY_ANNOTATIONS
 from spark_streams.wire.amqp.values import (
     Byte,

@@ -14,7 +14,8 @@ from spark_streams.client.log_client import RangeRead
 from spark_streams.endpoint import Endpoint
 from spark_streams.errors import RemoteProtocolError
 from spark_streams.position import EARLIEST as FROM_EARLIEST
-from spark_streams.wire.amqp.columns import MessageBlock, decode_columns
+from spark_streams.wire.amqp.columns.block import MessageBlock
+from spark_streams.wire.amqp.columns.decode import decode_columns
 from tests.client.amqp.fake_node import FakeNode, Script, event, info
 from tests.server.amqp.raw_peer import (
     CHANGED,

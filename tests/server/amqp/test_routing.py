@@ -10,7 +10,8 @@ import pytest
 
 from spark_streams.log import ReferenceLog, Stream
 from spark_streams.server.amqp.routing import Routed, route
-from spark_streams.wire.amqp.columns import NO_TIMESTAMP, Incoming
+from spark_streams.wire.amqp.columns.from_producers import Incoming
+from spark_streams.wire.amqp.event_streams import NO_TIMESTAMP
 
 
 def incoming(keys: list[str | None], targets: list[str | None], malformed: list[int] = ()) -> Incoming:  # type: ignore[assignment]

@@ -75,7 +75,7 @@ class Door:
         **columns: Any,
     ) -> None:
         """Append messages straight to a partition of the log."""
-        from spark_streams.wire.amqp.columns import encode_columns
+        from spark_streams.wire.amqp.columns.encode import encode_columns
 
         given: dict[str, Any] = {"value": pa.array(values, pa.binary()), **columns}
         if keys is not None:

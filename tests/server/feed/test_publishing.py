@@ -460,7 +460,8 @@ def test_a_header_that_is_nearly_one_of_ours(door: Door, name: str) -> None:
 
 
 def test_what_is_published_is_read_through_the_other_doors(doors: Doors) -> None:
-    from spark_streams.wire.amqp.columns import MessageBlock, decode_columns
+    from spark_streams.wire.amqp.columns.block import MessageBlock
+    from spark_streams.wire.amqp.columns.decode import decode_columns
 
     door = doors(others=True)
     door.create()

@@ -7,7 +7,9 @@ import pytest
 from proton import Data, Message, symbol, timestamp
 
 from spark_streams.errors import LocalProtocolError
-from spark_streams.wire.amqp.columns import NO_TIMESTAMP, MessageBlock, decode_columns, delivery_annotations
+from spark_streams.wire.amqp.columns.block import MessageBlock
+from spark_streams.wire.amqp.columns.decode import decode_columns
+from spark_streams.wire.amqp.event_streams import NO_TIMESTAMP, delivery_annotations
 
 BODY = b"\x00\x53\x75\xa0\x01x"
 

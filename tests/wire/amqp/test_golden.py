@@ -13,7 +13,8 @@ import pytest
 
 from spark_streams.errors import RemoteProtocolError
 from spark_streams.wire.amqp import sections
-from spark_streams.wire.amqp.columns import COLUMN_TYPES, MessageBlock, decode_columns
+from spark_streams.wire.amqp.columns.block import MessageBlock
+from spark_streams.wire.amqp.columns.decode import COLUMN_TYPES, decode_columns
 from spark_streams.wire.amqp.decode import decode_value
 from spark_streams.wire.amqp.encode import encode_value
 from spark_streams.wire.amqp.message import split_sections

@@ -15,15 +15,12 @@ from hypothesis import strategies as st
 
 from spark_streams.errors import RemoteProtocolError
 from spark_streams.wire.amqp import sections
-from spark_streams.wire.amqp.columns import (
-    COLUMN_TYPES,
-    NO_TIMESTAMP,
-    MessageBlock,
-    decode,
-    decode_columns,
-    incoming_columns,
-)
+from spark_streams.wire.amqp.columns import decode
+from spark_streams.wire.amqp.columns.block import MessageBlock
+from spark_streams.wire.amqp.columns.decode import COLUMN_TYPES, decode_columns
+from spark_streams.wire.amqp.columns.from_producers import incoming_columns
 from spark_streams.wire.amqp.columns.single_message import row_columns
+from spark_streams.wire.amqp.event_streams import NO_TIMESTAMP
 from tests.examples import examples
 from tests.wire.amqp.messages import decode_message
 

@@ -13,7 +13,10 @@ from proton import UNDESCRIBED, Array, Data, Message, int32, symbol, timestamp
 from spark_streams import rows
 from spark_streams.errors import LocalProtocolError, RemoteProtocolError
 from spark_streams.wire.amqp import sections
-from spark_streams.wire.amqp.columns import COLUMN_TYPES, NO_TIMESTAMP, MessageBlock, decode_columns, incoming_columns
+from spark_streams.wire.amqp.columns.block import MessageBlock
+from spark_streams.wire.amqp.columns.decode import COLUMN_TYPES, decode_columns
+from spark_streams.wire.amqp.columns.from_producers import incoming_columns
+from spark_streams.wire.amqp.event_streams import NO_TIMESTAMP
 
 
 @pytest.fixture(autouse=True, scope="module", params=[0, sections.FEW], ids=["lockstep", "one by one"])

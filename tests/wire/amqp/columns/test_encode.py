@@ -15,7 +15,9 @@ from proton import Message, symbol
 from spark_streams import rows
 from spark_streams.errors import LocalProtocolError, SchemaError
 from spark_streams.wire.amqp import message as m
-from spark_streams.wire.amqp.columns import MessageBlock, decode_columns, encode_columns
+from spark_streams.wire.amqp.columns.block import MessageBlock
+from spark_streams.wire.amqp.columns.decode import decode_columns
+from spark_streams.wire.amqp.columns.encode import encode_columns
 from spark_streams.wire.amqp.values import Symbol, Timestamp
 from tests.examples import examples
 from tests.wire.amqp.messages import Amqp, Data, decode_message, encode_message
