@@ -40,6 +40,7 @@ from spark_streams.wire.amqp.columns.encoded_runs import (
     fixed,
     join,
     lengths,
+    nothing,
     sized,
 )
 from spark_streams.wire.amqp.columns.single_message import PROPERTY_FIELDS
@@ -139,14 +140,13 @@ def _checked(name: str, column: pa.Array | pa.ChunkedArray) -> pa.Array:
 
 
 def _built(columns: Mapping[str, pa.Array], n: int) -> EncodedRun:
-    pieces = [
-        _message_annotations(columns, n),
-        _properties(columns, n),
-        _application_properties(columns),
-        _body(columns["value"]),
-    ]
-    present = [piece for piece in pieces if piece is not None]
-    return sum(present[1:], present[0])
+    key = columns.get("key")
+    return (
+        _map_section(m.MESSAGE_ANNOTATIONS, "message_annotations", 0xA3, columns, n, key)
+        + _properties(columns, n)
+        + _map_section(m.APPLICATION_PROPERTIES, "application_properties", 0xA1, columns, n)
+        + _body(columns["value"])
+    )
 
 
 def _section(code: int) -> bytes:
@@ -156,40 +156,43 @@ def _section(code: int) -> bytes:
 def _target_partition(columns: Mapping[str, pa.Array], n: int) -> EncodedRun:
     column = columns.get("partition")
     if column is None:
-        return EncodedRun((), np.zeros(n, np.int64))
+        return nothing(n)
     partition = _symbols(column, "partition")
     present = np.asarray(partition.is_valid())
     entry = constant(encode_value(Symbol(TARGET_PARTITION_KEY)), present) + sized(0xA3, partition)
     return counted(0xC1, entry, np.full(n, 2), present, _section(m.DELIVERY_ANNOTATIONS))
 
 
-def _message_annotations(columns: Mapping[str, pa.Array], n: int) -> EncodedRun | None:
-    key, annotations = columns.get("key"), columns.get("message_annotations")
-    if key is None and annotations is None:
-        return None
-    content, count = EncodedRun((), np.zeros(n, np.int64)), np.zeros(n, np.int64)
-    present = np.zeros(n, np.bool_)
-    if key is not None:
-        text = as_bytes(key)
+def _map_section(
+    code: int, name: str, key_code: int, columns: Mapping[str, pa.Array], n: int, group_key: pa.Array | None = None
+) -> EncodedRun:
+    """Return a section with a map: the group key, if there is one, and the entries of the column ``name``.
+
+    Args:
+        code: the section's code.
+        name: the column's name; the column may be missing.
+        key_code: format code of the keys, sym8 or str8.
+        columns: all columns.
+        n: number of rows.
+        group_key: the group keys.
+    """
+    column = columns.get(name)
+    if group_key is None and column is None:
+        return nothing(n)
+    content, count, present = nothing(n), np.zeros(n, np.int64), np.zeros(n, np.bool_)
+    if group_key is not None:
+        text = as_bytes(group_key)
         present = np.asarray(text.is_valid())
         content = constant(encode_value(Symbol(GROUP_KEY)), present) + sized(0xA1, text)
         count = np.where(present, 2, 0)
-    if annotations is not None:
-        entries, entry_count = _entries(annotations, 0xA3, "message_annotations", present)
+    if column is not None:
+        entries, entry_count = _entries(column, key_code, name, present)
         content, count = content + entries, count + entry_count
-        present = present | np.asarray(annotations.is_valid())
-    return counted(0xC1, content, count, present, _section(m.MESSAGE_ANNOTATIONS))
+        present = present | np.asarray(column.is_valid())
+    return counted(0xC1, content, count, present, _section(code))
 
 
-def _application_properties(columns: Mapping[str, pa.Array]) -> EncodedRun | None:
-    column = columns.get("application_properties")
-    if column is None:
-        return None
-    content, count = _entries(column, 0xA1, "application_properties", None)
-    return counted(0xC1, content, count, np.asarray(column.is_valid()), _section(m.APPLICATION_PROPERTIES))
-
-
-def _entries(column: pa.MapArray, key_code: int, name: str, keyed: Mask | None) -> tuple[EncodedRun, NDArray[np.int64]]:
+def _entries(column: pa.MapArray, key_code: int, name: str, keyed: Mask) -> tuple[EncodedRun, NDArray[np.int64]]:
     """Return a map column's encoded entries, and the number of keys and values in each row.
 
     Args:
@@ -206,7 +209,7 @@ def _entries(column: pa.MapArray, key_code: int, name: str, keyed: Mask | None) 
     key_bytes = _symbols(keys, f"{name} (key)") if key_code == 0xA3 else as_bytes(keys)
     encoded = join(sized(key_code, key_bytes) + sized(0xA1, as_bytes(items), _NULL))
     counts = np.diff(offsets)
-    if keyed is not None and keyed.any():
+    if keyed.any():
         rows = np.repeat(np.arange(n), counts)
         dropped = keyed[rows] & np.asarray(pc.equal(key_bytes, pa.scalar(GROUP_KEY.encode(), key_bytes.type)))
         if dropped.any():
@@ -223,7 +226,7 @@ def _entries(column: pa.MapArray, key_code: int, name: str, keyed: Mask | None) 
     return EncodedRun((joined,), lengths(joined)), np.where(valid, 2 * counts, 0)
 
 
-def _properties(columns: Mapping[str, pa.Array], n: int) -> EncodedRun | None:
+def _properties(columns: Mapping[str, pa.Array], n: int) -> EncodedRun:
     fields: dict[str, pa.Array] = {}
     struct = columns.get("properties")
     if struct is not None:
@@ -239,15 +242,14 @@ def _properties(columns: Mapping[str, pa.Array], n: int) -> EncodedRun | None:
             fields[field] = pc.coalesce(fields[field], default.cast(fields[field].type)) if field in fields else default
     used = [i for i, (name, _) in enumerate(PROPERTY_FIELDS) if name in fields and fields[name].null_count < n]
     if not used:
-        return None
+        return nothing(n)
     present = np.zeros(n, np.bool_)
     for name, kind in (PROPERTY_FIELDS[index] for index in used):
         check, expected = _FIELD_TYPES[kind]
         if not check(fields[name].type):
             raise SchemaError(f"column 'properties.{name}': {fields[name].type}, expected {expected}")
         present |= np.asarray(fields[name].is_valid())
-    content = EncodedRun((), np.zeros(n, np.int64))
-    gap = 0
+    content, gap = nothing(n), 0
     for index in range(used[-1] + 1):
         if index not in used:
             gap += 1

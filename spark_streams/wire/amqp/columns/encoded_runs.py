@@ -48,6 +48,11 @@ def lengths(column: pa.LargeBinaryArray) -> NDArray[np.int64]:
     return found
 
 
+def nothing(n: int) -> EncodedRun:
+    """Return no bytes in each of ``n`` rows."""
+    return EncodedRun((), np.zeros(n, np.int64))
+
+
 def fixed(rows: NDArray[np.uint8], present: Mask) -> EncodedRun:
     """Return rows of one width, shape (n, width); no bytes where not ``present``."""
     n, width = rows.shape
