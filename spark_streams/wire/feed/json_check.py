@@ -105,6 +105,24 @@ def is_utf8(raw: NDArray[np.uint8]) -> bool:
     return True
 
 
+def beyond_arrow(raw: NDArray[np.uint8], start: Positions, end: Positions, depth: int) -> Mask:
+    """Return which texts have faults that Arrow's reader does not see: a zero byte, or perhaps too many levels.
+
+    Args:
+        raw: the bytes of all texts.
+        start: first byte of each text, inclusive.
+        end: byte after each text, exclusive; rising.
+        depth: the most levels.
+    """
+    beyond = np.zeros(start.size, np.bool_)
+    if raw.size and not raw.min():
+        beyond[np.searchsorted(end, np.flatnonzero(raw == 0), side="right")] = True
+    for row in np.flatnonzero(end - start > 2 * depth).tolist():
+        # Both opening brackets are 0x7b once this bit is set.
+        beyond[row] |= np.count_nonzero((raw[start[row] : end[row]] | 0x20) == 0x7B) > depth
+    return beyond
+
+
 def not_a_number(raw: NDArray[np.uint8]) -> Positions:
     """Return the places where NaN or an infinity may be a number: a position in each, and in some strings as well."""
     # Compare two bytes at once, at even positions and at odd ones.

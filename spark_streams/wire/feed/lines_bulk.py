@@ -8,10 +8,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from spark_streams.wire.columnar.byte_view import Mask, Positions, Words
+from spark_streams.wire.columnar.byte_view import Positions, Words
 from spark_streams.wire.columnar.gather import decode_base64, gather, layout
 from spark_streams.wire.feed.dialect import Dialect
-from spark_streams.wire.feed.json_check import invalid_objects, is_utf8, unescape
+from spark_streams.wire.feed.json_check import beyond_arrow, invalid_objects, is_utf8, unescape
 from spark_streams.wire.feed.line import read_line
 from spark_streams.wire.feed.line_forms import Found, LineForm, forms_of
 from spark_streams.wire.feed.strict_json import MAX_DEPTH
@@ -73,7 +73,10 @@ class BulkLines:
 
     def recognise(self) -> None:
         """Find the lines of each form, without a check of their events."""
-        self._singly = self._irregular()
+        if is_utf8(self._raw):
+            self._singly = beyond_arrow(self._raw, self._start, self._end, MAX_DEPTH)
+        else:
+            self._singly[:] = True
         content = self._sources[0]
         left = np.flatnonzero((self._start < self._end) & ~self._singly)
         for _ in range(MAX_FORMS):
@@ -163,20 +166,6 @@ class BulkLines:
         source = places.source[rows]
         start, length = places.start[rows], places.length[rows]
         return gather(self._sources, start, length, kind, source=source if source.any() else None)
-
-    def _irregular(self) -> Mask:
-        """Return which lines have faults that the bulk checks cannot see."""
-        raw = self._raw
-        irregular = np.zeros(self._start.size, np.bool_)
-        if not is_utf8(raw):
-            return ~irregular
-        if not raw.min():
-            irregular[np.searchsorted(self.next_line, np.flatnonzero(raw == 0), side="right")] = True
-        for row in np.flatnonzero(self._end - self._start > 2 * MAX_DEPTH).tolist():
-            line = raw[self._start[row] : self._end[row]]
-            # Both opening brackets are 0x7b once this bit is set.
-            irregular[row] |= np.count_nonzero((line | 0x20) == 0x7B) > MAX_DEPTH
-        return irregular
 
     def _take(self, template: LineForm, found: Found) -> None:
         """Set the places of the texts of lines of one form."""

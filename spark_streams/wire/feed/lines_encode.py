@@ -18,13 +18,12 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
 from spark_streams.errors import LocalProtocolError, RemoteProtocolError
-from spark_streams.wire.columnar.byte_view import Mask, Positions
+from spark_streams.wire.columnar.byte_view import Mask
 from spark_streams.wire.columnar.gather import layout
 from spark_streams.wire.feed.dialect import Dialect
-from spark_streams.wire.feed.json_check import invalid_objects, is_utf8
+from spark_streams.wire.feed.json_check import beyond_arrow, invalid_objects, is_utf8
 from spark_streams.wire.feed.json_encode import quoted
 from spark_streams.wire.feed.strict_json import MAX_DEPTH, depth_of, load_json
 
@@ -100,9 +99,8 @@ def _objects(values: pa.BinaryArray) -> tuple[Mask, pa.BinaryArray]:
     if not is_utf8(content):
         singly |= found
     else:
-        singly |= found & (end - start > 2 * MAX_DEPTH) & _deep(content, start, end)
-        if content.size and not content.min():
-            singly[np.searchsorted(end, np.flatnonzero(content == 0), side="right")] = True
+        # The line itself is one level.
+        singly |= beyond_arrow(content, start, end, MAX_DEPTH - 1)
         sure = np.flatnonzero(found & ~singly)
         picked = values if sure.size == len(values) else values.take(pa.array(sure))
         singly[sure[invalid_objects(picked)]] = True
@@ -125,14 +123,6 @@ def _objects(values: pa.BinaryArray) -> tuple[Mask, pa.BinaryArray]:
         texts = [text.replace(b"\n", b" ").replace(b"\r", b" ") for text in changed.values()]
         values = pc.replace_with_mask(values, pa.array(replaced), pa.array(texts, _BINARY))
     return found, values
-
-
-def _deep(content: NDArray[np.uint8], start: Positions, end: Positions) -> Mask:
-    """Return which long values may be nested too deeply."""
-    deep = np.zeros(start.size, np.bool_)
-    for row in np.flatnonzero(end - start > 2 * MAX_DEPTH).tolist():
-        deep[row] = np.count_nonzero((content[start[row] : end[row]] | 0x20) == 0x7B) >= MAX_DEPTH
-    return deep
 
 
 def _is_object(text: bytes) -> bool:
