@@ -19,6 +19,7 @@ Spec: AMQP 1.0 part 5 §5.3 (SASL).
 from __future__ import annotations
 
 import struct
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -60,20 +61,44 @@ def _frame(code: int, fields: list[object]) -> bytes:
     return struct.pack(">IBBH", 8 + len(body), 2, 1, 0) + body
 
 
-class _Layer:
-    """The header and frames of the layer: bytes in, performatives out. It never reads past the layer's end."""
+class _Side(ABC):
+    """One side of the layer: its header and frames, from the other side's bytes; it never reads past its end.
+
+    Args:
+        max_bytes: the longest frame accepted.
+    """
 
     def __init__(self, max_bytes: int) -> None:
+        self.done = self.failed = False
+        self.leftover = b""
         self._max_bytes = max_bytes
         self._buffer = bytearray()
         self._header: bytes | None = None
 
-    def rest(self) -> bytes:
-        """Return the bytes left, which belong to the next layer."""
-        rest, self._buffer = bytes(self._buffer), bytearray()
-        return rest
+    def receive(self, received: bytes) -> bytes:
+        """Process bytes from the other side; return bytes to send to it.
 
-    def take(self, received: bytes) -> bytes | None:
+        Raises:
+            AuthenticationFailed: the server refused our credentials, or does not offer the mechanism (the message names
+                those that it offers); the caller must close the connection.
+            RemoteProtocolError: the bytes are no SASL; the layer cannot be used any more. If the header was another
+                one, AMQP requires a server to send ``SASL_HEADER`` before it closes the connection.
+        """
+        if self.done or self.failed:
+            self.leftover += received
+            return b""
+        header = self._take(received)
+        return b"" if header is None else self._answer(header)
+
+    @abstractmethod
+    def _answer(self, header: bytes) -> bytes:
+        """Process the bytes in the buffer, once the other side's header is known; return bytes to send."""
+
+    def _end(self) -> None:
+        """Keep the bytes that are left for the next layer."""
+        self.leftover, self._buffer = bytes(self._buffer), bytearray()
+
+    def _take(self, received: bytes) -> bytes | None:
         """Add bytes from the peer; return its eight header bytes, None until all have arrived.
 
         Raises:
@@ -92,7 +117,7 @@ class _Layer:
                     del self._buffer[:8]
         return self._header
 
-    def performative(self) -> tuple[int, list[Any]] | None:
+    def _performative(self) -> tuple[int, list[Any]] | None:
         """Return the next frame's code and fields, None until all of it has arrived.
 
         Raises:
@@ -128,7 +153,7 @@ def _field(fields: list[Any], index: int, kind: Any, what: str, default: Any = N
     return value
 
 
-class SaslServer:
+class SaslServer(_Side):
     """The server's side, for one connection.
 
     Args:
@@ -157,31 +182,18 @@ class SaslServer:
         if unknown or max_bytes < 512:
             raise LocalProtocolError(f"SASL server with mechanisms {list(mechanisms)} and frames of {max_bytes} bytes")
         self.mechanisms = tuple(m for m in mechanisms if m != "EXTERNAL" or external_identity is not None)
-        self.done = self.failed = self.skipped = False
+        super().__init__(max_bytes)
+        self.skipped = False
         self.identity: str | None = None
         self.mechanism: str | None = None
-        self.leftover = b""
         self._check_plain = check_plain
         self._external_identity = external_identity
-        self._layer = _Layer(max_bytes)
         self._greeted = False
 
-    def receive(self, received: bytes) -> bytes:
-        """Process bytes from the client; return bytes to send to it.
-
-        Raises:
-            RemoteProtocolError: the client's bytes are no SASL; the layer cannot be used any more. If the header was
-                another one, AMQP requires ``SASL_HEADER`` to be sent before the connection is closed.
-        """
-        if self.done or self.failed:
-            self.leftover += received
-            return b""
-        header = self._layer.take(received)
-        if header is None:
-            return b""
+    def _answer(self, header: bytes) -> bytes:
         if header == AMQP_HEADER:
             self.done = self.skipped = True
-            self.leftover = self._layer.rest()
+            self._end()
             return b""
         if header != SASL_HEADER:
             raise RemoteProtocolError(f"the client's protocol header is {header!r}: expected {SASL_HEADER!r}")
@@ -190,7 +202,7 @@ class SaslServer:
             self._greeted = True
             offered = Array(0xA3, tuple(Symbol(m) for m in self.mechanisms))
             answer = SASL_HEADER + _frame(_MECHANISMS, [offered])
-        performative = self._layer.performative()
+        performative = self._performative()
         if performative is None:
             return answer
         code, fields = performative
@@ -198,7 +210,7 @@ class SaslServer:
             raise RemoteProtocolError(f"{_NAMES[code]} from a SASL client: expected sasl-init")
         outcome = self._authenticate(fields)
         self.done, self.failed = outcome == OK, outcome != OK
-        self.leftover = self._layer.rest()
+        self._end()
         return answer + _frame(_OUTCOME, [UByte(outcome)])
 
     def _authenticate(self, fields: list[Any]) -> int:
@@ -235,7 +247,7 @@ class SaslServer:
         return user if self._check_plain(user, password) else None
 
 
-class SaslClient:
+class SaslClient(_Side):
     """The client's side, for one connection.
 
     The mechanism is EXTERNAL when ``external`` is set, PLAIN with a username, else ANONYMOUS. If the server does not
@@ -264,36 +276,21 @@ class SaslClient:
         if username is not None and "\0" in username + (password or ""):
             raise LocalProtocolError("user name or password holds a NUL, which SASL PLAIN cannot carry")
         self.mechanism = "EXTERNAL" if external else "PLAIN" if username is not None else "ANONYMOUS"
-        self.done = False
-        self.leftover = b""
+        super().__init__(max_bytes)
         self._username, self._password, self._hostname = username or "", password or "", hostname
-        self._layer = _Layer(max_bytes)
         self._sent_init = False
 
     def start(self) -> bytes:
         """Return the first bytes to send."""
         return SASL_HEADER
 
-    def receive(self, received: bytes) -> bytes:
-        """Process bytes from the server; return bytes to send to it.
-
-        Raises:
-            AuthenticationFailed: the server refused the credentials, or does not offer the mechanism (the message names
-                those that it offers); the caller must close the connection.
-            RemoteProtocolError: the server's bytes are no SASL.
-        """
-        if self.done:
-            self.leftover += received
-            return b""
-        header = self._layer.take(received)
-        if header is None:
-            return b""
+    def _answer(self, header: bytes) -> bytes:
         if header != SASL_HEADER:
             raise AuthenticationFailed(
                 "amqp:unauthorized-access", f"the server wants another protocol header, {header!r}", "SASL"
             )
         answer = b""
-        while (performative := self._layer.performative()) is not None:
+        while (performative := self._performative()) is not None:
             code, fields = performative
             if code == _MECHANISMS and not self._sent_init:
                 answer += self._init(fields)
@@ -333,4 +330,4 @@ class SaslClient:
             who = f" for user '{self._username}'" if self.mechanism == "PLAIN" else ""
             raise AuthenticationFailed("amqp:unauthorized-access", f"{reason}{who} ({self.mechanism})", "SASL")
         self.done = True
-        self.leftover = self._layer.rest()
+        self._end()
