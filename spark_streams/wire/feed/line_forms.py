@@ -16,6 +16,7 @@ A plain string has no escape and no control character. A line with another strin
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -190,25 +191,19 @@ def _constants(text: str, start: int, end: int, fixed: list[Member]) -> tuple[li
     return constants, holes
 
 
-_V2_FORMS: Final = ('{"%s":{}}', '{"%s": {}}', '{"cursor":"c"}', '{"cursor": "c"}')
-_V1_FORMS: Final = (
-    '{"partition":%d,"data":{}}',
-    '{"partition": %d, "data": {}}',
-    '{"partition": %d, "headers": null, "data": {}}',
-    '{"partition": %d, "headers": {}, "data": {}}',
-    '{"partition":%d,"headers":{},"data":{}}',
-    '{"partition":%d,"cursor":"c"}',
-    '{"partition": %d, "cursor": "c"}',
-)
-
-
 @lru_cache(maxsize=64)
 def known_forms(dialect: Dialect, partition: int | None) -> tuple[LineForm, ...]:
     """Return the forms that known servers write, so that they need not be learned in every block."""
+    start: dict[str, object] = {}
+    members: list[dict[str, object]] = [{dialect.event_key: {}}, {"cursor": "c"}]
     if dialect is Dialect.V1:
-        forms = [form % partition for form in _V1_FORMS] if partition is not None else []
-    else:
-        forms = [form % dialect.event_key if "%" in form else form for form in _V2_FORMS]
+        start = {"partition": partition}
+        members += [{"headers": headers, "data": {}} for headers in ({}, None)]
+    forms = [
+        json.dumps({**start, **each}, separators=separators)
+        for each in members
+        for separators in ((",", ":"), (", ", ": "))
+    ]
     learned = (learn(form.encode(), dialect, partition) for form in forms)
     return tuple(template for template in learned if template is not None)
 

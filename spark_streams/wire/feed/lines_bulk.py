@@ -201,11 +201,7 @@ class BulkLines:
         texts = gather(self._sources, self.event.start[rows], self.event.length[rows], pa.binary())
         strings, invalid = unescape(texts)
         self._singly[rows[invalid]] = True
-        self._decoded(rows, strings)
-
-    def _decoded(self, rows: Positions, texts: pa.Array) -> None:
-        """Set events to these texts."""
-        offsets, content = layout(texts)
+        offsets, content = layout(strings)
         self.event.put(rows, len(self._sources), offsets[:-1], np.diff(offsets))
         self._sources.append(Words(content))
 
