@@ -55,20 +55,17 @@ _START: Final = HEADER - 1
 _KINDS: Final = FOOTER - HEADER + 1
 
 
-def _section_table() -> tuple[Mask, Mask]:
-    """Return which (section, format code) pairs and which (previous section, section) pairs are allowed."""
-    values = np.zeros((_KINDS, 256), np.bool_)
-    for kind in range(_KINDS):
-        allowed = VALUE_CODES.get(HEADER + kind)
-        values[kind] = KNOWN if allowed is None else [code in allowed for code in range(256)]
-    order = np.zeros((_KINDS + 1, _KINDS), np.bool_)
-    order[0] = True
-    for before in range(_KINDS):
-        order[before + 1] = [may_follow(HEADER + before, HEADER + after) for after in range(_KINDS)]
-    return values.reshape(-1), order.reshape(-1)
-
-
-_MAY_HOLD, _MAY_FOLLOW = _section_table()
+_MAY_HOLD: Final = np.array(
+    [[code in VALUE_CODES.get(section, FORMAT_CODES) for code in range(256)] for section in range(HEADER, FOOTER + 1)]
+).reshape(-1)
+"""Whether a section may hold a value of a format code, for all pairs of them."""
+_MAY_FOLLOW: Final = np.array(
+    [
+        [before == _START or may_follow(before, section) for section in range(HEADER, FOOTER + 1)]
+        for before in range(_START, FOOTER + 1)
+    ]
+).reshape(-1)
+"""Whether a section may come after another one, or first, for all pairs of them."""
 
 
 class Extents(NamedTuple):

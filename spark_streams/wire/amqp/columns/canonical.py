@@ -15,7 +15,7 @@ from spark_streams.wire.amqp.columns.single_message import MAX_TIMESTAMP_MS, Ove
 from spark_streams.wire.amqp.decode import decode_value
 from spark_streams.wire.amqp.sections import NULL_CODE, SIZE_WIDTH, Extents
 from spark_streams.wire.columnar.byte_view import Mask, PaddedWords, Positions
-from spark_streams.wire.columnar.gather import gather, layout
+from spark_streams.wire.columnar.gather import gather, layout, validity
 
 SYMBOL_CODES: Final = (0xA3, 0xB3)
 TEXT_CODES: Final = (0xA1, 0xB1, *SYMBOL_CODES)
@@ -23,6 +23,7 @@ BINARY_CODES: Final = (0xA0, 0xB0)
 SIGNED_CODES: Final = (0x51, 0x54, 0x55, 0x61, 0x71, 0x81, 0x83)
 UNSIGNED_CODES: Final = (0x43, 0x44, 0x50, 0x52, 0x53, 0x60, 0x70, 0x80)
 _STRING_CODE: Final = 0xA1
+TIMESTAMP_TYPE: Final = pa.timestamp("us", tz="UTC")
 _BOOLEANS: Final = {0x41: b"true", 0x42: b"false"}
 
 
@@ -47,18 +48,22 @@ def integers(words: PaddedWords, values: Extents) -> NDArray[np.int64]:
     return found
 
 
-def fitting(milliseconds: NDArray[np.int64], valid: Mask, what: str, overflow: Overflow) -> Mask:
-    """Return which of the valid instants fit int64 microseconds.
+def number_column(numbers: NDArray[np.int64], valid: Mask, kind: pa.DataType) -> pa.Array:
+    """Return numbers as an array of a type of 64 bits, null where they are not valid."""
+    return pa.Array.from_buffers(kind, numbers.size, [validity(valid), pa.py_buffer(numbers)])
+
+
+def instant_column(milliseconds: NDArray[np.int64], valid: Mask, what: str, overflow: Overflow) -> pa.TimestampArray:
+    """Return instants in microseconds.
 
     Raises:
-        TimestampOverflow: an instant does not fit, and ``overflow`` is ``fail``; the message names ``what``.
+        TimestampOverflow: a valid instant does not fit, and ``overflow`` is ``fail``; the message names ``what``.
     """
     outside = valid & ((milliseconds < -MAX_TIMESTAMP_MS) | (milliseconds > MAX_TIMESTAMP_MS))
-    if not outside.any():
-        return valid
-    if overflow == "fail":
+    if overflow == "fail" and outside.any():
         microseconds(int(milliseconds[outside][0]), what)
-    return valid & ~outside
+    valid = valid & ~outside
+    return number_column(np.where(valid, milliseconds, 0) * 1000, valid, TIMESTAMP_TYPE)
 
 
 def column_of(words: PaddedWords, texts: Extents, kind: pa.DataType, column: str) -> pa.Array:

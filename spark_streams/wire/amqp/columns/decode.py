@@ -19,9 +19,11 @@ from spark_streams.wire.amqp.columns.block import BlockSections, MessageBlock
 from spark_streams.wire.amqp.columns.canonical import (
     BINARY_CODES,
     TEXT_CODES,
+    TIMESTAMP_TYPE,
     code_set,
     column_of,
-    fitting,
+    instant_column,
+    number_column,
 )
 from spark_streams.wire.amqp.columns.maps import Entries
 from spark_streams.wire.amqp.columns.properties import PROPERTIES_TYPE, Properties
@@ -45,9 +47,7 @@ from spark_streams.wire.amqp.message import (
 )
 from spark_streams.wire.amqp.sections import NULL_CODE, Extents, extents
 from spark_streams.wire.columnar.byte_view import MAX_BLOCK_BYTES
-from spark_streams.wire.columnar.gather import validity
 
-_TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
 COLUMN_TYPES: Final[dict[str, pa.DataType]] = {
     "value": pa.binary(),
     "key": pa.string(),
@@ -56,7 +56,7 @@ COLUMN_TYPES: Final[dict[str, pa.DataType]] = {
     "message_annotations": pa.map_(pa.string(), pa.string()),
     "message": pa.binary(),
     "offset": pa.string(),
-    "timestamp": _TIMESTAMP,
+    "timestamp": TIMESTAMP_TYPE,
     "timestamp_ms": pa.int64(),
     "source_partition": pa.string(),
     "partitions_changed": pa.list_(pa.string()),
@@ -173,9 +173,8 @@ class Lockstep(BlockSections):
             return column_of(self.words, values, kind, name)
         valid, numbers = values.code != NULL_CODE, self.words.big(values.start)
         if name == "timestamp":
-            valid = fitting(numbers, valid, TIMESTAMP_KEY, overflow)
-            numbers = np.where(valid, numbers, 0) * 1000
-        return pa.Array.from_buffers(kind, self.n, [validity(valid), pa.py_buffer(numbers)])
+            return instant_column(numbers, valid, TIMESTAMP_KEY, overflow)
+        return number_column(numbers, valid, kind)
 
 
 def decode_columns(block: MessageBlock, names: Collection[str], *, overflow: Overflow = "fail") -> dict[str, pa.Array]:

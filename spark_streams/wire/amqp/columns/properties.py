@@ -13,23 +13,24 @@ from spark_streams.wire.amqp.columns.block import BlockSections
 from spark_streams.wire.amqp.columns.canonical import (
     BINARY_CODES,
     TEXT_CODES,
+    TIMESTAMP_TYPE,
     canonical_texts,
     code_set,
     column_of,
-    fitting,
+    instant_column,
     integers,
+    number_column,
 )
 from spark_streams.wire.amqp.columns.single_message import PROPERTY_FIELDS, Overflow
 from spark_streams.wire.amqp.message import PROPERTIES
 from spark_streams.wire.amqp.sections import NULL_CODE, Extents, Pair
 from spark_streams.wire.columnar.byte_view import Mask
-from spark_streams.wire.columnar.gather import validity
 
 _ARROW: Final = {
     "text": pa.string(),
     "string": pa.string(),
     "binary": pa.binary(),
-    "timestamp": pa.timestamp("us", tz="UTC"),
+    "timestamp": TIMESTAMP_TYPE,
     "uint": pa.int64(),
 }
 PROPERTIES_TYPE: Final = pa.struct([(name, _ARROW[kind]) for name, kind in PROPERTY_FIELDS])
@@ -89,13 +90,10 @@ class Properties:
         """
         children = []
         for index, (name, kind) in enumerate(PROPERTY_FIELDS):
-            if kind in ("timestamp", "uint"):
-                numbers, valid = self.numbers(index)
-                if kind == "timestamp":
-                    valid = fitting(numbers, valid, f"property {name.replace('_', '-')}", overflow)
-                    numbers = np.where(valid, numbers, 0) * 1000
-                buffers = [validity(valid), pa.py_buffer(numbers)]
-                children.append(pa.Array.from_buffers(_ARROW[kind], numbers.size, buffers))
+            if kind == "timestamp":
+                children.append(instant_column(*self.numbers(index), f"property {name.replace('_', '-')}", overflow))
+            elif kind == "uint":
+                children.append(number_column(*self.numbers(index), _ARROW[kind]))
             else:
                 children.append(column_of(self._block.words, self.field(index), _ARROW[kind], f"properties.{name}"))
         present = self._block.present(PROPERTIES)
