@@ -31,6 +31,12 @@ SOURCE_PARTITION_KEY: Final = "event-streams-source-partition"
 TARGET_PARTITION_KEY: Final = "event-streams-target-partition"
 GROUP_KEY: Final = "event-streams-group-key"
 """A message annotation; those above are delivery annotations."""
+DELIVERY_TEXTS: Final = {
+    "offset": OFFSET_KEY,
+    "source_partition": SOURCE_PARTITION_KEY,
+    "target_partition": TARGET_PARTITION_KEY,
+}
+"""The columns that are symbols of the delivery annotations."""
 ASSIGNED_KEYS: Final = (
     "event-streams-associated-partitions-changed",
     "event-streams-assigned-partitions-changed",

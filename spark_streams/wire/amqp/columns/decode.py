@@ -30,10 +30,8 @@ from spark_streams.wire.amqp.columns.properties import PROPERTIES_TYPE, Properti
 from spark_streams.wire.amqp.columns.single_message import CREATION_TIME, DELIVERY, GROUP_ID, Overflow, row_columns
 from spark_streams.wire.amqp.event_streams import (
     ASSIGNED_KEYS,
+    DELIVERY_TEXTS,
     GROUP_KEY,
-    OFFSET_KEY,
-    SOURCE_PARTITION_KEY,
-    TARGET_PARTITION_KEY,
     TIMESTAMP_KEY,
 )
 from spark_streams.wire.amqp.message import (
@@ -68,9 +66,7 @@ _BINARY: Final = code_set(*BINARY_CODES)
 _PLAIN_BODY: Final = code_set(*BINARY_CODES, 0xA1, 0xB1)
 _INSTANT_OR_NULL: Final = code_set(NULL_CODE, 0x83)
 _DELIVERY_KEYS: Final = (
-    ("offset", OFFSET_KEY, _TEXT_OR_NULL),
-    ("source_partition", SOURCE_PARTITION_KEY, _TEXT_OR_NULL),
-    ("target_partition", TARGET_PARTITION_KEY, _TEXT_OR_NULL),
+    *((name, key, _TEXT_OR_NULL) for name, key in DELIVERY_TEXTS.items()),
     ("timestamp", TIMESTAMP_KEY, _INSTANT_OR_NULL),
     ("timestamp_ms", TIMESTAMP_KEY, _INSTANT_OR_NULL),
     *(("partitions_changed", key, code_set()) for key in ASSIGNED_KEYS),

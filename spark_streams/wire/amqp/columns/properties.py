@@ -26,22 +26,16 @@ from spark_streams.wire.amqp.message import PROPERTIES
 from spark_streams.wire.amqp.sections import NULL_CODE, Extents, Pair
 from spark_streams.wire.columnar.byte_view import Mask
 
-_ARROW: Final = {
-    "text": pa.string(),
-    "string": pa.string(),
-    "binary": pa.binary(),
-    "timestamp": TIMESTAMP_TYPE,
-    "uint": pa.int64(),
+_KINDS: Final = {
+    "text": (pa.string(), None),
+    "string": (pa.string(), code_set(NULL_CODE, *TEXT_CODES)),
+    "binary": (pa.binary(), code_set(NULL_CODE, *BINARY_CODES)),
+    "timestamp": (TIMESTAMP_TYPE, code_set(NULL_CODE, 0x83)),
+    "uint": (pa.int64(), code_set(NULL_CODE, 0x43, 0x52, 0x70)),
 }
-PROPERTIES_TYPE: Final = pa.struct([(name, _ARROW[kind]) for name, kind in PROPERTY_FIELDS])
+"""Each kind of field to its Arrow type, and to the format codes that its values may have; None for any."""
+PROPERTIES_TYPE: Final = pa.struct([(name, _KINDS[kind][0]) for name, kind in PROPERTY_FIELDS])
 """The struct of the column, in the order of AMQP 1.0 part 3 §3.2.4; field i of the list is field i of the struct."""
-
-_CODES: Final = {
-    "string": code_set(NULL_CODE, *TEXT_CODES),
-    "binary": code_set(NULL_CODE, *BINARY_CODES),
-    "timestamp": code_set(NULL_CODE, 0x83),
-    "uint": code_set(NULL_CODE, 0x43, 0x52, 0x70),
-}
 
 
 class Properties:
@@ -61,7 +55,7 @@ class Properties:
                 block.irregular[step.rows] = True
                 break
             if index in fields:
-                allowed = _CODES.get(PROPERTY_FIELDS[index][1])
+                _, allowed = _KINDS[PROPERTY_FIELDS[index][1]]
                 if allowed is not None:
                     block.irregular[step.rows[~allowed[step.code]]] = True
                 self._fields[index] = step
@@ -93,9 +87,9 @@ class Properties:
             if kind == "timestamp":
                 children.append(instant_column(*self.numbers(index), f"property {name.replace('_', '-')}", overflow))
             elif kind == "uint":
-                children.append(number_column(*self.numbers(index), _ARROW[kind]))
+                children.append(number_column(*self.numbers(index), _KINDS[kind][0]))
             else:
-                children.append(column_of(self._block.words, self.field(index), _ARROW[kind], f"properties.{name}"))
+                children.append(column_of(self._block.words, self.field(index), _KINDS[kind][0], f"properties.{name}"))
         present = self._block.present(PROPERTIES)
         mask = None if present.all() else pa.array(~present)
         return pa.StructArray.from_arrays(children, fields=list(PROPERTIES_TYPE), mask=mask)

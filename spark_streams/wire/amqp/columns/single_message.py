@@ -23,10 +23,8 @@ from spark_streams.wire.amqp import message as m
 from spark_streams.wire.amqp.canonical_text import canonical_bytes, canonical_json
 from spark_streams.wire.amqp.event_streams import (
     ASSIGNED_KEYS,
+    DELIVERY_TEXTS,
     GROUP_KEY,
-    OFFSET_KEY,
-    SOURCE_PARTITION_KEY,
-    TARGET_PARTITION_KEY,
     TIMESTAMP_KEY,
 )
 from spark_streams.wire.amqp.values import Array, Pairs, Timestamp, UInt
@@ -56,9 +54,7 @@ PROPERTY_FIELDS: Final[tuple[tuple[str, str], ...]] = (
 CREATION_TIME, GROUP_ID = 9, 10
 """The numbers of two of them."""
 
-DELIVERY: Final = frozenset(
-    {"offset", "source_partition", "target_partition", "timestamp", "timestamp_ms", "partitions_changed"}
-)
+DELIVERY: Final = frozenset({*DELIVERY_TEXTS, "timestamp", "timestamp_ms", "partitions_changed"})
 """The columns that come from the delivery annotations alone."""
 
 _ALLOWED: Final[dict[str, tuple[type, ...]]] = {
@@ -160,12 +156,7 @@ def text_pairs(entries: dict[Any, Any] | Pairs) -> list[tuple[bytes, bytes | Non
 
 def _delivery_columns(annotations: Any, wanted: set[str], overflow: Overflow) -> dict[str, Any]:
     columns: dict[str, Any] = {}
-    texts = (
-        ("offset", OFFSET_KEY),
-        ("source_partition", SOURCE_PARTITION_KEY),
-        ("target_partition", TARGET_PARTITION_KEY),
-    )
-    for name, key in texts:
+    for name, key in DELIVERY_TEXTS.items():
         value = lookup(annotations, key) if name in wanted else None
         if value is not None:
             if not isinstance(value, str):
