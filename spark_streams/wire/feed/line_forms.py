@@ -198,7 +198,7 @@ def known_forms(dialect: Dialect, partition: int | None) -> tuple[LineForm, ...]
     members: list[dict[str, object]] = [{dialect.event_key: {}}, {"cursor": "c"}]
     if dialect is Dialect.V1:
         start = {"partition": partition}
-        members += [{"headers": headers, "data": {}} for headers in ({}, None)]
+        members += [{"headers": {}, "data": {}}, {"headers": None, "data": {}}]
     forms = [
         json.dumps({**start, **each}, separators=separators)
         for each in members
