@@ -225,7 +225,7 @@ class PageFetcher(threading.Thread):
                     self.idle = waits is not None or (self.idle and not events)
                     if len(lines.cursors) and (int(lines.covered[-1]) or self.cursor != before):
                         attempts.progressed()
-                    if self._stopping.is_set() or self.cursor in stops:
+                    if self._stopping.is_set() or (len(lines.cursors) and self.cursor in stops):
                         break
                     self._wait_for_room(slot=waits is None)
         finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from pathlib import Path
 
@@ -9,7 +10,8 @@ import pytest
 
 from spark_streams.spark.feed import micro_batch, page_fetchers
 from spark_streams.spark.feed import page_fetcher as following
-from tests.client.feed.scripted import BadFeed, Part, Reply, numbered
+from spark_streams.spark.feed.spool import Spool
+from tests.client.feed.scripted import BadFeed, Part, Reply, client_of, numbered
 from tests.spark.feed.batches import WAIT_S, Life, together, values
 
 
@@ -160,6 +162,31 @@ class TestAvailableNow:
                 rows = together(life.available_now())
                 assert rows[:20] == numbered(0, 20)
                 assert sorted(rows[20:]) == numbered(100, 110) + numbered(200, 210)
+
+    def test_reads_a_partition_that_is_closed_meanwhile_on_behind_its_stop(self, tmp_path: Path) -> None:
+        """There the first events of a response come before its first checkpoint."""
+        with BadFeed({0: Part(numbered(0, 20))}, page=lambda: 10, every=10) as feed:
+            stop, end = feed.cursor(0, 10), feed.cursor(0, 20)
+            feed.faults = [Reply(b"".join(feed.lines(0, 0)))]
+            feed.faults += [Reply(feed.lines(0, 10), chunked=True) for _ in range(50)]
+            fetcher = following.PageFetcher(
+                lambda: client_of(feed.url, "v2a"),
+                Spool(str(tmp_path), "q"),
+                0,
+                "_first",
+                file_prefix="f",
+                read_ahead_bytes=1 << 20,
+                read_ahead_events=None,
+                poll_interval_ms=1,
+                slots=threading.Semaphore(),
+                lost=lambda _, why: pytest.fail(why),
+            )
+            fetcher.stop_at((stop,))
+            fetcher.closed(end)
+            fetcher.start()
+            fetcher.join(WAIT_S)
+            assert fetcher.finished and fetcher.cursor == end and fetcher.waiting() == 20
+            assert len(feed.fetches) == 2
 
     def test_does_not_end_early_in_a_backlog_that_a_filter_passes_over(self) -> None:
         with BadFeed({0: Part(numbered(0, 1))}) as feed, Life(feed.url) as life:
