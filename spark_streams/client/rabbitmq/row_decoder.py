@@ -71,9 +71,18 @@ class RowDecoder:
         self._values = pa.array(() if pushed.values is None else pushed.values.values, pa.string())
 
     def batches(self, chunks: Sequence[ChunkRecords]) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of some chunks, each with a record or more, in their order, in batches that are not empty."""
-        if not chunks:
-            return
+        """Yield the rows of some chunks, each with a record or more, in their order, in batches that are not empty.
+
+        Args:
+            chunks: not more than fits into a batch, without the last one, which may be large and is not copied then.
+        """
+        rows = sum(chunk.starts.size for chunk in chunks)
+        size = sum(int(chunk.ends[-1]) - int(chunk.starts[0]) for chunk in chunks)
+        fits = rows <= self._max_rows and size <= self._max_bytes
+        for together in filter(None, [chunks] if fits else [chunks[:-1], chunks[-1:]]):
+            yield from self._cut(together)
+
+    def _cut(self, chunks: Sequence[ChunkRecords]) -> Iterator[pa.RecordBatch]:
         block = _joined(chunks)
         offsets = np.concatenate([chunk.offsets for chunk in chunks])
         times = np.repeat([chunk.header.timestamp_ms for chunk in chunks], [chunk.starts.size for chunk in chunks])
