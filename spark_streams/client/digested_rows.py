@@ -138,7 +138,7 @@ class Window:
     Args:
         first_row: number of the first row within the task, from 0.
         rows: how many rows it has.
-        digest: the digest of these and all rows before them.
+        digest: the digest of these and all rows before them; 0 for windows without digests.
         places: the streams that the rows go to.
     """
 
@@ -156,14 +156,20 @@ class Windows(_DigestedRows[tuple[Window, pa.Table]]):
             for each window, in their order.
         window_rows: rows of a window.
         begin: the first bytes of the digest: everything else that has to be the same on every attempt.
+        digested: whether digests are needed.
     """
 
     def __init__(
-        self, place: Callable[[int, pa.Table], Destinations], window_rows: int = WINDOW_ROWS, begin: bytes = b""
+        self,
+        place: Callable[[int, pa.Table], Destinations],
+        window_rows: int = WINDOW_ROWS,
+        begin: bytes = b"",
+        digested: bool = True,
     ) -> None:
         super().__init__(begin)
         self.window_rows = window_rows
         self._place = place
+        self._digested = digested
 
     def add(self, rows: pa.Table) -> list[tuple[Window, pa.Table]]:
         """Add rows; return the windows that are certainly not the last one.
@@ -179,16 +185,18 @@ class Windows(_DigestedRows[tuple[Window, pa.Table]]):
 
     def _part(self, rows: pa.Table, end: bytes) -> tuple[Window, pa.Table]:
         places = self._place(self.rows, rows)
-        for content in _binary(rows.column("payload").combine_chunks()):
-            self._digest(content)
-        for stream in sorted(places):
-            chosen = places[stream]
-            # Most tasks have one stream: its name alone stands for all rows.
-            self._digest(b"%d %b" % (len(chosen), stream.encode()))
-            if len(chosen) < rows.num_rows:
-                self._digest(chosen.astype("<u4").tobytes())
-        self._digest(end)
-        return Window(self.rows, rows.num_rows, self._crc >> (32 - DIGEST_BITS), places), rows
+        if self._digested:
+            for content in _binary(rows.column("payload").combine_chunks()):
+                self._digest(content)
+            for stream in sorted(places):
+                chosen = places[stream]
+                # Most tasks have one stream: its name alone stands for all rows.
+                self._digest(b"%d %b" % (len(chosen), stream.encode()))
+                if len(chosen) < rows.num_rows:
+                    self._digest(chosen.astype("<u4").tobytes())
+            self._digest(end)
+        digest = self._crc >> (32 - DIGEST_BITS) if self._digested else 0
+        return Window(self.rows, rows.num_rows, digest, places), rows
 
 
 @dataclass(frozen=True)

@@ -88,7 +88,7 @@ class TaskPublisher:
         size = max(WINDOW_ROWS, how.sub_entry_size)
         # Batches of another size would cut the rows elsewhere, so it has to be the same on every attempt.
         begin = b"%d messages a batch" % how.sub_entry_size
-        self._windows = Windows(self._place, size, begin)
+        self._windows = Windows(self._place, size, begin, digested=identity is not None)
         self._resumed: dict[str, Resumed] = {}
         self._held: list[tuple[str, Entries, Label]] = []
         self._labels = RowLabels()
