@@ -105,7 +105,8 @@ class Subscription:
         served: the stream.
         group: its group of single active consumers, or None.
         active: whether it delivers.
-        update: becomes the active consumer of the group, or stops being it, once the consumer has answered.
+        update: called with whether it becomes the active consumer of the group or stops being it; that takes effect
+            once the consumer has answered.
     """
 
     def __init__(
@@ -214,8 +215,8 @@ class Subscription:
                     self._credit -= 1
                     self._next = chunk.next_offset
                 if used >= budget or self._credit <= 0 or (chunk is None and turn.over):
-                    break
-            if used == before:
+                    break  # ``_matches`` goes on from here
+            if used == before:  # nothing came: all stored batches have been looked at
                 self._matches = None
                 if self._at_end():
                     break
@@ -248,7 +249,10 @@ class Subscription:
         return self._matches
 
     def _matching(self) -> Iterator[Chunk | None]:
-        """Yield the chunks with the wanted records from the position on, and None after each stored batch."""
+        """Yield the chunks with the wanted records from the position on, and None after each stored batch.
+
+        The caller moves the position to the end of each chunk that it sends, and may take the next chunk much later.
+        """
         for batch in self.served.partition.batches(self._next):
             first, until = batch.first_offset, batch.next_offset
             self._next = max(self._next, first)

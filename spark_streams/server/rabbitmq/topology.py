@@ -187,7 +187,12 @@ class Topology:
     # --- changing
 
     async def in_turn(self, change: Callable[[], Coroutine[object, object, ResponseCode]]) -> ResponseCode:
-        """Make one of the changes below after the earlier ones; it goes on when the connection that wants it ends."""
+        """Make one of the changes below after the earlier ones; it goes on when the connection that wants it ends.
+
+        Args:
+            change: calls ``create``, ``create_super``, ``delete`` or ``delete_super``: none of them waits for an
+                earlier change itself, so nothing else may call them.
+        """
 
         async def alone() -> ResponseCode:
             async with self._change_lock:
