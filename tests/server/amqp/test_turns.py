@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from proton import symbol
+from proton import Described, Message, symbol
 
+from spark_streams.server.amqp.consumer_link import ConsumerLink
+from spark_streams.server.amqp.link_position import LinkPosition
+from tests.server.amqp.raw_peer import EARLIEST
 from tests.server.slow_disk import SlowDisk
 
 GUARD_S = 60.0
@@ -173,6 +177,35 @@ def test_a_connection_with_many_links_serves_them_over_several_turns(
         receiver.link.flow(1)
     told = [receiver.take(1, credit=False, timeout_s=GUARD_S)[0].body for receiver in receivers]
     assert all(len(each["partitions"]) == 50 for each in told)
+    assert max(turns) == 1
+
+
+def test_a_filter_that_skips_has_its_turn_by_the_clock_also_while_the_disk_is_slow(
+    node: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turns: list[int] = []
+    serve, advance = ConsumerLink.serve, LinkPosition.advance
+
+    def counted_turn(self: Any) -> bool:
+        turns.append(0)
+        return serve(self)
+
+    def slow(self: Any) -> bool:
+        advanced = advance(self)
+        if advanced:
+            turns[-1] += 1
+            time.sleep(0.01)  # more than a turn, and no processor time
+        return advanced
+
+    monkeypatch.setattr(ConsumerLink, "serve", counted_turn)
+    monkeypatch.setattr(LinkPosition, "advance", slow)
+    (partition,) = node.log.create_stream("orders", 1).partitions.values()
+    for _ in range(3):
+        partition.append([b"\0Su\xb0" + len(LARGE).to_bytes(4, "big") + LARGE])
+    node.peer().sender("orders").send(Message(b"last", subject="wanted"))
+    wanted = Described(symbol("amqp:sql-filter"), "p.subject = 'wanted'")
+    receiver = node.peer().receiver("orders", filter=[EARLIEST, wanted])
+    assert [message.body for message in receiver.take(1, timeout_s=GUARD_S)] == [b"last"]
     assert max(turns) == 1
 
 
