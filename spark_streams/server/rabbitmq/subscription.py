@@ -214,7 +214,7 @@ class Subscription:
                     used += size
                     self._credit -= 1
                     self._next = chunk.next_offset
-                if used >= budget or self._credit <= 0 or (chunk is None and turn.over):
+                if used >= budget or self._credit <= 0 or (self._filter_values and turn.over):
                     break  # ``_matches`` goes on from here
             if used == before:  # nothing came: all stored batches have been looked at
                 self._matches = None
@@ -257,7 +257,12 @@ class Subscription:
             first, until = batch.first_offset, batch.next_offset
             self._next = max(self._next, first)
             rows = self._filter_values.rows(batch.notes, until - first)
-            while self._next < until and (rows is None or rows[self._next - first :].any()):
+            while self._next < until:
+                if rows is not None:
+                    left = rows[self._next - first :]
+                    if not left.any():
+                        break
+                    self._next += int(left.argmax())  # a batch of create time may have a chunk for each record
                 # Only this batch is read and encoded, unless another subscription has needed more of the block.
                 chunks = self._chunks.run(self._next, 1, ONE_BATCH)
                 if not chunks or chunks[0].first_offset >= until:

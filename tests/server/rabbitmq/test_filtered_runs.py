@@ -20,7 +20,9 @@ import pytest
 
 from spark_streams.log import LogConfig, StreamConfig
 from spark_streams.log.format.batch_headers import RecordCodes, encode_codes
+from spark_streams.server import turns
 from spark_streams.server.rabbitmq.chunk_parts import CHUNK_BYTES
+from spark_streams.server.rabbitmq.chunks import Chunks
 from spark_streams.server.rabbitmq.filter_values import (
     FEW,
     MAX_TABLE,
@@ -30,6 +32,8 @@ from spark_streams.server.rabbitmq.filter_values import (
     value_notes,
     values_of,
 )
+from spark_streams.server.rabbitmq.subscription import Subscription
+from spark_streams.server.turns import Turn
 from spark_streams.wire.rabbitmq.publish_decode import decode_publish
 from tests.real_rabbitmq.by_hand import CONSUMER_UPDATE, DELIVER, FIRST, RESPONSE, Chunk, Peer, filtered, offset
 from tests.server.rabbitmq.consuming import delivered, grant, records
@@ -376,3 +380,48 @@ def test_values_of_a_frame(count: int) -> None:
     kept = np.arange(count) % 5 != 3
     some = found.only(kept)
     assert [(None, *some.values)[code] for code in some.codes.tolist()] == np.array(expected)[kept].tolist()
+
+
+def chunk_for_each_record(door: Any, count: int, rare: int) -> str:
+    """A stream with one stored batch of ``count`` records, each with a time of its own; only one is `rare`."""
+    name = f"{door.prefix}-times"
+    log_stream = door.log.create_stream(name, 1, StreamConfig(timestamp_type="create"))
+    codes = np.ones(count, np.int64)
+    codes[rare] = 2
+    log_stream.partitions["0"].append(
+        [b"\0Su\xa0\x04%04d" % n for n in range(count)],
+        timestamps=np.arange(count) + 1_000,
+        notes=value_notes([(ValueColumn(codes, (b"often", b"rare")), 0, count)], 16),
+    )
+    return name
+
+
+def test_chunks_of_a_batch_without_a_wanted_record_are_not_looked_at(
+    door: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked: list[int] = []
+    run = Chunks.run
+    stream, peer = chunk_for_each_record(door, 500, 400), door.peer()
+    monkeypatch.setattr(Chunks, "run", lambda self, at, *limits: looked.append(at) or run(self, at, *limits))
+    assert peer.subscribe(1, stream, FIRST, 10, {"filter.0": "rare"}) == 1
+    (only,) = all_delivered(peer, stream)
+    assert only.first == 400
+    assert set(looked) == {400, 499}, "the wanted one, and the last one, whose id is in each Deliver"
+
+
+def test_a_turn_ends_between_two_chunks_of_a_batch(door: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[int] = []
+    deliver = Subscription.deliver
+
+    def counted(self: Subscription, budget: int, turn: Turn) -> tuple[int, bool]:
+        credit = self._credit
+        delivered = deliver(self, budget, turn)
+        sent.append(credit - self._credit)
+        return delivered
+
+    stream, peer = chunk_for_each_record(door, 50, 0), door.peer()
+    monkeypatch.setattr(turns, "TURN_S", 0.0)
+    monkeypatch.setattr(Subscription, "deliver", counted)
+    assert peer.subscribe(1, stream, FIRST, 100, {"filter.0": "often"}) == 1
+    assert [each.first for each in all_delivered(peer, stream)] == list(range(1, 50))
+    assert max(sent) == 1
