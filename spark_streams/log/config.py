@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Literal, get_args, get_origin, get_type_hints
 
 DEFAULT_SEGMENT_BYTES = 64 << 20
@@ -11,11 +12,18 @@ DEFAULT_INDEX_INTERVAL_BYTES = 4096
 """Kafka's default too: an entry of 24 bytes for each 4 KiB keeps the index at 0.6 % of the segment."""
 
 
+@cache
+def _choices(config: type) -> dict[str, tuple[str, ...]]:
+    """Return the values that a setting may have, by its name, for settings whose type lists them."""
+    kinds = get_type_hints(config)
+    return {name: get_args(kind) for name, kind in kinds.items() if get_origin(kind) is Literal}
+
+
 def _check_choices(config: StreamConfig | LogConfig) -> None:
     """Raise ValueError when a setting has none of the values that its type lists."""
-    for name, kind in get_type_hints(type(config)).items():
-        if get_origin(kind) is Literal and getattr(config, name) not in get_args(kind):
-            raise ValueError(f"{name} is {getattr(config, name)!r}, expected one of {', '.join(get_args(kind))}")
+    for name, allowed in _choices(type(config)).items():  # type: ignore[arg-type]  # mypy: no class is hashable
+        if getattr(config, name) not in allowed:
+            raise ValueError(f"{name} is {getattr(config, name)!r}, expected one of {', '.join(allowed)}")
 
 
 @dataclass(frozen=True)

@@ -164,10 +164,11 @@ class Stream:
         return found
 
     def add_partitions(self, count: int) -> None:
-        """Add ``count`` empty partitions, durably.
+        """Add ``count`` empty partitions, durably, or, when the disk refuses to sync the metadata, with a warning.
 
         Raises:
             ValueError: not a positive number, or too many.
+            OSError: the system refused; the stream is as it was.
         """
         tree = self._tree.added(count)
         remove_unknown(self.folder, self._tree)

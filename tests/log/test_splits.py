@@ -332,16 +332,27 @@ def test_damage_to_what_is_known_of_a_split_is_found(tmp_path: Path) -> None:
         ReferenceLog(tmp_path)
 
 
-@pytest.mark.parametrize("history", [False, True])
+@pytest.mark.parametrize(
+    ("change", "new", "least"),
+    [
+        (lambda log: log.add_partitions("s", 2), ["0", "1", "2", "3"], 5),
+        (lambda log: log.split_partition("s", "0"), ["0", "1", "2", "3"], 5),
+        (lambda log: log.split_partition("s", "0", history=True), ["1", "2", "3"], 10),
+    ],
+    ids=["added", "split", "split with history"],
+)
 def test_an_error_of_any_file_operation_leaves_a_log_that_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, history: bool
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    change: Callable[[ReferenceLog], Stream],
+    new: list[str],
+    least: int,
 ) -> None:
     names = ("mkdir", "pwrite", "fsync", "fdatasync", "ftruncate", "replace", "unlink", "rmdir", "utime")
     failing = -1
     count = 0
     refused = 0
     numbers = iter(range(60, 10_000))
-    new = ["1", "2", "3"] if history else ["0", "1", "2", "3"]
 
     def counted(real: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         nonlocal count
@@ -363,7 +374,7 @@ def test_an_error_of_any_file_operation_leaves_a_log_that_goes_on(
                     patch.setattr(os, name, functools.partial(counted, getattr(os, name)))
                 failing, count = at, 0
                 try:
-                    log.split_partition("s", "0", history=history)
+                    change(log)
                 except OSError:
                     refused += 1
                     assert list(stream.partitions) == ["0", "1"]
@@ -379,11 +390,11 @@ def test_an_error_of_any_file_operation_leaves_a_log_that_goes_on(
                 found = [int(row[1]) for p in log.stream("s").partitions.values() for row in rows(p)]
                 assert (sorted(found), len(found)) == (sorted(stored), len(stored)), at
                 if list(stream.partitions) != new:
-                    log.split_partition("s", "0", history=history)
+                    change(log)
         shutil.rmtree(tmp_path / "as kill -9 leaves it")
         if count < failing:
             break
-    assert refused >= (10 if history else 5)
+    assert refused >= least
 
 
 @pytest.mark.parametrize("way", ["close", pytest.param("history", marks=pytest.mark.nightly)])
