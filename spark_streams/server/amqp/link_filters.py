@@ -7,6 +7,8 @@ Spec: Event Stream Extensions §5.2; AMQP Filter Expressions 1.0 §2.2, §6 (``a
 from __future__ import annotations
 
 import functools
+import hashlib
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -36,10 +38,19 @@ class LinkFilters:
     predicate: Condition | None
     echo: Mapping[Any, Any]
 
-    @property
+    @functools.cached_property
     def fingerprint(self) -> str:
-        """A text that is equal for equal filters: a durable terminus resumes only with the filters that it had."""
-        return repr(self.predicate)
+        """A text that is equal for equal filters: a durable terminus resumes only with the filters that it had.
+
+        It is kept with the terminus, so it depends on what the peer sent and not on how filters are represented here:
+        the SHA-256 of ``[[symbol of the filter, value], …]``, sorted, as JSON. The names of the filters do not matter,
+        nor whether a descriptor is a symbol or a code, nor whether a text is a symbol or a string.
+        """
+        if not self.echo:
+            return "None"  # as every release has kept it
+        sent = [(symbol, each.value) for each in self.echo.values() for symbol, _ in _known(each.descriptor)]
+        text = f"[{', '.join(sorted(json.dumps(each, sort_keys=True) for each in sent))}]"
+        return hashlib.sha256(text.encode()).hexdigest()
 
 
 def read_filters(terminus: Any) -> LinkFilters:
@@ -63,11 +74,15 @@ def read_filters(terminus: Any) -> LinkFilters:
     for name, described in found.items():
         if not isinstance(described, proton.Described):
             continue
-        for descriptor, read in _KNOWN:
-            if _is(described.descriptor, *descriptor):
-                predicates.append(read(str(name), described.value))
-                echo[name] = described
+        for _, read in _known(described.descriptor):
+            predicates.append(read(str(name), described.value))
+            echo[name] = described
     return LinkFilters(conjunction(predicates) if predicates else None, echo)
+
+
+def _known(descriptor: Any) -> list[tuple[str, Callable[[str, Any], Condition]]]:
+    """Return the symbol of a known filter, and the function that reads its value; nothing for another filter."""
+    return [(symbol, read) for (code, symbol), read in _KNOWN if _is(descriptor, code, symbol)]
 
 
 def _is(descriptor: Any, code: int, symbol: str) -> bool:

@@ -4,13 +4,24 @@ from __future__ import annotations
 
 import itertools
 import uuid
+from types import SimpleNamespace
 from typing import Any
 
 import proton
 import pytest
 from proton import Described, Message, Terminus, symbol, ulong
 
-from tests.server.amqp.raw_peer import EARLIEST, OFFSET, SQL_CODE, Refused, annotations_filter, sql_filter
+from spark_streams.server.amqp.link_filters import read_filters
+from tests.server.amqp.raw_peer import (
+    DA_CODE,
+    EARLIEST,
+    OFFSET,
+    SQL_CODE,
+    TIMESTAMP,
+    Refused,
+    annotations_filter,
+    sql_filter,
+)
 
 FULL = symbol("amqp:sql-filter")
 FULL_CODE = ulong(0x120)
@@ -186,6 +197,38 @@ def test_a_durable_link_goes_on_only_with_the_same_filter(filled: Any) -> None:
     peer.close()
     _, receiver = attach("kind = 'refund'")
     assert numbers(receiver.take(1)) == [1]
+
+
+EQUAL_FILTERS: list[Any] = [
+    {symbol("a"): annotations_filter(offset="007", timestamp=-5), symbol("b"): full("kind = 'ö'", FULL)},
+    {symbol("y"): full("kind = 'ö'"), symbol("x"): annotations_filter(DA_CODE, timestamp=-5, offset="007")},
+    {
+        symbol("y"): full("kind = 'ö'"),
+        symbol("x"): Described(DA_CODE, {TIMESTAMP: proton.timestamp(-5), OFFSET: "007"}),
+    },
+    {symbol("a"): annotations_filter(offset="007", timestamp=-5), "b": full("kind = 'ö'"), "c": full("?", ulong(7))},
+]
+
+
+def sent(filters: Any) -> Any:
+    """The source of an attach with these filters, as far as they are read."""
+    data = proton.Data()
+    if filters is not None:
+        data.put_object(filters)
+    return SimpleNamespace(filter=data)
+
+
+@pytest.mark.parametrize("filters", EQUAL_FILTERS)
+def test_what_is_kept_of_the_filters_of_a_durable_link_is_the_same_in_all_releases(filters: Any) -> None:
+    kept = "13218d9af9ed9e513b8b30f174071e4075590f256e54a991c53a226df9ef04af"
+    assert read_filters(sent(filters)).fingerprint == kept
+    for other in (full("kind = 'o'"), sql_filter("TRUE"), annotations_filter(offset="008"), annotations_filter()):
+        assert read_filters(sent({**filters, "other": other})).fingerprint != kept
+
+
+@pytest.mark.parametrize("filters", [None, {}, {symbol("a"): full("?", ulong(7))}])
+def test_of_a_durable_link_without_filters_the_same_is_kept_as_ever(filters: Any) -> None:
+    assert read_filters(sent(filters)).fingerprint == "None"
 
 
 def test_every_partition_of_an_agnostic_link_is_filtered(node: Any) -> None:

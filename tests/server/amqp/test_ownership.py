@@ -125,6 +125,12 @@ def test_what_an_earlier_release_kept_is_where_each_user_begins(nodes: Any) -> N
     assert node.log.state.get("amqp-termini", '["reader", "mine"]') == content
 
 
+def test_a_link_begins_anew_where_an_earlier_release_kept_its_filters_in_another_form(nodes: Any) -> None:
+    node = filled(nodes(users=USERS, permissions=PERMISSIONS))
+    kept_before(node, "orders", 5, filter="AnnotationTest(field=Field(name='event-streams-offset'), op=4)")
+    assert attached(node, "bob").bodies()[:2] == [b"0", b"1"]
+
+
 def test_termini_of_streams_that_are_gone_go_at_the_start(nodes: Any) -> None:
     from spark_streams.server.amqp.durable_termini import Termini
 
