@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import struct
 from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -15,6 +16,7 @@ from spark_streams.client.rabbitmq import row_decoder as rows_module
 from spark_streams.errors import FilterError, PositionLost
 from spark_streams.filters import Operator, Predicate, ValueType, parse, property_of
 from spark_streams.position import EARLIEST, After, At, Earliest
+from spark_streams.wire.rabbitmq.publisher_commands import PUBLISH_KEY
 from tests.client.rabbitmq.brokers import Broker, amqp, latest, text
 from tests.client.rabbitmq.scripted import Chunks, Scripted, deliver
 from tests.faults.proxy import TcpProxy
@@ -370,3 +372,13 @@ def test_what_becomes_of_a_filter_is_told(broker: Broker) -> None:
         assert (nothing.pushed, nothing.residual) == (None, parse("body_size > 3"))
         bound = client.pushdown(stream, parse("offset >= 7"))
         assert bound.residual is None
+
+
+@pytest.mark.parametrize(("version", "words"), [(1, "starting offset 7"), (2, "starting offset 7; filter values 'k'")])
+def test_a_broker_that_does_not_take_filter_values_is_told_none(version: int, words: str) -> None:
+    broker: Any = SimpleNamespace(
+        _filters=FilterValues((), False, "key"),
+        _retrying=lambda ask: ask(),
+        _cluster=SimpleNamespace(any=lambda: SimpleNamespace(versions={PUBLISH_KEY: version})),
+    )
+    assert RabbitClient.pushdown(broker, "s", parse("key = 'k' AND offset >= 7")).pushed == words
