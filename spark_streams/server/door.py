@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 import ssl
 from collections.abc import Callable, Collection
 from typing import Any, Protocol
@@ -149,9 +150,12 @@ class TcpDoor(ListeningDoor):
             OSError: the port is taken, or a TLS file cannot be read.
         """
         admission = self.admit(sockets)
-        self._listener = await asyncio.get_running_loop().create_server(
-            lambda: admission.protocol(make), self.config.host, self.config.port, backlog=BACKLOG
-        )
+        host, port = self.config.host, self.config.port
+        where: dict[str, Any] = {"host": host, "port": port, "backlog": BACKLOG}
+        if host == "::" and socket.has_dualstack_ipv6():  # asyncio would take IPv6 alone on the address of all
+            both = socket.create_server((host, port), family=socket.AF_INET6, backlog=BACKLOG, dualstack_ipv6=True)
+            where = {"sock": both, "backlog": BACKLOG}
+        self._listener = await asyncio.get_running_loop().create_server(lambda: admission.protocol(make), **where)
         self.announce(self._listener.sockets[0].getsockname()[1])
 
     async def end_connections(self) -> None:

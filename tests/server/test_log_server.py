@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
 from spark_streams.log import ReferenceLog
+from spark_streams.server import AmqpConfig, FeedConfig, RabbitConfig, ServerThread
 from spark_streams.server.admission import Sockets
-from spark_streams.server.amqp.config import AmqpConfig
 from spark_streams.server.door import DoorShut, TcpDoor
 from spark_streams.server.door_config import DoorConfig
 from spark_streams.server.log_server import LogServer
@@ -105,3 +107,18 @@ def test_why_a_server_does_not_start_is_not_hidden_by_what_fails_then(tmp_path: 
             assert server.urls == {}
 
     asyncio.run(run())
+
+
+@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="this system has no socket for both versions of IP")
+def test_the_address_of_all_takes_both_versions_of_ip(tmp_path: Path) -> None:
+    doors = (
+        AmqpConfig(host="::", port=0, users={"someone": "secret"}),
+        RabbitConfig(host="::", port=0, users={"someone": "secret"}),
+        FeedConfig(host="::", port=0, users={"someone": "secret"}),
+    )
+    with ReferenceLog(tmp_path) as log, ServerThread(log, *doors) as server:
+        assert len(server.urls) == 3
+        for url in server.urls.values():
+            port = urlsplit(url).port
+            for address in ("127.0.0.1", "::1"):
+                socket.create_connection((address, port), timeout=60).close()
