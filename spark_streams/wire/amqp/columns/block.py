@@ -84,13 +84,16 @@ class BlockSections:
         """Walk the items of a section's lists, as ``walk_list`` does."""
         return walk_list(self.words, *self.with_section(code), self.irregular)
 
-    def keep_entries(self, steps: Iterable[Pair], wanted: Collection[tuple[Extents, bytes, Mask]]) -> None:
+    def keep_entries(
+        self, steps: Iterable[Pair], wanted: Collection[tuple[Extents, bytes, Mask]], *, once: bool = False
+    ) -> None:
         """Keep the values at some keys of maps; of a key that occurs twice, the last one.
 
         Args:
             steps: the entries of the maps.
             wanted: where to keep the values, their key, and the format codes that they may have; a message with
                 another one is irregular.
+            once: whether a message with one of the keys twice is irregular; all of it must then be sound.
         """
         for step in steps:
             for values, key, codes in wanted:
@@ -98,4 +101,7 @@ class BlockSections:
                 if same.any():
                     found = step.chosen(same)
                     self.irregular[found.rows[~codes[found.code]]] = True
+                    if once:
+                        # The place of a value is never 0, because its section begins before it.
+                        self.irregular[found.rows[values.start[found.rows] > 0]] = True
                     values.keep(found.rows, found.value)

@@ -179,7 +179,7 @@ class _Reading(BlockSections):
         for section in (MESSAGE_ANNOTATIONS, APPLICATION_PROPERTIES):
             keys = [(values, name.encode(), _ANY) for (of, name), values in self.values.items() if of == section]
             if keys:
-                self.keep_entries(self.entries(section), keys)
+                self.keep_entries(self.entries(section), keys, once=True)
         places = {_PROPERTY_INDEX[name]: values for (of, name), values in self.values.items() if of == PROPERTIES}
         if places:
             for index, step in enumerate(self.fields(PROPERTIES)):

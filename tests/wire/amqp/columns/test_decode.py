@@ -13,6 +13,7 @@ from proton import UNDESCRIBED, Array, Data, Message, int32, symbol, timestamp
 from spark_streams import rows
 from spark_streams.errors import LocalProtocolError, RemoteProtocolError
 from spark_streams.wire.amqp import sections
+from spark_streams.wire.amqp.columns import typed
 from spark_streams.wire.amqp.columns.block import MessageBlock
 from spark_streams.wire.amqp.columns.decode import COLUMN_TYPES, decode_columns
 from spark_streams.wire.amqp.columns.from_producers import incoming_columns
@@ -124,6 +125,13 @@ def test_of_equal_keys_the_last_stays() -> None:
         entries((a, one), (b"\xa3\x01a", two)),
         entries((a, one), (b, one)),
     ) == [[("a", "3"), ("b", "2")], [("k" * 30, "2")], [("a", "2")], [("a", "1"), ("b", "1")]]
+
+
+def test_a_message_with_a_key_twice_must_be_sound_for_filters() -> None:
+    a, wrong = b"\xa1\x01a\x54\x01", b"\xa1\x01s\xa3\x01\xff"
+    field = typed.FieldOfMessage(0x74, "a")
+    raws = [b"\x00\x53\x74\xc1" + bytes((len(each) + 1, 2 * n)) + each for n, each in ((2, a + a), (3, a + wrong + a))]
+    assert typed.typed_columns(block(*raws), [field])[field].kind.tolist() == [typed.INTEGER, typed.BROKEN]
 
 
 def test_map_values_as_text() -> None:
