@@ -378,7 +378,8 @@ def test_what_becomes_of_a_filter_is_told(broker: Broker) -> None:
 def test_a_broker_that_does_not_take_filter_values_is_told_none(version: int, words: str) -> None:
     broker: Any = SimpleNamespace(
         _filters=FilterValues((), False, "key"),
-        _retrying=lambda ask: ask(),
-        _cluster=SimpleNamespace(any=lambda: SimpleNamespace(versions={PUBLISH_KEY: version})),
+        _cluster=SimpleNamespace(
+            any=lambda: SimpleNamespace(versions={PUBLISH_KEY: version}), retrying=lambda ask: ask()
+        ),
     )
     assert RabbitClient.pushdown(broker, "s", parse("key = 'k' AND offset >= 7")).pushed == words

@@ -8,9 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from spark_streams.client.data_loss import LossPolicy
+from spark_streams.options.feedapi import parse_feed_source
 from spark_streams.spark.feed import micro_batch, page_fetchers
 from spark_streams.spark.feed import page_fetcher as following
 from spark_streams.spark.feed.spool import Spool
+from spark_streams.spark.feed.spool_writer import SpoolWriter
 from tests.client.feed.scripted import BadFeed, Part, Reply, client_of, numbered
 from tests.spark.feed.batches import WAIT_S, Life, together, values
 
@@ -170,18 +173,17 @@ class TestAvailableNow:
             feed.faults = [Reply(b"".join(feed.lines(0, 0)))]
             feed.faults += [Reply(feed.lines(0, 10), chunked=True) for _ in range(50)]
             fetcher = following.PageFetcher(
+                parse_feed_source({"url": feed.url, "pollInterval": "1"}, streaming=True),
                 lambda: client_of(feed.url, "v2a"),
-                Spool(str(tmp_path), "q"),
+                LossPolicy("orders", fail=True),
+                threading.Semaphore(),
+                SpoolWriter(Spool(str(tmp_path), "q"), "f"),
                 0,
                 "_first",
-                file_prefix="f",
                 read_ahead_bytes=1 << 20,
-                read_ahead_events=None,
-                poll_interval_ms=1,
-                slots=threading.Semaphore(),
-                lost=lambda _, why: pytest.fail(why),
+                stops=(stop,),
+                start=None,
             )
-            fetcher.stop_at((stop,))
             fetcher.closed(end)
             fetcher.start()
             fetcher.join(WAIT_S)
