@@ -25,8 +25,8 @@ from spark_streams.wire.amqp.columns.canonical import (
     instant_column,
     number_column,
 )
-from spark_streams.wire.amqp.columns.maps import Entries
-from spark_streams.wire.amqp.columns.properties import PROPERTIES_TYPE, Properties
+from spark_streams.wire.amqp.columns.maps import map_column, read_entries
+from spark_streams.wire.amqp.columns.properties import PROPERTIES_TYPE, field_values, properties_column, read_fields
 from spark_streams.wire.amqp.columns.single_message import CREATION_TIME, DELIVERY, GROUP_ID, Overflow, row_columns
 from spark_streams.wire.amqp.event_streams import (
     ASSIGNED_KEYS,
@@ -43,7 +43,7 @@ from spark_streams.wire.amqp.message import (
     FOOTER,
     MESSAGE_ANNOTATIONS,
 )
-from spark_streams.wire.amqp.sections import NULL_CODE, Extents, extents
+from spark_streams.wire.amqp.sections import NULL_CODE, Extents, Pair, extents
 from spark_streams.wire.columnar.byte_view import MAX_BLOCK_BYTES
 
 COLUMN_TYPES: Final[dict[str, pa.DataType]] = {
@@ -61,6 +61,7 @@ COLUMN_TYPES: Final[dict[str, pa.DataType]] = {
 }
 """All columns that users can name and their Arrow types, which equal those of ``rows.FULL_MESSAGE_SCHEMA``."""
 
+_MAPS: Final = {"message_annotations": MESSAGE_ANNOTATIONS, "application_properties": APPLICATION_PROPERTIES}
 _TEXT_OR_NULL: Final = code_set(NULL_CODE, *TEXT_CODES)
 _BINARY: Final = code_set(*BINARY_CODES)
 _PLAIN_BODY: Final = code_set(*BINARY_CODES, 0xA1, 0xB1)
@@ -80,24 +81,18 @@ class Lockstep(BlockSections):
     def __init__(self, block: MessageBlock, names: frozenset[str]) -> None:
         super().__init__(block, FOOTER if names - DELIVERY else DELIVERY_ANNOTATIONS)
         self.values: dict[str, Extents] = {}
-        self.maps: dict[str, Entries] = {}
-        self.properties: Properties | None = None
+        self.properties: dict[int, Pair] = {}
         wanted = [(self._empty(name), key.encode(), codes) for name, key, codes in _DELIVERY_KEYS if name in names]
         if wanted:
             self.keep_entries(self.entries(DELIVERY_ANNOTATIONS), wanted)
-        for name, code in (
-            ("message_annotations", MESSAGE_ANNOTATIONS),
-            ("application_properties", APPLICATION_PROPERTIES),
-        ):
-            if name in names:
-                self.maps[name] = Entries(self, code)
+        self.maps = {name: read_entries(self, code) for name, code in _MAPS.items() if name in names}
         if names & {"key", "group_key"}:
             self._read_group_key()
         if names & {"key", "properties", "creation_time_ms"}:
             fields = range(PROPERTIES_TYPE.num_fields) if "properties" in names else (CREATION_TIME, GROUP_ID)
-            self.properties = Properties(self, fields)
-        if "key" in names and self.properties is not None:
-            first, second = self.values["group_key"], self.properties.field(GROUP_ID)
+            self.properties = read_fields(self, fields)
+        if "key" in names:
+            first, second = self.values["group_key"], field_values(self, self.properties, GROUP_ID)
             use = first.code != NULL_CODE
             self.values["key"] = Extents(*(np.where(use, a, b) for a, b in zip(first, second, strict=True)))
         if "value" in names:
@@ -110,8 +105,7 @@ class Lockstep(BlockSections):
         return self.values.setdefault(name, Extents.empty(self.n))
 
     def _read_group_key(self) -> None:
-        maps = self.maps.get("message_annotations")
-        steps = self.entries(MESSAGE_ANNOTATIONS) if maps is None else maps.steps
+        steps = self.maps.get("message_annotations") or self.entries(MESSAGE_ANNOTATIONS)
         self.keep_entries(steps, [(self._empty("group_key"), GROUP_KEY.encode(), _TEXT_OR_NULL)])
 
     def _read_body(self) -> None:
@@ -145,22 +139,25 @@ class Lockstep(BlockSections):
             LocalProtocolError: the text is too much for one array.
         """
         kind = COLUMN_TYPES.get(name, pa.string())
-        others = pa.array([columns[name] for columns in singly.values()], kind)
-        found = others if len(singly) == self.n else self._regular(name, kind, overflow)
-        if found.nbytes + others.nbytes > MAX_BLOCK_BYTES:
+        if not singly:
+            return self._regular(name, kind, overflow)
+        pieces = [pa.array([columns[name] for columns in singly.values()], kind)]
+        if len(singly) < self.n:
+            pieces.insert(0, self._regular(name, kind, overflow))
+        if sum(piece.nbytes for piece in pieces) > MAX_BLOCK_BYTES:
             raise LocalProtocolError(f"a block's text grew past {MAX_BLOCK_BYTES} bytes: decode smaller blocks")
-        if len(singly) in (0, self.n):
-            return found
+        if len(pieces) == 1:
+            return pieces[0]
         place = np.arange(self.n)
         place[list(singly)] = np.arange(len(singly)) + self.n
-        return pa.concat_arrays([found, others]).take(pa.array(place))
+        return pa.concat_arrays(pieces).take(pa.array(place))
 
     def _regular(self, name: str, kind: pa.DataType, overflow: Overflow) -> pa.Array:
         """Return a column in which irregular messages are null."""
         if name in self.maps:
-            return self.maps[name].array(name)
-        if name == "properties" and self.properties is not None:
-            return self.properties.array(overflow)
+            return map_column(self, _MAPS[name], self.maps[name], name)
+        if name == "properties":
+            return properties_column(self, self.properties, overflow)
         if name == "partitions_changed":
             return pa.nulls(self.n, kind)
         values = self.values[name]

@@ -14,6 +14,7 @@ from spark_streams.wire.amqp import message as m
 from spark_streams.wire.amqp.columns.block import MessageBlock
 from spark_streams.wire.amqp.columns.canonical import SYMBOL_CODES
 from spark_streams.wire.amqp.columns.decode import Lockstep
+from spark_streams.wire.amqp.columns.properties import field_numbers
 from spark_streams.wire.amqp.columns.single_message import CREATION_TIME, row_columns
 from spark_streams.wire.amqp.event_streams import NO_TIMESTAMP
 from spark_streams.wire.amqp.sections import NULL_CODE
@@ -60,8 +61,7 @@ def incoming_columns(block: MessageBlock, *, thorough: bool = False) -> Incoming
     lockstep = Lockstep(block, names)
     malformed = np.zeros(lockstep.n, np.bool_)
     value_starts = lockstep.sections.bare_start + lockstep.origin
-    assert lockstep.properties is not None
-    milliseconds, valid = lockstep.properties.numbers(CREATION_TIME)
+    milliseconds, valid = field_numbers(lockstep, lockstep.properties, CREATION_TIME)
     creation_time_ms = np.where(valid, milliseconds, NO_TIMESTAMP)
     singly: dict[int, dict[str, Any]] = {}
     for row in np.flatnonzero(lockstep.irregular).tolist():

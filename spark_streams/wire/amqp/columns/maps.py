@@ -18,47 +18,47 @@ _MAP_TYPE: Final = pa.map_(pa.string(), pa.string())
 _MIX: Final = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F), np.uint64(0x165667B19E3779F9))
 
 
-class Entries:
-    """The entries of one section's maps, grouped by step, until they become an array.
+def read_entries(block: BlockSections, section: int) -> list[Pair]:
+    """Return the entries of a section's maps: step k has entry k of every map that has more than k entries.
+
+    Messages whose map is irregular, or may hold a key twice, become irregular.
+    """
+    steps = list(block.entries(section))
+    _mark_repeated_keys(block.words, steps, block.irregular)
+    return steps
+
+
+def map_column(block: BlockSections, section: int, steps: list[Pair], column: str) -> pa.MapArray:
+    """Return the entries as a column, one row for each message, null without the section and for irregular messages.
 
     Args:
-        block: the messages; those whose map is irregular, or may hold a key twice, become irregular.
-        section: the section's code.
+        block: the messages.
+        section: the code of the maps' section.
+        steps: the result of ``read_entries``.
+        column: the name in errors.
 
-    Attributes:
-        steps: step k has entry k of every map that has more than k entries.
+    Raises:
+        RemoteProtocolError: a value cannot be decoded, or a text is not UTF-8.
     """
-
-    def __init__(self, block: BlockSections, section: int) -> None:
-        self._block, self._section = block, section
-        self.steps = list(block.entries(section))
-        _mark_repeated_keys(block.words, self.steps, block.irregular)
-
-    def array(self, column: str) -> pa.MapArray:
-        """Return the column, one row for each message, null where there is no section, and for irregular messages.
-
-        Raises:
-            RemoteProtocolError: a value cannot be decoded, or a text is not UTF-8.
-        """
-        n, words = self._block.n, self._block.words
-        counts = np.zeros(n, np.int64)
-        steps = [step.chosen(~self._block.irregular[step.rows]) for step in self.steps]
-        for step in steps:
-            counts[step.rows] += 1
-        offsets = np.zeros(n + 1, np.int64)
-        np.cumsum(counts, out=offsets[1:])
-        total = int(offsets[-1])
-        keys, values = Extents.empty(total), Extents.empty(total)
-        for k, step in enumerate(steps):
-            keys.keep(offsets[step.rows] + k, step.key)
-            values.keep(offsets[step.rows] + k, step.value)
-        texts = canonical_texts(words, values)
-        entries = pa.StructArray.from_arrays(
-            [column_of(words, keys, pa.string(), column), column_of(words, texts, pa.string(), column)],
-            fields=[_MAP_TYPE.key_field, _MAP_TYPE.item_field],
-        )
-        buffers = [validity(self._block.present(self._section)), pa.py_buffer(offsets.astype(np.int32))]
-        return pa.Array.from_buffers(_MAP_TYPE, n, buffers, children=[entries])
+    n, words = block.n, block.words
+    counts = np.zeros(n, np.int64)
+    steps = [step.chosen(~block.irregular[step.rows]) for step in steps]
+    for step in steps:
+        counts[step.rows] += 1
+    offsets = np.zeros(n + 1, np.int64)
+    np.cumsum(counts, out=offsets[1:])
+    total = int(offsets[-1])
+    keys, values = Extents.empty(total), Extents.empty(total)
+    for k, step in enumerate(steps):
+        keys.keep(offsets[step.rows] + k, step.key)
+        values.keep(offsets[step.rows] + k, step.value)
+    texts = canonical_texts(words, values)
+    entries = pa.StructArray.from_arrays(
+        [column_of(words, keys, pa.string(), column), column_of(words, texts, pa.string(), column)],
+        fields=[_MAP_TYPE.key_field, _MAP_TYPE.item_field],
+    )
+    buffers = [validity(block.present(section)), pa.py_buffer(offsets.astype(np.int32))]
+    return pa.Array.from_buffers(_MAP_TYPE, n, buffers, children=[entries])
 
 
 def _mark_repeated_keys(words: PaddedWords, steps: list[Pair], irregular: Mask) -> None:

@@ -38,58 +38,62 @@ PROPERTIES_TYPE: Final = pa.struct([(name, _KINDS[kind][0]) for name, kind in PR
 """The struct of the column, in the order of AMQP 1.0 part 3 §3.2.4; field i of the list is field i of the struct."""
 
 
-class Properties:
-    """The fields of the properties lists, until they become an array; those of irregular messages are null.
+def read_fields(block: BlockSections, wanted: Collection[int]) -> dict[int, Pair]:
+    """Return some fields of the properties lists, by number.
+
+    Messages whose list is irregular, or has a wanted field of a wrong type, become irregular.
+    """
+    found: dict[int, Pair] = {}
+    for index, step in enumerate(block.fields(PROPERTIES)):
+        if index >= len(PROPERTY_FIELDS):
+            block.irregular[step.rows] = True
+            break
+        if index in wanted:
+            _, allowed = _KINDS[PROPERTY_FIELDS[index][1]]
+            if allowed is not None:
+                block.irregular[step.rows[~allowed[step.code]]] = True
+            found[index] = step
+    return found
+
+
+def field_values(block: BlockSections, fields: dict[int, Pair], index: int) -> Extents:
+    """Return a field of every message, text as canonical text; irregular messages have none."""
+    found = Extents.empty(block.n)
+    if index in fields:
+        step = fields[index].chosen(~block.irregular[fields[index].rows])
+        text = PROPERTY_FIELDS[index][1] == "text"
+        found.keep(step.rows, canonical_texts(block.words, step.value) if text else step.value)
+    return found
+
+
+def field_numbers(block: BlockSections, fields: dict[int, Pair], index: int) -> tuple[NDArray[np.int64], Mask]:
+    """Return a timestamp (ms) or uint field, and which messages have it."""
+    values = field_values(block, fields, index)
+    return integers(block.words, values), values.code != NULL_CODE
+
+
+def properties_column(block: BlockSections, fields: dict[int, Pair], overflow: Overflow = "fail") -> pa.StructArray:
+    """Return all fields as a column, one row for each message, null without the section and for irregular messages.
 
     Args:
-        block: the messages; those whose list is irregular, or has a field of ``fields`` of a wrong type, become
-            irregular.
-        fields: numbers of the fields to read.
+        block: the messages.
+        fields: the result of ``read_fields``.
+        overflow: as for ``decode_columns``.
+
+    Raises:
+        RemoteProtocolError: an id cannot be decoded, or a text is not UTF-8.
+        TimestampOverflow: a timestamp does not fit microseconds, and ``overflow`` is ``fail``.
     """
-
-    def __init__(self, block: BlockSections, fields: Collection[int]) -> None:
-        self._block = block
-        self._fields: dict[int, Pair] = {}
-        for index, step in enumerate(block.fields(PROPERTIES)):
-            if index >= len(PROPERTY_FIELDS):
-                block.irregular[step.rows] = True
-                break
-            if index in fields:
-                _, allowed = _KINDS[PROPERTY_FIELDS[index][1]]
-                if allowed is not None:
-                    block.irregular[step.rows[~allowed[step.code]]] = True
-                self._fields[index] = step
-
-    def field(self, index: int) -> Extents:
-        """Return a field of every message; text as canonical text."""
-        found = Extents.empty(self._block.n)
-        if index in self._fields:
-            step = self._fields[index]
-            step = step.chosen(~self._block.irregular[step.rows])
-            text = PROPERTY_FIELDS[index][1] == "text"
-            found.keep(step.rows, canonical_texts(self._block.words, step.value) if text else step.value)
-        return found
-
-    def numbers(self, index: int) -> tuple[NDArray[np.int64], Mask]:
-        """Return a timestamp (ms) or uint field, and which messages have it."""
-        values = self.field(index)
-        return integers(self._block.words, values), values.code != NULL_CODE
-
-    def array(self, overflow: Overflow = "fail") -> pa.StructArray:
-        """Return the column, one row for each message, null where there is no section, and for irregular messages.
-
-        Raises:
-            RemoteProtocolError: an id cannot be decoded, or a text is not UTF-8.
-            TimestampOverflow: a timestamp does not fit microseconds, and ``overflow`` is ``fail``.
-        """
-        children = []
-        for index, (name, kind) in enumerate(PROPERTY_FIELDS):
-            if kind == "timestamp":
-                children.append(instant_column(*self.numbers(index), f"property {name.replace('_', '-')}", overflow))
-            elif kind == "uint":
-                children.append(number_column(*self.numbers(index), _KINDS[kind][0]))
-            else:
-                children.append(column_of(self._block.words, self.field(index), _KINDS[kind][0], f"properties.{name}"))
-        present = self._block.present(PROPERTIES)
-        mask = None if present.all() else pa.array(~present)
-        return pa.StructArray.from_arrays(children, fields=list(PROPERTIES_TYPE), mask=mask)
+    children = []
+    for index, (name, kind) in enumerate(PROPERTY_FIELDS):
+        if kind == "timestamp":
+            numbers = field_numbers(block, fields, index)
+            children.append(instant_column(*numbers, f"property {name.replace('_', '-')}", overflow))
+        elif kind == "uint":
+            children.append(number_column(*field_numbers(block, fields, index), _KINDS[kind][0]))
+        else:
+            values = field_values(block, fields, index)
+            children.append(column_of(block.words, values, _KINDS[kind][0], f"properties.{name}"))
+    present = block.present(PROPERTIES)
+    mask = None if present.all() else pa.array(~present)
+    return pa.StructArray.from_arrays(children, fields=list(PROPERTIES_TYPE), mask=mask)

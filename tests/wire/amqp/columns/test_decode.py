@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -66,6 +67,17 @@ def test_a_block_without_messages(name: str) -> None:
 def test_ranges_outside_the_buffer_are_our_own_fault(start: int, end: int) -> None:
     with pytest.raises(LocalProtocolError, match="do not lie in its buffer"):
         decode_columns(MessageBlock(b"\x00\x53\x75\xa0\x00", np.array([start]), np.array([end])), ["value"])
+
+
+def test_a_block_is_freed_as_soon_as_it_is_decoded() -> None:
+    messages = block(*(Message(properties={"a": "b"}, annotations={symbol("c"): "d"}, subject="e") for _ in range(20)))
+    buffer = np.frombuffer(bytes(messages.buffer) + bytes(64), np.uint8).copy()  # as padded, it is not copied
+    names = ["properties", "application_properties", "message_annotations", "key"]
+    arrays = decode_columns(MessageBlock(buffer, messages.starts, messages.ends), names)
+    incoming = incoming_columns(MessageBlock(buffer, messages.starts, messages.ends), thorough=True)
+    alive = weakref.ref(buffer)
+    del buffer
+    assert alive() is None and len(arrays["key"]) == len(incoming.group_key) == 20
 
 
 def test_key_is_the_group_key_else_the_group_id() -> None:
