@@ -84,25 +84,23 @@ def read_entries(buffer: Readable, at: int, end: int, count: int, before: int = 
             narrow = narrow and good == most
         runs.append(begins)
         at, left = int(begins[-1]), left - good
-    if len(runs) == 1:
-        return _between(runs[0], head)
-    return _between(np.concatenate((*(begins[:-1] for begins in runs), np.array([at], np.int64))), head)
-
-
-def _between(begins: Positions, head: int) -> Entries:
-    """Return the entries between the starts of each and the end of the last one, with heads of ``head`` bytes."""
-    return Entries(begins[:-1] + head, begins[1:], int(begins[-1]))
+    if len(runs) != 1:
+        runs = [np.concatenate((*(begins[:-1] for begins in runs), np.array([at], np.int64)))]
+    return Entries(runs[0][:-1] + head, runs[0][1:], at)
 
 
 def _few(buffer: Readable, at: int, end: int, count: int, before: int) -> Entries:
-    begins = [at]
+    starts: list[int] = []
+    ends: list[int] = []
     for _ in range(count):
         length = _length_at(buffer, at, end, before)
         if length >= SPECIAL:
             break
-        at += before + _LENGTH + length
-        begins.append(at)
-    return _between(np.array(begins, np.int64), before + _LENGTH)
+        at += before + _LENGTH
+        starts.append(at)
+        at += length
+        ends.append(at)
+    return Entries(np.array(starts, np.int64), np.array(ends, np.int64), at)
 
 
 def _length_at(buffer: Readable, at: int, end: int, before: int) -> int:
