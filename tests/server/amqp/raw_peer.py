@@ -123,7 +123,7 @@ class Peer:
         self.connection.collect(self.collector)
         self.detached: list[Any] = []  # links that the other side detached without closing them; no state tells
         self.transport.bind(self.connection)
-        self._gone = False
+        self._gone = ""  # how the connection ended
         if open:
             self.connection.open()
             try:
@@ -150,7 +150,7 @@ class Peer:
                 raise Ended(condition.name if condition else None, condition.description if condition else None)
             if self._gone:
                 condition = self.transport.condition
-                raise Ended(condition.name if condition else None, condition.description if condition else None)
+                raise Ended(condition.name if condition else None, condition.description if condition else self._gone)
             left = deadline - time.monotonic()
             if left <= 0:
                 raise TimeoutError(f"the node did not do within {timeout_s} s what the test waits for")
@@ -170,32 +170,36 @@ class Peer:
             chunk = self.transport.peek(pending)
             try:
                 self.socket.sendall(chunk)
-            except OSError:
-                self._gone = True
+            except OSError as fault:
                 self.transport.close_head()
+                if isinstance(fault, ConnectionError):
+                    while not self._gone and self.transport.capacity():
+                        self._read(0)  # what the node said before it closed
+                self._gone = f"writing failed: {fault!r}; {self._gone}"
                 return
             self.transport.pop(len(chunk))
         if pending < 0 and self.transport.capacity() < 0:
-            self._gone = True
+            self._gone = self._gone or "both sides closed the connection"
 
     def _read(self, wait_s: float) -> None:
         capacity = self.transport.capacity()
         if capacity <= 0:
-            self._gone = self._gone or capacity < 0
+            if capacity < 0:
+                self._gone = self._gone or "the engine takes no more bytes"
             return
         pending = isinstance(self.socket, ssl.SSLSocket) and self.socket.pending()
         if not pending and not select.select([self.socket], [], [], min(wait_s, 0.02))[0]:
             return
         try:
-            received = self.socket.recv(capacity)
-        except OSError:
-            received = b""
+            received, end = self.socket.recv(capacity), "the node closed the socket"
+        except OSError as fault:
+            received, end = b"", f"reading failed: {fault!r}"
         if received:
             self.transport.push(received)
         else:
             self.transport.close_tail()
             self._note()
-            self._gone = True
+            self._gone = end
 
     def _note(self) -> None:
         while (event := self.collector.peek()) is not None:
@@ -267,13 +271,13 @@ class Peer:
     def drop(self) -> None:
         """Cut the connection without a word."""
         self.socket.close()
-        self._gone = True
+        self._gone = "the test dropped the connection"
 
     def close(self) -> None:
         if not self._gone:
             self.connection.close()
             try:
                 self.pump(lambda: self.connection.state & proton.Endpoint.REMOTE_CLOSED, 1.0)
-            except (Ended, TimeoutError, OSError):
-                self._gone = True
+            except (Ended, TimeoutError, OSError) as end:
+                self._gone = repr(end)
         self.socket.close()

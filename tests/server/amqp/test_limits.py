@@ -195,11 +195,11 @@ def test_a_client_that_says_nothing_is_not_kept(nodes: Any) -> None:
 
 
 def test_a_client_that_falls_silent_is_closed(nodes: Any) -> None:
-    node = nodes(idle_timeout_ms=300)
+    node = nodes(idle_timeout_ms=2_000)
     node.create()
     peer = node.peer()
-    assert 0 < peer.transport.remote_idle_timeout <= 0.3
-    time.sleep(1.0)  # no empty frames, and none read
+    assert 0 < peer.transport.remote_idle_timeout <= 2
+    time.sleep(3.0)  # no empty frames, and none read
     with pytest.raises(Ended) as ended:
         peer.pause(3)
     assert ended.value.condition in ("amqp:resource-limit-exceeded", "amqp:connection:forced", None)

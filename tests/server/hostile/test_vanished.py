@@ -6,6 +6,7 @@ import socket
 import struct
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from spark_streams.log import ReferenceLog
 from spark_streams.server import AmqpConfig, FeedConfig, RabbitConfig, ServerThread
 from tests.real_rabbitmq.by_hand import CONSUMER_UPDATE, HEARTBEAT
 from tests.real_rabbitmq.by_hand import Peer as RabbitPeer
-from tests.server.amqp.raw_peer import GROUP, PARTITION, Peer, Refused
+from tests.server.amqp.raw_peer import GROUP, PARTITION, Ended, Peer, Refused
 from tests.server.hostile.doors import DEADLINE_S, established
 
 WRITE_TIMEOUT_MS = 7_000
@@ -22,14 +23,14 @@ WRITE_TIMEOUT_MS = 7_000
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerThread]:
-    """Three doors that wait only shortly for a sign of life."""
+    """Three doors that wait only shortly for a sign of life: a test that is held up longer loses its peers, too."""
     log = ReferenceLog(tmp_path_factory.mktemp("vanished") / "log")
     log.create_stream("orders")
     log.create_stream("calm")
     common: dict[str, Any] = {"port": 0, "write_timeout_ms": WRITE_TIMEOUT_MS}
-    amqp = AmqpConfig(**common, idle_timeout_ms=1_000)
-    rabbit = RabbitConfig(**common, heartbeat_s=1)
-    feed = FeedConfig(**common, idle_timeout_ms=1_000)
+    amqp = AmqpConfig(**common, idle_timeout_ms=3_000)
+    rabbit = RabbitConfig(**common, heartbeat_s=2)
+    feed = FeedConfig(**common, idle_timeout_ms=3_000)
     with log, ServerThread(log, amqp, rabbit, feed) as server:
         yield server
 
@@ -61,16 +62,17 @@ def test_a_partition_of_a_group_is_free_again(server: ServerThread) -> None:
     refused = 0
     deadline = time.monotonic() + DEADLINE_S
     while True:
-        other = Peer(server.urls["amqp"])
         try:
-            assert other.receiver("orders", properties=properties).properties[GROUP] == "group"
+            with closing(Peer(server.urls["amqp"])) as other:
+                assert other.receiver("orders", properties=properties).properties[GROUP] == "group"
             break
         except Refused as refusal:
             assert refusal.condition == "amqp:resource-locked"
             refused += 1
-            assert time.monotonic() < deadline
-        finally:
-            other.close()
+        except Ended as end:
+            assert end.condition == "amqp:resource-limit-exceeded", end
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
     assert refused, "the holder had it at first"
     holder.drop()
     until(lambda: not connections(server)["amqp"], "a connection is left")
