@@ -143,7 +143,12 @@ class Endpoint:
         return replace(self, advertised=() if self.load_balancer else tuple(nodes))
 
     def at(self, node: Node, *, is_advertised: bool = True) -> Endpoint:
-        """Return the endpoint of one node, with this one's scheme, credentials and TLS; see above for the arguments."""
+        """Return the endpoint of one node, with this one's scheme, credentials and TLS.
+
+        Args:
+            node: its host and port.
+            is_advertised: whether the peer, and not the user, has named the node.
+        """
         return replace(self, host=node[0], port=node[1], others=(), advertised=(), is_advertised=is_advertised)
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import os
 import select
+import socket
 import subprocess
 import sys
 import tempfile
 import time
+import weakref
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -49,7 +51,7 @@ class LogProcess:
         self._arguments = tuple(arguments)
         self._timeout_s = timeout_s
         self._process: subprocess.Popen[bytes] | None = None
-        self._ports = {protocol.name: 0 for protocol in with_doors()}
+        self._ports = {protocol.name: self._held_port() for protocol in with_doors()}
         self.urls: dict[str, str] = {}
         """Door (``amqp``, ``rabbitmq-stream``, ``feedapi``) to its URL, without credentials."""
 
@@ -120,6 +122,19 @@ class LogProcess:
             self.stop()
         finally:
             self._temporary.cleanup()
+
+    def _held_port(self) -> int:
+        """Return a free port that nobody else gets between two starts; 0 where the system cannot keep one for us.
+
+        On Linux, the log can listen on a port to which a socket here is bound, and the system offers it to nobody else.
+        """
+        if sys.platform != "linux":
+            return 0
+        holder = socket.socket()
+        weakref.finalize(self, holder.close)
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        holder.bind(("127.0.0.1", 0))
+        return int(holder.getsockname()[1])
 
     def _first_line(self) -> bytes:
         assert self._process is not None and self._process.stdout is not None

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import psutil
 import pytest
@@ -184,6 +186,20 @@ def test_the_process_starts_again_with_what_it_had(tmp_path: Path) -> None:
         pid = process.pid
     assert pid is not None
     assert not psutil.pid_exists(pid)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems do not keep a port for a process")
+def test_the_ports_are_kept_while_the_log_is_down() -> None:
+    with LogProcess() as process:
+        ports = {urlsplit(url).port or 0 for url in process.urls.values()}
+        process.kill()
+        for port in ports:
+            with pytest.raises(OSError, match="in use"), socket.socket() as other:
+                other.bind(("127.0.0.1", port))
+            with pytest.raises(ConnectionRefusedError):
+                socket.create_connection(("127.0.0.1", port), timeout=60)
+        process.start()
+        assert {urlsplit(url).port for url in process.urls.values()} == ports
 
 
 def test_a_process_that_cannot_start_says_why() -> None:
