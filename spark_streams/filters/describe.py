@@ -9,6 +9,7 @@ import re
 from typing import Any, Final
 
 from spark_streams.filters.tree import (
+    COMPARISONS,
     LISTS,
     OFFSET,
     PUBLISH_TIME,
@@ -67,16 +68,6 @@ def meant(word: str) -> str | None:
         return f"{first.lower()}.{rest}" if first.lower() in SECTIONS and first not in SECTIONS else None
     return _FOLDED.get(word.replace("_", "").lower())
 
-
-SIGNS: Final = {
-    Operator.EQUALS: "=",
-    Operator.NOT_EQUALS: "<>",
-    Operator.GREATER_THAN: ">",
-    Operator.GREATER_THAN_EQUALS: ">=",
-    Operator.LESS_THAN: "<",
-    Operator.LESS_THAN_EQUALS: "<=",
-}
-"""The sign of each comparison."""
 
 _CONTROLS: Final = {code: repr(chr(code))[1:-1] for code in (*range(32), *range(127, 160))}
 _SHORT: Final = 200
@@ -147,7 +138,8 @@ def _predicate(predicate: Any) -> str:
     if not isinstance(predicate, Predicate):  # ``check`` is about to refuse it
         return repr(predicate)
     operator = predicate.operator
-    test = f"{_reference(predicate.reference)} {SIGNS.get(operator) or operator.name.replace('_', ' ')}"
+    word = COMPARISONS[operator].sign if operator in COMPARISONS else operator.name.replace("_", " ")
+    test = f"{_reference(predicate.reference)} {word}"
     if operator in (Operator.IS_NULL, Operator.IS_NOT_NULL):
         return test
     values = (" AND " if operator is Operator.BETWEEN else ", ").join(map(_literal, predicate.values))

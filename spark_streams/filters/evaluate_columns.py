@@ -18,9 +18,10 @@ import pyarrow.compute as pc
 
 from spark_streams.filters.evaluate_one import predicate_test
 from spark_streams.filters.limits import is_unicode
-from spark_streams.filters.number_columns import ARROW_COMPARISONS, Numbers, among, answer_by_text
+from spark_streams.filters.number_columns import Numbers, among, answer_by_text
 from spark_streams.filters.text_matching import ARROW_LIKE, WILDCARDS, LikePattern, like_pattern
 from spark_streams.filters.tree import (
+    COMPARISONS,
     NEGATIVE,
     OPPOSITES,
     And,
@@ -137,7 +138,7 @@ def _of_texts(predicate: Predicate, column: pa.StringArray) -> pa.BooleanArray:
         return _like(predicate, column, values[0])
     if op is Operator.BETWEEN:
         return pc.and_(pc.greater_equal(column, _text(values[0])), pc.less_equal(column, _text(values[1])))
-    return ARROW_COMPARISONS[op](column, _text(values[0]))
+    return COMPARISONS[op].arrow(column, _text(values[0]))
 
 
 def _text(value: str) -> Any:

@@ -13,16 +13,16 @@ Spec: docs/specifications.md, E-1 to E-20.
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from decimal import Decimal
 from functools import lru_cache
-from typing import Any, Final, TypeAlias
+from typing import Any, TypeAlias
 
 from spark_streams.filters.decimals import numeral, numeral_of_text
 from spark_streams.filters.text_matching import like, members
 from spark_streams.filters.tree import (
+    COMPARISONS,
     NEGATIVE,
     OPPOSITES,
     Expression,
@@ -37,16 +37,6 @@ from spark_streams.filters.tree import (
 
 Lookup: TypeAlias = Callable[[Reference], "str | int | None"]
 """Return a part of the event; None for NULL."""
-
-COMPARISONS: Final[dict[Operator, Callable[[Any, Any], Any]]] = {
-    Operator.EQUALS: operator.eq,
-    Operator.NOT_EQUALS: operator.ne,
-    Operator.GREATER_THAN: operator.gt,
-    Operator.GREATER_THAN_EQUALS: operator.ge,
-    Operator.LESS_THAN: operator.lt,
-    Operator.LESS_THAN_EQUALS: operator.le,
-}
-"""Python's function for each operator that compares with one value; of arrays, element by element."""
 
 
 def evaluate(expression: Expression, lookup: Lookup) -> bool | None:
@@ -125,7 +115,7 @@ def _comparison(op: Operator, values: list[Any]) -> Callable[[Any], bool]:
     if op is Operator.BETWEEN:
         low, high = values
         return lambda found: bool(low <= found <= high)
-    compare, value = COMPARISONS[op], values[0]
+    compare, value = COMPARISONS[op].python, values[0]
     return lambda found: compare(found, value)
 
 

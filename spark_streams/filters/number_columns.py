@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import reduce
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -24,15 +24,6 @@ from spark_streams.filters.evaluate_one import predicate_test
 from spark_streams.filters.intervals import intervals_of, within
 from spark_streams.filters.tree import Operator, Predicate
 
-ARROW_COMPARISONS: Final[dict[Operator, Callable[[Any, Any], Any]]] = {
-    Operator.EQUALS: pc.equal,
-    Operator.NOT_EQUALS: pc.not_equal,
-    Operator.GREATER_THAN: pc.greater,
-    Operator.GREATER_THAN_EQUALS: pc.greater_equal,
-    Operator.LESS_THAN: pc.less,
-    Operator.LESS_THAN_EQUALS: pc.less_equal,
-}
-"""Arrow's function for each operator that compares with one value."""
 _NUMBER: Final = r"\A[+-]?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?\z"
 """The form of a number; most columns of other texts fail this test."""
 _FLOAT: Final = r"\A-?[0-9]{1,40}(\.[0-9]{1,40})?([eE][+-]?[0-9]{1,2})?\z"

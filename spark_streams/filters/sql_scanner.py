@@ -10,15 +10,14 @@ import re
 from typing import Final, NoReturn
 
 from spark_streams.errors import FilterError
-from spark_streams.filters.describe import SIGNS
-from spark_streams.filters.tree import Operator
+from spark_streams.filters.tree import COMPARISONS, Operator
 
 HYPHENED: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 """A name that may contain hyphens, as names of annotations do (A-3)."""
 _BLANK: Final = re.compile(r"[ \t\r\n\f\v]*")
 WORD: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _COMPARISON: Final = re.compile(r"<>|!=|>=|<=|=|>|<")
-BY_SIGN: Final = {**{sign: operator for operator, sign in SIGNS.items()}, "!=": Operator.NOT_EQUALS}
+BY_SIGN: Final = {**{each.sign: operator for operator, each in COMPARISONS.items()}, "!=": Operator.NOT_EQUALS}
 """The comparison that each sign means."""
 
 

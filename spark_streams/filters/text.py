@@ -36,7 +36,7 @@ from spark_streams.errors import FilterError
 from spark_streams.filters import limits
 from spark_streams.filters.scanner import Scanner
 from spark_streams.filters.tree import (
-    MIRRORED,
+    COMPARISONS,
     Expression,
     Not,
     Operator,
@@ -168,7 +168,7 @@ class _Reader(Scanner):
         third = self.at
         if self.at_literal():
             self.fail("a literal beside a literal: expected a property, or another part of the event")
-        predicate = Predicate(self.reference(), MIRRORED.get(operator, operator), (value,), of)
+        predicate = Predicate(self.reference(), COMPARISONS[operator].mirrored, (value,), of)
         self.skip_blanks()
         return predicate, [third, second, first]
 

@@ -20,9 +20,12 @@ Spec: Pulsar proposal "Support filtering messages with flexible expressions"; do
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Iterator
+import operator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
+
+import pyarrow.compute as pc
 
 
 class ReferenceKind(enum.IntEnum):
@@ -236,13 +239,33 @@ OPPOSITES: Final = {**dict(_PAIRS), **{right: left for left, right in _PAIRS}}
 """The operator that is true where the key is false, false where it is true, and unknown where it is unknown."""
 NEGATIVE: Final = frozenset({Operator.NOT_IN, Operator.NOT_LIKE, Operator.CONTAINS_NONE})
 """The operators that are evaluated as NOT of their opposites."""
-MIRRORED: Final = {
-    Operator.GREATER_THAN: Operator.LESS_THAN,
-    Operator.GREATER_THAN_EQUALS: Operator.LESS_THAN_EQUALS,
-    Operator.LESS_THAN: Operator.GREATER_THAN,
-    Operator.LESS_THAN_EQUALS: Operator.GREATER_THAN_EQUALS,
+
+
+class Comparison(NamedTuple):
+    """What a comparison with one value is called elsewhere.
+
+    Args:
+        sign: its sign in texts.
+        mirrored: the operator that gives the same answer with the two sides exchanged.
+        python: Python's function; of numpy's arrays, element by element.
+        arrow: Arrow's function.
+    """
+
+    sign: str
+    mirrored: Operator
+    python: Callable[[Any, Any], Any]
+    arrow: Callable[[Any, Any], Any]
+
+
+COMPARISONS: Final = {
+    Operator.EQUALS: Comparison("=", Operator.EQUALS, operator.eq, pc.equal),
+    Operator.NOT_EQUALS: Comparison("<>", Operator.NOT_EQUALS, operator.ne, pc.not_equal),
+    Operator.GREATER_THAN: Comparison(">", Operator.LESS_THAN, operator.gt, pc.greater),
+    Operator.GREATER_THAN_EQUALS: Comparison(">=", Operator.LESS_THAN_EQUALS, operator.ge, pc.greater_equal),
+    Operator.LESS_THAN: Comparison("<", Operator.GREATER_THAN, operator.lt, pc.less),
+    Operator.LESS_THAN_EQUALS: Comparison("<=", Operator.GREATER_THAN_EQUALS, operator.le, pc.less_equal),
 }
-"""The comparison that gives the same answer with the two sides exchanged; ``=`` and ``<>`` are their own."""
+"""The operators that compare with one value."""
 
 
 def without_not(expression: Expression) -> Expression:

@@ -29,10 +29,9 @@ from typing import Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from spark_streams.filters.evaluate_one import COMPARISONS
 from spark_streams.filters.intervals import compared
 from spark_streams.filters.predicates.typed_values import MessageTest, truth
-from spark_streams.filters.tree import MIRRORED, Operator, flattened
+from spark_streams.filters.tree import COMPARISONS, Operator, flattened
 from spark_streams.offsets import equal_range
 from spark_streams.wire.amqp.columns.typed import FieldOfMessage, TypedColumn
 from spark_streams.wire.amqp.event_streams import NO_TIMESTAMP, OFFSET_KEY, SOURCE_PARTITION_KEY, TIMESTAMP_KEY
@@ -107,8 +106,8 @@ def compare(left: Operand, op: Operator, right: Operand) -> Condition:
     if not isinstance(left, FieldOfMessage) or right == OFFSET_FIELD:
         if not isinstance(right, FieldOfMessage):
             comparable = type(left) is type(right) and isinstance(left, (str, int))
-            return Always(comparable and bool(COMPARISONS[op](left, right)))
-        left, op, right = right, MIRRORED.get(op, op), left
+            return Always(comparable and bool(COMPARISONS[op].python(left, right)))
+        left, op, right = right, COMPARISONS[op].mirrored, left
     if left not in _FIELDS or (isinstance(right, FieldOfMessage) and right not in _FIELDS):
         return Always(False)  # no event carries it: unknown
     if left == TIMESTAMP_FIELD:
@@ -220,7 +219,7 @@ def mask(predicate: Condition, offsets: Longs, timestamps: Longs, columns: Colum
     if isinstance(predicate, AnnotationTest):
         if not isinstance(predicate.operand, int):
             raise ValueError(f"{predicate} depends on the partition and on when the link is attached: freeze it first")
-        answer = COMPARISONS[predicate.op](timestamps, predicate.operand) & (timestamps != NO_TIMESTAMP)
+        answer = COMPARISONS[predicate.op].python(timestamps, predicate.operand) & (timestamps != NO_TIMESTAMP)
         return answer
     if isinstance(predicate, MessageTest):
         return truth(predicate, columns[predicate.field])

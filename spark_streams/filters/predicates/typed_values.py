@@ -30,10 +30,8 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from spark_streams.filters.decimals import MAX_INT64, MIN_INT64
-from spark_streams.filters.evaluate_one import COMPARISONS
-from spark_streams.filters.number_columns import ARROW_COMPARISONS
 from spark_streams.filters.text_matching import ARROW_LIKE, LikePattern
-from spark_streams.filters.tree import Operator
+from spark_streams.filters.tree import COMPARISONS, Operator
 from spark_streams.wire.amqp.columns.typed import BOOLEAN, BROKEN, FLOAT, INTEGER, NULL, FieldOfMessage, TypedColumn
 
 Mask = NDArray[np.bool_]
@@ -95,7 +93,7 @@ def truth(leaf: MessageTest, column: TypedColumn) -> Mask:
 def _compares(column: TypedColumn, op: Operator, constant: Constant) -> Mask:
     value = constant.value
     if constant.kind == "text":  # the order of UTF-8 bytes is that of code points
-        return _mask(ARROW_COMPARISONS[op](column.raw(), pa.scalar(constant.content, pa.binary())))
+        return _mask(COMPARISONS[op].arrow(column.raw(), pa.scalar(constant.content, pa.binary())))
     if constant.kind == "boolean":
         return np.zeros(column.kind.size, np.bool_)
     assert isinstance(value, (int, float))
@@ -104,7 +102,7 @@ def _compares(column: TypedColumn, op: Operator, constant: Constant) -> Mask:
     if floats.any():
         answer |= floats & _floats(column.floats, op, value)
     for row, number in column.numbers.items():
-        answer[row] = COMPARISONS[op](number, value)  # Python compares numbers of all kinds exactly
+        answer[row] = COMPARISONS[op].python(number, value)  # Python compares numbers of all kinds exactly
     return answer
 
 
@@ -116,7 +114,7 @@ def _integers(numbers: NDArray[np.int64], op: Operator, value: int | float) -> M
     bound = math.ceil(value) if op in (Operator.LESS_THAN, Operator.GREATER_THAN_EQUALS) else math.floor(value)
     if bound > MAX_INT64 or bound < MIN_INT64:
         return np.full(numbers.size, (bound > 0) == (op in _BELOW))
-    answer: Mask = COMPARISONS[op](numbers, bound)
+    answer: Mask = COMPARISONS[op].python(numbers, bound)
     return answer
 
 
@@ -125,7 +123,7 @@ def _floats(numbers: NDArray[np.float64], op: Operator, value: int | float) -> M
     nearest = float(value)
     beyond = Fraction(nearest) - Fraction(value)
     if beyond == 0:
-        answer: Mask = COMPARISONS[op](numbers, nearest)
+        answer: Mask = COMPARISONS[op].python(numbers, nearest)
         return answer
     below = op in _BELOW
     if beyond > 0:

@@ -17,10 +17,9 @@ from __future__ import annotations
 from typing import Final, TypeAlias
 
 from spark_streams.filters.decimals import MAX_INT64, MIN_INT64
-from spark_streams.filters.describe import SIGNS
 from spark_streams.filters.intervals import Intervals, intervals_of, within
 from spark_streams.filters.split import Inexpressible, Split
-from spark_streams.filters.tree import Operator, Predicate, ReferenceKind, Value, ValueType
+from spark_streams.filters.tree import COMPARISONS, Operator, Predicate, ReferenceKind, Value, ValueType
 from spark_streams.wire.amqp.event_streams import OFFSET_KEY, TIMESTAMP_KEY
 
 Terms: TypeAlias = tuple[tuple[str, ...], ...]
@@ -127,9 +126,9 @@ def _of_offset(predicate: Predicate) -> Terms:
         return (tuple(f"d.{OFFSET_KEY} <> {text}" for text in texts),)
     if op is Operator.IN:
         return tuple((f"d.{OFFSET_KEY} = {text}",) for text in texts)
-    if op not in SIGNS:
+    if op not in COMPARISONS:
         raise Inexpressible
-    return ((f"d.{OFFSET_KEY} {SIGNS[op]} {texts[0]}",),)
+    return ((f"d.{OFFSET_KEY} {COMPARISONS[op].sign} {texts[0]}",),)
 
 
 def _times(predicate: Predicate) -> Intervals:

@@ -27,14 +27,13 @@ from __future__ import annotations
 from typing import Final
 
 from spark_streams.filters.decimals import MAX_INT64, MIN_INT64
-from spark_streams.filters.describe import SIGNS
 from spark_streams.filters.intervals import EVERYTHING, Intervals, intervals_of, within, without
 from spark_streams.filters.split import Inexpressible, Split
 from spark_streams.filters.targets import sql_text
 from spark_streams.filters.targets.canonical_texts import number_with
 from spark_streams.filters.targets.sql_text import Sql, Term
 from spark_streams.filters.targets.typed_sql import Alternatives, application_predicate
-from spark_streams.filters.tree import Operator, Predicate, Reference, ReferenceKind, ValueType, place_of
+from spark_streams.filters.tree import COMPARISONS, Operator, Predicate, Reference, ReferenceKind, ValueType, place_of
 
 _TEXTS: Final = frozenset({"subject", "group_id", "reply_to_group_id", "content_type", "content_encoding"})
 _TIMES: Final = frozenset({"creation_time", "absolute_expiry_time"})
@@ -122,11 +121,11 @@ class FullSql:
             return sql_text.is_in(field, terms), True
         if op in (Operator.NOT_EQUALS, Operator.NOT_IN):
             return _guarded(field, sql_text.is_in(field, terms, negated=True)), True
-        if not self._as_rabbitmq or (op is not Operator.BETWEEN and op not in SIGNS):
+        if not self._as_rabbitmq or (op is not Operator.BETWEEN and op not in COMPARISONS):
             raise Inexpressible
         if op is Operator.BETWEEN:
             return sql_text.between(field, *terms), True
-        return sql_text.compare(field, SIGNS[op], terms[0]), True
+        return sql_text.compare(field, COMPARISONS[op].sign, terms[0]), True
 
     def _identifier(self, field: Term, predicate: Predicate) -> tuple[Sql, bool]:
         if predicate.type is not ValueType.STRING or predicate.operator not in (Operator.EQUALS, Operator.IN):

@@ -23,12 +23,11 @@ from __future__ import annotations
 from typing import Final, NoReturn
 
 from spark_streams.filters.decimals import MAX_INT64, MIN_INT64
-from spark_streams.filters.evaluate_one import COMPARISONS
 from spark_streams.filters.predicates import conditions as p
 from spark_streams.filters.predicates.amqp_sql.scanner import AmqpSqlScanner
 from spark_streams.filters.predicates.typed_values import Constant, MessageTest
 from spark_streams.filters.text_matching import WILDCARDS, LikePattern, like_pattern
-from spark_streams.filters.tree import MIRRORED, OPPOSITES, Operator
+from spark_streams.filters.tree import COMPARISONS, OPPOSITES, Operator
 from spark_streams.wire.amqp.columns.single_message import PROPERTY_FIELDS
 from spark_streams.wire.amqp.columns.typed import FieldOfMessage
 from spark_streams.wire.amqp.message import DELIVERY_ANNOTATIONS, HEADER, PROPERTIES
@@ -212,7 +211,7 @@ class _Parser(AmqpSqlScanner):
         if isinstance(left, Constant):
             if isinstance(right, Constant):
                 return p.Always(_holds(left, op, right) is wanted)
-            return _compare(right, MIRRORED.get(op, op), left, wanted)
+            return _compare(right, COMPARISONS[op].mirrored, left, wanted)
         if not isinstance(right, Constant):
             self.fail("a field can be compared with a constant only", start)
         return _compare(left, op, right, wanted)
@@ -276,8 +275,8 @@ def _holds(left: Constant, op: Operator, right: Constant) -> bool:
     if left.kind != right.kind or (left.kind == "boolean" and op not in (Operator.EQUALS, Operator.NOT_EQUALS)):
         return op is Operator.NOT_EQUALS
     if left.kind == "text":
-        return bool(COMPARISONS[op](left.content, right.content))
-    return bool(COMPARISONS[op](left.value, right.value))
+        return bool(COMPARISONS[op].python(left.content, right.content))
+    return bool(COMPARISONS[op].python(left.value, right.value))
 
 
 def _parts_of(pattern: str, escape: str | None) -> list[str | None] | None:
