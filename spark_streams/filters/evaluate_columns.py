@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from spark_streams.filters.evaluate_one import predicate_test
 from spark_streams.filters.limits import is_unicode
 from spark_streams.filters.number_columns import Numbers, among, answer_by_text
-from spark_streams.filters.text_matching import ARROW_LIKE, WILDCARDS, LikePattern, like_pattern
+from spark_streams.filters.text_matching import WILDCARDS, LikePattern, like_pattern
 from spark_streams.filters.tree import (
     COMPARISONS,
     NEGATIVE,
@@ -149,7 +149,7 @@ def _like(predicate: Predicate, column: pa.StringArray, pattern: str) -> pa.Bool
     found = _arrow_pattern(pattern)
     if found is None:
         return answer_by_text(column, predicate_test(predicate))
-    return ARROW_LIKE[found.shape](column, found.text)
+    return found.test(column, found.text)
 
 
 @lru_cache(maxsize=1024)
@@ -158,7 +158,7 @@ def _arrow_pattern(pattern: str) -> LikePattern | None:
     found = like_pattern(WILDCARDS.get(character, character) for character in re.sub("%+", "%", pattern))
     wildcards = pattern.count("%") + pattern.count("_")
     many = len(pattern) > _MOST_CHARACTERS or wildcards > _MOST_WILDCARDS
-    return None if many and found.shape == "regex" else found
+    return None if many and found.test is pc.match_substring_regex else found
 
 
 def _contains(predicate: Predicate, column: pa.StringArray, values: list[str]) -> pa.BooleanArray:

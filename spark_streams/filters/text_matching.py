@@ -54,29 +54,20 @@ def like(pattern: str) -> Callable[[str], bool]:
 
 @dataclass(frozen=True)
 class LikePattern:
-    """A pattern of LIKE as Arrow tests it; the usual shapes of patterns need no regular expression.
+    """A pattern of LIKE as Arrow tests it; the usual forms of patterns need no regular expression.
 
     Args:
-        shape: ``is``, ``starts``, ``ends``, ``contains`` or ``regex``.
-        text: the literal text; for ``regex`` an expression of RE2 that matches the whole text.
+        test: Arrow's function: ``equal``, ``starts_with``, ``ends_with``, ``match_substring`` or
+            ``match_substring_regex``.
+        text: the literal text; for ``match_substring_regex`` an expression of RE2 that matches the whole text.
     """
 
-    shape: str
+    test: Callable[[Any, str], Any]
     text: str
 
 
-ARROW_LIKE: Final[dict[str, Callable[[Any, str], Any]]] = {
-    "is": pc.equal,
-    "starts": pc.starts_with,
-    "ends": pc.ends_with,
-    "contains": pc.match_substring,
-    "regex": pc.match_substring_regex,
-}
-"""Arrow's function for each shape of a pattern."""
-
-
 def like_pattern(parts: Iterable[str | None]) -> LikePattern:
-    """Return a pattern in its simplest shape.
+    """Return a pattern with its simplest test.
 
     Args:
         parts: the pattern's literal characters, ``""`` for ``%`` and None for ``_``.
@@ -84,11 +75,11 @@ def like_pattern(parts: Iterable[str | None]) -> LikePattern:
     parts = list(parts)
     last = len(parts) - 1
     runs = tuple(index for index, part in enumerate(parts) if part == "")
-    shape = {(): "is", (0,): "ends", (last,): "starts", (0, last): "contains"}.get(runs)
-    if shape is not None and None not in parts:
-        return LikePattern(shape, "".join(part for part in parts if part))
+    tests = {(): pc.equal, (0,): pc.ends_with, (last,): pc.starts_with, (0, last): pc.match_substring}
+    if runs in tests and None not in parts:
+        return LikePattern(tests[runs], "".join(part for part in parts if part))
     inner = "".join("." if part is None else ".*" if part == "" else re.escape(part) for part in parts)
-    return LikePattern("regex", rf"(?s)\A{inner}\z")
+    return LikePattern(pc.match_substring_regex, rf"(?s)\A{inner}\z")
 
 
 def _part(text: str) -> re.Pattern[str]:

@@ -30,7 +30,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from spark_streams.filters.decimals import MAX_INT64, MIN_INT64
-from spark_streams.filters.text_matching import ARROW_LIKE, LikePattern
+from spark_streams.filters.text_matching import LikePattern
 from spark_streams.filters.tree import COMPARISONS, Operator
 from spark_streams.wire.amqp.columns.typed import BOOLEAN, BROKEN, FLOAT, INTEGER, NULL, FieldOfMessage, TypedColumn
 
@@ -167,13 +167,13 @@ _FEW_TEXTS: Final = 8
 
 
 def _like(column: TypedColumn, pattern: LikePattern, wanted: bool) -> Mask:
-    if pattern.shape == "is":
+    if pattern.test is pc.equal:
         like = column.equals(pattern.text.encode())
-    elif pattern.shape == "regex":
+    elif pattern.test is pc.match_substring_regex:
         like = _mask(pc.equal(pc.match_substring_regex(column.texts(), pattern.text), wanted))
         return like  # for bytes that are no UTF-8 both LIKE and NOT LIKE are unknown
     else:
-        like = _mask(ARROW_LIKE[pattern.shape](column.raw(), pattern.text))
+        like = _mask(pattern.test(column.raw(), pattern.text))
     return like if wanted else column.is_text & ~like
 
 

@@ -22,6 +22,8 @@ from __future__ import annotations
 
 from typing import Final, NoReturn
 
+import pyarrow.compute as pc
+
 from spark_streams.filters.decimals import MAX_INT64, MIN_INT64
 from spark_streams.filters.predicates import conditions as p
 from spark_streams.filters.predicates.amqp_sql.scanner import AmqpSqlScanner
@@ -199,7 +201,7 @@ class _Parser(AmqpSqlScanner):
         if parts is None:
             self.fail("the pattern ends with its escape character", start)
         found = like_pattern(parts)
-        if found.shape == "regex" and len(pattern) > MAX_PATTERN:
+        if found.test is pc.match_substring_regex and len(pattern) > MAX_PATTERN:
             self.fail(f"the pattern has {len(pattern)} characters: expected at most {MAX_PATTERN}", start)
         return found
 
