@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from functools import lru_cache, reduce
+from functools import cache, lru_cache, reduce
 from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
@@ -67,25 +67,14 @@ def mask(expression: Expression, lookup: ColumnLookup, rows: int) -> pa.BooleanA
     return pc.fill_null(evaluate_columns(expression, lookup, rows), False)
 
 
-class _Made(dict[Reference, Any]):
-    """What a function makes of each reference, once."""
-
-    def __init__(self, make: Callable[[Reference], Any]) -> None:
-        self._make = make
-
-    def __missing__(self, reference: Reference) -> Any:
-        made = self[reference] = self._make(reference)
-        return made
-
-
 class _Evaluation:
     """The evaluation of one expression on one batch; it builds each column, and the column's numbers, once."""
 
     def __init__(self, lookup: ColumnLookup, rows: int) -> None:
         self._rows = rows
-        self._columns = columns = _Made(lambda reference: _comparable(lookup(reference)))
-        self._texts = _Made(lambda reference: columns[reference].cast(pa.string()))
-        self._numbers = _Made(lambda reference: Numbers(columns[reference]))
+        self._column = column = cache(lambda reference: _comparable(lookup(reference)))
+        self._texts = cache(lambda reference: column(reference).cast(pa.string()))
+        self._numbers = cache(lambda reference: Numbers(column(reference)))
 
     def of(self, expression: Expression) -> pa.BooleanArray:
         if isinstance(expression, Predicate):
@@ -107,7 +96,7 @@ class _Evaluation:
 
     def _of_predicate(self, predicate: Predicate) -> pa.BooleanArray:
         reference, op = predicate.reference, predicate.operator
-        column = self._columns[reference]
+        column = self._column(reference)
         if predicate.type is None:
             return pc.is_null(column) if op is Operator.IS_NULL else pc.is_valid(column)
         if column.null_count == self._rows:
@@ -115,10 +104,10 @@ class _Evaluation:
         if op in NEGATIVE:
             return pc.invert(self._of_predicate(Predicate(reference, OPPOSITES[op], predicate.values, predicate.type)))
         if predicate.type is ValueType.STRING:
-            return _of_texts(predicate, self._texts[reference])
+            return _of_texts(predicate, self._texts(reference))
         if op in _CONTAINS:
-            return answer_by_text(self._texts[reference], predicate_test(predicate))
-        return self._numbers[reference].answer(predicate)
+            return answer_by_text(self._texts(reference), predicate_test(predicate))
+        return self._numbers(reference).answer(predicate)
 
 
 def _comparable(column: pa.Array) -> pa.Array:

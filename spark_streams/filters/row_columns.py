@@ -25,6 +25,7 @@ Rows of feeds:
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Final
 
 import numpy as np
@@ -74,20 +75,19 @@ def message_columns(batch: pa.RecordBatch) -> ColumnLookup:
     Args:
         batch: has the columns that ``columns_needed`` returns, as in ``rows.MESSAGE_SCHEMA``, and any others.
     """
-    maps: dict[str, _Maps] = {}
+    maps = cache(lambda column: _Maps(batch.column(column)))
 
     def lookup(reference: Reference) -> pa.Array:
         kind = reference.kind
         if kind is ReferenceKind.EVENT_TIME:
-            return _set_times(_milliseconds(pc.struct_field(batch.column("properties"), "creation_time")))
+            times = _milliseconds(pc.struct_field(batch.column("properties"), "creation_time"))
+            return pc.if_else(pc.equal(times, 0), pa.scalar(None, pa.int64()), times)  # 0 means unset (E-5)
         place = place_of(reference)
         if place is None:
             return _common(batch, kind)
         column, name = place
         if column != "properties":
-            if column not in maps:
-                maps[column] = _Maps(batch.column(column))
-            return maps[column].entry(name)
+            return maps(column).entry(name)
         field = pc.struct_field(batch.column("properties"), name)
         return _milliseconds(field) if pa.types.is_timestamp(field.type) else field
 
@@ -145,11 +145,6 @@ def _milliseconds(instants: pa.TimestampArray) -> pa.Int64Array:
     return pa.array(whole, mask=np.asarray(numbers.is_null()) if numbers.null_count else None)
 
 
-def _set_times(times: pa.Int64Array) -> pa.Int64Array:
-    """Return times, with null for 0, which means unset (E-5)."""
-    return pc.if_else(pc.equal(times, 0), pa.scalar(None, pa.int64()), times)
-
-
 class _Maps:
     """One map column.
 
@@ -171,7 +166,9 @@ class _Maps:
         if self._alike:
             size = int(self._sizes[0])
             at = pc.index(self._keys.slice(0, size), name).as_py()
-            return self._items.take(pa.array(np.arange(at, size * count, size))) if at >= 0 else _nothing(count)
+            if at < 0:
+                return pa.nulls(count, pa.string())
+            return self._items.take(pa.array(np.arange(at, size * count, size)))
         places = np.flatnonzero(np.asarray(pc.equal(self._keys, name)))
         taken = np.full(count, -1, np.int64)
         taken[np.repeat(np.arange(count), self._sizes)[places]] = places
@@ -190,10 +187,6 @@ def _alike(keys: pa.StringArray, sizes: NDArray[np.int32]) -> bool:
     raw = np.frombuffer(keys.buffers()[2] or b"", np.uint8)[ends[0] : ends[-1]]
     width = int(ends[size] - ends[0])
     return bool((ends[size:] - ends[:-size] == width).all() and np.array_equal(raw[width:], raw[: len(raw) - width]))
-
-
-def _nothing(rows: int) -> pa.StringArray:
-    return pa.nulls(rows, pa.string())
 
 
 def _member(values: pa.BinaryArray, name: str) -> pa.StringArray:
