@@ -15,21 +15,7 @@ from urllib.parse import quote, unquote
 from spark_streams.errors import OptionError
 from spark_streams.protocols import PROTOCOLS, protocol_of
 from spark_streams.redaction import safe_text
-from spark_streams.secrets import Secret
-
-__all__ = [
-    "AMQP_SCHEMES",
-    "DEFAULT_PORTS",
-    "HTTP_SCHEMES",
-    "RABBITMQ_SCHEMES",
-    "Endpoint",
-    "Node",
-    "Secret",
-    "Tls",
-    "parse_url",
-    "redact_url",
-    "with_tls_scheme",
-]
+from spark_streams.secrets import Secret as Secret
 
 DEFAULT_PORTS: Final = {scheme: port for entry in PROTOCOLS.values() for scheme, port in entry.ports.items()}
 """Scheme to the port of a url that names none."""

@@ -24,23 +24,6 @@ from typing import Any, ClassVar, Final
 
 from spark_streams.errors import CheckpointError
 
-__all__ = [
-    "EARLIEST",
-    "LATEST",
-    "After",
-    "At",
-    "AtTime",
-    "Checkpoint",
-    "Earliest",
-    "Latest",
-    "Matching",
-    "Position",
-    "position_from_json",
-    "position_to_json",
-    "progress_offset",
-    "require_format",
-]
-
 MIN_TIMESTAMP_MS: Final = -(2**63) + 1
 """The earliest instant, in ms; Long.MIN_VALUE itself means "no timestamp" in extended record batches (KIP-228)."""
 MAX_TIMESTAMP_MS: Final = 2**63 - 1

@@ -11,9 +11,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from spark_streams.wire.amqp.columns.properties import PROPERTIES_TYPE
-
-__all__ = ["COMMON_SCHEMA", "FULL_MESSAGE_SCHEMA", "MESSAGE_SCHEMA", "PROPERTIES_TYPE", "TIMESTAMP"]
+from spark_streams.wire.amqp.columns.properties import PROPERTIES_TYPE as PROPERTIES_TYPE
 
 TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
 """Spark's TIMESTAMP in Arrow: microseconds since the epoch, in UTC."""

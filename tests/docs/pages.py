@@ -8,8 +8,13 @@ import os
 import re
 from pathlib import Path
 
+from spark_streams import errors
+
 ROOT = Path(__file__).parents[2]
 
+
+ERRORS = {n for n, of in vars(errors).items() if isinstance(of, type) and issubclass(of, errors.SparkStreamsError)}
+"""The names of all our errors."""
 
 SPOILED = "SPARK_STREAMS_SPOILED_BLOCK"
 """Names a variable that names a block, as page, language and number from 0: its test is to fail."""

@@ -19,7 +19,7 @@ from spark_streams.options import parse_source
 from spark_streams.position import EARLIEST, After, At
 from spark_streams.testing import eventually
 from tests.cli.conftest import ServedHere, served_here
-from tests.docs.pages import blocks, tables
+from tests.docs.pages import ERRORS, blocks, tables
 from tests.docs.test_pages import missing, said
 from tests.docs.test_snippets import rows
 
@@ -104,14 +104,12 @@ def test_reading_each_event_once(spark: Any, served: ServedHere, run: Run, tmp_p
 
 
 def test_what_fails_is_said_by_the_code() -> None:
-    from spark_streams import errors
-
     (table,) = tables(SINK, "What fails, and how")
     named = {
         word.strip("`:,") for row in table for word in row[1].split() if word.startswith("`") and word[1].isupper()
     }
     assert named >= {"DeliveryFailed", "NotFound", "SchemaError"}
-    assert named <= set(errors.__all__)
+    assert named <= ERRORS
 
 
 def test_the_doors_full_sql() -> None:

@@ -6,10 +6,9 @@ import ast
 import re
 from collections.abc import Iterator
 
-from spark_streams import errors
 from spark_streams.server.amqp import error_conditions
 from spark_streams.wire.rabbitmq.response_codes import ResponseCode, code_name
-from tests.docs.pages import ROOT, code_spans
+from tests.docs.pages import ERRORS, ROOT, code_spans
 from tests.docs.test_pages import CODE, text_of
 
 PAGE = "docs/troubleshooting.md"
@@ -38,7 +37,7 @@ def listed() -> list[list[str]]:
 
 def raised() -> Iterator[tuple[str, str]]:
     """Where an error of ours is made with words of its own, and which."""
-    made = set(errors.__all__) - SAYS_WHAT_TO_DO - OF_THE_PEER
+    made = ERRORS - SAYS_WHAT_TO_DO - OF_THE_PEER
     for file in CODE:
         name = str(file.relative_to(ROOT))
         if name.startswith(FOLDERS):
