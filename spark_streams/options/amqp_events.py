@@ -66,7 +66,7 @@ def parse_source(options: Mapping[str, str], *, streaming: bool) -> AmqpSourceOp
     Raises:
         OptionError: an option that is unknown, has a bad value, contradicts another, or does not suit the mode.
     """
-    given = OptionReader.of_reader(options, _FORMAT)
+    given = OptionReader(options, _FORMAT, reading=True)
     return _source(given, _stream(given), streaming)
 
 
@@ -76,7 +76,7 @@ def parse_sink_options(options: Mapping[str, str]) -> SinkOptions:
     Raises:
         OptionError: an option that is unknown, is for reading only, has a bad value, or contradicts another.
     """
-    given = OptionReader.of_writer(options, _FORMAT)
+    given = OptionReader(options, _FORMAT, reading=False)
     return SinkOptions(read_endpoint(given), _optional_stream(given), request_timeout_ms(given))
 
 

@@ -138,9 +138,9 @@ def parse_feed_source(options: Mapping[str, str], *, streaming: bool) -> FeedSou
     """Read the options of a reader, as Spark hands them over; ``streaming`` says whether they are for ``readStream``.
 
     Raises:
-        OptionError: as ``OptionReader.of_reader`` and ``read_source``; a bad value of an option of this format's own.
+        OptionError: as ``OptionReader`` and ``read_source``; a bad value of an option of this format's own.
     """
-    given = OptionReader.of_reader(options, FEED_FORMAT)
+    given = OptionReader(options, FEED_FORMAT, reading=True)
     if not streaming:
         given.refuse(
             (SPOOL_LOCATION, MAX_BYTES_PER_TRIGGER, ORDERED),
@@ -249,7 +249,7 @@ def parse_feed_sink(options: Mapping[str, str]) -> FeedSinkOptions:
     Raises:
         OptionError: an option that is unknown, is for reading only, has a bad value, or contradicts another.
     """
-    given = OptionReader.of_writer(options, FEED_FORMAT)
+    given = OptionReader(options, FEED_FORMAT, reading=False)
     for name in given.starting_with(FEED_FILTER_PREFIX):
         raise OptionError(FEED_FILTER_PREFIX + name, "this is for reading; a sink does not take it")
     url = given.required(

@@ -66,12 +66,14 @@ class OptionReader:
     Args:
         options: the options as Spark passes them.
         form: their format.
+        reading: whether they are a reader's or a writer's; None when that is not known yet.
 
     Raises:
-        OptionError: the format does not accept a name.
+        OptionError: the format, or its readers or writers, do not accept a name, or ``load`` or ``save`` has an
+            argument.
     """
 
-    def __init__(self, options: Mapping[str, str], form: Format) -> None:
+    def __init__(self, options: Mapping[str, str], form: Format, *, reading: bool | None = None) -> None:
         self.form = form
         self._values = {name.lower(): value for name, value in options.items()}
         known = {name.lower(): name for name in form.known}
@@ -85,30 +87,13 @@ class OptionReader:
             close = difflib.get_close_matches(lower, known, n=1, cutoff=0.5)
             hint = f"did you mean '{known[close[0]]}'?" if close else f"{form.name} knows {', '.join(form.known)}"
             raise OptionError(name, f"{form.name} has no such option; {hint}")
-
-    @classmethod
-    def of_reader(cls, options: Mapping[str, str], form: Format) -> OptionReader:
-        """Return the options of a reader.
-
-        Raises:
-            OptionError: the format's readers do not accept a name, or ``load`` has an argument.
-        """
-        given = cls(options, form)
-        given._refuse_path()
-        given.refuse(form.writing, "this is for writing; a source does not take it")
-        return given
-
-    @classmethod
-    def of_writer(cls, options: Mapping[str, str], form: Format) -> OptionReader:
-        """Return the options of a writer.
-
-        Raises:
-            OptionError: the format's writers do not accept a name, or ``save`` has an argument.
-        """
-        given = cls(options, form)
-        given._refuse_path()
-        given.refuse((*OF_EVERY_READER, *form.reading), "this is for reading; a sink does not take it")
-        return given
+        if reading is not None and (self.get(PATH) or "").strip():
+            # load("orders") and save("orders"): the argument would be dropped silently.
+            raise OptionError(PATH, f"load and save take no argument here: {form.naming}")
+        if reading is True:
+            self.refuse(form.writing, "this is for writing; a source does not take it")
+        if reading is False:
+            self.refuse((*OF_EVERY_READER, *form.reading), "this is for reading; a sink does not take it")
 
     def has(self, name: str) -> bool:
         """Return whether the option is given."""
@@ -121,11 +106,6 @@ class OptionReader:
     def starting_with(self, prefix: str) -> dict[str, str]:
         """Return the options that begin with a prefix, by the rest of their names, in lower case."""
         return {n[len(prefix) :]: v for n, v in sorted(self._values.items()) if n.startswith(prefix) and v is not None}
-
-    def _refuse_path(self) -> None:
-        # load("orders") and save("orders"): the argument would be dropped silently.
-        if (self.get(PATH) or "").strip():
-            raise OptionError(PATH, f"load and save take no argument here: {self.form.naming}")
 
     def refuse(self, names: Iterable[str], why: str) -> None:
         """Raise an OptionError for the first of ``names`` that is given."""

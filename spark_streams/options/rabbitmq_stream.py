@@ -131,9 +131,9 @@ def parse_rabbit_source(options: Mapping[str, str], *, streaming: bool) -> Rabbi
     """Read the options of a reader, as Spark hands them over; ``streaming`` says whether they are for ``readStream``.
 
     Raises:
-        OptionError: as ``OptionReader.of_reader`` and ``read_source``; a bad value of an option of this format's own.
+        OptionError: as ``OptionReader`` and ``read_source``; a bad value of an option of this format's own.
     """
-    given = OptionReader.of_reader(options, _FORMAT)
+    given = OptionReader(options, _FORMAT, reading=True)
     _required_name(given)
     parsed = _source(given, streaming)
     if parsed.store_offsets and not streaming:
@@ -147,7 +147,7 @@ def parse_rabbit_sink(options: Mapping[str, str]) -> RabbitSinkOptions:
     Raises:
         OptionError: an option that is unknown, is for reading only, has a bad value, or contradicts another.
     """
-    given = OptionReader.of_writer(options, _FORMAT)
+    given = OptionReader(options, _FORMAT, reading=False)
     return _sink(given)
 
 
