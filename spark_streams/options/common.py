@@ -23,11 +23,11 @@ from spark_streams.options.names import (
 )
 from spark_streams.options.parser import OptionReader
 from spark_streams.options.positions import (
+    ENDS,
     PositionRange,
     read_ending,
     read_starting,
     refuse_empty_spans,
-    refuse_endings,
 )
 from spark_streams.options.values import duration_ms, filter_expression
 from spark_streams.position import EARLIEST, LATEST
@@ -109,7 +109,7 @@ def read_source(
         OptionError: a value is bad, options contradict each other, or an option does not suit the mode.
     """
     if streaming:
-        refuse_endings(given)
+        given.refuse(ENDS, "a stream has no end: this is for batch queries (spark.read)")
         if given.boolean(PUSHDOWN, False):
             raise OptionError(
                 PUSHDOWN, f"Spark pushes filters in batch queries only: say it with '{FILTER}' in a stream"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 from spark_streams.errors import OptionError
 from spark_streams.filters.decimals import MAX_INT64
@@ -21,6 +22,10 @@ from spark_streams.options.names import (
 from spark_streams.options.parser import OptionReader
 from spark_streams.options.values import filter_expression, instant_ms, json_object
 from spark_streams.position import EARLIEST, LATEST, After, At, AtTime, Matching, Position, position_from_json
+
+STARTS: Final = (STARTING_TIMESTAMP, STARTING_OFFSETS_BY_TIMESTAMP, STARTING_OFFSETS)
+ENDS: Final = (ENDING_TIMESTAMP, ENDING_OFFSETS_BY_TIMESTAMP, ENDING_OFFSETS)
+"""The options that give one instant, an instant for each partition, or positions; a query has one of them at most."""
 
 _TIMESTAMPS_EXAMPLE = '{"0": 1585672841000, "1": -386380800000}'
 
@@ -46,13 +51,11 @@ def read_starting(given: OptionReader, default: Position) -> PositionRange:
     Raises:
         OptionError: two options say so, or a value is no position.
     """
-    others = (STARTING_TIMESTAMP, STARTING_OFFSETS_BY_TIMESTAMP, STARTING_OFFSETS)
-    if given.one_of(*others, STARTING_EXPRESSION) == STARTING_EXPRESSION:
+    if given.one_of(*STARTS, STARTING_EXPRESSION) == STARTING_EXPRESSION:
         text = given.required(STARTING_EXPRESSION, "such as type = 'order' AND publish_time >= 1585672841000")
         filter_expression(STARTING_EXPRESSION, text)
         return PositionRange(Matching(text), option=STARTING_EXPRESSION)
-    found = _positions(given, STARTING_OFFSETS, STARTING_TIMESTAMP, STARTING_OFFSETS_BY_TIMESTAMP)
-    return PositionRange(default) if found is None else found
+    return _positions(given, *STARTS) or PositionRange(default)
 
 
 def read_ending(given: OptionReader, default: Position | None) -> PositionRange | None:
@@ -61,20 +64,8 @@ def read_ending(given: OptionReader, default: Position | None) -> PositionRange 
     Raises:
         OptionError: two options say so, or a value is no position.
     """
-    found = _positions(given, ENDING_OFFSETS, ENDING_TIMESTAMP, ENDING_OFFSETS_BY_TIMESTAMP)
+    found = _positions(given, *ENDS)
     return PositionRange(default, option=ENDING_OFFSETS) if found is None and default is not None else found
-
-
-def refuse_endings(given: OptionReader) -> None:
-    """Refuse ending positions for a stream, which has no end.
-
-    Raises:
-        OptionError: an option for the end is given.
-    """
-    given.refuse(
-        (ENDING_OFFSETS, ENDING_TIMESTAMP, ENDING_OFFSETS_BY_TIMESTAMP),
-        "a stream has no end: this is for batch queries (spark.read)",
-    )
 
 
 def refuse_empty_spans(starting: PositionRange, ending: PositionRange | None) -> None:
@@ -92,7 +83,7 @@ def refuse_empty_spans(starting: PositionRange, ending: PositionRange | None) ->
             raise OptionError(ending.option, f"partition '{partition}': an expression says where to start only")
 
 
-def _positions(given: OptionReader, offsets: str, timestamp: str, by_timestamp: str) -> PositionRange | None:
+def _positions(given: OptionReader, timestamp: str, by_timestamp: str, offsets: str) -> PositionRange | None:
     name = given.one_of(timestamp, by_timestamp, offsets)
     if name is None:
         return None
