@@ -94,27 +94,25 @@ def _intervals(predicate: Predicate, place: Callable[[Value], tuple[int, int]]) 
 
 def within(intervals: Intervals, low: int, high: int) -> Intervals:
     """Return the intervals for numbers that all lie from ``low`` to ``high``; a bound that excludes none is None."""
-    found: list[Interval] = []
-    for first, last in intervals:
-        if (first is None or first <= high) and (last is None or last >= low):
-            found.append(
-                (None if first is None or first <= low else first, None if last is None or last >= high else last)
-            )
-    return tuple(found)
+    return tuple(
+        (None if first == low else first, None if last == high else last)
+        for first, last in _between(intervals, low, high)
+    )
 
 
 def without(intervals: Intervals, number: int) -> Intervals:
     """Return the intervals without one number."""
-    found: list[Interval] = []
-    for first, last in intervals:
-        if (first is not None and first > number) or (last is not None and last < number):
-            found.append((first, last))
-            continue
-        if first != number:
-            found.append((first, number - 1))
-        if last != number:
-            found.append((number + 1, last))
-    return tuple(found)
+    return (*_between(intervals, None, number - 1), *_between(intervals, number + 1, None))
+
+
+def _between(intervals: Intervals, low: int | None, high: int | None) -> Intervals:
+    """Return the numbers of the intervals from ``low`` to ``high``; None for no bound."""
+    found = ((_bound(max, first, low), _bound(min, last, high)) for first, last in intervals)
+    return tuple((first, last) for first, last in found if first is None or last is None or first <= last)
+
+
+def _bound(narrower: Callable[..., int | None], *bounds: int | None) -> int | None:
+    return narrower((bound for bound in bounds if bound is not None), default=None)
 
 
 def _place_of_digits(value: Value) -> tuple[int, int]:
