@@ -83,13 +83,9 @@ def request_timeout_ms(given: OptionReader) -> int:
 def _tls(given: OptionReader) -> Tls:
     if given.has(TLS_KEY_FILE) and not given.has(TLS_CERT_FILE):
         raise OptionError(TLS_KEY_FILE, f"needs '{TLS_CERT_FILE}' beside it")
-    for name in (TLS_CA_FILE, TLS_CERT_FILE, TLS_KEY_FILE):
-        path = given.get(name)
+    files = {name: given.get(name) for name in (TLS_CA_FILE, TLS_CERT_FILE, TLS_KEY_FILE)}
+    for name, path in files.items():
         if path is not None and not os.path.isfile(path):
             raise OptionError(name, f"'{path}' is not a file that can be found here, expected a PEM file")
-    return Tls(
-        given.get(TLS_CA_FILE),
-        given.get(TLS_CERT_FILE),
-        given.get(TLS_KEY_FILE),
-        given.boolean(TLS_VERIFY_HOSTNAME, True),
-    )
+    ca_file, cert_file, key_file = files.values()
+    return Tls(ca_file, cert_file, key_file, given.boolean(TLS_VERIFY_HOSTNAME, True))
