@@ -39,6 +39,36 @@ from typing import Final
 
 from spark_streams.redaction import one_line, safe_text
 
+__all__ = [
+    "AuthenticationFailed",
+    "CheckpointError",
+    "ConnectFailed",
+    "ConnectionLost",
+    "CorruptLog",
+    "DeadlineExceeded",
+    "DeliveryFailed",
+    "FilterError",
+    "LocalProtocolError",
+    "LogError",
+    "LogLocked",
+    "NameTaken",
+    "NotFound",
+    "OptionError",
+    "OwnershipLost",
+    "PartitionEnded",
+    "PeerError",
+    "PositionLost",
+    "ProtocolError",
+    "Refused",
+    "RemoteProtocolError",
+    "SchemaError",
+    "SparkStreamsError",
+    "SpoolLost",
+    "StreamExists",
+    "TransportError",
+    "UnknownStream",
+]
+
 MOST_OF_A_MESSAGE: Final = 4_000
 """Characters of a message that holds our words and a peer's."""
 
