@@ -11,19 +11,20 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from itertools import pairwise
+from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Column, Table
 
 from spark_streams.cli.demo.orders import VAT_PERCENT, Orders, Producer, new_session, start_query
-from spark_streams.client import AmqpClient, RangeRead
+from spark_streams.client import AmqpClient
 from spark_streams.endpoint import parse_url
 from spark_streams.errors import SparkStreamsError
 from spark_streams.position import EARLIEST
@@ -64,69 +65,50 @@ def columns_plot(values: Sequence[float], height: int, unit: str) -> list[str]:
     return lines
 
 
-@dataclass
-class Found:
+class Found(NamedTuple):
     """The content of the output stream, and the results of its checks.
 
     Args:
         per_partition: partition to its number of events.
         per_key: key to its number of events.
-        faults: texts of the failed checks; empty when all passed.
-        checks: texts of the passed checks.
+        checks: each check in words, to whether it passed.
     """
 
-    per_partition: Counter[str] = field(default_factory=Counter)
-    per_key: Counter[str] = field(default_factory=Counter)
-    faults: list[str] = field(default_factory=list)
-    checks: list[str] = field(default_factory=list)
-
-    def expect(self, right: bool, words: str) -> None:
-        """Add a check to the passed or to the failed ones."""
-        (self.checks if right else self.faults).append(words)
+    per_partition: Counter[str]
+    per_key: Counter[str]
+    checks: dict[str, bool]
 
 
-def read_back(client: AmqpClient, stream: str, orders: Orders) -> Found:
+def read_back(stream: LogStream, orders: Orders) -> Found:
     """Read all of ``stream`` and compare it with the orders that were sent."""
-    found = Found()
-    numbers: list[int] = []
-    instants: dict[int, int] = {}
-    ids: set[str] = set()
-    net = vat = ledger = 0
+    events = stream.table(["partition", "value", "key", "timestamp", "properties"])
+    per_partition = Counter({str(partition): 0 for partition in range(stream.partitions)})
+    per_partition.update(events["partition"].to_pylist())
+    keys = events["key"].to_pylist()
+    fields = itemgetter("order", "net_cents", "vat_cents", "origin")
+    numbers, nets, vats, origins = zip(*(fields(json.loads(value.as_py())) for value in events["value"]), strict=True)
+    instants = dict(zip(numbers, events["timestamp"].cast(pa.int64()).to_pylist(), strict=True))
+    ids = set(pc.struct_field(events["properties"], "message_id").to_pylist())
     in_order = True
     last_of_key: dict[str, int] = {}
-    columns = ("value", "key", "timestamp", "properties")
-    for partition, bounds in sorted(client.describe(stream).partitions.items()):
-        found.per_partition[partition] = 0
-        if bounds.latest is None:
-            continue
-        for batch in client.fetch(RangeRead(stream, partition, EARLIEST, bounds.latest, columns)):
-            found.per_partition[partition] += batch.num_rows
-            ids.update(batch.column("properties").field("message_id").to_pylist())
-            instants_ms = [us // 1_000 for us in batch.column("timestamp").cast(pa.int64()).to_pylist()]
-            for value, key, instant in zip(
-                batch.column("value").to_pylist(), batch.column("key").to_pylist(), instants_ms, strict=True
-            ):
-                order = json.loads(value)
-                numbers.append(order["order"])
-                instants[order["order"]] = instant
-                found.per_key[key] += 1
-                net += order["net_cents"]
-                vat += order["vat_cents"]
-                ledger += order["origin"] == "ledger"
-                in_order &= last_of_key.get(key, -1) < order["order"]
-                last_of_key[key] = order["order"]
+    for key, number in zip(keys, numbers, strict=True):
+        in_order &= last_of_key.get(key, -1) < number
+        last_of_key[key] = number
+    per_key = Counter(keys)
     right_vat = sum((2 * int(cents) * VAT_PERCENT + 100) // 200 for cents in orders.net_cents)
-    right_ledger = int(orders.ledger.sum())
-    found.expect(sorted(numbers) == list(range(orders.count)), f"each of {orders.count:,} orders came out exactly once")
-    found.expect(len(ids) == orders.count and None not in ids, "every event has a message-id of its own")
-    found.expect(in_order, "every customer's orders are in the order in which they were sent")
-    found.expect(found.per_key == orders.per_customer, f"all {len(found.per_key)} customers have their orders")
-    found.expect(net == int(orders.net_cents.sum()), f"the prices add up: {net / 100:,.2f} EUR")
-    found.expect(vat == right_vat, f"so does the VAT: {vat / 100:,.2f} EUR")
-    same = all(instants.get(n) == int(instant) for n, instant in enumerate(orders.instants_ms))
-    found.expect(same, "every event kept its time to the millisecond")
-    found.expect(ledger == right_ledger, f"{ledger:,} of them lie before 1970, the first on 1957-10-04")
-    return found
+    same_times = all(instants.get(n, 0) // 1_000 == instant for n, instant in enumerate(orders.instants_ms))
+    ledger = origins.count("ledger")
+    checks = {
+        f"each of {orders.count:,} orders came out exactly once": sorted(numbers) == list(range(orders.count)),
+        "every event has a message-id of its own": len(ids) == orders.count and None not in ids,
+        "every customer's orders are in the order in which they were sent": in_order,
+        f"all {len(per_key)} customers have their orders": per_key == orders.per_customer,
+        f"the prices add up: {sum(nets) / 100:,.2f} EUR": sum(nets) == int(orders.net_cents.sum()),
+        f"so does the VAT: {sum(vats) / 100:,.2f} EUR": sum(vats) == right_vat,
+        "every event kept its time to the millisecond": same_times,
+        f"{ledger:,} of them lie before 1970, the first on 1957-10-04": ledger == int(orders.ledger.sum()),
+    }
+    return Found(per_partition, per_key, checks)
 
 
 _SOURCE: Final = "orders"
@@ -136,8 +118,7 @@ _LINE_S: Final = 5.0
 _STALLED_S: Final = 120.0
 
 
-@dataclass(frozen=True)
-class _Sample:
+class _Sample(NamedTuple):
     """The numbers of orders sent and written at one moment."""
 
     at_s: float
@@ -196,12 +177,13 @@ def _run(console: Console, events: int, seconds: float, partitions: int) -> None
                 query.processAllAvailable()  # commits the last batch before the query stops
                 batches = [progress for progress in query.recentProgress if progress["numInputRows"]]
                 query.stop()
-                found = read_back(client, _SINK, orders)
+            found = read_back(streams[1], orders)
         finally:
             spark.stop()
     _report(console, found, samples, len(batches))
-    if found.faults:
-        raise RuntimeError("; not true: ".join(["what came out is not what went in", *found.faults]))
+    faults = [words for words, right in found.checks.items() if not right]
+    if faults:
+        raise RuntimeError("; not true: ".join(["what came out is not what went in", *faults]))
 
 
 def _watch(
@@ -277,10 +259,8 @@ def _report(console: Console, found: Found, samples: list[_Sample], batches: int
         console.print("\n".join(columns_plot(values, 5, unit)), highlight=False)
         console.print(axis, highlight=False)
     console.print()
-    for words in found.checks:
-        console.print(f"[green]✓[/green] {words}", highlight=False)
-    for words in found.faults:
-        console.print(f"[red]✗ not true:[/red] {words}", highlight=False)
+    for words, right in sorted(found.checks.items(), key=lambda check: not check[1]):  # those that failed come last
+        console.print(f"{'[green]✓[/green]' if right else '[red]✗ not true:[/red]'} {words}", highlight=False)
     seconds = samples[-1].at_s
     console.print(
         f"\n{sum(found.per_key.values()):,} events in {seconds:,.1f} s, micro-batches: {batches}; "
