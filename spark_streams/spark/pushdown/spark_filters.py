@@ -53,6 +53,7 @@ from spark_streams.filters import (
     property_of,
     to_text,
 )
+from spark_streams.filters.limits import is_unicode
 from spark_streams.filters.tree import without_not
 from spark_streams.options import SourceOptions
 from spark_streams.rows import PROPERTIES_TYPE, TIMESTAMP
@@ -254,7 +255,7 @@ def _comparison(column: _Column, operator: Operator, value: object) -> Expressio
 
 def _value(column: _Column, value: object) -> Value:
     if column.type is ValueType.STRING:
-        if type(value) is str and _is_utf8(value):
+        if type(value) is str and is_unicode(value):
             return value
     elif type(value) is int and not column.time and -(2**63) <= value < 2**63:
         return value
@@ -266,14 +267,6 @@ def _microseconds(value: object) -> int:
     if not isinstance(value, datetime) or value.tzinfo is None:
         raise _Untranslatable
     return (value - _EPOCH) // _MICROSECOND
-
-
-def _is_utf8(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 _filter_log = logging.getLogger("spark_streams.spark.filter")
