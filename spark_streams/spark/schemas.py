@@ -10,7 +10,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_type, to_arrow_schema
@@ -73,24 +73,14 @@ def chosen_columns(schema: StructType, rows: pa.Schema, format_name: str) -> tup
         if column.name in names:
             raise SchemaError(f"the schema names column '{column.name}' twice")
         expected = known[column.name]
-        if _nullable(column.dataType) != _nullable(expected):
+        # This form of a type has all of it but whether its parts may be null.
+        if column.dataType.simpleString() != expected.simpleString():
             raise SchemaError(
                 f"column '{column.name}' of {format_name} has type {expected.simpleString()}, the schema says "
                 f"{column.dataType.simpleString()}; cast it after reading"
             )
         names.append(column.name)
     return tuple(names)
-
-
-def _nullable(kind: DataType) -> Any:
-    """Return the type with all its fields, values and elements nullable, and without metadata."""
-    if isinstance(kind, StructType):
-        return StructType([StructField(f.name, _nullable(f.dataType), True) for f in kind.fields])
-    if isinstance(kind, MapType):
-        return MapType(_nullable(kind.keyType), _nullable(kind.valueType), True)
-    if isinstance(kind, ArrayType):
-        return ArrayType(_nullable(kind.elementType), True)
-    return kind
 
 
 Expected = tuple[str, tuple[type, ...]]

@@ -61,6 +61,14 @@ def test_a_users_schema_picks_columns_in_its_order() -> None:
     assert chosen_columns(schema, FULL_MESSAGE_SCHEMA, "amqp-events") == ("offset", "message", "value")
 
 
+def test_a_users_schema_may_say_that_no_part_of_a_column_is_null() -> None:
+    parts = spark_schema(FULL_MESSAGE_SCHEMA)["properties"].dataType
+    certain = t.StructType([t.StructField(f.name, f.dataType, False, {"of": "users"}) for f in parts.fields])
+    texts = t.MapType(t.StringType(), t.StringType(), valueContainsNull=False)
+    schema = t.StructType().add("properties", certain, False).add("application_properties", texts, False)
+    assert chosen_columns(schema, FULL_MESSAGE_SCHEMA, "amqp-events") == ("properties", "application_properties")
+
+
 @pytest.mark.parametrize(
     ("schema", "message"),
     [
