@@ -47,33 +47,29 @@ Example:
     help="An event's timestamp: when it was appended, or its producer's creation-time.",
 )
 @click.option(
-    "--retention-bytes", type=click.IntRange(0), help="Keep about this much of each partition.  [default: all]"
+    "--retention-bytes",
+    "retention_max_bytes",
+    type=click.IntRange(0),
+    help="Keep about this much of each partition.  [default: all]",
 )
-@click.option("--retention-ms", type=click.IntRange(0), help="Keep events for this long.  [default: forever]")
+@click.option(
+    "--retention-ms",
+    "retention_max_age_ms",
+    type=click.IntRange(0),
+    help="Keep events for this long.  [default: forever]",
+)
 @click.option(
     "--segment-bytes",
+    "segment_max_bytes",
     type=click.IntRange(1),
     default=StreamConfig.segment_max_bytes,
     show_default=True,
     help="Size of a segment file; whole segments are removed.",
 )
 @click.option("--if-not-exists", is_flag=True, help="A stream that is there already is no error.")
-def create(
-    streams: tuple[StreamRequest, ...],
-    data_dir: Path,
-    timestamp_type: Any,
-    retention_bytes: int | None,
-    retention_ms: int | None,
-    segment_bytes: int,
-    if_not_exists: bool,
-) -> None:
+def create(streams: tuple[StreamRequest, ...], data_dir: Path, if_not_exists: bool, **settings: Any) -> None:
     """Create STREAMS, each NAME[:PARTITIONS], in a log that is not being served."""
-    config = StreamConfig(
-        timestamp_type=timestamp_type,
-        retention_max_bytes=retention_bytes,
-        retention_max_age_ms=retention_ms,
-        segment_max_bytes=segment_bytes,
-    )
+    config = StreamConfig(**settings)
     with ReferenceLog(data_dir) as log:
         there = {stream.name for stream in log.streams()}
         for request in streams:
