@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from spark_streams.client.data_loss import DataLoss, LossPolicy, ending
@@ -57,14 +57,6 @@ STARTED = "started"
 """Key of the first end's JSON: the stream's starting positions, so that a restart in batch 0 starts there again."""
 RECREATED = "anew"
 """Key of an end's JSON: partitions that were created again, which this batch reads from their beginning."""
-
-
-@dataclass(frozen=True)
-class _Planned:
-    """The end of a batch, and the number of events that it has of each partition (None or absent: unknown)."""
-
-    end: Checkpoint
-    counts: Mapping[str, int | None]
 
 
 class MicroBatches:
@@ -146,12 +138,13 @@ class MicroBatches:
         created_again: list[str] = []
         while True:
             planned = self._plan(begin, limit, may_wait and self._fixed_end is None)
-            if planned is None or (_same(planned.end, begin) and not first):
+            if planned is None or (_same(planned[0], begin) and not first):
                 return start
-            moved = [p for p, end in planned.end.partitions.items() if begin.partitions.get(p) != end]
-            end = replace(planned.end, log_identity=log_identity(self._driver, planned.end.partitions, begin))
+            end, counts = planned
+            moved = [p for p, position in end.partitions.items() if begin.partitions.get(p) != position]
+            end = replace(end, log_identity=log_identity(self._driver, end.partitions, begin))
             # Compare the old end after the new one: if the log is still the same then, both ends are of that log.
-            losses = differing(self._driver, begin, moved, planned.end.incarnation)
+            losses = differing(self._driver, begin, moved, end.incarnation)
             if not losses:
                 break
             self._report(losses)
@@ -159,7 +152,7 @@ class MicroBatches:
             begin = without(begin, again)
             created_again += again
             self._driver.describe(fresh=True)
-        self._progress.planned(end, planned.counts)
+        self._progress.planned(end, counts)
         self._trigger_gate.planned()
         self._last_end = end
         out = end.to_json()
@@ -169,8 +162,15 @@ class MicroBatches:
             out[RECREATED] = sorted(created_again)
         return out
 
-    def _plan(self, begin: Checkpoint, limit: int | None, may_wait: bool) -> _Planned | None:
-        """Return the end of the batch that begins at ``begin``, without identities; None if the batch waits."""
+    def _plan(
+        self, begin: Checkpoint, limit: int | None, may_wait: bool
+    ) -> tuple[Checkpoint, Mapping[str, int | None]] | None:
+        """Plan the batch that begins at ``begin``.
+
+        Returns:
+            Its end, without identities, and the number of events that it has of each partition (None or absent:
+            unknown); None if the batch waits.
+        """
         description, ends, losses = self._checked(lambda described: new_ends(begin, described))
         self._report(losses)
         kept = {} if recreated(begin, description) else begin.partitions
@@ -191,7 +191,7 @@ class MicroBatches:
                 else:
                     del ends[p]  # a new partition that gets nothing yet stays new
             counts = {p: count for p, (count, _) in taken.items()}
-        return _Planned(self._at(ends, description), counts)
+        return self._at(ends, description), counts
 
     def next_end_without_start(self) -> dict[str, Any]:
         """Return where the log ends now, for Spark before 4.2, which does not pass the start of the batch.
