@@ -174,10 +174,8 @@ class Arithmetic:
     def remaining(self, positions: Mapping[str, Position]) -> dict[str, int | None]:
         """Return the number of events from each position on, None where the peer does not tell."""
         newest = {p: bounds.latest for p, bounds in self._partitions().items() if bounds.latest is not None}
-        return {
-            p: events_between(start, newest[p], self._earliest(p)) if p in newest else 0
-            for p, start in positions.items()
-        }
+        behind = self.count({p: (start, newest[p]) for p, start in positions.items() if p in newest})
+        return {**dict.fromkeys(positions, 0), **behind}
 
     def walk(self, partition: str, start: Position) -> NumericWalk:
         """Return a new walk over the offsets of a partition; the caller closes it."""
