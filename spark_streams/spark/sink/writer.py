@@ -47,8 +47,10 @@ def broke_off() -> bool:
     if socket_file is None:
         return False
     try:
-        readable, _, _ = select.select([socket_file], [], [], 0)
+        readable, _, _ = select.select([socket_file.fileno()], [], [], 0)
         return bool(readable) and not socket_file.peek(1)
+    except (AttributeError, io.UnsupportedOperation):
+        return False  # it is no socket's file
     except OSError:
         return True  # the connection was reset: the JVM was killed before it had read all of our bytes
 
@@ -58,17 +60,9 @@ def _input() -> Any:
     frame: FrameType | None = sys._getframe()
     while frame is not None:
         if frame.f_code.co_name == "main" and frame.f_globals.get("__name__") == "pyspark.worker":
-            return _waitable(frame.f_locals.get("infile"))
+            return frame.f_locals.get("infile")
         frame = frame.f_back
     return None
-
-
-def _waitable(file: Any) -> Any:
-    try:
-        file.fileno()
-    except (AttributeError, io.UnsupportedOperation):
-        return None
-    return file if hasattr(file, "peek") else None
 
 
 _log = logging.getLogger(__name__)
