@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import ClassVar, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -36,6 +36,7 @@ class AmqpSink:
     """
 
     options: SinkOptions
+    repeated: ClassVar = ("goes out again, under the same message-ids",) * 2
 
     def check_schema(self, schema: StructType) -> None:
         """Check the DataFrame's columns.
@@ -72,10 +73,6 @@ class AmqpSink:
     def open(self, name: TaskName, streaming: bool) -> AmqpOutlet:
         """Return the outlet of one task."""
         return AmqpOutlet(self.options)
-
-    def repetition(self, streaming: bool) -> str:
-        """Return what happens to rows that are written again."""
-        return "What is written again goes out again, under the same message-ids"
 
 
 def _chosen(label: Callable[[int], str], rows: pa.Array) -> Callable[[int], str]:

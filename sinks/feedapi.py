@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Final
+from typing import ClassVar, Final
 
 import pyarrow as pa
 from pyspark.sql.types import StructType
@@ -16,7 +16,7 @@ from pyspark.sql.types import StructType
 from spark_streams.client.feed.publisher import FeedPublisher, HttpFeed, Target, event_columns
 from spark_streams.options.feedapi import FeedSinkOptions
 from spark_streams.spark.schemas import check_feed_schema
-from spark_streams.spark.sink.sink import TaskName, check_once
+from spark_streams.spark.sink.sink import GOES_OUT_AGAIN, TaskName, check_once
 
 MAX_PARTITIONS: Final = 5_000
 """Most Spark partitions of an exactly-once write: each has its own reference, and a log remembers the last numbers of
@@ -34,6 +34,7 @@ class FeedSink:
     """
 
     options: FeedSinkOptions
+    repeated: ClassVar = (GOES_OUT_AGAIN, "is dropped by the log where it has it already")
 
     def check_schema(self, schema: StructType) -> None:
         """Check the DataFrame's columns.
@@ -87,9 +88,3 @@ class FeedSink:
         """
         identity = name.identity("feedapi", MAX_PARTITIONS, REMEMBERED) if streaming else None
         return FeedPublisher(self._target(), self.options.stream, identity)
-
-    def repetition(self, streaming: bool) -> str:
-        """Return what happens to rows that are written again."""
-        if streaming:
-            return "What is written again is dropped by the log where it has it already"
-        return "What is written again goes out again: a batch write is at least once"

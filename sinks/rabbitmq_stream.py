@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import ClassVar, Final
 
 import pyarrow as pa
 from pyspark.sql.types import StructType
@@ -18,7 +18,7 @@ from spark_streams.errors import SchemaError
 from spark_streams.options import RabbitSinkOptions
 from spark_streams.spark.schemas import MESSAGE_SINK_COLUMNS, check_schema
 from spark_streams.spark.sink.columns import encoded, message_columns, require_streams
-from spark_streams.spark.sink.sink import KeepAlive, TaskName, check_once
+from spark_streams.spark.sink.sink import GOES_OUT_AGAIN, KeepAlive, TaskName, check_once
 
 FILTER_VALUE: Final = "filter_value"
 """The column of ``Outlet.send`` with the filter values."""
@@ -40,6 +40,7 @@ class RabbitSink:
     """
 
     options: RabbitSinkOptions
+    repeated: ClassVar = (GOES_OUT_AGAIN, "is dropped by the broker where it has it already")
 
     def check_schema(self, schema: StructType) -> None:
         """Check the DataFrame's columns.
@@ -106,12 +107,6 @@ class RabbitSink:
         """
         identity = name.identity("rabbitmq-stream", MAX_PARTITIONS, REMEMBERED) if streaming else None
         return RabbitOutlet(self.options, identity)
-
-    def repetition(self, streaming: bool) -> str:
-        """Return what happens to rows that are written again."""
-        if streaming:
-            return "What is written again is dropped by the broker where it has it already"
-        return "What is written again goes out again: a batch write is at least once"
 
 
 class RabbitOutlet:

@@ -47,7 +47,8 @@ def test_a_stream_is_written_once_and_a_batch_each_time(tmp_path: Path) -> None:
         write(sink, name(), False)
     with ReferenceLog(tmp_path) as log:
         assert log.stream("orders").partitions["0"].next_offset == 10
-    assert "dropped by the log" in sink.repetition(True) and "at least once" in sink.repetition(False)
+    batch, stream = sink.repeated
+    assert "dropped by the log" in stream and "at least once" in batch
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Final, Protocol, TypeVar, cast
+from typing import ClassVar, Final, Protocol, TypeVar, cast
 
 import pyarrow as pa
 from pyspark.sql.types import StructType
@@ -28,6 +28,10 @@ _T = TypeVar("_T")
 
 _checked: Final[dict[Hashable, object]] = {}
 """Keys of the checks that ``check_once`` has made in this process, to the results of the checks."""
+
+
+GOES_OUT_AGAIN: Final = "goes out again: a batch write is at least once"
+"""What rows do that a batch write writes again, whose task has another name then; see ``Sink``."""
 
 
 class Outlet(Protocol):
@@ -59,6 +63,9 @@ class Outlet(Protocol):
 
 class Sink(Protocol):
     """A format's sink, as the writers use it; picklable, and opened once in each task that has rows."""
+
+    repeated: ClassVar[tuple[str, str]]
+    """What rows do that are written again, by a batch write and by a stream: words after "What is written again"."""
 
     def check_schema(self, schema: StructType) -> None:
         """Check the DataFrame's columns, on the driver.
@@ -103,9 +110,6 @@ class Sink(Protocol):
         Raises:
             SparkStreamsError: it cannot connect, or cannot keep its guarantee with this name (``TaskName.stable``).
         """
-
-    def repetition(self, streaming: bool) -> str:
-        """Return a sentence for the log, without a full stop: what happens to rows that are written again."""
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ import logging
 import pickle
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import pyarrow as pa
 import pytest
@@ -55,6 +56,7 @@ class FakeSink:
     opened: list[tuple[TaskName, bool]] = field(default_factory=list)
     identifies: bool = True
     needs_stable: bool = False
+    repeated: ClassVar = ("goes out again", "is known by its ids")
 
     def columns(self, rows: pa.RecordBatch, name: TaskName, first_row: int) -> dict[str, pa.Array]:
         columns = message_columns(rows)
@@ -67,9 +69,6 @@ class FakeSink:
             raise SparkStreamsError("no stable name")
         self.opened.append((name, streaming))
         return self.outlet
-
-    def repetition(self, streaming: bool) -> str:
-        return "It is known by its ids" if streaming else "It goes out again"
 
 
 @pytest.fixture
@@ -212,11 +211,12 @@ def test_abort_tells_what_may_have_been_delivered(caplog: pytest.LogCaptureFixtu
     StreamWriter(FakeSink()).abort([SinkCommit(0, 2, "q/5/0/0", "q/5/0/1"), None], 5)
     assert "batch 5 failed: 2 rows of 1 finished tasks were delivered" in caplog.text
     assert "Spark partition 0: 2 rows, 'q/5/0/0' to 'q/5/0/1'" in caplog.text
-    assert "the other 1 tasks may have delivered some of theirs. It is known by its ids" in caplog.text
+    words = "the other 1 tasks may have delivered some of theirs. What is written again is known by its ids"
+    assert words in caplog.text
     caplog.clear()
     BatchWriter(FakeSink()).abort([None, None])
     assert "0 rows of 0 finished tasks" in caplog.text
-    assert "It goes out again" in caplog.text
+    assert "What is written again goes out again" in caplog.text
 
 
 def test_commit_counts_rows(caplog: pytest.LogCaptureFixture) -> None:
