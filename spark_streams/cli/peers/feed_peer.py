@@ -84,7 +84,7 @@ class FeedPeer(Peer):
         """Return a context with a writer; see ``Peer.open_writer``."""
         with closing(HttpFeed(self.endpoint, TIMEOUT_MS)) as feed:
             feed.check()
-            yield _FeedWriter(FeedPublisher(feed, self.stream, None))
+            yield _FeedWriter(FeedPublisher(feed, self.stream, None), _feed_columns)
 
     def about(self) -> dict[str, Any] | None:
         """Return the names of the feeds; None if the address is one feed's."""
@@ -165,15 +165,13 @@ class _FeedReader(PeerReader):
 class _FeedWriter(PeerWriter):
     """A writer of a feed; it has a new publisher for each flush, as a publisher holds its last part until the end."""
 
-    _publisher: FeedPublisher
-
-    def send(self, rows: pa.RecordBatch) -> None:
-        columns = {field.name: rows.column(field.name).cast(field.type) for field in PART_SCHEMA}
-        self._publisher.send(columns, self._label(rows))
-
     def flush(self) -> None:
         super().flush()
         self._publisher = replace(self._publisher)
+
+
+def _feed_columns(rows: pa.RecordBatch) -> tuple[dict[str, pa.Array]]:
+    return ({field.name: rows.column(field.name).cast(field.type) for field in PART_SCHEMA},)
 
 
 def _yes(answer: bool) -> str:

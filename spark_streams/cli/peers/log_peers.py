@@ -120,12 +120,7 @@ class AmqpPeer(LogPeer):
     def open_writer(self) -> Iterator[PeerWriter]:
         """Return a context with a writer; see ``Peer.open_writer``."""
         with self.client() as client:
-            yield _AmqpWriter(client.publisher(self.stream))
-
-
-class _AmqpWriter(PeerWriter):
-    def send(self, rows: pa.RecordBatch) -> None:
-        self._publisher.send(_messages(rows), self._label(rows))
+            yield PeerWriter(client.publisher(self.stream), lambda rows: (_messages(rows),))
 
 
 class RabbitPeer(LogPeer):
@@ -163,21 +158,15 @@ class RabbitPeer(LogPeer):
         if super_stream is None:
             with self.peer_client() as client:
                 client.check(self.stream)
+
+        def arguments(rows: pa.RecordBatch) -> tuple[pa.Array, pa.Array | str, None]:
+            # The partition replaces a missing key, so that events without a key stay together and in their order.
+            keys = pc.coalesce(rows.column("key"), rows.column("partition"))
+            return _messages(rows), self.stream if super_stream is None else keys, None
+
         how = RabbitPublishing(super_stream=super_stream, timeout_ms=TIMEOUT_MS)
         with closing(TaskPublisher(self.endpoint, how, None)) as publisher:
-            yield _RabbitWriter(publisher, None if super_stream is not None else self.stream)
-
-
-class _RabbitWriter(PeerWriter):
-    def __init__(self, publisher: TaskPublisher, stream: str | None) -> None:
-        super().__init__(publisher)
-        self._stream = stream  # None for a super stream
-
-    def send(self, rows: pa.RecordBatch) -> None:
-        # The partition replaces a missing key, so that events without a key stay together and in their order.
-        keys = pc.coalesce(rows.column("key"), rows.column("partition"))
-        places = keys if self._stream is None else self._stream
-        self._publisher.send(_messages(rows), places, None, self._label(rows))
+            yield PeerWriter(publisher, arguments)
 
 
 class _LogReader(PeerReader):

@@ -117,29 +117,27 @@ class PeerReader(ABC):
         """Return the number of events left to read now, None where the peer does not tell."""
 
 
-class PeerWriter(ABC):
+class PeerWriter:
     """Writes rows in their order, at least once; they are confirmed when ``flush`` returns.
 
     Args:
         publisher: the peer's publisher; the caller closes it.
+        arguments: returns what the publisher's ``send`` takes of rows, before the function that names them in errors.
     """
 
-    def __init__(self, publisher: Any) -> None:
+    def __init__(self, publisher: Any, arguments: Callable[[pa.RecordBatch], tuple[Any, ...]]) -> None:
         self._publisher = publisher
+        self._arguments = arguments
         self._rows = 0
 
-    @abstractmethod
     def send(self, rows: pa.RecordBatch) -> None:
-        """Send rows with columns of ``MESSAGE_SCHEMA``; a feed ignores the columns that it does not have."""
+        """Send rows with columns of ``MESSAGE_SCHEMA``; errors name them by their number among all rows, from 1."""
+        first, self._rows = self._rows + 1, self._rows + rows.num_rows
+        self._publisher.send(*self._arguments(rows), lambda row: f"event {first + row}")
 
     def flush(self) -> None:
         """Return once the peer has confirmed everything."""
         self._publisher.flush()
-
-    def _label(self, rows: pa.RecordBatch) -> Callable[[int], str]:
-        """Return a function that names rows in errors by their number among all sent rows, from 1."""
-        first, self._rows = self._rows + 1, self._rows + rows.num_rows
-        return lambda row: f"event {first + row}"
 
 
 @dataclass(frozen=True)
