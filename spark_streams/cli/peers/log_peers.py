@@ -48,15 +48,11 @@ class LogPeer(Peer):
 
     @abstractmethod
     def client(self) -> AmqpClient | RabbitClient:
-        """Return a client of the stream; the caller closes it.
+        """Return a client of the stream, or of the peer itself if none is named; the caller closes it.
 
         Raises:
             SparkStreamsError: the request that finds out the kind of the stream failed.
         """
-
-    def peer_client(self) -> AmqpClient | RabbitClient:
-        """Return a client of the peer itself; the caller closes it."""
-        return self.client()
 
     @abstractmethod
     def stream_kind(self, description: StreamDescription) -> str:
@@ -70,7 +66,7 @@ class LogPeer(Peer):
 
     def about(self) -> dict[str, Any] | None:
         """Return the peer's facts and streams, or the reason why the streams are unknown; see ``Peer.about``."""
-        with self.peer_client() as client:
+        with self.client() as client:
             about = {"kind": self.kind, "peer": dict(client.capabilities()), "streams": client.streams()}
         if about["streams"] is None:
             name_them = f"Name those to show: spark-streams inspect {self.endpoint.url} STREAM..."
@@ -130,12 +126,9 @@ class RabbitPeer(LogPeer):
     no_list: ClassVar = "the RabbitMQ stream protocol has no command that lists the streams of a broker"
 
     def client(self) -> RabbitClient:
-        """Return a client of the stream, or of the super stream; see ``LogPeer.client``."""
-        return RabbitClient(self.endpoint, super_stream=self.is_super_stream(), timeout_ms=TIMEOUT_MS)
-
-    def peer_client(self) -> RabbitClient:
-        """Return a client of the broker; the caller closes it."""
-        return RabbitClient(self.endpoint, timeout_ms=TIMEOUT_MS)
+        """Return a client of the stream or super stream, or of the broker; see ``LogPeer.client``."""
+        is_super_stream = self.names_stream and self.is_super_stream()
+        return RabbitClient(self.endpoint, super_stream=is_super_stream, timeout_ms=TIMEOUT_MS)
 
     def is_super_stream(self) -> bool:
         """Return whether the broker has a super stream of this name; False also if there is no such stream at all."""
@@ -156,7 +149,7 @@ class RabbitPeer(LogPeer):
         """Return a context with a writer; see ``Peer.open_writer``."""
         super_stream = self.stream if self.is_super_stream() else None
         if super_stream is None:
-            with self.peer_client() as client:
+            with RabbitClient(self.endpoint, timeout_ms=TIMEOUT_MS) as client:
                 client.check(self.stream)
 
         def arguments(rows: pa.RecordBatch) -> tuple[pa.Array, pa.Array | str, None]:
