@@ -17,6 +17,7 @@ import spark_streams
 from spark_streams.client import AmqpClient, encode_columns
 from spark_streams.endpoint import Endpoint
 from spark_streams.rows import COMMON_SCHEMA
+from spark_streams.testing import LogStream
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -155,15 +156,13 @@ def new_session() -> SparkSession:
     return spark
 
 
-def start_query(spark: SparkSession, url: str, source: str, sink: str, checkpoint: str) -> StreamingQuery:
+def start_query(spark: SparkSession, source: LogStream, sink: LogStream, checkpoint: str) -> StreamingQuery:
     """Read ``source`` from its beginning, price each order, and write it to ``sink`` with the same key and time."""
     from pyspark.sql import functions as F
 
     orders = (
         spark.readStream.format("amqp-events")
-        .option("url", url)
-        .option("stream", source)
-        .option("startingOffsets", "earliest")
+        .options(**source.options("amqp-events", startingOffsets="earliest"))
         .schema("value binary, key string, timestamp timestamp")
         .load()
     )
@@ -189,8 +188,6 @@ def start_query(spark: SparkSession, url: str, source: str, sink: str, checkpoin
     return (
         priced.writeStream.format("amqp-events")
         .queryName("price-orders")
-        .option("url", url)
-        .option("stream", sink)
-        .option("checkpointLocation", checkpoint)
+        .options(**sink.options("amqp-events", checkpointLocation=checkpoint))
         .start()
     )

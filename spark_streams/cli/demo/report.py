@@ -152,11 +152,10 @@ def _run(console: Console, events: int, seconds: float, partitions: int) -> None
         RuntimeError: the demo failed; the text says why.
     """
     with LogProcess() as log:
-        streams = [LogStream(log, name, partitions, {"timestamp_type": "create"}) for name in (_SOURCE, _SINK)]
-        for stream in streams:
-            stream.create()
-        url = streams[0].options("amqp-events")["url"]
-        endpoint = parse_url(url)
+        source, sink = (LogStream(log, name, partitions, {"timestamp_type": "create"}) for name in (_SOURCE, _SINK))
+        source.create()
+        sink.create()
+        endpoint = parse_url(source.options("amqp-events")["url"])
         console.print(f"log       {endpoint.url}: {_SOURCE} and {_SINK}, {partitions} partitions each", highlight=False)
         orders = Orders(events, time.time_ns() // 1_000_000)
         producer = Producer(endpoint, _SOURCE, orders, seconds)
@@ -167,7 +166,7 @@ def _run(console: Console, events: int, seconds: float, partitions: int) -> None
         )
         with console.status("Spark starts"):
             spark = new_session()
-            query = start_query(spark, url, _SOURCE, _SINK, str(Path.cwd() / "checkpoint"))
+            query = start_query(spark, source, sink, str(Path.cwd() / "checkpoint"))
         console.print(
             f"Spark     {spark.version}: {_SOURCE} -> price each order, add VAT -> {_SINK}\n", highlight=False
         )
@@ -177,7 +176,7 @@ def _run(console: Console, events: int, seconds: float, partitions: int) -> None
                 query.processAllAvailable()  # commits the last batch before the query stops
                 batches = [progress for progress in query.recentProgress if progress["numInputRows"]]
                 query.stop()
-            found = read_back(streams[1], orders)
+            found = read_back(sink, orders)
         finally:
             spark.stop()
     _report(console, found, samples, len(batches))
