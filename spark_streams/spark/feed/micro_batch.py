@@ -25,10 +25,12 @@ from spark_streams.options.feedapi import FeedSourceOptions
 from spark_streams.position import LATEST, After, Matching
 from spark_streams.spark.feed.manifests import fetched_again, read_manifest, write_manifest
 from spark_streams.spark.feed.offset import FeedOffset
+from spark_streams.spark.feed.page_fetcher import PageFetcher
 from spark_streams.spark.feed.page_fetchers import PageFetchers
 from spark_streams.spark.feed.partition_changes import PartitionChanges, trace
 from spark_streams.spark.feed.query_filter import QueryFilter, first_match
 from spark_streams.spark.feed.spool import Spool
+from spark_streams.spark.feed.spool_writer import SpoolWriter
 from spark_streams.spark.feed.tasks import FeedTask, address_of
 from spark_streams.spark.progress.batch_progress import BatchProgress
 from spark_streams.spark.pushdown.spark_filters import filter_json
@@ -63,16 +65,8 @@ class FeedBatches:
         self._discovery: Discovery | None = None
         self._discovered_at = 0.0
         self._spool: Spool | None = None
-        self._fetchers = PageFetchers(
-            options,
-            lambda: FeedClient(
-                address_of(options, self._client.dialect, self._filter.arguments),
-                awaits=not options.fail_on_data_loss,
-            ),
-            self._policy,
-            uuid.uuid4().hex[:8],
-            clock,
-        )
+        self._fetchers = PageFetchers(options, clock)
+        self._run = uuid.uuid4().hex[:8]
         self._initial: dict[str, Any] | None = None
         self._last: FeedOffset | None = None
         self._done_files: dict[int, list[str]] = {}
@@ -291,6 +285,11 @@ class FeedBatches:
             self._done_files.clear()
         return self._spool
 
+    def _connect(self) -> FeedClient:
+        """Return a client for a fetcher."""
+        address = address_of(self._options, self._client.dialect, self._filter.arguments)
+        return FeedClient(address, awaits=not self._options.fail_on_data_loss)
+
     def _follow(self, begin: FeedOffset, spool: Spool) -> PartitionChanges:
         """Start and stop fetchers as the feed's partitions change."""
         discovery = self._describe()
@@ -313,13 +312,17 @@ class FeedBatches:
             if self._available_now is not None and partition not in self._available_now:
                 continue
             expression = lineage.searching.get(partition)
-            self._fetchers.add(
+            fetchers[partition] = PageFetcher(
+                self._options,
+                self._connect,
+                self._policy,
+                self._fetchers.slots,
+                SpoolWriter(spool, f"{self._run}-{partition}"),
                 partition,
                 cursor,
-                spool,
-                beside=len(begin.cursors),
+                read_ahead_bytes=max(1, self._options.max_bytes_per_trigger // max(1, len(begin.cursors))),
                 stops=None if self._available_now is None else self._available_now[partition],
-                first=None if expression is None else first_match(self._options, partition, expression),
+                start=None if expression is None else first_match(self._options, partition, expression),
             )
         long_polls = discovery.stream and self._available_now is None and len(listed) <= MAX_LONG_POLLS
         for partition, fetcher in fetchers.items():

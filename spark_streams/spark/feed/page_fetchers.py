@@ -5,17 +5,12 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Collection
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import dataclass, field
 from typing import Final
 
-from spark_streams.client.data_loss import LossPolicy
-from spark_streams.client.feed.client import FeedClient
-from spark_streams.client.feed.row_decoder import FirstMatch
 from spark_streams.options.feedapi import FeedSourceOptions
 from spark_streams.spark.feed.page_fetcher import PageFetcher
 from spark_streams.spark.feed.pages import PlannedPages
-from spark_streams.spark.feed.spool import Spool
-from spark_streams.spark.feed.spool_writer import SpoolWriter
 from spark_streams.spark.splitting import shares
 
 GATHER_S: Final = 0.25
@@ -30,55 +25,15 @@ class PageFetchers:
 
     Args:
         options: of the stream.
-        connect: opens a client for a fetcher.
-        policy: raises or warns about losses.
-        prefix: prefix of the names of all their files, a different one for each run.
         clock: returns seconds, monotonic.
         slots: limits the number of fetchers that fetch at a time.
         each: partition id to its fetcher.
     """
 
     options: FeedSourceOptions
-    connect: Callable[[], FeedClient]
-    policy: LossPolicy
-    prefix: str
     clock: Callable[[], float] = time.monotonic
-    _: KW_ONLY
     slots: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(MAX_FETCHES))
     each: dict[int, PageFetcher] = field(default_factory=dict)
-
-    def add(
-        self,
-        partition: int,
-        cursor: str,
-        spool: Spool,
-        *,
-        beside: int,
-        stops: tuple[str, ...] | None,
-        first: FirstMatch | None,
-    ) -> None:
-        """Add a fetcher of a partition, which the caller starts.
-
-        Args:
-            partition: the partition's id.
-            cursor: the cursor after which reading continues.
-            spool: the spool to write to.
-            beside: number of partitions that share the read-ahead bytes.
-            stops: cursors to stop at, None for no end.
-            first: drops the lines before the first wanted event; None drops nothing.
-        """
-        self.each[partition] = PageFetcher(
-            self.options,
-            self.connect,
-            self.policy,
-            self.slots,
-            SpoolWriter(spool, f"{self.prefix}-{partition}"),
-            partition,
-            cursor,
-            read_ahead_bytes=max(1, self.options.max_bytes_per_trigger // max(1, beside)),
-            stops=stops,
-            start=first,
-        )
 
     def keep(self, reading: Collection[int], listed: Collection[int]) -> None:
         """Stop fetchers whose partition is not listed or not read any more, and forget the latter."""

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_streams.client.data_loss import LossPolicy
 from spark_streams.options.feedapi import parse_feed_source
 from spark_streams.spark.feed.page_fetchers import PageFetchers
 from spark_streams.spark.feed.pages import Checkpoints, Pages, PlannedPages, SpooledFile
@@ -106,7 +105,7 @@ def test_partitions_do_not_exceed_a_limit_together() -> None:
     """Their shares of 200 are less than their pages of 500; one of them is first, in turn."""
     waiting = {number: pages(file(f"f{number}", [(10, 500, "x")], [(20, 1_000, "y")])) for number in range(3)}
     options = parse_feed_source({"url": "http://localhost", "stream": "orders"}, streaming=True)
-    fetchers = PageFetchers(options, lambda: pytest.fail("connected"), LossPolicy("orders", fail=True), "run")
+    fetchers = PageFetchers(options)
     fetchers.each = waiting  # type: ignore[assignment]
     seen = []
     for turn in range(7):
