@@ -14,7 +14,7 @@ import signal
 import ssl
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -30,6 +30,7 @@ from spark_streams.protocols import PROTOCOLS, load, with_doors
 from spark_streams.server import BearerToken, LogServer
 from spark_streams.server.admission import allow_descriptors
 from spark_streams.server.door import Door, DoorShut
+from spark_streams.server.door_config import DoorConfig
 from spark_streams.server.exposure import exposed
 
 _EPILOG = """\b
@@ -165,12 +166,11 @@ def serve(
     if (tls_cert is None) != (tls_key is None):
         raise click.UsageError("--tls-cert and --tls-key are needed together")
     configured = read_configuration(config_path) if config_path is not None else Configuration()
-    common: dict[str, Any] = {"tls_cert": tls_cert, "tls_key": tls_key} if tls_cert is not None else {}
     named_users = (users_of(user_file) if user_file is not None else {}) | dict(users)
     named_tokens = (tokens_of(token_file) if token_file is not None else ()) + tokens
-    common |= ({"users": named_users} if named_users else {}) | ({"insecure": True} if insecure else {})
+    common = dict(users=named_users, tokens=named_tokens, insecure=insecure, tls_cert=tls_cert, tls_key=tls_key)
     named = configured.named | {door for door, place in where.items() if place is not None} or where
-    doors = [_door(door, configured, place, common, named_tokens) for door, place in where.items() if door in named]
+    doors = [_door(door, configured.doors[door], place, common) for door, place in where.items() if door in named]
     _check_exposure(doors)
     signal.signal(signal.SIGTERM, exit_on_signal)  # until the event loop handles it; temporary data is removed
     sys.setswitchinterval(SWITCH_S)
@@ -225,20 +225,19 @@ FILES_OF_A_PARTITION = 4
 """Open files of a partition: segment, index and recovery point, and one in reserve."""
 
 
-def _door(
-    name: str,
-    configured: Configuration,
-    where: tuple[str, int] | None,
-    common: dict[str, Any],
-    tokens: tuple[BearerToken, ...],
-) -> Door:
-    """Return a door with the settings of the configuration file, overridden by those of the command line."""
-    changes = dict(common)
+def _door(name: str, configured: DoorConfig, where: tuple[str, int] | None, common: Mapping[str, object]) -> Door:
+    """Return a door with the settings of the configuration file, overridden by those that the command line gives.
+
+    Args:
+        name: the door's name.
+        configured: the settings of the configuration file.
+        where: host and port, None where the command line does not say them.
+        common: settings of all doors that have them, each empty, False or None where the command line does not say it.
+    """
+    changes: dict[str, Any] = {key: each for key, each in common.items() if each and hasattr(configured, key)}
     if where is not None:
         changes["host"], changes["port"] = where
-    if tokens and hasattr(configured.doors[name], "tokens"):
-        changes["tokens"] = tokens
-    door: Door = load(PROTOCOLS[name].door)(dataclasses.replace(configured.doors[name], **changes))
+    door: Door = load(PROTOCOLS[name].door)(dataclasses.replace(configured, **changes))
     return door
 
 
