@@ -52,23 +52,20 @@ class FeedOffset:
             "version": CHECKPOINT_VERSION,
             "format": FORMAT,
             "stream": self.stream,
-            "partitions": {str(p): _position(self.cursors[p]) for p in sorted(self.cursors)},
+            "partitions": _positions(self.cursors),
             "spool": self.spool,
             "batch": self.batch,
             "filters": dict(sorted(self.filters.items())),
         }
-        if self.finished:
-            out["finished"] = sorted(self.finished)
-        if self.ancestors:
-            out["ancestors"] = [[p, cursor] for p, cursor in self.ancestors.items()]
-        if self.begins:
-            out["begins"] = {str(p): _position(self.begins[p]) for p in sorted(self.begins)}
-        if self.pushed:
-            out["pushed"] = {name: asdict(self.pushed[name]) for name in sorted(self.pushed)}
-        for name, each in (("searching", self.searching), ("found", self.found)):
-            if each:
-                out[name] = {str(p): each[p] for p in sorted(each)}
-        return out
+        unless_empty = {
+            "finished": sorted(self.finished),
+            "ancestors": [[p, cursor] for p, cursor in self.ancestors.items()],
+            "begins": _positions(self.begins),
+            "pushed": {name: asdict(self.pushed[name]) for name in sorted(self.pushed)},
+            "searching": {str(p): self.searching[p] for p in sorted(self.searching)},
+            "found": {str(p): self.found[p] for p in sorted(self.found)},
+        }
+        return {**out, **{key: value for key, value in unless_empty.items() if value}}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any], stream: str, filters: Mapping[str, str]) -> FeedOffset:
@@ -114,8 +111,8 @@ class FeedOffset:
         return read
 
 
-def _position(cursor: str) -> str | dict[str, str]:
-    return "earliest" if cursor == BEGINNING else {"after": cursor}
+def _positions(cursors: Mapping[int, str]) -> dict[str, str | dict[str, str]]:
+    return {str(p): "earliest" if cursors[p] == BEGINNING else {"after": cursors[p]} for p in sorted(cursors)}
 
 
 def _cursor(value: object) -> str:
