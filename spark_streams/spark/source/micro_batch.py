@@ -116,9 +116,7 @@ class MicroBatches:
 
     def fix_end(self) -> None:
         """Fix the end for Trigger.AvailableNow: the query reads the events that are there now, and no later ones."""
-        description = self._driver.describe(fresh=True)
-        ends = {p: ending(bounds) for p, bounds in description.partitions.items()}
-        self._fixed_end = self._at(ends, description)
+        self._fixed_end = self._end_of(self._driver.describe(fresh=True))
 
     def next_end(self, start: dict[str, Any], limit: int | None, *, may_wait: bool = True) -> dict[str, Any]:
         """Return where the batch that starts at ``start`` ends; ``start`` itself when there is nothing to read yet.
@@ -242,9 +240,7 @@ class MicroBatches:
 
         A query with a filter has key ``pushdown`` too: the part that the peer checks, and the part that tasks check.
         """
-        description = self._driver.describe()
-        ends = {p: ending(bounds) for p, bounds in description.partitions.items()}
-        out = self._at(ends, description).to_json()
+        out = self._end_of(self._driver.describe()).to_json()
         out.update(self._progress.report(self._driver.lag(self._last_end)))
         if self._options.filter is not None:
             out["pushdown"] = filter_json(self._options.filter, self._pushed())
@@ -348,6 +344,9 @@ class MicroBatches:
 
     def _at(self, positions: Mapping[str, Position], description: StreamDescription) -> Checkpoint:
         return Checkpoint(self._options.format, self._options.stream, positions, description.incarnation)
+
+    def _end_of(self, description: StreamDescription) -> Checkpoint:
+        return self._at({p: ending(bounds) for p, bounds in description.partitions.items()}, description)
 
     def _checkpoint(self, value: dict[str, Any]) -> Checkpoint:
         checkpoint = Checkpoint.from_json(value, self._options.format)
