@@ -146,17 +146,14 @@ class RabbitOutlet:
         filters = columns.pop(FILTER_VALUE, None)
         payloads = encoded(columns, label)
         with self._keep_alive.paused():
-            self._publisher.send(payloads, self._destinations(columns, streams, label), filters, label)
-
-    def _destinations(
-        self, columns: Mapping[str, pa.Array], streams: pa.Array, label: Callable[[int], str]
-    ) -> pa.StringArray | str:
-        if self._options.super_stream is not None:
-            return columns["key"].cast(pa.string())
-        if self._options.stream is not None:
-            return self._options.stream
-        require_streams(streams, label, "neither option 'stream' nor 'superStream' is")
-        return streams.cast(pa.string())
+            if self._options.super_stream is not None:
+                places = columns["key"].cast(pa.string())
+            elif self._options.stream is not None:
+                places = self._options.stream
+            else:
+                require_streams(streams, label, "neither option 'stream' nor 'superStream' is")
+                places = streams.cast(pa.string())
+            self._publisher.send(payloads, places, filters, label)
 
     def flush(self) -> None:
         """Return once the broker has confirmed every row.
