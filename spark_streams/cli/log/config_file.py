@@ -118,7 +118,8 @@ class _Reader:
 
     def _door(self, door: str, kind: type[DoorConfig], value: Any) -> DoorConfig:
         table = dict(self._table(door, value))
-        taken = self._users_of(door, table)
+        own = self._users(f"{door}.", table)  # which override those of all doors
+        taken = own | {key: {**common, **own.get(key, {})} for key, common in self._of_all_doors.items()}
         apart: dict[str, Callable[[str, Any], Any]] = {
             "groups": self._groups,
             "redirects": self._redirects,
@@ -150,12 +151,6 @@ class _Reader:
         token = table.pop("token", None)
         self._expect(f"{section}.token", token, str, "a text: the secret", show=False)
         return self._settings(BearerToken, section, table, token=token)
-
-    def _users_of(self, door: str, table: dict[str, Any]) -> dict[str, Any]:
-        """Remove the users of a door from its table, and return them with those of all doors, which they override."""
-        own = self._users(f"{door}.", table)
-        common = self._of_all_doors
-        return {key: {**common.get(key, {}), **own.get(key, {})} for key in (*common, *own)}
 
     def _users(self, prefix: str, table: dict[str, Any]) -> dict[str, Any]:
         """Remove users and their permissions from a table, and return them."""
