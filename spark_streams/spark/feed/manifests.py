@@ -17,7 +17,6 @@ from spark_streams.client.feed.range_reader import BEGINNING, FeedRange
 from spark_streams.filters.tree import Expression
 from spark_streams.spark.feed.offset import FeedOffset
 from spark_streams.spark.feed.pages import PlannedPages
-from spark_streams.spark.feed.query_filter import QueryFilter
 from spark_streams.spark.feed.spool import PageRange, Spool
 from spark_streams.spark.feed.tasks import FeedTask
 from spark_streams.spark.splitting import split_evenly
@@ -75,23 +74,15 @@ def read_manifest(spool: Spool, batch: int, residual: Expression | None) -> list
 
 
 def fetched_again(
-    begin: FeedOffset,
-    stop: FeedOffset,
-    spool: Spool,
-    listed: Collection[int],
-    dialect: Dialect,
-    query_filter: QueryFilter,
-    policy: LossPolicy,
-) -> list[FeedTask]:
-    """Return tasks that fetch a micro-batch with lost pages again, between the same cursors.
+    begin: FeedOffset, stop: FeedOffset, spool: Spool, listed: Collection[int], policy: LossPolicy
+) -> list[FeedRange]:
+    """Return the ranges to fetch a micro-batch with lost pages again, between the same cursors.
 
     Args:
         begin: where the micro-batch starts.
         stop: where it ends.
         spool: the spool, which lacks the manifest.
         listed: ids of the feed's partitions now.
-        dialect: the dialect of the feed.
-        query_filter: the query's filter.
         policy: raises or warns about losses.
 
     Raises:
@@ -105,14 +96,13 @@ def fetched_again(
         stop.stream,
         stop.batch,
     )
-    tasks = []
+    ranges = []
     for p, cursor in sorted(stop.cursors.items()):
         start = stop.begins.get(p, begin.cursors.get(p, BEGINNING))
         if cursor == start or p in stop.searching:
             continue
         if p in listed:
-            fetch = FeedRange(p, start, (cursor,), required=True)
-            tasks.append(query_filter.task(p, dialect, fetch, stop.found.get(p)))
+            ranges.append(FeedRange(p, start, (cursor,), required=True))
         else:
             policy.report(str(p), f"after cursor '{start}'", "the feed has no such partition any more")
-    return tasks
+    return ranges

@@ -210,8 +210,10 @@ class FeedBatches:
         if planned is not None:
             return planned
         listed = {p.id for p in self._describe().partitions}
-        assert self._client.dialect is not None
-        return fetched_again(begin, stop, spool, listed, self._client.dialect, self._filter, self._policy)
+        dialect = self._client.dialect
+        assert dialect is not None
+        ranges = fetched_again(begin, stop, spool, listed, self._policy)
+        return [self._filter.task(dialect, fetch, stop.found.get(fetch.partition)) for fetch in ranges]
 
     def committed(self, end: dict[str, Any]) -> None:
         """Remove the spooled files of the micro-batches up to the one that ends at ``end``.

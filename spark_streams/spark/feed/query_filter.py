@@ -92,18 +92,17 @@ class QueryFilter:
         cursors = client.last_cursor(partition.id), self.last_cursor(partition)
         return tuple(sorted({cursor for cursor in cursors if cursor is not None}))
 
-    def task(self, partition: int, dialect: Dialect, fetch: FeedRange, start: str | None = None) -> FeedTask:
+    def task(self, dialect: Dialect, fetch: FeedRange, start: str | None = None) -> FeedTask:
         """Return a task that fetches the events that match the filter.
 
         Args:
-            partition: the partition's id.
             dialect: the dialect of the feed.
             fetch: the range to fetch.
             start: the expression whose first match is the first row; None for all rows.
         """
         begin = None if start is None else read_filter(start)
         return FeedTask(
-            partition,
+            fetch.partition,
             dialect,
             fetch=fetch,
             pushed=tuple(self.arguments.items()),

@@ -50,7 +50,7 @@ class FeedSource:
                 stops = (stop.offset,) if isinstance(stop, After) else filtering.ends(client, partition)
                 wanted = FeedRange(partition.id, cursor, stops, required=isinstance(stop, After))
                 expression = start.text if isinstance(start, Matching) else None
-                tasks.append(filtering.task(partition.id, client.dialect, wanted, expression))
+                tasks.append(filtering.task(client.dialect, wanted, expression))
         return tasks
 
     def planner(self, options: FeedSourceOptions, columns: tuple[str, ...]) -> FeedBatches:
