@@ -83,6 +83,8 @@ def test_ranges_that_can_match(text: str, start: object, can: bool) -> None:
         ("offset >= 9.5", False),
         ("offset >= 8.5", True),
         ("offset <= 3", False),
+        ("offset < 4", False),
+        ("NOT offset >= 3.5", False),
         ("offset < 5", True),
         ("offset IN (1, 2)", False),
         ("offset NOT IN (1, 2)", True),
