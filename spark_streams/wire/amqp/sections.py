@@ -44,7 +44,12 @@ MAX_PAIRS: Final = 64
 
 NULL_CODE: Final = 0x40
 FIXED_WIDTH: Final = np.array([(0, 1, 2, 4, 8, 16)[c // 16 - 4] if 4 <= c // 16 <= 9 else 0 for c in range(256)])
-SIZE_WIDTH: Final = np.array([(1, 4)[(c // 16) % 2] if c >= 0xA0 else 0 for c in range(256)])
+HEAD_BYTES: Final = np.array([(2, 5)[(c // 16) % 2] if c >= 0xA0 else 1 for c in range(256)])
+"""The bytes of a format code and of the size that follows it."""
+_SHIFT: Final = 64 - 8 * HEAD_BYTES
+_BEHIND_CODE: Final = 2**56 - 1
+"""The eight bytes from a format code on are shifted and masked to the size; to 0 for a code without size."""
+_IS_TEXT: Final = np.isin(np.arange(256), (0xA1, 0xA3, 0xB1, 0xB3))
 KNOWN: Final = np.array([c in FORMAT_CODES for c in range(256)])
 """True for the bytes that are format codes of AMQP 1.0."""
 
@@ -83,7 +88,7 @@ class Extents(NamedTuple):
         """Return ``n`` rows without a value."""
         return Extents(np.full(n, NULL_CODE, np.int64), np.zeros(n, np.int64), np.zeros(n, np.int64))
 
-    def at(self, rows: Positions) -> Extents:
+    def at(self, rows: Positions | Mask) -> Extents:
         """Return the values of these rows."""
         return Extents(*(column[rows] for column in self))
 
@@ -92,24 +97,18 @@ class Extents(NamedTuple):
         self.code[rows], self.start[rows], self.end[rows] = values
 
 
-def extents(words: PaddedWords, position: Positions) -> Extents:
+def extents(word: Codes, position: Positions) -> Extents:
     """Return the code and the extent of the value at each position; a descriptor or a byte that is no code has none.
 
     The end may lie outside the message, and ``code`` may be no format code: the caller checks both.
+
+    Args:
+        word: the eight bytes at each position, at least five of them right.
+        position: each value's format code.
     """
-    word = words.big(position)
     code = (word >> 56) & 0xFF
-    if code.size and (code == code[0]).all():
-        # All values have the same format code, as at most steps of most blocks.
-        width = int(SIZE_WIDTH[code[0]])
-        start = position + (1 + width)
-        if width:
-            return Extents(code, start, start + ((word >> 48) & 0xFF if width == 1 else (word >> 24) & 0xFFFFFFFF))
-        return Extents(code, start, start + FIXED_WIDTH[code[0]])
-    size_width = SIZE_WIDTH[code]
-    start = position + 1 + size_width
-    size = np.where(size_width == 1, (word >> 48) & 0xFF, (word >> 24) & 0xFFFFFFFF)
-    return Extents(code, start, start + np.where(size_width == 0, FIXED_WIDTH[code], size))
+    start = position + HEAD_BYTES.take(code)
+    return Extents(code, start, start + FIXED_WIDTH.take(code) + ((word & _BEHIND_CODE) >> _SHIFT.take(code)))
 
 
 @dataclass
@@ -156,14 +155,11 @@ def walk_sections(words: PaddedWords, starts: Positions, ends: Positions, last: 
         if not rows.size:
             return found
         word = words.big(position)
-        code, format_code = (word >> 40) & 0xFF, (word >> 32) & 0xFF
+        code, (format_code, _, stop) = (word >> 40) & 0xFF, extents(word << 24, position + 3)
         kind = code - HEADER
         good = (word >> 48 == 0x0053) & (kind >= 0) & (kind < _KINDS)
         kind = np.where(good, kind, 0)
         good &= _MAY_HOLD[kind << 8 | format_code] & _MAY_FOLLOW[(before - _START) * _KINDS + kind]
-        width = SIZE_WIDTH[format_code]
-        size = np.where(width == 1, (word >> 24) & 0xFF, np.where(width == 4, word & 0xFFFFFFFF, 0))
-        stop = position + 4 + width + FIXED_WIDTH[format_code] + size
         good &= stop <= end
         if not good.all():
             found.irregular[rows[~good]] = True
@@ -195,32 +191,18 @@ def _record(found: Sections, rows: Positions, position: Positions, stop: Positio
 
 
 class Pair(NamedTuple):
-    """One step of a map walk: the next entry of every map that has one.
+    """One step of a walk: the next entry of every map, or the next item of every list, that has one.
 
-    ``key_*`` are the key's format code and text; ``code``, ``start`` and ``end`` are the value's, as in ``Extents``.
+    The keys of a list's items are empty.
     """
 
     rows: Positions
-    key_code: Codes
-    key_start: Positions
-    key_end: Positions
-    code: Codes
-    start: Positions
-    end: Positions
-
-    @property
-    def key(self) -> Extents:
-        """The keys."""
-        return Extents(self.key_code, self.key_start, self.key_end)
-
-    @property
-    def value(self) -> Extents:
-        """The values."""
-        return Extents(self.code, self.start, self.end)
+    key: Extents
+    value: Extents
 
     def chosen(self, mask: Mask) -> Pair:
         """Return the entries where the mask is true."""
-        return self if mask.all() else Pair(*(column[mask] for column in self))
+        return self if mask.all() else Pair(self.rows[mask], self.key.at(mask), self.value.at(mask))
 
 
 class _Items:
@@ -229,14 +211,10 @@ class _Items:
     def __init__(
         self, words: PaddedWords, rows: Positions, position: Positions, end: Positions, irregular: Mask
     ) -> None:
-        word = words.big(position)
-        code = (word >> 56) & 0xFF
-        width = SIZE_WIDTH[code]
-        self.count = np.where(width == 1, (word >> 40) & 0xFF, 0)
-        if (width == 4).any():
-            wide = width == 4
-            self.count[wide] = (words.big(position[wide] + 5) >> 32) & 0xFFFFFFFF
-        self.position = position + 1 + 2 * width
+        code = (words.big(position) >> 56) & 0xFF
+        # The count is as wide as the size, and follows it.
+        self.count = (words.big(position + HEAD_BYTES[code] - 1) & _BEHIND_CODE) >> _SHIFT[code]
+        self.position = position + 2 * HEAD_BYTES[code] - 1
         self.words, self.rows, self.end, self.irregular = words, rows, end, irregular
         self.drop((self.position > end) | (self.count > 2 * MAX_PAIRS))
 
@@ -267,48 +245,40 @@ class _Items:
             pair: the next entry of each map or list.
             items: number of items of an entry.
         """
-        good = KNOWN[pair.code] & (pair.end <= self.end)
+        good = KNOWN[pair.value.code] & (pair.value.end <= self.end)
         if not good.all():
             pair = pair.chosen(good)
             self.drop(~good)
-        self.position, self.count = pair.end, self.count - items
+        self.position, self.count = pair.value.end, self.count - items
         return pair
 
 
-def walk_map(
-    words: PaddedWords, rows: Positions, position: Positions, end: Positions, irregular: Mask
+def walk_items(
+    words: PaddedWords, rows: Positions, position: Positions, end: Positions, irregular: Mask, each: int
 ) -> Iterator[Pair]:
-    """Walk the entries of many maps; mark the maps that the walk cannot follow, even after some of their entries.
+    """Walk the entries of many maps, or the items of many lists; mark those that the walk cannot follow.
+
+    A map or list may be marked even after some of its entries.
 
     Args:
         words: the bytes.
-        rows: the message of each map.
-        position: each map's format code, map8 or map32.
-        end: position after each map.
+        rows: the message of each map or list.
+        position: the format code of each.
+        end: position after each.
         irregular: set at index ``rows`` for maps with keys that are no text, described values, or broken sizes.
+        each: number of items of an entry: 2 for maps, 1 for lists.
     """
     if not rows.size:
         return
     items = _Items(words, rows, position, end, irregular)
-    items.drop(items.count % 2 != 0)
+    items.drop(items.count % each != 0)
     while items.finish():
-        key = extents(words, items.position)
-        text = (key.code == 0xA3) | (key.code == 0xA1) | (key.code == 0xB3) | (key.code == 0xB1)
-        bad = ~text | (key.end >= items.end)
+        at = items.position
+        key = extents(words.big(at), at) if each == 2 else Extents(at, at, at)
+        bad = key.end >= items.end
+        if each == 2:
+            bad |= ~_IS_TEXT[key.code]
         if bad.any():
             items.drop(bad)
-            key = extents(words, items.position)
-        yield items.taken(Pair(items.rows, *key, *extents(words, key.end)), 2)
-
-
-def walk_list(
-    words: PaddedWords, rows: Positions, position: Positions, end: Positions, irregular: Mask
-) -> Iterator[Pair]:
-    """Walk the items of many lists, as ``walk_map`` does; the keys of the pairs are empty."""
-    if not rows.size:
-        return
-    items = _Items(words, rows, position, end, irregular)
-    while items.finish():
-        items.drop(items.position >= items.end)
-        at = items.position
-        yield items.taken(Pair(items.rows, at, at, at, *extents(words, at)), 1)
+            key = key.at(~bad)
+        yield items.taken(Pair(items.rows, key, extents(words.big(key.end), key.end)), each)

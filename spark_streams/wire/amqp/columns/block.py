@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spark_streams.errors import LocalProtocolError
-from spark_streams.wire.amqp.sections import Extents, Pair, Sections, walk_list, walk_map, walk_sections
+from spark_streams.wire.amqp.message import PROPERTIES
+from spark_streams.wire.amqp.sections import Extents, Pair, Sections, walk_items, walk_sections
 from spark_streams.wire.columnar.byte_view import Mask, PaddedWords, Positions
 
 
@@ -77,12 +78,8 @@ class BlockSections:
         return rows, self.sections.value[code][rows], self.sections.end[code][rows]
 
     def entries(self, code: int) -> Iterator[Pair]:
-        """Walk the entries of a section's maps, as ``walk_map`` does."""
-        return walk_map(self.words, *self.with_section(code), self.irregular)
-
-    def fields(self, code: int) -> Iterator[Pair]:
-        """Walk the items of a section's lists, as ``walk_list`` does."""
-        return walk_list(self.words, *self.with_section(code), self.irregular)
+        """Walk the entries of a section's maps, or the items of its lists, as ``walk_items`` does."""
+        return walk_items(self.words, *self.with_section(code), self.irregular, 1 if code == PROPERTIES else 2)
 
     def keep_entries(
         self, steps: Iterable[Pair], wanted: Collection[tuple[Extents, bytes, Mask]], *, once: bool = False
@@ -97,10 +94,10 @@ class BlockSections:
         """
         for step in steps:
             for values, key, codes in wanted:
-                same = self.words.equal(step.key_start, step.key_end, key)
+                same = self.words.equal(step.key.start, step.key.end, key)
                 if same.any():
                     found = step.chosen(same)
-                    self.irregular[found.rows[~codes[found.code]]] = True
+                    self.irregular[found.rows[~codes[found.value.code]]] = True
                     if once:
                         # The place of a value is never 0, because its section begins before it.
                         self.irregular[found.rows[values.start[found.rows] > 0]] = True

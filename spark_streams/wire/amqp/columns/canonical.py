@@ -13,7 +13,7 @@ from spark_streams.errors import RemoteProtocolError
 from spark_streams.wire.amqp.canonical_text import canonical_bytes
 from spark_streams.wire.amqp.columns.single_message import MAX_TIMESTAMP_MS, Overflow, microseconds
 from spark_streams.wire.amqp.decode import decode_value
-from spark_streams.wire.amqp.sections import NULL_CODE, SIZE_WIDTH, Extents
+from spark_streams.wire.amqp.sections import HEAD_BYTES, NULL_CODE, Extents
 from spark_streams.wire.columnar.byte_view import Mask, PaddedWords, Positions
 from spark_streams.wire.columnar.gather import gather, layout, validity
 
@@ -121,7 +121,7 @@ def canonical_texts(words: PaddedWords, values: Extents) -> Extents:
     if rest:
         where = np.flatnonzero(code_set(*rest)[values.code])
         others = values.at(where)
-        first = others.start - 1 - SIZE_WIDTH[others.code]
+        first = others.start - HEAD_BYTES[others.code]
         singly = [_one_text(words, a, b) for a, b in zip(first.tolist(), others.end.tolist(), strict=True)]
         _place(words, texts, where, singly, np.arange(where.size))
     return texts

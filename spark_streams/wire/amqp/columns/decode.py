@@ -115,7 +115,7 @@ class Lockstep(BlockSections):
             rows, value, _ = self.with_section(kind)
             if not rows.size:
                 continue
-            body = extents(self.words, value)
+            body = extents(self.words.big(value), value)
             plain = codes[body.code]
             self.irregular[rows[~plain]] = True
             values.keep(rows, body)

@@ -75,7 +75,7 @@ def _mark_repeated_keys(words: PaddedWords, steps: list[Pair], irregular: Mask) 
     marks = np.empty((first.size, len(steps)), np.uint64)
     marks[:] = np.arange(len(steps), dtype=np.uint64)
     for k, step in enumerate(steps):
-        marks[place[step.rows], k] = _mark(words, step.key_start, step.key_end) | np.uint64(1 << 63)
+        marks[place[step.rows], k] = _mark(words, step.key.start, step.key.end) | np.uint64(1 << 63)
     marks.sort(axis=1)
     irregular[first[(marks[:, 1:] == marks[:, :-1]).any(axis=1)]] = True
 

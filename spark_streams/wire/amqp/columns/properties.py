@@ -44,14 +44,14 @@ def read_fields(block: BlockSections, wanted: Collection[int]) -> dict[int, Pair
     Messages whose list is irregular, or has a wanted field of a wrong type, become irregular.
     """
     found: dict[int, Pair] = {}
-    for index, step in enumerate(block.fields(PROPERTIES)):
+    for index, step in enumerate(block.entries(PROPERTIES)):
         if index >= len(PROPERTY_FIELDS):
             block.irregular[step.rows] = True
             break
         if index in wanted:
             _, allowed = _KINDS[PROPERTY_FIELDS[index][1]]
             if allowed is not None:
-                block.irregular[step.rows[~allowed[step.code]]] = True
+                block.irregular[step.rows[~allowed[step.value.code]]] = True
             found[index] = step
     return found
 

@@ -182,7 +182,7 @@ class _Reading(BlockSections):
                 self.keep_entries(self.entries(section), keys, once=True)
         places = {_PROPERTY_INDEX[name]: values for (of, name), values in self.values.items() if of == PROPERTIES}
         if places:
-            for index, step in enumerate(self.fields(PROPERTIES)):
+            for index, step in enumerate(self.entries(PROPERTIES)):
                 if index in places:
                     places[index].keep(step.rows, step.value)
 
