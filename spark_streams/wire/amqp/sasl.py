@@ -62,16 +62,11 @@ def _frame(code: int, fields: list[object]) -> bytes:
 
 
 class _Side(ABC):
-    """One side of the layer: its header and frames, from the other side's bytes; it never reads past its end.
+    """One side of the layer: its header and frames, from the other side's bytes; it never reads past its end."""
 
-    Args:
-        max_bytes: the longest frame accepted.
-    """
-
-    def __init__(self, max_bytes: int) -> None:
+    def __init__(self) -> None:
         self.done = self.failed = False
         self.leftover = b""
-        self._max_bytes = max_bytes
         self._buffer = bytearray()
         self._header: bytes | None = None
 
@@ -126,8 +121,8 @@ class _Side(ABC):
         if len(self._buffer) < 8:
             return None
         size, offset, kind = struct.unpack_from(">IBB", self._buffer)
-        if not 8 <= size <= self._max_bytes:
-            raise RemoteProtocolError(f"SASL frame of {size} bytes: expected 8 to {self._max_bytes}")
+        if not 8 <= size <= MAX_FRAME_BYTES:
+            raise RemoteProtocolError(f"SASL frame of {size} bytes: expected 8 to {MAX_FRAME_BYTES}")
         if kind != 1 or offset < 2 or 4 * offset > size:
             raise RemoteProtocolError(f"SASL frame with type {kind} and data offset {offset}: expected 1 and 2")
         if len(self._buffer) < size:
@@ -160,7 +155,6 @@ class SaslServer(_Side):
         mechanisms: the mechanisms to offer, in order of preference: of ``PLAIN``, ``EXTERNAL``, ``ANONYMOUS``.
         check_plain: returns whether user and password are right; it must compare in constant time.
         external_identity: the client's identity by its verified TLS certificate; without it EXTERNAL is not offered.
-        max_bytes: the longest frame accepted, at least 512.
 
     Attributes:
         done: the layer is over: ``identity`` and ``mechanism`` are set, ``leftover`` holds the bytes after the layer.
@@ -176,13 +170,12 @@ class SaslServer(_Side):
         mechanisms: Sequence[str],
         check_plain: Callable[[str, str], bool],
         external_identity: str | None = None,
-        max_bytes: int = MAX_FRAME_BYTES,
     ) -> None:
         unknown = set(mechanisms) - {"PLAIN", "EXTERNAL", "ANONYMOUS"}
-        if unknown or max_bytes < 512:
-            raise LocalProtocolError(f"SASL server with mechanisms {list(mechanisms)} and frames of {max_bytes} bytes")
+        if unknown:
+            raise LocalProtocolError(f"SASL server with mechanisms {list(mechanisms)}")
         self.mechanisms = tuple(m for m in mechanisms if m != "EXTERNAL" or external_identity is not None)
-        super().__init__(max_bytes)
+        super().__init__()
         self.skipped = False
         self.identity: str | None = None
         self.mechanism: str | None = None
@@ -258,7 +251,6 @@ class SaslClient(_Side):
         password: the password, or None; it is shown nowhere.
         external: whether a TLS client certificate proves our identity.
         hostname: the host to connect to, or None.
-        max_bytes: the longest frame accepted, at least 512.
 
     Attributes:
         done: the layer is over and the server accepted; ``leftover`` holds the bytes after the layer.
@@ -271,12 +263,11 @@ class SaslClient(_Side):
         *,
         external: bool = False,
         hostname: str | None = None,
-        max_bytes: int = MAX_FRAME_BYTES,
     ) -> None:
         if username is not None and "\0" in username + (password or ""):
             raise LocalProtocolError("user name or password holds a NUL, which SASL PLAIN cannot carry")
         self.mechanism = "EXTERNAL" if external else "PLAIN" if username is not None else "ANONYMOUS"
-        super().__init__(max_bytes)
+        super().__init__()
         self._username, self._password, self._hostname = username or "", password or "", hostname
         self._sent_init = False
 
