@@ -85,7 +85,7 @@ def decompress(kind: int, packed: Readable, size: int) -> bytes:
     """Return the bytes to which ``packed`` inflates.
 
     Args:
-        kind: a ``Compression``.
+        kind: a ``Compression`` other than ``NONE``.
         packed: the compressed bytes; nothing may follow them. Several lz4 or zstd frames in a row are one content, as
             their formats define.
         size: the number of inflated bytes; the caller has checked that this many are acceptable.
@@ -96,7 +96,7 @@ def decompress(kind: int, packed: Readable, size: int) -> bytes:
     unpack = _UNPACK.get(kind)
     if unpack is None:
         raise RemoteProtocolError(f"a sub-batch with compression {kind}: expected 0 to 4")
-    if kind != Compression.NONE and not packed:
+    if not packed:
         raise RemoteProtocolError(f"a {Compression(kind).name.lower()} sub-batch without content")
     most = _MOST.get(kind)
     if most is not None and size > most * len(packed):
@@ -110,12 +110,6 @@ def decompress(kind: int, packed: Readable, size: int) -> bytes:
 
 def _broken(kind: int, problem: str) -> RemoteProtocolError:
     return RemoteProtocolError(f"a {Compression(kind).name.lower()} sub-batch {problem}")
-
-
-def _plain(packed: memoryview, size: int) -> bytes:
-    if len(packed) != size:
-        raise _broken(Compression.NONE, f"of {len(packed)} bytes: expected {size}, as its header says")
-    return bytes(packed)
 
 
 def _gunzip(packed: memoryview, size: int) -> bytes:
@@ -229,7 +223,6 @@ def _snappy_length(chunk: memoryview) -> int:
 
 
 _UNPACK: Final[dict[int, Callable[[memoryview, int], bytes]]] = {
-    Compression.NONE: _plain,
     Compression.GZIP: _gunzip,
     Compression.SNAPPY: _unsnappy,
     Compression.LZ4: _unlz4,

@@ -64,16 +64,12 @@ class SubBatch(NamedTuple):
         Raises:
             RemoteProtocolError: it is bad.
         """
-        if self.compression > Compression.ZSTD:
-            raise RemoteProtocolError(f"a sub-batch with compression {self.compression}: expected 0 to 4")
         if not self.records:
             raise RemoteProtocolError("a sub-batch of no records: expected at least 1")
         if 4 * self.records > self.plain_bytes:
             raise RemoteProtocolError(f"a sub-batch of {self.records} records in {self.plain_bytes} bytes")
         if self.plain_bytes > max_plain_bytes:
             raise RemoteProtocolError(f"a sub-batch of {self.plain_bytes} bytes: expected at most {max_plain_bytes}")
-        if self.compression and self.start == self.end:
-            raise RemoteProtocolError("a compressed sub-batch without content")
 
 
 class RecordSpans:

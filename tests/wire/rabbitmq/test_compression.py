@@ -14,6 +14,7 @@ import pytest
 
 from spark_streams.errors import LocalProtocolError, RemoteProtocolError
 from spark_streams.wire.rabbitmq.compression import Compression, compress, decompress
+from spark_streams.wire.rabbitmq.sub_batches import RecordSpans, SubBatch, pack_sub_batch
 
 PACKED = [Compression.GZIP, Compression.SNAPPY, Compression.LZ4, Compression.ZSTD]
 LINES = (Path(__file__).parent / "golden" / "compression.hex").read_text().splitlines()
@@ -85,7 +86,7 @@ def test_ours_and_back(kind: Compression, size: int, make: object) -> None:
     assert len(packed) < size + 64 + size // 1000
     if make is pattern and size > 300 and kind is not Compression.NONE:
         assert len(packed) < size / 5
-    assert decompress(kind, packed, size) == plain
+    assert (packed if kind is Compression.NONE else decompress(kind, packed, size)) == plain
     assert compress(kind, memoryview(plain)) == packed or kind is Compression.GZIP
 
 
@@ -170,10 +171,18 @@ def test_nothing_at_all(kind: Compression) -> None:
 
 
 def test_plain_bytes() -> None:
-    assert decompress(Compression.NONE, b"abc", 3) == b"abc"
-    for size in (2, 4):
-        with pytest.raises(RemoteProtocolError, match="of 3 bytes: expected"):
-            decompress(Compression.NONE, b"abc", size)
+    """They are read where they are: nothing is inflated."""
+    record = bytes((0, 0, 0, 3)) + b"abc"
+    packed = pack_sub_batch(Compression.NONE, 1, record)
+    spans = RecordSpans(packed, 100, 100)
+    batch = SubBatch.read(packed, 0, len(packed))
+    spans.add_sub_batch(batch)
+    assert spans.collected()[0] is packed
+    for size in (6, 8):
+        with pytest.raises(RemoteProtocolError, match="of 7 bytes: expected"):
+            spans.add_sub_batch(batch._replace(plain_bytes=size))
+    with pytest.raises(RemoteProtocolError, match="expected 0 to 4"):
+        decompress(Compression.NONE, b"abc", 3)
 
 
 @pytest.mark.parametrize("kind", PACKED)
