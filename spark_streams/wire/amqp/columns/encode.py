@@ -23,6 +23,7 @@ map is there and empty.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from itertools import pairwise
 from typing import Final
 
 import numpy as np
@@ -249,13 +250,10 @@ def _properties(columns: Mapping[str, pa.Array], n: int) -> EncodedRun:
         if not check(fields[name].type):
             raise SchemaError(f"column 'properties.{name}': {fields[name].type}, expected {expected}")
         present |= np.asarray(fields[name].is_valid())
-    content, gap = nothing(n), 0
-    for index in range(used[-1] + 1):
-        if index not in used:
-            gap += 1
-            continue
-        if gap:
-            content, gap = content + constant(_NULL * gap, present), 0
+    content = nothing(n)
+    for before, index in pairwise((-1, *used)):
+        if index > before + 1:
+            content = content + constant(_NULL * (index - before - 1), present)
         name, kind = PROPERTY_FIELDS[index]
         content = content + _field(fields[name], name, kind, present)
     return counted(0xC0, content, np.full(n, used[-1] + 1), present, _section(m.PROPERTIES))

@@ -76,7 +76,8 @@ def sized(code: int, column: pa.LargeBinaryArray, null: bytes = b"") -> EncodedR
     """
     length = lengths(column)
     present = np.asarray(column.is_valid())
-    piece = _head(code, length, present) + EncodedRun((column,), length)
+    small = not length.size or length.max() < 256
+    piece = _head(code, small, present, length) + EncodedRun((column,), length)
     return piece if not null or present.all() else piece + constant(null, ~present)
 
 
@@ -90,20 +91,14 @@ def counted(code: int, content: EncodedRun, count: NDArray[np.int64], present: M
         present: rows that have the list or map.
         before: bytes before the head, such as a section's descriptor.
     """
-    small = (content.length < 255) & (count < 256)
-    if small.all():
-        rows = heads(present.size, before + bytes((code,)), (content.length + 1, "u1"), (count, "u1"))
-    else:
-        rows = heads(present.size, before + bytes((code + 0x10,)), (content.length + 4, ">u4"), (count, ">u4"))
-    return fixed(rows, present) + content
+    small = bool(((content.length < 255) & (count < 256)).all())
+    return _head(code, small, present, content.length + (1 if small else 4), count, before=before) + content
 
 
-def _head(code: int, length: NDArray[np.int64], present: Mask) -> EncodedRun:
-    if not length.size or length.max() < 256:
-        rows = heads(length.size, bytes((code,)), (length, "u1"))
-    else:
-        rows = heads(length.size, bytes((code + 0x10,)), (length, ">u4"))
-    return fixed(rows, present)
+def _head(code: int, small: bool, present: Mask, *numbers: NDArray[np.int64], before: bytes = b"") -> EncodedRun:
+    """Return format codes, each with its numbers in one byte if they are ``small``, else in four."""
+    constructor, kind = before + bytes((code if small else code + 0x10,)), "u1" if small else ">u4"
+    return fixed(heads(present.size, constructor, *((number, kind) for number in numbers)), present)
 
 
 def join(piece: EncodedRun) -> pa.LargeBinaryArray:
