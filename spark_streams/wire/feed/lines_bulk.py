@@ -206,15 +206,14 @@ class BulkLines:
         self._sources.append(Words(content))
 
     def _decode_base64(self, rows: Positions) -> None:
-        for _ in range(2):  # with invalid ones, and without them
-            if not rows.size:
-                return
-            texts = gather(self._sources, self.event.start[rows], self.event.length[rows], pa.binary())
-            offsets, content = layout(texts)
-            decoded, length, invalid = decode_base64(content, offsets)
-            if not invalid.any():
-                self.event.put(rows, len(self._sources), offsets[:-1] // 4 * 3, length)
-                self._sources.append(Words(decoded))
-                return
+        if not rows.size:
+            return
+        texts = gather(self._sources, self.event.start[rows], self.event.length[rows], pa.binary())
+        offsets, content = layout(texts)
+        decoded, length, invalid = decode_base64(content, offsets)
+        if invalid.any():
             self._singly[rows[invalid]] = True
-            rows = rows[~invalid]
+            self._decode_base64(rows[~invalid])
+            return
+        self.event.put(rows, len(self._sources), offsets[:-1] // 4 * 3, length)
+        self._sources.append(Words(decoded))
