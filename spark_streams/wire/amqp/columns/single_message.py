@@ -57,12 +57,7 @@ CREATION_TIME, GROUP_ID = 9, 10
 DELIVERY: Final = frozenset({*DELIVERY_TEXTS, "timestamp", "timestamp_ms", "partitions_changed"})
 """The columns that come from the delivery annotations alone."""
 
-_ALLOWED: Final[dict[str, tuple[type, ...]]] = {
-    "string": (str,),
-    "binary": (bytes,),
-    "timestamp": (Timestamp,),
-    "uint": (UInt,),
-}
+_ALLOWED: Final = {"text": object, "string": str, "binary": bytes, "timestamp": Timestamp, "uint": UInt}
 
 
 class TimestampOverflow(RemoteProtocolError):
@@ -157,17 +152,12 @@ def text_pairs(entries: dict[Any, Any] | Pairs) -> list[tuple[bytes, bytes | Non
 def _delivery_columns(annotations: Any, wanted: set[str], overflow: Overflow) -> dict[str, Any]:
     columns: dict[str, Any] = {}
     for name, key in DELIVERY_TEXTS.items():
-        value = lookup(annotations, key) if name in wanted else None
-        if value is not None:
-            if not isinstance(value, str):
-                raise RemoteProtocolError(f"delivery annotation {key}: {quoted(value, 80)}, expected a symbol")
-            columns[name] = value.encode()
+        text = lookup(annotations, key) if name in wanted else None
+        _check(text, str, f"delivery annotation {key}", "a symbol")
+        columns[name] = None if text is None else text.encode()
     instant = lookup(annotations, TIMESTAMP_KEY) if wanted & {"timestamp", "timestamp_ms"} else None
+    _check(instant, Timestamp, f"delivery annotation {TIMESTAMP_KEY}", "a timestamp")
     if instant is not None:
-        if not isinstance(instant, Timestamp):
-            raise RemoteProtocolError(
-                f"delivery annotation {TIMESTAMP_KEY}: {quoted(instant, 80)}, expected a timestamp"
-            )
         columns["timestamp_ms"] = int(instant)
         columns["timestamp"] = microseconds(instant, TIMESTAMP_KEY, overflow) if "timestamp" in wanted else None
     for key in ASSIGNED_KEYS if "partitions_changed" in wanted else ():
@@ -187,11 +177,13 @@ def _partitions(changed: Any, key: str) -> list[str]:
 def _field(properties: list[Any], index: int) -> Any:
     name, kind = PROPERTY_FIELDS[index]
     value = properties[index] if index < len(properties) else None
-    if value is None or kind == "text":
-        return value
-    if not isinstance(value, _ALLOWED[kind]):
-        raise RemoteProtocolError(f"property {name.replace('_', '-')}: {quoted(value, 80)}, expected {kind}")
+    _check(value, _ALLOWED[kind], f"property {name.replace('_', '-')}", kind)
     return value
+
+
+def _check(value: Any, allowed: type, what: str, expected: str) -> None:
+    if value is not None and not isinstance(value, allowed):
+        raise RemoteProtocolError(f"{what}: {quoted(value, 80)}, expected {expected}")
 
 
 def _properties(properties: list[Any], overflow: Overflow) -> dict[str, Any]:
