@@ -209,12 +209,11 @@ class _Reading(BlockSections):
         kind = _KINDS[values.code]
         kind[self.irregular] = NULL
         column = TypedColumn(kind, np.zeros(self.n, np.int64), np.zeros(self.n, np.float64), values, self.words)
+        singly = _ONE_BY_ONE[values.code] & ~self.irregular
         rows = np.flatnonzero(kind == INTEGER)
         if rows.size:
             column.integers[rows] = integers(self.words, values.at(rows))
-            for row in rows[(values.code[rows] == 0x80) & (column.integers[rows] < 0)].tolist():
-                kind[row] = NUMBER
-                column.numbers[row] = int(column.integers[row]) + 2**64
+            singly[rows] |= (values.code[rows] == 0x80) & (column.integers[rows] < 0)
         rows = np.flatnonzero(kind == BOOLEAN)
         if rows.size:
             content = self.words.bytes[values.start[rows]]
@@ -224,7 +223,7 @@ class _Reading(BlockSections):
             raw = self.words.big(values.start[rows])
             single = (raw >> 32).astype(np.int32).view(np.float32).astype(np.float64)
             column.floats[rows] = np.where(values.code[rows] == 0x72, single, raw.view(np.float64))
-        for row in np.flatnonzero(_ONE_BY_ONE[values.code] & ~self.irregular).tolist():
+        for row in np.flatnonzero(singly).tolist():
             value, _ = decode_value(self.words.bytes[values.start[row] - 1 : values.end[row]].tobytes())
             self._place(column, row, value)
         return column
