@@ -18,9 +18,9 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Annotated, Any, Final, NamedTuple
 
-from spark_streams.errors import LocalProtocolError, RemoteProtocolError
+from spark_streams.errors import RemoteProtocolError
 from spark_streams.wire.rabbitmq.chunk import HEADER_BYTES
-from spark_streams.wire.rabbitmq.fields import U8, U16, U64, Reader, SparsePairs, Text
+from spark_streams.wire.rabbitmq.fields import U8, U16, U64, Number, Reader, SparsePairs, Text
 from spark_streams.wire.rabbitmq.frames import ANSWER, Answer, Command, Frame, Request, frame_head
 
 DELIVER_KEY: Final = 0x0008
@@ -54,23 +54,19 @@ class OffsetSpecification:
 
 class _Specification:
     least = 2
-    _FORMATS: Final = {OffsetType.OFFSET: ">Q", OffsetType.TIMESTAMP: ">q"}
+    _TYPE: Final = Number("H")
+    _VALUES: Final = {OffsetType.OFFSET: Number("Q"), OffsetType.TIMESTAMP: Number("q")}
 
     def write(self, out: bytearray, value: Any, field: str) -> None:
-        out += struct.pack(">H", value.type)
-        form = self._FORMATS.get(value.type)
-        if form is not None:
-            try:
-                out += struct.pack(form, value.value)
-            except struct.error as fault:
-                raise LocalProtocolError(f"{field} is {value}: {fault}") from fault
+        self._TYPE.write(out, value.type, field)
+        if value.type in self._VALUES:
+            self._VALUES[value.type].write(out, value.value, field)
 
     def read(self, reader: Reader, field: str) -> Any:
-        (kind,) = struct.unpack(">H", reader.take(2, field))
+        kind = self._TYPE.read(reader, field)
         if kind > OffsetType.TIMESTAMP:
             raise RemoteProtocolError(f"{reader.what}: {field} has type {kind}, expected 0 to 5")
-        form = self._FORMATS.get(kind)
-        return OffsetSpecification(kind, struct.unpack(form, reader.take(8, field))[0] if form else 0)
+        return OffsetSpecification(kind, self._VALUES[kind].read(reader, field) if kind in self._VALUES else 0)
 
 
 Specification = Annotated[OffsetSpecification, _Specification()]

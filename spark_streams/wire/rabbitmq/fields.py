@@ -77,68 +77,64 @@ class FieldType(Protocol):
         """Return the next value."""
 
 
-class _Number:
+class Number:
+    """A number; ``code`` is its type as ``struct`` has it."""
+
     def __init__(self, code: str) -> None:
         self._struct = struct.Struct(">" + code)
         self.least = self._struct.size
 
     def write(self, out: bytearray, value: Any, field: str) -> None:
+        """Append the value."""
         try:
             out += self._struct.pack(value)
         except struct.error as fault:
             raise LocalProtocolError(f"{field} is {value!r}: {fault}") from fault
 
     def read(self, reader: Reader, field: str) -> Any:
+        """Return the next value."""
         return self._struct.unpack(reader.take(self.least, field))[0]
 
 
-class _Text:
-    least = 2
+class _Blob:
+    """Bytes behind their length, of the struct code ``length``; the length of null is -1."""
 
-    def __init__(self, nullable: bool) -> None:
-        self._nullable = nullable
+    def __init__(self, length: str, most: int, nullable: bool) -> None:
+        self._length, self._most, self._nullable = struct.Struct(">" + length), most, nullable
+        self.least = self._length.size
 
     def write(self, out: bytearray, value: Any, field: str) -> None:
-        if value is None and self._nullable:
-            out += b"\xff\xff"
+        if value is None:
+            out += self._length.pack(-1)
             return
-        if not isinstance(value, str):
-            raise LocalProtocolError(f"{field} is {value!r:.80}, expected a string")
-        encoded = value.encode("utf-8", "surrogatepass")
-        if len(encoded) > MAX_TEXT_BYTES:
-            raise LocalProtocolError(f"{field} has {len(encoded)} bytes, a string has {MAX_TEXT_BYTES} at most")
-        out += struct.pack(">h", len(encoded)) + encoded
+        if len(value) > self._most:
+            raise LocalProtocolError(f"{field} has {len(value)} bytes, expected at most {self._most}")
+        out += self._length.pack(len(value)) + value
 
     def read(self, reader: Reader, field: str) -> Any:
-        (size,) = struct.unpack(">h", reader.take(2, field))
+        (size,) = self._length.unpack(reader.take(self.least, field))
         if size == -1 and self._nullable:
             return None
         if size < 0:
             raise RemoteProtocolError(f"{reader.what}: {field} has length {size}")
-        try:
-            return reader.take(size, field).decode("utf-8")
-        except UnicodeDecodeError as fault:
-            raise RemoteProtocolError(f"{reader.what}: {field} is not UTF-8: {fault.reason}") from fault
+        return reader.take(size, field)
 
 
-class _Blob:
-    least = 4
+class _Text(_Blob):
+    def __init__(self, nullable: bool) -> None:
+        super().__init__("h", MAX_TEXT_BYTES, nullable)
 
     def write(self, out: bytearray, value: Any, field: str) -> None:
-        if value is None:
-            out += b"\xff\xff\xff\xff"
-            return
-        if len(value) > MAX_BLOB_BYTES:
-            raise LocalProtocolError(f"{field} has {len(value)} bytes, the protocol can say {MAX_BLOB_BYTES}")
-        out += struct.pack(">i", len(value)) + value
+        if not isinstance(value, str | None if self._nullable else str):
+            raise LocalProtocolError(f"{field} is {value!r:.80}, expected a string")
+        super().write(out, None if value is None else value.encode("utf-8", "surrogatepass"), field)
 
     def read(self, reader: Reader, field: str) -> Any:
-        (size,) = struct.unpack(">i", reader.take(4, field))
-        if size == -1:
-            return None
-        if size < 0:
-            raise RemoteProtocolError(f"{reader.what}: {field} has length {size}")
-        return reader.take(size, field)
+        content = super().read(reader, field)
+        try:
+            return None if content is None else content.decode("utf-8")
+        except UnicodeDecodeError as fault:
+            raise RemoteProtocolError(f"{reader.what}: {field} is not UTF-8: {fault.reason}") from fault
 
 
 class _Array:
@@ -176,49 +172,48 @@ class _Struct:
         return self._kind(**read_fields(reader, self._kind))
 
 
-class _Pairs:
+class _Pair:
+    least = 4
+    _text = _Text(nullable=True)
+
+    def write(self, out: bytearray, value: Any, field: str) -> None:
+        for text in value:
+            self._text.write(out, text, field)
+
+    def read(self, reader: Reader, field: str) -> Any:
+        return self._text.read(reader, field) or "", self._text.read(reader, field) or ""
+
+
+class _Pairs(_Array):
     """Properties: an array of (key, value), as a mapping; if the frame ends before the count, there are none."""
 
     least = 0
 
     def __init__(self, written_empty: bool) -> None:
+        super().__init__(_Pair())
         self._written_empty = written_empty
-        self._text = _Text(nullable=True)
 
     def write(self, out: bytearray, value: Any, field: str) -> None:
-        if not value and not self._written_empty:
-            return
-        out += struct.pack(">i", len(value))
-        for name, content in value.items():
-            self._text.write(out, name, field)
-            self._text.write(out, content, field)
+        if value or self._written_empty:
+            super().write(out, value.items(), field)
 
     def read(self, reader: Reader, field: str) -> Any:
-        if not reader.left:
-            return {}
-        (count,) = struct.unpack(">i", reader.take(4, field))
-        if not 0 <= count * 4 <= reader.left:
-            raise RemoteProtocolError(f"{reader.what}: {field} has {count} pairs, the frame has {reader.left} bytes")
-        pairs = {}
-        for _ in range(count):
-            name, content = self._text.read(reader, field), self._text.read(reader, field)
-            pairs[name or ""] = content or ""
-        return pairs
+        return dict(super().read(reader, field)) if reader.left else {}
 
 
-U8 = Annotated[int, _Number("B")]
+U8 = Annotated[int, Number("B")]
 """uint8."""
-U16 = Annotated[int, _Number("H")]
+U16 = Annotated[int, Number("H")]
 """uint16."""
-U32 = Annotated[int, _Number("I")]
+U32 = Annotated[int, Number("I")]
 """uint32."""
-U64 = Annotated[int, _Number("Q")]
+U64 = Annotated[int, Number("Q")]
 """uint64."""
-I64 = Annotated[int, _Number("q")]
+I64 = Annotated[int, Number("q")]
 """int64."""
 Text = Annotated[str, _Text(nullable=False)]
 """string that may not be null."""
-Blob = Annotated[bytes | None, _Blob()]
+Blob = Annotated[bytes | None, _Blob("i", MAX_BLOB_BYTES, nullable=True)]
 """bytes."""
 Pairs = Annotated[Mapping[str, str], _Pairs(written_empty=True)]
 """[Key Value]; an empty one is written too, as its count."""
