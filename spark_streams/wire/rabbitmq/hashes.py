@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection
-from typing import Final
+from typing import Any, Final, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -77,30 +77,39 @@ def _hash(words: Hashes, starts: NDArray[np.int64], lengths: NDArray[np.int64], 
     for block in range(int(left[0])):
         active = int(np.searchsorted(-left[:active], -block, "left"))
         some = state[:active]
-        some ^= _scrambled(words[at[:active] + 4 * block])
-        some[:] = _rotated(some, 13) * np.uint32(5) + _ADDED
+        some ^= scrambled(words[at[:active] + 4 * block], _C1, 15, _C2)
+        some[:] = rotated(some, 13) * np.uint32(5) + _ADDED
     hashes = np.empty_like(state)
     hashes[order] = state
     tail = words[starts + 4 * blocks] & _TAIL[lengths & 3]
     # A key without a tail has zeros here, and scrambled zeros are zeros.
-    hashes ^= _scrambled(tail)
+    hashes ^= scrambled(tail, _C1, 15, _C2)
     hashes ^= lengths.astype(np.uint32)
-    hashes ^= hashes >> np.uint32(16)
-    hashes *= np.uint32(0x85EBCA6B)
-    hashes ^= hashes >> np.uint32(13)
-    hashes *= np.uint32(0xC2B2AE35)
-    hashes ^= hashes >> np.uint32(16)
-    return hashes
+    return mixed(hashes, (16, 0x85EBCA6B), (13, 0xC2B2AE35), (16, 1))
 
 
-def _scrambled(words: Hashes) -> Hashes:
-    scrambled: Hashes = _rotated(words * _C1, 15) * _C2
-    return scrambled
+W = TypeVar("W", Hashes, NDArray[np.uint64])
 
 
-def _rotated(words: Hashes, bits: int) -> Hashes:
-    rotated: Hashes = words << np.uint32(bits) | words >> np.uint32(32 - bits)
-    return rotated
+def scrambled(words: W, first: np.integer[Any], bits: int, second: np.integer[Any]) -> W:
+    """Return words times ``first``, rotated left by ``bits``, times ``second``."""
+    product: W = rotated(words * first, bits) * second
+    return product
+
+
+def rotated(words: W, bits: int) -> W:
+    """Return words rotated left by ``bits``."""
+    number = words.dtype.type
+    turned: W = words << number(bits) | words >> number(8 * words.itemsize - bits)
+    return turned
+
+
+def mixed(words: W, *steps: tuple[int, int]) -> W:
+    """Return the end of a hash: for each step, words combined with themselves shifted right, times a factor."""
+    number = words.dtype.type
+    for bits, factor in steps:
+        words = (words ^ words >> number(bits)) * number(factor)
+    return words
 
 
 MIN_BLOOM_BYTES: Final = 16

@@ -18,13 +18,14 @@ from numpy.typing import NDArray
 from spark_streams.errors import LocalProtocolError
 from spark_streams.wire.columnar.byte_view import loads
 from spark_streams.wire.columnar.gather import layout
-from spark_streams.wire.rabbitmq.hashes import SEED
+from spark_streams.wire.rabbitmq.hashes import SEED, mixed, rotated, scrambled
 
 _C1: Final = np.uint64(0x87C37B91114253D5)
 _C2: Final = np.uint64(0x4CF5AD432745937F)
 _BYTE_ORDER_MARK: Final = 0xFEFF
 _BLOCK_UNITS: Final = 8
 _ALL: Final = np.uint64(2**64 - 1)
+_END: Final = ((33, 0xFF51AFD7ED558CCD), (33, 0xC4CEB9FE1A85EC53), (33, 1))
 
 Words = NDArray[np.uint64]
 Bounds = NDArray[np.int64]
@@ -87,18 +88,18 @@ def _hash(units: NDArray[np.uint16], starts: Bounds, lengths: Bounds) -> tuple[W
         active = int(np.searchsorted(-left, -block, "left"))
         some = slice(active)
         here = at[some] + block * _BLOCK_UNITS
-        low[some] ^= _scrambled(words[here], _C1, 31, _C2)
-        low[some] = (_rotated(low[some], 27) + high[some]) * np.uint64(5) + np.uint64(0x52DCE729)
-        high[some] ^= _scrambled(words[here + 4], _C2, 33, _C1)
-        high[some] = (_rotated(high[some], 31) + low[some]) * np.uint64(5) + np.uint64(0x38495AB5)
+        low[some] ^= scrambled(words[here], _C1, 31, _C2)
+        low[some] = (rotated(low[some], 27) + high[some]) * np.uint64(5) + np.uint64(0x52DCE729)
+        high[some] ^= scrambled(words[here + 4], _C2, 33, _C1)
+        high[some] = (rotated(high[some], 31) + low[some]) * np.uint64(5) + np.uint64(0x38495AB5)
     tail, size = at + left * _BLOCK_UNITS, (lengths[order] % _BLOCK_UNITS) * 2
-    high ^= _scrambled(_first_octets(words[tail + 4], size - 8), _C2, 33, _C1)
-    low ^= _scrambled(_first_octets(words[tail], size), _C1, 31, _C2)
+    high ^= scrambled(_first_octets(words[tail + 4], size - 8), _C2, 33, _C1)
+    low ^= scrambled(_first_octets(words[tail], size), _C1, 31, _C2)
     total = (lengths[order] * 2).astype(np.uint64)
     low, high = low ^ total, high ^ total
     low += high
     high += low
-    low, high = _mixed(low), _mixed(high)
+    low, high = mixed(low, *_END), mixed(high, *_END)
     low += high
     high += low
     unsorted = np.empty_like(order)
@@ -110,20 +111,3 @@ def _first_octets(words: Words, size: Bounds) -> Words:
     """Return little-endian words with only the first ``size`` bytes kept: none below 1, all above 7."""
     kept: Words = np.where(size >= 8, words, words & ~(_ALL << (np.clip(size, 0, 7).astype(np.uint64) * np.uint64(8))))
     return kept
-
-
-def _scrambled(words: Words, first: np.uint64, bits: int, second: np.uint64) -> Words:
-    scrambled: Words = _rotated(words * first, bits) * second
-    return scrambled
-
-
-def _rotated(words: Words, bits: int) -> Words:
-    rotated: Words = words << np.uint64(bits) | words >> np.uint64(64 - bits)
-    return rotated
-
-
-def _mixed(words: Words) -> Words:
-    words = (words ^ words >> np.uint64(33)) * np.uint64(0xFF51AFD7ED558CCD)
-    words = (words ^ words >> np.uint64(33)) * np.uint64(0xC4CEB9FE1A85EC53)
-    mixed: Words = words ^ words >> np.uint64(33)
-    return mixed
