@@ -50,22 +50,7 @@ def string_end(block: Words, start: Positions, limit: Positions) -> Positions:
         For each string the position of its closing quote; -1 where an escape or a control character, or the limit,
         comes first.
     """
-    end = np.full(start.size, -1, np.int64)
-    rows = np.arange(start.size)
-    at = start
-    while rows.size:
-        enders = _enders(block.little(at))
-        hit = enders != 0
-        lowest = enders & (~enders + np.uint64(1))
-        where = at + _highest(np.where(hit, lowest, np.uint64(1)))
-        found = hit & (where < limit[rows])
-        ended = rows[found]
-        places = where[found]
-        quoted = block.bytes[places] == 0x22
-        end[ended[quoted]] = places[quoted]
-        more = ~hit & (at + 8 < limit[rows])
-        rows, at = rows[more], at[more] + 8
-    return end
+    return _ender(block, start, limit, forward=True)
 
 
 def string_start(block: Words, end: Positions, limit: Positions) -> Positions:
@@ -79,22 +64,38 @@ def string_start(block: Words, end: Positions, limit: Positions) -> Positions:
     Returns:
         For each string the position after its opening quote; -1 where there is no plain string.
     """
-    start = np.full(end.size, -1, np.int64)
-    rows = np.arange(end.size)
-    at = end - 8
+    quote = _ender(block, end - 8, limit, forward=False)
+    return np.where(quote < 0, -1, quote + 1)
+
+
+def _ender(block: Words, at: Positions, limit: Positions, *, forward: bool) -> Positions:
+    """Return the position of the next quote; -1 where another character that no plain string holds comes first.
+
+    Args:
+        block: the bytes.
+        at: the first eight bytes to search.
+        limit: the first position that is not searched or, backwards, the last one that is.
+        forward: whether to search from a position on, or backwards.
+    """
+    place = np.full(at.size, -1, np.int64)
+    rows = np.arange(at.size)
     while rows.size:
-        # No bytes are before the block: read a word that would begin there from the block's start, and shift it.
-        missing = np.maximum(-at, 0)
-        words = block.little(np.maximum(at, 0)) << (np.minimum(missing, 7).astype(np.uint64) << np.uint64(3))
-        padding = (np.uint64(1) << (np.minimum(missing, 7).astype(np.uint64) << np.uint64(3))) - np.uint64(1)
-        enders = _enders(words | (_SPACES & padding))
+        enders = _enders(block.little(at) if forward else _padded(block, at))
         hit = enders != 0
-        where = at + _highest(np.where(hit, enders, np.uint64(1)))
-        found = hit & (where >= limit[rows])
-        ended = rows[found]
-        places = where[found]
+        nearest = enders & (~enders + np.uint64(1)) if forward else enders
+        where = at + _highest(np.where(hit, nearest, np.uint64(1)))
+        found = hit & (where < limit[rows] if forward else where >= limit[rows])
+        ended, places = rows[found], where[found]
         quoted = block.bytes[places] == 0x22
-        start[ended[quoted]] = places[quoted] + 1
-        more = ~hit & (at > limit[rows])
-        rows, at = rows[more], at[more] - 8
-    return start
+        place[ended[quoted]] = places[quoted]
+        more = ~hit & (at + 8 < limit[rows] if forward else at > limit[rows])
+        rows, at = rows[more], at[more] + (8 if forward else -8)
+    return place
+
+
+def _padded(block: Words, at: Positions) -> Octets:
+    """Return the eight bytes at each position, with spaces for those before the block."""
+    missing = np.clip(-at, 0, 7).astype(np.uint64) << np.uint64(3)
+    padding = (np.uint64(1) << missing) - np.uint64(1)
+    words: Octets = block.little(np.maximum(at, 0)) << missing | (_SPACES & padding)
+    return words
