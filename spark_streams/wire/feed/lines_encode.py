@@ -69,19 +69,12 @@ def _events(values: pa.BinaryArray, head: str, name: str, keys: pa.StringArray |
         named = pc.binary_join_element_wise(_text(head + '"key":'), _quoted(keys), _text(f',"{name}":'), b"")
         start = pc.coalesce(named, start)
     end = _text("}\n")
-    objects, kept = _objects(values)
-    if objects.all():
-        return pc.binary_join_element_wise(start, kept, end, b"")
-    rest = np.flatnonzero(~objects)
-    strings, as_base64 = _strings(values.take(pa.array(rest)))
-    place = np.empty(len(values), np.int64)
-    place[objects] = np.flatnonzero(objects)
-    place[rest] = np.arange(rest.size) + len(values)
-    events = pa.concat_arrays([kept, strings]).take(pa.array(place))
-    if as_base64.any():
-        marked = np.zeros(len(values), np.bool_)
-        marked[rest[as_base64]] = True
-        end = pc.if_else(pa.array(marked), _text(',"encoding":"base64"}\n'), end)
+    objects, events = _objects(values)
+    if not objects.all():
+        strings, as_base64 = _strings(pc.if_else(pa.array(objects), pa.scalar(None, _BINARY), values))
+        events = pc.coalesce(strings, events)
+        if as_base64.any():
+            end = pc.if_else(pa.array(as_base64), _text(',"encoding":"base64"}\n'), end)
     return pc.binary_join_element_wise(start, events, end, b"")
 
 
@@ -136,16 +129,16 @@ def _is_object(text: bytes) -> bool:
 
 
 def _strings(values: pa.BinaryArray) -> tuple[pa.BinaryArray, Mask]:
-    """Return values as JSON strings, and which of them are base64."""
+    """Return values as JSON strings, and which of them are base64; null stays null."""
     try:
         return _quoted(values.cast(pa.string())), np.zeros(len(values), np.bool_)
     except pa.ArrowInvalid:
         pass
-    texts: list[str] = []
+    texts: list[str | None] = []
     other = np.zeros(len(values), np.bool_)
     for row, value in enumerate(values.to_pylist()):
         try:
-            texts.append(value.decode())
+            texts.append(None if value is None else value.decode())
         except UnicodeDecodeError:
             texts.append(base64.b64encode(value).decode())
             other[row] = True
