@@ -111,10 +111,8 @@ class ChunkHeader:
             LocalProtocolError: a number does not fit its field.
         """
         try:
-            return _HEADER.pack(
-                _MAGIC, self.kind, self.entries, self.records, self.timestamp_ms, self.epoch, self.first_offset,
-                self.crc, self.data_bytes, self.trailer_bytes, self.bloom_bytes,
-            )  # fmt: skip
+            # The fields are in the order of the header.
+            return _HEADER.pack(_MAGIC, *vars(self).values())
         except struct.error as fault:
             raise LocalProtocolError(f"{self}: {fault}") from fault
 
