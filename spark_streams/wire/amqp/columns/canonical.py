@@ -91,6 +91,11 @@ def _is_ascii(buffer: pa.Buffer | None) -> bool:
     return buffer is None or buffer.size == 0 or int(np.frombuffer(buffer, np.int8).min()) >= 0
 
 
+def is_utf8(text: bytes) -> bool:
+    """Return whether bytes are UTF-8."""
+    return text.decode("utf-8", "ignore").encode("utf-8") == text
+
+
 def canonical_texts(words: PaddedWords, values: Extents) -> Extents:
     """Return the canonical text of many values; a null stays null.
 

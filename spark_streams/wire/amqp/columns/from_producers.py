@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from spark_streams.errors import RemoteProtocolError
 from spark_streams.wire.amqp import message as m
 from spark_streams.wire.amqp.columns.block import MessageBlock
-from spark_streams.wire.amqp.columns.canonical import SYMBOL_CODES
+from spark_streams.wire.amqp.columns.canonical import SYMBOL_CODES, is_utf8
 from spark_streams.wire.amqp.columns.decode import Lockstep
 from spark_streams.wire.amqp.columns.properties import field_numbers
 from spark_streams.wire.amqp.columns.single_message import CREATION_TIME, row_columns
@@ -88,13 +88,9 @@ def _text(lockstep: Lockstep, name: str, singly: dict[int, dict[str, Any]], malf
         values = lockstep.values[name]
         for row in np.flatnonzero((values.code != NULL_CODE) & ~lockstep.irregular).tolist():
             text = lockstep.words.bytes[values.start[row] : values.end[row]].tobytes()
-            malformed[row] = not (text.isascii() if values.code[row] in SYMBOL_CODES else _is_utf8(text))
+            malformed[row] = not (text.isascii() if values.code[row] in SYMBOL_CODES else is_utf8(text))
         lockstep.irregular[malformed] = True
         return lockstep.column(name, singly)
-
-
-def _is_utf8(text: bytes) -> bool:
-    return text.decode("utf-8", "ignore").encode("utf-8") == text
 
 
 def _mark_unreadable(block: MessageBlock, rows: NDArray[np.int64], malformed: Mask) -> None:

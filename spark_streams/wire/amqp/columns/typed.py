@@ -42,6 +42,7 @@ from spark_streams.wire.amqp.columns.canonical import (
     code_set,
     column_of,
     integers,
+    is_utf8,
 )
 from spark_streams.wire.amqp.columns.single_message import PROPERTY_FIELDS, lookup
 from spark_streams.wire.amqp.decode import decode_value
@@ -136,16 +137,9 @@ class TypedColumn:
             try:
                 self._texts = self.raw().cast(pa.string())
             except pa.ArrowInvalid:
-                texts = [None if text is None else _utf8(text) for text in self.raw().to_pylist()]
-                self._texts = pa.array(texts, pa.string())
+                texts = (text if text is not None and is_utf8(text) else None for text in self.raw().to_pylist())
+                self._texts = pa.array(list(texts), pa.string())
         return self._texts
-
-
-def _utf8(raw: bytes) -> str | None:
-    try:
-        return raw.decode()
-    except UnicodeDecodeError:
-        return None
 
 
 def timestamp_column(timestamps: NDArray[np.int64]) -> TypedColumn:
