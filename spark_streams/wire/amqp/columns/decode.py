@@ -87,7 +87,8 @@ class Lockstep(BlockSections):
             self.keep_entries(self.entries(DELIVERY_ANNOTATIONS), wanted)
         self.maps = {name: read_entries(self, code) for name, code in _MAPS.items() if name in names}
         if names & {"key", "group_key"}:
-            self._read_group_key()
+            steps = self.maps.get("message_annotations") or self.entries(MESSAGE_ANNOTATIONS)
+            self.keep_entries(steps, [(self._empty("group_key"), GROUP_KEY.encode(), _TEXT_OR_NULL)])
         if names & {"key", "properties", "creation_time_ms"}:
             fields = range(PROPERTIES_TYPE.num_fields) if "properties" in names else (CREATION_TIME, GROUP_ID)
             self.properties = read_fields(self, fields)
@@ -103,10 +104,6 @@ class Lockstep(BlockSections):
     def _empty(self, name: str) -> Extents:
         """Return the values of a column, of which there are none yet."""
         return self.values.setdefault(name, Extents.empty(self.n))
-
-    def _read_group_key(self) -> None:
-        steps = self.maps.get("message_annotations") or self.entries(MESSAGE_ANNOTATIONS)
-        self.keep_entries(steps, [(self._empty("group_key"), GROUP_KEY.encode(), _TEXT_OR_NULL)])
 
     def _read_body(self) -> None:
         values = self._empty("value")
