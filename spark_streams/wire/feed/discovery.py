@@ -128,20 +128,17 @@ def encode_discovery(discovery: Discovery, *, numbers: bool = False) -> bytes:
 
     listed = []
     for partition in discovery.partitions:
-        item: dict[str, Any] = {"id": str(partition.id)}
-        if partition.closed:
-            if partition.last_cursor is None:
-                raise LocalProtocolError(f"closed partition {partition.id} has no last cursor")
-            item["closed"] = True
-        if partition.last_cursor is not None:
-            item["lastCursor"] = partition.last_cursor
-        if partition.starts_after is not None:
-            item["startsAfterPartition"] = reference(partition.starts_after)
-        if partition.cursor_from:
-            item["cursorFromPartitions"] = [reference(parent) for parent in partition.cursor_from]
-        if partition.filters:
-            item["filters"] = list(partition.filters)
-        listed.append(item)
+        if partition.closed and partition.last_cursor is None:
+            raise LocalProtocolError(f"closed partition {partition.id} has no last cursor")
+        item = {
+            "id": str(partition.id),
+            "closed": partition.closed or None,
+            "lastCursor": partition.last_cursor,
+            "startsAfterPartition": None if partition.starts_after is None else reference(partition.starts_after),
+            "cursorFromPartitions": [reference(parent) for parent in partition.cursor_from] or None,
+            "filters": partition.filters or None,
+        }
+        listed.append({name: value for name, value in item.items() if value is not None})
     document: dict[str, Any] = {"partitions": listed}
     if discovery.token is None:
         document["stream"] = discovery.stream
