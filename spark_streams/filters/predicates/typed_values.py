@@ -93,7 +93,7 @@ def truth(leaf: MessageTest, column: TypedColumn) -> Mask:
 def _compares(column: TypedColumn, op: Operator, constant: Constant) -> Mask:
     value = constant.value
     if constant.kind == "text":  # the order of UTF-8 bytes is that of code points
-        return _mask(COMPARISONS[op].arrow(column.raw(), pa.scalar(constant.content, pa.binary())))
+        return _mask(COMPARISONS[op].arrow(column.raw, pa.scalar(constant.content, pa.binary())))
     if constant.kind == "boolean":
         return np.zeros(column.kind.size, np.bool_)
     assert isinstance(value, (int, float))
@@ -136,7 +136,7 @@ def _is_in(column: TypedColumn, constants: Sequence[Constant]) -> Mask:
     texts = [each.content for each in constants if each.kind == "text"]
     if len(texts) > _FEW_TEXTS:
         raw = pa.array(texts, pa.binary())
-        answer |= _mask(pc.is_in(column.raw(), value_set=raw)) & column.is_text
+        answer |= _mask(pc.is_in(column.raw, value_set=raw)) & column.is_text
     else:
         for text in texts:
             answer |= column.equals(text)
@@ -170,10 +170,10 @@ def _like(column: TypedColumn, pattern: LikePattern, wanted: bool) -> Mask:
     if pattern.test is pc.equal:
         like = column.equals(pattern.text.encode())
     elif pattern.test is pc.match_substring_regex:
-        like = _mask(pc.equal(pc.match_substring_regex(column.texts(), pattern.text), wanted))
+        like = _mask(pc.equal(pc.match_substring_regex(column.texts, pattern.text), wanted))
         return like  # for bytes that are no UTF-8 both LIKE and NOT LIKE are unknown
     else:
-        like = _mask(pattern.test(column.raw(), pattern.text))
+        like = _mask(pattern.test(column.raw, pattern.text))
     return like if wanted else column.is_text & ~like
 
 

@@ -267,7 +267,7 @@ def test_every_encoding_has_its_kind(value: bytes, kind: int, content: object, r
         assert [column.numbers[row] for row in range(rows)] == [content] * rows
     elif kind == TEXT:
         assert isinstance(content, bytes)
-        assert column.raw().to_pylist() == [content] * rows
+        assert column.raw.to_pylist() == [content] * rows
         assert column.equals(content).all() and not column.equals(content + b"x").any()
 
 

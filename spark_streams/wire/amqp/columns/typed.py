@@ -24,6 +24,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from decimal import Decimal
+from functools import cached_property
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
@@ -111,8 +112,6 @@ class TypedColumn:
     text: Extents
     words: PaddedWords
     numbers: dict[int, int | Decimal] = field(default_factory=dict)
-    _raw: pa.BinaryArray | None = None
-    _texts: pa.StringArray | None = None
 
     @property
     def is_text(self) -> Mask:
@@ -124,22 +123,20 @@ class TypedColumn:
         """Return which rows equal a text."""
         return self.is_text & self.words.equal(self.text.start, self.text.end, text)
 
+    @cached_property
     def raw(self) -> pa.BinaryArray:
-        """Return the texts' bytes; null for a row that is no text."""
-        if self._raw is None:
-            binary = np.where(self.is_text, BINARY_CODES[0], NULL_CODE)
-            self._raw = column_of(self.words, self.text._replace(code=binary), pa.binary(), "filter")
-        return self._raw
+        """The texts' bytes; null for a row that is no text."""
+        binary = np.where(self.is_text, BINARY_CODES[0], NULL_CODE)
+        return column_of(self.words, self.text._replace(code=binary), pa.binary(), "filter")
 
+    @cached_property
     def texts(self) -> pa.StringArray:
-        """Return the texts; null for a row that is no text, or not UTF-8."""
-        if self._texts is None:
-            try:
-                self._texts = self.raw().cast(pa.string())
-            except pa.ArrowInvalid:
-                texts = (text if text is not None and is_utf8(text) else None for text in self.raw().to_pylist())
-                self._texts = pa.array(list(texts), pa.string())
-        return self._texts
+        """The texts; null for a row that is no text, or not UTF-8."""
+        try:
+            return self.raw.cast(pa.string())
+        except pa.ArrowInvalid:
+            texts = (text if text is not None and is_utf8(text) else None for text in self.raw.to_pylist())
+            return pa.array(list(texts), pa.string())
 
 
 def timestamp_column(timestamps: NDArray[np.int64]) -> TypedColumn:
