@@ -215,7 +215,7 @@ class _Items:
         # The count is as wide as the size, and follows it.
         self.count = (words.big(position + HEAD_BYTES[code] - 1) & _BEHIND_CODE) >> _SHIFT[code]
         self.position = position + 2 * HEAD_BYTES[code] - 1
-        self.words, self.rows, self.end, self.irregular = words, rows, end, irregular
+        self.rows, self.end, self.irregular = rows, end, irregular
         self.drop((self.position > end) | (self.count > 2 * MAX_PAIRS))
 
     def keep(self, mask: Mask) -> None:
@@ -237,20 +237,6 @@ class _Items:
             self.irregular[self.rows[done & (self.position != self.end)]] = True
             self.keep(~done)
         return bool(self.rows.size)
-
-    def taken(self, pair: Pair, items: int) -> Pair:
-        """Return the entries whose values are sound, and advance past them; mark the others irregular.
-
-        Args:
-            pair: the next entry of each map or list.
-            items: number of items of an entry.
-        """
-        good = KNOWN[pair.value.code] & (pair.value.end <= self.end)
-        if not good.all():
-            pair = pair.chosen(good)
-            self.drop(~good)
-        self.position, self.count = pair.value.end, self.count - items
-        return pair
 
 
 def walk_items(
@@ -281,4 +267,10 @@ def walk_items(
         if bad.any():
             items.drop(bad)
             key = key.at(~bad)
-        yield items.taken(Pair(items.rows, key, extents(words.big(key.end), key.end)), each)
+        pair = Pair(items.rows, key, extents(words.big(key.end), key.end))
+        good = KNOWN[pair.value.code] & (pair.value.end <= items.end)
+        if not good.all():
+            pair = pair.chosen(good)
+            items.drop(~good)
+        items.position, items.count = pair.value.end, items.count - each
+        yield pair
