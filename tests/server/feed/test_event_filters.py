@@ -1,4 +1,4 @@
-"""A feed's pointer filters over messages of every form: what is searched for in stored bytes is what decoding finds."""
+"""A feed's pointer filters over messages of every form: a search in their bytes finds what reading finds."""
 
 from __future__ import annotations
 
@@ -98,23 +98,27 @@ def stored(messages: list[bytes], folder: Path) -> Records:
     return records
 
 
+def values_of(records: Records) -> pa.Array:
+    return pc.fill_null(message_columns_of(records, ("value",))["value"], b"")
+
+
 @pytest.mark.parametrize("seed", range(12))
 def test_what_is_searched_for_is_what_decoding_finds(seed: int, tmp_path: Path) -> None:
     chance = random.Random(seed)
-    plain = (0.0, 0.9, 0.97)[seed % 3]  # messages of the usual form, so that searching is worth it
+    plain = (0.0, 0.9, 0.97)[seed % 3]  # the share of messages of the usual form
     messages = [
         section(0x75, sized(0xA0, one, wide=len(one) > 255)) if chance.random() < plain else message(one, chance)
         for one in (event(chance) for _ in range(800))
     ]
     records = stored(messages, tmp_path)
-    values = pc.fill_null(message_columns_of(records, ("value",))["value"], b"")
+    values = values_of(records)
     found = searched = 0
     for value in VALUES:
-        searched += may_hold(records, value) is not None
+        searched += may_hold(values, value) is not None
         expected = np.flatnonzero(np.asarray(pc.fill_null(pc.equal(extract_text(values, "/type"), value), False)))
         assert wanted(records, {"/type": value}).tolist() == expected.tolist(), value
         found += len(expected)
-    assert found > 50 and (searched > 0) == (plain > 0)
+    assert found > 50 and searched > 0
 
 
 def test_it_is_a_search_where_few_hold_the_text(tmp_path: Path) -> None:
@@ -124,10 +128,10 @@ def test_it_is_a_search_where_few_hold_the_text(tmp_path: Path) -> None:
     bodies = [section(0x75, sized(0xA0, each, wide=len(each) > 255)) for each in events]
     key = section(0x72, compound(0xC1, 2, sized(0xA3, b"event-streams-group-key", wide=False) + text("k"), wide=False))
     for number, messages in enumerate((bodies, [key + body for body in bodies])):
-        near = may_hold(stored(messages, tmp_path / str(number)), "order")
+        near = may_hold(values_of(stored(messages, tmp_path / str(number))), "order")
         assert near is not None and {n for n in range(500) if n % 50 == 7} <= set(near.tolist())
         assert len(near) < 30
-    assert may_hold(stored(bodies, tmp_path / "2"), "view") is None
+    assert may_hold(values_of(stored(bodies, tmp_path / "2")), "view") is None
 
 
 @pytest.mark.parametrize("wide", [False, True])
@@ -136,5 +140,5 @@ def test_a_text_that_is_cut_between_two_sections_is_found(wide: bool, tmp_path: 
     parts = (b'{"type":"or', b'der"}')
     cut = b"".join(section(0x75, sized(0xA0, part, wide=wide)) for part in parts)
     records = stored([plain] * 40 + [cut] + [plain] * 40, tmp_path)
-    assert may_hold(records, "order") is not None
+    assert may_hold(values_of(records), "order") is not None
     assert wanted(records, {"/type": "order"}).tolist() == [40]
