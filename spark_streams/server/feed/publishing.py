@@ -214,22 +214,22 @@ class Publishing:
             if not ended:
                 return Published(appended, repeated, None if reference is None else sequence)
             # A partition was split since its events were routed: they go to its children.
-            rows = ended[0].joined(ended[1:])
+            rows = pa.concat_batches(ended)
         raise HttpError(503, "partitions are split faster than events can be stored. Send the request again as it is")
 
     async def _spread(self, stream: Stream, rows: Rows, seed: bytes | None, turn: int) -> list[tuple[str, Rows]]:
         """Return the rows of each partition, in their order."""
 
         def parts() -> list[tuple[str, Rows]]:
-            places = spread(stream, rows.keys, seed, turn)
+            places = spread(stream, rows["keys"], seed, turn)
             if (places == places[0]).all():
                 return [(str(places[0]), rows)]
             order = np.argsort(places, kind="stable")
             names, starts = np.unique(places[order], return_index=True)
-            sorted_rows = rows.take(order)
+            sorted_rows = rows.take(pa.array(order))
             ends = [*starts[1:].tolist(), len(rows)]
             return [
-                (str(name), sorted_rows.slice(start, end))
+                (str(name), sorted_rows.slice(start, end - start))
                 for name, start, end in zip(names.tolist(), starts.tolist(), ends, strict=True)
             ]
 
@@ -275,9 +275,9 @@ class Publishing:
         self._appender.append(
             partition,
             Batch(
-                rows.values,
-                rows.keys,
-                rows.timestamps,
+                rows["values"],
+                rows["keys"],
+                rows["timestamps"].to_numpy(),
                 done,
                 (PUBLISHERS.note_of(numbers),) if numbers else (),
                 groups=np.array([len(rows)], np.int64) if numbers else None,

@@ -14,13 +14,11 @@ import re
 import struct
 import zlib
 from collections.abc import Generator, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
 from spark_streams.errors import RemoteProtocolError, SchemaError
 from spark_streams.log import NO_TIMESTAMP
@@ -50,46 +48,11 @@ _COLUMNS: Final = {
 """The columns of an Arrow stream: the type that is expected of each, in words and in tests of which one is true."""
 
 
-@dataclass(frozen=True)
-class Rows:
-    """n events to store.
-
-    Args:
-        values: encoded messages, large_binary[n].
-        keys: UTF-8 bytes, binary[n]; null for none.
-        timestamps: int64[n], ms since the epoch; ``NO_TIMESTAMP`` for none.
-    """
-
-    values: pa.LargeBinaryArray
-    keys: pa.BinaryArray
-    timestamps: NDArray[np.int64]
-
-    def __len__(self) -> int:
-        return len(self.values)
-
-    def take(self, chosen: NDArray[np.int64]) -> Rows:
-        """Return some rows, by their numbers."""
-        indices = pa.array(chosen)
-        return Rows(self.values.take(indices), self.keys.take(indices), self.timestamps[chosen])
-
-    def slice(self, start: int, stop: int) -> Rows:
-        """Return rows ``start`` (inclusive) to ``stop`` (exclusive), without a copy."""
-        count = stop - start
-        return Rows(self.values.slice(start, count), self.keys.slice(start, count), self.timestamps[start:stop])
-
-    def joined(self, others: list[Rows]) -> Rows:
-        """Return these rows and then others."""
-        if not others:
-            return self
-        every = (self, *others)
-        return Rows(
-            pa.concat_arrays([each.values for each in every]),
-            pa.concat_arrays([each.keys for each in every]),
-            np.concatenate([each.timestamps for each in every]),
-        )
-
-
-NO_ROWS: Final = Rows(pa.array([], pa.large_binary()), pa.array([], pa.binary()), np.empty(0, np.int64))
+Rows: TypeAlias = pa.RecordBatch
+"""Events to store, with the columns of ``SCHEMA``."""
+SCHEMA: Final = pa.schema([("values", pa.large_binary()), ("keys", pa.binary()), ("timestamps", pa.int64())])
+"""Encoded messages; keys in UTF-8, null for none; ms since the epoch, ``NO_TIMESTAMP`` for none."""
+NO_ROWS: Final = Rows.from_pylist([], SCHEMA)
 
 
 def plain_pieces(body: Iterable[bytes], coding: str, most: int) -> Iterator[bytes]:
@@ -182,7 +145,7 @@ def read_body(
             if events > most_events:
                 raise HttpError(413, f"the body has more than {most_events} events: publish fewer at a time")
         yield
-    return parts[0].joined(parts[1:]) if parts else NO_ROWS
+    return parts[0] if len(parts) == 1 else pa.concat_batches(parts or [NO_ROWS])
 
 
 def read_rows(
@@ -344,4 +307,4 @@ def _stored(columns: dict[str, pa.Array]) -> Rows:
             instants = np.where(np.asarray(micros.is_valid()), floored, NO_TIMESTAMP)
     except (SchemaError, pa.ArrowInvalid) as fault:
         raise HttpError(400, f"the rows cannot be stored: {fault!s:.300}") from fault
-    return Rows(values, keys, instants)
+    return Rows.from_arrays([values, keys, pa.array(instants)], schema=SCHEMA)
