@@ -19,6 +19,7 @@ from __future__ import annotations
 import struct
 from typing import Final
 
+import numpy as np
 import pyarrow as pa
 
 _HEADER: Final = 2
@@ -26,7 +27,6 @@ _HEADER: Final = 2
 _DICTIONARY_DATA: Final = 1
 _BUFFERS: Final = 2
 _COMPRESSION: Final = 3
-_BUFFER: Final = struct.Struct("<qq")
 _PLAIN_BYTES: Final = struct.Struct("<q")
 
 
@@ -41,55 +41,36 @@ def inflated_bytes(body: bytes) -> int:
     for message in pa.ipc.MessageReader.open_stream(body):
         if message.type in ("record batch", "dictionary"):
             metadata = memoryview(message.metadata)
-            table = _Table(metadata, struct.unpack_from("<I", metadata)[0]).table(_HEADER)
-            if table is not None and message.type == "dictionary":
-                table = table.table(_DICTIONARY_DATA)
-            if table is not None and table.table(_COMPRESSION) is not None:
-                total += _plain(table, memoryview(message.body))
+            batch = _followed(metadata, struct.unpack_from("<I", metadata)[0], _HEADER)
+            if message.type == "dictionary":
+                batch = _followed(metadata, batch, _DICTIONARY_DATA)
+            if _followed(metadata, batch, _COMPRESSION) is not None:
+                total += _plain(metadata, _followed(metadata, batch, _BUFFERS), memoryview(message.body))
     return total
 
 
-def _plain(batch: _Table, content: memoryview) -> int:
+def _followed(metadata: memoryview, table: int | None, number: int) -> int | None:
+    """Return where a field of the table at a place points to; None when table or field is not there."""
+    if table is None:
+        return None
+    vtable = table - int(struct.unpack_from("<i", metadata, table)[0])
+    if vtable < 0:
+        raise ValueError("a table before its buffer")
+    if 4 + 2 * number + 2 > struct.unpack_from("<H", metadata, vtable)[0]:
+        return None
+    offset = int(struct.unpack_from("<H", metadata, vtable + 4 + 2 * number)[0])
+    return table + offset + int(struct.unpack_from("<I", metadata, table + offset)[0]) if offset else None
+
+
+def _plain(metadata: memoryview, buffers: int | None, content: memoryview) -> int:
+    """Return the sum of the lengths that the buffers of a batch state; ``buffers`` is where the list of them lies."""
+    if buffers is None:
+        return 0
+    (count,) = struct.unpack_from("<I", metadata, buffers)
     total = 0
-    for at, length in batch.structs(_BUFFERS, _BUFFER):
+    for at, length in np.frombuffer(metadata, "<i8", 2 * count, buffers + 4).reshape(count, 2).tolist():
         if length >= _PLAIN_BYTES.size:
             if at < 0:
                 raise ValueError("a buffer before its body")
             total += max(0, _PLAIN_BYTES.unpack_from(content, at)[0])
     return total
-
-
-class _Table:
-    """A table of a flatbuffer; its vtable has the place of each field, by number."""
-
-    def __init__(self, buffer: memoryview, at: int) -> None:
-        self._buffer = buffer
-        self._at = at
-
-    def _field(self, number: int) -> int | None:
-        vtable = self._at - int(struct.unpack_from("<i", self._buffer, self._at)[0])
-        if vtable < 0:
-            raise ValueError("a table before its buffer")
-        if 4 + 2 * number + 2 > struct.unpack_from("<H", self._buffer, vtable)[0]:
-            return None
-        offset = int(struct.unpack_from("<H", self._buffer, vtable + 4 + 2 * number)[0])
-        return self._at + offset if offset else None
-
-    def _target(self, number: int) -> int | None:
-        place = self._field(number)
-        return None if place is None else place + int(struct.unpack_from("<I", self._buffer, place)[0])
-
-    def table(self, number: int) -> _Table | None:
-        """Return the table that a field points to, None when the field is not there."""
-        target = self._target(number)
-        return None if target is None else _Table(self._buffer, target)
-
-    def structs(self, number: int, kind: struct.Struct) -> list[tuple[int, int]]:
-        """Return a vector of structs; an empty list when the field is not there."""
-        target = self._target(number)
-        if target is None:
-            return []
-        (count,) = struct.unpack_from("<I", self._buffer, target)
-        if count * kind.size > len(self._buffer):
-            raise ValueError("a list that is longer than its buffer")
-        return [kind.unpack_from(self._buffer, target + 4 + n * kind.size) for n in range(count)]
