@@ -32,12 +32,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spark_streams.errors import CorruptLog, LogError
+from spark_streams.log.config import StreamConfig
 from spark_streams.log.format.batch_headers import headers_of_rows
-from spark_streams.log.format.record_batch import Header
+from spark_streams.log.format.batching import encode_records
+from spark_streams.log.format.record_batch import Body, Header
 from spark_streams.log.format.records import Records, record_headers
 from spark_streams.log.format.timestamps import NO_TIMESTAMP
 from spark_streams.log.storage.files import write_atomically
-from spark_streams.log.storage.partition import Copied, Partition
+from spark_streams.log.storage.partition import Partition
 
 PUBLISHERS_SUFFIX = b"-publishers"
 """The end of the names of notes whose value is a JSON object of publishers and their last sequence numbers."""
@@ -149,13 +151,13 @@ class Redistribution:
         self._check_headers(records)
         places = self._places_of(records)
         self._places.append(places)
-        copies: list[list[Copied]] = [[] for _ in self._children]
+        copies: list[list[tuple[list[Body], int]]] = [[] for _ in self._children]
         for start, stop in zip(records.batch_rows, (*records.batch_rows[1:], len(records)), strict=True):
             notes = tuple(record_headers(records, start))
             self._learn(notes)
             here = places[start:stop]
             for child in np.unique(here).tolist():
-                copies[child].append(_picked(records, np.flatnonzero(here == child), start, notes))
+                copies[child].append(_picked(records, np.flatnonzero(here == child), start, notes, self._parent.config))
         now = self._parent.appended_ms(self._next)
         for child, made in zip(self._children, copies, strict=True):
             if made:
@@ -186,15 +188,22 @@ class Redistribution:
                     known[reference] = sequence
 
 
-def _picked(records: Records, rows: NDArray[np.int64], start: int, notes: tuple[Header, ...]) -> Copied:
-    """Return some records of the batch that begins at row ``start``; ``rows`` count from there."""
+def _picked(
+    records: Records, rows: NDArray[np.int64], start: int, notes: tuple[Header, ...], config: StreamConfig
+) -> tuple[list[Body], int]:
+    """Encode some records of the batch that begins at row ``start``, and return the first one's timestamp with them.
+
+    They share one batch, unless some of them have a timestamp and others none; ``rows`` count from ``start``.
+    """
     chosen = (rows + start).tolist()
     timestamps = records.timestamps[rows + start]
     none = timestamps == NO_TIMESTAMP
-    return Copied(
+    bodies = encode_records(
         [records.value(row) for row in chosen],
         [records.key(row) for row in chosen],
         timestamps,
+        config,
         lambda first, end: headers_of_rows(notes, rows[first:end]),
-        together=bool(none.all() or not none.any()),
+        np.array([len(rows)]) if none.all() or not none.any() else None,
     )
+    return bodies, int(timestamps[0])

@@ -22,7 +22,7 @@ import pyarrow as pa
 from spark_streams.errors import PartitionEnded
 from spark_streams.log.config import StreamConfig
 from spark_streams.log.format.batching import Notes, encode_records, place
-from spark_streams.log.format.record_batch import BatchHeader
+from spark_streams.log.format.record_batch import BatchHeader, Body
 from spark_streams.log.storage.readable_partition import ReadablePartition
 from spark_streams.log.storage.segments import Segments
 
@@ -39,24 +39,6 @@ class Appended:
     first_offset: int
     last_offset: int
     timestamp_ms: int
-
-
-@dataclass(frozen=True)
-class Copied:
-    """Records of one stored batch, for another partition.
-
-    Args:
-        values, keys: of the records; None for a record without a key.
-        timestamps: int64[n], in ms; in a stream of append time the time of the append, for all of them.
-        notes: of the batch that they become, or of each of several.
-        together: whether they must share one batch.
-    """
-
-    values: list[bytes]
-    keys: list[bytes | None]
-    timestamps: npt.NDArray[np.int64]
-    notes: Notes
-    together: bool
 
 
 class Partition(ReadablePartition):
@@ -183,11 +165,12 @@ class Partition(ReadablePartition):
             self._call(listener)
         return appended
 
-    def append_copies(self, copies: Sequence[Copied], now_ms: int) -> None:
+    def append_copies(self, copies: Sequence[tuple[Sequence[Body], int]], now_ms: int) -> None:
         """Append records of another partition with the timestamps that they have; nothing is forced to the disk.
 
         Args:
-            copies: of at least one batch.
+            copies: what becomes of each stored batch there, at least one: its encoded records, and in a stream of
+                append time the time of its append, in ms.
             now_ms: when they were appended there, in ms; retention by age uses it.
 
         Raises:
@@ -198,13 +181,8 @@ class Partition(ReadablePartition):
         with self._lock:
             self._check_appendable()
             batches: list[tuple[BatchHeader, bytes]] = []
-            for copied in copies:
-                groups = np.array([len(copied.values)], np.int64) if copied.together else None
-                bodies = encode_records(
-                    copied.values, copied.keys, copied.timestamps, self.config, copied.notes, groups
-                )
-                next_offset = batches[-1][0].next_offset if batches else self.next_offset
-                batches += place(bodies, next_offset, int(copied.timestamps[0]))
+            for bodies, append_time_ms in copies:
+                batches += place(bodies, batches[-1][0].next_offset if batches else self.next_offset, append_time_ms)
             self._store(batches, now_ms, sync=False)
 
     def _call(self, listener: Callable[[], None]) -> None:
