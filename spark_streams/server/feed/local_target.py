@@ -40,7 +40,7 @@ class FeedFolder:
         self._data_dir = data_dir
         self._stream = stream
         self._timeout_ms = timeout_ms
-        self._opened: _Opened | None = None
+        self._opened: ExitStack | None = None
 
     def check(self) -> None:
         """Check that log and stream exist; nothing is opened.
@@ -92,7 +92,9 @@ class FeedFolder:
             self.check()
             self._opened = self._open()
         try:
-            return self._opened.publish(self._stream, rows, reference, number, digest)
+            stream = self._log.stream(self._stream)
+            publishing = self._publishing.publish(stream, rows_of(rows), reference, number, digest)
+            return self._loop.run_until_complete(publishing)
         except HttpError as refusal:
             raise Refused(
                 f"status {refusal.status_code}", refusal.text, f"publish to '{self._stream}' in '{self._data_dir}'"
@@ -100,11 +102,21 @@ class FeedFolder:
         except UnknownStream:
             raise self._not_found() from None
 
-    def _open(self) -> _Opened:
+    def _open(self) -> ExitStack:
+        """Open the log, with a loop of its own for the door's code; return what closes them."""
+        with ExitStack() as stack:
+            self._log = stack.enter_context(self._unlocked_log())
+            self._loop = asyncio.new_event_loop()
+            stack.callback(self._loop.close)
+            self._publishing = Publishing(self._log, FeedConfig().max_publishers, self._loop)
+            stack.callback(self._publishing.close)  # before the log, whose state store takes its snapshot
+            return stack.pop_all()
+
+    def _unlocked_log(self) -> ReferenceLog:
         deadline = time.monotonic() + self._timeout_ms / 1000
         while True:
             try:
-                return _Opened(self._data_dir)
+                return ReferenceLog(self._data_dir)
             except LogLocked:
                 if time.monotonic() > deadline:
                     raise LogLocked(
@@ -121,23 +133,3 @@ class FeedFolder:
             opened.close()
 
     close = rest
-
-
-class _Opened:
-    """The open log, with a loop of its own for the door's code."""
-
-    def __init__(self, data_dir: str) -> None:
-        with ExitStack() as stack:
-            self._log = stack.enter_context(ReferenceLog(data_dir))
-            self._loop = asyncio.new_event_loop()
-            stack.callback(self._loop.close)
-            self._publishing = Publishing(self._log, FeedConfig().max_publishers, self._loop)
-            stack.callback(self._publishing.close)  # before the log, whose state store takes its snapshot
-            self._stack = stack.pop_all()
-
-    def publish(self, name: str, rows: pa.RecordBatch, reference: str | None, number: int, digest: int) -> Published:
-        publishing = self._publishing.publish(self._log.stream(name), rows_of(rows), reference, number, digest)
-        return self._loop.run_until_complete(publishing)
-
-    def close(self) -> None:
-        self._stack.close()
