@@ -21,7 +21,7 @@ from spark_streams.filters.predicates.amqp_sql import parse_amqp_sql
 from spark_streams.filters.predicates.event_streams import parse_sql
 from spark_streams.server.feed.cursors import Cursors
 from spark_streams.server.feed.http_requests import HttpError
-from spark_streams.server.feed.request_bodies import ARROW, plain_pieces, read_rows
+from spark_streams.server.feed.request_bodies import ARROW, plain_pieces, read_body
 from spark_streams.wire.amqp.columns.block import MessageBlock
 from spark_streams.wire.amqp.columns.from_producers import incoming_columns
 from spark_streams.wire.amqp.decode import decode_value
@@ -109,9 +109,9 @@ READERS: dict[str, tuple[Callable[[bytes], Any], Callable[[random.Random], bytes
     "rabbit chunk": (lambda c: decode_chunk(c, 0, len(c), check_crc=False), _chunk, RemoteProtocolError),
     "feed lines": (lambda c: parse_lines(c, Dialect.V2A), _lines, RemoteProtocolError),
     "feed discovery": (decode_discovery, _lines, RemoteProtocolError),
-    "feed body": (lambda c: read_rows([c], NDJSON, MOST), _lines, HttpError),
+    "feed body": (lambda c: list(read_body([c], "", NDJSON, MOST, MOST)), _lines, HttpError),
     "feed arrow": (
-        lambda c: read_rows([c], ARROW, MOST),
+        lambda c: list(read_body([c], "", ARROW, MOST, MOST)),
         lambda chance: feed_cases.arrow(chance.randrange(8)),
         HttpError,
     ),

@@ -35,7 +35,6 @@ LITTLE_BYTES: Final = 32 << 10
 """The most bytes of a body that is decoded on the loop."""
 PIECE_ROWS: Final = 16_384
 """Rows of an Arrow stream to decode at a time."""
-NO_LIMIT: Final = 1 << 62
 _BLANK: Final = b" \t\r\n"
 _INK: Final = re.compile(rb"[^ \t\r\n]")
 _NEWLINE: Final = 0x0A
@@ -148,23 +147,6 @@ def read_body(
     return parts[0] if len(parts) == 1 else pa.concat_batches(parts or [NO_ROWS])
 
 
-def read_rows(
-    body: Sequence[bytes], content_type: str, most: int, most_events: int = NO_LIMIT, *, coding: str = ""
-) -> Rows:
-    """Decode a body as ``read_body`` does, in one step.
-
-    Raises:
-        HttpError: 415, 413 or 400 as ``read_body``.
-    """
-    steps = read_body(body, coding, content_type, most, most_events)
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            rows: Rows = end.value
-            return rows
-
-
 def read_little(body: Sequence[bytes], coding: str, content_type: str, most: int, most_events: int) -> Rows | None:
     """Decode a body as ``read_body`` does, if it has so few bytes, unpacked too, that this needs no thread.
 
@@ -176,8 +158,12 @@ def read_little(body: Sequence[bytes], coding: str, content_type: str, most: int
     """
     if sum(map(len, body)) > LITTLE_BYTES:
         return None
+    steps = read_body(body, coding, content_type, min(most, LITTLE_BYTES), most_events)
     try:
-        return read_rows(body, content_type, min(most, LITTLE_BYTES), most_events, coding=coding)
+        while True:
+            next(steps)
+    except StopIteration as end:
+        return end.value
     except HttpError as refusal:
         if refusal.status_code != 413:
             raise
