@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from itertools import pairwise
+from itertools import chain, pairwise
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -77,37 +78,13 @@ def _instants(timestamps: npt.NDArray[np.int64] | Sequence[int | None]) -> npt.N
         raise ValueError("a timestamp does not fit 64 bits: expected ms since the epoch") from fault
 
 
-def _plain(values: pa.Array | Sequence[bytes | None]) -> list[bytes | None] | None:
+def _plain(values: pa.Array | Sequence[bytes | None]) -> list[Any] | None:
     """Return a few values as Python objects; None when their type needs a conversion by Arrow."""
     if isinstance(values, pa.Array):
         known = pa.types.is_large_binary(values.type) or pa.types.is_binary(values.type)
         return values.to_pylist() if known else None
     known = isinstance(values, list) and all(v is None or type(v) is bytes for v in values)
     return list(values) if known else None
-
-
-def _encode_few(
-    values: pa.Array | Sequence[bytes],
-    keys: pa.Array | Sequence[bytes | None] | None,
-    stored: npt.NDArray[np.int64] | None,
-    notes: Notes,
-    *,
-    extended: bool,
-) -> Body | None:
-    """Encode a few records as one batch without Arrow, whose fixed cost would be most of the time.
-
-    Returns:
-        The same as through Arrow; None when ``encode_records`` has to go through Arrow, as for bad input.
-    """
-    bodies = _plain(values)
-    names: list[bytes | None] | None = [None] * len(values) if keys is None else _plain(keys)
-    if not bodies or names is None:
-        return None
-    known = [body for body in bodies if body is not None]
-    if len(known) != len(bodies) or sum(map(len, known)) + sum(len(k) for k in names if k) > MAX_BATCH_BYTES // 2:
-        return None
-    headers = notes(0, len(known)) if callable(notes) else notes
-    return encode_few(known, names, stored, extended=extended, headers=headers)
 
 
 def encode_records(
@@ -145,11 +122,14 @@ def encode_records(
         instants = np.full(len(values), NO_TIMESTAMP, np.int64) if timestamps is None else _instants(timestamps)
         stored = to_stored(instants, extended, config.legacy_negative)
         changes = np.flatnonzero(np.diff(instants == NO_TIMESTAMP)) + 1
-    # Python copies the bytes of a large append with its lock held, Arrow without.
+    # Without Arrow, whose fixed cost would be most of the time; but Python copies the bytes of a large append with its
+    # lock held, Arrow without. Bad input goes through Arrow, which refuses it.
     if len(values) <= FEW_RECORDS and not len(changes) and not is_large(values, keys):
-        few = _encode_few(values, keys, stored, notes, extended=extended)
-        if few is not None:
-            return [few]
+        few, few_keys = _plain(values), [None] * len(values) if keys is None else _plain(keys)
+        few_bytes = sum(map(len, filter(None, chain(few or (), few_keys or ()))))
+        if few and few_keys and None not in few and few_bytes <= MAX_BATCH_BYTES // 2:
+            headers = notes(0, len(few)) if callable(notes) else notes
+            return [encode_few(few, few_keys, stored, extended=extended, headers=headers)]
     bodies = _binary(values)
     names = None if keys is None else _binary(keys)
     if not len(bodies) or bodies.null_count:
