@@ -44,7 +44,6 @@ from spark_streams.log.format.record_batch import (
     HEADER_BYTES,
     LENGTH_PREFIX_BYTES,
     BatchFault,
-    BatchHeader,
     check_place,
     parse_header,
     verify,
@@ -139,22 +138,6 @@ class RecoveryPointFile:
             self._fd = -1
 
 
-class _Torn(Exception):
-    """The file ends before the batch does."""
-
-
-def _batch_at(ahead: ReadAhead, position: int, file_bytes: int, expected_offset: int) -> BatchHeader:
-    left = file_bytes - position
-    head = ahead.view_at(position, min(HEADER_BYTES, left))
-    # The length first: a batch that runs past the file is torn, whatever else its header says.
-    if left < HEADER_BYTES or int.from_bytes(head[8:12], "big", signed=True) + LENGTH_PREFIX_BYTES > left:
-        raise _Torn
-    header = parse_header(head)
-    check_place(header, expected_offset, left)
-    verify(ahead.view_at(position, header.size), 0, header)
-    return header
-
-
 def recover_last(segment: Segment, point: RecoveryPoint | None) -> None:
     """Make the whole batches of the last segment visible, cut the bytes after them, and force the batches to the disk.
 
@@ -175,19 +158,23 @@ def recover_last(segment: Segment, point: RecoveryPoint | None) -> None:
     if point is not None and acknowledged and point.boot != this_boot():
         unsafe_from = point.synced_end
     while segment.end < file_bytes:
-        position = segment.end
-        try:
-            segment.take(_batch_at(ahead, position, file_bytes, segment.next_offset))
-        except _Torn:
+        position, left = segment.end, file_bytes - segment.end
+        head = ahead.view_at(position, min(HEADER_BYTES, left))
+        # The length first: a batch that runs past the file is torn, whatever else its header says.
+        if left < HEADER_BYTES or int.from_bytes(head[8:12], "big", signed=True) + LENGTH_PREFIX_BYTES > left:
             if position < acknowledged and not lost and position < unsafe_from:
-                raise CorruptLog(
-                    str(segment.path), position, "an acknowledged batch's length runs past the end of the file"
-                ) from None
+                text = "an acknowledged batch's length runs past the end of the file"
+                raise CorruptLog(str(segment.path), position, text)
             break
+        try:
+            header = parse_header(head)
+            check_place(header, segment.next_offset, left)
+            verify(ahead.view_at(position, header.size), 0, header)
         except BatchFault as fault:
             if (position >= acknowledged and point is not None) or position >= unsafe_from:
                 break
             raise CorruptLog(str(segment.path), position, str(fault)) from fault
+        segment.take(header)
     if segment.end < acknowledged:
         logger.warning(
             "%s: %d acknowledged bytes were lost from byte %d on (the file was cut, or the power failed before they "
