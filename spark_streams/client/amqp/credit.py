@@ -35,10 +35,10 @@ class CreditWindow:
     """
 
     def __init__(self, link: Link) -> None:
-        self._link = link
+        self._link = link.proton_link
         self._target = FIRST_CREDIT
         self._rows = self._bytes = 0
-        link.flow(self._target)
+        self._link.flow(self._target)
 
     def consumed(self, rows: int, size: int) -> None:
         """Count ``rows`` consumed messages, which have ``size`` bytes together."""
@@ -102,14 +102,14 @@ class DrainTimer:
         """Drain the link if that is due; return whether it was."""
         self.draining = time.monotonic() - self._since >= self._drain_after_s
         if self.draining:
-            self._link.drain(True)
+            self._link.proton_link.drain_mode = True
         return self.draining
 
     def ended(self) -> bool:
         """Return whether the peer has no more, after its answer to the drain; if it has, start all times again."""
-        if self._link.gave_back():
+        if self._link.proton_link.drained():
             return True
-        self._link.drain(False)  # deliveries used all credit, so there may be more events
+        self._link.proton_link.drain_mode = False  # deliveries used all credit, so there may be more events
         self.draining = False
         self.received()
         return False

@@ -162,7 +162,7 @@ def _ask(connection: Connection, stream: str, address: str, properties: Mapping[
     link = attach_receiver(connection, address, Binding(stream), properties=properties)
     buffer, deadline = ReceiveBuffer(1, 64 << 10, _MAX_BYTES), Deadline(connection.timeout_ms)
     try:
-        link.flow(1)
+        link.proton_link.flow(1)
         while not buffer.take(link.impl):
             link.check()
             connection.turn(deadline.left_s(f"{connection.endpoint.address}: no answer from '{address}'"))

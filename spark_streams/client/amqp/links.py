@@ -85,6 +85,8 @@ class Link:
         what: its name in messages, such as ``attach to 'orders' partition '0'``.
 
     Attributes:
+        proton_link: ``link``; it grants credit and drains it. Its ``credit`` counts granted deliveries that nobody has
+            taken out of the engine yet; after a drain, ``drained`` is what the peer gave back as it had nothing more.
         taken: names of the optional filters that the peer echoed as they were sent.
         early: whether the link begins before the wanted position.
     """
@@ -114,33 +116,6 @@ class Link:
             raise peer_fault(self.proton_link.remote_condition, self.what)
         if self.session.state & proton.Endpoint.REMOTE_CLOSED:
             raise peer_fault(self.session.remote_condition, self.what)
-
-    def flow(self, credit: int) -> None:
-        """Grant ``credit`` more deliveries."""
-        lib.pn_link_flow(self.impl, credit)
-
-    def drain(self, on: bool) -> None:
-        """Switch drain on or off: with it on, the peer has to use up its credit or return it."""
-        lib.pn_link_set_drain(self.impl, on)
-
-    @property
-    def draining(self) -> bool:
-        """Whether the peer still owes deliveries or credit after ``drain(True)``."""
-        return bool(lib.pn_link_draining(self.impl))
-
-    @property
-    def queued(self) -> int:
-        """Deliveries that have arrived and are still in the engine."""
-        return int(lib.pn_link_queued(self.impl))
-
-    def gave_back(self) -> bool:
-        """Return whether the peer returned credit since the last call, as it had nothing more to send."""
-        return int(lib.pn_link_drained(self.impl)) > 0
-
-    @property
-    def credit(self) -> int:
-        """Deliveries that are granted and that nobody has taken out of the engine yet."""
-        return int(lib.pn_link_credit(self.impl))
 
     def close(self, condition: Any = None) -> None:
         """Detach, with or without an error condition, and end the session; never raise.

@@ -85,8 +85,8 @@ class AmqpOffsetWalk:
         if self._link is None:
             self._link = self.attach(self.start, self._dropped)
         link = self._link
-        link.drain(False)  # an earlier call may have found what it needed while draining
-        link.gave_back()
+        link.proton_link.drain_mode = False  # an earlier call may have found what it needed while draining
+        link.proton_link.drained()
         timer = DrainTimer(link)
         while len(self._ready) < count and not self._ended:
             if self._buffer.take(link.impl):
@@ -98,13 +98,13 @@ class AmqpOffsetWalk:
                 continue
             link.check()
             if timer.draining:
-                if not link.draining and timer.ended():
+                if not link.proton_link.draining() and timer.ended():
                     return False
-            elif not (link.credit and timer.drains()):
+            elif not (link.proton_link.credit and timer.drains()):
                 # The credit is never more than is missing: the next ``take`` continues after what this one received.
                 window = MAX_CREDIT if self._drops(link) else min(missing, MAX_CREDIT)
-                if link.credit <= window // 2:
-                    link.flow(window - link.credit)
+                if link.proton_link.credit <= window // 2:
+                    link.proton_link.flow(window - link.proton_link.credit)
             link.connection.turn(timer.timeout_s(self._buffer.rows > 0))
         return True
 
@@ -140,12 +140,12 @@ def first_offset(link: Link) -> str | None:
     """
     buffer = HeadBuffer(1)
     deadline = Deadline(link.connection.timeout_ms)
-    link.drain(True)
-    link.flow(1)
+    link.proton_link.drain_mode = True
+    link.proton_link.flow(1)
     try:
         while not buffer.take(link.impl):
             link.check()
-            if not link.draining:
+            if not link.proton_link.draining():
                 return None
             link.connection.turn(deadline.left_s(f"{link.what}: no answer to drain"))
     finally:

@@ -163,7 +163,7 @@ class RangeReader:
                 searched = buffer.whole_bytes
             if not complete and buffer.rows and timer.end_check_due():
                 complete = decoder.passes_end(buffer.block(buffer.rows - 1))
-            drained = timer.draining and not link.draining and not link.queued
+            drained = timer.draining and not link.proton_link.draining() and not link.proton_link.queued
             if complete or (drained and buffer.rows):
                 return True
             received = buffer.received
@@ -176,7 +176,7 @@ class RangeReader:
             if link.narrowed and timer.draining and extensions < _MAX_EXTENSIONS:
                 # The peer may search for long without a match: a request on another link checks that it still answers.
                 timeout_s = min(timeout_s, link.connection.timeout_ms / 2_000)
-                if not link.connection.turn(timeout_s) and link.draining:
+                if not link.connection.turn(timeout_s) and link.proton_link.draining():
                     self.describe()
                     extensions += 1
                     timer.extend()
