@@ -199,7 +199,7 @@ class AmqpClient(contextlib.AbstractContextManager["AmqpClient"]):
             pushed = self._receivers.push(connection, expression)
             if pushed.filters and partitions:
                 binding, starts = Binding(stream, next(iter(partitions))), start_filters(EARLIEST)
-                link, _ = self._receivers.attach_filtered(connection, address, binding, starts, pushed)
+                link = self._receivers.attach(connection, address, binding, starts, pushed)
                 link.close()
                 if not pushed.in_force(link.taken):
                     return Pushdown(None, expression)
@@ -254,11 +254,10 @@ class AmqpClient(contextlib.AbstractContextManager["AmqpClient"]):
         return self._reader(read, binding, max_rows, max_bytes).batches()
 
     def _reader(self, read: RangeRead, binding: Binding, max_rows: int, max_bytes: int) -> RangeReader:
-        def attach(at: Earliest | At | After, behind: Earliest | After) -> tuple[Link, Expression | None]:
-            def receiver(connection: Connection, address: str) -> tuple[Link, Expression | None]:
+        def attach(at: Earliest | At | After, behind: Earliest | After) -> Link:
+            def receiver(connection: Connection, address: str) -> Link:
                 pushed = self._receivers.push(connection, read.filter, read)
-                starts = start_filters(at, behind)
-                return self._receivers.attach_filtered(connection, address, binding, starts, pushed)
+                return self._receivers.attach(connection, address, binding, start_filters(at, behind), pushed)
 
             return self._run(read.stream, receiver)
 

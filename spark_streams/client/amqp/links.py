@@ -24,6 +24,7 @@ from spark_streams.errors import (
     RemoteProtocolError,
     SparkStreamsError,
 )
+from spark_streams.filters.tree import Expression
 from spark_streams.wire.amqp.event_streams import (
     ANNOTATIONS_FILTER,
     CONSUMER_GROUP,
@@ -89,6 +90,7 @@ class Link:
             taken out of the engine yet; after a drain, ``drained`` is what the peer gave back as it had nothing more.
         taken: names of the optional filters that the peer echoed as they were sent.
         early: whether the link begins before the wanted position.
+        residual: the part of the filter that the client checks on every delivery; None for nothing.
     """
 
     def __init__(self, connection: Connection, link: Any, session: Any, what: str) -> None:
@@ -99,6 +101,7 @@ class Link:
         self.what = f"{what} at {connection.endpoint.address}"
         self.taken: frozenset[str] = frozenset()
         self.early = False
+        self.residual: Expression | None = None
         self.closed = False
 
     @property

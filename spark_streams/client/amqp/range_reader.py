@@ -36,7 +36,6 @@ from spark_streams.client.data_loss import LossPolicy, instead_of, is_past_end, 
 from spark_streams.client.log_client import Bounds, RangeRead
 from spark_streams.client.retry import LONG_BACKOFF, Attempts
 from spark_streams.errors import DeadlineExceeded, RemoteProtocolError, SparkStreamsError
-from spark_streams.filters.tree import Expression
 from spark_streams.position import EARLIEST, After, At, Earliest
 
 _log = logging.getLogger(__name__)
@@ -53,7 +52,7 @@ class RangeReader:
     Args:
         read: the range.
         attach: attaches a receiver that begins at the first position; at the second, an earlier one, where the peer has
-            no filter for the first; returns with it the part of the filter that the client checks.
+            no filter for the first.
         describe: returns the bounds of the partition now, None when there is no such partition.
         has_event: returns whether the partition has an event with an offset, by an inclusive filter and no other one.
         max_rows: rows of a batch at most.
@@ -61,7 +60,7 @@ class RangeReader:
     """
 
     read: RangeRead
-    attach: Callable[[Earliest | At | After, Earliest | After], tuple[Link, Expression | None]]
+    attach: Callable[[Earliest | At | After, Earliest | After], Link]
     describe: Callable[[], Bounds | None]
     has_event: Callable[[str], bool]
     max_rows: int
@@ -105,13 +104,13 @@ class RangeReader:
         start, end = self._start, self.read.end
         if (isinstance(start, After) and start.offset >= end) or (isinstance(start, At) and start.offset > end):
             return  # the range is empty
-        link, residual = self.attach(self._start, self._dropped)
+        link = self.attach(self._start, self._dropped)
         self._link = link
         self._ask_for_loss = self._first = True
         settled = link.proton_link.remote_snd_settle_mode == proton.Link.SND_SETTLED
         self._buffer = ReceiveBuffer(self.max_rows, self.max_bytes, MAX_MESSAGE_BYTES, settles=settled)
         try:
-            self._decoder = RowDecoder(self.read, self._start, residual, self._dropped if link.early else None)
+            self._decoder = RowDecoder(self.read, self._start, link.residual, self._dropped if link.early else None)
             yield from self._decoded_rows()
         except DeadlineExceeded:
             link.connection.abandon()  # no other link may receive what the peer still sends, and it may never answer

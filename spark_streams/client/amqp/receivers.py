@@ -9,8 +9,7 @@ Spec: Event Stream Extensions §4.5 (consumer groups, epochs), §5.2 (filters).
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
-from typing import Any
+from typing import Final
 
 from spark_streams.client.amqp.connection import Connection
 from spark_streams.client.amqp.links import Binding, Link, StartRefused, attach_receiver
@@ -22,6 +21,7 @@ from spark_streams.filters.tree import Expression
 from spark_streams.wire.amqp.event_streams import CAPABILITY
 
 _log = logging.getLogger(__name__)
+_NOTHING: Final = nothing_pushed(None)
 
 
 class Receivers:
@@ -33,7 +33,7 @@ class Receivers:
 
     def __init__(self, require_event_streams: bool) -> None:
         self._require_event_streams = require_event_streams
-        self._refused: set[Expression] = set()
+        self._refused: set[Expression | None] = set()
         """The filters that the peer refused; the client does not push them again."""
         self._untaken: set[int] = set()
         """Descriptors of the start filters that the peer did not accept; the client tries them last from then on."""
@@ -62,51 +62,24 @@ class Receivers:
         """
         return nothing_pushed(expression) if expression in self._refused else push(expression, connection, read)
 
-    def attach_filtered(
-        self,
-        connection: Connection,
-        address: str,
-        binding: Binding,
-        starts: tuple[StartFilter, ...],
-        pushed: PushedFilter,
-    ) -> tuple[Link, Expression | None]:
-        """Attach a receiver with pushed filters, or without them when the peer refuses them.
-
-        Returns:
-            The link, and the part of the filter that the client checks on every delivery; None for nothing.
-
-        Raises:
-            StartRefused, RemoteProtocolError, PeerError, LinkRedirected, DeadlineExceeded: as for ``attach``.
-        """
-        try:
-            link = self.attach(connection, address, binding, starts, pushed.filters)
-        except Refused as refusal:
-            if not pushed.filters or not is_about_filters(refusal):
-                raise
-            _log.warning("%s: reading goes on without asking the peer to filter", refusal)
-            link = self.attach(connection, address, binding, starts)
-            assert pushed.whole is not None
-            self._refused.add(pushed.whole)
-        return link, pushed.left(link.taken)
-
     def attach(
         self,
         connection: Connection,
         address: str,
         binding: Binding,
         starts: tuple[StartFilter, ...],
-        also: Mapping[str, Any] | None = None,
+        pushed: PushedFilter = _NOTHING,
     ) -> Link:
         """Attach a receiver with the first of ``starts`` that the peer accepts.
 
-        A refusal may concern any of the filters: the caller has to leave out those of ``also`` and try again.
+        A refusal may concern any of the filters: then the client tries again without the pushed ones.
 
         Args:
             connection: the connection to the peer.
             address: source address.
             binding: what the link is bound to, with a partition.
             starts: filters for one position, the preferred one first.
-            also: further filters by name, beside the start.
+            pushed: the filter of the events; its part that the client checks becomes the link's ``residual``.
 
         Raises:
             StartRefused, Refused: the peer accepts none of ``starts``; the error is that of the first tried.
@@ -118,14 +91,20 @@ class Receivers:
         first: SparkStreamsError | None = None
         for start in sorted(starts, key=lambda each: each.code in self._untaken):
             try:
-                link = attach_receiver(connection, address, binding, start=start, also=also)
+                link = attach_receiver(connection, address, binding, start=start, also=pushed.filters)
             except (StartRefused, Refused) as fault:
-                if isinstance(fault, Refused) and (also or not is_about_filters(fault)):
+                if isinstance(fault, Refused) and not is_about_filters(fault):
                     raise
+                if isinstance(fault, Refused) and pushed.filters:
+                    _log.warning("%s: reading goes on without asking the peer to filter", fault)
+                    link = self.attach(connection, address, binding, starts, nothing_pushed(pushed.whole))
+                    self._refused.add(pushed.whole)
+                    return link
                 first = first or fault
                 continue
             if first is not None:
                 self._untaken = {each.code for each in starts} - {start.code}
+            link.residual = pushed.left(link.taken)
             return link
         assert first is not None
         raise first
