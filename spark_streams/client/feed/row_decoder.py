@@ -7,7 +7,7 @@ starts at the feed's beginning, drops the events before the match, and ends the 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from spark_streams.filters.evaluate_columns import mask
-from spark_streams.filters.row_columns import columns_needed, feed_columns
+from spark_streams.filters.row_columns import feed_columns
 from spark_streams.filters.tree import Expression
 from spark_streams.rows import COMMON_SCHEMA
 from spark_streams.wire.feed.dialect import Dialect
@@ -51,21 +51,6 @@ class FeedRows:
     def __post_init__(self) -> None:
         self._waiting: list[tuple[pa.Array, pa.Array | None]] = []
         self._schema = pa.schema([COMMON_SCHEMA.field(name) for name in self.columns])
-        text = pa.scalar(str(self.partition), pa.string())
-        name = pa.scalar(self.stream, pa.string())
-        make: dict[str, Callable[[pa.Array, pa.Array | None, pa.Array | None], pa.Array]] = {
-            "value": lambda values, _, __: values,
-            "stream": lambda values, _, __: pa.repeat(name, len(values)),
-            "partition": lambda values, _, __: pa.repeat(text, len(values)),
-            "offset": lambda _, __, cursors: cursors,
-            "key": lambda values, keys, _: keys if self.key_field is None else extract_text(values, self.key_field),
-            "timestamp": lambda values, _, __: (
-                _nulls(values, "timestamp")
-                if self.timestamp_field is None
-                else extract_timestamp(values, self.timestamp_field, overflow=self.overflow)
-            ),
-        }
-        self._make = [make[column] for column in self.columns]
 
     def drop_waiting(self) -> None:
         """Drop the events that no checkpoint covers: the client requests them again."""
@@ -96,8 +81,20 @@ class FeedRows:
         if "offset" in self.columns:
             ends = np.asarray(lines.covered, dtype=np.int64) + before
             cursors = lines.cursors.take(pa.array(np.searchsorted(ends, np.arange(len(values)), side="right")))
-        columns = [make(values, keys, cursors) for make in self._make]
+        columns = [self._column(name, values, keys, cursors) for name in self.columns]
         return pa.RecordBatch.from_arrays(columns, schema=self._schema)
+
+    def _column(self, name: str, values: pa.Array, keys: pa.Array | None, cursors: pa.Array | None) -> pa.Array:
+        if name in ("stream", "partition"):
+            text = self.stream if name == "stream" else str(self.partition)
+            return pa.repeat(pa.scalar(text, pa.string()), len(values))
+        if name == "key" and self.key_field is not None:
+            return extract_text(values, self.key_field)
+        if name == "timestamp":
+            if self.timestamp_field is None:
+                return _nulls(values, name)
+            return extract_timestamp(values, self.timestamp_field, overflow=self.overflow)
+        return {"value": values, "key": keys, "offset": cursors}[name]
 
 
 def _part(lines: Lines, start: int, stop: int) -> tuple[pa.Array, pa.Array | None]:
@@ -132,21 +129,13 @@ class FirstMatch:
     Args:
         expression: any expression that does not refer to ``offset``, as the cursor that covers an event is not known
             yet.
-        stream: the feed's name.
-        partition: the partition's id.
-        key_field, timestamp_field, overflow: see ``FeedRows``.
+        rows: makes the columns that the expression needs of the partition's events.
     """
 
     expression: Expression
-    stream: str
-    partition: int
-    key_field: str | None
-    timestamp_field: str | None
-    overflow: Literal["fail", "null"]
+    rows: FeedRows
 
     def __post_init__(self) -> None:
-        columns = columns_needed(self.expression, feed=True)
-        self._rows = FeedRows(self.stream, self.partition, columns, self.key_field, self.timestamp_field, self.overflow)
         self._seen = False
         self._covered = False
 
@@ -180,14 +169,14 @@ class FirstMatch:
             before = int(np.searchsorted(lines.covered, row, side="right"))
             self._covered = before < len(lines.cursors)
             left = self._checkpoint(lines, before, dialect) + block[self._place(block, row, dialect) :]
-        return left, parse_lines(left, dialect, self.partition, values=False)
+        return left, parse_lines(left, dialect, self.rows.partition, values=False)
 
     def _row(self, lines: Lines) -> int | None:
         if not lines.count:
             return None
         # Decode the events as if a checkpoint covered all of them.
         covered = replace(lines, cursors=pa.array([""]), covered=np.array([lines.count]))
-        batch = self._rows.take(covered)
+        batch = self.rows.take(covered)
         assert batch is not None and batch.num_rows == lines.count
         return _first(batch, self.expression)
 
@@ -195,7 +184,7 @@ class FirstMatch:
         """Return a line for the last of the first ``count`` checkpoints; its own line may hold an event too (C-06)."""
         if not count:
             return b""
-        whose = {"partition": self.partition} if dialect is Dialect.V1 else {}
+        whose = {"partition": self.rows.partition} if dialect is Dialect.V1 else {}
         cursor = lines.cursors[count - 1].as_py()
         return json.dumps({**whose, "cursor": cursor}, ensure_ascii=False).encode() + b"\n"
 
@@ -204,7 +193,7 @@ class FirstMatch:
         start = 0
         while True:
             end = block.find(b"\n", start) + 1 or len(block)
-            read = read_line(block[start:end].rstrip(b"\r\n"), 1, dialect, self.partition)
+            read = read_line(block[start:end].rstrip(b"\r\n"), 1, dialect, self.rows.partition)
             if read is not None and read.event is not None:
                 if not row:
                     return start

@@ -12,9 +12,10 @@ from spark_streams.client.feed.row_decoder import FirstMatch
 from spark_streams.client.log_client import Pushdown
 from spark_streams.errors import CheckpointError, OptionError
 from spark_streams.filters import Expression, read_filter
+from spark_streams.filters.row_columns import columns_needed
 from spark_streams.options.feedapi import FeedSourceOptions
 from spark_streams.position import After, Matching
-from spark_streams.spark.feed.tasks import FeedTask
+from spark_streams.spark.feed.tasks import FeedTask, rows_of
 from spark_streams.spark.pushdown.spark_filters import log_filter
 
 
@@ -130,11 +131,5 @@ class QueryFilter:
 
 def first_match(options: FeedSourceOptions, partition: int, expression: str) -> FirstMatch:
     """Return an object that drops the lines of a partition before the first event for which an expression is true."""
-    return FirstMatch(
-        read_filter(expression),
-        options.stream,
-        partition,
-        options.key_field,
-        options.timestamp_field,
-        options.timestamp_overflow,
-    )
+    begin = read_filter(expression)
+    return FirstMatch(begin, rows_of(options, partition, columns_needed(begin, feed=True)))

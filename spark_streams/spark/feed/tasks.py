@@ -64,6 +64,18 @@ def address_of(
     )
 
 
+def rows_of(options: FeedSourceOptions, partition: int, columns: tuple[str, ...]) -> FeedRows:
+    """Return what makes these columns of a partition's events, as the query's options say."""
+    return FeedRows(
+        options.stream,
+        partition,
+        columns,
+        options.key_field,
+        options.timestamp_field,
+        options.timestamp_overflow,
+    )
+
+
 def read_task(options: FeedSourceOptions, task: FeedTask, columns: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a task; every attempt yields the same spooled rows.
 
@@ -76,14 +88,7 @@ def read_task(options: FeedSourceOptions, task: FeedTask, columns: tuple[str, ..
         PeerError: the feed answered with an error, also on retries where these can help.
     """
     needed = wanted_columns(wanted_columns(columns, task.residual, feed=True), task.start, feed=True)
-    rows = FeedRows(
-        options.stream,
-        task.partition,
-        needed,
-        options.key_field,
-        options.timestamp_field,
-        options.timestamp_overflow,
-    )
+    rows = rows_of(options, task.partition, needed)
     for batch in _events(options, task, rows):
         found = rows_that_match(batch, task.residual, columns, feed=True)
         if found.num_rows:

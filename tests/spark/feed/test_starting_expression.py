@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from spark_streams.client.feed.row_decoder import FirstMatch
+from spark_streams.client.feed.row_decoder import FeedRows, FirstMatch
 from spark_streams.errors import OptionError
 from spark_streams.filters import parse
 from spark_streams.spark.feed import spool_writer
@@ -247,7 +247,7 @@ def test_blocks_of_any_shape(seed: int) -> None:
             lines.append(chance.choice([f'{{{of}"cursor": "c{n}"}}\n', "\n", '{"ping": 1}\r\n']))
         covering.append(len(events))
     target = chance.choice([*events, -1])
-    search = FirstMatch(parse(f"n = {target}"), "orders", 3, None, None, "fail")
+    search = FirstMatch(parse(f"n = {target}"), FeedRows("orders", 3, ("value",)))
     left: list[bytes] = []
     cursors: list[str] = []
     at = 0
