@@ -94,16 +94,14 @@ class RowDecoder:
 
     def _batch(self, block: MessageBlock, offsets: Longs, times: Longs) -> pa.RecordBatch | None:
         """Return the rows that match; None for none."""
-        columns: dict[str, pa.Array] = {}
-        if self._filtered:
-            columns = self._columns(self._needed.names, block, offsets, times)
-            passed = self._passed(columns, len(offsets))
-            if passed.true_count < len(passed):
-                if not passed.true_count:
-                    return None
-                chosen = np.flatnonzero(passed.to_numpy(zero_copy_only=False))
-                columns = {name: column.filter(passed) for name, column in columns.items()}
-                block, offsets, times = _chosen(block, chosen), offsets[chosen], times[chosen]
+        columns = self._columns(self._needed.names, block, offsets, times)
+        passed = self._passed(columns, len(offsets))
+        if passed is not None and passed.true_count < len(passed):
+            if not passed.true_count:
+                return None
+            chosen = np.flatnonzero(passed.to_numpy(zero_copy_only=False))
+            columns = {name: column.filter(passed) for name, column in columns.items()}
+            block, offsets, times = _chosen(block, chosen), offsets[chosen], times[chosen]
         missing = [name for name in self._read.columns if name not in columns]
         columns |= self._columns(missing, block, offsets, times)
         return pa.RecordBatch.from_arrays([columns[name] for name in self._read.columns], schema=self._schema)
@@ -122,12 +120,8 @@ class RowDecoder:
                 columns[name] = self._timestamps(times)
         return columns
 
-    @property
-    def _filtered(self) -> bool:
-        return self._pushed.values is not None or self._pushed.residual is not None
-
-    def _passed(self, columns: dict[str, pa.Array], count: int) -> pa.BooleanArray:
-        """Return which of ``count`` rows match the filters."""
+    def _passed(self, columns: dict[str, pa.Array], count: int) -> pa.BooleanArray | None:
+        """Return which of ``count`` rows match the filters; None without a filter."""
         values, residual = self._pushed.values, self._pushed.residual
         passed = None if values is None else pc.fill_null(self._wanted(values, columns), False)
         if residual is None:
