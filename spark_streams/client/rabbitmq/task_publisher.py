@@ -100,7 +100,7 @@ class TaskPublisher:
                 if identity is not None:
                     # Resume all partitions: one without a row now may have got rows on an earlier attempt.
                     for stream in self._router.partitions:
-                        self._resume(stream)
+                        self._resume(stream, identity)
         except BaseException:
             self.close()
             raise
@@ -189,7 +189,7 @@ class TaskPublisher:
     def _publish(self, window: Window, rows: pa.Table) -> None:
         if self._identity is not None:
             for stream in window.places:
-                self._resume(stream)
+                self._resume(stream, self._identity)
             for resumed in self._resumed.values():
                 resumed.check(window)
         label = self._labels.take(window.first_row + window.rows)
@@ -247,10 +247,8 @@ class TaskPublisher:
             numbers[firsts],
         )
 
-    def _resume(self, stream: str) -> Resumed:
-        resumed = self._resumed.get(stream)
-        if resumed is None:
-            assert self._identity is not None
-            sequence = query_sequence(self._connection, stream, self._identity.reference)
-            resumed = self._resumed[stream] = Resumed(stream, self._identity.batch, sequence)
-        return resumed
+    def _resume(self, stream: str, identity: TaskIdentity) -> None:
+        """Request once what the stream has of this task."""
+        if stream not in self._resumed:
+            sequence = query_sequence(self._connection, stream, identity.reference)
+            self._resumed[stream] = Resumed(stream, identity.batch, sequence)
