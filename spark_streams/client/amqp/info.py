@@ -20,6 +20,7 @@ Spec: Event Stream Extensions §6.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import closing
 from itertools import islice
 from typing import Any, Final
 
@@ -161,13 +162,11 @@ def _after(position: Position) -> str | None:
 def _ask(connection: Connection, stream: str, address: str, properties: Mapping[str, Any]) -> Mapping[Any, Any]:
     link = attach_receiver(connection, address, Binding(stream), properties=properties)
     buffer, deadline = ReceiveBuffer(1, 64 << 10, _MAX_BYTES), Deadline(connection.timeout_ms)
-    try:
+    with closing(link):
         link.proton_link.flow(1)
         while not buffer.take(link.impl):
             link.check()
             connection.turn(deadline.left_s(f"{connection.endpoint.address}: no answer from '{address}'"))
-    finally:
-        link.close()
     block = buffer.block()
     body = dict(decode_sections(bytes(block.buffer[: int(block.ends[0])]))).get(AMQP_VALUE)
     if not isinstance(body, Mapping):

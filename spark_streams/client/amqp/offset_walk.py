@@ -7,6 +7,7 @@ bytes of each delivery, with the delivery annotations; it neither copies nor dec
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Final
 
@@ -142,14 +143,12 @@ def first_offset(link: Link) -> str | None:
     deadline = Deadline(link.connection.timeout_ms)
     link.proton_link.drain_mode = True
     link.proton_link.flow(1)
-    try:
+    with closing(link):
         while not buffer.take(link.impl):
             link.check()
             if not link.proton_link.draining():
                 return None
             link.connection.turn(deadline.left_s(f"{link.what}: no answer to drain"))
-    finally:
-        link.close()
     offsets = decode_columns(buffer.block(), ("offset",))["offset"]
     check_offsets(offsets, EARLIEST, link.what)
     return str(offsets[0].as_py())

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Final
 
@@ -143,12 +144,9 @@ def probe(
     connection: Connection, stream: str, offset: OffsetSpecification, properties: Mapping[str, str] | None = None
 ) -> ChunkHeader | None:
     """Return the header of the first user chunk from a starting position on, None when there is none now."""
-    subscription = Subscription(connection, stream, offset, 1, properties)
-    try:
+    with closing(Subscription(connection, stream, offset, 1, properties)) as subscription:
         delivered = subscription.first()
         return None if delivered is None else delivered.header
-    finally:
-        subscription.close()
 
 
 def chunk_at(connection: Connection, stream: str, offset: int) -> ChunkHeader | None:
