@@ -115,15 +115,12 @@ def remaining(
     after = {p: _after(at) for p, at in positions.items()}
     wanted = {proton.symbol(p): proton.symbol(offset) for p, offset in after.items() if offset is not None}
     answer = _ask(connection, stream, address, {_POSITIONS: wanted} if wanted else {})
-    counts: dict[str, int | None] = dict.fromkeys(positions)
+    counts = {p: 0 if isinstance(at, Latest) else None for p, at in positions.items()}
     for partition, entry in _entries(answer, stream).items():
         count = entry.get(_REMAINING)
         if partition in counts and isinstance(count, int) and after[partition] is not None:
             # The read includes the event at the position itself, which the peer did not count.
             counts[partition] = int(count) + (1 if isinstance(positions[partition], At) else 0)
-    for partition, position in positions.items():
-        if isinstance(position, Latest):
-            counts[partition] = 0
     return counts
 
 
