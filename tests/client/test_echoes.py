@@ -282,6 +282,6 @@ def test_nodes_that_a_broker_names(
     with Scripted({key.OPEN: opened, key.METADATA: placed}) as at:
         endpoint = replace(signing_in(at), load_balancer=load_balancer)
         with RabbitClient(endpoint, timeout_ms=120_000) as client, pytest.raises(ConnectFailed) as caught:
-            client._cluster.at_leader("orders", lambda _: None)
+            client._cluster.at_leader("orders", lambda *_: None)
     assert "***" in str(caught.value)
     holds_none(caught.value, caplog.text)

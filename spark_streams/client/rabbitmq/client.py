@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 import pyarrow as pa
@@ -127,8 +128,7 @@ class RabbitClient(AbstractContextManager["RabbitClient"]):
             DeadlineExceeded, RemoteProtocolError: the broker does not answer in time, or breaks the protocol.
         """
         found: StreamDescription | None = None
-        last_chunks: dict[tuple[str, str], int] = {}
-        cluster = self._cluster
+        cluster, settled = self._cluster, partial(bounds.settled, last_chunks={})
 
         def ask() -> StreamDescription:
             nonlocal found
@@ -137,7 +137,7 @@ class RabbitClient(AbstractContextManager["RabbitClient"]):
             gone: dict[str, NotFound] = {}
             for name in self.partitions(stream):
                 try:
-                    extent = cluster.settled(name, last_chunks) if name in certain else cluster.extent(name)
+                    extent = cluster.at_leader(name, settled) if name in certain else cluster.near(name, bounds.extent)
                     there[name] = bounds.to_bounds(extent)
                 except NotFound as fault:
                     if not self._super_stream:
@@ -217,7 +217,7 @@ class RabbitClient(AbstractContextManager["RabbitClient"]):
             NotFound, Refused: there is no such stream, no permission, or no reachable member.
             ConnectFailed, AuthenticationFailed, DeadlineExceeded, RemoteProtocolError: as for ``describe``.
         """
-        found = self._cluster.ask(partition, lambda c: bounds.first_at_time(c, partition, timestamp_ms))
+        found = self._cluster.ask(partition, partial(bounds.first_at_time, timestamp_ms=timestamp_ms))
         return None if found is None else format_offset(found)
 
     def first_matching(self, stream: str, partition: str, expression: Expression) -> str | None:
@@ -234,7 +234,7 @@ class RabbitClient(AbstractContextManager["RabbitClient"]):
             FilterError: the expression refers to something that messages cannot have.
             NotFound, Refused, RemoteProtocolError, TransportError: as for ``describe`` and ``fetch``.
         """
-        last = self._cluster.ask(partition, lambda connection: bounds.extent(connection, partition)).last
+        last = self._cluster.ask(partition, bounds.extent).last
         if last is None:
             return None
         read = RangeRead(
@@ -265,11 +265,10 @@ class RabbitClient(AbstractContextManager["RabbitClient"]):
             NotFound, Refused: there is no such stream, no permission, or no reachable member.
             ConnectFailed, AuthenticationFailed, DeadlineExceeded, RemoteProtocolError: as for ``describe``.
         """
-
-        def identity(partition: str, offset: int) -> str | None:
-            return self._cluster.ask(partition, lambda connection: bounds.identity_at(connection, partition, offset))
-
-        return {partition: identity(partition, offset_number(offset)) for partition, offset in offsets.items()}
+        return {
+            partition: self._cluster.ask(partition, partial(bounds.identity_at, offset=offset_number(offset)))
+            for partition, offset in offsets.items()
+        }
 
     # --- reading
 

@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final, TypeVar
 
 from spark_streams.client.hosts import Hosts, is_host_fault, unreachable_fault
-from spark_streams.client.rabbitmq import bounds
 from spark_streams.client.rabbitmq.connection import Connection
 from spark_streams.client.rabbitmq.errors import is_unavailable, refusal
 from spark_streams.client.rabbitmq.open import open_connection
@@ -25,6 +24,9 @@ from spark_streams.wire.rabbitmq.response_codes import ResponseCode
 from spark_streams.wire.rabbitmq.stream_commands import Metadata, MetadataAnswer, StreamMetadata
 
 _T = TypeVar("_T")
+
+Operation = Callable[[Connection, str], _T]
+"""What is done on a connection to a node, with a stream: its other argument is the stream's name."""
 
 LOAD_BALANCED_TRIES: Final = 32
 """The most connections that are opened until a load balancer leads to a node: if it chooses among three nodes at
@@ -68,17 +70,9 @@ class Cluster:
         """Run an operation, and retry it while its errors are retriable."""
         return retrying(operation, was_reached=lambda: self._was_there)
 
-    def ask(self, stream: str, question: Callable[[Connection], _T]) -> _T:
+    def ask(self, stream: str, question: Operation[_T]) -> _T:
         """Run an operation as ``near``, and retry it while its errors are retriable."""
         return self.retrying(lambda: self.near(stream, question))
-
-    def extent(self, stream: str) -> bounds.Extent:
-        """Return a stream's offsets now, by a node that has a member of it; see ``bounds.extent`` and ``near``."""
-        return self.near(stream, lambda connection: bounds.extent(connection, stream))
-
-    def settled(self, stream: str, last_chunks: dict[tuple[str, str], int]) -> bounds.Extent:
-        """Return a stream's offsets now, by its leader; see ``bounds.settled`` and ``at_leader``."""
-        return self.at_leader(stream, lambda connection: bounds.settled(connection, stream, last_chunks))
 
     def any(self) -> Connection:
         """Return a connection to any node: the open one that is oldest, else a new one.
@@ -90,7 +84,7 @@ class Cluster:
         self._learn()
         return self._connections[0] if self._connections else self._hosts.connect(self._connect)
 
-    def near(self, stream: str, operation: Callable[[Connection], _T]) -> _T:
+    def near(self, stream: str, operation: Operation[_T]) -> _T:
         """Run an operation on a node that has a member of the stream; try the last such node first.
 
         Raises:
@@ -101,7 +95,7 @@ class Cluster:
         if connection is None or connection.broken:
             connection = self.any()
         try:
-            found = operation(connection)
+            found = operation(connection, stream)
         except Refused as fault:
             if not is_unavailable(fault):
                 raise
@@ -109,9 +103,7 @@ class Cluster:
         self._near[stream] = connection
         return found
 
-    def _at_another_member(
-        self, stream: str, operation: Callable[[Connection], _T], but: Connection, refused: Refused
-    ) -> _T:
+    def _at_another_member(self, stream: str, operation: Operation[_T], but: Connection, refused: Refused) -> _T:
         streams, nodes = self._placed(stream)
         members = dict.fromkeys(nodes[n] for each in streams for n in (*each.replicas, each.leader) if n in nodes)
         left = [node for node in members if not self._is_at(but, node)]
@@ -120,7 +112,7 @@ class Cluster:
             connection = None
             try:
                 connection = self._to_one_of(left, self.timeout_ms // len(members))
-                found = operation(connection)
+                found = operation(connection, stream)
             except SparkStreamsError as fault:
                 if not (is_host_fault(fault) if connection is None else fault.retriable):
                     raise
@@ -133,7 +125,7 @@ class Cluster:
             left = left[1:] if connection is None else [each for each in left if not self._is_at(connection, each)]
         raise _unreachable(refused, faults)
 
-    def at_leader(self, stream: str, operation: Callable[[Connection], _T]) -> _T:
+    def at_leader(self, stream: str, operation: Operation[_T]) -> _T:
         """Run an operation on the node that leads the stream.
 
         Raises:
@@ -148,7 +140,7 @@ class Cluster:
             if each.leader not in nodes:
                 break
             try:
-                return operation(self._to_one_of([nodes[each.leader]], self.timeout_ms))
+                return operation(self._to_one_of([nodes[each.leader]], self.timeout_ms), stream)
             except ConnectFailed:
                 if {*each.replicas} - {each.leader}:
                     raise

@@ -29,6 +29,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -136,7 +137,7 @@ class RangeReader:
         lost = self._skipped
         # The first offset that the broker reports may lag behind the files that it has removed: the chunk counts.
         chunk = self._chunk_at(lost)
-        first = self.cluster.extent(self._stream).first if chunk is None else chunk.first_offset
+        first = self.cluster.near(self._stream, bounds.extent).first if chunk is None else chunk.first_offset
         self._skipped = None
         if first > lost:
             there = f"the next offset there is '{format_offset(first)}'"
@@ -166,10 +167,11 @@ class RangeReader:
         if self._next is not None and self._next > self._end:
             return
         at = self._next
-        if at is None and self._lowest and self.cluster.extent(self._stream).first < self._lowest:
+        if at is None and self._lowest and self.cluster.near(self._stream, bounds.extent).first < self._lowest:
             at = self._lowest  # no offset is expected: a whole stream begins at its present first offset
         start = OffsetSpecification(OffsetType.FIRST) if at is None else OffsetSpecification(OffsetType.OFFSET, at)
-        subscription, window = self._subscribed(start), CreditWindow()
+        subscribe = partial(Subscription, offset=start, credit=FIRST_CREDIT, properties=self.properties)
+        subscription, window = self.cluster.near(self._stream, subscribe), CreditWindow()
         held = _Collected(self._next)
         try:
             while True:
@@ -190,13 +192,9 @@ class RangeReader:
         finally:
             subscription.close()
 
-    def _subscribed(self, start: OffsetSpecification) -> Subscription:
-        stream, properties = self._stream, self.properties
-        return self.cluster.near(stream, lambda c: Subscription(c, stream, start, FIRST_CREDIT, properties))
-
     def _chunk_at(self, offset: int) -> ChunkHeader | None:
         """Return the chunk of any kind that holds an offset, else the first one behind it, else None."""
-        return self.cluster.near(self._stream, lambda connection: bounds.chunk_at(connection, self._stream, offset))
+        return self.cluster.near(self._stream, partial(bounds.chunk_at, offset=offset))
 
     def _collect(self, subscription: Subscription, window: CreditWindow, held: _Collected) -> bool:
         """Receive one chunk, or learn that there is none; return whether to yield the held records now."""
@@ -249,7 +247,7 @@ class RangeReader:
             DeadlineExceeded: the leader reaches it, and this node did not within ``timeout_ms``.
         """
         deadline = Deadline(self.cluster.timeout_ms)
-        last_chunks: dict[tuple[str, str], int] = {}
+        settled = partial(bounds.settled, last_chunks={})
         while True:
             last = self._last_offset()
             if subscription.look_again():
@@ -259,7 +257,7 @@ class RangeReader:
             try:
                 left = deadline.left_s("")
             except DeadlineExceeded:
-                leads = self.cluster.retrying(lambda: self.cluster.settled(self._stream, last_chunks)).last
+                leads = self.cluster.retrying(lambda: self.cluster.at_leader(self._stream, settled)).last
                 if leads is not None and leads >= self._end:
                     raise DeadlineExceeded(
                         f"stream '{self._stream}': the node that reads has come to offset {last}, expected "
@@ -273,7 +271,7 @@ class RangeReader:
 
     def _last_offset(self) -> int:
         """Return the stream's last offset, -1 for none; return the range's end when the stream reaches it."""
-        last = self.cluster.extent(self._stream).last
+        last = self.cluster.near(self._stream, bounds.extent).last
         if last is not None and last >= self._end:
             return self._end
         if self._chunk_at(self._end) is not None:

@@ -235,7 +235,7 @@ def test_a_load_balancer_that_does_not_lead_there_is_told() -> None:
         assert "rabbit-1.invalid:5552 (2 times)" in said
         assert "check that it serves all nodes of the cluster" in said and f"{HERE}:{there.balancer.port}" in said
         with pytest.raises(ConnectFailed, match="does not lead to rabbit-7"):
-            client._cluster.at_leader(S, lambda _: None)
+            client._cluster.at_leader(S, lambda *_: None)
 
 
 def test_the_time_to_ask_a_load_balancer_is_requestTimeout(monkeypatch: pytest.MonkeyPatch) -> None:
