@@ -39,11 +39,6 @@ class StartFilter:
     filter: Any
     early: bool = False
 
-    @property
-    def code(self) -> int:
-        """The filter's numeric descriptor."""
-        return int(self.filter.descriptor)
-
 
 def start_filters(start: Earliest | At | After, behind: Earliest | After = EARLIEST) -> tuple[StartFilter, ...]:
     """Return the filters that begin at ``start``, the preferred one first.

@@ -64,10 +64,6 @@ class PushedFilter:
         """Return whether the peer accepted all entries of the filter, by the names of those that it echoed."""
         return self.filters.keys() - {_END} <= taken
 
-    def left(self, taken: frozenset[str]) -> Expression | None:
-        """Return the part that the client checks, by the names of the entries that the peer echoed."""
-        return self.residual if self.in_force(taken) else self.whole
-
 
 def nothing_pushed(expression: Expression | None) -> PushedFilter:
     """Return the split of a filter that stays with the client."""

@@ -89,7 +89,7 @@ class Receivers:
         """
         self.check_capability(connection)
         first: SparkStreamsError | None = None
-        for start in sorted(starts, key=lambda each: each.code in self._untaken):
+        for start in sorted(starts, key=lambda each: each.filter.descriptor in self._untaken):
             try:
                 link = attach_receiver(connection, address, binding, start=start, also=pushed.filters)
             except (StartRefused, Refused) as fault:
@@ -103,8 +103,8 @@ class Receivers:
                 first = first or fault
                 continue
             if first is not None:
-                self._untaken = {each.code for each in starts} - {start.code}
-            link.residual = pushed.left(link.taken)
+                self._untaken = {each.filter.descriptor for each in starts} - {start.filter.descriptor}
+            link.residual = pushed.residual if pushed.in_force(link.taken) else pushed.whole
             return link
         assert first is not None
         raise first
