@@ -108,7 +108,7 @@ class AmqpClient(contextlib.AbstractContextManager["AmqpClient"]):
             ConnectFailed, AuthenticationFailed: no connection, or the peer does not accept the credentials.
             DeadlineExceeded, RemoteProtocolError: the peer does not answer in time, or breaks the protocol.
         """
-        return self._retrying(info.info_address(stream), lambda c, address: info.describe(c, stream, address))
+        return self._retrying(info.info_address(stream), partial(info.describe, stream=stream))
 
     def capabilities(self) -> dict[str, str | list[str]]:
         """Return the peer's properties, and ``capabilities``: those that it offers.
@@ -138,9 +138,7 @@ class AmqpClient(contextlib.AbstractContextManager["AmqpClient"]):
         Raises:
             NotFound, ConnectFailed, AuthenticationFailed, DeadlineExceeded, RemoteProtocolError: as for ``describe``.
         """
-        return self._retrying(
-            info.info_address(stream), lambda c, address: info.remaining(c, stream, address, positions)
-        )
+        return self._retrying(info.info_address(stream), partial(info.remaining, stream=stream, positions=positions))
 
     def first_at_time(self, stream: str, partition: str, timestamp_ms: int) -> str | None:
         """Return the offset of the first event, in log order, whose timestamp is not earlier than ``timestamp_ms``.
@@ -216,9 +214,7 @@ class AmqpClient(contextlib.AbstractContextManager["AmqpClient"]):
         Raises:
             NotFound, ConnectFailed, AuthenticationFailed, DeadlineExceeded, RemoteProtocolError: as for ``describe``.
         """
-        return self._retrying(
-            info.info_address(stream), lambda c, address: info.log_identity(c, stream, address, offsets)
-        )
+        return self._retrying(info.info_address(stream), partial(info.log_identity, stream=stream, offsets=offsets))
 
     def offsets(self, stream: str, partition: str, start: Position, end: str | None) -> AmqpOffsetWalk:
         """Return a walk over the offsets from ``start`` to ``end`` (inclusive; None for no end)."""

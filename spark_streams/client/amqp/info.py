@@ -55,7 +55,7 @@ def info_address(stream: str) -> str:
     return f"{stream}/$info"
 
 
-def describe(connection: Connection, stream: str, address: str) -> StreamDescription:
+def describe(connection: Connection, address: str, stream: str) -> StreamDescription:
     """Request the description of a stream once.
 
     Raises:
@@ -102,7 +102,7 @@ def list_streams(connection: Connection, address: str) -> list[str] | None:
 
 
 def remaining(
-    connection: Connection, stream: str, address: str, positions: Mapping[str, Position]
+    connection: Connection, address: str, stream: str, positions: Mapping[str, Position]
 ) -> dict[str, int | None]:
     """Request how many events there are after each position.
 
@@ -125,7 +125,7 @@ def remaining(
 
 
 def log_identity(
-    connection: Connection, stream: str, address: str, offsets: Mapping[str, str]
+    connection: Connection, address: str, stream: str, offsets: Mapping[str, str]
 ) -> dict[str, str | None]:
     """Request a text for the event at an offset of each partition, which another event there would change.
 
