@@ -112,9 +112,7 @@ class Connection:
                 self._socket.settimeout(deadline.left_s(what))
                 answer = self._socket.recv(_READ_BYTES)
                 if not answer:
-                    if not heard:
-                        raise silent_close_fault(endpoint)
-                    raise lost(endpoint, "the peer closed it during the SASL handshake")
+                    raise ConnectionError("the peer closed it during the SASL handshake")
                 if len(heard) < 4:
                     heard += answer[:4]
                     if not b"AMQP".startswith(heard[:4]):
