@@ -134,12 +134,7 @@ class Publisher:
 
     def _reap(self) -> None:
         """Settle the deliveries that have an outcome, in the order that they were sent in."""
-        updated, state, settle, settled = (
-            lib.pn_delivery_updated,
-            lib.pn_delivery_remote_state,
-            lib.pn_delivery_settle,
-            lib.pn_delivery_settled,
-        )
+        updated, state, settle = lib.pn_delivery_updated, lib.pn_delivery_remote_state, lib.pn_delivery_settle
         ring, done, sent, accepted = self._ring, self._done, self._sent, lib.PN_ACCEPTED
         while done < sent:
             delivery = ring[done % MAX_IN_FLIGHT]
@@ -147,7 +142,7 @@ class Publisher:
                 break
             outcome = state(delivery)
             if outcome != accepted:
-                if outcome not in _OUTCOMES and not settled(delivery):
+                if outcome not in _OUTCOMES and not lib.pn_delivery_settled(delivery):
                     break  # "received" is no outcome yet (AMQP 1.0 part 3 §3.4.1)
                 self._done = done
                 self._fail(delivery, outcome)
