@@ -46,25 +46,19 @@ def first_line(body: bytes, *, cut: bool = False) -> str:
     return one_line(text.splitlines()[0] if text else "", SHOWN)
 
 
-class _NoSecrets(logging.Filter):
-    """Hides our secrets in urllib3's log lines: they have addresses with their query, and malformed header lines."""
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        """Accept every record, with its secrets hidden."""
-        message = record.getMessage()
-        safe = hidden(message)
-        if safe != message:
-            record.msg, record.args, record.exc_info = safe, (), None  # the exception repeats the secret
-        return True
-
-
-_NO_SECRETS: Final = _NoSecrets()
-
-
 def hide_in_logs() -> None:
-    """Keep our secrets out of urllib3's log lines."""
+    """Keep our secrets out of urllib3's log lines: they have addresses with their query, and malformed header lines."""
     for name in ("urllib3.connection", "urllib3.connectionpool"):
-        logging.getLogger(name).addFilter(_NO_SECRETS)
+        logging.getLogger(name).addFilter(_hide_secrets)
+
+
+def _hide_secrets(record: logging.LogRecord) -> bool:
+    """Accept every record, with its secrets hidden."""
+    message = record.getMessage()
+    safe = hidden(message)
+    if safe != message:
+        record.msg, record.args, record.exc_info = safe, (), None  # the exception repeats the secret
+    return True
 
 
 @contextlib.contextmanager
