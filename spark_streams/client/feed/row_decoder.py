@@ -51,6 +51,8 @@ class FeedRows:
     def __post_init__(self) -> None:
         self._waiting: list[tuple[pa.Array, pa.Array | None]] = []
         self._schema = pa.schema([COMMON_SCHEMA.field(name) for name in self.columns])
+        texts = {"stream": self.stream, "partition": str(self.partition)}
+        self._constants = {name: pa.scalar(text, pa.string()) for name, text in texts.items()}
 
     def drop_waiting(self) -> None:
         """Drop the events that no checkpoint covers: the client requests them again."""
@@ -85,9 +87,8 @@ class FeedRows:
         return pa.RecordBatch.from_arrays(columns, schema=self._schema)
 
     def _column(self, name: str, values: pa.Array, keys: pa.Array | None, cursors: pa.Array | None) -> pa.Array:
-        if name in ("stream", "partition"):
-            text = self.stream if name == "stream" else str(self.partition)
-            return pa.repeat(pa.scalar(text, pa.string()), len(values))
+        if name in self._constants:
+            return pa.repeat(self._constants[name], len(values))
         if name == "key" and self.key_field is not None:
             return extract_text(values, self.key_field)
         if name == "timestamp":
