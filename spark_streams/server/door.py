@@ -71,50 +71,6 @@ class Door(Protocol):
         """
 
 
-class ListeningDoor:
-    """A door that lets its connections in through an ``AdmissionControl``.
-
-    Args:
-        config: its settings.
-    """
-
-    descriptors = 1
-    """How many descriptors a connection uses."""
-
-    def __init__(self, config: DoorConfig) -> None:
-        self.config = config
-        self.url = ""
-        self._protocol = PROTOCOLS[config.protocol]
-        self._admission: AdmissionControl | None = None
-
-    @property
-    def name(self) -> str:
-        """Its name in ``LogServer.urls``: the protocol's."""
-        return self._protocol.name
-
-    def admit(self, sockets: Sockets) -> AdmissionControl:
-        """Return the admission control of this door, with its TLS context.
-
-        Raises:
-            OSError, ssl.SSLError: a TLS file cannot be read, or holds no certificate or key.
-        """
-        loop = asyncio.get_running_loop()
-        self._admission = AdmissionControl(loop, self.config, _tls_context(self.config), sockets, self.descriptors)
-        return self._admission
-
-    def announce(self, port: int) -> None:
-        """Set ``url`` to the port where the door listens."""
-        host = f"[{self.config.host}]" if ":" in self.config.host else self.config.host
-        scheme = self._protocol.scheme if self.config.tls_cert is None else self._protocol.tls_scheme
-        self.url = f"{scheme}://{host}:{port}"
-
-    def shut_out(self) -> None:
-        """Drop the connections whose peers have not introduced themselves."""
-        admission, self._admission = self._admission, None
-        if admission is not None:
-            admission.close()
-
-
 class Connection(Protocol):
     """The interface of a connection that ``TcpDoor`` ends."""
 
@@ -125,18 +81,31 @@ class Connection(Protocol):
         """End the connection at once."""
 
 
-class TcpDoor(ListeningDoor):
-    """A door whose connections are asyncio protocols of its own.
+class TcpDoor:
+    """A door that lets its connections in through an ``AdmissionControl``; they are asyncio protocols of its own.
+
+    Args:
+        config: its settings.
 
     Attributes:
         node: the ``Node`` that the connections of a subclass share; None while the door is not open.
     """
 
+    descriptors = 1
+    """How many descriptors a connection uses."""
     node: Any = None
 
     def __init__(self, config: DoorConfig) -> None:
-        super().__init__(config)
+        self.config = config
+        self.url = ""
+        self._protocol = PROTOCOLS[config.protocol]
+        self._admission: AdmissionControl | None = None
         self._listener: asyncio.Server | None = None
+
+    @property
+    def name(self) -> str:
+        """Its name in ``LogServer.urls``: the protocol's."""
+        return self._protocol.name
 
     @property
     def connections(self) -> Collection[Any]:
@@ -144,26 +113,32 @@ class TcpDoor(ListeningDoor):
         return () if self.node is None else self.node.connections
 
     async def listen(self, sockets: Sockets, make: Callable[[Admission], asyncio.Protocol]) -> None:
-        """Listen, and ``make`` a connection for each socket that is admitted.
+        """Listen, and ``make`` a connection for each socket that is admitted; set ``url`` to where the door listens.
 
         Raises:
             OSError: the port is taken, or a TLS file cannot be read.
+            ssl.SSLError: a TLS file holds no certificate or key.
         """
-        admission = self.admit(sockets)
+        loop, context = asyncio.get_running_loop(), _tls_context(self.config)
+        admission = self._admission = AdmissionControl(loop, self.config, context, sockets, self.descriptors)
         host, port = self.config.host, self.config.port
         where: dict[str, Any] = {"host": host, "port": port, "backlog": BACKLOG}
         if host == "::" and socket.has_dualstack_ipv6():  # asyncio would take IPv6 alone on the address of all
             both = socket.create_server((host, port), family=socket.AF_INET6, backlog=BACKLOG, dualstack_ipv6=True)
             where = {"sock": both, "backlog": BACKLOG}
-        self._listener = await asyncio.get_running_loop().create_server(lambda: admission.protocol(make), **where)
-        self.announce(self._listener.sockets[0].getsockname()[1])
+        self._listener = await loop.create_server(lambda: admission.protocol(make), **where)
+        port = self._listener.sockets[0].getsockname()[1]
+        scheme = self._protocol.scheme if context is None else self._protocol.tls_scheme
+        self.url = f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
 
     async def end_connections(self) -> None:
         """Stop listening, tell each peer that its connection ends, and drop those that do not end in time."""
         listener, self._listener = self._listener, None
         if listener is not None:
             listener.close()
-        self.shut_out()
+        admission, self._admission = self._admission, None
+        if admission is not None:
+            admission.close()
         for connection in list(self.connections):
             try:
                 connection.shut_down()
