@@ -10,33 +10,37 @@ from typing import Generic, TypeVar
 from spark_streams.log import Partition
 
 
-class AppendWaiters:
-    """Functions of the loop that wait for the next append to a partition.
+class PartitionReader:
+    """A partition that is read by one or more links or subscriptions, and functions that wait for its next append.
 
     Args:
         partition: of the log.
-        loop: where the functions are called.
+        loop: where the waiting functions are called.
+
+    Attributes:
+        users: how many links or subscriptions read it.
     """
 
     def __init__(self, partition: Partition, loop: asyncio.AbstractEventLoop) -> None:
-        self._partition = partition
+        self.partition = partition
+        self.users = 0
         self._loop = loop
         self._functions: set[Callable[[], None]] = set()
         self._lock = threading.Lock()
         self._scheduled = False
 
-    def add(self, wake: Callable[[], None]) -> None:
+    def add_waiter(self, wake: Callable[[], None]) -> None:
         """Call ``wake`` on the loop after the next append: once, even if there are several appends."""
         if not self._functions:
-            self._partition.add_listener(self._appended)
+            self.partition.add_listener(self._appended)
         self._functions.add(wake)
 
-    def remove(self, wake: Callable[[], None]) -> None:
-        """Undo ``add``."""
+    def remove_waiter(self, wake: Callable[[], None]) -> None:
+        """Undo ``add_waiter``."""
         if wake in self._functions:
             self._functions.discard(wake)
             if not self._functions:
-                self._partition.remove_listener(self._appended)
+                self.partition.remove_listener(self._appended)
 
     def _appended(self) -> None:
         # Called in the appending thread, which may be any thread: many appends make one call on the loop.
@@ -54,27 +58,9 @@ class AppendWaiters:
             self._scheduled = False
         woken, self._functions = self._functions, set()
         if woken:
-            self._partition.remove_listener(self._appended)
+            self.partition.remove_listener(self._appended)
         for wake in woken:
             wake()
-
-
-class PartitionReader:
-    """A partition that is read by one or more links or subscriptions.
-
-    Args:
-        partition: of the log.
-        loop: where the waiting functions are called.
-
-    Attributes:
-        waiting: functions that are called after the next append.
-        users: how many links or subscriptions read it.
-    """
-
-    def __init__(self, partition: Partition, loop: asyncio.AbstractEventLoop) -> None:
-        self.partition = partition
-        self.users = 0
-        self.waiting = AppendWaiters(partition, loop)
 
 
 R = TypeVar("R", bound=PartitionReader)

@@ -286,7 +286,7 @@ class ConsumerLink(AttachedLink):
     def _wait_for_events(self) -> bool:
         """Register for a wake-up at the next append; return whether an append has come meanwhile."""
         for position in self._order:
-            position.reader.waiting.add(self._wake)
+            position.reader.add_waiter(self._wake)
         return any(position.behind for position in self._order)
 
     def _wake(self) -> None:
@@ -377,7 +377,7 @@ class ConsumerLink(AttachedLink):
         if self.terminus is not None:
             self._shared.termini.release(self.terminus, closed=closed)
         for position in self._order:
-            position.reader.waiting.remove(self._wake)
+            position.reader.remove_waiter(self._wake)
             self._shared.readers.release(position.reader)
         self.positions = {}
         self._order = []

@@ -189,12 +189,12 @@ class StreamResponse(_Response):
                 if self.pages.ended:
                     break  # the client has to look for the partitions after this one
                 wake.clear()
-                reader.waiting.add(wake.set)
+                reader.add_waiter(wake.set)
                 try:
                     if not self.pages.behind and not self.stopping.done() and not self._connection.gone:
                         await self._pause(wake, end)
                 finally:
-                    reader.waiting.remove(wake.set)
+                    reader.remove_waiter(wake.set)
                 await self._write(await self._some())
         except (HttpError, LogError) as fault:
             if not self._started:

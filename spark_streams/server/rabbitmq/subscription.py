@@ -163,7 +163,7 @@ class Subscription:
         self._sending = False
         self._matches = None
         self._ahead.stop()
-        self._reader.waiting.remove(self._wake)
+        self._reader.remove_waiter(self._wake)
 
     def close(self) -> None:
         """Release everything."""
@@ -232,7 +232,7 @@ class Subscription:
         partition = self.served.partition
         if self._next < partition.next_offset:
             return False
-        self._reader.waiting.add(self._wake)
+        self._reader.add_waiter(self._wake)
         return self._next >= partition.next_offset  # an append may have come in between
 
     def _wanted(self) -> Iterable[Chunk | None]:
