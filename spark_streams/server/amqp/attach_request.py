@@ -88,11 +88,11 @@ class ConsumerAttach:
         source = self.link.remote_source
         return None if source.expiry_policy == proton.Terminus.EXPIRE_NEVER else int(source.timeout)
 
-    def resume(self, termini: Termini) -> Resumed | None:
+    def resume(self) -> Resumed | None:
         """Return the kept state of its terminus, if it is durable and has one."""
         if not self.durable:
             return None
-        return termini.resume(self.terminus_key, self.stream.incarnation, self.filters.fingerprint)
+        return self.connection.node.termini.resume(self.terminus_key, self.stream.incarnation, self.filters.fingerprint)
 
     @property
     def none_free(self) -> LinkRefused:

@@ -52,9 +52,10 @@ class AmqpConnection(ConnectionLinks, asyncio.Protocol):
         admission: the connection's place among those that the door may have.
     """
 
+    node: Node
+
     def __init__(self, node: Node, admission: Admission) -> None:
-        super().__init__(node.config)
-        self.node = node
+        super().__init__(node)
         self._admission = admission
         self._transport: asyncio.Transport | None = None
         self._handshake: Handshake

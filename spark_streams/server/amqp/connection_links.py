@@ -38,7 +38,7 @@ logger = logging.getLogger("spark_streams.server")
 
 
 class LinkResources:
-    """The objects that all links of a node share.
+    """The node, as its links use it: the objects that all of them share. ``node.py`` has the rest of it.
 
     Args:
         log: the served log.
@@ -46,7 +46,9 @@ class LinkResources:
         loop: the server's.
 
     Attributes:
+        log: the served log.
         config: the door's settings.
+        loop: the server's.
         readers: the readers of the partitions that consumers read.
         termini: positions of durable links.
         groups: consumer groups.
@@ -57,8 +59,9 @@ class LinkResources:
     """
 
     def __init__(self, log: ReferenceLog, config: AmqpConfig, loop: asyncio.AbstractEventLoop) -> None:
-        self._log = log
+        self.log = log
         self.config = config
+        self.loop = loop
         self.readers = PartitionReaders(loop, BlockReader)
         self.termini = Termini(log, loop, config.max_durable_links)
         self.groups = Groups(log, config.reset_epoch, config.max_groups)
@@ -70,7 +73,7 @@ class LinkResources:
     def is_there(self, stream: str, incarnation: str) -> bool:
         """Return whether a stream is still the one that a link was attached to."""
         try:
-            return self._log.stream(stream).incarnation == incarnation
+            return self.log.stream(stream).incarnation == incarnation
         except UnknownStream:
             return False
 
@@ -87,17 +90,20 @@ class ConnectionLinks(abc.ABC):
     ``connection.py`` implements it on a socket.
 
     Args:
-        config: the door's settings.
+        node: links are attached to it.
 
     Attributes:
+        node: links are attached to it.
+        config: the door's settings.
         peer: the peer's address, for the log.
         user: the peer's user, once SASL is over.
         container: the peer's container-id.
         write_paused: whether the socket accepts no more bytes.
     """
 
-    def __init__(self, config: AmqpConfig) -> None:
-        self.config = config
+    def __init__(self, node: LinkResources) -> None:
+        self.node = node
+        self.config = node.config
         self.peer = "?"
         self.user = ""
         self.container = ""
@@ -325,6 +331,7 @@ class AttachedLink(abc.ABC):
         log_stream: the log; None for a link without a log.
 
     Attributes:
+        node: the node that it is attached to.
         stream: the name of the log; empty for a link without a log.
         incarnation: the log's incarnation.
         ended: whether it has released what it held, and serves no more.
@@ -332,6 +339,7 @@ class AttachedLink(abc.ABC):
 
     def __init__(self, connection: ConnectionLinks, link: Any, log_stream: Stream | None) -> None:
         self.connection = connection
+        self.node = connection.node
         self.link = link
         self.stream = "" if log_stream is None else log_stream.name
         self.incarnation = "" if log_stream is None else log_stream.incarnation

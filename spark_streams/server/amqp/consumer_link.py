@@ -19,7 +19,7 @@ from spark_streams.errors import CorruptLog
 from spark_streams.offsets import format_offset
 from spark_streams.server.amqp.attach_reply import open_consumer
 from spark_streams.server.amqp.attach_request import ConsumerAttach
-from spark_streams.server.amqp.connection_links import AttachedLink, LinkResources
+from spark_streams.server.amqp.connection_links import AttachedLink
 from spark_streams.server.amqp.consumer_groups import Claim
 from spark_streams.server.amqp.durable_termini import Resumed, Terminus, ranges
 from spark_streams.server.amqp.engine import address, is_decided
@@ -62,7 +62,6 @@ class ConsumerLink(AttachedLink):
 
     Args:
         attach: the receiver's attach, which is answered.
-        shared: the objects that the links of the node share.
         bound: the partition that the link is bound to, or None.
         claim: its claim to the partition in a consumer group, or None.
 
@@ -71,19 +70,16 @@ class ConsumerLink(AttachedLink):
         terminus: its durable terminus, or None.
     """
 
-    def __init__(
-        self, attach: ConsumerAttach, shared: LinkResources, bound: str | None, claim: Claim | None = None
-    ) -> None:
+    def __init__(self, attach: ConsumerAttach, bound: str | None, claim: Claim | None = None) -> None:
         super().__init__(attach.connection, attach.link, attach.stream)
-        resumed = attach.resume(shared.termini)
+        resumed = attach.resume()
         self._presettled = open_consumer(attach.link, attach.filters, bound, claim, durable=attach.durable)
         self._log_stream = attach.stream
-        self._shared = shared
         self.bound = bound
         self.claim = claim
         self.terminus: Terminus | None = None
         self._filters = attach.filters
-        self._max_unsettled = shared.config.max_unsettled
+        self._max_unsettled = self.node.config.max_unsettled
         self._impl = attach.link._impl
         self._session = lib.pn_link_session(self._impl)
         self._size_limit = int(lib.pn_link_remote_max_message_size(self._impl))
@@ -95,14 +91,14 @@ class ConsumerLink(AttachedLink):
         self._changed = False
         self._turn = 0
         self._partition_count = len(attach.stream.partitions)
-        names = shared.placement.here(attach.stream) if bound is None else [bound]
+        names = self.node.placement.here(attach.stream) if bound is None else [bound]
         self.positions = {name: self._position(name, resumed) for name in names}
         self._order = list(self.positions.values())
         if claim is not None:
             claim.end_owner = self.fail_from_outside
         if attach.durable:
             self.terminus = Terminus(attach.terminus_key, self.snapshot, self.fail, attach.timeout_s)
-            shared.termini.activate(self.terminus)
+            self.node.termini.activate(self.terminus)
 
     def _position(self, name: str, resumed: Resumed | None, *, added: bool = False) -> LinkPosition:
         """Return the position at which the link begins in a partition; ``_released`` gives its reader back.
@@ -121,7 +117,7 @@ class ConsumerLink(AttachedLink):
         added = added or (resumed is not None and resumed.partition is None)
         latest = known[1] if known is not None else 0 if added else partition.next_offset
         next_offset = None if known is None else known[0]
-        reader = self._shared.readers.use(partition)
+        reader = self.node.readers.use(partition)
         position = LinkPosition(reader, self._filters.predicate, latest=latest, position=next_offset)
         for offset in pending:
             position.release(offset, 0)
@@ -138,7 +134,7 @@ class ConsumerLink(AttachedLink):
         except LinkRefused as refusal:
             self.fail(refusal)
         except (CorruptLog, OSError, ValueError) as fault:
-            if not self._shared.is_there(self.stream, self.incarnation):
+            if not self.node.is_there(self.stream, self.incarnation):
                 self.fail(LinkRefused(RESOURCE_DELETED, f"stream '{self.stream}' was deleted"))
             elif (gone := self._gone()) is not None:
                 self.fail(gone)
@@ -323,7 +319,7 @@ class ConsumerLink(AttachedLink):
 
     def _moved(self) -> None:
         if self.terminus is not None:
-            self._shared.termini.changed(self.terminus)
+            self.node.termini.changed(self.terminus)
 
     def snapshot(self) -> dict[str, Any]:
         """Return the state that a durable terminus keeps."""
@@ -355,7 +351,7 @@ class ConsumerLink(AttachedLink):
         if self.bound is not None:
             return
         self._partition_count = len(self._log_stream.partitions)
-        added = [name for name in self._shared.placement.here(self._log_stream) if name not in self.positions]
+        added = [name for name in self.node.placement.here(self._log_stream) if name not in self.positions]
         if added:
             self.positions.update({name: self._position(name, None, added=True) for name in added})
             self._order = list(self.positions.values())
@@ -375,12 +371,12 @@ class ConsumerLink(AttachedLink):
 
     def _released(self, *, closed: bool) -> None:
         if self.terminus is not None:
-            self._shared.termini.release(self.terminus, closed=closed)
+            self.node.termini.release(self.terminus, closed=closed)
         for position in self._order:
             position.reader.remove_waiter(self._wake)
-            self._shared.readers.release(position.reader)
+            self.node.readers.release(position.reader)
         self.positions = {}
         self._order = []
         self._unsettled.clear()
         if self.claim is not None:
-            self._shared.groups.release(self.claim)
+            self.node.groups.release(self.claim)

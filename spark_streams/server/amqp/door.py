@@ -43,4 +43,4 @@ class AmqpDoor(TcpDoor):
         """
         if self.node is None:
             return 0
-        return self.node.shared.groups.renegotiate(self.node.log.stream(stream).incarnation, group)
+        return self.node.groups.renegotiate(self.node.log.stream(stream).incarnation, group)

@@ -44,7 +44,7 @@ from spark_streams.log.storage.readable_partition import PartitionClosed
 from spark_streams.offsets import equal_range
 from spark_streams.server.amqp.attach_reply import open_info
 from spark_streams.server.amqp.attach_request import link_properties
-from spark_streams.server.amqp.connection_links import AttachedLink, ConnectionLinks, LinkResources
+from spark_streams.server.amqp.connection_links import AttachedLink, ConnectionLinks
 from spark_streams.server.amqp.engine import is_decided
 from spark_streams.server.amqp.error_conditions import INVALID_FIELD, LinkRefused
 from spark_streams.server.turns import Timer
@@ -175,7 +175,6 @@ class InfoLink(AttachedLink):
     Args:
         connection, link: see ``AttachedLink``.
         stream: the log; None: the source is about the container.
-        shared: the objects that the links of the node share.
         message: returns the encoded message about the present state.
 
     Messages are sent settled where the receiver requests it. Otherwise each is settled when the receiver gives it any
@@ -183,18 +182,13 @@ class InfoLink(AttachedLink):
     """
 
     def __init__(
-        self,
-        connection: ConnectionLinks,
-        link: Any,
-        stream: Stream | None,
-        shared: LinkResources,
-        message: Callable[[], bytes],
+        self, connection: ConnectionLinks, link: Any, stream: Stream | None, message: Callable[[], bytes]
     ) -> None:
         super().__init__(connection, link, stream)
         self._message = message
         self._presettled = open_info(link)
-        self._max_unsettled = shared.config.max_unsettled
-        self._interval_s = shared.config.info_interval_ms / 1000
+        self._max_unsettled = connection.config.max_unsettled
+        self._interval_s = connection.config.info_interval_ms / 1000
         self._impl = link._impl
         self._timer = Timer(asyncio.get_running_loop())
         self._sent = 0

@@ -46,7 +46,7 @@ FOLLOW_INTERVAL_S: Final = 0.1
 """Seconds between looks at the partitions of the logs; the log itself announces no change."""
 
 
-class Node:
+class Node(LinkResources):
     """All logs of a container, for all its connections.
 
     Args:
@@ -55,16 +55,12 @@ class Node:
         loop: the server's.
 
     Attributes:
-        shared: the objects that all links of the node share.
         connections: the open connections.
         container: the server's container-id.
     """
 
     def __init__(self, log: ReferenceLog, config: AmqpConfig, loop: asyncio.AbstractEventLoop) -> None:
-        self.log = log
-        self.config = config
-        self.loop = loop
-        self.shared = LinkResources(log, config, loop)
+        super().__init__(log, config, loop)
         self.connections: set[ConnectionLinks] = set()
         self.container = f"spark-streams-{uuid.uuid4().hex}"
         self._descriptions = Descriptions()
@@ -115,8 +111,8 @@ class Node:
             self._stream(connection, "read", address[: -len(INFO_SUFFIX)])
             raise LinkRefused(NOT_ALLOWED, "an information source can only be read")
         stream = self._stream(connection, "write", address)
-        bound = self.shared.placement.bound_or_agnostic(stream, read_attach_request(link).partition, writing=True)
-        return ProducerLink(connection, link, stream, self.shared, bound)
+        bound = self.placement.bound_or_agnostic(stream, read_attach_request(link).partition, writing=True)
+        return ProducerLink(connection, link, stream, bound)
 
     def _consumer(self, connection: ConnectionLinks, link: Any) -> AttachedLink:
         address = _address(link.remote_source)
@@ -130,13 +126,13 @@ class Node:
         group, partition = attach.request.group, attach.request.partition
         self._check_room(attach)
         if attach.durable:
-            self.shared.termini.displace(attach.terminus_key)
+            self.termini.displace(attach.terminus_key)
         if group is None:
-            return ConsumerLink(attach, self.shared, self.shared.placement.bound_or_agnostic(stream, partition))
+            return ConsumerLink(attach, self.placement.bound_or_agnostic(stream, partition))
         if self.config.groups != "dynamic" and group not in self.config.groups:
             raise LinkRefused(NOT_FOUND, f"there is no consumer group '{group}' here, and none is made on the fly")
         if partition is not None:
-            return self._claimed(attach, self.shared.placement.bound(stream, partition))
+            return self._claimed(attach, self.placement.bound(stream, partition))
         attached = self.assign(attach)
         if attached is None and self.config.unassigned == "reject":
             raise attach.none_free
@@ -145,10 +141,10 @@ class Node:
     def assign(self, attach: ConsumerAttach) -> AttachedLink | None:
         """Open a receiver of a group on a free partition; None when there is none (ES-205, ES-206)."""
         self._check_room(attach)  # an attach that has waited: its user may have more durable links by now
-        free = self.shared.groups.free(self.group(attach), self.shared.placement.any_here(attach.stream))
+        free = self.groups.free(self.group(attach), self.placement.any_here(attach.stream))
         if not free:
             return None
-        resumed = attach.resume(self.shared.termini)
+        resumed = attach.resume()
         return self._claimed(attach, resumed.partition if resumed and resumed.partition in free else free[0])
 
     def _check_room(self, attach: ConsumerAttach) -> None:
@@ -158,15 +154,15 @@ class Node:
             LinkRefused: the user has ``max_durable_links`` already.
         """
         if attach.durable:
-            self.shared.termini.check_room(attach.terminus_key)
+            self.termini.check_room(attach.terminus_key)
 
     def _claimed(self, attach: ConsumerAttach, bound: str) -> AttachedLink:
         """Claim a partition for a receiver of a group, and open the receiver."""
-        claim = self.shared.groups.claim(self.group(attach), bound, attach.request.epoch)
+        claim = self.groups.claim(self.group(attach), bound, attach.request.epoch)
         try:
-            return ConsumerLink(attach, self.shared, bound, claim)
+            return ConsumerLink(attach, bound, claim)
         except BaseException:
-            self.shared.groups.release(claim)
+            self.groups.release(claim)
             raise
 
     def group(self, attach: ConsumerAttach) -> Group:
@@ -179,7 +175,7 @@ class Node:
         stream = self._stream(connection, "read", address[: -len(INFO_SUFFIX)])
         positions, witnessed = read_positions(link), read_positions(link, WITNESSES)
         message = functools.partial(self._descriptions.describe, stream, positions, witnessed)
-        return InfoLink(connection, link, stream, self.shared, message)
+        return InfoLink(connection, link, stream, message)
 
     def _directory(self, connection: ConnectionLinks, link: Any) -> AttachedLink:
         """Open a link whose messages list the streams that this user may read."""
@@ -189,7 +185,7 @@ class Node:
             names = (stream.name for stream in self.log.streams())
             return list_streams(n for n in names if permissions is None or permissions.allow("read", n))
 
-        return InfoLink(connection, link, None, self.shared, message)
+        return InfoLink(connection, link, None, message)
 
     # --- what changes while links are attached
 
@@ -220,7 +216,7 @@ class Node:
     def close(self) -> None:
         """Write durable state; call it after all connections have ended."""
         self._timer.stop()
-        self.shared.close()
+        super().close()
 
 
 class PendingAttach(AttachedLink):
@@ -238,7 +234,7 @@ class PendingAttach(AttachedLink):
         self._group = node.group(attach)
         self._trying = False
         self._timer = node.loop.call_later(node.config.unassigned_wait_ms / 1000, self.fail, attach.none_free)
-        node.shared.groups.wait(self._group, self.try_again)
+        node.groups.wait(self._group, self.try_again)
 
     def serve(self) -> bool:
         """Do nothing: there is no link yet."""
@@ -269,7 +265,7 @@ class PendingAttach(AttachedLink):
 
     def _released(self, *, closed: bool) -> None:
         self._timer.cancel()
-        self._node.shared.groups.leave(self._group, self.try_again)
+        self._node.groups.leave(self._group, self.try_again)
 
 
 def _address(terminus: Any) -> str:

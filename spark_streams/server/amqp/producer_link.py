@@ -25,7 +25,7 @@ from spark_streams.errors import RemoteProtocolError
 from spark_streams.log import NO_TIMESTAMP, Partition, Stream
 from spark_streams.log.format.batching import LARGE_BYTES
 from spark_streams.server.amqp.attach_reply import open_producer
-from spark_streams.server.amqp.connection_links import AttachedLink, ConnectionLinks, LinkResources
+from spark_streams.server.amqp.connection_links import AttachedLink, ConnectionLinks
 from spark_streams.server.amqp.error_conditions import (
     INTERNAL_ERROR,
     INVALID_FIELD,
@@ -89,19 +89,15 @@ class ProducerLink(AttachedLink):
     Args:
         connection, link: see ``AttachedLink``.
         stream: the log.
-        shared: the objects that the links of the node share.
         bound: the partition that the link is bound to, or None.
     """
 
-    def __init__(
-        self, connection: ConnectionLinks, link: Any, stream: Stream, shared: LinkResources, bound: str | None
-    ) -> None:
+    def __init__(self, connection: ConnectionLinks, link: Any, stream: Stream, bound: str | None) -> None:
         super().__init__(connection, link, stream)
-        open_producer(link, bound, shared.config.max_message_bytes)
-        self._shared = shared
+        open_producer(link, bound, connection.config.max_message_bytes)
         self.bound = bound
         self._log_stream = stream
-        self._window = shared.config.producer_credit
+        self._window = connection.config.producer_credit
         self._impl = link._impl
         self._begun = bytearray()
         self._appending = 0
@@ -126,7 +122,7 @@ class ProducerLink(AttachedLink):
         if self.ended:
             return False
         begun = len(self._begun)
-        buffer = self._shared.receive_buffer
+        buffer = self.node.receive_buffer
         taken = buffer.take(self._impl, self._begun)
         if len(self._begun) != begun:
             self.connection.unfinished(len(self._begun) - begun)
@@ -149,7 +145,7 @@ class ProducerLink(AttachedLink):
         if self._reading is not None or not self._waiting:
             return
         taken = self._waiting.popleft()
-        self._reading = asyncio.ensure_future(self._shared.worker.step(self._reader(taken.block)))
+        self._reading = asyncio.ensure_future(self.node.worker.step(self._reader(taken.block)))
         self._reading.add_done_callback(lambda future: self.connection.guarded(lambda: self._was_read(taken, future)))
 
     def _was_read(self, taken: Received, future: asyncio.Future[_Read]) -> None:
@@ -172,7 +168,7 @@ class ProducerLink(AttachedLink):
 
     def _reader(self, block: MessageBlock) -> Callable[[], _Read]:
         """Return a function that reads and routes messages in any thread."""
-        partitions = self._shared.placement.open_here(self._log_stream)
+        partitions = self.node.placement.open_here(self._log_stream)
         created = self._log_stream.config.timestamp_type == "create"
 
         def read() -> _Read:
@@ -226,11 +222,11 @@ class ProducerLink(AttachedLink):
             self._append_rerouted(rows.take(np.flatnonzero(late)))
 
         self.connection.storing(size)
-        self._shared.appender.append(partition, Batch(rows.values, rows.keys, rows.timestamps, done))
+        self.node.appender.append(partition, Batch(rows.values, rows.keys, rows.timestamps, done))
 
     def _append_rerouted(self, rows: _Rows) -> None:
         """Append messages whose partition was split after they were routed."""
-        partitions = self._shared.placement.open_here(self._log_stream)
+        partitions = self.node.placement.open_here(self._log_stream)
         names = list(partitions)
         home = self._log_stream.homes_among(names).home
         keys = enumerate(rows.keys.to_pylist())

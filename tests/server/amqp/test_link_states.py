@@ -171,5 +171,5 @@ def test_a_partition_of_a_peer_that_ends_does_not_go_to_its_own_attach_that_wait
     node.peer().receiver("orders", properties=GROUP).check()
     served = node.server.server.door("amqp").node
     group = Group(node.log.stream("orders").incarnation, "g", "guest")
-    assert served.shared.groups.free(group, ["0"]) == []
+    assert served.groups.free(group, ["0"]) == []
     assert len(served._links) == 1

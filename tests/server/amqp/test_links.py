@@ -323,7 +323,7 @@ def test_connections_that_ended_leave_nothing_behind(start: Start) -> None:
         time.sleep(0.01)
     node = server.server.door("amqp").node
     assert node is not None
-    assert not server.server.door("amqp").connections and not node._links and not node.shared.readers._readers
+    assert not server.server.door("amqp").connections and not node._links and not node.readers._readers
     incarnation = server.log.stream("orders").incarnation
-    assert node.shared.groups.free(Group(incarnation, "g", "guest"), ["0", "1"]) == ["0", "1"]
+    assert node.groups.free(Group(incarnation, "g", "guest"), ["0", "1"]) == ["0", "1"]
     assert [p._listeners for p in server.log.stream("orders").partitions.values()] == [[], []]
