@@ -6,16 +6,21 @@ import asyncio
 import logging
 import socket
 import ssl
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from spark_streams.log import ReferenceLog
 from spark_streams.protocols import PROTOCOLS
 from spark_streams.server.admission import BACKLOG, Admission, AdmissionControl, Sockets
 from spark_streams.server.door_config import DoorConfig
+from spark_streams.server.turns import Timer
+from spark_streams.server.write_timeout import WriteTimeout
 
 STOP_TIMEOUT_S = 2.0
 """How long peers may take to read the last frames at the end, in seconds."""
+LINGER_S: Final = 2.0
+"""How long a peer may take to read the last frames of its connection, and to answer them, in seconds."""
 
 logger = logging.getLogger("spark_streams.server")
 
@@ -71,16 +76,6 @@ class Door(Protocol):
         """
 
 
-class Connection(Protocol):
-    """The interface of a connection that ``TcpDoor`` ends."""
-
-    def shut_down(self) -> None:
-        """Tell the peer that the connection ends."""
-
-    def drop(self) -> None:
-        """End the connection at once."""
-
-
 class TcpDoor:
     """A door that lets its connections in through an ``AdmissionControl``; they are asyncio protocols of its own.
 
@@ -109,7 +104,7 @@ class TcpDoor:
 
     @property
     def connections(self) -> Collection[Any]:
-        """The open connections, each a ``Connection``. Call it on the server's loop."""
+        """The open connections, each with ``shut_down`` and ``drop``. Call it on the server's loop."""
         return () if self.node is None else self.node.connections
 
     async def listen(self, sockets: Sockets, make: Callable[[Admission], asyncio.Protocol]) -> None:
@@ -159,6 +154,61 @@ class TcpDoor:
         node, self.node = self.node, None
         if node is not None:
             node.close()
+
+
+class TcpConnection(asyncio.Protocol, ABC):
+    """One connection of a ``TcpDoor`` with a ``Node``.
+
+    Args:
+        node: the node that the connections share.
+        admission: its place at the door.
+        write_buffer_bytes: how many bytes may wait for the peer to read.
+
+    Attributes:
+        node: the node that the connections share.
+        peer: the peer's address, for the log.
+        peer_host: the host of this address, None when it is not known.
+    """
+
+    def __init__(self, node: Any, admission: Admission, write_buffer_bytes: int) -> None:
+        self.node = node
+        self.peer = "?"
+        self.peer_host: str | None = None
+        self._admission = admission
+        self._write_buffer_bytes = write_buffer_bytes
+        self._transport: asyncio.Transport | None = None
+        self._write_timeout: WriteTimeout
+        self._end_timer = Timer(node.loop)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Wait for the peer to introduce itself; asyncio calls it."""
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        address = transport.get_extra_info("peername")
+        self.peer = str(address)
+        self.peer_host = address[0] if isinstance(address, tuple) else None
+        self._write_timeout = WriteTimeout(self.node.loop, transport, self.node.config.write_timeout_ms, self.drop)
+        transport.set_write_buffer_limits(high=self._write_buffer_bytes)
+        self.node.joined(self)
+
+    def guarded(self, function: Callable[[], None]) -> None:
+        """Call a function of this connection from outside of it: an error in it ends this connection only."""
+        try:
+            function()
+        except Exception as fault:
+            self._crashed(fault)
+
+    @abstractmethod
+    def _crashed(self, fault: Exception) -> None:
+        """Log an unexpected error, and close the connection."""
+
+    @abstractmethod
+    def shut_down(self) -> None:
+        """Tell the peer that the connection ends."""
+
+    @abstractmethod
+    def drop(self) -> None:
+        """Close the socket without waiting for the peer."""
 
 
 def _tls_context(config: DoorConfig) -> ssl.SSLContext | None:

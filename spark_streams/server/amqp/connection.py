@@ -15,8 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
-from typing import Any, Final
+from typing import Any
 
 import proton
 
@@ -34,17 +33,12 @@ from spark_streams.server.amqp.error_conditions import (
 from spark_streams.server.amqp.handshake import Handshake
 from spark_streams.server.amqp.link_states import LinkInput
 from spark_streams.server.amqp.node import Node
-from spark_streams.server.turns import Timer
-from spark_streams.server.write_timeout import WriteTimeout
-
-WRITE_BUFFER_BYTES: Final = 256 << 10
-LINGER_S: Final = 2.0
-"""Seconds in which a peer may read the last frames before its socket is dropped."""
+from spark_streams.server.door import LINGER_S
 
 logger = logging.getLogger("spark_streams.server")
 
 
-class AmqpConnection(ConnectionLinks, asyncio.Protocol):
+class AmqpConnection(ConnectionLinks):
     """One connection of the door.
 
     Args:
@@ -55,29 +49,18 @@ class AmqpConnection(ConnectionLinks, asyncio.Protocol):
     node: Node
 
     def __init__(self, node: Node, admission: Admission) -> None:
-        super().__init__(node)
-        self._admission = admission
-        self._transport: asyncio.Transport | None = None
+        super().__init__(node, admission)
         self._handshake: Handshake
         self._engine: Engine | None = None
         self._turn_queued = False
-        self._write_timeout: WriteTimeout
         self._clock = EngineClock(node.loop, lambda: self.guarded(self._turn))
-        self._linger_timer = Timer(node.loop)
 
     # --- asyncio's side
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin with the SASL layer; asyncio calls it."""
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
-        peer = transport.get_extra_info("peername")
-        self.peer = str(peer)
-        self.node.connections.add(self)
-        host = peer[0] if isinstance(peer, tuple) else None
-        self._handshake = Handshake(self.config, host, transport.get_extra_info("peercert"))
-        self._write_timeout = WriteTimeout(self.node.loop, transport, self.config.write_timeout_ms, self.drop)
-        transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
+        super().connection_made(transport)
+        self._handshake = Handshake(self.config, self.peer_host, transport.get_extra_info("peercert"))
 
     def data_received(self, data: bytes) -> None:
         """Take bytes from the peer."""
@@ -88,8 +71,8 @@ class AmqpConnection(ConnectionLinks, asyncio.Protocol):
                 data = self._authenticate(data)
             if data and self._engine is not None:
                 self._receive(data)
-        except Exception:
-            self._crashed()
+        except Exception as fault:
+            self._crashed(fault)
 
     def eof_received(self) -> bool:
         """Note that the peer sends no more."""
@@ -122,7 +105,7 @@ class AmqpConnection(ConnectionLinks, asyncio.Protocol):
         self._admission.end()
         self._write_timeout.stop()
         self._clock.stop()
-        self._linger_timer.stop()
+        self._end_timer.stop()
         if self._engine is not None:
             # Guarded: a fault in one link must not keep the others from giving back what they hold.
             self.guarded(self.take_input)
@@ -272,8 +255,8 @@ class AmqpConnection(ConnectionLinks, asyncio.Protocol):
             self._linger()
 
     def _linger(self) -> None:
-        if not self._linger_timer.due and self._transport is not None:
-            self._linger_timer.start(LINGER_S, self.drop)
+        if not self._end_timer.due and self._transport is not None:
+            self._end_timer.start(LINGER_S, self.drop)
 
     def drop(self) -> None:
         """Close the socket without waiting for the peer."""
@@ -291,18 +274,11 @@ class AmqpConnection(ConnectionLinks, asyncio.Protocol):
         self._flush()
         self._linger()
 
-    def _crashed(self) -> None:
-        logger.exception("%s: the connection is closed after an unexpected error", self.peer)
+    def _crashed(self, fault: Exception) -> None:
+        logger.error("%s: the connection is closed after an unexpected error", self.peer, exc_info=fault)
         try:
             self._close(INTERNAL_ERROR, "an unexpected error in the server, see its log")
         except Exception:
             logger.exception("%s: closing it in good order failed too", self.peer)
             self.drop()
         self._end_transport()
-
-    def guarded(self, function: Callable[[], None]) -> None:
-        """Call a function of this connection from outside of it: an exception in it ends this connection only."""
-        try:
-            function()
-        except Exception:
-            self._crashed()

@@ -13,14 +13,15 @@ from __future__ import annotations
 import abc
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, Final
 
 import proton
 from cproton_ffi import lib
 
 from spark_streams.errors import UnknownStream
 from spark_streams.log import ReferenceLog, Stream
+from spark_streams.server.admission import Admission
 from spark_streams.server.amqp.config import AmqpConfig
 from spark_streams.server.amqp.consumer_groups import Groups
 from spark_streams.server.amqp.durable_termini import Termini
@@ -31,8 +32,11 @@ from spark_streams.server.amqp.placement import Placement
 from spark_streams.server.amqp.receive_buffer import ReceiveBuffer
 from spark_streams.server.amqp.transfer_block import BlockReader
 from spark_streams.server.appender import Appender
+from spark_streams.server.door import TcpConnection
 from spark_streams.server.partition_readers import PartitionReaders
 from spark_streams.server.turns import Turn, Worker
+
+WRITE_BUFFER_BYTES: Final = 256 << 10
 
 logger = logging.getLogger("spark_streams.server")
 
@@ -84,27 +88,27 @@ class LinkResources:
         self.termini.close()
 
 
-class ConnectionLinks(abc.ABC):
+class ConnectionLinks(TcpConnection):
     """A connection, as its links use it, and its links: those not detached on both sides.
 
     ``connection.py`` implements it on a socket.
 
     Args:
         node: links are attached to it.
+        admission: the connection's place among those that the door may have.
 
     Attributes:
-        node: links are attached to it.
         config: the door's settings.
-        peer: the peer's address, for the log.
         user: the peer's user, once SASL is over.
         container: the peer's container-id.
         write_paused: whether the socket accepts no more bytes.
     """
 
-    def __init__(self, node: LinkResources) -> None:
-        self.node = node
+    node: LinkResources
+
+    def __init__(self, node: LinkResources, admission: Admission) -> None:
+        super().__init__(node, admission, WRITE_BUFFER_BYTES)
         self.config = node.config
-        self.peer = "?"
         self.user = ""
         self.container = ""
         self.write_paused = False
@@ -118,10 +122,6 @@ class ConnectionLinks(abc.ABC):
         """Address of each link to that of its session."""
         self._due: dict[AttachedLink, None] = {}
         self._blocked: dict[AttachedLink, None] = {}
-
-    @abc.abstractmethod
-    def guarded(self, function: Callable[[], None]) -> None:
-        """Call a function of this connection from outside of it: an exception in it ends this connection only."""
 
     @abc.abstractmethod
     def _queue_turn(self) -> None:

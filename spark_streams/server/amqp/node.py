@@ -67,6 +67,10 @@ class Node(LinkResources):
         self._known: dict[str, tuple[str, int]] = {}
         self._timer = Timer(loop)
 
+    def joined(self, connection: ConnectionLinks) -> None:
+        """Count a new connection, which removes itself from ``connections`` when it has ended."""
+        self.connections.add(connection)
+
     # --- attaching
 
     def attach(self, connection: ConnectionLinks, link: Any) -> None:

@@ -26,14 +26,14 @@ from typing import Final
 from spark_streams.errors import RemoteProtocolError
 from spark_streams.redaction import one_line
 from spark_streams.server.admission import Admission
+from spark_streams.server.door import LINGER_S
 from spark_streams.server.rabbitmq import dispatch
 from spark_streams.server.rabbitmq.handshake import Handshake, Reply
 from spark_streams.server.rabbitmq.node import RabbitNode
 from spark_streams.server.rabbitmq.publishers import Publishers
 from spark_streams.server.rabbitmq.scatter_write import ScatteredWriter
 from spark_streams.server.rabbitmq.subscriptions import Subscriptions
-from spark_streams.server.turns import Timer, Turn
-from spark_streams.server.write_timeout import WriteTimeout
+from spark_streams.server.turns import Turn
 from spark_streams.wire.rabbitmq.connection_commands import Close, CloseAnswer, Heartbeat, SaslAuthenticate
 from spark_streams.wire.rabbitmq.consumer_commands import Credit, StoreOffset
 from spark_streams.wire.rabbitmq.frames import INITIAL_FRAME_MAX_BYTES, Command, Frame, FrameReader, FrameTooLarge
@@ -43,8 +43,6 @@ from spark_streams.wire.rabbitmq.registry import COLUMNAR_KEYS, decode
 from spark_streams.wire.rabbitmq.response_codes import ResponseCode, code_name
 from spark_streams.wire.rabbitmq.stream_commands import MetadataUpdate
 
-LINGER_S: Final = 2.0
-"""How long a peer may take to answer Close, and to read the last frames, in seconds."""
 LARGE_FRAME_BYTES: Final = 16 << 10
 """A larger frame may hold thousands of names, and takes more than a millisecond to read."""
 _HEARTBEAT: Final = Heartbeat().encode()
@@ -54,7 +52,7 @@ _BETWEEN_MESSAGES: Final = (Heartbeat, Credit, StoreOffset)
 logger = logging.getLogger("spark_streams.server")
 
 
-class RabbitConnection(dispatch.OpenSession, asyncio.Protocol):
+class RabbitConnection(dispatch.OpenSession):
     """The connection of one peer.
 
     Args:
@@ -63,16 +61,12 @@ class RabbitConnection(dispatch.OpenSession, asyncio.Protocol):
     """
 
     def __init__(self, node: RabbitNode, admission: Admission) -> None:
-        super().__init__(node)
-        self._admission = admission
+        super().__init__(node, admission)
         self.publishers = Publishers(self)
         self.subscriptions = Subscriptions(self)
         self._handshake: Handshake
         self._reader = FrameReader(INITIAL_FRAME_MAX_BYTES)
         self._work: asyncio.Task[None] | None = None
-        self._write_timeout: WriteTimeout
-        self._end_timer = Timer(node.loop)
-        self._peer = "?"
         self._open = False
         self._ending = False
         self._left = False
@@ -85,22 +79,11 @@ class RabbitConnection(dispatch.OpenSession, asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Wait for the peer to introduce itself."""
-        assert isinstance(transport, asyncio.Transport)
-        node = self.node
-        self._transport = transport
-        address = transport.get_extra_info("peername")
-        self._peer = str(address)
-        node.joined(self)
-        self._write_timeout = WriteTimeout(node.loop, transport, node.config.write_timeout_ms, self.drop)
-        self._scattered = ScatteredWriter(transport)
-        transport.set_write_buffer_limits(high=node.config.max_outgoing_bytes)
-        self._handshake = Handshake(
-            node.config,
-            address[0] if isinstance(address, tuple) else None,
-            transport.get_extra_info("peercert"),
-            node.properties,
-            self.advertised,
-        )
+        super().connection_made(transport)
+        assert self._transport is not None
+        self._scattered = ScatteredWriter(self._transport)
+        certificate = transport.get_extra_info("peercert")
+        self._handshake = Handshake(self.node.config, self.peer_host, certificate, self.advertised)
 
     def data_received(self, data: bytes) -> None:
         """Take bytes from the peer."""
@@ -154,7 +137,7 @@ class RabbitConnection(dispatch.OpenSession, asyncio.Protocol):
         try:
             end()
         except Exception:
-            logger.exception("%s: could not be ended in good order", self._peer)
+            logger.exception("%s: could not be ended in good order", self.peer)
 
     # --- frames
 
@@ -279,7 +262,7 @@ class RabbitConnection(dispatch.OpenSession, asyncio.Protocol):
         if not reply.end:
             self.send(frames)
             return
-        logger.info("%s: refused: %s", self._peer, ", ".join(map(_code_of, reply.send)) or "not expected at this step")
+        logger.info("%s: refused: %s", self.peer, ", ".join(map(_code_of, reply.send)) or "not expected at this step")
         self._release()
         delay_s = self.node.config.authentication_delay_ms / 1000 if reply.late else 0.0
         if delay_s:
@@ -317,7 +300,7 @@ class RabbitConnection(dispatch.OpenSession, asyncio.Protocol):
             if not self.congested or waiting != self._waiting_bytes:
                 self._heartbeat.received()  # the peer reads, or the door does not read from it
                 return
-        logger.info("%s: dropped, no sign of life", self._peer)
+        logger.info("%s: dropped, no sign of life", self.peer)
         self.drop()
 
     # --- the end
@@ -326,7 +309,7 @@ class RabbitConnection(dispatch.OpenSession, asyncio.Protocol):
         """Answer a Close, and close."""
         if request.code != ResponseCode.OK:
             reason = one_line(request.reason)
-            logger.info("%s: closed by the peer: %s %s", self._peer, code_name(request.code), reason)
+            logger.info("%s: closed by the peer: %s %s", self.peer, code_name(request.code), reason)
         self._release()
         self.answer(request)
         self._close_transport()
@@ -371,22 +354,15 @@ class RabbitConnection(dispatch.OpenSession, asyncio.Protocol):
         too_large = isinstance(fault, FrameTooLarge)
         code = ResponseCode.FRAME_TOO_LARGE if too_large else ResponseCode.UNKNOWN_FRAME
         reason = "frame too large" if too_large else "unknown frame"
-        logger.info("%s: %s: %s", self._peer, reason, fault)
+        logger.info("%s: %s: %s", self.peer, reason, fault)
         if self._ending:
             self.drop()
         else:
             self.fail(code, reason)
 
     def _crashed(self, fault: Exception) -> None:
-        logger.error("%s: the connection is closed after an unexpected error", self._peer, exc_info=fault)
+        logger.error("%s: the connection is closed after an unexpected error", self.peer, exc_info=fault)
         self.fail(ResponseCode.INTERNAL_ERROR, "an unexpected error in the server, see its log")
-
-    def guarded(self, function: Callable[[], None]) -> None:
-        """Call a function of this connection from outside of it: an error in it ends this connection only."""
-        try:
-            function()
-        except Exception as fault:
-            self._crashed(fault)
 
 
 def _code_of(command: Command) -> str:

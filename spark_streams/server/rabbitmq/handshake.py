@@ -77,7 +77,6 @@ class Handshake:
         config: users, limits, proposals.
         peer_host: the peer's address, None when it is not known.
         certificate: its verified TLS certificate, in the form of ``ssl.SSLSocket.getpeercert``, or None.
-        server_properties: what the door reports about itself.
         advertised: returns the host and port that clients are told to connect to.
 
     Attributes:
@@ -92,7 +91,6 @@ class Handshake:
         config: RabbitConfig,
         peer_host: str | None,
         certificate: Mapping[str, Any] | None,
-        server_properties: Mapping[str, str],
         advertised: Callable[[], tuple[str, int]],
     ) -> None:
         self.state = HandshakeState.CONNECTED
@@ -104,7 +102,6 @@ class Handshake:
         self._identity = common_name(certificate)
         self._mechanism = ""
         self._challenged: str | None = None
-        self._server_properties = server_properties
         self._advertised = advertised
 
     @property
@@ -121,7 +118,7 @@ class Handshake:
         if isinstance(command, Heartbeat):
             return Reply()
         if isinstance(command, PeerProperties):
-            answer: Command = PeerPropertiesAnswer(command.correlation_id, properties=self._server_properties)
+            answer: Command = PeerPropertiesAnswer(command.correlation_id, properties=_properties(self._config))
             return Reply((answer,), end=not self._step(HandshakeInput.PEER_PROPERTIES))
         if isinstance(command, SaslHandshake):
             answer = SaslHandshakeAnswer(command.correlation_id, mechanisms=self.mechanisms)
@@ -212,3 +209,16 @@ def _answered(command: SaslAuthenticate, code: ResponseCode) -> Reply:
     challenge = _CHALLENGE if code == ResponseCode.SASL_CHALLENGE else None
     answer = SaslAuthenticateAnswer(command.correlation_id, code, challenge)
     return Reply((answer,), end=code not in _OUTCOMES, late=code in _LATE)
+
+
+def _properties(config: RabbitConfig) -> dict[str, str]:
+    """Return what the door reports about itself; all names but the first are those that brokers use."""
+    return {
+        "implementation": "spark-streams",
+        "product": "RabbitMQ",  # because the version is RabbitMQ's: clients read both (ADR 11)
+        "version": config.version,
+        "platform": "Python",
+        "cluster_name": "spark-streams",
+        "copyright": "",
+        "information": "the embedded log of spark-streams, which speaks RabbitMQ's stream protocol",
+    }

@@ -9,7 +9,6 @@ from typing import Final, Protocol
 from spark_streams.log import ReferenceLog
 from spark_streams.log.publisher_sequences import Sequences
 from spark_streams.server.appender import Appender
-from spark_streams.server.door import Connection
 from spark_streams.server.partition_readers import PartitionReader, PartitionReaders
 from spark_streams.server.rabbitmq.chunk_cache import ChunkCache
 from spark_streams.server.rabbitmq.chunks import Chunks
@@ -24,8 +23,8 @@ FOLLOW_INTERVAL_S: Final = 0.1
 """How often, in seconds, the node looks for changes that other doors made to streams; the log does not report them."""
 
 
-class ConnectedPeer(Connection, Protocol):
-    """The interface of a connection that its node and the server use."""
+class ConnectedPeer(Protocol):
+    """The interface of a connection that its node uses."""
 
     def streams_gone(self, streams: Collection[str]) -> None:
         """Handle streams that are gone; it does not raise."""
@@ -55,7 +54,6 @@ class RabbitNode:
         self.readers = PartitionReaders(loop, PartitionReader)
         self.appender = Appender(loop, off_loop=log.config.fsync == "always")
         self.connections: set[ConnectedPeer] = set()
-        self.properties = _properties(config)
         self._chunks: dict[str, Chunks] = {}
         self._chunk_cache = ChunkCache(log.data_dir)
         self._timer = Timer(loop)
@@ -108,16 +106,3 @@ class RabbitNode:
             chunks.close()
         self.offsets.close()
         self.sequences.close()
-
-
-def _properties(config: RabbitConfig) -> dict[str, str]:
-    """Return what the door reports about itself; all names but the first are those that brokers use."""
-    return {
-        "implementation": "spark-streams",
-        "product": "RabbitMQ",  # because the version is RabbitMQ's: clients read both (ADR 11)
-        "version": config.version,
-        "platform": "Python",
-        "cluster_name": "spark-streams",
-        "copyright": "",
-        "information": "the embedded log of spark-streams, which speaks RabbitMQ's stream protocol",
-    }

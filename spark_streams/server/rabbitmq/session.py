@@ -8,10 +8,12 @@ Spec: docs/specifications.md, S-14 (heartbeats), S-24 and S-106; Streams Protoco
 from __future__ import annotations
 
 import asyncio
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
+from spark_streams.server.admission import Admission
+from spark_streams.server.door import TcpConnection
 from spark_streams.server.rabbitmq.node import RabbitNode
 from spark_streams.server.rabbitmq.scatter_write import ScatteredWriter
 from spark_streams.server.rabbitmq.topology import Served
@@ -135,27 +137,28 @@ class UnconfirmedEntries:
             await self._stored
 
 
-class Session(ABC):
+class Session(TcpConnection):
     """A connection, as its commands use it.
 
     Args:
         node: the node that the peer is connected to.
+        admission: its place at the door.
 
     Attributes:
-        node: the node that the peer is connected to.
         user: who signed in; empty before the connection is open.
         client_versions: command key to the highest version that the peer accepts; empty until it reports them.
         congested: whether the peer does not read: deliver nothing until ``Subscriptions.deliver``.
         unconfirmed: the entries that are being stored.
     """
 
-    def __init__(self, node: RabbitNode) -> None:
-        self.node = node
+    node: RabbitNode
+
+    def __init__(self, node: RabbitNode, admission: Admission) -> None:
+        super().__init__(node, admission, node.config.max_outgoing_bytes)
         self.user = ""
         self.client_versions: dict[int, int] = {}
         self.congested = False
         self.unconfirmed = UnconfirmedEntries(node.loop, node.config.max_unconfirmed, self.proceed)
-        self._transport: asyncio.Transport | None = None
         self._scattered: ScatteredWriter | None = None
         self._heartbeat = HeartbeatTimer(node.loop)
         self._correlation = 0
@@ -245,10 +248,6 @@ class Session(ABC):
     @abstractmethod
     def proceed(self) -> None:
         """Handle the frames that have come, as far as that is allowed now."""
-
-    @abstractmethod
-    def guarded(self, function: Callable[[], None]) -> None:
-        """Call a function of this connection from outside of it: an error in it ends this connection only."""
 
     @abstractmethod
     def fail(self, code: int, reason: str) -> None:
