@@ -29,7 +29,6 @@ from spark_streams.server.amqp.engine import address
 from spark_streams.server.amqp.error_conditions import RESOURCE_LIMIT, LinkRefused
 from spark_streams.server.amqp.link_states import TRANSITIONS, LinkInput, LinkState, next_state
 from spark_streams.server.amqp.placement import Placement
-from spark_streams.server.amqp.receive_buffer import ReceiveBuffer
 from spark_streams.server.amqp.transfer_block import BlockReader
 from spark_streams.server.appender import Appender
 from spark_streams.server.door import TcpConnection
@@ -57,8 +56,7 @@ class LinkResources:
         termini: positions of durable links.
         groups: consumer groups.
         placement: which partitions are served here.
-        receive_buffer: the buffer in which producers' messages are assembled.
-        appender: appends these messages.
+        appender: appends producers' messages.
         worker: the worker thread, which reads large messages.
     """
 
@@ -70,7 +68,6 @@ class LinkResources:
         self.termini = Termini(log, loop, config.max_durable_links)
         self.groups = Groups(log, config.reset_epoch, config.max_groups)
         self.placement = Placement(config)
-        self.receive_buffer = ReceiveBuffer(config.max_message_bytes)
         self.appender = Appender(loop, off_loop=log.config.fsync == "always")
         self.worker = Worker("spark-streams-amqp")
 

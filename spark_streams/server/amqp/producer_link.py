@@ -33,7 +33,7 @@ from spark_streams.server.amqp.error_conditions import (
     RESOURCE_LIMIT,
     LinkRefused,
 )
-from spark_streams.server.amqp.receive_buffer import Received
+from spark_streams.server.amqp.receive_buffer import Received, take
 from spark_streams.server.amqp.routing import Routed, route
 from spark_streams.server.appender import AppendRefused, Batch, Outcome, RefusalReason, copied
 from spark_streams.wire.amqp.columns.block import MessageBlock
@@ -122,14 +122,12 @@ class ProducerLink(AttachedLink):
         if self.ended:
             return False
         begun = len(self._begun)
-        buffer = self.node.receive_buffer
-        taken = buffer.take(self._impl, self._begun)
+        taken = take(self._impl, self._begun, self.connection.config.max_message_bytes)
         if len(self._begun) != begun:
             self.connection.unfinished(len(self._begun) - begun)
         if taken.deliveries:
             self._appending += len(taken.deliveries)
             if self._reading is not None or len(taken.block.buffer) > LARGE_BYTES:
-                buffer.give_away()
                 self._waiting.append(taken)
                 self._read_next()
             else:
@@ -199,7 +197,7 @@ class ProducerLink(AttachedLink):
             chosen = deliveries if whole else [deliveries[r] for r in rows_there.tolist()]
             there = keys if whole else keys.take(pa.array(rows_there))
             rows = slice(None) if whole else rows_there
-            # From their message annotations on; a copy, since the block's memory is used again.
+            # From their message annotations on; a copy, since the block holds more than these.
             values = copied(block.buffer, incoming.value_starts[rows], block.ends[rows])
             self._append(homes[place], _Rows(chosen, values, there, incoming.creation_time_ms[rows], ~aimed[rows]))
         if rejections and not self.ended:

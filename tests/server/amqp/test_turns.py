@@ -130,16 +130,17 @@ def test_no_more_is_taken_than_may_be_under_way_while_the_disk_is_slow(
 
 
 def test_a_message_of_many_frames_is_put_together_once(node: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from spark_streams.server.amqp.receive_buffer import ReceiveBuffer
+    from spark_streams.server.amqp import receive_buffer
 
     grown: list[int] = []
-    grow = ReceiveBuffer._grow
+    larger = receive_buffer._larger
 
-    def noted(self: ReceiveBuffer, used: int, needed: int) -> None:
-        grown.append(needed)
-        grow(self, used, needed)
+    def noted(memory: Any, used: int, needed: int) -> Any:
+        if needed > receive_buffer.MAX_BYTES:
+            grown.append(needed)
+        return larger(memory, used, needed)
 
-    monkeypatch.setattr(ReceiveBuffer, "_grow", noted)
+    monkeypatch.setattr(receive_buffer, "_larger", noted)
     node.log.create_stream("orders")
     body = bytes(range(256)) * 48_000
     peer, _, (delivery,) = sent(node, body)
