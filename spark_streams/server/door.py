@@ -13,12 +13,15 @@ from typing import Any, Final, Protocol
 from spark_streams.log import ReferenceLog
 from spark_streams.protocols import PROTOCOLS
 from spark_streams.server.admission import BACKLOG, Admission, AdmissionControl, Sockets
+from spark_streams.server.appender import Appender
 from spark_streams.server.door_config import DoorConfig
-from spark_streams.server.turns import Timer
+from spark_streams.server.turns import Timer, Worker
 from spark_streams.server.write_timeout import WriteTimeout
 
 STOP_TIMEOUT_S = 2.0
 """How long peers may take to read the last frames at the end, in seconds."""
+FOLLOW_INTERVAL_S: Final = 0.1
+"""How often, in seconds, a node looks for changes of streams: the log does not report those of other doors."""
 LINGER_S: Final = 2.0
 """How long a peer may take to read the last frames of its connection, and to answer them, in seconds."""
 
@@ -83,7 +86,7 @@ class TcpDoor:
         config: its settings.
 
     Attributes:
-        node: the ``Node`` that the connections of a subclass share; None while the door is not open.
+        node: the ``DoorNode`` that the connections of a subclass share; None while the door is not open.
     """
 
     descriptors = 1
@@ -156,8 +159,57 @@ class TcpDoor:
             node.close()
 
 
+class DoorNode(ABC):
+    """A served log, for all connections of a ``TcpDoor``.
+
+    Args:
+        log: the served log.
+        config: the door's settings.
+        loop: the server's.
+        thread: the name of the worker thread, as the system shows it.
+
+    Attributes:
+        log: the served log.
+        config: the door's settings.
+        loop: the server's.
+        connections: the open connections.
+        appender: appends what producers send.
+        worker: the worker thread, which has the longer work.
+    """
+
+    def __init__(self, log: ReferenceLog, config: DoorConfig, loop: asyncio.AbstractEventLoop, thread: str) -> None:
+        self.log = log
+        self.config = config
+        self.loop = loop
+        self.connections: set[Any] = set()
+        self.appender = Appender(loop, off_loop=log.config.fsync == "always")
+        self.worker = Worker(thread)
+        self._timer = Timer(loop)
+
+    def joined(self, connection: TcpConnection) -> None:
+        """Count a new connection, which removes itself from ``connections`` when it has ended."""
+        self.connections.add(connection)
+        if not self._timer.due:
+            self._timer.start(FOLLOW_INTERVAL_S, self._follow)
+
+    def _follow(self) -> None:
+        if self.connections:
+            self._timer.start(FOLLOW_INTERVAL_S, self._follow)
+            self.follow()
+
+    @abstractmethod
+    def follow(self) -> None:
+        """Report to the connections what other doors, or this one, changed of the streams that they use."""
+
+    def close(self) -> None:
+        """Finish work that has begun; call it after all connections have ended."""
+        self._timer.stop()
+        self.worker.close()
+        self.appender.close()
+
+
 class TcpConnection(asyncio.Protocol, ABC):
-    """One connection of a ``TcpDoor`` with a ``Node``.
+    """One connection of a ``TcpDoor`` with a ``DoorNode``.
 
     Args:
         node: the node that the connections share.
@@ -170,7 +222,7 @@ class TcpConnection(asyncio.Protocol, ABC):
         peer_host: the host of this address, None when it is not known.
     """
 
-    def __init__(self, node: Any, admission: Admission, write_buffer_bytes: int) -> None:
+    def __init__(self, node: DoorNode, admission: Admission, write_buffer_bytes: int) -> None:
         self.node = node
         self.peer = "?"
         self.peer_host: str | None = None

@@ -30,17 +30,16 @@ from spark_streams.server.amqp.error_conditions import RESOURCE_LIMIT, LinkRefus
 from spark_streams.server.amqp.link_states import TRANSITIONS, LinkInput, LinkState, next_state
 from spark_streams.server.amqp.placement import Placement
 from spark_streams.server.amqp.transfer_block import BlockReader
-from spark_streams.server.appender import Appender
-from spark_streams.server.door import TcpConnection
+from spark_streams.server.door import DoorNode, TcpConnection
 from spark_streams.server.partition_readers import PartitionReaders
-from spark_streams.server.turns import Turn, Worker
+from spark_streams.server.turns import Turn
 
 WRITE_BUFFER_BYTES: Final = 256 << 10
 
 logger = logging.getLogger("spark_streams.server")
 
 
-class LinkResources:
+class LinkResources(DoorNode):
     """The node, as its links use it: the objects that all of them share. ``node.py`` has the rest of it.
 
     Args:
@@ -49,27 +48,20 @@ class LinkResources:
         loop: the server's.
 
     Attributes:
-        log: the served log.
-        config: the door's settings.
-        loop: the server's.
         readers: the readers of the partitions that consumers read.
         termini: positions of durable links.
         groups: consumer groups.
         placement: which partitions are served here.
-        appender: appends producers' messages.
-        worker: the worker thread, which reads large messages.
     """
 
+    config: AmqpConfig
+
     def __init__(self, log: ReferenceLog, config: AmqpConfig, loop: asyncio.AbstractEventLoop) -> None:
-        self.log = log
-        self.config = config
-        self.loop = loop
+        super().__init__(log, config, loop, "spark-streams-amqp")
         self.readers = PartitionReaders(loop, BlockReader)
         self.termini = Termini(log, loop, config.max_durable_links)
         self.groups = Groups(log, config.reset_epoch, config.max_groups)
         self.placement = Placement(config)
-        self.appender = Appender(loop, off_loop=log.config.fsync == "always")
-        self.worker = Worker("spark-streams-amqp")
 
     def is_there(self, stream: str, incarnation: str) -> bool:
         """Return whether a stream is still the one that a link was attached to."""
@@ -80,8 +72,7 @@ class LinkResources:
 
     def close(self) -> None:
         """Finish work that has begun, and write durable state."""
-        self.worker.close()
-        self.appender.close()
+        super().close()
         self.termini.close()
 
 

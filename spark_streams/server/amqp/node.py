@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import uuid
-from typing import Any, Final
+from typing import Any
 
 import proton
 
@@ -39,11 +39,7 @@ from spark_streams.server.amqp.info_link import STREAMS, WITNESSES, Descriptions
 from spark_streams.server.amqp.link_filters import read_filters
 from spark_streams.server.amqp.link_states import LinkInput
 from spark_streams.server.amqp.producer_link import ProducerLink
-from spark_streams.server.turns import Timer
 from spark_streams.server.users import permissions_of
-
-FOLLOW_INTERVAL_S: Final = 0.1
-"""Seconds between looks at the partitions of the logs; the log itself announces no change."""
 
 
 class Node(LinkResources):
@@ -55,21 +51,14 @@ class Node(LinkResources):
         loop: the server's.
 
     Attributes:
-        connections: the open connections.
         container: the server's container-id.
     """
 
     def __init__(self, log: ReferenceLog, config: AmqpConfig, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(log, config, loop)
-        self.connections: set[ConnectionLinks] = set()
         self.container = f"spark-streams-{uuid.uuid4().hex}"
         self._descriptions = Descriptions()
         self._known: dict[str, tuple[str, int]] = {}
-        self._timer = Timer(loop)
-
-    def joined(self, connection: ConnectionLinks) -> None:
-        """Count a new connection, which removes itself from ``connections`` when it has ended."""
-        self.connections.add(connection)
 
     # --- attaching
 
@@ -103,8 +92,6 @@ class Node(LinkResources):
     def serve(self, attached: AttachedLink, link_input: LinkInput = LinkInput.ACCEPT) -> None:
         """Serve a link from now on; ``ACCEPT``, or ``NO_PARTITION`` for an attach that waits."""
         attached.connection.serve(attached, link_input)
-        if attached.stream and not self._timer.due:
-            self._timer.start(FOLLOW_INTERVAL_S, self._follow)
 
     def _producer(self, connection: ConnectionLinks, link: Any) -> AttachedLink:
         target = link.remote_target
@@ -198,7 +185,8 @@ class Node(LinkResources):
         """The links that are attached to logs."""
         return [link for connection in self.connections for link in connection.served if link.stream]
 
-    def _follow(self) -> None:
+    def follow(self) -> None:
+        """Tell links of the partitions that were added to their logs; end the links of logs that were deleted."""
         now: dict[str, tuple[str, int]] = {}
         links = self._links
         for name in {link.stream for link in links}:
@@ -214,13 +202,6 @@ class Node(LinkResources):
             elif self._known.get(link.stream) != now[link.stream]:
                 link.connection.guarded(link.follow)
         self._known = now
-        if self._links:
-            self._timer.start(FOLLOW_INTERVAL_S, self._follow)
-
-    def close(self) -> None:
-        """Write durable state; call it after all connections have ended."""
-        self._timer.stop()
-        super().close()
 
 
 class PendingAttach(AttachedLink):

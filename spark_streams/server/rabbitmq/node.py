@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
-from typing import Final, Protocol
 
 from spark_streams.log import ReferenceLog
 from spark_streams.log.publisher_sequences import Sequences
-from spark_streams.server.appender import Appender
+from spark_streams.server.door import DoorNode
 from spark_streams.server.partition_readers import PartitionReader, PartitionReaders
 from spark_streams.server.rabbitmq.chunk_cache import ChunkCache
 from spark_streams.server.rabbitmq.chunks import Chunks
@@ -17,20 +15,10 @@ from spark_streams.server.rabbitmq.publish_append import PUBLISHERS
 from spark_streams.server.rabbitmq.single_active import Groups
 from spark_streams.server.rabbitmq.stored_offsets import StoredOffsets
 from spark_streams.server.rabbitmq.topology import Served, Topology
-from spark_streams.server.turns import Timer, Worker
-
-FOLLOW_INTERVAL_S: Final = 0.1
-"""How often, in seconds, the node looks for changes that other doors made to streams; the log does not report them."""
+from spark_streams.server.turns import Worker
 
 
-class ConnectedPeer(Protocol):
-    """The interface of a connection that its node uses."""
-
-    def streams_gone(self, streams: Collection[str]) -> None:
-        """Handle streams that are gone; it does not raise."""
-
-
-class RabbitNode:
+class RabbitNode(DoorNode):
     """A served log.
 
     Args:
@@ -39,12 +27,11 @@ class RabbitNode:
         loop: the server's.
     """
 
+    config: RabbitConfig
+
     def __init__(self, log: ReferenceLog, config: RabbitConfig, loop: asyncio.AbstractEventLoop) -> None:
-        self.log = log
-        self.config = config
-        self.loop = loop
+        super().__init__(log, config, loop, "spark-streams-rabbitmq")
         self.sequences = Sequences(log, config.max_publishers, PUBLISHERS)
-        self.worker = Worker("spark-streams-rabbitmq")
         self.publish_lock = asyncio.Lock()
         # A thread of its own: computations need not wait for the disk.
         self._disk = Worker("spark-streams-changes")
@@ -52,11 +39,8 @@ class RabbitNode:
         self.offsets = StoredOffsets(log, loop, self._disk, config.max_stored_offsets)
         self.groups = Groups()
         self.readers = PartitionReaders(loop, PartitionReader)
-        self.appender = Appender(loop, off_loop=log.config.fsync == "always")
-        self.connections: set[ConnectedPeer] = set()
         self._chunks: dict[str, Chunks] = {}
         self._chunk_cache = ChunkCache(log.data_dir)
-        self._timer = Timer(loop)
 
     def chunks(self, served: Served) -> Chunks:
         """Return a stream's chunks, which all subscriptions share."""
@@ -64,21 +48,6 @@ class RabbitNode:
         if found is None:
             found = self._chunks[served.key] = Chunks(served.partition, self._chunk_cache)
         return found
-
-    # --- connections
-
-    def joined(self, connection: ConnectedPeer) -> None:
-        """Count a new connection, which removes itself from ``connections`` when it has ended."""
-        self.connections.add(connection)
-        if not self._timer.due:
-            self._timer.start(FOLLOW_INTERVAL_S, self._follow)
-
-    # --- what changes while streams are used
-
-    def _follow(self) -> None:
-        if self.connections:
-            self._timer.start(FOLLOW_INTERVAL_S, self._follow)
-            self.follow()
 
     def follow(self) -> None:
         """Report to all connections which streams are gone; one that was deleted and created again counts as gone."""
@@ -98,10 +67,8 @@ class RabbitNode:
 
     def close(self) -> None:
         """Write durable state to the log; call it after all connections have ended."""
-        self._timer.stop()
-        self.worker.close()
         self._disk.close()
-        self.appender.close()
+        super().close()
         for chunks in self._chunks.values():
             chunks.close()
         self.offsets.close()

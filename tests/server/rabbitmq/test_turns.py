@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from spark_streams.log.state_store import StateStore
+from spark_streams.server import door as tcp_door
 from spark_streams.server import turns
 from spark_streams.server.rabbitmq import connection as connections
 from spark_streams.server.rabbitmq import dispatch, stored_offsets
-from spark_streams.server.rabbitmq import node as nodes
 from spark_streams.server.rabbitmq.node import RabbitNode
 from spark_streams.server.rabbitmq.stored_offsets import MAX_WAITING
 from spark_streams.server.rabbitmq.subscription import Subscription
@@ -257,7 +257,7 @@ def test_changes_of_streams_are_made_one_after_the_other(door: Any, hold: Any) -
 
 def test_only_a_deletion_looks_for_streams_that_are_gone(door: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     looked: list[RabbitNode] = []
-    monkeypatch.setattr(nodes, "FOLLOW_INTERVAL_S", GUARD_S)
+    monkeypatch.setattr(tcp_door, "FOLLOW_INTERVAL_S", GUARD_S)
     monkeypatch.setattr(RabbitNode, "follow", lambda node: looked.append(node))
     peer = door.peer()
     assert peer.create("one") == 1
