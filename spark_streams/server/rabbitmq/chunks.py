@@ -131,10 +131,7 @@ class Chunks:
 
     def last(self) -> Chunk | None:
         """Return the last chunk, None when nothing is retained; raise as ``run`` does."""
-        end = self._partition.next_offset
-        if end <= self._partition.first_offset:
-            return None
-        found = self.run(end - 1, 1, ONE_BATCH)
+        found = self.run(self._partition.next_offset - 1, 1, ONE_BATCH)
         return found[-1] if found else None
 
     def last_id(self) -> int:
