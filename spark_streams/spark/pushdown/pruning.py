@@ -12,8 +12,19 @@ from typing import Any, Final
 
 from spark_streams.client.log_client import RangeRead
 from spark_streams.filters.decimals import numeral
-from spark_streams.filters.evaluate_one import COMPARISONS, evaluate, predicate_test
-from spark_streams.filters.tree import OFFSET, PARTITION, Expression, Not, Operator, Or, Predicate, Value, ValueType
+from spark_streams.filters.evaluate_one import evaluate, predicate_test
+from spark_streams.filters.tree import (
+    COMPARISONS,
+    OFFSET,
+    PARTITION,
+    Expression,
+    Not,
+    Operator,
+    Or,
+    Predicate,
+    Value,
+    ValueType,
+)
 from spark_streams.position import After, Earliest
 from spark_streams.spark.source.driver import Driver
 
