@@ -1,7 +1,7 @@
 """What is public: each name in ``__all__`` is there, and users can import exactly what is listed here.
 
-Packages, and modules that define nothing themselves, export ``__all__``. Any other module exports what it defines, and
-what it imports under the same name (``import Secret as Secret``), without an underscore before it.
+Packages and modules with ``__all__`` export that. Any other module exports what it defines, and what it imports under
+the same name (``import Secret as Secret``), without an underscore before it.
 """
 
 from __future__ import annotations
