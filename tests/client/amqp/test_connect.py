@@ -173,7 +173,7 @@ def test_a_tls_file_that_is_no_pem(tmp_path: Path) -> None:
 
 def test_wrong_password() -> None:
     def authenticate(peer: socket.socket) -> None:
-        sasl = SaslServer(["PLAIN"], lambda user, password: False, None, 4096)
+        sasl = SaslServer(["PLAIN"], lambda user, password: False)
         while not sasl.done and (received := peer.recv(4096)):
             peer.sendall(sasl.receive(received))
         peer.recv(4096)
