@@ -198,7 +198,7 @@ class _Pairs(_Array):
             super().write(out, value.items(), field)
 
     def read(self, reader: Reader, field: str) -> Any:
-        return dict(super().read(reader, field)) if reader.left else {}
+        return dict(self.each(reader, field)) if reader.left else {}
 
 
 U8 = Annotated[int, Number("B")]

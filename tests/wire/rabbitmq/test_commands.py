@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import struct
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -245,6 +246,18 @@ def test_a_count_is_checked_before_anything_is_allocated(count: int) -> None:
         registry.decode(frame_of(raw))
 
 
+def test_pairs_of_one_key_take_no_memory() -> None:
+    count = 50_000
+    content = struct.pack(">Ii", 1, count) + b"\xff\xff\xff\xff" * count
+    frame = frame_of(struct.pack(">IHH", len(content) + 4, 0x11, 1) + content)
+    tracemalloc.start()
+    try:
+        assert registry.decode(frame) == PeerProperties({"": ""}, correlation_id=1)
+        assert tracemalloc.get_traced_memory()[1] < len(content)
+    finally:
+        tracemalloc.stop()
+
+
 def test_frames_come_out_whole_whatever_the_pieces() -> None:
     sent = [value for _, value in RSTREAM]
     raw = b"".join(value.encode() for value in sent)
@@ -302,6 +315,7 @@ def test_a_frame_too_short_for_a_key_is_refused() -> None:
         StoreOffset("r", "s", -1),
         StoreOffset("r", "s" * 40_000, 1),
         Subscribe(1, "s", OffsetSpecification(OffsetType.OFFSET, -1), 1),
+        Subscribe(1, "s", OffsetSpecification(65_536), 1),
     ],
     ids=repr,
 )
