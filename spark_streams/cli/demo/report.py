@@ -12,19 +12,17 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise
-from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Column, Table
 
 from spark_streams.cli.demo.orders import VAT_PERCENT, Orders, Producer, new_session, start_query
-from spark_streams.client import AmqpClient
+from spark_streams.client import AmqpClient, RangeRead
 from spark_streams.endpoint import parse_url
 from spark_streams.errors import SparkStreamsError
 from spark_streams.position import EARLIEST
@@ -79,32 +77,44 @@ class Found(NamedTuple):
     checks: dict[str, bool]
 
 
-def read_back(stream: LogStream, orders: Orders) -> Found:
-    """Read all of ``stream`` and compare it with the orders that were sent."""
-    events = stream.table(["partition", "value", "key", "timestamp", "properties"])
-    per_partition = Counter({str(partition): 0 for partition in range(stream.partitions)})
-    per_partition.update(events["partition"].to_pylist())
-    keys = events["key"].to_pylist()
-    fields = itemgetter("order", "net_cents", "vat_cents", "origin")
-    numbers, nets, vats, origins = zip(*(fields(json.loads(value.as_py())) for value in events["value"]), strict=True)
-    instants = dict(zip(numbers, events["timestamp"].cast(pa.int64()).to_pylist(), strict=True))
-    ids = set(pc.struct_field(events["properties"], "message_id").to_pylist())
+def read_back(client: AmqpClient, stream: str, orders: Orders) -> Found:
+    """Read all of ``stream`` batch by batch, and compare it with the orders that were sent."""
+    per_partition, per_key = Counter[str](), Counter[str]()
+    instants_us: dict[int, int] = {}
+    numbers: list[int] = []
+    ids: set[str] = set()
+    net = vat = ledger = 0
     in_order = True
     last_of_key: dict[str, int] = {}
-    for key, number in zip(keys, numbers, strict=True):
-        in_order &= last_of_key.get(key, -1) < number
-        last_of_key[key] = number
-    per_key = Counter(keys)
+    columns = ("value", "key", "timestamp", "properties")
+    for partition, bounds in sorted(client.describe(stream).partitions.items(), key=lambda each: int(each[0])):
+        per_partition[partition] = 0
+        if bounds.latest is None:
+            continue
+        for batch in client.fetch(RangeRead(stream, partition, EARLIEST, bounds.latest, columns)):
+            per_partition[partition] += batch.num_rows
+            values, keys, instants, properties = batch.columns
+            ids.update(properties.field("message_id").to_pylist())
+            for value, key, us in zip(*(c.to_pylist() for c in (values, keys, instants.cast(pa.int64()))), strict=True):
+                order = json.loads(value)
+                number = order["order"]
+                numbers.append(number)
+                instants_us[number] = us
+                per_key[key] += 1
+                net += order["net_cents"]
+                vat += order["vat_cents"]
+                ledger += order["origin"] == "ledger"
+                in_order &= last_of_key.get(key, -1) < number
+                last_of_key[key] = number
     right_vat = sum((2 * int(cents) * VAT_PERCENT + 100) // 200 for cents in orders.net_cents)
-    same_times = all(instants.get(n, 0) // 1_000 == instant for n, instant in enumerate(orders.instants_ms))
-    ledger = origins.count("ledger")
+    same_times = all(instants_us.get(n, 0) // 1_000 == instant for n, instant in enumerate(orders.instants_ms))
     checks = {
         f"each of {orders.count:,} orders came out exactly once": sorted(numbers) == list(range(orders.count)),
         "every event has a message-id of its own": len(ids) == orders.count and None not in ids,
         "every customer's orders are in the order in which they were sent": in_order,
         f"all {len(per_key)} customers have their orders": per_key == orders.per_customer,
-        f"the prices add up: {sum(nets) / 100:,.2f} EUR": sum(nets) == int(orders.net_cents.sum()),
-        f"so does the VAT: {sum(vats) / 100:,.2f} EUR": sum(vats) == right_vat,
+        f"the prices add up: {net / 100:,.2f} EUR": net == int(orders.net_cents.sum()),
+        f"so does the VAT: {vat / 100:,.2f} EUR": vat == right_vat,
         "every event kept its time to the millisecond": same_times,
         f"{ledger:,} of them lie before 1970, the first on 1957-10-04": ledger == int(orders.ledger.sum()),
     }
@@ -176,7 +186,7 @@ def _run(console: Console, events: int, seconds: float, partitions: int) -> None
                 query.processAllAvailable()  # commits the last batch before the query stops
                 batches = [progress for progress in query.recentProgress if progress["numInputRows"]]
                 query.stop()
-            found = read_back(sink, orders)
+                found = read_back(client, _SINK, orders)
         finally:
             spark.stop()
     _report(console, found, samples, len(batches))

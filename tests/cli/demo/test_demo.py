@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import time
+import weakref
+from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import psutil
+import pyarrow as pa
 import pytest
 
-from spark_streams.cli.demo.report import bar, columns_plot, resampled
+from spark_streams.cli.demo.orders import VAT_PERCENT, Orders
+from spark_streams.cli.demo.report import bar, columns_plot, read_back, resampled
+from spark_streams.client import Bounds, RangeRead
+from spark_streams.rows import MESSAGE_SCHEMA
 from tests.cli.conftest import COMMAND
 
 MARK = "SPARK_STREAMS_DEMO_TEST"
@@ -81,6 +90,70 @@ def test_interrupted_it_leaves_nothing_either(tmp_path: Path, number: signal.Sig
     assert "Traceback" not in err
     assert list(tmp_path.iterdir()) == []
     assert marked(tmp_path) == []
+
+
+class Output:
+    """The output of the demo's query, as its client reads it: a batch for each order, half of them in each partition.
+
+    Attributes:
+        most_held: the most batches that the reader held when it asked for the next one.
+    """
+
+    def __init__(self, orders: Orders, numbers: range) -> None:
+        self.orders = orders
+        self.numbers = {"0": [n for n in numbers if self.first(n)], "1": [n for n in numbers if not self.first(n)]}
+        self.most_held = 0
+
+    def first(self, n: int) -> bool:
+        return int(self.orders.keys[n][-3:]) % 2 == 0
+
+    def describe(self, stream: str) -> SimpleNamespace:
+        return SimpleNamespace(
+            partitions={p: Bounds("0", "9") if ns else Bounds(None, None) for p, ns in self.numbers.items()}
+        )
+
+    def fetch(self, read: RangeRead) -> Iterator[pa.RecordBatch]:
+        given: list[weakref.ref[pa.RecordBatch]] = []
+        for n in self.numbers[read.partition]:
+            self.most_held = max(self.most_held, sum(each() is not None for each in given))
+            batch = self.batch(n, read.columns)
+            given.append(weakref.ref(batch))
+            yield batch
+
+    def batch(self, n: int, columns: tuple[str, ...]) -> pa.RecordBatch:
+        net = int(self.orders.net_cents[n])
+        vat = (2 * net * VAT_PERCENT + 100) // 200
+        origin = "ledger" if self.orders.ledger[n] else "shop"
+        row: dict[str, Any] = {
+            "value": json.dumps({"order": n, "net_cents": net, "vat_cents": vat, "origin": origin}).encode(),
+            "key": self.orders.keys[n],
+            "timestamp": int(self.orders.instants_ms[n]) * 1_000,
+            "properties": {"message_id": f"id-{n}"},
+        }
+        schema = pa.schema([MESSAGE_SCHEMA.field(name) for name in columns])
+        return pa.RecordBatch.from_arrays([pa.array([row[f.name]], f.type) for f in schema], schema=schema)
+
+
+def test_the_output_is_checked_batch_by_batch() -> None:
+    orders = Orders(300, 1_700_000_000_000)
+    output = Output(orders, range(300))
+    found = read_back(output, "orders-priced", orders)  # type: ignore[arg-type]
+    assert list(found.checks.values()) == [True] * 8
+    assert found.per_partition == {p: len(numbers) for p, numbers in output.numbers.items()}
+    assert output.most_held <= 1
+
+
+def test_missing_orders_fail_the_checks_that_they_are_part_of() -> None:
+    orders = Orders(300, 1_700_000_000_000)
+    found = read_back(Output(orders, range(299)), "orders-priced", orders)  # type: ignore[arg-type]
+    failed = [words.partition(":")[0] for words, right in found.checks.items() if not right]
+    assert failed[:2] == ["each of 300 orders came out exactly once", "every event has a message-id of its own"]
+    assert failed[3:5] == ["the prices add up", "so does the VAT"]
+    nothing = read_back(Output(orders, range(0)), "orders-priced", orders)  # type: ignore[arg-type]
+    assert nothing.per_partition == {"0": 0, "1": 0}
+    assert [words for words, right in nothing.checks.items() if right] == [
+        "every customer's orders are in the order in which they were sent"
+    ]
 
 
 def test_bars_and_columns_say_what_they_should() -> None:
