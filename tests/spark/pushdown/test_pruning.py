@@ -9,12 +9,13 @@ import types
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from spark_streams.client.log_client import Pushdown, RangeRead
 from spark_streams.errors import PositionLost
 from spark_streams.filters import parse
+from spark_streams.filters.evaluate_one import evaluate
 from spark_streams.options import parse_source
 from spark_streams.options.feedapi import parse_feed_source
 from spark_streams.position import EARLIEST, After, At
@@ -65,6 +66,7 @@ def ranged(text: str, start: object = EARLIEST, end: str = name(9), partition: s
         (f"offset BETWEEN '{name(0)}' AND '{name(3)}'", After(name(3)), False),
         (f"offset BETWEEN '{name(0)}' AND '{name(3)}'", At(name(3)), True),
         (f"offset IN ('{name(1)}', '{name(10)}')", After(name(3)), False),
+        (f"offset NOT IN ('{name(3)}', '{name(9)}')", At(name(3)), True),
         (f"NOT offset > '{name(3)}'", After(name(3)), False),
         (f"offset <> '{name(3)}'", EARLIEST, True),
         ("offset LIKE 'x%'", EARLIEST, True),
@@ -88,6 +90,8 @@ def test_ranges_that_can_match(text: str, start: object, can: bool) -> None:
         ("offset < 5", True),
         ("offset IN (1, 2)", False),
         ("offset NOT IN (1, 2)", True),
+        ("offset NOT IN (4, 9)", True),
+        ("offset NOT IN (4, 5, 6, 7, 8, 9)", False),
         ("offset BETWEEN 5 AND 6", True),
         (f"offset > '{digits(9)}'", False),
     ],
@@ -129,6 +133,40 @@ def test_nothing_that_matches_is_left_out(text: str, start: int, inclusive: bool
     matching = held.matching(held.offsets(read.start, read.end), read.filter, "0")
     if not can_match(read, numeric=False):
         assert matching == []
+
+
+LITERAL = 9_065_425_643_520_960_000  # as a float it is another number, whose shortest decimal is this one
+BASES = (0, 2**53 - 4, LITERAL - 4, 2**63 - 14)
+close = st.builds(lambda base, more: str(base + more), st.sampled_from(BASES), st.integers(-2, 13))
+far = st.sampled_from(["-1e308", "-9223372036854775808", "-0.5", "-0.0", "5e-324", "9.06542564352096e18", "1e308"])
+halves = st.integers(-1, 12).map("{}.5".format)
+whole = st.sampled_from(["offset = {}", "offset <> {}", "offset < {}", "offset <= {}", "offset > {}", "offset >= {}"])
+numbers = close | far | halves
+numeric_atoms = st.one_of(
+    st.builds(str.format, whole, numbers),
+    st.builds("offset IN ({}, {})".format, close, close),
+    st.builds("offset NOT IN ({}, {})".format, halves, halves),
+    st.builds("offset BETWEEN {} AND {}".format, close, close),
+)
+
+
+@example("offset = 9.06542564352096e18", LITERAL - 4, 0, True, 9)
+@settings(max_examples=examples(500), deadline=None)
+@given(
+    text=numeric_atoms | st.builds("NOT ({} OR {})".format, numeric_atoms, numeric_atoms),
+    base=st.sampled_from(BASES),
+    start=st.integers(-1, 9),
+    inclusive=st.booleans(),
+    end=st.integers(0, 9),
+)
+def test_no_number_that_matches_is_left_out(text: str, base: int, start: int, inclusive: bool, end: int) -> None:
+    begin = EARLIEST if start < 0 else (At if inclusive else After)(digits(base + start))
+    read = ranged(text, begin, digits(base + end))
+    expression = read.filter
+    assert expression is not None
+    held = range(base + max(0, start + (not inclusive)), base + end + 1)
+    if not can_match(read, numeric=True):
+        assert not any(evaluate(expression, lambda _, n=n: digits(n)) for n in held)
 
 
 # --- plans
