@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Literal
@@ -20,6 +22,7 @@ from spark_streams.endpoint import HTTP_SCHEMES, Secret, parse_url
 from spark_streams.errors import AuthenticationFailed, ConnectFailed, DeliveryFailed, NotFound, Refused
 from spark_streams.log import ReferenceLog
 from spark_streams.server import FeedConfig, ServerThread
+from spark_streams.server.feed import local_target
 from spark_streams.server.feed.local_target import FeedFolder
 from spark_streams.wire.amqp.columns.block import MessageBlock
 from spark_streams.wire.amqp.columns.decode import decode_columns
@@ -435,6 +438,22 @@ def test_a_data_directory_is_let_go_of_between_rows(tmp_path: Path) -> None:
         publisher.send(rows_of(50, 60), str)
         publisher.flush()
     assert feed.values() == expected(0, 60)
+
+
+def test_a_log_that_was_let_go_of_takes_no_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    feed = Feed(tmp_path / "log", "folder")
+    opened: list[weakref.ref[ReferenceLog]] = []
+
+    def open_log(folder: str) -> ReferenceLog:
+        log = ReferenceLog(folder)
+        opened.append(weakref.ref(log))
+        return log
+
+    monkeypatch.setattr(local_target, "ReferenceLog", open_log)
+    with contextlib.closing(feed.publisher()) as publisher:
+        publisher.send(rows_of(0, 50), str)
+        gc.collect()
+        assert [log() for log in opened] == [None]
 
 
 def test_a_door_knows_what_was_written_to_its_directory(tmp_path: Path) -> None:
