@@ -71,3 +71,10 @@ def test_each_code_of_the_rabbitmq_door_that_a_query_can_meet_is_explained() -> 
     page = (ROOT / PAGE).read_text()
     missing = {code for code in used if f"`{code_name(ResponseCode[code])}`" not in page}
     assert missing == {"OK", *OF_OTHER_CLIENTS}
+
+
+def test_each_message_of_publishing_to_a_feed_is_among_them() -> None:
+    """A message whose words stand elsewhere than in the error's call would be in no check."""
+    made = [text for where, text in raised() if where.startswith("spark_streams/client/feed/publisher.py")]
+    for words in ("The feed must be there", "cannot be published to", "older than the feed", "has written other rows"):
+        assert any(words in text for text in made), words
