@@ -86,8 +86,9 @@ class Link:
         what: its name in messages, such as ``attach to 'orders' partition '0'``.
 
     Attributes:
-        proton_link: ``link``; it grants credit and drains it. Its ``credit`` counts granted deliveries that nobody has
-            taken out of the engine yet; after a drain, ``drained`` is what the peer gave back as it had nothing more.
+        proton_link: ``link``, to grant credit and to drain it. Its ``credit`` counts granted deliveries that nobody has
+            taken out of the engine yet; ``draining()`` tells whether the peer still owes deliveries or credit, and
+            ``drained()`` takes the credit that the peer gave back since the last call, as it had nothing more.
         taken: names of the optional filters that the peer echoed as they were sent.
         early: whether the link begins before the wanted position.
         residual: the part of the filter that the client checks on every delivery; None for nothing.

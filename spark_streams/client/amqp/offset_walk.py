@@ -87,7 +87,7 @@ class AmqpOffsetWalk:
             self._link = self.attach(self.start, self._dropped)
         link = self._link
         link.proton_link.drain_mode = False  # an earlier call may have found what it needed while draining
-        link.proton_link.drained()
+        link.proton_link.drained()  # forget what it gave back then
         timer = DrainTimer(link)
         while len(self._ready) < count and not self._ended:
             if self._buffer.take(link.impl):
