@@ -149,18 +149,20 @@ CREATED_AGAIN = "the stream was deleted and created again, or restored from an o
 """The text for ``DataLoss.available`` when the log is another one."""
 
 
-def log_identity(driver: Driver, ends: Mapping[str, Position], before: Checkpoint | None) -> dict[str, str]:
-    """Return the identities of newly planned ends.
+def log_identity(driver: Driver, end: Checkpoint, before: Checkpoint | None) -> dict[str, str]:
+    """Return the identities of a newly planned end.
 
     Args:
         driver: asks the peer.
-        ends: partition to the end of a batch.
-        before: where the batch begins; a partition that ends there keeps its identity without a request.
+        end: the end of a batch.
+        before: where the batch begins; a partition of the same log that ends there keeps its identity without a
+            request.
     """
     known: dict[str, str] = {}
-    if before is not None:
+    ends = end.partitions
+    if before is not None and not _differ(before.incarnation, end.incarnation):
         known = {p: text for p, text in before.log_identity.items() if p in ends and before.partitions[p] == ends[p]}
-        ends = {p: end for p, end in ends.items() if before.partitions.get(p) != end}
+        ends = {p: position for p, position in ends.items() if before.partitions.get(p) != position}
     return {**known, **driver.log_identity(ends)}
 
 

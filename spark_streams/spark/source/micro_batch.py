@@ -17,13 +17,7 @@ from spark_streams.client.data_loss import DataLoss, LossPolicy, ending
 from spark_streams.client.log_client import Pushdown, StreamDescription
 from spark_streams.errors import CheckpointError
 from spark_streams.options import SourceOptions
-from spark_streams.position import (
-    EARLIEST,
-    After,
-    Checkpoint,
-    Position,
-    position_from_json,
-)
+from spark_streams.position import EARLIEST, After, Checkpoint, Position, position_from_json
 from spark_streams.spark.progress.batch_progress import BatchProgress
 from spark_streams.spark.pushdown.pruning import matching_ranges
 from spark_streams.spark.pushdown.spark_filters import filter_json, log_filter
@@ -136,11 +130,13 @@ class MicroBatches:
         created_again: list[str] = []
         while True:
             planned = self._plan(begin, limit, may_wait and self._fixed_end is None)
-            if planned is None or (_same(planned[0], begin) and not first):
+            if planned is None:
                 return start
             end, counts = planned
+            if _same(end, begin) and not first:
+                return start
             moved = [p for p, position in end.partitions.items() if begin.partitions.get(p) != position]
-            end = replace(end, log_identity=log_identity(self._driver, end.partitions, begin))
+            end = replace(end, log_identity=log_identity(self._driver, end, begin))
             # Compare the old end after the new one: if the log is still the same then, both ends are of that log.
             losses = differing(self._driver, begin, moved, end.incarnation)
             if not losses:
@@ -206,6 +202,7 @@ class MicroBatches:
             self._first = description
         if before is not None and recreated(before, description):
             last = {}
+            self._left_out.clear()
         # A missing partition may come back: it keeps its position and continues there.
         ends: dict[str, Position] = {p: position for p, position in last.items() if p not in description.partitions}
         for p, bounds in description.partitions.items():
@@ -215,7 +212,7 @@ class MicroBatches:
         end = self._at(ends, description)
         if before is not None and _same(end, before):
             return before.to_json()
-        self._last_end = replace(end, log_identity=log_identity(self._driver, ends, before))
+        self._last_end = replace(end, log_identity=log_identity(self._driver, end, before))
         if before is None and self._initial is not None:
             before = self._checkpoint(self._initial)
         spans = {} if before is None else _spans(before.partitions, ends)
@@ -329,7 +326,11 @@ class MicroBatches:
     def _checked(
         self, check: Callable[[StreamDescription], tuple[_T, list[DataLoss]]]
     ) -> tuple[StreamDescription, _T, list[DataLoss]]:
-        """Return a description, and the result of a check of it and the losses, which a certain description shows."""
+        """Check a description of the log; if it shows losses, check a certain one instead.
+
+        Returns:
+            The description, the result of the check, and the losses.
+        """
         description = self._driver.describe()
         found, losses = check(description)
         if losses:

@@ -125,6 +125,23 @@ def test_a_log_deleted_and_created_again_is_noticed() -> None:
     assert sorted(query.rows) == everything(log)
 
 
+@pytest.mark.parametrize("count", [4, 5, 6])
+def test_a_log_created_again_is_read_from_its_beginning_once(count: int) -> None:
+    """Also where it ends at the offset at which the old one ended: the new log's end has an identity of its own."""
+    log = FakeLog("0")
+    log.has_log_identity = True
+    log.partitions["0"].append(5)
+    query = Query(log, startingOffsets="earliest", failOnDataLoss="false")
+    assert query.drain() == [5]
+    fresh = FakePartition(created="two")
+    fresh.append(count)
+    log.partitions, log.incarnation = {"0": fresh}, "two"
+    assert query.drain() == [count]
+    fresh.append(1)
+    assert query.drain() == [1]
+    assert query.rows[5:] == everything(log)
+
+
 def test_a_log_created_again_between_planning_and_reading_gives_no_rows_of_the_new_one() -> None:
     log, query = lossy(True, failOnDataLoss="false")
     start, end = query.plan()
