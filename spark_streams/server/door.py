@@ -122,12 +122,12 @@ class TcpDoor:
         host, port = self.config.host, self.config.port
         where: dict[str, Any] = {"host": host, "port": port, "backlog": BACKLOG}
         if host == "::" and socket.has_dualstack_ipv6():  # asyncio would take IPv6 alone on the address of all
-            both = socket.create_server((host, port), family=socket.AF_INET6, backlog=BACKLOG, dualstack_ipv6=True)
-            where = {"sock": both, "backlog": BACKLOG}
+            listening = socket.create_server((host, port), family=socket.AF_INET6, backlog=BACKLOG, dualstack_ipv6=True)
+            where = {"sock": listening, "backlog": BACKLOG}
         self._listener = await loop.create_server(lambda: admission.protocol(make), **where)
-        port = self._listener.sockets[0].getsockname()[1]
         scheme = self._protocol.scheme if context is None else self._protocol.tls_scheme
-        self.url = f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
+        shown = f"[{host}]" if ":" in host else host
+        self.url = f"{scheme}://{shown}:{self._listener.sockets[0].getsockname()[1]}"
 
     async def end_connections(self) -> None:
         """Stop listening, tell each peer that its connection ends, and drop those that do not end in time."""
@@ -186,7 +186,7 @@ class DoorNode(ABC):
         self.worker = Worker(thread)
         self._timer = Timer(loop)
 
-    def joined(self, connection: TcpConnection) -> None:
+    def add_connection(self, connection: TcpConnection) -> None:
         """Count a new connection, which removes itself from ``connections`` when it has ended."""
         self.connections.add(connection)
         if not self._timer.due:
@@ -241,7 +241,7 @@ class TcpConnection(asyncio.Protocol, ABC):
         self.peer_host = address[0] if isinstance(address, tuple) else None
         self._write_timeout = WriteTimeout(self.node.loop, transport, self.node.config.write_timeout_ms, self.drop)
         transport.set_write_buffer_limits(high=self._write_buffer_bytes)
-        self.node.joined(self)
+        self.node.add_connection(self)
 
     def guarded(self, function: Callable[[], None]) -> None:
         """Call a function of this connection from outside of it: an error in it ends this connection only."""

@@ -16,21 +16,26 @@ from typing import Any, Final, TypeVar
 TURN_S: Final = 0.004
 """The length of a turn, in seconds. A connection with more work than this continues after the others had their turn: a
 request of another connection, which takes two or three turns of the loop, then waits some ten milliseconds. A turn is
-measured in processor time: on a busy machine, too, a few small frames are one turn."""
+measured in processor time where it only computes: on a busy machine, too, a few small frames are one turn."""
 
 
 class Turn:
-    """A turn that has begun."""
+    """A turn that has begun.
 
-    __slots__ = ("_end",)
+    Args:
+        clock: returns seconds; work that waits for the disk on the loop is measured by ``time.monotonic``.
+    """
 
-    def __init__(self) -> None:
-        self._end = time.thread_time() + TURN_S
+    __slots__ = ("_clock", "_end")
+
+    def __init__(self, clock: Callable[[], float] = time.thread_time) -> None:
+        self._clock = clock
+        self._end = clock() + TURN_S
 
     @property
     def over(self) -> bool:
         """Whether others should have their turn now; the caller does at least one piece of work in each turn."""
-        return time.thread_time() >= self._end
+        return self._clock() >= self._end
 
 
 class Timer:

@@ -54,6 +54,7 @@ def open_info(link: Any) -> bool:
 
 
 def _open_sender(link: Any) -> bool:
+    """Open a sending link; return whether deliveries are sent settled."""
     link.target.copy(link.remote_target)
     presettled: bool = link.remote_snd_settle_mode == proton.Link.SND_SETTLED
     link.snd_settle_mode = proton.Link.SND_SETTLED if presettled else proton.Link.SND_UNSETTLED

@@ -16,13 +16,7 @@ from spark_streams.errors import UnknownStream
 from spark_streams.log import ReferenceLog, Stream
 from spark_streams.server.amqp.connection_links import ConnectionLinks
 from spark_streams.server.amqp.durable_termini import Resumed, Termini
-from spark_streams.server.amqp.error_conditions import (
-    DETACH_FORCED,
-    INVALID_FIELD,
-    NOT_FOUND,
-    LinkRefused,
-    read_value,
-)
+from spark_streams.server.amqp.error_conditions import DETACH_FORCED, INVALID_FIELD, NOT_FOUND, LinkRefused, read_value
 from spark_streams.server.amqp.link_filters import LinkFilters
 from spark_streams.wire.amqp.event_streams import CONSUMER_GROUP, EPOCH, PARTITION
 

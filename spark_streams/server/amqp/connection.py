@@ -95,7 +95,7 @@ class AmqpConnection(ConnectionLinks):
         self._clock.resume()
         if self._transport is not None and not self._transport.is_closing():
             self._transport.resume_reading()
-        self.unblock()
+        self._unblock()
         self._queue_turn()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -108,9 +108,9 @@ class AmqpConnection(ConnectionLinks):
         self._end_timer.stop()
         if self._engine is not None:
             # Guarded: a fault in one link must not keep the others from giving back what they hold.
-            self.guarded(self.take_input)
-        self.connection_closes()
-        self.forget_links()
+            self.guarded(self._take_input)
+        self._release_links()
+        self._forget_links()
         self._transport = None
         self._engine = None
 
@@ -143,7 +143,7 @@ class AmqpConnection(ConnectionLinks):
             if taken <= 0:
                 break
             start += taken
-        self.unblock()
+        self._unblock()
         self._turn()
         if self._engine is not None and not self._closing and not engine.accepts_input:
             # The engine does not announce every fault itself.
@@ -163,9 +163,9 @@ class AmqpConnection(ConnectionLinks):
     def _turn(self) -> None:
         if self._engine is None:
             return
-        self.have_turn()
+        self._serve_due()
         if self._flush():
-            self.unblock()
+            self._unblock()
         if self._due:
             self._queue_turn()
 
@@ -199,11 +199,11 @@ class AmqpConnection(ConnectionLinks):
             if not control and not links:
                 return
             # Outcomes first: closing a link frees its deliveries.
-            self.update_deliveries(updated.values())
+            self._update_deliveries(updated.values())
             for name, endpoint in control:
                 if name.endswith(("closed", "detached")):
                     # Messages that came before the end are taken first: producers send and close at once.
-                    self.take_input()
+                    self._take_input()
                 try:
                     getattr(self, "_" + name)(endpoint)
                 except UnicodeDecodeError as fault:
@@ -212,33 +212,38 @@ class AmqpConnection(ConnectionLinks):
                     self._close(DECODE_ERROR, "a string is no UTF-8")
                     self._end_transport()
                     return
-            self.touch(links)
+            self._make_due(links)
 
     def _connection_opened(self, connection: Any) -> None:
-        served = self._admission.establish()
+        admitted = self._admission.establish()
         self.container = str(connection.remote_container or "")
         open_connection(connection, self.node.container)
-        if not served:
+        if not admitted:
             most = self.config.max_connections
             self._close(RESOURCE_LIMIT, f"this container serves {most} connections, and has as many")
 
     def _connection_closed(self, connection: Any) -> None:
-        self.connection_closes()
+        self._release_links()
         connection.close()
 
     def _session_opened(self, session: Any) -> None:
         session.incoming_capacity = self.config.session_bytes
         session.open()
 
+    def _session_closed(self, session: Any) -> None:
+        self._session_ends(session)
+        session.close()
+        session.free()
+
     def _link_opened(self, link: Any) -> None:
-        self.receive_attach(link)
+        self._receive_attach(link)
         self.node.attach(self, link)
 
     def _link_closed(self, link: Any) -> None:
-        self.peer_ends(link, LinkInput.PEER_CLOSES)
+        self._peer_ends(link, LinkInput.PEER_CLOSES)
 
     def _link_detached(self, link: Any) -> None:
-        self.peer_ends(link, LinkInput.PEER_DETACHES)
+        self._peer_ends(link, LinkInput.PEER_DETACHES)
 
     # --- the end
 
@@ -267,7 +272,7 @@ class AmqpConnection(ConnectionLinks):
         engine = self._engine
         if engine is None:
             return
-        self.connection_closes()
+        self._release_links()
         if not engine.connection.state & proton.Endpoint.LOCAL_CLOSED:
             engine.connection.condition = LinkRefused(name, description).condition
             engine.connection.close()

@@ -6,6 +6,9 @@ too.
 
 A link that has work to do is due. Each turn of the connection serves the links that are due, each a bounded share;
 a link that waits for room in the socket or in memory is blocked, and due again when bytes have been written.
+
+``LinkResources`` is what links use of the node, the public methods of ``ConnectionLinks`` what they and the node use of
+the connection; each kind of link is an ``AttachedLink``.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ from __future__ import annotations
 import abc
 import asyncio
 import logging
+import time
 from collections.abc import Iterable
 from typing import Any, Final
 
@@ -129,7 +133,7 @@ class ConnectionLinks(TcpConnection):
         """How many links there are, refused ones not counted."""
         return len(self._served)
 
-    def receive_attach(self, link: proton.Link) -> None:
+    def _receive_attach(self, link: proton.Link) -> None:
         """Note a link that the peer attaches."""
         at = address(link._impl)
         self._states[at] = LinkState.ATTACHING
@@ -176,7 +180,7 @@ class ConnectionLinks(TcpConnection):
             link.condition = refusal.condition
         link.close()
 
-    def peer_ends(self, link: proton.Link, link_input: LinkInput) -> None:
+    def _peer_ends(self, link: proton.Link, link_input: LinkInput) -> None:
         """Answer the peer's detach: ``PEER_DETACHES``, or ``PEER_CLOSES`` where it ends the terminus too."""
         at = address(link._impl)
         before = self._states[at]
@@ -194,22 +198,20 @@ class ConnectionLinks(TcpConnection):
             link.detach()
         link.free()
 
-    def _session_closed(self, session: proton.Session) -> None:
-        """End a session that the peer has ended, with its links."""
+    def _session_ends(self, session: proton.Session) -> None:
+        """End the links of a session that the peer has ended."""
         ended = address(session._impl)
         links = [at for at, home in self._sessions.items() if home == ended]
         self._end_links(links, LinkInput.SESSION_ENDS)
         for at in links:
             self._served.pop(at, None)
-        session.close()
-        session.free()
 
-    def connection_closes(self) -> None:
+    def _release_links(self) -> None:
         """Release what the links hold; the connection is closed on one side or both, or lost."""
         holding = [at for at, state in self._states.items() if (state, LinkInput.CONNECTION_CLOSES) in TRANSITIONS]
         self._end_links(holding, LinkInput.CONNECTION_CLOSES)
 
-    def forget_links(self) -> None:
+    def _forget_links(self) -> None:
         """Forget all links of a connection that is lost."""
         for kept in (self._served, self._states, self._sessions, self._due, self._blocked):
             kept.clear()
@@ -244,27 +246,27 @@ class ConnectionLinks(TcpConnection):
             self._due[attached] = None
         self._queue_turn()
 
-    def touch(self, links: Iterable[int]) -> None:
+    def _make_due(self, links: Iterable[int]) -> None:
         """Make the links at these addresses due."""
         for at in links:
             attached = self._served.get(at)
             if attached is not None:
                 self._due[attached] = None
 
-    def blocked(self, attached: AttachedLink) -> None:
+    def block(self, attached: AttachedLink) -> None:
         """Make a link due again when bytes have been written."""
         self._blocked[attached] = None
 
-    def unblock(self) -> None:
+    def _unblock(self) -> None:
         """Make the blocked links due, if the socket accepts bytes."""
         if not self.write_paused:
             self._due.update(self._blocked)
             self._blocked.clear()
 
-    def have_turn(self) -> None:
+    def _serve_due(self) -> None:
         """Serve the links that are due, at least one, until the turn is over."""
         waiting, self._due = self._due, {}
-        turn = Turn()
+        turn = Turn(time.monotonic)  # links read from the disk
         while waiting:
             attached = next(iter(waiting))
             del waiting[attached]
@@ -275,14 +277,14 @@ class ConnectionLinks(TcpConnection):
         # Links that had no turn come before links that need another one.
         self._due = {**waiting, **self._due}
 
-    def update_deliveries(self, deliveries: Iterable[Any]) -> None:
+    def _update_deliveries(self, deliveries: Iterable[Any]) -> None:
         """Pass on outgoing deliveries (C pointers) whose state the peer has changed."""
         for delivery in deliveries:
             attached = self._served.get(address(lib.pn_delivery_link(delivery)))
             if attached is not None:
                 attached.updated(delivery)
 
-    def take_input(self) -> None:
+    def _take_input(self) -> None:
         """Make each link take all messages that have come in."""
         for attached in list(self._served.values()):
             attached.take_input()
@@ -301,7 +303,7 @@ class ConnectionLinks(TcpConnection):
         before = self.full
         self._storing_bytes += more_bytes
         if before and not self.full:
-            self.unblock()
+            self._unblock()
             self._queue_turn()
 
     @property

@@ -152,11 +152,11 @@ class Groups:
             try_again()
 
     def wait(self, group: Group, try_again: Callable[[], None]) -> None:
-        """Add an attach that waits for a partition of a group; it is called when one becomes free, and may leave."""
+        """Call a function whenever a partition of a group becomes free, until ``leave``; first come, first called."""
         self._waiting.setdefault(group, []).append(try_again)
 
     def leave(self, group: Group, try_again: Callable[[], None]) -> None:
-        """Remove an attach that waits no more."""
+        """Call the function no more."""
         waiting = self._waiting.get(group, [])
         if try_again in waiting:
             waiting.remove(try_again)

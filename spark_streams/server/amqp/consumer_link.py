@@ -23,14 +23,10 @@ from spark_streams.server.amqp.connection_links import AttachedLink
 from spark_streams.server.amqp.consumer_groups import Claim
 from spark_streams.server.amqp.durable_termini import Resumed, Terminus, ranges
 from spark_streams.server.amqp.engine import address, is_decided
-from spark_streams.server.amqp.error_conditions import (
-    INTERNAL_ERROR,
-    MESSAGE_TOO_LARGE,
-    RESOURCE_DELETED,
-    LinkRefused,
-)
+from spark_streams.server.amqp.error_conditions import INTERNAL_ERROR, MESSAGE_TOO_LARGE, RESOURCE_DELETED, LinkRefused
 from spark_streams.server.amqp.link_position import LinkPosition
 from spark_streams.server.amqp.transfer_block import TransferBlock
+from spark_streams.server.turns import Turn
 from spark_streams.wire.amqp.decode import decode_value
 from spark_streams.wire.amqp.encode import encode_value
 from spark_streams.wire.amqp.event_streams import ASSIGNED_KEYS
@@ -44,9 +40,6 @@ QUEUED_BYTES: Final = 512 << 10
 """Bytes that one session may have queued inside the engine; more would only grow memory."""
 BLOCKS_PER_TURN: Final = 8
 """Blocks that a filter without matches may skip in one turn."""
-SCAN_S: Final = 0.005
-"""Seconds for which a turn may only skip: the cost of a filter, with its waits for the disk, is up to the peer that
-wrote it."""
 
 CHANGED: Final = Symbol(ASSIGNED_KEYS[0])
 """The section's name; its text says "assigned" (A-1)."""
@@ -97,7 +90,7 @@ class ConsumerLink(AttachedLink):
         if claim is not None:
             claim.end_owner = self.fail_from_outside
         if attach.durable:
-            self.terminus = Terminus(attach.terminus_key, self.snapshot, self.fail, attach.timeout_s)
+            self.terminus = Terminus(attach.terminus_key, self.snapshot, self.fail_from_outside, attach.timeout_s)
             self.node.termini.activate(self.terminus)
 
     def _position(self, name: str, resumed: Resumed | None, *, added: bool = False) -> LinkPosition:
@@ -149,7 +142,7 @@ class ConsumerLink(AttachedLink):
             if self.ended:
                 return False
         budget, blocks = EVENTS_PER_TURN, BLOCKS_PER_TURN
-        until = time.monotonic() + SCAN_S
+        turn = Turn(time.monotonic)  # reads wait for the disk; the cost of a filter is up to the peer that wrote it
         while True:
             room = self._room(budget)
             if room <= 0:
@@ -163,13 +156,13 @@ class ConsumerLink(AttachedLink):
                     continue
                 self._drained()
                 return False
-            if blocks <= 0 or (sent == 0 and time.monotonic() >= until):
+            if blocks <= 0 or (sent == 0 and turn.over):
                 return True
 
     def _room(self, budget: int) -> int:
         """Return how many events may be sent now."""
         if self.connection.write_paused or lib.pn_session_outgoing_bytes(self._session) >= QUEUED_BYTES:
-            self.connection.blocked(self)
+            self.connection.block(self)
             return 0
         room = min(budget, int(lib.pn_link_credit(self._impl)))
         return room if self._presettled else min(room, self._max_unsettled - len(self._unsettled))
@@ -293,7 +286,7 @@ class ConsumerLink(AttachedLink):
         if not lib.pn_link_get_drain(self._impl):
             return
         if lib.pn_link_queued(self._impl):
-            self.connection.blocked(self)
+            self.connection.block(self)
         else:
             lib.pn_link_drained(self._impl)
             self.connection.wake()

@@ -1,4 +1,4 @@
-"""The AMQP error conditions of the door, and the exception that carries one to where it is sent.
+"""The AMQP error conditions of the door, the exception that carries one, and values of peers read with it.
 
 Spec: AMQP 1.0 part 2 §2.8.15 to §2.8.18; Event Stream Extensions as decided in A-19 to A-21.
 """

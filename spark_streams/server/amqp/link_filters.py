@@ -81,7 +81,7 @@ def read_filters(terminus: Any) -> LinkFilters:
 
 
 def _known(descriptor: Any) -> list[tuple[str, Callable[[str, Any], Condition]]]:
-    """Return the symbol of a known filter, and the function that reads its value; nothing for another filter."""
+    """Return the symbol of a known filter and the function that reads its value, one pair; none for others."""
     return [(symbol, read) for (code, symbol), read in _KNOWN if _is(descriptor, code, symbol)]
 
 

@@ -9,15 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spark_streams.errors import CorruptLog
-from spark_streams.filters.predicates.conditions import (
-    Always,
-    Condition,
-    bounds,
-    by_cost,
-    fields_of,
-    freeze,
-    mask,
-)
+from spark_streams.filters.predicates.conditions import Always, Condition, bounds, by_cost, fields_of, freeze, mask
 from spark_streams.server.amqp.transfer_block import READ_BYTES, SEARCHED_BYTES, BlockReader, TransferBlock
 from spark_streams.wire.amqp.columns.block import MessageBlock as Messages
 from spark_streams.wire.amqp.columns.typed import timestamp_column, typed_columns
@@ -83,7 +75,7 @@ class LinkPosition:
         first = max(0, position - block.first)
         self._past = block.last + 1
         rows = self._matching(block, first)
-        if rows.size and rows.size * _SPARSE <= len(block.offsets):
+        if rows.size and rows.size * _SPARSE <= len(block.offsets) - first:
             block, rows = block.only(rows), np.arange(rows.size)
         self._rows = rows.tolist()
         self._block, self._row = block, 0

@@ -73,7 +73,8 @@ class Node(LinkResources):
         except LinkRefused as refusal:
             connection.refuse(link, refusal)
             return
-        self.serve(attached, LinkInput.NO_PARTITION if isinstance(attached, PendingAttach) else LinkInput.ACCEPT)
+        waits = isinstance(attached, PendingAttach)
+        connection.serve(attached, LinkInput.NO_PARTITION if waits else LinkInput.ACCEPT)
 
     def _stream(self, connection: ConnectionLinks, action: str, address: str) -> Stream:
         """Return the stream of an address, if the connection's user may ``write`` or ``read`` it.
@@ -88,10 +89,6 @@ class Node(LinkResources):
             if permissions is None or permissions.allow(action, stream.name):
                 return stream
         raise LinkRefused(UNAUTHORIZED, f"user '{connection.user}' may not {action} stream '{address:.200}'")
-
-    def serve(self, attached: AttachedLink, link_input: LinkInput = LinkInput.ACCEPT) -> None:
-        """Serve a link from now on; ``ACCEPT``, or ``NO_PARTITION`` for an attach that waits."""
-        attached.connection.serve(attached, link_input)
 
     def _producer(self, connection: ConnectionLinks, link: Any) -> AttachedLink:
         target = link.remote_target
@@ -218,7 +215,8 @@ class PendingAttach(AttachedLink):
         self._attach = attach
         self._group = node.group(attach)
         self._trying = False
-        self._timer = node.loop.call_later(node.config.unassigned_wait_ms / 1000, self.fail, attach.none_free)
+        wait_s = node.config.unassigned_wait_ms / 1000
+        self._timer = node.loop.call_later(wait_s, self.fail_from_outside, attach.none_free)
         node.groups.wait(self._group, self.try_again)
 
     def serve(self) -> bool:
@@ -245,7 +243,7 @@ class PendingAttach(AttachedLink):
             return
         if attached is not None:
             self.end(closed=False)
-            self._node.serve(attached)
+            self.connection.serve(attached, LinkInput.ACCEPT)
             self.connection.wake(attached)
 
     def _released(self, *, closed: bool) -> None:

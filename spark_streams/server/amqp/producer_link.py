@@ -109,7 +109,7 @@ class ProducerLink(AttachedLink):
     def serve(self) -> bool:
         """Take, route and append the messages that have come, within one turn's share."""
         if self.connection.full:
-            self.connection.blocked(self)
+            self.connection.block(self)
             return False
         return self._reading is None and self._take()
 

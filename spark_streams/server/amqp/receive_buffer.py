@@ -43,7 +43,7 @@ def take(link: Any, begun: bytearray, max_message_bytes: int) -> Received:
     """
     current, recv = lib.pn_link_current, lib.pn_link_recv
     settle, advance = lib.pn_delivery_settle, lib.pn_link_advance
-    memory = np.empty(0, np.uint8)
+    memory, start = np.empty(0, np.uint8), ffi.NULL
     ends: list[int] = []
     deliveries: list[Any] = []
     refusal: LinkRefused | None = None

@@ -61,7 +61,7 @@ def route(incoming: Incoming, stream: Stream, partitions: Sequence[str], bound: 
         malformed = LinkRefused(DECODE_ERROR, "the message cannot be decoded as AMQP 1.0 sections")
         rejections.update(dict.fromkeys(np.flatnonzero(~whole).tolist(), malformed))
     codes, names = _coded(incoming.target_partition)
-    if bound is not None:
+    if bound is not None:  # an event without a target goes to the link's partition as if it named it
         codes = np.where(codes < 0, len(names), codes)
         names.append(bound)
     for code, name in enumerate(names):

@@ -86,6 +86,6 @@ def nodes(tmp_path: Path) -> Iterator[Any]:
 
 @pytest.fixture
 def node(nodes: Any) -> Node:
-    """A node with the default configuration, and patience (tests/server/patience.py)."""
+    """A node with the default configuration, and long time-outs (tests/server/long_timeouts.py)."""
     started: Node = nodes()
     return started

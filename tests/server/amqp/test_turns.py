@@ -12,7 +12,7 @@ from proton import Described, Message, symbol
 
 from spark_streams.server.amqp.consumer_link import ConsumerLink
 from spark_streams.server.amqp.link_position import LinkPosition
-from tests.server.amqp.raw_peer import EARLIEST
+from tests.server.amqp.raw_peer import EARLIEST, PARTITION
 from tests.server.slow_disk import SlowDisk
 
 GUARD_S = 60.0
@@ -208,6 +208,44 @@ def test_a_filter_that_skips_has_its_turn_by_the_clock_also_while_the_disk_is_sl
     receiver = node.peer().receiver("orders", filter=[EARLIEST, wanted])
     assert [message.body for message in receiver.take(1, timeout_s=GUARD_S)] == [b"last"]
     assert max(turns) == 1
+
+
+def test_links_of_a_connection_share_a_turn_by_the_clock_while_the_disk_is_slow(
+    node: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from spark_streams.server.amqp import connection
+
+    turns: list[int] = []
+    turn, advance = connection.AmqpConnection._turn, LinkPosition.advance
+
+    def counted_turn(self: Any) -> None:
+        turns.append(0)
+        turn(self)
+
+    def slow(self: Any) -> bool:
+        advanced = advance(self)
+        if advanced:
+            turns[-1] += 1
+            time.sleep(0.01)  # more than a turn, and no processor time
+        return advanced
+
+    monkeypatch.setattr(connection.AmqpConnection, "_turn", counted_turn)
+    monkeypatch.setattr(LinkPosition, "advance", slow)
+    partitions = node.log.create_stream("orders", 8).partitions
+    peer = node.peer()
+    receivers = [peer.receiver("orders", properties={PARTITION: symbol(name)}) for name in partitions]
+    for receiver in receivers:
+        receiver.link.flow(1)
+    peer.pause(0.001)
+
+    def append() -> None:  # all links are due before one of them is served
+        for partition in partitions.values():
+            partition.append([b"\0Su\xa0\x01x"])
+
+    node.server.call(append)
+    for receiver in receivers:
+        assert [message.body for message in receiver.take(1, credit=False, timeout_s=GUARD_S)] == [b"x"]
+    assert sum(turns) >= 8 and max(turns) == 1
 
 
 def test_what_an_information_source_remembers_is_what_is_there(node: Any) -> None:
