@@ -242,11 +242,11 @@ _FIRST_OFFSET: Final = attrgetter("first_offset")
 
 def _of_records(records: Records) -> tuple[list[Chunk], memoryview, memoryview]:
     """Return the chunks of these records, and the buffers with their data and with where their entries end."""
-    begins = np.array(records.batch_rows, np.int64)
-    noted = np.frombuffer(records.buffer, np.uint8)[records.value_ends[begins]].tolist()  # how many headers
-    beside = [_beside_stored(records, row) if n else (0, 0) for row, n in zip(begins.tolist(), noted, strict=True)]
+    batch_rows = np.array(records.batch_rows, np.int64)
+    noted = np.frombuffer(records.buffer, np.uint8)[records.value_ends[batch_rows]].tolist()  # how many headers
+    beside = [_beside_stored(records, row) if n else (0, 0) for row, n in zip(batch_rows.tolist(), noted, strict=True)]
     first, starts, ends = int(records.offsets[0]), records.value_starts, records.value_ends
-    return _encoded(records.buffer, starts, ends, first, records.timestamps, begins, beside)
+    return _encoded(records.buffer, starts, ends, first, records.timestamps, batch_rows, beside)
 
 
 def _of_values(
@@ -257,14 +257,14 @@ def _of_values(
     ends = np.frombuffer(edges, np.int64, len(values) + 1, values.offset * 8)
     headers = [header for header, _ in batches]
     first = headers[0].base_offset
-    begins = np.array([header.base_offset for header in headers], np.int64) - first
+    batch_rows = np.array([header.base_offset for header in headers], np.int64) - first
     instants = from_stored(
         np.array([header.max_timestamp for header in headers], np.int64),
         np.array([header.extended for header in headers], np.bool_),
     )
-    timestamps = np.repeat(instants, np.diff(begins, append=len(values)))
+    timestamps = np.repeat(instants, np.diff(batch_rows, append=len(values)))
     beside = [_beside(notes_of_batch(encoded, header)) for header, encoded in batches]
-    return _encoded(memoryview(buffer), ends[:-1], ends[1:], first, timestamps, begins, beside)
+    return _encoded(memoryview(buffer), ends[:-1], ends[1:], first, timestamps, batch_rows, beside)
 
 
 def _beside(notes: Iterable[Header]) -> tuple[int, int]:
@@ -292,7 +292,7 @@ def _encoded(
     ends: Longs,
     first_offset: int,
     timestamps: Longs,
-    begins: Longs,
+    batch_rows: Longs,
     beside: list[tuple[int, int]],
 ) -> tuple[list[Chunk], memoryview, memoryview]:
     """Encode the chunks of consecutive records.
@@ -303,15 +303,15 @@ def _encoded(
         ends: int64[n], end of each, exclusive.
         first_offset: the first one's offset.
         timestamps: int64[n], in ms.
-        begins: the rows at which a stored batch begins.
+        batch_rows: the rows at which a stored batch begins.
         beside: for each stored batch what ``_beside`` returns.
     """
-    begin = np.zeros(len(starts), np.bool_)
-    begin[begins] = True
-    begin[1:] |= timestamps[1:] != timestamps[:-1]
-    rows = _cut(np.flatnonzero(begin), len(starts))
+    cut_before = np.zeros(len(starts), np.bool_)
+    cut_before[batch_rows] = True
+    cut_before[1:] |= timestamps[1:] != timestamps[:-1]
+    rows = _cut(np.flatnonzero(cut_before), len(starts))
     firsts, instants = (rows + first_offset).tolist(), timestamps[rows].tolist()
-    of_batch = np.searchsorted(begins, rows, side="right") - 1
+    of_batch = np.searchsorted(batch_rows, rows, side="right") - 1
     sizes_beside = [beside[batch] for batch in of_batch.tolist()]
     starts = unescape(buffer, starts, ends)
     lengths = ends - starts

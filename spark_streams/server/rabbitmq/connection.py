@@ -279,7 +279,7 @@ class RabbitConnection(dispatch.OpenSession):
         self._reply(self._handshake.again(request))
 
     def streams_gone(self, streams: Collection[str]) -> None:
-        """Close publishers and subscriptions of streams that are gone, and report these streams to the peer."""
+        """Close publishers and subscriptions of gone streams, and report the streams to the peer; it does not raise."""
         self.guarded(partial(self._drop, streams))
 
     def _drop(self, streams: Collection[str]) -> None:

@@ -149,13 +149,11 @@ class Sought:
         return self._probe.may_match(bloom)
 
     def rows(self, notes: Sequence[Header], count: int) -> Mask | None:
-        """Return which of the ``count`` records of a stored batch may be wanted; False is certain.
+        """Return which of the ``count`` records of a stored batch may be wanted, by its notes; False is certain.
 
         Returns:
             bool[count]; None when the notes do not have the records' values, so that all records may be wanted.
         """
-        if not self.may_match(notes):
-            return np.zeros(count, np.bool_)
         for name, value in notes:
             if name == VALUES_NOTE:
                 try:

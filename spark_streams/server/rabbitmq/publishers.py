@@ -37,12 +37,7 @@ from spark_streams.server.rabbitmq.session import CommandRefused, Session
 from spark_streams.server.rabbitmq.stored_form import Stored, joined
 from spark_streams.server.rabbitmq.topology import Served
 from spark_streams.wire.rabbitmq.frames import Frame
-from spark_streams.wire.rabbitmq.publish_decode import (
-    Published,
-    decode_publish,
-    encode_confirm,
-    encode_publish_error,
-)
+from spark_streams.wire.rabbitmq.publish_decode import Published, decode_publish, encode_confirm, encode_publish_error
 from spark_streams.wire.rabbitmq.publisher_commands import (
     MAX_REFERENCE_BYTES,
     DeclarePublisher,
@@ -167,9 +162,9 @@ class Publishers:
                 partitions = self._take_parts(some)
                 if any(part.inflated for part in some):
                     for partition in partitions:
-                        stored = asyncio.Event()
-                        node.appender.after(partition, stored.set)
-                        await stored.wait()
+                        appended = asyncio.Event()  # or refused: set when the append has ended
+                        node.appender.after(partition, appended.set)
+                        await appended.wait()
             if fault is not None:
                 raise fault
 

@@ -92,7 +92,7 @@ def stored_form(buffer: Readable, starts: Longs, ends: Longs) -> Stored:
 def stored_steps(buffer: Readable, starts: Longs, ends: Longs) -> Generator[None, None, Stored]:
     """Return what ``stored_form`` does; yield after each few thousand messages."""
     parts = []
-    for at in range(0, len(starts) or 1, STEP_ROWS):
+    for at in range(0, len(starts) or 1, STEP_ROWS):  # no messages are one part, too
         if at:
             yield
         parts.append(stored_form(buffer, starts[at : at + STEP_ROWS], ends[at : at + STEP_ROWS]))

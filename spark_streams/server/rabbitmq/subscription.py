@@ -14,11 +14,12 @@ Spec: docs/specifications.md, S-61 to S-65, S-71 to S-73, S-81, S-91 to S-93.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Final
 
-from spark_streams.log import NO_TIMESTAMP, Partition
+from spark_streams.log import NO_TIMESTAMP, Partition, StoredBatch
 from spark_streams.server.rabbitmq.chunk_cache import Chunk
 from spark_streams.server.rabbitmq.chunk_parts import runs_of, selection_of
 from spark_streams.server.rabbitmq.chunks import ONE_BATCH, Chunks, Prefetch
@@ -98,15 +99,14 @@ class Subscription:
         served: the stream.
         request: the client's request.
         wake: called on the loop when there are new records.
-        update: called when it becomes the active consumer of its group, or stops being it.
+        update: sends the consumer a ConsumerUpdate, active or not; it takes effect once the consumer has answered.
 
     Attributes:
         number: its id on the connection.
         served: the stream.
         group: its group of single active consumers, or None.
         active: whether it delivers.
-        update: called with whether it becomes the active consumer of the group or stops being it; that takes effect
-            once the consumer has answered.
+        update: the argument.
     """
 
     def __init__(
@@ -201,7 +201,8 @@ class Subscription:
         used = 0
         while self._credit > 0:
             if used >= budget or (used and turn.over):
-                self._session.send_all(pieces)
+                if pieces:  # nothing sent is no sign of life: the door's heartbeat is still due
+                    self._session.send_all(pieces)
                 return used, True
             before = used
             for chunk in self._wanted():
@@ -254,32 +255,45 @@ class Subscription:
         The caller moves the position to the end of each chunk that it sends, and may take the next chunk much later.
         """
         for batch in self.served.partition.batches(self._next):
-            first, until = batch.first_offset, batch.next_offset
-            self._next = max(self._next, first)
-            rows = self._filter_values.rows(batch.notes, until - first)
-            while self._next < until:
-                if rows is not None:
-                    left = rows[self._next - first :]
-                    if not left.any():
-                        break
-                    self._next += int(left.argmax())  # a batch of create time may have a chunk for each record
-                # Only this batch is read and encoded, unless another subscription has needed more of the block.
-                chunks = self._chunks.run(self._next, 1, ONE_BATCH)
-                if not chunks or chunks[0].first_offset >= until:
-                    break  # retention has removed the rest of the batch
-                chunk = chunks[0]
-                if rows is None:
-                    yield chunk
-                else:
-                    yield from self._parts(chunk, rows[chunk.first_offset - first : chunk.next_offset - first])
-                self._next = chunk.next_offset
-            self._next = max(self._next, until)
+            self._next = max(self._next, batch.first_offset)
+            if self._filter_values.may_match(batch.notes):
+                yield from self._of_batch(batch)
+            self._next = max(self._next, batch.next_offset)
             yield None
 
-    def _parts(self, chunk: Chunk, rows: Mask) -> list[Chunk]:
-        """Return the parts of a chunk that hold its wanted records from the position on."""
-        wanted = rows.copy()
+    def _of_batch(self, batch: StoredBatch) -> Iterator[Chunk]:
+        """Yield the chunks with the wanted records of a stored batch, from the position on."""
+        first, until = batch.first_offset, batch.next_offset
+        rows = self._filter_values.rows(batch.notes, until - first)
+        while self._next < until:
+            if rows is not None:
+                left = rows[self._next - first :]
+                if not left.any():
+                    return
+                self._next += int(left.argmax())  # a batch of create time may have a chunk for each record
+            parts, end = self._next_parts(first, until, rows)
+            while parts:
+                yield parts.popleft()  # while it waits for credit, nothing here keeps the memory of a sent chunk
+            self._next = end
+
+    def _next_parts(self, first: int, until: int, rows: Mask | None) -> tuple[deque[Chunk], int]:
+        """Return the parts of the chunk at the position that hold its wanted records, and the chunk's end.
+
+        Args:
+            first: the first offset of the stored batch.
+            until: its end, exclusive.
+            rows: which of its records are wanted; None for all.
+        """
+        # Only this batch is read and encoded, unless another subscription has needed more of the block.
+        chunks = self._chunks.run(self._next, 1, ONE_BATCH)
+        if not chunks or chunks[0].first_offset >= until:
+            return deque(), until  # retention has removed the rest of the batch
+        chunk = chunks[0]
+        if rows is None:
+            return deque([chunk]), chunk.next_offset
+        wanted = rows[chunk.first_offset - first : chunk.next_offset - first].copy()
         wanted[: max(0, self._next - chunk.first_offset)] = False
         if not wanted.any():
-            return []
-        return [selection_of(chunk, wanted)] if self._selections else runs_of(chunk, wanted)
+            return deque(), chunk.next_offset
+        parts = [selection_of(chunk, wanted)] if self._selections else runs_of(chunk, wanted)
+        return deque(parts), chunk.next_offset

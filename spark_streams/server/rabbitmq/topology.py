@@ -204,7 +204,7 @@ class Topology:
         return await asyncio.shield(task)
 
     async def create(self, name: str, arguments: Mapping[str, str]) -> ResponseCode:
-        """Create a stream; return the code to answer."""
+        """Create a stream, called through ``in_turn``; return the code to answer."""
         stream = self._stream(name)
         if stream is not None and not self._is_super(stream):
             same = self._has(stream, arguments)
@@ -228,7 +228,7 @@ class Topology:
     async def create_super(
         self, name: str, partitions: Sequence[str], bindings: Sequence[str], arguments: Mapping[str, str]
     ) -> ResponseCode:
-        """Create a super stream; return the code to answer."""
+        """Create a super stream, called through ``in_turn``; return the code to answer."""
         # Two partitions may have one binding key: a message with it goes to both.
         counts = {len(partitions), len(bindings), len(set(partitions))}
         if len(counts) > 1 or not 1 <= len(partitions) <= self._max_partitions:
@@ -285,7 +285,10 @@ class Topology:
         return record
 
     async def delete(self, name: str) -> ResponseCode:
-        """Delete a stream; return the code to answer. A partition goes only with its super stream."""
+        """Delete a stream, called through ``in_turn``; return the code to answer.
+
+        A partition goes only with its super stream.
+        """
         served = self._find(name)
         if served is None:
             return ResponseCode.STREAM_DOES_NOT_EXIST
@@ -294,7 +297,7 @@ class Topology:
         return await self._delete(name)
 
     async def delete_super(self, name: str) -> ResponseCode:
-        """Delete a super stream with its partitions; return the code to answer."""
+        """Delete a super stream with its partitions, called through ``in_turn``; return the code to answer."""
         stream = self._stream(name)
         if stream is None or not self._is_super(stream):
             return ResponseCode.STREAM_DOES_NOT_EXIST
