@@ -164,7 +164,7 @@ class Stream:
         return found
 
     def add_partitions(self, count: int) -> None:
-        """Add ``count`` empty partitions, durably, or, when the disk refuses to sync the metadata, with a warning.
+        """Add ``count`` empty partitions, durably; metadata that are written and not forced to the disk are a warning.
 
         Raises:
             ValueError: not a positive number, or too many.

@@ -12,15 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_streams.log.config import StreamConfig
-from spark_streams.log.format.record_batch import (
-    FEW_RECORDS,
-    BatchHeader,
-    Body,
-    Header,
-    encode_batch,
-    encode_few,
-    seal,
-)
+from spark_streams.log.format.record_batch import FEW_RECORDS, BatchHeader, Body, Header, encode_batch, encode_few, seal
 from spark_streams.log.format.timestamps import NO_TIMESTAMP, to_stored
 
 RECORD_BYTES = 8
@@ -58,8 +50,6 @@ def _runs(
     ``changes`` has the rows at which one of the two follows the other.
     """
     ends = np.arange(1, len(sizes) + 1) if groups is None else np.cumsum(groups)
-    if groups is not None and (ends[-1] != len(sizes) or (groups < 1).any()):
-        raise ValueError(f"groups of {int(ends[-1])} records for {len(sizes)} values, each of at least one")
     if groups is not None and not np.isin(changes, ends).all():
         raise ValueError("records of one group with and without a timestamp: one batch cannot hold both")
     number = np.cumsum(sizes)[ends - 1] // MAX_BATCH_BYTES
@@ -118,6 +108,8 @@ def encode_records(
     for column in (keys, timestamps):
         if column is not None and len(column) != len(values):
             raise ValueError(f"{len(values)} values, but keys or timestamps of another number")
+    if groups is not None and (groups.sum() != len(values) or (groups < 1).any()):
+        raise ValueError(f"groups of {int(groups.sum())} records for {len(values)} values, each of at least one")
     if config.timestamp_type == "create":
         instants = np.full(len(values), NO_TIMESTAMP, np.int64) if timestamps is None else _instants(timestamps)
         stored = to_stored(instants, extended, config.legacy_negative)
@@ -125,23 +117,24 @@ def encode_records(
     # Without Arrow, whose fixed cost would be most of the time; but Python copies the bytes of a large append with its
     # lock held, Arrow without. Bad input goes through Arrow, which refuses it.
     if len(values) <= FEW_RECORDS and not len(changes) and not is_large(values, keys):
-        few, few_keys = _plain(values), [None] * len(values) if keys is None else _plain(keys)
+        few = _plain(values)
+        few_keys = [None] * len(values) if keys is None else _plain(keys)
         few_bytes = sum(map(len, filter(None, chain(few or (), few_keys or ()))))
         if few and few_keys and None not in few and few_bytes <= MAX_BATCH_BYTES // 2:
             headers = notes(0, len(few)) if callable(notes) else notes
             return [encode_few(few, few_keys, stored, extended=extended, headers=headers)]
-    bodies = _binary(values)
-    names = None if keys is None else _binary(keys)
-    if not len(bodies) or bodies.null_count:
+    value_array = _binary(values)
+    key_array = None if keys is None else _binary(keys)
+    if not len(value_array) or value_array.null_count:
         raise ValueError("an append needs at least one value, and none of them null")
     # Keys and what a record costs by itself count too: a million empty values are no small batch.
-    sizes = pc.binary_length(bodies).to_numpy(zero_copy_only=False).astype(np.int64) + RECORD_BYTES
-    if names is not None:
-        sizes += pc.fill_null(pc.binary_length(names), 0).to_numpy(zero_copy_only=False)
+    sizes = pc.binary_length(value_array).to_numpy(zero_copy_only=False).astype(np.int64) + RECORD_BYTES
+    if key_array is not None:
+        sizes += pc.fill_null(pc.binary_length(key_array), 0).to_numpy(zero_copy_only=False)
     encoded: list[Body] = []
     for start, stop in _runs(sizes, changes, groups):
-        run = bodies.slice(start, stop - start)
-        run_keys = None if names is None else names.slice(start, stop - start)
+        run = value_array.slice(start, stop - start)
+        run_keys = None if key_array is None else key_array.slice(start, stop - start)
         run_stored = None if stored is None else stored[start:stop]
         headers = notes(start, stop) if callable(notes) else notes
         # Many short runs: records without a timestamp may alternate with others.
@@ -154,7 +147,13 @@ def encode_records(
 
 
 def place(bodies: Sequence[Body], next_offset: int, append_time_ms: int) -> list[tuple[BatchHeader, bytes]]:
-    """Return header and bytes of each batch: offsets count from ``next_offset``, and batches of append time have it."""
+    """Return header and bytes of each batch.
+
+    Args:
+        bodies: the encoded batches.
+        next_offset: the first one's offset; those of the others follow.
+        append_time_ms: the time of batches of append time.
+    """
     batches: list[tuple[BatchHeader, bytes]] = []
     for body in bodies:
         batches.append(seal(body, next_offset, append_time_ms))

@@ -16,6 +16,7 @@ hardly more than without guesses.
 from __future__ import annotations
 
 from array import array
+from collections.abc import Callable
 from typing import Final
 
 import numpy as np
@@ -43,6 +44,7 @@ MAX_LENGTH_BYTES: Final = 5
 LEAST_LENGTH: Final = 12
 """Six bytes, zigzag: attributes, two deltas, two sizes and the number of headers."""
 
+Add = Callable[[int], None]
 _NONE: Final = (np.zeros(0, np.int64), np.zeros(0, np.int64))
 
 
@@ -57,12 +59,13 @@ def record_bounds(buffer: bytes, batches: list[tuple[int, BatchHeader]]) -> tupl
         BatchFault: the records do not fit their batch.
     """
     starts, ends = array("q"), array("q")
+    add_start, add_end = starts.append, ends.append
     for position, header in batches:
         at = position + HEADER_BYTES
         stop = position + header.size
         count = header.records_count
         if count < FEW_RECORDS:
-            at = _step_by_step(buffer, at, stop, count, header, starts, ends)
+            at = _step_by_step(buffer, at, stop, count, header, add_start, add_end)
         else:
             at = _by_guesses(buffer, at, stop, header, starts, ends)
         if at != stop:
@@ -71,10 +74,9 @@ def record_bounds(buffer: bytes, batches: list[tuple[int, BatchHeader]]) -> tupl
 
 
 def _step_by_step(
-    buffer: bytes, at: int, stop: int, count: int, header: BatchHeader, starts: array[int], ends: array[int]
+    buffer: bytes, at: int, stop: int, count: int, header: BatchHeader, add_start: Add, add_end: Add
 ) -> int:
     """Find ``count`` records of a batch from ``at`` on; return where the last one ends."""
-    add_start, add_end = starts.append, ends.append
     for _ in range(count):
         if at >= stop:
             raise BatchFault(f"the batch ends before its {header.records_count} records do")
@@ -116,10 +118,10 @@ def _by_guesses(buffer: bytes, at: int, stop: int, header: BatchHeader, starts: 
             most_steps = FEW_RECORDS
         else:
             steps = min(most_steps, left)
-            at = _step_by_step(buffer, at, stop, steps, header, starts, ends)
+            at = _step_by_step(buffer, at, stop, steps, header, starts.append, ends.append)
             left -= steps
             most_steps, window = 2 * most_steps, FIRST_WINDOW
-    return _step_by_step(buffer, at, stop, left, header, starts, ends)
+    return _step_by_step(buffer, at, stop, left, header, starts.append, ends.append)
 
 
 def _of_one_size(buffer: bytes, raw: Bytes, at: int, stop: int, left: int) -> tuple[Longs, Longs]:

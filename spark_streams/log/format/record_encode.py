@@ -53,8 +53,9 @@ def encode_columns(
         sizes += _widths(key_sizes) + np.maximum(key_lengths, 0, dtype=np.int64)
     # The end of each record is written with the beginning of the next one: a column less to join.
     head: list[Column] = [NO_HEADERS, encode_varints(sizes), _ATTRIBUTES, delta_column, offsets, key_sizes]
-    pieces = [_rows([*head, value_sizes], count)]
-    if keys is not None:
+    if keys is None:
+        pieces = [_rows([*head, value_sizes], count)]
+    else:
         pieces = [_rows(head, count), pc.fill_null(keys, b""), _rows([value_sizes], count)]
     joined = pc.binary_join_element_wise(*pieces, values, _NOTHING)
     ends = np.frombuffer(joined.buffers()[1], np.int64, count + 1, joined.offset * 8)

@@ -169,8 +169,8 @@ class Partition(ReadablePartition):
         """Append records of another partition with the timestamps that they have; nothing is forced to the disk.
 
         Args:
-            copies: what becomes of each stored batch there, at least one: its encoded records, and in a stream of
-                append time the time of its append, in ms.
+            copies: for each stored batch of the other partition, at least one, its records, encoded, and the time of
+                its append in ms, which counts in a stream of append time.
             now_ms: when they were appended there, in ms; retention by age uses it.
 
         Raises:

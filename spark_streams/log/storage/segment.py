@@ -103,7 +103,12 @@ class Segment:
         self.last_append_ms = self.first_append_ms = status.st_mtime_ns // 1_000_000
 
     def let_go(self) -> None:
-        """Release file and index; readers that use them now can finish, later ones open them for themselves."""
+        """Release file and index; readers that use them now can finish, later ones open them for themselves.
+
+        The largest timestamp stays: a search by time passes over the segment without reading anything.
+        """
+        if self._index is not None:
+            self._max_timestamp = self._index.max_timestamp
         self._file = self._index = None
 
     def file(self) -> OpenFile:
@@ -152,7 +157,7 @@ class Segment:
             self.take(header)
 
     def take(self, header: BatchHeader) -> None:
-        """Make the batch at ``end`` visible, in one step: readers in other threads see all of it or none."""
+        """Make the batch at the active segment's ``end`` visible, in one step: readers see all of it or none."""
         position = self.end
         self.index.add(header.base_offset, position, batch_max_timestamp(header))
         self._visible = _Visible(position + header.size, header.next_offset, (position, header.base_offset))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -55,9 +56,15 @@ def test_instants_and_no_timestamp_do_not_share_a_group(tmp_path: Path) -> None:
         assert ends(partition) == [2, 12]
 
 
-@pytest.mark.parametrize("groups", [[30, 80], [30, 100], [120, 0]])
-def test_groups_that_are_not_the_values_are_refused(tmp_path: Path, groups: list[int]) -> None:
+@pytest.mark.parametrize("timestamp_type", ["append", "create"])
+@pytest.mark.parametrize(
+    ("count", "groups"), [(120, [30, 80]), (120, [30, 100]), (120, [120, 0]), (2, [3]), (2, [2, 0])]
+)
+def test_groups_that_are_not_the_values_are_refused(
+    tmp_path: Path, count: int, groups: list[int], timestamp_type: Any
+) -> None:
     with ReferenceLog(tmp_path) as log:
-        partition = log.create_stream("s").partitions["0"]
-        with pytest.raises(ValueError, match="for 120 values"):
-            partition.append([b"v"] * 120, groups=np.array(groups))
+        partition = log.create_stream("s", 1, StreamConfig(timestamp_type=timestamp_type)).partitions["0"]
+        with pytest.raises(ValueError, match=f"for {count} values"):
+            partition.append([b"v"] * count, groups=np.array(groups))
+        assert partition.next_offset == 0

@@ -224,14 +224,6 @@ def test_a_long_log_takes_no_more_files_nor_reads_at_start(tmp_path: Path, monke
     def files() -> int:
         return len(os.listdir("/proc/self/fd"))
 
-    config = StreamConfig(timestamp_type="create", segment_max_bytes=200)
-    with ReferenceLog(tmp_path, LogConfig(fsync="never")) as log:
-        before = files()
-        partition = log.create_stream("s", 1, config).partitions["0"]
-        for n in range(60):
-            partition.append([b"%d" % n * 60], timestamps=[n])
-        assert partition.segment_count >= 50
-        assert files() - before <= 2
     loads: list[Path] = []
     real = SegmentIndex.load.__func__  # type: ignore[attr-defined]
 
@@ -241,6 +233,16 @@ def test_a_long_log_takes_no_more_files_nor_reads_at_start(tmp_path: Path, monke
         return index
 
     monkeypatch.setattr(SegmentIndex, "load", classmethod(noted))
+    config = StreamConfig(timestamp_type="create", segment_max_bytes=200)
+    with ReferenceLog(tmp_path, LogConfig(fsync="never")) as log:
+        before = files()
+        partition = log.create_stream("s", 1, config).partitions["0"]
+        for n in range(60):
+            partition.append([b"%d" % n * 60], timestamps=[n])
+        assert partition.segment_count >= 50
+        assert files() - before <= 2
+        assert partition.offset_for_time(59) == (59, 59)
+        assert not loads, "what was rolled here is passed over by its largest timestamp"
     segment_module._index_of_closed.cache_clear()
     with ReferenceLog(tmp_path) as log:
         assert not loads
