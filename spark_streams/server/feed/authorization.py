@@ -149,8 +149,5 @@ class Authorization:
 
     def _refusal(self, text: str, of_bearer: str = "") -> HttpError:
         """Return a 401 with a challenge for each kind of credentials of the door; it closes the connection."""
-        challenges = [
-            *([_BEARER + of_bearer] if self._tokens else []),
-            *([_BASIC] if self._config.users else []),
-        ]
+        challenges = [*([_BEARER + of_bearer] if self._tokens else []), *([_BASIC] if self._config.users else [])]
         return HttpError(401, text, {"WWW-Authenticate": ", ".join(challenges), "Connection": "close"})

@@ -63,5 +63,6 @@ class HttpDoor(TcpDoor):
             _, late = await asyncio.wait(requests, timeout=STOP_TIMEOUT_S)
             for request in late:
                 request.cancel()
+            await asyncio.sleep(0)  # cancelled ones end before what they use
         if application is not None:
             application.close()

@@ -39,7 +39,8 @@ Longs = NDArray[np.int64]
 def may_hold(values: pa.Array, text: str) -> Longs | None:
     """Return the rows in whose JSON a value may be a text; None when they are many.
 
-    JSON with a backslash may hold it as an escape; JSON with a zero byte is in UTF-16 or UTF-32.
+    JSON with a backslash may hold it as an escape. JSON in UTF-16 or UTF-32 begins with a zero byte, has one next, or
+    begins with a byte order mark.
 
     Args:
         values: binary or large_binary, none null.
@@ -49,15 +50,19 @@ def may_hold(values: pa.Array, text: str) -> Longs | None:
         int64, rising.
     """
     starts, raw = layout(values)
+    longer = np.flatnonzero(np.diff(starts) > 1)
+    first, second = raw[starts[longer]], raw[starts[longer] + 1]
+    found = longer[(first == 0) | (second == 0) | (first >= 0xFE)].tolist()
+    if len(found) > len(values) // _FEW:
+        return None
     bounds, content = starts.tolist(), raw.tobytes()
-    found: list[int] = []
-    for sign in (text.encode(), b"\\", b"\0"):
+    for sign in (text.encode(), b"\\"):
         at = content.find(sign)
         while at >= 0:
             found.append(bisect_right(bounds, at) - 1)
             if len(found) > len(values) // _FEW:
                 return None
-            at = content.find(sign, bounds[found[-1] + 1])
+            at = content.find(sign, bounds[found[-1] + 1])  # from the next value on
     return np.unique(np.array(found, np.int64))
 
 

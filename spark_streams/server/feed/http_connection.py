@@ -95,6 +95,7 @@ class HttpConnection(H11Protocol):
         """Take bytes from the peer; bytes after the end, which uvicorn would log as an error, are dropped."""
         if self._phase != "end":
             if not self.transport.is_closing():
+                # The server of uvicorn, which does not run here, would set the date each second.
                 self.server_state.default_headers = [(b"date", formatdate(usegmt=True).encode())]
                 super().data_received(data)
             self._time_phase()

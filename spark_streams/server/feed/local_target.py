@@ -105,14 +105,19 @@ class FeedFolder:
     def _open(self) -> ExitStack:
         """Open the log, with a loop of its own for the door's code; return what closes them."""
         with ExitStack() as stack:
-            self._log = stack.enter_context(self._unlocked_log())
+            self._log = stack.enter_context(self._log_when_free())
             self._loop = asyncio.new_event_loop()
             stack.callback(self._loop.close)
             self._publishing = Publishing(self._log, FeedConfig().max_publishers, self._loop)
             stack.callback(self._publishing.close)  # before the log, whose state store takes its snapshot
             return stack.pop_all()
 
-    def _unlocked_log(self) -> ReferenceLog:
+    def _log_when_free(self) -> ReferenceLog:
+        """Open the log as soon as no other process has it.
+
+        Raises:
+            LogLocked: another one has it for longer than the time-out.
+        """
         deadline = time.monotonic() + self._timeout_ms / 1000
         while True:
             try:

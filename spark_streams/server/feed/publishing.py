@@ -214,7 +214,7 @@ class Publishing:
             if not ended:
                 return Published(appended, repeated, None if reference is None else sequence)
             # A partition was split since its events were routed: they go to its children.
-            rows = pa.concat_batches(ended)
+            rows = ended[0] if len(ended) == 1 else pa.concat_batches(ended)
         raise HttpError(503, "partitions are split faster than events can be stored. Send the request again as it is")
 
     async def _spread(self, stream: Stream, rows: Rows, seed: bytes | None, turn: int) -> list[tuple[str, Rows]]:

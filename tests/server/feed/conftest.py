@@ -155,7 +155,7 @@ def doors(tmp_path: Path) -> Iterator[Callable[..., Door]]:
 
 @pytest.fixture
 def door(doors: Callable[..., Door]) -> Door:
-    """A door with the default configuration, and patience (tests/server/patience.py)."""
+    """A door with the default configuration, and long time-outs (tests/server/long_timeouts.py)."""
     return doors()
 
 

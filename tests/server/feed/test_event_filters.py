@@ -134,6 +134,13 @@ def test_it_is_a_search_where_few_hold_the_text(tmp_path: Path) -> None:
     assert may_hold(values_of(stored(bodies, tmp_path / "2")), "view") is None
 
 
+def test_zero_bytes_in_the_middle_of_bodies_are_no_reason_to_read_them_as_json() -> None:
+    bodies = [b"\x08\x96\0\0%d" % n for n in range(400)]
+    wide = ['{"type":"order"}'.encode(code) for code in ("utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-be")]
+    near = may_hold(pa.array([*bodies, *wide, b"", b"\0", b'{"type":"order"}'], pa.binary()), "order")
+    assert near is not None and near.tolist() == [400, 401, 402, 403, 404, 407]
+
+
 @pytest.mark.parametrize("wide", [False, True])
 def test_a_text_that_is_cut_between_two_sections_is_found(wide: bool, tmp_path: Path) -> None:
     plain = section(0x75, sized(0xA0, b'{"type":"view"}', wide=False))
