@@ -37,10 +37,7 @@ DELIVERY_TEXTS: Final = {
     "target_partition": TARGET_PARTITION_KEY,
 }
 """The columns that are symbols of the delivery annotations."""
-ASSIGNED_KEYS: Final = (
-    "event-streams-associated-partitions-changed",
-    "event-streams-assigned-partitions-changed",
-)
+ASSIGNED_KEYS: Final = ("event-streams-associated-partitions-changed", "event-streams-assigned-partitions-changed")
 """Both names of one annotation: the specification's heading has associated, its text assigned (A-1)."""
 
 PARTITION: Final = "event-streams-partition"

@@ -166,10 +166,7 @@ class SaslServer(_Side):
     """
 
     def __init__(
-        self,
-        mechanisms: Sequence[str],
-        check_plain: Callable[[str, str], bool],
-        external_identity: str | None = None,
+        self, mechanisms: Sequence[str], check_plain: Callable[[str, str], bool], external_identity: str | None = None
     ) -> None:
         unknown = set(mechanisms) - {"PLAIN", "EXTERNAL", "ANONYMOUS"}
         if unknown:

@@ -155,7 +155,8 @@ def walk_sections(words: PaddedWords, starts: Positions, ends: Positions, last: 
         if not rows.size:
             return found
         word = words.big(position)
-        code, (format_code, _, stop) = (word >> 40) & 0xFF, extents(word << 24, position + 3)
+        code = (word >> 40) & 0xFF
+        format_code, _, stop = extents(word << 24, position + 3)
         kind = code - HEADER
         good = (word >> 48 == 0x0053) & (kind >= 0) & (kind < _KINDS)
         kind = np.where(good, kind, 0)
@@ -260,7 +261,7 @@ def walk_items(
     items.drop(items.count % each != 0)
     while items.finish():
         at = items.position
-        key = extents(words.big(at), at) if each == 2 else Extents(at, at, at)
+        key = extents(words.big(at), at) if each == 2 else Extents(np.full_like(at, NULL_CODE), at, at)  # no key
         bad = key.end >= items.end
         if each == 2:
             bad |= ~_IS_TEXT[key.code]

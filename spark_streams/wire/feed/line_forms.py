@@ -102,6 +102,7 @@ class LineForm:
         else:
             found.keep(found.left == found.right)
         before = len(self.before) - 1
+        # Those after the event were found from the right.
         holes = found.holes[:before] + found.holes[before:][::-1]
         return Found(
             found.lines,

@@ -32,11 +32,7 @@ _SPACES: Final = b" \t\r\n"
 
 
 def encode_lines(
-    values: pa.BinaryArray,
-    dialect: Dialect,
-    partition: int = 0,
-    *,
-    keys: pa.StringArray | None = None,
+    values: pa.BinaryArray, dialect: Dialect, partition: int = 0, *, keys: pa.StringArray | None = None
 ) -> bytes:
     """Write events.
 

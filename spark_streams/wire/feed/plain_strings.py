@@ -50,7 +50,7 @@ def string_end(block: Words, start: Positions, limit: Positions) -> Positions:
         For each string the position of its closing quote; -1 where an escape or a control character, or the limit,
         comes first.
     """
-    return _ender(block, start, limit, forward=True)
+    return _next_quote(block, start, limit, forward=True)
 
 
 def string_start(block: Words, end: Positions, limit: Positions) -> Positions:
@@ -64,12 +64,12 @@ def string_start(block: Words, end: Positions, limit: Positions) -> Positions:
     Returns:
         For each string the position after its opening quote; -1 where there is no plain string.
     """
-    quote = _ender(block, end - 8, limit, forward=False)
+    quote = _next_quote(block, end - 8, limit, forward=False)
     return np.where(quote < 0, -1, quote + 1)
 
 
-def _ender(block: Words, at: Positions, limit: Positions, *, forward: bool) -> Positions:
-    """Return the position of the next quote; -1 where another character that no plain string holds comes first.
+def _next_quote(block: Words, at: Positions, limit: Positions, *, forward: bool) -> Positions:
+    """Return the position of the next quote; -1 where an escape, a control character or the limit comes first.
 
     Args:
         block: the bytes.

@@ -111,7 +111,7 @@ class ChunkHeader:
             LocalProtocolError: a number does not fit its field.
         """
         try:
-            # The fields are in the order of the header.
+            # The fields are in the order of the header, and nothing else is kept.
             return _HEADER.pack(_MAGIC, *vars(self).values())
         except struct.error as fault:
             raise LocalProtocolError(f"{self}: {fault}") from fault

@@ -95,7 +95,7 @@ def decompress(kind: int, packed: Readable, size: int) -> bytes:
     """
     unpack = _UNPACK.get(kind)
     if unpack is None:
-        raise RemoteProtocolError(f"a sub-batch with compression {kind}: expected 0 to 4")
+        raise RemoteProtocolError(f"a sub-batch with compression {kind}: expected 1 to 4, or 0 for plain bytes")
     if not packed:
         raise RemoteProtocolError(f"a {Compression(kind).name.lower()} sub-batch without content")
     most = _MOST.get(kind)

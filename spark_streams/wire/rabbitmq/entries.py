@@ -84,9 +84,8 @@ def read_entries(buffer: Readable, at: int, end: int, count: int, before: int = 
             narrow = narrow and good == most
         runs.append(begins)
         at, left = int(begins[-1]), left - good
-    if len(runs) != 1:
-        runs = [np.concatenate((*(begins[:-1] for begins in runs), np.array([at], np.int64)))]
-    return Entries(runs[0][:-1] + head, runs[0][1:], at)
+    every = runs[0] if len(runs) == 1 else np.concatenate((*(run[:-1] for run in runs), np.array([at], np.int64)))
+    return Entries(every[:-1] + head, every[1:], at)
 
 
 def _few(buffer: Readable, at: int, end: int, count: int, before: int) -> Entries:

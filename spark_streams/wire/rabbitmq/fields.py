@@ -125,7 +125,7 @@ class _Text(_Blob):
         super().__init__("h", MAX_TEXT_BYTES, nullable)
 
     def write(self, out: bytearray, value: Any, field: str) -> None:
-        if not isinstance(value, str | None if self._nullable else str):
+        if not isinstance(value, str) and not (value is None and self._nullable):
             raise LocalProtocolError(f"{field} is {value!r:.80}, expected a string")
         super().write(out, None if value is None else value.encode("utf-8", "surrogatepass"), field)
 

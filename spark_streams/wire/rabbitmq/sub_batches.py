@@ -146,6 +146,8 @@ class RecordSpans:
             buffer = b"".join(parts)
         starts = [entries.starts + shift for shift, (_, entries) in zip(shifts, self._runs, strict=True)]
         ends = [entries.ends + shift for shift, (_, entries) in zip(shifts, self._runs, strict=True)]
+        if len(starts) == 1:
+            return buffer, starts[0], ends[0]
         return buffer, np.concatenate(starts), np.concatenate(ends)
 
 

@@ -158,7 +158,7 @@ def test_a_snappy_chunk_holds_at_most_65536_bytes() -> None:
 
 @pytest.mark.parametrize("kind", [5, 6, 7, -1])
 def test_unknown_kinds(kind: int) -> None:
-    with pytest.raises(RemoteProtocolError, match="expected 0 to 4"):
+    with pytest.raises(RemoteProtocolError, match="expected 1 to 4, or 0 for plain bytes"):
         decompress(kind, b"abc", 3)
     with pytest.raises(LocalProtocolError, match="expected 0 to 4"):
         compress(kind, b"abc")
@@ -181,7 +181,7 @@ def test_plain_bytes() -> None:
     for size in (6, 8):
         with pytest.raises(RemoteProtocolError, match="of 7 bytes: expected"):
             spans.add_sub_batch(batch._replace(plain_bytes=size))
-    with pytest.raises(RemoteProtocolError, match="expected 0 to 4"):
+    with pytest.raises(RemoteProtocolError, match="expected 1 to 4, or 0 for plain bytes"):
         decompress(Compression.NONE, b"abc", 3)
 
 

@@ -90,7 +90,8 @@ class BlockSections:
             steps: the entries of the maps.
             wanted: where to keep the values, their key, and the format codes that they may have; a message with
                 another one is irregular.
-            once: whether a message with one of the keys twice is irregular; all of it must then be sound.
+            once: whether a message with one of the keys twice is irregular; it is then decoded one by one, where damage
+                anywhere in the section counts.
         """
         for step in steps:
             for values, key, codes in wanted:

@@ -28,12 +28,7 @@ from spark_streams.wire.amqp.columns.canonical import (
 from spark_streams.wire.amqp.columns.maps import map_column, read_entries
 from spark_streams.wire.amqp.columns.properties import PROPERTIES_TYPE, field_values, properties_column, read_fields
 from spark_streams.wire.amqp.columns.single_message import CREATION_TIME, DELIVERY, GROUP_ID, Overflow, row_columns
-from spark_streams.wire.amqp.event_streams import (
-    ASSIGNED_KEYS,
-    DELIVERY_TEXTS,
-    GROUP_KEY,
-    TIMESTAMP_KEY,
-)
+from spark_streams.wire.amqp.event_streams import ASSIGNED_KEYS, DELIVERY_TEXTS, GROUP_KEY, TIMESTAMP_KEY
 from spark_streams.wire.amqp.message import (
     AMQP_SEQUENCE,
     AMQP_VALUE,
@@ -45,6 +40,7 @@ from spark_streams.wire.amqp.message import (
 )
 from spark_streams.wire.amqp.sections import NULL_CODE, Extents, Pair, extents
 from spark_streams.wire.columnar.byte_view import MAX_BLOCK_BYTES
+from spark_streams.wire.columnar.gather import validity
 
 COLUMN_TYPES: Final[dict[str, pa.DataType]] = {
     "value": pa.binary(),
@@ -59,7 +55,7 @@ COLUMN_TYPES: Final[dict[str, pa.DataType]] = {
     "source_partition": pa.string(),
     "partitions_changed": pa.list_(pa.string()),
 }
-"""All columns that users can name and their Arrow types, which equal those of ``rows.FULL_MESSAGE_SCHEMA``."""
+"""All columns that callers can name; those of rows have the types of ``rows.FULL_MESSAGE_SCHEMA``."""
 
 _MAPS: Final = {"message_annotations": MESSAGE_ANNOTATIONS, "application_properties": APPLICATION_PROPERTIES}
 _TEXT_OR_NULL: Final = code_set(NULL_CODE, *TEXT_CODES)
@@ -128,26 +124,28 @@ class Lockstep(BlockSections):
 
         Args:
             name: one of those to decode.
-            singly: the columns of irregular messages, as ``row_columns`` returns them, by row; an irregular message
-                that is not there has a null.
+            singly: the columns of irregular messages, as ``row_columns`` returns them, by row, which rises; an
+                irregular message that is not there has a null.
             overflow: as for ``decode_columns``.
 
         Raises:
+            RemoteProtocolError: a text is not UTF-8.
+            TimestampOverflow: as ``decode_columns``.
             LocalProtocolError: the text is too much for one array.
         """
         kind = COLUMN_TYPES.get(name, pa.string())
         if not singly:
             return self._regular(name, kind, overflow)
-        pieces = [pa.array([columns[name] for columns in singly.values()], kind)]
-        if len(singly) < self.n:
-            pieces.insert(0, self._regular(name, kind, overflow))
-        if sum(piece.nbytes for piece in pieces) > MAX_BLOCK_BYTES:
-            raise LocalProtocolError(f"a block's text grew past {MAX_BLOCK_BYTES} bytes: decode smaller blocks")
-        if len(pieces) == 1:
-            return pieces[0]
-        place = np.arange(self.n)
-        place[list(singly)] = np.arange(len(singly)) + self.n
-        return pa.concat_arrays(pieces).take(pa.array(place))
+        irregular = _array([columns[name] for columns in singly.values()], kind)
+        if len(singly) == self.n:
+            return irregular
+        regular, at = self._regular(name, kind, overflow), 0
+        pieces: list[pa.Array] = []
+        _check_size(regular.nbytes + irregular.nbytes)
+        for number, row in enumerate(singly):
+            pieces += regular.slice(at, row - at), irregular.slice(number, 1)
+            at = row + 1
+        return pa.concat_arrays([*pieces, regular.slice(at)])
 
     def _regular(self, name: str, kind: pa.DataType, overflow: Overflow) -> pa.Array:
         """Return a column in which irregular messages are null."""
@@ -165,6 +163,23 @@ class Lockstep(BlockSections):
         if name == "timestamp":
             return instant_column(numbers, valid, TIMESTAMP_KEY, overflow)
         return number_column(numbers, valid, kind)
+
+
+def _array(content: list[Any], kind: pa.DataType) -> pa.Array:
+    """Return values of irregular messages as an array; bytes are joined, for which Python needs no lock (ADR 33)."""
+    if kind not in (pa.string(), pa.binary()):
+        return pa.array(content, kind)
+    bounds = np.zeros(len(content) + 1, np.int64)
+    np.cumsum([len(each or b"") for each in content], out=bounds[1:])
+    _check_size(int(bounds[-1]))
+    valid = validity(np.array([each is not None for each in content]))
+    joined = pa.py_buffer(b"".join([each or b"" for each in content]))
+    return pa.Array.from_buffers(kind, len(content), [valid, pa.py_buffer(bounds.astype(np.int32)), joined])
+
+
+def _check_size(size: int) -> None:
+    if size > MAX_BLOCK_BYTES:
+        raise LocalProtocolError(f"a block's text grew past {MAX_BLOCK_BYTES} bytes: decode smaller blocks")
 
 
 def decode_columns(block: MessageBlock, names: Collection[str], *, overflow: Overflow = "fail") -> dict[str, pa.Array]:

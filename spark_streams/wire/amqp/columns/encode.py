@@ -203,8 +203,10 @@ def _entries(column: pa.MapArray, key_code: int, name: str, keyed: Mask) -> tupl
         keyed: rows in which an entry for the group key does not count, because column ``key`` has one.
     """
     n = len(column)
+    if not n:
+        return nothing(0), np.zeros(0, np.int64)
     offsets = np.asarray(column.offsets).astype(np.int64)
-    first, last = (int(offsets[0]), int(offsets[-1])) if n else (0, 0)
+    first, last = int(offsets[0]), int(offsets[-1])
     offsets = offsets - first
     keys, items = column.keys.slice(first, last - first), column.items.slice(first, last - first)
     key_bytes = _symbols(keys, f"{name} (key)") if key_code == 0xA3 else as_bytes(keys)

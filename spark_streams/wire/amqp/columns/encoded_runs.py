@@ -97,7 +97,8 @@ def counted(code: int, content: EncodedRun, count: NDArray[np.int64], present: M
 
 def _head(code: int, small: bool, present: Mask, *numbers: NDArray[np.int64], before: bytes = b"") -> EncodedRun:
     """Return format codes, each with its numbers in one byte if they are ``small``, else in four."""
-    constructor, kind = before + bytes((code if small else code + 0x10,)), "u1" if small else ">u4"
+    constructor = before + bytes((code if small else code + 0x10,))
+    kind = "u1" if small else ">u4"
     return fixed(heads(present.size, constructor, *((number, kind) for number in numbers)), present)
 
 

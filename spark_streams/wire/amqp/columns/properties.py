@@ -68,6 +68,8 @@ def field_values(block: BlockSections, fields: dict[int, Pair], index: int) -> E
 
 def field_numbers(block: BlockSections, fields: dict[int, Pair], index: int) -> tuple[NDArray[np.int64], Mask]:
     """Return a timestamp (ms) or uint field, and which messages have it."""
+    if index not in fields:
+        return np.zeros(block.n, np.int64), np.zeros(block.n, np.bool_)
     values = field_values(block, fields, index)
     return integers(block.words, values), values.code != NULL_CODE
 

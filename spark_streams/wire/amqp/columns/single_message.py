@@ -21,12 +21,7 @@ from spark_streams.errors import RemoteProtocolError
 from spark_streams.redaction import quoted
 from spark_streams.wire.amqp import message as m
 from spark_streams.wire.amqp.canonical_text import canonical_bytes, canonical_json
-from spark_streams.wire.amqp.event_streams import (
-    ASSIGNED_KEYS,
-    DELIVERY_TEXTS,
-    GROUP_KEY,
-    TIMESTAMP_KEY,
-)
+from spark_streams.wire.amqp.event_streams import ASSIGNED_KEYS, DELIVERY_TEXTS, GROUP_KEY, TIMESTAMP_KEY
 from spark_streams.wire.amqp.values import Array, Pairs, Timestamp, UInt
 
 Overflow = Literal["fail", "null"]
@@ -122,7 +117,7 @@ def row_columns(raw: bytes, names: Collection[str], overflow: Overflow = "fail")
         columns["value"] = _value(raw, sections)
     columns["bare_start"] = next((s.start for s in sections if s.code > m.DELIVERY_ANNOTATIONS), len(raw))
     if "message" in wanted:
-        columns["message"] = raw[columns["bare_start"] :]
+        columns["message"] = memoryview(raw)[columns["bare_start"] :]
     return {name: columns.get(name) for name in (*wanted, "bare_start")}
 
 

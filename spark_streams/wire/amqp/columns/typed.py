@@ -215,6 +215,7 @@ class _Reading(BlockSections):
             single = (raw >> 32).astype(np.int32).view(np.float32).astype(np.float64)
             column.floats[rows] = np.where(values.code[rows] == 0x72, single, raw.view(np.float64))
         for row in np.flatnonzero(singly).tolist():
+            # The format code lies before the value: these have no size between them.
             value, _ = decode_value(self.words.bytes[values.start[row] - 1 : values.end[row]].tobytes())
             self._place(column, row, value)
         return column

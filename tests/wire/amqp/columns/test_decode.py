@@ -14,7 +14,7 @@ from proton import UNDESCRIBED, Array, Data, Message, int32, symbol, timestamp
 from spark_streams import rows
 from spark_streams.errors import LocalProtocolError, RemoteProtocolError
 from spark_streams.wire.amqp import sections
-from spark_streams.wire.amqp.columns import typed
+from spark_streams.wire.amqp.columns import decode, typed
 from spark_streams.wire.amqp.columns.block import MessageBlock
 from spark_streams.wire.amqp.columns.decode import COLUMN_TYPES, decode_columns
 from spark_streams.wire.amqp.columns.from_producers import incoming_columns
@@ -264,3 +264,26 @@ def test_a_large_block_in_the_middle_of_a_larger_buffer() -> None:
     assert columns["value"].to_pylist() == [(f"body {i}" * (i % 5)).encode() for i in order]
     assert [row["message_id"] for row in columns["properties"].to_pylist()] == [f"m{i}" for i in order]
     assert columns["message"][0].as_py() == raws[order[0]][4:]
+
+
+def two_sections(first: bytes, second: bytes) -> bytes:
+    """A message that is decoded one by one."""
+    return b"".join(b"\0Su\xa0" + bytes([len(data)]) + data for data in (first, second))
+
+
+@pytest.mark.parametrize("mixed", [False, True])
+def test_text_that_is_too_much_for_one_array_is_refused(mixed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    messages = [two_sections(b"a" * 40, b"b" * 40)] * 2 + [b"\0Su\xa0\x01c"] * mixed
+    assert column("value", *messages) == [b"a" * 40 + b"b" * 40] * 2 + [b"c"] * mixed
+    monkeypatch.setattr(decode, "MAX_BLOCK_BYTES", 100)
+    with pytest.raises(LocalProtocolError, match="grew past 100 bytes: decode smaller blocks"):
+        column("value", *messages)
+
+
+def test_rows_of_both_ways_keep_their_places() -> None:
+    plain = [b"\0Su\xa0\x01%d" % n for n in range(6)]
+    for places in ((0,), (5,), (2, 3), (0, 2, 5), range(6)):
+        messages: list[bytes] = [two_sections(b"x", b"%d" % n) if n in places else plain[n] for n in range(6)]
+        expected = [b"x%d" % n if n in places else b"%d" % n for n in range(6)]
+        assert column("value", *messages) == expected
+        assert column("key", *messages) == [None] * 6

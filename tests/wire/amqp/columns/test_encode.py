@@ -308,3 +308,11 @@ def test_instants_of_any_kind_are_milliseconds_rounded_down(kind: pa.DataType) -
     for place in (8, 9):  # absolute-expiry-time and creation-time
         at = [part[place] if len(part) > place else None for part in places]
         assert at == [Timestamp(1585672841000), Timestamp(-386380800000), Timestamp(-1), None]
+
+
+def test_an_empty_slice_of_maps_is_no_rows() -> None:
+    kind = pa.map_(pa.string(), pa.string())
+    sent = {"value": pa.array(["a", "b"]), "application_properties": pa.array([[("k", "v")], [("l", "w")]], kind)}
+    assert encode_columns({name: column.slice(2) for name, column in sent.items()}).to_pylist() == []
+    (rest,) = encode_columns({name: column.slice(1) for name, column in sent.items()}).to_pylist()
+    assert decode_message(rest).application_properties == {"l": "w"}
