@@ -32,8 +32,9 @@ NUMBER: Final = re.compile(r"[+-]?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?")
 
 _INT64_DIGITS: Final = 19
 _EXPONENT_DIGITS: Final = 17
+"""The most digits of an exponent that surely fits a Decimal, whatever digits the number has before it."""
 _FAR: Final = 10**_EXPONENT_DIGITS
-"""The exponent for a longer one, which a Decimal cannot have: no literal is near it, and no text has so many digits."""
+"""The exponent in place of a longer one: no literal is near it, and no text has so many digits."""
 
 
 def read_long(text: str) -> int | None:
@@ -63,7 +64,8 @@ def numeral_of_text(text: str) -> Decimal | None:
         return None
     exponent = number[2] or ""
     if len(exponent.lstrip("eE+-0")) > _EXPONENT_DIGITS:
-        text = f"{text[: number.start(2)]}e{'-' * ('-' in exponent)}{_FAR}"
+        sign = "-" if "-" in exponent else ""
+        text = f"{text[: number.start(2)]}e{sign}{_FAR}"
     return Decimal(text)
 
 

@@ -38,10 +38,7 @@ REFERENCES: Final = {kind.name.lower(): Reference(kind) for kind in ReferenceKin
 """Bare words that are no property, and the reference that each means."""
 
 ANNOTATION_SECTIONS: Final = frozenset({"d", "delivery_annotations"})
-ANNOTATIONS: Final[dict[str, Reference]] = {
-    OFFSET_KEY: OFFSET,
-    TIMESTAMP_KEY: PUBLISH_TIME,
-}
+ANNOTATIONS: Final[dict[str, Reference]] = {OFFSET_KEY: OFFSET, TIMESTAMP_KEY: PUBLISH_TIME}
 """The delivery annotations that mean a reference, as users of AMQP event stream filters know them."""
 
 _FOLDED: Final = {word.replace("_", ""): word for word in REFERENCES}

@@ -97,7 +97,7 @@ class _Evaluation:
     def _of_predicate(self, predicate: Predicate) -> pa.BooleanArray:
         reference, op = predicate.reference, predicate.operator
         column = self._column(reference)
-        if predicate.type is None:
+        if op in (Operator.IS_NULL, Operator.IS_NOT_NULL):
             return pc.is_null(column) if op is Operator.IS_NULL else pc.is_valid(column)
         if column.null_count == self._rows:
             return pa.nulls(self._rows, pa.bool_())

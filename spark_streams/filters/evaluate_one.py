@@ -72,7 +72,7 @@ def _not(answer: bool | None) -> bool | None:
 
 
 def _of_predicate(predicate: Predicate, value: str | int | None) -> bool | None:
-    if predicate.type is None:
+    if predicate.operator in (Operator.IS_NULL, Operator.IS_NOT_NULL):
         return (value is None) is (predicate.operator is Operator.IS_NULL)
     if value is None:
         return None

@@ -9,7 +9,6 @@ Spec: docs/specifications.md, E-1, E-8, E-10 to E-13 and E-17.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -123,22 +122,25 @@ def find_fault(expression: Expression) -> Fault | None:
 
 
 def predicate_fault(predicate: Predicate) -> Fault | None:
-    """Return the fault of one predicate; None for a sound one."""
-    return next((Fault(reason, part, predicate) for part, reason in _checks(predicate) if reason is not None), None)
-
-
-def _checks(predicate: Predicate) -> Iterator[tuple[int, str | None]]:
-    """Yield each checked part of a predicate with the reason why it is wrong; later checks rely on earlier ones."""
-    yield AT_REFERENCE, reference_reason(predicate.reference)
-    yield AT_OPERATOR, _arity_reason(predicate)
-    yield from enumerate(_value_reason(value, predicate.type) for value in predicate.values)
+    """Return the fault of one predicate; None for a sound one. Each check relies on those before it."""
+    reason = reference_reason(predicate.reference)
+    if reason is not None:
+        return Fault(reason, AT_REFERENCE, predicate)
+    reason = _arity_reason(predicate)
+    if reason is not None:
+        return Fault(reason, AT_OPERATOR, predicate)
+    for number, value in enumerate(predicate.values):
+        reason = _value_reason(value, predicate.type)
+        if reason is not None:
+            return Fault(reason, number, predicate)
     number_of = _NUMBERS.get(predicate.reference.kind)
     if predicate.operator in _PATTERNS and predicate.type is not ValueType.STRING:
-        yield 0, "LIKE compares texts: expected a text in quotes, not a number"
+        return Fault("LIKE compares texts: expected a text in quotes, not a number", 0, predicate)
     if number_of is not None and predicate.operator in _PATTERNS:
-        yield AT_OPERATOR, f"LIKE compares texts, but {number_of}"
+        return Fault(f"LIKE compares texts, but {number_of}", AT_OPERATOR, predicate)
     if number_of is not None and predicate.type is ValueType.STRING:
-        yield 0, f"{number_of}: expected a number, not a text"
+        return Fault(f"{number_of}: expected a number, not a text", 0, predicate)
+    return None
 
 
 def _join_fault(join: And | Or) -> Fault | None:

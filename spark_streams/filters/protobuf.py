@@ -117,12 +117,7 @@ _PREDICATE: Final = expression_pb2.Expr.PREDICATE
 _AND: Final = expression_pb2.Expr.AND
 _OR: Final = expression_pb2.Expr.OR
 _NOT: Final = expression_pb2.Expr.NOT
-_OPERANDS: Final = {
-    _PREDICATE: ("predicate",),
-    _AND: ("lhs", "rhs"),
-    _OR: ("lhs", "rhs"),
-    _NOT: ("lhs",),
-}
+_OPERANDS: Final = {_PREDICATE: ("predicate",), _AND: ("lhs", "rhs"), _OR: ("lhs", "rhs"), _NOT: ("lhs",)}
 """The fields that an Expr of each type holds besides its type."""
 _NULL_TESTS: Final = {Operator.EQUALS: Operator.IS_NULL, Operator.NOT_EQUALS: Operator.IS_NOT_NULL}
 _ON_THE_WIRE: Final = {test: operator for operator, test in _NULL_TESTS.items()}

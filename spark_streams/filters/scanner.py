@@ -24,6 +24,7 @@ from spark_streams.filters.tree import Operator, Reference, Value, ValueType, pr
 
 _NAME_WITHOUT_DELIMITERS: Final = re.compile(r"""[^\s=<>!()\[\]'",]+""")
 _FOREIGN_COMPARISON: Final = re.compile("(?:<>|!=|>=|<=|=|>(?!=)|<(?![=>]))[=<>!~]")
+"""A comparison and one more sign; the lookaheads keep ``>=`` from being read as ``>`` and ``=``."""
 _LITERAL_STARTS: Final = frozenset("'+-0123456789")
 _A_PREDICATE: Final = "expected a test such as type = 'order', NOT or ("
 _FOREIGN_SIGNS: Final = {

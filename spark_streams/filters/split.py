@@ -41,10 +41,10 @@ class Split(Generic[T]):
 
 
 class Target(Protocol[T]):
-    """The translation of predicates to the form ``T`` of a peer; each method raises ``Inexpressible``."""
+    """The translation of predicates to the form ``T`` of a peer; each method may raise ``Inexpressible``."""
 
     def test(self, predicate: Predicate) -> Split[T]:
-        """Return one predicate, split; something of it is pushed."""
+        """Return the part of one predicate that the peer checks, and the part that remains."""
 
     def both(self, left: T, right: T) -> T:
         """Return exactly the conjunction."""

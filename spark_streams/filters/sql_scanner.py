@@ -22,7 +22,9 @@ BY_SIGN: Final = {**{each.sign: operator for operator, each in COMPARISONS.items
 
 
 class SqlScanner:
-    """One pass over a text; each method that reads leaves ``at`` on the next character.
+    """One pass over a text; each method that reads leaves ``at`` behind what it read.
+
+    ``keyword``, ``sign`` and ``comparison`` skip the blanks behind it, too.
 
     Args:
         text: the filter.

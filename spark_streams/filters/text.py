@@ -51,11 +51,7 @@ from spark_streams.filters.tree import (
 MAX_TEXT: Final = 524_288
 """The most characters of a text: enough for any tree within the limits, however it is quoted."""
 
-_CONTAINS: Final = {
-    "ALL": Operator.CONTAINS_ALL,
-    "ANY": Operator.CONTAINS_ANY,
-    "NONE": Operator.CONTAINS_NONE,
-}
+_CONTAINS: Final = {"ALL": Operator.CONTAINS_ALL, "ANY": Operator.CONTAINS_ANY, "NONE": Operator.CONTAINS_NONE}
 _TYPE_NAMES: Final = {
     ValueType.STRING: "a text in single quotes",
     ValueType.LONG: "an integer",
@@ -213,12 +209,12 @@ class _Reader(Scanner):
             self.fail("expected ( and a list of literals")
         first, of = self._value(places)
         values = [first]
-        while not self.sign(")"):
+        while self.sign(","):
+            values.append(self._value(places, of)[0])
+        if not self.sign(")"):
             if not self.next():
                 self.fail("the list is not closed: expected )", opening)
-            if not self.sign(","):
-                self.fail("expected , or ) after a literal of a list")
-            values.append(self._value(places, of)[0])
+            self.fail("expected , or ) after a literal of a list")
         return Predicate(reference, operator, tuple(values), of)
 
     def _value(self, places: list[int], expected: ValueType | None = None) -> tuple[Value, ValueType]:

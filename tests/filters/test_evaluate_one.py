@@ -299,3 +299,8 @@ def test_members() -> None:
     deep = "[" * 100_000 + "]" * 100_000
     assert members(deep) == [deep]
     assert members("[" + "1" * 1_000_000 + "]") == ["1" * 1_000_000]
+
+
+def test_a_predicate_without_a_type_is_none_of_null() -> None:
+    """``check`` refuses it; evaluated all the same it compares, and is not taken for IS NOT NULL."""
+    assert evaluate(Predicate(property_of("x"), Operator.EQUALS, ("x",)), lambda reference: "y") is not True

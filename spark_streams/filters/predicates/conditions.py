@@ -214,7 +214,9 @@ def mask(predicate: Condition, offsets: Longs, timestamps: Longs, columns: Colum
         return np.full(len(offsets), predicate.value)
     answer: Mask
     if isinstance(predicate, OffsetRange):
-        answer = (offsets >= predicate.first) & (offsets < predicate.end)
+        answer = offsets >= predicate.first
+        if predicate.end < NEVER:
+            answer &= offsets < predicate.end
         return answer
     if isinstance(predicate, AnnotationTest):
         if not isinstance(predicate.operand, int):

@@ -88,14 +88,19 @@ def split_for_amqp(expression: Expression, capability: AmqpCapability) -> AmqpSp
     sql = _split(terms.residual, full_sql, capability.filtex_sql)
     residual = [] if sql.residual is None else list(conjuncts(sql.residual))
     if capability.overflow_is_null:  # the peer compares times that the reader takes for null
-        times = [part for part in conjuncts(whole) if any(map(is_time, references(part)))]
-        residual = list(dict.fromkeys([*residual, *times]))
+        parts, others = conjuncts(whole), [part for part in residual if not _has_time(part)]
+        residual = [part for part in parts if _has_time(part) or part in others]
+        residual += [part for part in others if part not in parts]
     return AmqpSplit(
         bounds.pushed,
         None if terms.pushed is None else text_of(terms.pushed),
         None if sql.pushed is None else sql.pushed.text,
         all_of(residual) if residual else None,
     )
+
+
+def _has_time(part: Expression) -> bool:
+    return any(map(is_time, references(part)))
 
 
 def _split(expression: Expression | None, target: Target[T], offered: bool) -> Split[T]:

@@ -83,7 +83,9 @@ def types_like(pattern: str) -> tuple[list[bool], int | None, list[Range]]:
     if numbers or json or (one_character and not letters) or ((uuids or binaries) and not head):
         raise Inexpressible
     booleans = [value for text, value in BOOLEANS.items() if matches(text)]
-    ranges = [*([_uuids_with(head)] if uuids else []), *([_bytes_with(head)] if binaries else [])]
+    ranges = [_uuids_with(head)] if uuids else []
+    if binaries:
+        ranges.append(_bytes_with(head))
     return booleans, ord(min(letters)) if one_character else None, ranges
 
 

@@ -124,7 +124,7 @@ class FullSql:
         if not self._as_rabbitmq or (op is not Operator.BETWEEN and op not in COMPARISONS):
             raise Inexpressible
         if op is Operator.BETWEEN:
-            return sql_text.between(field, *terms), True
+            return sql_text.between(field, *terms, below=False), True
         return sql_text.compare(field, COMPARISONS[op].sign, terms[0]), True
 
     def _identifier(self, field: Term, predicate: Predicate) -> tuple[Sql, bool]:
@@ -188,4 +188,4 @@ def _within(field: Term, low: int | None, high: int | None) -> Sql:
     if low is not None and low == high:
         return sql_text.compare(field, "=", sql_text.integer(low))
     first, last = (None if edge is None else sql_text.integer(edge) for edge in (low, high))
-    return sql_text.between(field, first, last)
+    return sql_text.between(field, first, last, below=False)

@@ -167,8 +167,8 @@ def join(by: Literal["AND", "OR"], parts: Iterable[Sql]) -> Sql:
     return checked(joined)
 
 
-def between(field: Term, low: Term | None, high: Term | None, *, below: bool = False) -> Sql:
-    """Return the range from ``low``, included, to ``high``, excluded if ``below``; None is no bound on one side."""
+def between(field: Term, low: Term | None, high: Term | None, *, below: bool) -> Sql:
+    """Return the range from ``low``, included, to ``high``, excluded if ``below``; None, on one side, is no bound."""
     edges = ((">=", low), ("<" if below else "<=", high))
     return join("AND", [compare(field, sign, edge) for sign, edge in edges if edge is not None])
 

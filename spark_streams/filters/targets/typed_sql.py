@@ -84,7 +84,7 @@ class Alternatives:
             raise Inexpressible
         self.equals(value)
 
-    def between(self, low: Term | None, high: Term | None, *, below: bool = True) -> None:
+    def between(self, low: Term | None, high: Term | None, *, below: bool) -> None:
         """Add a range, ``low`` included, ``high`` excluded if ``below``."""
         self.add(sql_text.between(self.field, low, high, below=below))
 
@@ -166,7 +166,7 @@ def _like(made: Alternatives, pattern: str) -> None:
     if not (head or tail) or (ranges and not made.as_rabbitmq):
         raise Inexpressible
     for low, high in ranges:
-        made.between(sql_text.binary(low), None if high is None else sql_text.binary(high))
+        made.between(sql_text.binary(low), None if high is None else sql_text.binary(high), below=True)
 
 
 def _numeric(made: Alternatives, predicate: Predicate) -> None:
@@ -178,8 +178,8 @@ def _numeric(made: Alternatives, predicate: Predicate) -> None:
         made.equals(first)
     else:
         made.between(first, last, below=False)
-    made.between(*_NUMBERS_BEGIN)
-    made.between(*_BASE64_NUMBERS_BEGIN)
+    made.between(*_NUMBERS_BEGIN, below=True)
+    made.between(*_BASE64_NUMBERS_BEGIN, below=True)
     if any((low is None or digit >= low) and (high is None or digit <= high) for digit in range(10)):
         first, last = map(sql_text.integer, _DIGIT_CHARS)
         made.between(first, last, below=False)

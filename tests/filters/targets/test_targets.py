@@ -262,6 +262,20 @@ def test_instants_that_read_as_null_are_looked_at_again(text: str, words: str | 
     assert (found.words, left(found)) == (words, text)
 
 
+@pytest.mark.parametrize(
+    ("text", "remains"),
+    [
+        ("event_time >= 5 AND key = 'k'", ALL),
+        ("key = 'k' AND properties.subject = 'a' AND event_time >= 5", "key = 'k' AND event_time >= 5"),
+        ("publish_time BETWEEN -10 AND -5", ALL),
+        ("publish_time BETWEEN -10 AND -5 AND key = 'k'", ALL),
+    ],
+)
+def test_what_is_looked_at_again_keeps_its_order_and_is_there_once(text: str, remains: str | None) -> None:
+    found = split_for_amqp(parse(text), AmqpCapability(True, True, True, overflow_is_null=True))
+    assert left(found) == (text if remains is ALL else remains)
+
+
 def test_full_sql_keeps_to_what_rabbitmq_takes() -> None:
     many = ", ".join(f"'value-{n}'" for n in range(150))
     few = "properties.subject = 'a'"
@@ -333,6 +347,10 @@ REGION = property_of("application_properties.region")
         ("offset < 5 OR offset > 9", None, None, ALL),
         ("offset <> 5", None, None, ALL),
         ("offset = 1.5", None, 2**63 - 1, NONE),
+        ("offset <> '00000000000000000000'", None, 1, NONE),
+        ("offset <> 'x'", None, None, NONE),
+        ("offset < ''", None, 2**63 - 1, NONE),
+        ("offset < '00000000000000000005'", None, None, ALL),
         ("region = 'eu' AND offset > 5", ("eu",), 6, "region = 'eu'"),
         ("publish_time > 5", None, None, ALL),  # the broker may jump over matching chunks
     ],

@@ -48,10 +48,7 @@ _SECTIONS: Final = {
     **dict.fromkeys(("d", "delivery_annotations"), DELIVERY_ANNOTATIONS),
 }
 _KEYWORDS: Final = frozenset(
-    {
-        *("AND", "OR", "NOT", "IN", "LIKE", "ESCAPE", "IS", "NULL", "TRUE", "FALSE"),
-        *("BETWEEN", "EXISTS", "NAN", "INF"),
-    }
+    {*("AND", "OR", "NOT", "IN", "LIKE", "ESCAPE", "IS", "NULL", "TRUE", "FALSE"), *("BETWEEN", "EXISTS", "NAN", "INF")}
 )
 _MOST_DIGITS: Final = 20
 
