@@ -105,7 +105,8 @@ class LossPolicy:
         Raises:
             SparkStreamsError: ``fault``, when trying again cannot help, or did not.
         """
-        fault.retriable = fault.retriable or isinstance(fault, NotFound)
+        if isinstance(fault, NotFound):
+            fault.retriable = True
         try:
             attempts.after(fault)
         except NotFound:

@@ -7,7 +7,6 @@ it at the named container (ES-101).
 from __future__ import annotations
 
 import contextlib
-import logging
 from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import partial
 from typing import Final, TypeVar
@@ -28,16 +27,11 @@ from spark_streams.client.hosts import Hosts
 from spark_streams.client.log_client import Bounds, Pushdown, RangeRead, StreamDescription
 from spark_streams.client.retry import retrying
 from spark_streams.endpoint import Endpoint, Node
-from spark_streams.errors import (
-    DeadlineExceeded,
-    LocalProtocolError,
-    Refused,
-)
+from spark_streams.errors import DeadlineExceeded, LocalProtocolError, Refused
 from spark_streams.filters import read_filter
 from spark_streams.filters.tree import Expression
 from spark_streams.position import EARLIEST, After, At, Earliest, Position
 
-_log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
 _SEARCHED_ROWS: Final = 4_096
@@ -330,10 +324,7 @@ class AmqpClient(contextlib.AbstractContextManager["AmqpClient"]):
         connection = self._connections.get(key)
         if connection is None or connection.broken:
             connection = Connection(
-                endpoint,
-                timeout_ms=self._timeout_ms,
-                connect_ms=connect_ms,
-                server_name=server_name,
+                endpoint, timeout_ms=self._timeout_ms, connect_ms=connect_ms, server_name=server_name
             )
             self._connections[key] = connection
         return connection

@@ -28,12 +28,7 @@ from spark_streams.client.log_client import PRODUCT
 from spark_streams.client.retry import Deadline
 from spark_streams.client.tcp import WOULD_BLOCK, lost, open_socket, tls_fault
 from spark_streams.endpoint import Endpoint
-from spark_streams.errors import (
-    AuthenticationFailed,
-    DeadlineExceeded,
-    RemoteProtocolError,
-    SparkStreamsError,
-)
+from spark_streams.errors import AuthenticationFailed, DeadlineExceeded, RemoteProtocolError, SparkStreamsError
 from spark_streams.redaction import remember
 from spark_streams.wire.amqp.event_streams import CAPABILITY
 from spark_streams.wire.amqp.sasl import SaslClient
@@ -65,12 +60,7 @@ class Connection:
     """
 
     def __init__(
-        self,
-        endpoint: Endpoint,
-        *,
-        timeout_ms: int,
-        connect_ms: int | None = None,
-        server_name: str | None = None,
+        self, endpoint: Endpoint, *, timeout_ms: int, connect_ms: int | None = None, server_name: str | None = None
     ) -> None:
         self.endpoint = endpoint
         self.timeout_ms = timeout_ms
@@ -112,7 +102,7 @@ class Connection:
                 self._socket.settimeout(deadline.left_s(what))
                 answer = self._socket.recv(_READ_BYTES)
                 if not answer:
-                    raise ConnectionError("the peer closed it during the SASL handshake")
+                    raise ConnectionError("the peer closed it during the SASL handshake")  # worded below
                 if len(heard) < 4:
                     heard += answer[:4]
                     if not b"AMQP".startswith(heard[:4]):
@@ -120,7 +110,7 @@ class Connection:
                 self._socket.sendall(sasl.receive(answer))
             self._socket.setblocking(False)
         except TimeoutError as fault:
-            deadline.left_s(what)
+            deadline.left_s(what)  # raises; with time left, the network itself gave up (ETIMEDOUT)
             raise lost(endpoint, fault) from fault
         except AuthenticationFailed as fault:
             raise AuthenticationFailed(

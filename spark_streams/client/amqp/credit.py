@@ -98,15 +98,18 @@ class DrainTimer:
         self._end_checked = True
         return True
 
-    def drains(self) -> bool:
+    def drain_if_due(self) -> bool:
         """Drain the link if that is due; return whether it was."""
         self.draining = time.monotonic() - self._since >= self._drain_after_s
         if self.draining:
             self._link.proton_link.drain_mode = True
         return self.draining
 
-    def ended(self) -> bool:
-        """Return whether the peer has no more, after its answer to the drain; if it has, start all times again."""
+    def answered_empty(self) -> bool:
+        """Return whether the peer's answer to the drain says that it has no more.
+
+        Where deliveries used up the credit instead, switch the drain off and start all times again.
+        """
         if self._link.proton_link.drained():
             return True
         self._link.proton_link.drain_mode = False  # deliveries used all credit, so there may be more events

@@ -14,14 +14,7 @@ from typing import Any
 from spark_streams.client.tcp import final, lost
 from spark_streams.client.tls import WANTS_A_CERTIFICATE
 from spark_streams.endpoint import Endpoint
-from spark_streams.errors import (
-    ConnectFailed,
-    ConnectionLost,
-    NotFound,
-    OwnershipLost,
-    Refused,
-    SparkStreamsError,
-)
+from spark_streams.errors import ConnectFailed, ConnectionLost, NotFound, OwnershipLost, Refused, SparkStreamsError
 from spark_streams.redaction import safe_text
 from spark_streams.wire.amqp.event_streams import EPOCH
 

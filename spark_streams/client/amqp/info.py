@@ -63,7 +63,7 @@ def describe(connection: Connection, address: str, stream: str) -> StreamDescrip
         RemoteProtocolError: the answer breaks the specification.
         DeadlineExceeded: no answer came in time.
     """
-    answer = _ask(connection, stream, address, {})
+    answer = _ask(connection, address, stream, {})
     partitions = {
         partition: Bounds(
             _offset(entry, "earliest-offset", stream),
@@ -114,7 +114,7 @@ def remaining(
     """
     after = {p: _after(at) for p, at in positions.items()}
     wanted = {proton.symbol(p): proton.symbol(offset) for p, offset in after.items() if offset is not None}
-    answer = _ask(connection, stream, address, {_POSITIONS: wanted} if wanted else {})
+    answer = _ask(connection, address, stream, {_POSITIONS: wanted} if wanted else {})
     counts = {p: 0 if isinstance(at, Latest) else None for p, at in positions.items()}
     for partition, entry in _entries(answer, stream).items():
         count = entry.get(_REMAINING)
@@ -142,7 +142,7 @@ def log_identity(
     left = iter(offsets.items())
     while some := dict(islice(left, _MAX_WITNESSES)):
         wanted = {proton.symbol(p): proton.symbol(offset) for p, offset in some.items()}
-        answer = _ask(connection, stream, address, {_WITNESSES: wanted})
+        answer = _ask(connection, address, stream, {_WITNESSES: wanted})
         for partition, entry in _entries(answer, stream).items():
             text = entry.get(_WITNESS)
             if partition in some and isinstance(text, str):
@@ -156,7 +156,7 @@ def _after(position: Position) -> str | None:
     return position.offset if isinstance(position, (After, At)) and position.offset.isascii() else None
 
 
-def _ask(connection: Connection, stream: str, address: str, properties: Mapping[str, Any]) -> Mapping[Any, Any]:
+def _ask(connection: Connection, address: str, stream: str, properties: Mapping[str, Any]) -> Mapping[Any, Any]:
     link = attach_receiver(connection, address, Binding(stream), properties=properties)
     buffer, deadline = ReceiveBuffer(1, 64 << 10, _MAX_BYTES), Deadline(connection.timeout_ms)
     with closing(link):

@@ -19,11 +19,7 @@ from spark_streams.client.amqp.connection import Connection
 from spark_streams.client.amqp.errors import peer_fault
 from spark_streams.client.amqp.offset_filters import StartFilter, as_symbol
 from spark_streams.client.retry import Deadline
-from spark_streams.errors import (
-    DeadlineExceeded,
-    RemoteProtocolError,
-    SparkStreamsError,
-)
+from spark_streams.errors import DeadlineExceeded, RemoteProtocolError, SparkStreamsError
 from spark_streams.filters.tree import Expression
 from spark_streams.wire.amqp.event_streams import (
     ANNOTATIONS_FILTER,

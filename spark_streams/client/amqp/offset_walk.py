@@ -99,9 +99,9 @@ class AmqpOffsetWalk:
                 continue
             link.check()
             if timer.draining:
-                if not link.proton_link.draining() and timer.ended():
+                if not link.proton_link.draining() and timer.answered_empty():
                     return False
-            elif not (link.proton_link.credit and timer.drains()):
+            elif not link.proton_link.credit or not timer.drain_if_due():
                 # The credit is never more than is missing: the next ``take`` continues after what this one received.
                 window = MAX_CREDIT if self._drops(link) else min(missing, MAX_CREDIT)
                 if link.proton_link.credit <= window // 2:

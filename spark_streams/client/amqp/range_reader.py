@@ -104,8 +104,8 @@ class RangeReader:
         start, end = self._start, self.read.end
         if (isinstance(start, After) and start.offset >= end) or (isinstance(start, At) and start.offset > end):
             return  # the range is empty
-        link = self.attach(self._start, self._dropped)
-        self._link = link
+        # The state of this link; the next one replaces it.
+        link = self._link = self.attach(self._start, self._dropped)
         self._ask_for_loss = self._first = True
         settled = link.proton_link.remote_snd_settle_mode == proton.Link.SND_SETTLED
         self._buffer = ReceiveBuffer(self.max_rows, self.max_bytes, MAX_MESSAGE_BYTES, settles=settled)
@@ -166,10 +166,10 @@ class RangeReader:
             if complete or (drained and buffer.rows):
                 return True
             received = buffer.received
-            if drained and timer.ended():
+            if drained and timer.answered_empty():
                 return False
             link.check()
-            if not timer.draining and not timer.drains():
+            if not timer.draining and not timer.drain_if_due():
                 window.top_up()
             timeout_s = timer.timeout_s(buffer.rows > 0)
             if link.narrowed and timer.draining and extensions < _MAX_EXTENSIONS:

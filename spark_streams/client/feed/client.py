@@ -206,6 +206,7 @@ class FeedClient(AbstractContextManager["FeedClient"]):
         partition: int,
         cursor: str,
         stops: Collection[str] = (),
+        *,
         stream_ms: int | None = None,
         values: bool = True,
     ) -> Iterator[tuple[bytes, Lines]]:
@@ -238,9 +239,9 @@ class FeedClient(AbstractContextManager["FeedClient"]):
         with self._page(partition, cursor, stream_ms) as answer:
             assert self.dialect is not None
             for block, lines in parsed_blocks(answer, self.dialect, partition, self.address.max_line_bytes, values):
-                rest = until(lines, stops)
-                if rest is not None:
-                    yield block[: int(rest.ends[-1])], rest
+                last = until(lines, stops)
+                if last is not None:
+                    yield block[: int(last.ends[-1])], last
                     return
                 yield block, lines
 

@@ -185,7 +185,9 @@ class FeedPublisher:
             label: row i of these to its name in errors.
 
         Raises:
-            DeliveryFailed: the feed did not confirm rows of this or an earlier call; the error names the first one.
+            DeliveryFailed: the feed did not confirm rows of this or an earlier call, or they differ from those of an
+                earlier attempt; the error names the first one.
+            LocalProtocolError: the task has more than ``MAX_PARTS`` parts.
         """
         rows = pa.RecordBatch.from_arrays([columns[name] for name in PART_SCHEMA.names], schema=PART_SCHEMA)
         self._labels.add(rows.num_rows, label)

@@ -217,7 +217,7 @@ class RabbitClient(AbstractContextManager["RabbitClient"]):
             NotFound, Refused: there is no such stream, no permission, or no reachable member.
             ConnectFailed, AuthenticationFailed, DeadlineExceeded, RemoteProtocolError: as for ``describe``.
         """
-        found = self._cluster.ask(partition, partial(bounds.first_at_time, timestamp_ms=timestamp_ms))
+        found = self._cluster.near_retrying(partition, partial(bounds.first_at_time, timestamp_ms=timestamp_ms))
         return None if found is None else format_offset(found)
 
     def first_matching(self, stream: str, partition: str, expression: Expression) -> str | None:
@@ -234,7 +234,7 @@ class RabbitClient(AbstractContextManager["RabbitClient"]):
             FilterError: the expression refers to something that messages cannot have.
             NotFound, Refused, RemoteProtocolError, TransportError: as for ``describe`` and ``fetch``.
         """
-        last = self._cluster.ask(partition, bounds.extent).last
+        last = self._cluster.near_retrying(partition, bounds.extent).last
         if last is None:
             return None
         read = RangeRead(
@@ -266,7 +266,7 @@ class RabbitClient(AbstractContextManager["RabbitClient"]):
             ConnectFailed, AuthenticationFailed, DeadlineExceeded, RemoteProtocolError: as for ``describe``.
         """
         return {
-            partition: self._cluster.ask(partition, partial(bounds.identity_at, offset=offset_number(offset)))
+            partition: self._cluster.near_retrying(partition, partial(bounds.identity_at, offset=offset_number(offset)))
             for partition, offset in offsets.items()
         }
 

@@ -70,9 +70,9 @@ class Cluster:
         """Run an operation, and retry it while its errors are retriable."""
         return retrying(operation, was_reached=lambda: self._was_there)
 
-    def ask(self, stream: str, question: Operation[_T]) -> _T:
+    def near_retrying(self, stream: str, operation: Operation[_T]) -> _T:
         """Run an operation as ``near``, and retry it while its errors are retriable."""
-        return self.retrying(lambda: self.near(stream, question))
+        return self.retrying(lambda: self.near(stream, operation))
 
     def any(self) -> Connection:
         """Return a connection to any node: the open one that is oldest, else a new one.

@@ -14,14 +14,7 @@ from spark_streams.client.digested_rows import Label
 from spark_streams.client.rabbitmq.connection import Connection
 from spark_streams.client.rabbitmq.stream_publisher import Entries, StreamPublisher
 from spark_streams.client.retry import Deadline
-from spark_streams.errors import (
-    DeadlineExceeded,
-    DeliveryFailed,
-    PeerError,
-    Refused,
-    SparkStreamsError,
-    TransportError,
-)
+from spark_streams.errors import DeadlineExceeded, DeliveryFailed, PeerError, Refused, SparkStreamsError, TransportError
 from spark_streams.wire.rabbitmq.frames import Command, Frame
 from spark_streams.wire.rabbitmq.publish_decode import decode_confirm, decode_publish_error
 from spark_streams.wire.rabbitmq.publisher_commands import (
@@ -226,8 +219,7 @@ class PublisherPool:
             publisher = self._publishers[event.stream]
             if publisher.unconfirmed:
                 raise publisher.abandoned(
-                    _DROPPED,
-                    "the broker dropped the publisher: the stream was deleted, or its node is gone",
+                    _DROPPED, "the broker dropped the publisher: the stream was deleted, or its node is gone"
                 )
             # All messages to the stream are confirmed. Further ones declare a publisher again.
             self._dropped.add(event.stream)

@@ -243,8 +243,8 @@ class RangeReader:
         """Return whether the broker has no more chunks of the range, after a moment without any.
 
         Raises:
-            PositionLost: the stream did not reach the end of the range within ``timeout_ms``.
-            DeadlineExceeded: the leader reaches it, and this node did not within ``timeout_ms``.
+            PositionLost: the stream did not reach the end of the range within the cluster's ``timeout_ms``.
+            DeadlineExceeded: the leader reaches it, and this node did not within that time.
         """
         deadline = Deadline(self.cluster.timeout_ms)
         settled = partial(bounds.settled, last_chunks={})

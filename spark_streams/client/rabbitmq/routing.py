@@ -28,7 +28,7 @@ Routing = Literal["hash", "rstream", "key"]
 """By the hash of RabbitMQ's own clients, by rstream's, or by binding key."""
 
 Rows = NDArray[np.int64]
-Chosen = Callable[[pa.StringArray, int], NDArray[Any]]
+KeyHash = Callable[[pa.StringArray, int], NDArray[Any]]
 """A function from keys, without nulls, and the number of partitions, to the number of each key's partition."""
 
 
@@ -45,14 +45,14 @@ class Router:
     Args:
         super_stream: the super stream.
         partitions: its partitions, in their order.
-        chosen: the hash of keys, where it chooses.
-        bound: returns the streams that are bound with a key, where the keys are binding keys; None where they are not.
+        key_hash: returns the number of each key's partition, where keys are hashed.
+        streams_of: returns the streams that are bound with a key, where keys are binding keys; None: they are hashed.
     """
 
     super_stream: str
     partitions: tuple[str, ...]
-    chosen: Chosen = murmur3_32_modulo
-    bound: Callable[[str], tuple[str, ...]] | None = None
+    key_hash: KeyHash = murmur3_32_modulo
+    streams_of: Callable[[str], tuple[str, ...]] | None = None
 
     def route(self, keys: pa.StringArray, label: Label) -> dict[str, Rows]:
         """Return stream to the numbers of its rows, in ascending order.
@@ -63,13 +63,13 @@ class Router:
         if keys.null_count:
             row = pc.index(keys.is_null(), True).as_py()
             raise self._unroutable("its key is null, and the key decides the partition", label(row))
-        if self.bound is None:
-            numbers = self.chosen(keys, len(self.partitions))
+        if self.streams_of is None:
+            numbers = self.key_hash(keys, len(self.partitions))
             return {self.partitions[n]: np.flatnonzero(numbers == n) for n in np.unique(numbers).tolist()}
         out: dict[str, list[Rows]] = {}
         for key in keys.unique().to_pylist():
             rows = np.flatnonzero(np.asarray(pc.equal(keys, key)))
-            streams = self.bound(key)
+            streams = self.streams_of(key)
             if not streams:
                 raise self._unroutable(f"no partition is bound with its key '{key}'", label(int(rows[0])))
             for stream in streams:
@@ -101,10 +101,10 @@ def open_router(connection: Connection, super_stream: str, routing: Routing) -> 
     """
 
     @cache
-    def bound(key: str) -> tuple[str, ...]:
+    def streams_of(key: str) -> tuple[str, ...]:
         what = f"super stream '{super_stream}': route"
         return connection.request(Route(key, super_stream), RouteAnswer, what).streams
 
     partitions = partitions_of(connection, super_stream)
-    chosen = murmur3_128_modulo if routing == "rstream" else murmur3_32_modulo
-    return Router(super_stream, partitions, chosen, bound if routing == "key" else None)
+    key_hash = murmur3_128_modulo if routing == "rstream" else murmur3_32_modulo
+    return Router(super_stream, partitions, key_hash, streams_of if routing == "key" else None)

@@ -74,13 +74,15 @@ class RowDecoder:
         """Yield the rows of some chunks, each with a record or more, in their order, in batches that are not empty.
 
         Args:
-            chunks: not more than fits into a batch, without the last one, which may be large and is not copied then.
+            chunks: all but the last one fit into one batch together. The last one may have any size; where it does not
+                fit too, it is decoded by itself, without a copy.
         """
         rows = sum(chunk.starts.size for chunk in chunks)
         size = sum(int(chunk.ends[-1]) - int(chunk.starts[0]) for chunk in chunks)
         fits = rows <= self._max_rows and size <= self._max_bytes
-        for together in filter(None, [chunks] if fits else [chunks[:-1], chunks[-1:]]):
-            yield from self._cut(together)
+        for together in [chunks] if fits else [chunks[:-1], chunks[-1:]]:
+            if together:
+                yield from self._cut(together)
 
     def _cut(self, chunks: Sequence[ChunkRecords]) -> Iterator[pa.RecordBatch]:
         block = _joined(chunks)

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import socket
 import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from unittest.mock import Mock
 
 import proton
 import pyarrow as pa
 import pytest
 
 from spark_streams.client import AmqpClient, RangeRead
+from spark_streams.client.amqp import connection
 from spark_streams.endpoint import Endpoint, Secret, Tls
 from spark_streams.errors import (
     AuthenticationFailed,
     ConnectFailed,
+    ConnectionLost,
     DeadlineExceeded,
     OptionError,
     SparkStreamsError,
@@ -222,3 +226,13 @@ def tls_port(certificates: Path, target: int | None = None) -> Iterator[int]:
 
     with listener(serve) as port:
         yield port
+
+
+def test_a_network_that_gives_up_before_the_time_is_over_is_a_lost_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The system's own time-out; ours is a ``DeadlineExceeded``."""
+    peer = Mock(spec=socket.socket)
+    peer.recv.side_effect = TimeoutError(errno.ETIMEDOUT, "Connection timed out")
+    monkeypatch.setattr(connection, "open_socket", lambda *_: peer)
+    with pytest.raises(ConnectionLost, match=r"127\.0\.0\.1:5672.*Connection timed out"):
+        connection.Connection(endpoint(5672), timeout_ms=600_000)
+    assert peer.close.called
