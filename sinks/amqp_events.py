@@ -36,7 +36,8 @@ class AmqpSink:
     """
 
     options: SinkOptions
-    repeated: ClassVar = ("goes out again, under the same message-ids",) * 2
+    repeats_of_batch: ClassVar = "goes out again, under the same message-ids"
+    repeats_of_stream: ClassVar = repeats_of_batch
 
     def check_schema(self, schema: StructType) -> None:
         """Check the DataFrame's columns.
@@ -111,7 +112,7 @@ class AmqpOutlet:
             if self._options.stream is not None:
                 self._publisher(self._options.stream).send(payloads, label)
                 return
-            require_streams(streams, label, "option 'stream' is not")
+            require_streams(streams, label, "option 'stream' is not given")
             for stream in streams.unique().to_pylist():
                 rows = pc.indices_nonzero(pc.equal(streams, stream))
                 self._publisher(stream).send(payloads.take(rows), _chosen(label, rows))

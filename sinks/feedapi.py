@@ -34,7 +34,8 @@ class FeedSink:
     """
 
     options: FeedSinkOptions
-    repeated: ClassVar = (GOES_OUT_AGAIN, "is dropped by the log where it has it already")
+    repeats_of_batch: ClassVar = GOES_OUT_AGAIN
+    repeats_of_stream: ClassVar = "is dropped by the log where it has it already"
 
     def check_schema(self, schema: StructType) -> None:
         """Check the DataFrame's columns.

@@ -40,7 +40,8 @@ class RabbitSink:
     """
 
     options: RabbitSinkOptions
-    repeated: ClassVar = (GOES_OUT_AGAIN, "is dropped by the broker where it has it already")
+    repeats_of_batch: ClassVar = GOES_OUT_AGAIN
+    repeats_of_stream: ClassVar = "is dropped by the broker where it has it already"
 
     def check_schema(self, schema: StructType) -> None:
         """Check the DataFrame's columns.
@@ -151,7 +152,7 @@ class RabbitOutlet:
             elif self._options.stream is not None:
                 places = self._options.stream
             else:
-                require_streams(streams, label, "neither option 'stream' nor 'superStream' is")
+                require_streams(streams, label, "neither option 'stream' nor 'superStream' is given")
                 places = streams.cast(pa.string())
             self._publisher.send(payloads, places, filters, label)
 

@@ -20,10 +20,7 @@ def connect(options: SourceOptions) -> AmqpClient:
     """Return a client for the peer that the options name."""
     chosen = cast(AmqpSourceOptions, options)
     return AmqpClient(
-        chosen.endpoint,
-        timeout_ms=chosen.request_timeout_ms,
-        consumer_group=chosen.consumer_group,
-        epoch=chosen.epoch,
+        chosen.endpoint, timeout_ms=chosen.request_timeout_ms, consumer_group=chosen.consumer_group, epoch=chosen.epoch
     )
 
 

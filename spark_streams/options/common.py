@@ -22,13 +22,7 @@ from spark_streams.options.names import (
     TIMESTAMP_OVERFLOW,
 )
 from spark_streams.options.parser import OptionReader
-from spark_streams.options.positions import (
-    ENDS,
-    PositionRange,
-    read_ending,
-    read_starting,
-    refuse_empty_spans,
-)
+from spark_streams.options.positions import ENDS, PositionRange, read_ending, read_starting, refuse_empty_spans
 from spark_streams.options.values import duration_ms, filter_expression
 from spark_streams.position import EARLIEST, LATEST
 

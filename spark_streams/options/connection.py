@@ -87,5 +87,4 @@ def _tls(given: OptionReader) -> Tls:
     for name, path in files.items():
         if path is not None and not os.path.isfile(path):
             raise OptionError(name, f"'{path}' is not a file that can be found here, expected a PEM file")
-    ca_file, cert_file, key_file = files.values()
-    return Tls(ca_file, cert_file, key_file, given.boolean(TLS_VERIFY_HOSTNAME, True))
+    return Tls(files[TLS_CA_FILE], files[TLS_CERT_FILE], files[TLS_KEY_FILE], given.boolean(TLS_VERIFY_HOSTNAME, True))

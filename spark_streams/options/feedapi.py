@@ -238,8 +238,7 @@ def _check_references(options: FeedSourceOptions) -> None:
             )
         if option != FILTER and "offset" in needed:
             raise OptionError(
-                option,
-                "looks at the offset, and cursors have no order: start after one with 'startingOffsets'",
+                option, "looks at the offset, and cursors have no order: start after one with 'startingOffsets'"
             )
 
 

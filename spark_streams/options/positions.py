@@ -24,6 +24,7 @@ from spark_streams.options.values import filter_expression, instant_ms, json_obj
 from spark_streams.position import EARLIEST, LATEST, After, At, AtTime, Matching, Position, position_from_json
 
 STARTS: Final = (STARTING_TIMESTAMP, STARTING_OFFSETS_BY_TIMESTAMP, STARTING_OFFSETS)
+"""The options that say where reading starts; see ``ENDS``."""
 ENDS: Final = (ENDING_TIMESTAMP, ENDING_OFFSETS_BY_TIMESTAMP, ENDING_OFFSETS)
 """The options that give one instant, an instant for each partition, or positions; a query has one of them at most."""
 

@@ -284,14 +284,7 @@ _FORMAT: Final = Format(
     position=numbered_position,
     offsets_example='{"orders-0": "earliest", "orders-1": 42, "orders-2": {"after": 41}}',
     both=(SUPER_STREAM, LOAD_BALANCER),
-    reading=(
-        FILTER_VALUES,
-        MATCH_UNFILTERED,
-        FILTER_VALUE_FROM,
-        CONSUMER_NAME,
-        SINGLE_ACTIVE_CONSUMER,
-        STORE_OFFSETS,
-    ),
+    reading=(FILTER_VALUES, MATCH_UNFILTERED, FILTER_VALUE_FROM, CONSUMER_NAME, SINGLE_ACTIVE_CONSUMER, STORE_OFFSETS),
     writing=(ROUTING, FILTER_VALUE_COLUMN, COMPRESSION, SUB_ENTRY_SIZE, MAX_IN_FLIGHT),
     refused={
         CONSUMER_GROUP: f"rabbitmq-stream has no such option; did you mean '{CONSUMER_NAME}'?",

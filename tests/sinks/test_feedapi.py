@@ -47,7 +47,7 @@ def test_a_stream_is_written_once_and_a_batch_each_time(tmp_path: Path) -> None:
         write(sink, name(), False)
     with ReferenceLog(tmp_path) as log:
         assert log.stream("orders").partitions["0"].next_offset == 10
-    batch, stream = sink.repeated
+    batch, stream = sink.repeats_of_batch, sink.repeats_of_stream
     assert "dropped by the log" in stream and "at least once" in batch
 
 

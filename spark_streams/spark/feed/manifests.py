@@ -63,11 +63,7 @@ def read_manifest(spool: Spool, batch: int, residual: Expression | None) -> list
     dialect = Dialect(manifest["dialect"])
     return [
         FeedTask(
-            task["partition"],
-            dialect,
-            tuple(PageRange(*page) for page in task["pages"]),
-            spool.uri,
-            residual=residual,
+            task["partition"], dialect, tuple(PageRange(*page) for page in task["pages"]), spool.uri, residual=residual
         )
         for task in manifest["tasks"]
     ]

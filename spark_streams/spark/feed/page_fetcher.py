@@ -45,7 +45,7 @@ class PageFetcher(threading.Thread):
         policy: raises or warns when the feed has expired a cursor; after a warning the thread reads the partition from
             its beginning.
         slots: limits the number of fetchers that fetch at a time.
-        written: the writer of its files.
+        writer: writes its files.
         partition: the partition's id.
         cursor: the cursor after which reading continues.
         read_ahead_bytes: bytes that may wait to be planned, about.
@@ -60,7 +60,7 @@ class PageFetcher(threading.Thread):
         connect: Callable[[], FeedClient],
         policy: LossPolicy,
         slots: threading.Semaphore,
-        written: SpoolWriter,
+        writer: SpoolWriter,
         partition: int,
         cursor: str,
         *,
@@ -75,7 +75,7 @@ class PageFetcher(threading.Thread):
         self._connect = connect
         self._policy = policy
         self._slots = slots
-        self._written = written
+        self._writer = writer
         self._read_ahead_bytes = read_ahead_bytes
         self._stops = stops
         self._start_at = start
@@ -122,7 +122,7 @@ class PageFetcher(threading.Thread):
 
     def waiting(self) -> int:
         """Return the number of events that are not planned yet."""
-        return self._written.waiting_events
+        return self._writer.waiting_events
 
     def wait_for_change(self, seconds: float) -> None:
         """Return at the next change of state, or after ``seconds``."""
@@ -131,7 +131,7 @@ class PageFetcher(threading.Thread):
 
     def plan(self, most_events: int | None, most_bytes: int, most_at_least: int | None = None) -> PlannedPages | None:
         """Return the pages of the next micro-batch; see ``SpoolWriter.plan``."""
-        taken = self._written.plan(most_events, most_bytes, most_at_least)
+        taken = self._writer.plan(most_events, most_bytes, most_at_least)
         with self._changed:
             self.full = self.full and not self._has_room(events=True)
             self._changed.notify_all()
@@ -142,7 +142,7 @@ class PageFetcher(threading.Thread):
         self._stopping.set()
         if self._client is not None:
             self._client.abort()
-        self._written.close()
+        self._writer.close()
         with self._changed:
             self._changed.notify_all()
 
@@ -254,7 +254,7 @@ class PageFetcher(threading.Thread):
 
     def _take(self, block: bytes, lines: Lines) -> None:
         cursor = lines.cursors[-1].as_py() if len(lines.cursors) else self.cursor
-        if not self._written.take(block, lines, moved=cursor != self.cursor):
+        if not self._writer.take(block, lines, moved=cursor != self.cursor):
             return  # stopped
         with self._changed:
             self.cursor = cursor
@@ -262,9 +262,9 @@ class PageFetcher(threading.Thread):
 
     def _has_room(self, *, events: bool) -> bool:
         most, least = self._options.max_offsets_per_trigger, self._options.min_offsets_per_trigger
-        if events and most is not None and self._written.waiting_events >= max(most, least or 0):
+        if events and most is not None and self._writer.waiting_events >= max(most, least or 0):
             return False
-        return self._written.waiting_bytes < self._read_ahead_bytes
+        return self._writer.waiting_bytes < self._read_ahead_bytes
 
     def _wait_for_room(self, *, slot: bool, events: bool = False) -> None:
         """Wait while enough events or bytes wait to be planned; other fetchers may fetch meanwhile.
@@ -292,6 +292,6 @@ class PageFetcher(threading.Thread):
 
     def _drop_uncovered(self) -> None:
         """Drop the lines that no checkpoint of a response covers; the next response's checkpoints do not cover them."""
-        self._written.drop_uncovered()
+        self._writer.drop_uncovered()
         if self._start_at is not None:
             self._start_at.drop_uncovered()

@@ -89,8 +89,8 @@ class QueryFilter:
         return None if self._options.filters or self._pushed else partition.last_cursor
 
     def ends(self, client: FeedClient, partition: FeedPartition) -> tuple[str, ...]:
-        """Return the cursors of a partition's current end, at which a read with the filters may come to it."""
-        cursors = client.last_cursor(partition.id), self.last_cursor(partition)
+        """Return the cursors that may mark a partition's current end, for a read with the query's filters."""
+        cursors = (client.last_cursor(partition.id), self.last_cursor(partition))
         return tuple(sorted({cursor for cursor in cursors if cursor is not None}))
 
     def task(self, dialect: Dialect, fetch: FeedRange, start: str | None = None) -> FeedTask:

@@ -26,7 +26,7 @@ class FeedSource:
     message: ClassVar[bool] = False
 
     def plan(self, options: FeedSourceOptions, columns: tuple[str, ...]) -> list[FeedTask]:
-        """Return the tasks of a batch query: each reads one partition up to its end, or to the user's ending cursor.
+        """Return the tasks of a batch query: each reads one partition to its present end, or to the user's cursor.
 
         Raises:
             OptionError: the positions do not fit the feed's partitions.

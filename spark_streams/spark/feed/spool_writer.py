@@ -50,7 +50,7 @@ class SpoolWriter:
         """Lock, held briefly and never during a write; taken after ``_writing``."""
         self._pages = Pages()
         self._blocks: list[Checkpoints] = []
-        """The checkpoints of each block of the current file."""
+        """The checkpoints of each block of the current file; it changes only with both locks held."""
 
     @property
     def waiting_events(self) -> int:

@@ -67,12 +67,7 @@ def address_of(
 def rows_of(options: FeedSourceOptions, partition: int, columns: tuple[str, ...]) -> FeedRows:
     """Return what makes these columns of a partition's events, as the query's options say."""
     return FeedRows(
-        options.stream,
-        partition,
-        columns,
-        options.key_field,
-        options.timestamp_field,
-        options.timestamp_overflow,
+        options.stream, partition, columns, options.key_field, options.timestamp_field, options.timestamp_overflow
     )
 
 

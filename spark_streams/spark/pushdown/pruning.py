@@ -7,11 +7,10 @@ pruned range cannot match, so no matching event is lost.
 
 from __future__ import annotations
 
-from math import floor
 from typing import Any, Final
 
 from spark_streams.client.log_client import RangeRead
-from spark_streams.filters.decimals import numeral
+from spark_streams.filters.decimals import floor_of
 from spark_streams.filters.evaluate_one import evaluate, predicate_test
 from spark_streams.filters.tree import (
     COMPARISONS,
@@ -89,7 +88,9 @@ def _samples(read: RangeRead, values: tuple[Value, ...], *, numbers: bool) -> li
     """
 
     def point(value: Value) -> Any:
-        return (floor(numeral(value)) if isinstance(value, float) else int(value)) if numbers else value
+        if not numbers:
+            return value
+        return int(value) if isinstance(value, str) else floor_of(value)[0]
 
     step: Any = 1 if numbers else "\0"  # from an offset to the least one after it
     first, last = 0 if numbers else "", point(read.end)

@@ -100,14 +100,14 @@ def require_streams(streams: pa.Array, label: Callable[[int], str], missing: str
     Args:
         streams: column ``stream``.
         label: names row i in errors.
-        missing: the options that could name the stream instead, as in ``option 'stream' is not``.
+        missing: the options that could name the stream instead, as in ``option 'stream' is not given``.
 
     Raises:
         SchemaError: a row has null.
     """
     if streams.null_count:
         row = label(pc.index(streams.is_null(), True).as_py())
-        raise SchemaError(f"{row} has null in column 'stream', and {missing} given: nothing says where it goes")
+        raise SchemaError(f"{row} has null in column 'stream', and {missing}: nothing says where it goes")
 
 
 def _properties(column: pa.StructArray) -> pa.StructArray:

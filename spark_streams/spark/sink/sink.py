@@ -64,8 +64,10 @@ class Outlet(Protocol):
 class Sink(Protocol):
     """A format's sink, as the writers use it; picklable, and opened once in each task that has rows."""
 
-    repeated: ClassVar[tuple[str, str]]
-    """What rows do that are written again, by a batch write and by a stream: words after "What is written again"."""
+    repeats_of_batch: ClassVar[str]
+    """What rows do that a batch write sends again: words after "What is written again"."""
+    repeats_of_stream: ClassVar[str]
+    """The same for a stream."""
 
     def check_schema(self, schema: StructType) -> None:
         """Check the DataFrame's columns, on the driver.

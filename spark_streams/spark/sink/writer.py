@@ -278,5 +278,5 @@ def _may_have_been_delivered(sink: Sink, streaming: bool, messages: Sequence[Sin
     return (
         f"{sum(m.rows for m in done)} rows of {len(done)} finished tasks were delivered{ranges}; the other "
         f"{len(messages) - len(done)} tasks may have delivered some of theirs. What is written again "
-        f"{sink.repeated[streaming]}"
+        f"{sink.repeats_of_stream if streaming else sink.repeats_of_batch}"
     )

@@ -185,3 +185,10 @@ def test_all_of_it_once_in_order(
         if most == 0:
             assert taken.events == 0
     assert seen == expected and found == total
+
+
+def test_checkpoints_behind_the_limit_in_bytes_wait_also_where_they_add_no_events() -> None:
+    made = pages(file("a", [(8, 0, "8")], [(17, 0, "17"), (24, 3, "24")], [(30, 3, "30"), (38, 3, "38")]))
+    assert made.plan(1, 1, 2) is None
+    taken = planned(made, 3, 24)
+    assert (taken.events, taken.cursor) == (3, "24")

@@ -56,7 +56,8 @@ class FakeSink:
     opened: list[tuple[TaskName, bool]] = field(default_factory=list)
     identifies: bool = True
     needs_stable: bool = False
-    repeated: ClassVar = ("goes out again", "is known by its ids")
+    repeats_of_batch: ClassVar = "goes out again"
+    repeats_of_stream: ClassVar = "is known by its ids"
 
     def columns(self, rows: pa.RecordBatch, name: TaskName, first_row: int) -> dict[str, pa.Array]:
         columns = message_columns(rows)
