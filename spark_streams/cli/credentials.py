@@ -10,7 +10,7 @@ import functools
 import logging
 import os
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -45,7 +45,7 @@ class PeerOptions:
     """
 
     password_file: str | None = None
-    token: str | None = None
+    token: str | None = field(default=None, repr=False)
     token_file: str | None = None
     partitions: int | None = None
     side: str = ""

@@ -71,7 +71,7 @@ class LogStream:
         self.settings = dict(settings or {})
 
     def create(self) -> None:
-        """Create the stream again after ``delete``; ``StreamFactory.create`` creates it the first time.
+        """Create the stream, for the first time or again after ``delete``.
 
         Raises:
             RuntimeError: the log refused it; the text has the log's reason.

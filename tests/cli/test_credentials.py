@@ -11,7 +11,7 @@ import pytest
 import requests
 from click.testing import Result
 
-from spark_streams.cli.credentials import tokens_of, users_of
+from spark_streams.cli.credentials import PeerOptions, tokens_of, users_of
 from spark_streams.cli.log.config_file import read_configuration
 from spark_streams.errors import OptionError
 from spark_streams.log import ReferenceLog
@@ -249,3 +249,7 @@ def test_files_that_others_can_read_are_warned_of(tmp_path: Path, caplog: pytest
                 read_configuration(file)
             assert (f"chmod 600 {file}" in caplog.text) == (secret and mode != 0o600)
             assert "geheim" not in caplog.text
+
+
+def test_a_commands_options_print_without_the_token() -> None:
+    assert "hunter2" not in repr(PeerOptions(token="hunter2"))

@@ -95,7 +95,8 @@ def read_back(client: AmqpClient, stream: str, orders: Orders) -> Found:
             per_partition[partition] += batch.num_rows
             values, keys, instants, properties = batch.columns
             ids.update(properties.field("message_id").to_pylist())
-            for value, key, us in zip(*(c.to_pylist() for c in (values, keys, instants.cast(pa.int64()))), strict=True):
+            rows = zip(values.to_pylist(), keys.to_pylist(), instants.cast(pa.int64()).to_pylist(), strict=True)
+            for value, key, us in rows:
                 order = json.loads(value)
                 number = order["order"]
                 numbers.append(number)
@@ -162,7 +163,8 @@ def _run(console: Console, events: int, seconds: float, partitions: int) -> None
         RuntimeError: the demo failed; the text says why.
     """
     with LogProcess() as log:
-        source, sink = (LogStream(log, name, partitions, {"timestamp_type": "create"}) for name in (_SOURCE, _SINK))
+        source = LogStream(log, _SOURCE, partitions, {"timestamp_type": "create"})
+        sink = LogStream(log, _SINK, partitions, {"timestamp_type": "create"})
         source.create()
         sink.create()
         endpoint = parse_url(source.options("amqp-events")["url"])

@@ -130,9 +130,7 @@ _SECRETS_FILE: Final[dict[str, Any]] = {
 )
 @click.option("--token-file", **_SECRETS_FILE)
 @click.option(
-    "--insecure",
-    is_flag=True,
-    help="Open doors to other machines that let in everybody, and guest from everywhere.",
+    "--insecure", is_flag=True, help="Open doors to other machines that let in everybody, and guest from everywhere."
 )
 @file_option("--tls-cert", "PEM file of the server's certificate: the doors speak TLS.")
 @file_option("--tls-key", "PEM file of its key.")

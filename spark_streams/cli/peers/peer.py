@@ -272,7 +272,8 @@ def partitions_option(name: str = "partitions", of: str = "a feed") -> Callable[
 def peer_options(side: str = "", user: str = "the url's user", feed: str = "a feed") -> Callable[..., Any]:
     """Return the options for the credentials of one peer.
 
-    The command gets them, with the number of partitions, as argument ``options``, or ``from_options``.
+    The command gets them as argument ``options``, with a side as ``from_options`` or ``to_options``; the number of
+    partitions is among them, for which ``partitions_option`` is added apart.
     """
     before = f"{side.lower()}_" if side else ""
     option = PeerOptions(side=side).option
