@@ -19,12 +19,12 @@ from spark_streams.filters.describe import (
     meant,
     shorten,
 )
-from spark_streams.filters.sql_scanner import HYPHENED, SqlScanner
+from spark_streams.filters.sql_scanner import BY_SIGN, HYPHENED, SqlScanner
 from spark_streams.filters.tree import Operator, Reference, Value, ValueType, property_of
 
 _NAME_WITHOUT_DELIMITERS: Final = re.compile(r"""[^\s=<>!()\[\]'",]+""")
-_FOREIGN_COMPARISON: Final = re.compile("(?:<>|!=|>=|<=|=|>(?!=)|<(?![=>]))[=<>!~]")
-"""A comparison and one more sign; the lookaheads keep ``>=`` from being read as ``>`` and ``=``."""
+_COMPARISON: Final = re.compile("(<>|!=|>=|<=|=|>|<)([=<>!~])?")
+"""A comparison, and one more sign where it is another language's, such as ``==``."""
 _LITERAL_STARTS: Final = frozenset("'+-0123456789")
 _A_PREDICATE: Final = "expected a test such as type = 'order', NOT or ("
 _FOREIGN_SIGNS: Final = {
@@ -55,9 +55,14 @@ class Scanner(SqlScanner):
 
     def comparison(self) -> Operator | None:
         """Read the sign of a comparison, if one is next; refuse those of other languages, such as ``==``."""
-        if _FOREIGN_COMPARISON.match(self.text, self.at):
+        sign = _COMPARISON.match(self.text, self.at)
+        if sign is None:
+            return None
+        if sign[2]:
             self.fail("expected one of = <> != < <= > >=")
-        return super().comparison()
+        self.at = sign.end()
+        self.skip_blanks()
+        return BY_SIGN[sign[1]]
 
     def at_literal(self) -> bool:
         """Return whether a literal is next, sound or not."""

@@ -27,7 +27,7 @@ MAX_CHILDREN = 256
 
 
 @dataclass(frozen=True)
-class Node:
+class PartitionNode:
     """One partition that is or was there.
 
     Args:
@@ -51,7 +51,7 @@ class KeyTree:
         among: the open partitions that keys may go to.
     """
 
-    def __init__(self, nodes: Mapping[str, Node], among: Collection[str]) -> None:
+    def __init__(self, nodes: Mapping[str, PartitionNode], among: Collection[str]) -> None:
         self._children: dict[str, list[str]] = {}
         reached = set(among)
         for node in reversed(list(nodes.values())):  # a parent comes before its children
@@ -82,7 +82,7 @@ class PartitionTree:
         nodes: in the order of their numbers, ``"0"`` first.
     """
 
-    def __init__(self, nodes: Sequence[Node]) -> None:
+    def __init__(self, nodes: Sequence[PartitionNode]) -> None:
         self.nodes = {node.id: node for node in nodes}
         self.ids = tuple(node.id for node in nodes if not node.gone)
         """The partitions that have records or take some, closed ones among them."""
@@ -126,7 +126,7 @@ class PartitionTree:
             ValueError: not a positive number, or too many.
         """
         names = self._next(count)
-        return PartitionTree([*self.nodes.values(), *(Node(name) for name in names)])
+        return PartitionTree([*self.nodes.values(), *(PartitionNode(name) for name in names)])
 
     def split(self, name: str, into: int, *, history: bool) -> PartitionTree:
         """Return the tree with one partition split.
@@ -152,7 +152,7 @@ class PartitionTree:
             )
         names = self._next(into)
         nodes = {**self.nodes, name: replace(self.nodes[name], children=names, gone=history)}
-        return PartitionTree([*nodes.values(), *(Node(child, parent=name) for child in names)])
+        return PartitionTree([*nodes.values(), *(PartitionNode(child, parent=name) for child in names)])
 
     def _next(self, count: int) -> tuple[str, ...]:
         check_partitions(len(self.ids) + count if count > 0 else 0)
@@ -188,7 +188,7 @@ class PartitionTree:
             gone = bool(entry["gone"])
             if gone and not children:
                 raise ValueError(f"partition {number} is gone without children")
-            nodes.append(Node(str(number), parents.get(str(number)), children, gone))
+            nodes.append(PartitionNode(str(number), parents.get(str(number)), children, gone))
         check_partitions(len([node for node in nodes if not node.gone]))
         return cls(nodes)
 

@@ -63,7 +63,7 @@ def columns_plot(values: Sequence[float], height: int, unit: str) -> list[str]:
     return lines
 
 
-class Found(NamedTuple):
+class ReadBack(NamedTuple):
     """The content of the output stream, and the results of its checks.
 
     Args:
@@ -77,7 +77,7 @@ class Found(NamedTuple):
     checks: dict[str, bool]
 
 
-def read_back(client: AmqpClient, stream: str, orders: Orders) -> Found:
+def read_back(client: AmqpClient, stream: str, orders: Orders) -> ReadBack:
     """Read all of ``stream`` batch by batch, and compare it with the orders that were sent."""
     per_partition, per_key = Counter[str](), Counter[str]()
     instants_us: dict[int, int] = {}
@@ -119,7 +119,7 @@ def read_back(client: AmqpClient, stream: str, orders: Orders) -> Found:
         "every event kept its time to the millisecond": same_times,
         f"{ledger:,} of them lie before 1970, the first on 1957-10-04": ledger == int(orders.ledger.sum()),
     }
-    return Found(per_partition, per_key, checks)
+    return ReadBack(per_partition, per_key, checks)
 
 
 _SOURCE: Final = "orders"
@@ -242,7 +242,7 @@ def _watch(
             time.sleep(_LOOK_S)
 
 
-def _report(console: Console, found: Found, samples: list[_Sample], batches: int) -> None:
+def _report(console: Console, found: ReadBack, samples: list[_Sample], batches: int) -> None:
     """Print the tables, the plots and the results of the checks."""
     width = 32
     columns = ("partition", Column("events", justify="right"), "")

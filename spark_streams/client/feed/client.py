@@ -17,7 +17,7 @@ from typing import Any, Final
 from spark_streams.client.feed.errors import first_line
 from spark_streams.client.feed.http import Conflict, Expired, FeedSession
 from spark_streams.client.feed.pushdown import ANY_POINTER
-from spark_streams.client.feed.response import Answer, parsed_blocks, until
+from spark_streams.client.feed.response import Response, parsed_blocks, until
 from spark_streams.client.retry import Backoff, retrying
 from spark_streams.endpoint import Endpoint
 from spark_streams.errors import NotFound, OptionError, Refused, RemoteProtocolError
@@ -89,7 +89,7 @@ class FeedClient(AbstractContextManager["FeedClient"]):
         self.dialect = address.dialect
         self._session = FeedSession(address.endpoint, address.timeout_ms)
         self._token: str | None = None
-        self._answer: Answer | None = None
+        self._answer: Response | None = None
         self._unknown_cursors: Counter[int] = Counter()
         """Partition to how often in a row the feed did not know its cursor any more."""
         self._filters: dict[str, str] | None = None if address.filters else {}
@@ -272,7 +272,7 @@ class FeedClient(AbstractContextManager["FeedClient"]):
 
         return retrying(ask, self.backoff, pause=self.pause)
 
-    def _page(self, partition: int, cursor: str, stream_ms: int | None) -> Answer:
+    def _page(self, partition: int, cursor: str, stream_ms: int | None) -> Response:
         """Request the page after a cursor; if the feed refuses it, find out whether the cursor is the reason.
 
         Status 400 means any mistake of ours, and no feed reports which. A feed that answers a call from its beginning,
@@ -304,7 +304,7 @@ class FeedClient(AbstractContextManager["FeedClient"]):
             raise Expired(refused.condition, refused.description, refused.context) from None
         raise refused
 
-    def _request_page(self, partition: int, cursor: str, stream_ms: int | None) -> Answer:
+    def _request_page(self, partition: int, cursor: str, stream_ms: int | None) -> Response:
         wait_ms = 0 if stream_ms is None else stream_ms
         for left in range(MAX_CONFLICTS, -1, -1):
             needs_token = self.dialect is Dialect.V2B and self._token is None
@@ -323,7 +323,7 @@ class FeedClient(AbstractContextManager["FeedClient"]):
                     self.pause(0.2)
         raise AssertionError("unreachable")
 
-    def _get(self, arguments: Sequence[tuple[str, str]] = (), **how: Any) -> Answer:
+    def _get(self, arguments: Sequence[tuple[str, str]] = (), **how: Any) -> Response:
         """Make a call with ``FeedSession.send``; its ``NotFound`` is ``retriable`` for a client that ``awaits``."""
         try:
             return self._session.send("GET", arguments, **how)

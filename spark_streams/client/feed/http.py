@@ -16,7 +16,7 @@ from urllib.parse import urlencode, urljoin, urlsplit
 import requests
 
 from spark_streams.client.feed.errors import first_line, hide_in_logs, mapped, remember_query
-from spark_streams.client.feed.response import Answer
+from spark_streams.client.feed.response import Response
 from spark_streams.client.tls import tls_context
 from spark_streams.endpoint import Endpoint
 from spark_streams.errors import (
@@ -184,7 +184,7 @@ class FeedSession:
         wait_ms: int = 0,
         body: bytes | None = None,
         headers: dict[str, str] | None = None,
-    ) -> Answer:
+    ) -> Response:
         """Make a call; the caller closes the answer.
 
         Credentials from a file or a callable are read again when the file has changed, and when the feed answers 401;
@@ -247,7 +247,7 @@ class FeedSession:
                 url = target
                 continue
             if response.status_code == 200:
-                return Answer(response, what, waits=wait_ms > 0)
+                return Response(response, what, waits=wait_ms > 0)
             if response.status_code == 401 and not renewed and self._credentials.renew():
                 renewed = True
                 response.close()

@@ -25,7 +25,7 @@ MAX_BODY_BYTES: Final = 16 << 20
 """Bytes of an answer that is read whole: a discovery document."""
 
 
-class Answer(contextlib.AbstractContextManager["Answer"]):
+class Response(contextlib.AbstractContextManager["Response"]):
     """The successful answer to a request, with a body that is not read yet; a context manager.
 
     Args:
@@ -121,7 +121,7 @@ class Answer(contextlib.AbstractContextManager["Answer"]):
         return bytes(out)
 
 
-def line_blocks(answer: Answer, dialect: Dialect, partition: int, max_line_bytes: int) -> Iterator[bytes]:
+def line_blocks(answer: Response, dialect: Dialect, partition: int, max_line_bytes: int) -> Iterator[bytes]:
     """Yield the body in blocks of whole lines, as they come; the last line gets a newline where it has none.
 
     Args:
@@ -159,7 +159,7 @@ def line_blocks(answer: Answer, dialect: Dialect, partition: int, max_line_bytes
 
 
 def parsed_blocks(
-    answer: Answer, dialect: Dialect, partition: int, max_line_bytes: int, values: bool
+    answer: Response, dialect: Dialect, partition: int, max_line_bytes: int, values: bool
 ) -> Iterator[tuple[bytes, Lines]]:
     """Yield the blocks of ``line_blocks``, with their events and cursors.
 

@@ -106,7 +106,7 @@ class Subscription:
         served: the stream.
         group: its group of single active consumers, or None.
         active: whether it delivers.
-        update: the argument.
+        update: as it was given.
     """
 
     def __init__(

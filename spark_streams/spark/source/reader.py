@@ -146,7 +146,7 @@ class PlannedPartition(InputPartition):  # type: ignore[misc]
     """The part of a plan that one Spark task reads; picklable. Its value is the task for ``Source.read``."""
 
 
-class _Reading:
+class _Reader:
     """The base of batch and stream readers: the options, the columns, and how a task reads.
 
     Args:
@@ -171,7 +171,7 @@ class _Reading:
             yield from self._source.read(self._options, partition.value, self._arrow_schema)
 
 
-class BatchReader(_Reading, DataSourceReader):  # type: ignore[misc]
+class BatchReader(_Reader, DataSourceReader):  # type: ignore[misc]
     """Reads between two positions; it has no ``pushFilters``: with one, reads fail unless a Spark setting is on."""
 
     def partitions(self) -> list[PlannedPartition]:
@@ -190,7 +190,7 @@ class _FilteringBatchReader(BatchReader):
         return left
 
 
-class _AnyStreamReader(_Reading, DataSourceStreamReader):  # type: ignore[misc]
+class _AnyStreamReader(_Reader, DataSourceStreamReader):  # type: ignore[misc]
     """The base of the stream readers for all generations of Spark's interface."""
 
     def __init__(self, options: SourceOptions, schema: StructType, rows: pa.Schema, source: Source) -> None:

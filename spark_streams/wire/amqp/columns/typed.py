@@ -157,10 +157,10 @@ def typed_columns(block: MessageBlock, fields: Collection[FieldOfMessage]) -> di
     Returns:
         Field to column. A message that is broken before or in one of the sections is BROKEN in every column.
     """
-    return _Reading(block, fields).columns()
+    return _TypedBlock(block, fields).columns()
 
 
-class _Reading(BlockSections):
+class _TypedBlock(BlockSections):
     """The state of reading one block into typed columns."""
 
     def __init__(self, block: MessageBlock, fields: Collection[FieldOfMessage]) -> None:
