@@ -107,8 +107,14 @@ def extents(word: Codes, position: Positions) -> Extents:
         position: each value's format code.
     """
     code = (word >> 56) & 0xFF
-    start = position + HEAD_BYTES.take(code)
-    return Extents(code, start, start + FIXED_WIDTH.take(code) + ((word & _BEHIND_CODE) >> _SHIFT.take(code)))
+    of = _distinct(code)
+    start = position + HEAD_BYTES.take(of)
+    return Extents(code, start, start + FIXED_WIDTH.take(of) + ((word & _BEHIND_CODE) >> _SHIFT.take(of)))
+
+
+def _distinct(code: Codes) -> Codes:
+    """Return the one code that all values have, as in most steps of most blocks, or all codes."""
+    return code[:1] if code.size and (code == code[0]).all() else code
 
 
 @dataclass
@@ -212,10 +218,13 @@ class _Items:
     def __init__(
         self, words: PaddedWords, rows: Positions, position: Positions, end: Positions, irregular: Mask
     ) -> None:
-        code = (words.big(position) >> 56) & 0xFF
-        # The count is as wide as the size, and follows it.
-        self.count = (words.big(position + HEAD_BYTES[code] - 1) & _BEHIND_CODE) >> _SHIFT[code]
-        self.position = position + 2 * HEAD_BYTES[code] - 1
+        word = words.big(position)
+        of = _distinct((word >> 56) & 0xFF)
+        head = HEAD_BYTES.take(of)
+        # The count is as wide as the size, and follows it; a size of one byte leaves it in the word.
+        behind = word << 8 if (head == 2).all() else words.big(position + head - 1)
+        self.count = (behind & _BEHIND_CODE) >> _SHIFT.take(of)
+        self.position = position + 2 * head - 1
         self.rows, self.end, self.irregular = rows, end, irregular
         self.drop((self.position > end) | (self.count > 2 * MAX_PAIRS))
 
@@ -261,7 +270,7 @@ def walk_items(
     items.drop(items.count % each != 0)
     while items.finish():
         at = items.position
-        key = extents(words.big(at), at) if each == 2 else Extents(np.full_like(at, NULL_CODE), at, at)  # no key
+        key = extents(words.big(at), at) if each == 2 else Extents(at, at, at)  # no key, and no code
         bad = key.end >= items.end
         if each == 2:
             bad |= ~_IS_TEXT[key.code]
