@@ -324,7 +324,7 @@ class FeedBatches:
                 cursor,
                 read_ahead_bytes=max(1, self._options.max_bytes_per_trigger // max(1, len(begin.cursors))),
                 stops=None if self._available_now is None else self._available_now[partition],
-                start=None if expression is None else first_match(self._options, partition, expression),
+                begins_at=None if expression is None else first_match(self._options, partition, expression),
             )
         long_polls = discovery.stream and self._available_now is None and len(listed) <= MAX_LONG_POLLS
         for partition, fetcher in fetchers.items():

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import KW_ONLY, dataclass
 from typing import Final
 
 from spark_streams.client.data_loss import LossPolicy
@@ -36,6 +37,7 @@ LONG_POLL_MS: Final = 20_000
 """Milliseconds that a response may wait for events; gateways cut responses of more than about half a minute."""
 
 
+@dataclass(eq=False, repr=False)
 class PageFetcher(threading.Thread):
     """Fetches one partition.
 
@@ -47,38 +49,27 @@ class PageFetcher(threading.Thread):
         slots: limits the number of fetchers that fetch at a time.
         writer: writes its files.
         partition: the partition's id.
-        cursor: the cursor after which reading continues.
+        cursor: the cursor after which reading continues; it moves on with what is fetched.
         read_ahead_bytes: bytes that may wait to be planned, about.
         stops: cursors to stop at, or at the current end of the partition; None for no end. A closed partition is read
             to its own end.
-        start: drops the lines before the first wanted event; None drops nothing.
+        begins_at: drops the lines before the first wanted event; None drops nothing.
     """
 
-    def __init__(
-        self,
-        options: FeedSourceOptions,
-        connect: Callable[[], FeedClient],
-        policy: LossPolicy,
-        slots: threading.Semaphore,
-        writer: SpoolWriter,
-        partition: int,
-        cursor: str,
-        *,
-        read_ahead_bytes: int,
-        stops: tuple[str, ...] | None,
-        start: FirstMatch | None,
-    ) -> None:
-        super().__init__(name=f"feed-partition-{partition}", daemon=True)
-        self.partition = partition
-        self.cursor = cursor
-        self._options = options
-        self._connect = connect
-        self._policy = policy
-        self._slots = slots
-        self._writer = writer
-        self._read_ahead_bytes = read_ahead_bytes
-        self._stops = stops
-        self._start_at = start
+    options: FeedSourceOptions
+    connect: Callable[[], FeedClient]
+    policy: LossPolicy
+    slots: threading.Semaphore
+    writer: SpoolWriter
+    partition: int
+    cursor: str
+    _: KW_ONLY
+    read_ahead_bytes: int
+    stops: tuple[str, ...] | None
+    begins_at: FirstMatch | None
+
+    def __post_init__(self) -> None:
+        super().__init__(name=f"feed-partition-{self.partition}", daemon=True)
         self._changed = threading.Condition()
         self._stopping = threading.Event()
         self._client: FeedClient | None = None
@@ -118,11 +109,11 @@ class PageFetcher(threading.Thread):
         with self._changed:
             if not self.is_alive() or self.full or self.finished or self.at_stop:
                 return False
-            return not self.idle or self._stops is not None or self._closed_with is not None
+            return not self.idle or self.stops is not None or self._closed_with is not None
 
     def waiting(self) -> int:
         """Return the number of events that are not planned yet."""
-        return self._writer.waiting_events
+        return self.writer.waiting_events
 
     def wait_for_change(self, seconds: float) -> None:
         """Return at the next change of state, or after ``seconds``."""
@@ -131,7 +122,7 @@ class PageFetcher(threading.Thread):
 
     def plan(self, most_events: int | None, most_bytes: int, most_at_least: int | None = None) -> PlannedPages | None:
         """Return the pages of the next micro-batch; see ``SpoolWriter.plan``."""
-        taken = self._writer.plan(most_events, most_bytes, most_at_least)
+        taken = self.writer.plan(most_events, most_bytes, most_at_least)
         with self._changed:
             self.full = self.full and not self._has_room(events=True)
             self._changed.notify_all()
@@ -142,7 +133,7 @@ class PageFetcher(threading.Thread):
         self._stopping.set()
         if self._client is not None:
             self._client.abort()
-        self._writer.close()
+        self.writer.close()
         with self._changed:
             self._changed.notify_all()
 
@@ -152,7 +143,7 @@ class PageFetcher(threading.Thread):
         """Fetch until stopped; ``fault`` has an error that retries did not help against."""
         attempts = Attempts(FEED_BACKOFF, self._stopping.wait)
         try:
-            with self._connect() as client:
+            with self.connect() as client:
                 self._client = client
                 while not self._over():
                     waits = LONG_POLL_MS if self._long_polls and self.idle and self._closed_with is None else None
@@ -162,7 +153,7 @@ class PageFetcher(threading.Thread):
                     except Expired as fault:
                         if self.cursor == BEGINNING:
                             raise
-                        self._policy.report(str(self.partition), f"after cursor '{self.cursor}'", str(fault))
+                        self.policy.report(str(self.partition), f"after cursor '{self.cursor}'", str(fault))
                         self._start_over()
                         continue
                     except SparkStreamsError as fault:
@@ -204,20 +195,20 @@ class PageFetcher(threading.Thread):
 
     def _response(self, client: FeedClient, attempts: Attempts, waits: int | None) -> float:
         """Fetch one response, and return the pause before the next one, in seconds."""
-        requested, stops = self.cursor, self._stops or ()
+        requested, stops = self.cursor, self.stops or ()
         events = 0
         closed_before = self._closed_with is not None
-        searching = self._start_at is not None and not self._start_at.found
+        searching = self.begins_at is not None and not self.begins_at.found
         self._wait_for_room(slot=False, events=True)
         if self._stopping.is_set():
             return 0.0
         try:
-            with self._slots if waits is None else nullcontext():
+            with self.slots if waits is None else nullcontext():
                 for block, lines in client.lines(self.partition, requested, stops, stream_ms=waits, values=searching):
                     events += lines.count
                     if searching:
-                        assert self._start_at is not None and client.dialect is not None
-                        block, lines = self._start_at.take(block, lines, client.dialect)
+                        assert self.begins_at is not None and client.dialect is not None
+                        block, lines = self.begins_at.take(block, lines, client.dialect)
                     before = self.cursor
                     self._take(block, lines)
                     # A long response has sent all events there are; more may come at any time. In another response more
@@ -241,30 +232,30 @@ class PageFetcher(threading.Thread):
             self._changed.notify_all()
             if not self.idle:
                 return 0.0
-            poll_s = self._options.poll_interval_ms / 1_000
+            poll_s = self.options.poll_interval_ms / 1_000
             return poll_s if same else min(poll_s, MOVING_S)
 
     def _look(self, *, ended: bool = False) -> None:
         """Update whether the end of a closed partition, or one of ``stops``, was reached."""
         if self._closed_with is not None:
             self.finished = self.cursor in self._closed_with or self._empty_since_closed >= 2
-            self.at_stop = self._stops is not None and self.finished
-        elif self._stops is not None:
-            self.at_stop = ended or self.at_stop or self.cursor in self._stops
+            self.at_stop = self.stops is not None and self.finished
+        elif self.stops is not None:
+            self.at_stop = ended or self.at_stop or self.cursor in self.stops
 
     def _take(self, block: bytes, lines: Lines) -> None:
         cursor = lines.cursors[-1].as_py() if len(lines.cursors) else self.cursor
-        if not self._writer.take(block, lines, moved=cursor != self.cursor):
+        if not self.writer.take(block, lines, moved=cursor != self.cursor):
             return  # stopped
         with self._changed:
             self.cursor = cursor
             self._changed.notify_all()
 
     def _has_room(self, *, events: bool) -> bool:
-        most, least = self._options.max_offsets_per_trigger, self._options.min_offsets_per_trigger
-        if events and most is not None and self._writer.waiting_events >= max(most, least or 0):
+        most, least = self.options.max_offsets_per_trigger, self.options.min_offsets_per_trigger
+        if events and most is not None and self.writer.waiting_events >= max(most, least or 0):
             return False
-        return self._writer.waiting_bytes < self._read_ahead_bytes
+        return self.writer.waiting_bytes < self.read_ahead_bytes
 
     def _wait_for_room(self, *, slot: bool, events: bool = False) -> None:
         """Wait while enough events or bytes wait to be planned; other fetchers may fetch meanwhile.
@@ -280,7 +271,7 @@ class PageFetcher(threading.Thread):
             self.full = True
             self._changed.notify_all()
         if slot:
-            self._slots.release()
+            self.slots.release()
         try:
             with self._changed:
                 while not self._stopping.is_set() and not self._has_room(events=events):
@@ -288,10 +279,10 @@ class PageFetcher(threading.Thread):
                 self.full = False
         finally:
             if slot:
-                self._slots.acquire()
+                self.slots.acquire()
 
     def _drop_uncovered(self) -> None:
         """Drop the lines that no checkpoint of a response covers; the next response's checkpoints do not cover them."""
-        self._writer.drop_uncovered()
-        if self._start_at is not None:
-            self._start_at.drop_uncovered()
+        self.writer.drop_uncovered()
+        if self.begins_at is not None:
+            self.begins_at.drop_uncovered()

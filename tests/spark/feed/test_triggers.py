@@ -182,7 +182,7 @@ class TestAvailableNow:
                 "_first",
                 read_ahead_bytes=1 << 20,
                 stops=(stop,),
-                start=None,
+                begins_at=None,
             )
             fetcher.closed(end)
             fetcher.start()
