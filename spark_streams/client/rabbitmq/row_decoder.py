@@ -133,16 +133,16 @@ class RowDecoder:
         return matching if passed is None else pc.and_(passed, matching)
 
     def _timestamps(self, times: Longs) -> pa.Array:
-        absent = times == NO_TIMESTAMP
-        beyond = ~absent & ((times > _MAX_MS) | (times < -_MAX_MS))
+        absent = (times > _MAX_MS) | (times < -_MAX_MS)  # ``NO_TIMESTAMP`` is among them
+        if not absent.any():
+            return pa.array(times * 1000).cast(TIMESTAMP)
+        beyond = absent & (times != NO_TIMESTAMP)
         if beyond.any() and self._read.timestamp_overflow == "fail":
             raise TimestampOverflow(
                 f"column 'timestamp': a chunk's time, {int(times[beyond][0])} ms, does not fit microseconds; option "
                 "'timestampOverflow' set to 'null' makes it NULL"
             )
-        absent |= beyond
-        micros = np.where(absent, 0, times) * 1000
-        return pa.array(micros, mask=absent if absent.any() else None).cast(TIMESTAMP)
+        return pa.array(np.where(absent, 0, times) * 1000, mask=absent).cast(TIMESTAMP)
 
     def _wanted(self, filters: FilterValues, columns: dict[str, pa.Array]) -> pa.BooleanArray:
         kind, _, name = filters.taken_from.partition(".")
