@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Collection
 from typing import Final, NamedTuple
 
@@ -257,7 +258,7 @@ class Subscriptions:
 
     def deliver(self) -> None:
         """Let the subscriptions that are due send, one share after the other, while the peer reads."""
-        budget, turn = TURN_BYTES, Turn()
+        budget, turn = TURN_BYTES, Turn(time.monotonic)  # a search reads from the disk
         while self._due and not self._session.congested:
             subscription = next(iter(self._due))
             del self._due[subscription]

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from spark_streams.server import turns
+from spark_streams.server.rabbitmq.subscription import Subscription
 from tests.real_rabbitmq.by_hand import (
     FIRST,
     HEARTBEAT,
@@ -17,6 +19,7 @@ from tests.real_rabbitmq.by_hand import (
     PEER_PROPERTIES,
     SASL_HANDSHAKE,
     array,
+    filtered,
     pairs,
     plain,
     text,
@@ -72,6 +75,27 @@ def test_heartbeats_come_and_a_silent_peer_is_dropped(door: Any, clock: Clock) -
     with pytest.raises((EOFError, ConnectionError)):
         while True:
             assert peer.read().key == HEARTBEAT, "no Close: it could not be answered"
+
+
+def test_heartbeats_come_while_a_search_finds_nothing(door: Any, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    stream, writer = door.stream(), door.peer()
+    assert writer.declare(1, stream) == 1
+    for number in range(12):  # a stored batch each
+        writer.publish(1, [filtered(number, f"value {number}", b"x")], version=2)
+        assert writer.confirmed(1) == [number]
+    deliver = Subscription.deliver
+
+    def slowly(self: Subscription, *limits: Any) -> tuple[int, bool]:
+        delivered = deliver(self, *limits)
+        clock.advance(0.1)
+        return delivered
+
+    reader = opened(door, 1)
+    monkeypatch.setattr(turns, "TURN_S", 0.0)
+    monkeypatch.setattr(Subscription, "deliver", slowly)
+    assert reader.subscribe(1, stream, FIRST, 10, {"filter.0": "no such value, for sure"}) == 1
+    assert reader.barrier(stream) == []
+    assert len(list(reader.take(HEARTBEAT))) >= 2, "two a second"
 
 
 def test_heartbeats_keep_a_connection(door: Any, clock: Clock) -> None:
