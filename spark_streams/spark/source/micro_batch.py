@@ -9,7 +9,7 @@ partitions that are missing or were created again.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -85,7 +85,7 @@ class MicroBatches:
         self._last_end: Checkpoint | None = None
         self._fixed_end: Checkpoint | None = None
         self._knows_starts = True
-        self._left_out: dict[str, Position] = {}
+        self._left_out = Checkpoint(options.format, options.stream, {}, None)
         self._pushdown: Pushdown | None = None
 
     def initial(self) -> dict[str, Any]:
@@ -196,13 +196,11 @@ class MicroBatches:
         before = self._last_end
         if before is not None:
             self._progress.reached(before, lambda: self._driver.lag(before))  # Spark calls this again after its batch
-        last = {**self._left_out, **(before.partitions if before is not None else {})}
-        description = self._description_not_before(last)
+        known = [self._left_out] if before is None else [self._left_out, before]
+        description = self._description_not_before(_positions(known))
         if self._first is None:
             self._first = description
-        if before is not None and recreated(before, description):
-            last = {}
-            self._left_out.clear()
+        last = _positions(each for each in known if not recreated(each, description))
         # A missing partition may come back: it keeps its position and continues there.
         ends: dict[str, Position] = {p: position for p, position in last.items() if p not in description.partitions}
         for p, bounds in description.partitions.items():
@@ -306,8 +304,10 @@ class MicroBatches:
         """
         if self._knows_starts or stop.incarnation != begin.incarnation:
             return begin
-        self._left_out.update({p: at for p, at in begin.partitions.items() if p not in stop.partitions})
-        known = {p: at for p, at in self._left_out.items() if p in stop.partitions and p not in begin.partitions}
+        left = self._left_out.partitions if self._left_out.incarnation == begin.incarnation else {}
+        left = {**left, **{p: at for p, at in begin.partitions.items() if p not in stop.partitions}}
+        self._left_out = replace(begin, partitions=left)
+        known = {p: at for p, at in left.items() if p in stop.partitions and p not in begin.partitions}
         return replace(begin, partitions={**known, **begin.partitions})
 
     def committed(self, end: dict[str, Any]) -> None:
@@ -357,6 +357,11 @@ class MicroBatches:
                 "use another checkpointLocation for another stream"
             )
         return checkpoint
+
+
+def _positions(checkpoints: Iterable[Checkpoint]) -> dict[str, Position]:
+    """Return the positions of several checkpoints; a later one's replaces an earlier one's."""
+    return {p: position for checkpoint in checkpoints for p, position in checkpoint.partitions.items()}
 
 
 def _partitions(losses: list[DataLoss]) -> set[str]:

@@ -142,6 +142,49 @@ def test_a_log_created_again_is_read_from_its_beginning_once(count: int) -> None
     assert query.rows[5:] == everything(log)
 
 
+@pytest.mark.parametrize("count", [4, 5, 6])
+def test_without_starts_a_log_created_again_is_read_from_its_beginning_once(count: int) -> None:
+    log = FakeLog("0")
+    log.has_log_identity = True
+    log.partitions["0"].append(5)
+    query = Query(log, startingOffsets="earliest", failOnDataLoss="false")
+    ends = [query.source.next_end_without_start()]
+    rows = query.read(query.source.initial(), ends[0])
+    fresh = FakePartition(created="two")
+    log.partitions, log.incarnation = {"0": fresh}, "two"
+    for more in (count, 1):
+        fresh.append(more)
+        query.clock.now += 1
+        ends.append(query.source.next_end_without_start())
+        rows += query.read(ends[-2], ends[-1])
+    assert rows[5:] == everything(log)
+
+
+def test_without_starts_a_missing_partition_of_a_log_created_again_is_new() -> None:
+    """The position that the old one had when it was missing means nothing in the new log."""
+    log = FakeLog("0", "1")
+    for held in log.partitions.values():
+        held.append(5)
+    query = Query(log, startingOffsets="earliest", failOnDataLoss="false")
+    start = query.source.next_end_without_start()
+    query.read(query.source.initial(), start)
+    log.hidden = {"1"}
+    log.partitions["0"].append(1)
+    query.restart()
+    end = query.source.next_end_without_start()
+    query.read(start, end)
+    log.partitions, log.incarnation = {"0": FakePartition(), "1": FakePartition()}, "two"
+    for held in log.partitions.values():
+        held.append(7)
+    rows: list[tuple[str, str]] = []
+    for hidden in ({"1"}, set[str]()):
+        log.hidden = hidden
+        query.clock.now += 1
+        start, end = end, query.source.next_end_without_start()
+        rows += query.read(start, end)
+    assert sorted(rows) == everything(log)
+
+
 def test_a_log_created_again_between_planning_and_reading_gives_no_rows_of_the_new_one() -> None:
     log, query = lossy(True, failOnDataLoss="false")
     start, end = query.plan()
