@@ -88,9 +88,9 @@ def split_for_amqp(expression: Expression, capability: AmqpCapability) -> AmqpSp
     sql = _split(terms.residual, full_sql, capability.filtex_sql)
     residual = [] if sql.residual is None else list(conjuncts(sql.residual))
     if capability.overflow_is_null:  # the peer compares times that the reader takes for null
-        parts, others = conjuncts(whole), [part for part in residual if not _has_time(part)]
-        residual = [part for part in parts if _has_time(part) or part in others]
-        residual += [part for part in others if part not in parts]
+        others = dict.fromkeys(part for part in residual if not _has_time(part))
+        kept = (part for part in conjuncts(whole) if _has_time(part) or part in others)
+        residual = list(dict.fromkeys([*kept, *others]))
     return AmqpSplit(
         bounds.pushed,
         None if terms.pushed is None else text_of(terms.pushed),

@@ -269,6 +269,7 @@ def test_instants_that_read_as_null_are_looked_at_again(text: str, words: str | 
         ("key = 'k' AND properties.subject = 'a' AND event_time >= 5", "key = 'k' AND event_time >= 5"),
         ("publish_time BETWEEN -10 AND -5", ALL),
         ("publish_time BETWEEN -10 AND -5 AND key = 'k'", ALL),
+        ("event_time >= 5 AND event_time >= 5", "event_time >= 5"),
     ],
 )
 def test_what_is_looked_at_again_keeps_its_order_and_is_there_once(text: str, remains: str | None) -> None:
