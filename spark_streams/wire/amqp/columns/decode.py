@@ -137,6 +137,7 @@ class Lockstep(BlockSections):
         if not singly:
             return self._regular(name, kind, overflow)
         irregular = _array([columns[name] for columns in singly.values()], kind)
+        _check_size(irregular.nbytes)
         if len(singly) == self.n:
             return irregular
         regular, at = self._regular(name, kind, overflow), 0

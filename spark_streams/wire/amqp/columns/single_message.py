@@ -117,7 +117,7 @@ def row_columns(raw: bytes, names: Collection[str], overflow: Overflow = "fail")
         columns["value"] = _value(raw, sections)
     columns["bare_start"] = next((s.start for s in sections if s.code > m.DELIVERY_ANNOTATIONS), len(raw))
     if "message" in wanted:
-        columns["message"] = memoryview(raw)[columns["bare_start"] :]
+        columns["message"] = raw[columns["bare_start"] :]
     return {name: columns.get(name) for name in (*wanted, "bare_start")}
 
 
