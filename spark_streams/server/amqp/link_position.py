@@ -16,7 +16,7 @@ from spark_streams.wire.amqp.columns.typed import timestamp_column, typed_column
 from spark_streams.wire.amqp.message import DELIVERY_ANNOTATIONS
 
 _SPARSE: Final = 4
-"""In a block where at most one in so many events matches, only the matching events are prepared."""
+"""Where at most one in so many events of a block, from the position on, matches, only these are prepared."""
 
 
 class LinkPosition:
