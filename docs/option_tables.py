@@ -16,8 +16,8 @@ from typing import Any
 from unittest.mock import patch
 
 from docs.option_defaults import default_of
-from spark_streams.options import parse_rabbit_sink, parse_rabbit_source, parse_sink_options, parse_source
 from spark_streams.options.amqp_events import _FORMAT as AMQP_FORMAT
+from spark_streams.options.amqp_events import parse_sink_options, parse_source
 from spark_streams.options.feedapi import BY_TIME, FEED_FORMAT, parse_feed_sink, parse_feed_source
 from spark_streams.options.names import (
     ENDING_OFFSETS,
@@ -39,6 +39,7 @@ from spark_streams.options.names import (
 )
 from spark_streams.options.parser import MAX_INT64, Format, OptionReader
 from spark_streams.options.rabbitmq_stream import _FORMAT as RABBIT_FORMAT
+from spark_streams.options.rabbitmq_stream import parse_rabbit_sink, parse_rabbit_source
 
 DOCS = Path(__file__).parent
 HEAD = ["| option | [type](options.md#types) | default | meaning |", "|---|---|---|---|"]

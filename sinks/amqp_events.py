@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from pyspark.sql.types import StructType
 
 from spark_streams.client import AmqpClient, Publisher
-from spark_streams.options import SinkOptions
+from spark_streams.options.common import SinkOptions
 from spark_streams.spark.schemas import check_schema
 from spark_streams.spark.sink.columns import encoded, identify, message_columns, require_streams
 from spark_streams.spark.sink.sink import KeepAlive, TaskName, check_once

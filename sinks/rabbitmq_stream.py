@@ -15,7 +15,7 @@ from pyspark.sql.types import StructType
 
 from spark_streams.client import RabbitClient, RabbitPublishing, TaskIdentity, TaskPublisher
 from spark_streams.errors import SchemaError
-from spark_streams.options import RabbitSinkOptions
+from spark_streams.options.rabbitmq_stream import RabbitSinkOptions
 from spark_streams.spark.schemas import MESSAGE_SINK_COLUMNS, check_schema
 from spark_streams.spark.sink.columns import encoded, message_columns, require_streams
 from spark_streams.spark.sink.sink import GOES_OUT_AGAIN, KeepAlive, TaskName, check_once

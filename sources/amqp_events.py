@@ -5,19 +5,23 @@ docs/amqp-events.md tells users about options, rows and guarantees.
 
 from __future__ import annotations
 
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
-from spark_streams.client import AmqpClient
-from spark_streams.options import SourceOptions, parse_sink_options, parse_source, validate
-from spark_streams.options.amqp_events import AmqpSourceOptions
+from spark_streams.options.amqp_events import AmqpSourceOptions, parse_sink_options, parse_source, validate
+from spark_streams.options.common import SourceOptions
 from spark_streams.rows import FULL_MESSAGE_SCHEMA, MESSAGE_SCHEMA
 from spark_streams.spark.formats import FormatDataSource
-from spark_streams.spark.sink.sink import Sink
-from spark_streams.spark.source.reader import LogSource
+
+if TYPE_CHECKING:
+    from spark_streams.client.amqp.client import AmqpClient
+    from spark_streams.spark.sink.sink import Sink
+    from spark_streams.spark.source.reader import LogSource
 
 
 def connect(options: SourceOptions) -> AmqpClient:
     """Return a client for the peer that the options name."""
+    from spark_streams.client.amqp.client import AmqpClient
+
     chosen = cast(AmqpSourceOptions, options)
     return AmqpClient(
         chosen.endpoint, timeout_ms=chosen.request_timeout_ms, consumer_group=chosen.consumer_group, epoch=chosen.epoch
@@ -35,10 +39,12 @@ class AmqpEventsDataSource(FormatDataSource):
 
     def source(self, options: SourceOptions) -> LogSource:
         """Return the log that the options name."""
+        from spark_streams.spark.source.reader import LogSource
+
         return LogSource(connect)
 
     def sink(self) -> Sink:
-        """Return the sink; only a process that writes imports it."""
+        """Return the sink."""
         from spark_streams.sinks.amqp_events import AmqpSink
 
         return AmqpSink(parse_sink_options(self.options))

@@ -5,11 +5,15 @@ docs/feedapi.md tells users about options, rows and guarantees.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from spark_streams.options.feedapi import FeedSourceOptions, parse_feed_sink, parse_feed_source, validate_feed
 from spark_streams.rows import COMMON_SCHEMA
-from spark_streams.spark.feed.reader import FeedSource
 from spark_streams.spark.formats import FormatDataSource
-from spark_streams.spark.sink.sink import Sink
+
+if TYPE_CHECKING:
+    from spark_streams.spark.feed.reader import FeedSource
+    from spark_streams.spark.sink.sink import Sink
 
 
 class FeedDataSource(FormatDataSource):
@@ -23,10 +27,12 @@ class FeedDataSource(FormatDataSource):
 
     def source(self, options: FeedSourceOptions) -> FeedSource:
         """Return the feed as a source."""
+        from spark_streams.spark.feed.reader import FeedSource
+
         return FeedSource()
 
     def sink(self) -> Sink:
-        """Return the sink; only a process that writes imports it."""
+        """Return the sink."""
         from spark_streams.sinks.feedapi import FeedSink
 
         return FeedSink(parse_feed_sink(self.options))

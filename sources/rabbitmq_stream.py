@@ -6,24 +6,30 @@ docs/rabbitmq-stream.md tells users about options, rows and guarantees.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
-from spark_streams.client import Consumer, FilterValues, RabbitClient
-from spark_streams.options import (
+from spark_streams.options.common import SourceOptions
+from spark_streams.options.rabbitmq_stream import (
     RabbitSourceOptions,
-    SourceOptions,
     parse_rabbit_sink,
     parse_rabbit_source,
     validate_rabbit,
 )
 from spark_streams.rows import FULL_MESSAGE_SCHEMA, MESSAGE_SCHEMA
 from spark_streams.spark.formats import FormatDataSource
-from spark_streams.spark.sink.sink import Sink
-from spark_streams.spark.source.reader import LogSource
+
+if TYPE_CHECKING:
+    from spark_streams.client.rabbitmq.client import RabbitClient
+    from spark_streams.spark.sink.sink import Sink
+    from spark_streams.spark.source.reader import LogSource
 
 
 def connect(options: SourceOptions) -> RabbitClient:
     """Return a client for the broker that the options name."""
+    from spark_streams.client.rabbitmq.client import RabbitClient
+    from spark_streams.client.rabbitmq.pushdown import FilterValues
+    from spark_streams.client.rabbitmq.subscription import Consumer
+
     chosen = cast(RabbitSourceOptions, options)
     filters = None
     if chosen.filter_value_from is not None:
@@ -61,10 +67,12 @@ class RabbitStreamDataSource(FormatDataSource):
 
     def source(self, options: RabbitSourceOptions) -> LogSource:
         """Return the stream that the options name, with a store of positions if the query has one."""
+        from spark_streams.spark.source.reader import LogSource
+
         return LogSource(connect, connect_store if options.store_offsets else None)
 
     def sink(self) -> Sink:
-        """Return the sink; only a process that writes imports it."""
+        """Return the sink."""
         from spark_streams.sinks.rabbitmq_stream import RabbitSink
 
         return RabbitSink(parse_rabbit_sink(self.options))

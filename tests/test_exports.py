@@ -206,3 +206,12 @@ def test_every_exported_name_is_there(name: str) -> None:
     exported = getattr(module, "__all__", [])
     assert [n for n in exported if not hasattr(module, n)] == []
     assert len(set(exported)) == len(exported)
+
+
+@pytest.mark.parametrize("name", ["spark_streams.client", "spark_streams.filters"])
+def test_what_is_exported_lazily_is_no_module_of_the_package(name: str) -> None:
+    # Python would put the module where the export is expected, as soon as anything imports it.
+    package = importlib.import_module(name)
+    exported = {each for names in package._HOMES.values() for each in names}
+    assert exported == set(package.__all__)
+    assert exported & {module.name for module in pkgutil.iter_modules(package.__path__)} == set()

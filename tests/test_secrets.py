@@ -11,8 +11,9 @@ import pytest
 
 from spark_streams.endpoint import Secret
 from spark_streams.errors import OptionError
-from spark_streams.options import parse_rabbit_sink, parse_rabbit_source, parse_sink_options, parse_source
+from spark_streams.options.amqp_events import parse_sink_options, parse_source
 from spark_streams.options.feedapi import parse_feed_sink, parse_feed_source
+from spark_streams.options.rabbitmq_stream import parse_rabbit_sink, parse_rabbit_source
 from spark_streams.secrets import MAX_BYTES, CalledSecret, FileSecret
 
 HERE = __name__

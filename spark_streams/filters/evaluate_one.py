@@ -1,4 +1,4 @@
-"""Evaluate an expression on one event: true, false or unknown, as in SQL; ``evaluate_columns.py`` evaluates many.
+"""Evaluate an expression on one event: true, false or unknown, as in SQL; ``evaluate_many.py`` evaluates many.
 
 This file defines the operators for both:
 

@@ -34,7 +34,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from spark_streams.errors import FilterError
-from spark_streams.filters.evaluate_columns import ColumnLookup, mask
+from spark_streams.filters.evaluate_many import ColumnLookup, mask
 from spark_streams.filters.limits import reference_reason
 from spark_streams.filters.tree import Expression, Reference, ReferenceKind, place_of, references
 from spark_streams.rows import COMMON_SCHEMA, MESSAGE_SCHEMA

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_streams.filters.evaluate_columns import mask
+from spark_streams.filters.evaluate_many import mask
 from spark_streams.filters.intervals import Intervals, intervals_of, offsets_of, within
 from spark_streams.filters.limits import check
 from spark_streams.filters.row_columns import columns_needed, message_columns

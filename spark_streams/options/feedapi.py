@@ -9,9 +9,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal, cast
 from urllib.parse import unquote, urlsplit
 
+from spark_streams import filters
 from spark_streams.endpoint import HTTP_SCHEMES, Endpoint, Secret
 from spark_streams.errors import FilterError, OptionError
-from spark_streams.filters import read_filter
 from spark_streams.filters.row_columns import columns_needed
 from spark_streams.options.common import SourceOptions, read_source
 from spark_streams.options.connection import DEFAULT_REQUEST_TIMEOUT_MS, read_endpoint, read_secret, request_timeout_ms
@@ -224,9 +224,9 @@ def _check_references(options: FeedSourceOptions) -> None:
         OptionError: a time without ``timestampField``, a malformed pointer, or a start that refers to the offset.
     """
     starts = [options.starting.everywhere, *options.starting.each.values()]
-    filters = [(FILTER, options.filter)] if options.filter is not None else []
-    filters += [(options.starting.option, read_filter(s.text)) for s in starts if isinstance(s, Matching)]
-    for option, condition in filters:
+    conditions = [(FILTER, options.filter)] if options.filter is not None else []
+    conditions += [(options.starting.option, filters.read_filter(s.text)) for s in starts if isinstance(s, Matching)]
+    for option, condition in conditions:
         try:
             needed = columns_needed(condition, feed=True)
         except FilterError as fault:

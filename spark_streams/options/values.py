@@ -7,9 +7,10 @@ import re
 from datetime import datetime, timedelta, timezone
 from typing import Any, Final
 
+from spark_streams import filters
 from spark_streams.errors import FilterError, OptionError
-from spark_streams.filters import Expression, read_filter
 from spark_streams.filters.decimals import MAX_INT64
+from spark_streams.filters.tree import Expression
 from spark_streams.position import MAX_TIMESTAMP_MS, MIN_TIMESTAMP_MS
 
 _LIST_EXAMPLE: Final = '["eu", "us, ca"]'
@@ -173,7 +174,7 @@ def filter_expression(option: str, text: str, where: str = "") -> Expression:
         OptionError: it is neither; the message has the column of the fault.
     """
     try:
-        return read_filter(text)
+        return filters.read_filter(text)
     except FilterError as fault:
         raise OptionError(option, f"{where}{fault}") from None
 

@@ -1,22 +1,26 @@
 """The base of the formats' DataSources: it reads a format's options, and returns its readers and writers.
 
-A format names its options' parsers and its columns, and returns the ``Source`` and the ``Sink`` that know its peer.
+A format names its options' parsers and its columns, and returns the ``Source`` and the ``Sink`` that know its peer. It
+imports these where it returns them: Spark loads a ``DataSource`` in several processes, and reads or writes in few.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, MutableMapping
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
 from pyspark.sql.types import StructType
 
-from spark_streams.options import RedactedOptions, SourceOptions
+from spark_streams.options.common import SourceOptions
+from spark_streams.options.parser import RedactedOptions
 from spark_streams.spark.schemas import spark_schema
-from spark_streams.spark.sink.sink import Sink
-from spark_streams.spark.source.reader import Source, StreamReader, batch_reader
+
+if TYPE_CHECKING:
+    from spark_streams.spark.sink.sink import Sink
+    from spark_streams.spark.source.reader import Source
 
 
 class FormatDataSource(DataSource):  # type: ignore[misc]
@@ -70,11 +74,15 @@ class FormatDataSource(DataSource):  # type: ignore[misc]
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of a batch query."""
+        from spark_streams.spark.source.reader import batch_reader
+
         options = self.parse_source(self.options, streaming=False)
         return batch_reader(options, schema, self.rows, self.source(options))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Return the reader of a stream."""
+        from spark_streams.spark.source.reader import StreamReader
+
         options = self.parse_source(self.options, streaming=True)
         return StreamReader(options, schema, self.rows, self.source(options))
 

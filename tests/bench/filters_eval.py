@@ -25,7 +25,7 @@ import pyarrow as pa
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from spark_streams.filters.evaluate_columns import mask
+from spark_streams.filters.evaluate_many import mask
 from spark_streams.filters.evaluate_one import evaluate
 from spark_streams.filters.row_columns import columns_needed, message_columns, rows_that_match
 from spark_streams.filters.tree import (

@@ -15,7 +15,7 @@ from spark_streams.cli import main
 from spark_streams.filters import parse
 from spark_streams.filters.predicates.amqp_sql import parse_amqp_sql
 from spark_streams.log import ReferenceLog
-from spark_streams.options import parse_source
+from spark_streams.options.amqp_events import parse_source
 from spark_streams.position import EARLIEST, After, At
 from spark_streams.testing import eventually
 from tests.cli.conftest import ServedHere, served_here

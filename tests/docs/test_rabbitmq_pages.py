@@ -16,10 +16,9 @@ import pytest
 from spark_streams.cli.log.config_file import read_configuration
 from spark_streams.client.rabbitmq.open import open_connection
 from spark_streams.endpoint import RABBITMQ_SCHEMES, parse_url
-from spark_streams.options import parse_rabbit_sink, parse_rabbit_source
 from spark_streams.options.names import OF_EVERY_FORMAT, OF_EVERY_READER
 from spark_streams.options.positions import numbered_position
-from spark_streams.options.rabbitmq_stream import _FORMAT
+from spark_streams.options.rabbitmq_stream import _FORMAT, parse_rabbit_sink, parse_rabbit_source
 from spark_streams.position import EARLIEST, LATEST, After, At, AtTime, Matching
 from spark_streams.server import Permissions
 from spark_streams.wire.rabbitmq.response_codes import ResponseCode, code_name

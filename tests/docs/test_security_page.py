@@ -17,7 +17,7 @@ from docs.option_tables import PAGES
 from spark_streams.cli import main
 from spark_streams.cli.log.config_file import read_configuration
 from spark_streams.log import LogConfig, ReferenceLog
-from spark_streams.options import parse_source
+from spark_streams.options.amqp_events import parse_source
 from spark_streams.options.feedapi import parse_feed_source
 from spark_streams.server import AmqpConfig, FeedConfig, RabbitConfig, ServerThread
 from spark_streams.server.users import permissions_of

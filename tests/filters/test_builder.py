@@ -9,7 +9,7 @@ import pytest
 
 from spark_streams.errors import FilterError
 from spark_streams.filters import Expression, all_of, any_of, builder, negate, parse
-from spark_streams.filters.builder import OperatorStep
+from spark_streams.filters.building import OperatorStep
 from spark_streams.filters.limits import MAX_NODES
 
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_streams.errors import FilterError
-from spark_streams.filters.evaluate_columns import ColumnLookup
+from spark_streams.filters.evaluate_many import ColumnLookup
 from spark_streams.filters.row_columns import columns_needed, feed_columns, message_columns
 from spark_streams.filters.tree import (
     BODY_SIZE,

@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 from spark_streams.endpoint import Secret, Tls
 from spark_streams.errors import OptionError
 from spark_streams.filters import parse, to_protobuf
-from spark_streams.options import PositionRange, RedactedOptions, parse_sink_options, parse_source, validate
+from spark_streams.options.amqp_events import parse_sink_options, parse_source, validate
+from spark_streams.options.parser import RedactedOptions
+from spark_streams.options.positions import PositionRange
 from spark_streams.position import EARLIEST, LATEST, After, At, AtTime, Matching
 
 BASE = {"url": "amqp://guest:guest@h", "stream": "orders"}

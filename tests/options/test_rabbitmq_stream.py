@@ -11,7 +11,8 @@ import pytest
 from spark_streams.endpoint import Tls
 from spark_streams.errors import OptionError
 from spark_streams.filters import read_filter, to_protobuf
-from spark_streams.options import PositionRange, parse_rabbit_sink, parse_rabbit_source, validate_rabbit
+from spark_streams.options.positions import PositionRange
+from spark_streams.options.rabbitmq_stream import parse_rabbit_sink, parse_rabbit_source, validate_rabbit
 from spark_streams.position import EARLIEST, LATEST, After, At, AtTime, Matching
 
 URL = {"url": "rabbitmq-stream://guest:guest@h/prod"}

@@ -21,7 +21,7 @@ from spark_streams.errors import (
     SchemaError,
     SparkStreamsError,
 )
-from spark_streams.options import parse_sink_options
+from spark_streams.options.amqp_events import parse_sink_options
 from spark_streams.spark.sink import sink
 from spark_streams.spark.sink.sink import TaskName
 from spark_streams.spark.sink.writer import batch_writer, stream_writer

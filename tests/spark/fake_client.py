@@ -11,7 +11,7 @@ from spark_streams.client.log_client import Bounds, Pushdown, RangeRead, StreamD
 from spark_streams.errors import ConnectionLost, NotFound
 from spark_streams.filters.evaluate_one import evaluate
 from spark_streams.filters.tree import Expression, Reference, ReferenceKind
-from spark_streams.options import SourceOptions
+from spark_streams.options.common import SourceOptions
 from spark_streams.position import EARLIEST, After, At, Position
 
 

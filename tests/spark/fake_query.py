@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 
-from spark_streams.options import parse_rabbit_source, parse_source
+from spark_streams.options.amqp_events import parse_source
+from spark_streams.options.rabbitmq_stream import parse_rabbit_source
 from spark_streams.spark.source.micro_batch import MicroBatches
 from tests.spark.fake_client import FakeLog
 

@@ -13,6 +13,7 @@ from typing import Final, TypeVar
 
 import pyarrow as pa
 
+from spark_streams import filters
 from spark_streams.client.amqp import info
 from spark_streams.client.amqp.connection import Connection
 from spark_streams.client.amqp.errors import LinkRedirected
@@ -28,7 +29,6 @@ from spark_streams.client.log_client import Bounds, Pushdown, RangeRead, StreamD
 from spark_streams.client.retry import retrying
 from spark_streams.endpoint import Endpoint, Node
 from spark_streams.errors import DeadlineExceeded, LocalProtocolError, Refused
-from spark_streams.filters import read_filter
 from spark_streams.filters.tree import Expression
 from spark_streams.position import EARLIEST, After, At, Earliest, Position
 
@@ -155,7 +155,7 @@ class AmqpClient(contextlib.AbstractContextManager["AmqpClient"]):
             if timestamp_ms >= 0 or (isinstance(fault, Refused) and not is_about_filters(fault)):
                 raise
             # The peer has SQL only, which has no instant before 1970; nearly always its first event is later.
-            return self.first_matching(stream, partition, read_filter(f"publish_time >= {timestamp_ms}"))
+            return self.first_matching(stream, partition, filters.read_filter(f"publish_time >= {timestamp_ms}"))
 
     def first_matching(self, stream: str, partition: str, expression: Expression) -> str | None:
         """Return the offset of the first event, in log order, that an expression is true of.

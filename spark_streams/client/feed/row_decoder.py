@@ -14,7 +14,7 @@ from typing import Literal
 import numpy as np
 import pyarrow as pa
 
-from spark_streams.filters.evaluate_columns import mask
+from spark_streams.filters.evaluate_many import mask
 from spark_streams.filters.row_columns import feed_columns
 from spark_streams.filters.tree import Expression
 from spark_streams.rows import COMMON_SCHEMA

@@ -22,7 +22,7 @@ from spark_streams.client.digested_rows import run_ends
 from spark_streams.client.log_client import RangeRead
 from spark_streams.client.rabbitmq.pushdown import FilterValues, PushedFilter
 from spark_streams.errors import LocalProtocolError, RemoteProtocolError
-from spark_streams.filters.evaluate_columns import mask
+from spark_streams.filters.evaluate_many import mask
 from spark_streams.filters.row_columns import columns_needed, message_columns
 from spark_streams.offsets import offset_column
 from spark_streams.rows import FULL_MESSAGE_SCHEMA, TIMESTAMP

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from spark_streams import filters
 from spark_streams.client.feed import Dialect, Discovery, FeedPartition
 from spark_streams.client.feed.client import FeedClient
 from spark_streams.client.feed.pushdown import FeedFilter, NotImplied, left_of, push, shown
@@ -11,8 +12,8 @@ from spark_streams.client.feed.range_reader import FeedRange
 from spark_streams.client.feed.row_decoder import FirstMatch
 from spark_streams.client.log_client import Pushdown
 from spark_streams.errors import CheckpointError, OptionError
-from spark_streams.filters import Expression, read_filter
 from spark_streams.filters.row_columns import columns_needed
+from spark_streams.filters.tree import Expression
 from spark_streams.options.feedapi import FeedSourceOptions
 from spark_streams.position import After, Matching
 from spark_streams.spark.feed.tasks import FeedTask, rows_of
@@ -71,7 +72,7 @@ class QueryFilter:
             declared=options.filter_fields,
             key_field=options.key_field,
             taken=dict(options.filters),
-            starts=[read_filter(start.text) for start in starts if isinstance(start, Matching)],
+            starts=[filters.read_filter(start.text) for start in starts if isinstance(start, Matching)],
         )
         self._use(client, chosen)
 
@@ -101,7 +102,7 @@ class QueryFilter:
             fetch: the range to fetch.
             start: the expression whose first match is the first row; None for all rows.
         """
-        begin = None if start is None else read_filter(start)
+        begin = None if start is None else filters.read_filter(start)
         return FeedTask(
             fetch.partition,
             dialect,
@@ -131,5 +132,5 @@ class QueryFilter:
 
 def first_match(options: FeedSourceOptions, partition: int, expression: str) -> FirstMatch:
     """Return an object that drops the lines of a partition before the first event for which an expression is true."""
-    begin = read_filter(expression)
+    begin = filters.read_filter(expression)
     return FirstMatch(begin, rows_of(options, partition, columns_needed(begin, feed=True)))

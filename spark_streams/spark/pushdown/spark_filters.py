@@ -55,7 +55,7 @@ from spark_streams.filters import (
 )
 from spark_streams.filters.limits import is_unicode
 from spark_streams.filters.tree import without_not
-from spark_streams.options import SourceOptions
+from spark_streams.options.common import SourceOptions
 from spark_streams.rows import PROPERTIES_TYPE, TIMESTAMP
 from spark_streams.spark.log_lines import show_log_lines
 

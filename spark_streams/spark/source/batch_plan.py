@@ -9,7 +9,8 @@ from contextlib import closing
 
 from spark_streams.client.data_loss import LossPolicy
 from spark_streams.client.log_client import Bounds
-from spark_streams.options import PositionRange, SourceOptions
+from spark_streams.options.common import SourceOptions
+from spark_streams.options.positions import PositionRange
 from spark_streams.position import LATEST, After, At, AtTime, Position
 from spark_streams.spark.pushdown.pruning import matching_ranges
 from spark_streams.spark.pushdown.spark_filters import log_filter

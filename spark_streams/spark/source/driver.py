@@ -10,12 +10,14 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TypeVar
 
+from spark_streams import filters
 from spark_streams.client.log_client import LogClient, Pushdown, RangeRead, StreamDescription
 from spark_streams.client.retry import LONG_BACKOFF, Attempts
 from spark_streams.endpoint import Node
 from spark_streams.errors import NotFound, OptionError, SparkStreamsError
-from spark_streams.filters import Expression, read_filter
-from spark_streams.options import PositionRange, SourceOptions
+from spark_streams.filters.tree import Expression
+from spark_streams.options.common import SourceOptions
+from spark_streams.options.positions import PositionRange
 from spark_streams.position import EARLIEST, After, At, Checkpoint, Earliest, Position
 from spark_streams.spark.source.offset_counting import Arithmetic, Counting, Walking, sample, split_points
 from spark_streams.spark.splitting import block_sizes, split_evenly
@@ -72,7 +74,7 @@ class Driver:
         Raises:
             FilterError: the text is not an expression.
         """
-        expression = read_filter(text)
+        expression = filters.read_filter(text)
         return self.ask(lambda client: client.first_matching(self.options.stream, partition, expression))
 
     def pushdown(self, expression: Expression) -> Pushdown:

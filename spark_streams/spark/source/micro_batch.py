@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from spark_streams.client.data_loss import DataLoss, LossPolicy, ending
 from spark_streams.client.log_client import Pushdown, StreamDescription
 from spark_streams.errors import CheckpointError
-from spark_streams.options import SourceOptions
+from spark_streams.options.common import SourceOptions
 from spark_streams.position import EARLIEST, After, Checkpoint, Position, position_from_json
 from spark_streams.spark.progress.batch_progress import BatchProgress
 from spark_streams.spark.pushdown.pruning import matching_ranges

@@ -8,7 +8,8 @@ from spark_streams.client.data_loss import LossPolicy, beginning, ending, instea
 from spark_streams.client.log_client import Bounds, RangeRead, StreamDescription
 from spark_streams.endpoint import Node
 from spark_streams.errors import OptionError
-from spark_streams.options import PositionRange, SourceOptions
+from spark_streams.options.common import SourceOptions
+from spark_streams.options.positions import PositionRange
 from spark_streams.position import EARLIEST, LATEST, After, At, AtTime, Earliest, Matching, Position
 from spark_streams.spark.source.driver import Driver, position_in, require_all, require_offsets
 

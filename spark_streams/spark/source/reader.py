@@ -16,7 +16,8 @@ from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, Inp
 from pyspark.sql.types import StructType
 
 from spark_streams.errors import OptionError
-from spark_streams.options import MAX_OFFSETS_PER_TRIGGER, MIN_OFFSETS_PER_TRIGGER, SourceOptions
+from spark_streams.options.common import SourceOptions
+from spark_streams.options.names import MAX_OFFSETS_PER_TRIGGER, MIN_OFFSETS_PER_TRIGGER
 from spark_streams.spark.log_lines import counted, show_log_lines
 from spark_streams.spark.pushdown.spark_filters import push, wants_filters
 from spark_streams.spark.schemas import arrow_schema, chosen_columns

@@ -13,7 +13,7 @@ from typing import Final, Protocol, cast
 from spark_streams.client.log_client import LogClient, RangeRead
 from spark_streams.endpoint import Node
 from spark_streams.errors import SparkStreamsError
-from spark_streams.options import SourceOptions
+from spark_streams.options.common import SourceOptions
 from spark_streams.position import After, Checkpoint
 from spark_streams.spark.source.driver import Driver
 

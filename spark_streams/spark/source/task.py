@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from spark_streams.client.data_loss import LossPolicy, is_past_end
 from spark_streams.client.log_client import LogClient, RangeRead
 from spark_streams.errors import NotFound
-from spark_streams.options import SourceOptions
+from spark_streams.options.common import SourceOptions
 from spark_streams.position import After
 from spark_streams.spark.source.checks import CREATED_AGAIN
 from spark_streams.spark.source.driver import Connect, reaching

@@ -36,7 +36,7 @@ from spark_streams.wire.columnar.gather import layout
 _TEXT: Final = pa.large_string()
 _SHORT: Final = {0x08: "\\b", 0x09: "\\t", 0x0A: "\\n", 0x0C: "\\f", 0x0D: "\\r"}
 _YEAR_10000_DAYS: Final = 2_932_897
-_NULL: Final = pa.scalar(None, _TEXT)
+_NULL: Final = pa.nulls(1, _TEXT)[0]  # pa.scalar imports pandas, and this module is imported where nothing is encoded
 
 
 def encode_objects(columns: Mapping[str, pa.Array], rows: int) -> pa.LargeStringArray:

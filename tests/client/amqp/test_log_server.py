@@ -25,7 +25,7 @@ from spark_streams.errors import (
 )
 from spark_streams.filters.text import parse
 from spark_streams.log import ReferenceLog, StreamConfig
-from spark_streams.options import parse_source
+from spark_streams.options.amqp_events import parse_source
 from spark_streams.position import EARLIEST, After, At
 from spark_streams.rows import FULL_MESSAGE_SCHEMA, MESSAGE_SCHEMA
 from spark_streams.server import AmqpConfig, Redirect, ServerThread

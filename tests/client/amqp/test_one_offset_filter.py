@@ -15,7 +15,7 @@ from spark_streams.endpoint import Endpoint, Secret
 from spark_streams.errors import PositionLost, Refused, RemoteProtocolError
 from spark_streams.filters.text import parse
 from spark_streams.log import StreamConfig
-from spark_streams.options import parse_source
+from spark_streams.options.amqp_events import parse_source
 from spark_streams.position import EARLIEST, After, At
 from spark_streams.spark.source.batch_plan import plan_batch
 from tests.client.amqp.fake_peer import FakePeer, Script

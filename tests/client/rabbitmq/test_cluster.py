@@ -16,7 +16,7 @@ from spark_streams.client import RabbitClient
 from spark_streams.client.rabbitmq import cluster as cluster_module
 from spark_streams.endpoint import Endpoint, Secret
 from spark_streams.errors import ConnectFailed, Refused
-from spark_streams.options import parse_rabbit_sink
+from spark_streams.options.rabbitmq_stream import parse_rabbit_sink
 from spark_streams.spark.sink import sink as sink_module
 from tests.client.rabbitmq.brokers import text
 from tests.client.rabbitmq.scripted import S, Scripted, Wire, answers, stats

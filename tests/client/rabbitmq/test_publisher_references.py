@@ -12,7 +12,7 @@ from spark_streams.sinks.rabbitmq_stream import MAX_PARTITIONS, RabbitSink
 
 from spark_streams.client import TaskIdentity
 from spark_streams.errors import OptionError
-from spark_streams.options import parse_rabbit_sink
+from spark_streams.options.rabbitmq_stream import parse_rabbit_sink
 from spark_streams.spark.sink.sink import TaskName
 from tests.client.rabbitmq.brokers import Broker
 from tests.client.rabbitmq.publishing import body, write

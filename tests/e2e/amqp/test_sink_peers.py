@@ -19,7 +19,7 @@ from proton.reactor import Container
 from spark_streams.sinks.amqp_events import AmqpOutlet, AmqpSink
 
 from spark_streams.errors import DeadlineExceeded, DeliveryFailed, NotFound, SchemaError, TransportError
-from spark_streams.options import parse_sink_options
+from spark_streams.options.amqp_events import parse_sink_options
 from spark_streams.spark.sink.columns import identify, message_columns
 from spark_streams.spark.sink.sink import TaskName
 from spark_streams.testing import eventually

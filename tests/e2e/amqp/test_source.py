@@ -324,7 +324,7 @@ def test_a_stolen_partition_names_the_thiefs_epoch(log_server: Any) -> None:
 
     from spark_streams.client import AmqpClient, RangeRead
     from spark_streams.endpoint import Secret, parse_url
-    from spark_streams.options import parse_source
+    from spark_streams.options.amqp_events import parse_source
     from spark_streams.position import EARLIEST
     from spark_streams.spark.source.ranges import PlannedRead, range_read
     from spark_streams.spark.source.task import read_range

@@ -21,7 +21,7 @@ from spark_streams.sources.amqp_events import connect
 
 from spark_streams.errors import ConnectFailed
 from spark_streams.log import ReferenceLog
-from spark_streams.options import parse_source
+from spark_streams.options.amqp_events import parse_source
 from spark_streams.server import AmqpConfig, ServerThread
 from spark_streams.spark.source.batch_plan import plan_batch
 from spark_streams.spark.source.task import read_range

@@ -12,7 +12,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from spark_streams.sources.rabbitmq_stream import connect
 
-from spark_streams.options import parse_rabbit_source
+from spark_streams.options.rabbitmq_stream import parse_rabbit_source
 from spark_streams.spark.source.batch_plan import plan_batch
 from spark_streams.spark.source.task import read_range
 from spark_streams.testing import KeptQuery

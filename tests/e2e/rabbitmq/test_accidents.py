@@ -20,7 +20,7 @@ from spark_streams.sources.rabbitmq_stream import connect
 from spark_streams.client import RangeRead, retry
 from spark_streams.client.retry import Backoff
 from spark_streams.errors import AuthenticationFailed, DeadlineExceeded, NotFound, PositionLost, Refused
-from spark_streams.options import parse_rabbit_source
+from spark_streams.options.rabbitmq_stream import parse_rabbit_source
 from spark_streams.position import EARLIEST
 from spark_streams.spark.source.micro_batch import MicroBatches
 from tests.client.rabbitmq.scripted import OK, Scripted, Wire, metadata, stats

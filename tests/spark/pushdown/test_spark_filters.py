@@ -15,9 +15,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from spark_streams.filters import KEY, Operator, Predicate, ValueType, parse, to_text
-from spark_streams.filters.evaluate_columns import mask
+from spark_streams.filters.evaluate_many import mask
 from spark_streams.filters.row_columns import feed_columns, message_columns
-from spark_streams.options import parse_source
+from spark_streams.options.amqp_events import parse_source
 from spark_streams.rows import COMMON_SCHEMA, MESSAGE_SCHEMA
 from spark_streams.spark.pushdown.spark_filters import push, translate, translated_columns, wants_filters
 from tests.examples import examples

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from spark_streams.options import parse_source
+from spark_streams.options.amqp_events import parse_source
 from spark_streams.position import After, Checkpoint
 from spark_streams.spark.source.driver import Driver
 from tests.spark.fake_client import FakeLog, name

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from spark_streams.client import retry
 from spark_streams.client.log_client import RangeRead
 from spark_streams.errors import PositionLost
-from spark_streams.options import parse_source
+from spark_streams.options.amqp_events import parse_source
 from spark_streams.position import EARLIEST
 from spark_streams.spark.source.batch_plan import plan_batch
 from spark_streams.spark.source.ranges import PlannedRead

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_streams.errors import PositionLost
-from spark_streams.options import parse_source
+from spark_streams.options.amqp_events import parse_source
 from spark_streams.position import EARLIEST, After, At, Position
 from spark_streams.spark.source.batch_plan import plan_batch
 from spark_streams.spark.source.offset_counting import NumericWalk, events_between, split_points

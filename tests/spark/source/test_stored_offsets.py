@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from spark_streams.options import parse_rabbit_source
+from spark_streams.options.rabbitmq_stream import parse_rabbit_source
 from spark_streams.position import Checkpoint
 from spark_streams.rows import FULL_MESSAGE_SCHEMA
 from spark_streams.spark.schemas import spark_schema

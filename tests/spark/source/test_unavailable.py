@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from spark_streams.errors import NotFound, OptionError, PositionLost
-from spark_streams.options import parse_source
+from spark_streams.options.amqp_events import parse_source
 from spark_streams.spark.source.batch_plan import plan_batch
 from tests.spark.fake_client import FakeLog, digits
 from tests.spark.fake_query import Query, everything

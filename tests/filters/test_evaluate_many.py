@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from spark_streams.filters.evaluate_columns import evaluate_columns, mask
+from spark_streams.filters.evaluate_many import evaluate_columns, mask
 from spark_streams.filters.evaluate_one import evaluate
 from spark_streams.filters.tree import (
     BODY_SIZE,

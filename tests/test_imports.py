@@ -1,0 +1,72 @@
+"""What a format loads: a query's processes load its own protocol's modules, and no library of another one."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+OTHERS = {
+    "rabbitmq_stream": {
+        "proton",
+        "cproton",
+        "starlette",
+        "uvicorn",
+        "requests",
+        "pandas",
+        "rstream",
+        "google.protobuf",
+    },
+    "amqp_events": {"starlette", "uvicorn", "requests", "pandas", "rstream", "google.protobuf"},
+    "feedapi": {"proton", "cproton", "starlette", "uvicorn", "pandas", "rstream", "google.protobuf"},
+}
+"""Format's module to the packages that neither its source nor its sink imports. Protobuf is for filters."""
+
+ROOMS = {"rabbitmq_stream": "rabbitmq", "amqp_events": "amqp", "feedapi": "feed"}
+"""Format's module to its protocol's room."""
+
+WHOLE = """
+import json, sys
+import spark_streams.client.{room}.client
+from spark_streams.sources.{format} import {source}
+made = {source}({options!r})
+schema = made.schema()
+made.streamReader(schema), made.reader(schema)
+if {sink}:
+    made.sink()
+print(json.dumps(sorted(sys.modules)))
+"""
+
+SOURCES = {
+    "rabbitmq_stream": ("RabbitStreamDataSource", {"url": "rabbitmq-stream://localhost", "stream": "s"}),
+    "amqp_events": ("AmqpEventsDataSource", {"url": "amqp://localhost", "stream": "s"}),
+    "feedapi": ("FeedDataSource", {"url": "http://localhost/s"}),
+}
+
+
+def loaded(program: str) -> set[str]:
+    """Return the modules of a process that ran a program."""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return set(json.loads(done.stdout))
+
+
+@pytest.mark.parametrize("format", OTHERS)
+@pytest.mark.parametrize("sink", [False, True], ids=["reading", "writing"])
+def test_a_format_loads_its_own_protocol_only(format: str, sink: bool) -> None:
+    source, options = SOURCES[format]
+    program = WHOLE.format(format=format, room=ROOMS[format], source=source, options=options, sink=sink)
+    modules = loaded(program)
+    assert modules & OTHERS[format] == set()
+    rooms = {name.split(".")[2] for name in modules if name.startswith("spark_streams.client.")} & set(ROOMS.values())
+    assert rooms == {ROOMS[format]}
+    assert not [name for name in modules if name.startswith("spark_streams.server")]
+
+
+def test_finding_the_formats_loads_no_protocol() -> None:
+    found = "import pyspark_amqp_events, pyspark_feedapi, pyspark_rabbitmq_stream"
+    modules = loaded(f"import json, sys\n{found}\nprint(json.dumps(sorted(sys.modules)))")
+    assert not [name for name in modules if name.startswith(("spark_streams.client", "spark_streams.server", "proton"))]
+    assert {"spark_streams.sources.feedapi", "spark_streams.sources.amqp_events"} <= modules
