@@ -32,6 +32,7 @@ from pyspark.sql.types import StructType
 
 from spark_streams.errors import OptionError, SparkStreamsError, TransportError
 from spark_streams.spark.log_lines import show_log_lines
+from spark_streams.spark.reused_worker import ease_reuse
 from spark_streams.spark.sink.columns import slices
 from spark_streams.spark.sink.sink import Outlet, Sink, TaskName
 
@@ -128,6 +129,7 @@ def _deliver(sink: Sink, name: TaskName, streaming: bool, batches: Iterator[pa.R
             )
         if outlet is not None:
             outlet.flush()
+    ease_reuse()
     return SinkCommit(name.partition, row, first_id, last_id, size, began_at, time.time())
 
 
@@ -174,6 +176,7 @@ class _Writer:
         """Log the end of a write; it needs no commit, as the peer accepted each row before its task ended."""
         show_log_lines()
         _log.info("%s%s", what, _delivered(messages))
+        ease_reuse()
 
     def _aborted(self, what: str, streaming: bool, messages: Sequence[SinkCommit | None]) -> None:
         """Log which rows may have been delivered, since a delivery cannot be undone."""
@@ -251,7 +254,9 @@ def stream_writer(sink: Sink, schema: StructType, overwrite: bool) -> StreamWrit
             "for each row that changed",
         )
     sink.check_schema(schema)
-    return StreamWriter(sink.check())
+    writer = StreamWriter(sink.check())
+    ease_reuse()  # Spark asks for a writer in each micro-batch
+    return writer
 
 
 def _delivered(messages: Sequence[SinkCommit | None]) -> str:

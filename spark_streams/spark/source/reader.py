@@ -20,6 +20,7 @@ from spark_streams.options.common import SourceOptions
 from spark_streams.options.names import MAX_OFFSETS_PER_TRIGGER, MIN_OFFSETS_PER_TRIGGER
 from spark_streams.spark.log_lines import counted, show_log_lines
 from spark_streams.spark.pushdown.spark_filters import push, wants_filters
+from spark_streams.spark.reused_worker import ease_reuse
 from spark_streams.spark.schemas import arrow_schema, chosen_columns
 from spark_streams.spark.source.batch_plan import plan_batch
 from spark_streams.spark.source.driver import Connect
@@ -170,6 +171,7 @@ class _Reader:
         """Yield the events of a planned task; it runs in the task. See ``Source.read``."""
         if isinstance(partition, PlannedPartition):  # else Spark's own placeholder, for a query without partitions
             yield from self._source.read(self._options, partition.value, self._arrow_schema)
+        ease_reuse()
 
 
 class BatchReader(_Reader, DataSourceReader):  # type: ignore[misc]
