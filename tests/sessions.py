@@ -1,9 +1,8 @@
-"""Spark as tests use it: no web server, few partitions, our formats; its Python workers are this interpreter."""
+"""Spark as tests use it: no web server, few partitions, our formats; its Python workers are of this Python."""
 
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -16,8 +15,9 @@ def running_session(master: str = "local[2]", *, log_level: str = "ERROR", **set
     from pyspark.sql import SparkSession
 
     import spark_streams
+    from spark_streams import worker_python
 
-    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["PYSPARK_PYTHON"] = worker_python.executable()
     builder = (
         SparkSession.builder.master(master)
         .appName("spark-streams-tests")

@@ -13,6 +13,7 @@ PACKAGE = ROOT / "spark_streams"
 ALLOWED = {
     "protocols": set(),
     "redaction": set(),
+    "worker_python": set(),
     "errors": {"redaction"},
     "position": {"errors"},
     "offsets": {"position", "errors"},

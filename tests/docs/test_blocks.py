@@ -105,6 +105,9 @@ RUN: dict[str, dict[str, list[tuple[str, int]]]] = {
         "bash": [(f"{SECURITY}::test_the_command_of_the_page", 1)],
         "text": [(f"{HERE}::test_the_setting_that_takes_secrets_out[docs/security.md]", 1)],
     },
+    "docs/spark-upstream.md": {
+        "diff": [("tests/docs/test_spark_upstream.py::test_the_patch_applies_to_the_daemon", 1)]
+    },
     "docs/testing.md": {"python": [("tests/testing/test_query.py::test_the_page_is_right", 3)]},
 }
 """Page, language, tests and how many of the page's blocks in that language each of them takes."""

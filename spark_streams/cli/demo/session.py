@@ -18,6 +18,7 @@ from typing import Final
 
 import click
 
+from spark_streams import worker_python
 from spark_streams.cli.errors import exit_on_signal
 from spark_streams.errors import OptionError
 
@@ -65,7 +66,7 @@ def run_demo(events: int, seconds: float, partitions: int) -> None:
                 "TMPDIR": folder,
                 "SPARK_LOCAL_DIRS": folder,
                 "SPARK_CONF_DIR": str(conf),
-                "PYSPARK_PYTHON": sys.executable,
+                "PYSPARK_PYTHON": worker_python.executable(),
                 "PYTHONIOENCODING": "utf-8",
                 "SPARK_LAUNCHER_OPTS": "-XX:-UsePerfData",
             }
