@@ -130,8 +130,14 @@ class Job:
         deadline = time.monotonic() + START_S
         while not condition():
             assert self._running.poll() is None, self.said()
-            assert time.monotonic() < deadline, self.said()
+            assert time.monotonic() < deadline, f"{self._reached()}\n{self.said()}"
             time.sleep(pause_s)
+
+    def _reached(self) -> str:
+        """How far each copy is."""
+        reached = {name: (copy.newest("offsets"), copy.newest("commits")) for name, copy in self.copies.items()}
+        held = sorted(each.name for each in self._held.iterdir())
+        return f"newest micro-batch planned and done: {reached}; tasks that hold: {held}"
 
     def holds(self, name: str) -> bool:
         """Whether a task of a copy has done the rows that it may do in this life."""

@@ -35,7 +35,7 @@ pytestmark = pytest.mark.spark
 PARTITIONS = 2
 ROWS = 2_000
 """Appended to each partition before each life."""
-BATCH = 4_000
+BATCH = PARTITIONS * ROWS
 """Rows of a micro-batch, of both partitions together, where Spark has limits."""
 HOLD = 1_500
 """Rows that a task does before it holds: the RabbitMQ sink stores rows by the 1,024."""
@@ -60,8 +60,13 @@ class Target(ABC):
 
 
 def limited() -> dict[str, str]:
-    """Options of a read from the beginning on."""
-    return {"startingOffsets": "earliest"} | ({"maxOffsetsPerTrigger": str(BATCH)} if HAS_ADMISSION_CONTROL else {})
+    """Options of a read from the beginning on.
+
+    A micro-batch has a life's rows, so that one of its two tasks has more than ``HOLD``. At most alone would not do: a
+    feed's takes what has come within a moment, which may be a page of each partition, and no task would ever hold.
+    """
+    limits = {"maxOffsetsPerTrigger": str(BATCH), "minOffsetsPerTrigger": str(BATCH)} if HAS_ADMISSION_CONTROL else {}
+    return {"startingOffsets": "earliest"} | limits
 
 
 class OfTheLog(Target):

@@ -46,7 +46,8 @@ class Origin(ABC):
     def __init__(self) -> None:
         self.options = {"startingOffsets": "earliest"}
         if HAS_ADMISSION_CONTROL:
-            self.options["maxOffsetsPerTrigger"] = str(BATCH)
+            # At least, too: a feed's micro-batch takes what has come within a moment, in which no task may have HOLD.
+            self.options |= {"maxOffsetsPerTrigger": str(BATCH), "minOffsetsPerTrigger": str(BATCH)}
         self.expected: list[tuple[Any, ...]] = []
 
     @abstractmethod
