@@ -14,7 +14,7 @@ from spark_streams.testing import wait_until_caught_up
 from tests.faults.doors import Doors
 from tests.faults.proxy import TcpProxy
 
-__all__ = ["NOT_STARTED", "Reading", "Writing"]
+__all__ = ["NOT_STARTED", "PARTITIONS", "Reading", "Writing"]
 
 PARTITIONS = 2
 NOT_STARTED = "Python worker failed to connect back"

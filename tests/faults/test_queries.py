@@ -26,7 +26,7 @@ from tests.e2e.stored import stored
 from tests.faults.doors import FORMATS, Doors, doors
 from tests.faults.figures import tried_s
 from tests.faults.proxy import Break
-from tests.faults.queries import NOT_STARTED, Reading, Writing
+from tests.faults.queries import NOT_STARTED, PARTITIONS, Reading, Writing
 from tests.faults.scenarios import GIVES_UP, GOES_ON, GivesUp, GoesOn
 from tests.sessions import session_of_its_own
 
@@ -38,8 +38,10 @@ STARTS = 5
 """How often a query is started whose Python process does not come up within the ten seconds that Spark gives it."""
 SHORT_MS = 2_000
 """Of option ``requestTimeout``, where the peer stays silent."""
-ASKED = 5
-"""How often Spark has it tried: once by the driver, and in four attempts of a task."""
+ATTEMPTS = 4
+"""How often Spark tries a task."""
+ASKED = 1 + ATTEMPTS
+"""How often Spark has it tried: once by the driver, and in each attempt of a task."""
 MARGIN_S = 90.0
 """For starting Python processes for all that, and for a machine that is busy; far less than trying without an end."""
 IN_CLEAR = {("read", "amqp-events"), ("write", "feedapi")}
@@ -50,7 +52,7 @@ KINDS = {"read": Reading, "write": Writing}
 @pytest.fixture(scope="module")
 def session() -> Iterator[Any]:
     """Two cores, and tasks that may fail three times: other static settings than the run's Spark has."""
-    with session_of_its_own("local[2,4]", log_level="OFF") as started:
+    with session_of_its_own(f"local[2,{ATTEMPTS}]", log_level="OFF") as started:
         yield started
 
 
@@ -202,7 +204,7 @@ def test_it_gives_up(
     for attempt in range(STARTS):
         name = f"{kind}-{format}-{scenario.name.replace(' ', '-')}-{attempt}"
         began = time.monotonic()
-        query = KINDS[kind](session, logs[True], format, name, tmp_path, SHORT_MS, before)
+        query = KINDS[kind](session, logs[scenario.tls], format, name, tmp_path, SHORT_MS, before)
         try:
             if scenario.started:
                 query.append(10)
@@ -221,6 +223,8 @@ def test_it_gives_up(
     assert re.search(r"\b(ConnectFailed|ConnectionLost|DeadlineExceeded|DeliveryFailed)\b", said), said
     assert re.search(scenario.says, said), said
     assert took_s >= least_s, "it has tried as long as the page says"
+    if scenario.tried_again:
+        assert len(query.proxy.struck) > PARTITIONS * ATTEMPTS, "more often than tasks were tried"
 
 
 def test_a_task_tried_again_repeats_its_ids(session: Any, reference_log: StreamFactory, tmp_path: Path) -> None:
