@@ -1,4 +1,4 @@
-"""Failures half way: of rolls, of writes, of files that are gone; and what was closed under its users."""
+"""Failures half way: of rolls, of writes, of files that are gone."""
 
 from __future__ import annotations
 
@@ -7,28 +7,19 @@ import gc
 import json
 import os
 import shutil
-import sys
-import threading
-import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import FrameType, ModuleType
-from typing import Any
+from types import ModuleType
 
 import google_crc32c
-import pyarrow as pa
 import pytest
 
-from spark_streams.errors import CorruptLog, LogError
-from spark_streams.log import NO_TIMESTAMP, LogConfig, Partition, ReferenceLog, StreamConfig
+from spark_streams.errors import CorruptLog
+from spark_streams.log import LogConfig, ReferenceLog, StreamConfig
 from spark_streams.log import stream as stream_module
 from spark_streams.log import stream_metadata as metadata_module
-from spark_streams.log.storage import segment as segment_module
 from spark_streams.log.storage import segment_index as index_module
 from spark_streams.log.storage import segments as segments_module
-from spark_streams.log.storage.readable_partition import PartitionClosed
 from spark_streams.log.storage.recovery import RecoveryPointFile
-from spark_streams.log.storage.segment_index import SegmentIndex
 from tests.log.reading import all_values
 
 SMALL = StreamConfig(segment_max_bytes=400)
@@ -220,250 +211,6 @@ def test_a_closed_segment_that_lost_its_last_batch_is_an_error(tmp_path: Path) -
                 use()
 
 
-def test_a_long_log_takes_no_more_files_nor_reads_at_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def files() -> int:
-        return len(os.listdir("/proc/self/fd"))
-
-    loads: list[Path] = []
-    real = SegmentIndex.load.__func__  # type: ignore[attr-defined]
-
-    def noted(cls: type[SegmentIndex], path: Path, **rest: int) -> SegmentIndex:
-        loads.append(path)
-        index: SegmentIndex = real(cls, path, **rest)
-        return index
-
-    monkeypatch.setattr(SegmentIndex, "load", classmethod(noted))
-    config = StreamConfig(timestamp_type="create", segment_max_bytes=200)
-    with ReferenceLog(tmp_path, LogConfig(fsync="never")) as log:
-        before = files()
-        partition = log.create_stream("s", 1, config).partitions["0"]
-        for n in range(60):
-            partition.append([b"%d" % n * 60], timestamps=[n])
-        assert partition.segment_count >= 50
-        assert files() - before <= 2
-        assert partition.offset_for_time(59) == (59, 59)
-        assert not loads, "what was rolled here is passed over by its largest timestamp"
-    segment_module._index_of_closed.cache_clear()
-    with ReferenceLog(tmp_path) as log:
-        assert not loads
-        partition = log.stream("s").partitions["0"]
-        assert partition.read(30) is not None
-        assert len(loads) == 1
-        assert len(all_values(partition)) == 60
-        assert partition.offset_for_time(55) == (55, 55)
-        assert segment_module._index_of_closed.cache_info().currsize <= segment_module.KEPT_INDEXES
-        assert files() - before <= 2
-
-
-def test_a_closed_partition_says_so_and_touches_no_other_file(tmp_path: Path) -> None:
-    with ReferenceLog(tmp_path) as log:
-        partition = log.create_stream("s").partitions["0"]
-        partition.append([b"x"])
-        log.delete_stream("s")
-        other = log.create_stream("s").partitions["0"]
-        uses: list[Callable[[], object]] = [
-            lambda: partition.append([b"y"]),
-            lambda: partition.read(0),
-            lambda: partition.offset_for_time(0),
-        ]
-        for use in uses:
-            with pytest.raises(PartitionClosed, match="stream 's' is closed"):
-                use()
-        partition.sync()
-        assert partition.enforce_retention() == 0
-        partition.close()
-        assert other.next_offset == 0
-    for change in (lambda: log.create_stream("t"), lambda: log.delete_stream("s"), lambda: log.add_partitions("s", 1)):
-        with pytest.raises(LogError, match="closed"):
-            change()
-
-
-def test_close_and_delete_while_appends_and_reads_run(tmp_path: Path) -> None:
-    log = ReferenceLog(tmp_path, LogConfig(fsync="never", stream=StreamConfig(segment_max_bytes=2_000)))
-    kept = log.create_stream("s").partitions["0"]
-    doomed = log.create_stream("doomed").partitions["0"]
-    acknowledged: list[int] = []
-    odd: list[BaseException] = []
-
-    def append(partition: Partition, note: Callable[[int], None]) -> None:
-        try:
-            while True:
-                note(partition.append([b"%s" % partition.stream.encode()]).last_offset)
-        except PartitionClosed:
-            return
-        except BaseException as fault:
-            odd.append(fault)
-
-    def read(partition: Partition) -> None:
-        try:
-            while True:
-                all_values(partition)
-                partition.offset_for_time(0)
-        except PartitionClosed:
-            return
-        except BaseException as fault:
-            odd.append(fault)
-
-    threads = [threading.Thread(target=append, args=(kept, acknowledged.append)) for _ in range(2)]
-    threads += [
-        threading.Thread(target=append, args=(doomed, lambda _: None)),
-        threading.Thread(target=read, args=(kept,)),
-    ]
-    threads.append(threading.Thread(target=read, args=(doomed,)))
-    for thread in threads:
-        thread.start()
-    while len(acknowledged) < 300:
-        threading.Event().wait(0.01)
-    log.delete_stream("doomed")
-    while len(acknowledged) < 600:
-        threading.Event().wait(0.01)
-    log.close()
-    for thread in threads:
-        thread.join(120)
-        assert not thread.is_alive()
-    assert not odd
-    assert sorted(acknowledged) == list(range(len(acknowledged)))
-    with ReferenceLog(tmp_path) as log:
-        assert all_values(log.stream("s").partitions["0"]) == [b"s"] * len(acknowledged)
-
-
-@pytest.fixture
-def threads_that_alternate() -> Iterator[None]:
-    """Have the interpreter switch threads fifty times as often: more interleavings in less time."""
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(before / 50)
-    yield
-    sys.setswitchinterval(before)
-
-
-@pytest.mark.usefixtures("threads_that_alternate")
-def test_readers_beside_appends_rolls_and_retention(tmp_path: Path) -> None:
-    config = StreamConfig(
-        timestamp_type="create", segment_max_bytes=3_000, retention_max_bytes=9_000, index_interval_bytes=100
-    )
-    with ReferenceLog(tmp_path, LogConfig(fsync="never")) as log:
-        partition = log.create_stream("s", 1, config).partitions["0"]
-        done = threading.Event()
-        odd: list[BaseException] = []
-        looked = [0]
-
-        def follow() -> None:
-            try:
-                offset = 0
-                while not done.is_set():
-                    records = partition.read(offset, 500)
-                    if records is None:
-                        continue
-                    assert int(records.offsets[0]) >= offset
-                    for row in range(len(records)):
-                        assert records.value(row) == b"%d" % records.offsets[row] == b"%d" % records.timestamps[row]
-                    offset = int(records.offsets[-1]) + 1
-            except BaseException as fault:
-                odd.append(fault)
-
-        def look_up() -> None:
-            try:
-                while not done.is_set():
-                    first, following = partition.first_offset, partition.next_offset
-                    if following:
-                        found = partition.offset_for_time(following - 1)
-                        assert found is not None and found[0] == found[1] >= following - 1
-                        # Retention may have been faster.
-                        assert found[0] == following - 1 or partition.first_offset >= following
-                        looked[0] += 1
-                        low = partition.offset_for_time(0)
-                        assert low is not None
-                        assert low[0] >= first
-            except BaseException as fault:
-                odd.append(fault)
-
-        threads = [threading.Thread(target=target) for target in (follow, look_up)]
-        for thread in threads:
-            thread.start()
-        n = 0
-        while n < 2_000 and not odd:
-            partition.append([b"%d" % i for i in range(n, n + 2)], timestamps=[n, n + 1])
-            n += 2
-            if n % 100 == 0:
-                log.enforce_retention()
-        guard = time.monotonic() + 120
-        while not looked[0] and not odd and time.monotonic() < guard:
-            time.sleep(0.01)
-        done.set()
-        for thread in threads:
-            thread.join(120)
-        assert not odd
-        assert looked[0] > 0
-        assert partition.first_offset > 0
-
-
-def test_a_reader_at_each_step_of_an_append(tmp_path: Path) -> None:
-    """It never sees records that lie beyond ``next_offset``, whose end it could not read on from."""
-    with ReferenceLog(tmp_path, LogConfig(fsync="never")) as log:
-        partition = log.create_stream("s").partitions["0"]
-        partition.append([b"first"])
-        looked = 0
-
-        def look(frame: FrameType, event: str, _: object) -> Callable[..., Any]:
-            nonlocal looked
-            looked += 1
-            records = partition.read(0)
-            assert records is not None
-            assert partition.read(len(records)) is None
-            assert len(records) == partition.next_offset
-            return look
-
-        take = segment_module.Segment.take.__code__
-        sys.settrace(lambda frame, event, argument: look if frame.f_code is take else None)
-        try:
-            partition.append([b"second", b"third"])
-        finally:
-            sys.settrace(None)
-        assert looked > 2
-
-
-def test_a_listener_that_fails_fails_no_append(tmp_path: Path) -> None:
-    with ReferenceLog(tmp_path) as log:
-        partition = log.create_stream("s").partitions["0"]
-        seen: list[int] = []
-
-        def fail() -> None:
-            raise RuntimeError("the loop is closed")
-
-        def append_once_more() -> None:
-            seen.append(partition.next_offset)
-            if len(seen) == 1:
-                partition.append([b"from a listener"])
-
-        partition.add_listener(fail)
-        partition.add_listener(append_once_more)
-        assert partition.append([b"x"]).last_offset == 0
-        assert seen == [1, 2]
-
-
-def test_observers_are_told_what_was_appended_in_columns(tmp_path: Path) -> None:
-    with ReferenceLog(tmp_path) as log:
-        partition = log.create_stream("s").partitions["0"]
-        seen: list[Any] = []
-
-        def fail(*_: Any) -> None:
-            raise RuntimeError("not the append's business")
-
-        def observe(values: pa.LargeBinaryArray, batches: Any) -> None:
-            seen.append((len(values), [(h.base_offset, h.next_offset) for h, _ in batches], partition.next_offset))
-            assert all(h.size == len(encoded) for h, encoded in batches)
-
-        partition.add_observer(fail)
-        partition.add_observer(observe)
-        partition.append([b"no columns"])
-        partition.append(pa.array([b"x", b"y"], pa.large_binary()))
-        partition.append(pa.array([b"x" * 700_000] * 3, pa.large_binary()))
-        assert seen == [(2, [(1, 3)], 3), (3, [(3, 4), (4, 5), (5, 6)], 6)]
-        partition.remove_observer(observe)
-        partition.append(pa.array([b"x"], pa.large_binary()))
-        assert len(seen) == 2
-
-
 def open_files(folder: Path) -> list[str]:
     """Return the open files below a folder, removed ones too."""
     links = (os.path.realpath(link) for link in Path("/proc/self/fd").iterdir())
@@ -533,21 +280,6 @@ def test_a_partition_that_cannot_be_synced_keeps_no_other_from_it(
         assert sorted(synced) == ["0", "2"]
 
 
-def test_a_segment_is_rolled_by_its_first_append_also_after_a_start(tmp_path: Path) -> None:
-    now = [1_000_000]
-    config = StreamConfig(segment_max_age_ms=1_000)
-    with ReferenceLog(tmp_path, clock=lambda: now[0]) as log:
-        partition = log.create_stream("s", 1, config).partitions["0"]
-        partition.append([b"x"])
-        now[0] += 900
-        partition.append([b"y"])
-    with ReferenceLog(tmp_path, clock=lambda: now[0]) as log:
-        partition = log.stream("s").partitions["0"]
-        now[0] += 200
-        partition.append([b"z"])
-        assert partition.segment_count == 2
-
-
 @pytest.mark.usefixtures("unforced")
 def test_cut_at_every_byte_of_the_last_of_several_segments(tmp_path: Path) -> None:
     values = [b"%d" % n * 40 for n in range(8)]
@@ -574,28 +306,3 @@ def test_cut_at_every_byte_of_the_last_of_several_segments(tmp_path: Path) -> No
         with ReferenceLog(copy) as log:
             assert all_values(log.stream("s").partitions["0"]) == [*values[:whole], b"next"]
         shutil.rmtree(copy)
-
-
-def test_records_larger_than_a_batch_or_a_segment(tmp_path: Path) -> None:
-    config = StreamConfig(segment_max_bytes=1 << 20)
-    values = [b"a", b"b" * (3 << 20), b"c", *[b"d" * 300_000] * 9]
-    with ReferenceLog(tmp_path, LogConfig(fsync="never")) as log:
-        partition = log.create_stream("s", 1, config).partitions["0"]
-        appended = partition.append(values)
-        assert (appended.first_offset, appended.last_offset) == (0, len(values) - 1)
-        partition.append([b"e"])
-        assert partition.segment_count == 2
-        records = partition.read(1, 1)
-        assert records is not None
-        assert records.value(0) == values[1]
-    with ReferenceLog(tmp_path) as log:
-        assert all_values(log.stream("s").partitions["0"]) == [*values, b"e"]
-
-
-def test_the_lowest_target_finds_the_first_record_with_a_timestamp(tmp_path: Path) -> None:
-    with ReferenceLog(tmp_path) as log:
-        partition = log.create_stream("s", 1, StreamConfig(timestamp_type="create")).partitions["0"]
-        assert partition.offset_for_time(NO_TIMESTAMP) is None
-        partition.append([b"x"] * 3, timestamps=[None, NO_TIMESTAMP + 1, 5])
-        assert partition.offset_for_time(NO_TIMESTAMP) == (1, NO_TIMESTAMP + 1)
-        assert partition.offset_for_time(2**63 - 1) is None

@@ -340,3 +340,12 @@ def test_indexes_never_fall(tmp_path: Path) -> None:
     again = SegmentIndex.load(path, interval_bytes=10, base_offset=0, segment_bytes=50)
     assert again.stretch_of_time(6) == (30, 3)
     assert again.max_timestamp == 9
+
+
+def test_the_lowest_target_finds_the_first_record_with_a_timestamp(tmp_path: Path) -> None:
+    with ReferenceLog(tmp_path) as log:
+        partition = log.create_stream("s", 1, StreamConfig(timestamp_type="create")).partitions["0"]
+        assert partition.offset_for_time(NO_TIMESTAMP) is None
+        partition.append([b"x"] * 3, timestamps=[None, NO_TIMESTAMP + 1, 5])
+        assert partition.offset_for_time(NO_TIMESTAMP) == (1, NO_TIMESTAMP + 1)
+        assert partition.offset_for_time(2**63 - 1) is None
