@@ -51,7 +51,8 @@ MAX_DELIVER_BYTES: Final = 256 << 20
 """The largest accepted frame. Deliver carries a whole chunk, which the agreed frame size does not bound (S-12)."""
 _ANSWERED_AS_ASKED: Final = frozenset({Route.KEY, Partitions.KEY})
 """RabbitMQ 3.10 answers these without the bit that marks an answer (seen on 3.10.8)."""
-RECEIVE_BYTES: Final = 1 << 20
+RECEIVE_BYTES: Final = 1 << 16
+"""The most bytes of small frames that one call receives; large frames come in their own place."""
 MAX_QUEUED_BYTES: Final = 4 << 20
 """``send`` waits while more bytes than this are queued."""
 MAX_SUBSCRIPTIONS: Final = 256
@@ -268,14 +269,18 @@ class Connection(contextlib.AbstractContextManager["Connection"]):
                 self._outgoing[0] = head[sent:]
 
     def _read(self) -> None:
+        room = self._frames.room()
         try:
-            received = self._socket.recv(RECEIVE_BYTES)
+            received = self._socket.recv(RECEIVE_BYTES) if room is None else self._socket.recv_into(room)
         except WOULD_BLOCK:
             return
         if not received:
             raise self._lost(ConnectionLost(f"{self.endpoint.address}: the broker closed the connection"))
         self._heard = time.monotonic()
-        self._frames.feed(received)
+        if isinstance(received, bytes):
+            self._frames.feed(received)
+        else:
+            self._frames.filled(received)
         try:
             while (frame := self._frames.next()) is not None:
                 self._take(frame)

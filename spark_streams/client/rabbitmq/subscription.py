@@ -25,6 +25,7 @@ from spark_streams.client.rabbitmq.pushdown import FilterValues
 from spark_streams.client.retry import Deadline
 from spark_streams.client.tcp import final
 from spark_streams.errors import DeadlineExceeded, Refused, RemoteProtocolError, SparkStreamsError
+from spark_streams.wire.columnar.byte_view import Readable
 from spark_streams.wire.rabbitmq.chunk import SELECTIONS, ChunkHeader
 from spark_streams.wire.rabbitmq.consumer_commands import (
     DELIVER_KEY,
@@ -77,7 +78,7 @@ class Delivered:
     """
 
     header: ChunkHeader
-    buffer: bytes
+    buffer: Readable
     start: int
     end: int
 
@@ -252,7 +253,7 @@ class CreditWindow:
     """The credit of one subscription that began with ``FIRST_CREDIT``."""
 
     def __init__(self) -> None:
-        self._outstanding = FIRST_CREDIT
+        self._outstanding = self._trusted = FIRST_CREDIT
         self._bytes = 0.0
         self._records = 0.0
 
@@ -265,12 +266,15 @@ class CreditWindow:
             wanted: how many offsets of the range are still to come.
         """
         self._outstanding -= 1
+        self._trusted += 1
         if not self._bytes:
             self._bytes, self._records = float(chunk_bytes), float(records)
         self._bytes += (chunk_bytes - self._bytes) / _WEIGHT
         self._records += (records - self._records) / _WEIGHT
         ahead = min(BYTES_AHEAD / (self._bytes + 1), wanted / (self._records + 1), LARGEST_WINDOW)
-        window = max(FIRST_CREDIT, int(ahead))
+        # The chunks that a stream begins with may be small and all others large: the broker would send hundreds of MB
+        # for a credit by their size, all of which has to be received before the next request is answered.
+        window = max(FIRST_CREDIT, min(int(ahead), self._trusted))
         owed = window - self._outstanding
         if owed < window // 4:
             return 0

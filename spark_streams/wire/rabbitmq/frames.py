@@ -14,7 +14,10 @@ import struct
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, TypeVar
 
+import pyarrow as pa
+
 from spark_streams.errors import RemoteProtocolError
+from spark_streams.wire.columnar.byte_view import PADDING, Readable
 from spark_streams.wire.rabbitmq.fields import U16, U32, Reader, layout_of, read_fields, write_fields
 from spark_streams.wire.rabbitmq.response_codes import ResponseCode, code_name
 
@@ -35,6 +38,8 @@ DEFAULT_FRAME_MAX_BYTES: Final = 1 << 20
 """The frame size that brokers propose in Tune."""
 INITIAL_FRAME_MAX_BYTES: Final = 8_192
 """The largest frame that a broker accepts before Open has succeeded."""
+LARGE_BYTES: Final = 1 << 16
+"""A frame that lacks as many bytes or more is worth a buffer of its own; see ``FrameReader.room``."""
 
 _HEAD: Final = struct.Struct(">IHH")
 _SIZE: Final = struct.Struct(">I")
@@ -64,7 +69,7 @@ class Frame(NamedTuple):
 
     key: int
     version: int
-    buffer: bytes
+    buffer: Readable
     start: int
     end: int
 
@@ -77,6 +82,15 @@ class Frame(NamedTuple):
 class FrameReader:
     """A reader that splits the bytes of a connection into frames.
 
+    Bytes come in by ``feed``. Whoever calls ``room`` before receives the rest of a large frame in its place, so that
+    nothing of it is copied again::
+
+        room = frames.room()
+        if room is None:
+            frames.feed(socket.recv(…))
+        else:
+            frames.filled(socket.recv_into(room))
+
     Args:
         max_bytes: the largest size field accepted; 0 for no limit. It may change between frames.
     """
@@ -88,6 +102,29 @@ class FrameReader:
         self._buffer = b""
         self._at = 0
         self._wanted = 4
+        self._large: memoryview | None = None
+        self._filled = 0
+
+    def room(self) -> memoryview | None:
+        """Return where the rest of the large frame belongs that has begun to arrive; None if ``feed`` takes the next.
+
+        As long as there is room, bytes come by ``filled``, from the room's beginning on.
+        """
+        if self._large is None:
+            there = len(self._buffer) - self._at + self._held
+            if self._wanted - there < LARGE_BYTES:
+                return None
+            # Arrow's allocator keeps freed memory: new pages for each frame would cost more than filling them. The
+            # padding lets columns be read out of the frame without another copy (``PaddedWords``).
+            self._large = memoryview(pa.allocate_buffer(self._wanted + PADDING)).cast("B")
+            self._large[:there] = b"".join((memoryview(self._buffer)[self._at :], *self._pieces))
+            self._filled = there
+            self._buffer, self._pieces, self._held, self._at = b"", [], 0, 0
+        return self._large[self._filled : self._wanted]
+
+    def filled(self, count: int) -> None:
+        """Note that the first ``count`` bytes of the room hold bytes from the peer."""
+        self._filled += count
 
     def feed(self, received: bytes) -> None:
         """Add bytes from the peer."""
@@ -101,6 +138,8 @@ class FrameReader:
             FrameTooLarge: the frame is too large, as soon as its size is known; the connection is of no further use.
             RemoteProtocolError: the size is too small for a key and a version.
         """
+        if self._large is not None:
+            return self._next_large(self._large)
         if len(self._buffer) - self._at + self._held < self._wanted:
             return None
         if self._held:
@@ -119,6 +158,14 @@ class FrameReader:
         frame = Frame(key, version, self._buffer, self._at + HEAD_BYTES, self._at + self._wanted)
         self._at = frame.end
         self._wanted = 4
+        return frame
+
+    def _next_large(self, buffer: memoryview) -> Frame | None:
+        if self._filled < self._wanted:
+            return None
+        _, key, version = _HEAD.unpack_from(buffer)
+        frame = Frame(key, version, buffer.toreadonly(), HEAD_BYTES, self._wanted)
+        self._large, self._wanted = None, 4
         return frame
 
     def next_like(self, frame: Frame) -> Frame | None:
