@@ -19,7 +19,8 @@ OFFSET_DIGITS: Final = 20
 MAX_OFFSET: Final = 2**63 - 1
 """The largest offset that Spark's BIGINT, and so any arithmetic on it, can hold; brokers count to 2^64-1."""
 _GROUP: Final = 10_000
-_GROUPS: Final = np.frombuffer("".join(f"{n:04d}" for n in range(_GROUP)).encode(), np.uint8).reshape(_GROUP, 4)
+_WORDS: Final = np.frombuffer("".join(f"{n:04d}" for n in range(_GROUP)).encode(), np.uint32)
+"""The four digits of every number below 10,000, as one number in this machine's order of bytes."""
 
 
 def format_offset(number: int) -> str:
@@ -56,15 +57,37 @@ def first_wanted(start: Earliest | At | After) -> int | None:
 
 def offset_digits(offsets: NDArray[np.int64]) -> NDArray[np.uint8]:
     """Return the ASCII digits of offsets that are not negative, shape (n, 20)."""
-    digits = np.empty((len(offsets), OFFSET_DIGITS), np.uint8)
+    words = np.empty((len(offsets), OFFSET_DIGITS // 4), np.uint32)
+    if len(offsets):
+        first, last = int(offsets[0]), int(offsets[-1])
+        if last - first == len(offsets) - 1 and bool((offsets[1:] > offsets[:-1]).all()):
+            _write_run(words, first)
+        else:
+            _write(words, offsets)
+    return words.view(np.uint8)
+
+
+def _write_run(words: NDArray[np.uint32], first: int) -> None:
+    """Write numbers that follow one another: their last four digits are a part of the table, others rarely change."""
+    at, count = 0, len(words)
+    while at < count:
+        head, low = divmod(first + at, _GROUP)
+        to = min(count, at + _GROUP - low)
+        for place in range(words.shape[1] - 2, -1, -1):
+            head, group = divmod(head, _GROUP)
+            words[at:to, place] = _WORDS[group]
+        words[at:to, -1] = _WORDS[low : low + to - at]
+        at = to
+
+
+def _write(words: NDArray[np.uint32], offsets: NDArray[np.int64]) -> None:
     left = offsets
-    for at in range(OFFSET_DIGITS - 4, -1, -4):
+    for place in range(words.shape[1] - 1, -1, -1):
         if not left.any():
-            digits[:, : at + 4] = ord("0")
+            words[:, : place + 1] = _WORDS[0]
             break
         left, group = np.divmod(left, _GROUP)
-        digits[:, at : at + 4] = _GROUPS[group]
-    return digits
+        words[:, place] = _WORDS[group]
 
 
 def offset_column(offsets: NDArray[np.int64]) -> pa.StringArray:

@@ -27,6 +27,7 @@ from spark_streams.filters.row_columns import columns_needed, message_columns
 from spark_streams.offsets import offset_column
 from spark_streams.rows import FULL_MESSAGE_SCHEMA, TIMESTAMP
 from spark_streams.wire.amqp.columns.block import MessageBlock
+from spark_streams.wire.amqp.columns.data_only import data_only_columns
 from spark_streams.wire.amqp.columns.decode import decode_columns
 from spark_streams.wire.amqp.columns.from_producers import incoming_columns
 from spark_streams.wire.amqp.columns.single_message import TimestampOverflow
@@ -39,6 +40,9 @@ _OURS: Final = frozenset({"stream", "partition", "offset", "timestamp"})
 _MAX_MS: Final = (2**63 - 1) // 1000
 NO_TIMESTAMP: Final = -(2**63)
 """The time of a chunk with records that have no timestamp: only the reference log has such chunks."""
+
+_LARGE_BYTES: Final = 1 << 16
+"""A chunk of this size or more is not copied to lie beside its neighbours."""
 
 Longs = NDArray[np.int64]
 
@@ -68,6 +72,7 @@ class RowDecoder:
         if pushed.values is not None:
             needed.add(_column_of(pushed.values.taken_from))
         self._needed = pa.schema([field for field in FULL_MESSAGE_SCHEMA if field.name in needed])
+        self._names: dict[str, pa.StringArray] = {}
         self._values = pa.array(() if pushed.values is None else pushed.values.values, pa.string())
 
     def batches(self, chunks: Sequence[ChunkRecords]) -> Iterator[pa.RecordBatch]:
@@ -78,11 +83,11 @@ class RowDecoder:
                 fit too, it is decoded by itself, without a copy.
         """
         rows = sum(chunk.starts.size for chunk in chunks)
-        size = sum(int(chunk.ends[-1]) - int(chunk.starts[0]) for chunk in chunks)
+        size = sum(map(_size, chunks))
         fits = rows <= self._max_rows and size <= self._max_bytes
         for together in [chunks] if fits else [chunks[:-1], chunks[-1:]]:
-            if together:
-                yield from self._cut(together)
+            for group in _groups(together):
+                yield from self._cut(group)
 
     def _cut(self, chunks: Sequence[ChunkRecords]) -> Iterator[pa.RecordBatch]:
         block = _joined(chunks)
@@ -114,13 +119,20 @@ class RowDecoder:
         columns = decoded_or_raw(block, inner, self._read.timestamp_overflow) if inner else {}
         for name in names:
             if name in ("stream", "partition"):
-                text = self._read.stream if name == "stream" else self._read.partition
-                columns[name] = pa.repeat(pa.scalar(text, pa.string()), len(offsets))
+                columns[name] = self._repeated(name, len(offsets))
             elif name == "offset":
                 columns[name] = offset_column(offsets)
             elif name == "timestamp":
                 columns[name] = self._timestamps(times)
         return columns
+
+    def _repeated(self, name: str, count: int) -> pa.StringArray:
+        """Return the stream's or the partition's name ``count`` times: a part of a column that other batches share."""
+        column = self._names.get(name)
+        if column is None or len(column) < count:
+            text = self._read.stream if name == "stream" else self._read.partition
+            column = self._names[name] = pa.repeat(pa.scalar(text, pa.string()), count)
+        return column.slice(0, count)
 
     def _passed(self, columns: dict[str, pa.Array], count: int) -> pa.BooleanArray | None:
         """Return which of ``count`` rows match the filters; None without a filter."""
@@ -169,10 +181,28 @@ def _chosen(block: MessageBlock, rows: slice | Longs) -> MessageBlock:
     return MessageBlock(block.buffer, np.asarray(block.starts)[rows], np.asarray(block.ends)[rows])
 
 
+def _groups(chunks: Sequence[ChunkRecords]) -> Iterator[list[ChunkRecords]]:
+    """Yield the chunks in groups that are decoded together: those of one buffer, and small ones, which are copied."""
+    group: list[ChunkRecords] = []
+    for chunk in chunks:
+        if group and chunk.buffer is not group[-1].buffer and max(_size(chunk), _size(group[-1])) >= _LARGE_BYTES:
+            yield group
+            group = []
+        group.append(chunk)
+    if group:
+        yield group
+
+
+def _size(chunk: ChunkRecords) -> int:
+    return int(chunk.ends[-1]) - int(chunk.starts[0])
+
+
 def _joined(chunks: Sequence[ChunkRecords]) -> MessageBlock:
-    """Return the messages of several chunks in one buffer: that of the only chunk, or a copy."""
-    if len(chunks) == 1:
-        return MessageBlock(chunks[0].buffer, chunks[0].starts, chunks[0].ends)
+    """Return the messages of several chunks in one buffer: the one that they are in, or a copy."""
+    buffer = chunks[0].buffer
+    if all(chunk.buffer is buffer for chunk in chunks):
+        starts, ends = [chunk.starts for chunk in chunks], [chunk.ends for chunk in chunks]
+        return MessageBlock(buffer, np.concatenate(starts), np.concatenate(ends))
     parts, starts, ends, at = [], [], [], 0
     for chunk in chunks:
         first, end = int(chunk.starts[0]), int(chunk.ends[-1])
@@ -191,6 +221,9 @@ def decoded_or_raw(block: MessageBlock, names: Sequence[str], overflow: Any) -> 
         names: names of ``COLUMN_TYPES``, without those that only deliveries have.
         overflow: ``fail`` or ``null``, as for ``decode_columns``.
     """
+    columns = data_only_columns(block, names)
+    if columns is not None:
+        return columns
     starts, ends = np.asarray(block.starts), np.asarray(block.ends)
     empty = starts == ends
     # An AMQP section begins with byte 0: a message that begins otherwise is not AMQP.

@@ -39,7 +39,9 @@ DEFAULT_FRAME_MAX_BYTES: Final = 1 << 20
 INITIAL_FRAME_MAX_BYTES: Final = 8_192
 """The largest frame that a broker accepts before Open has succeeded."""
 LARGE_BYTES: Final = 1 << 16
-"""A frame that lacks as many bytes or more is worth a buffer of its own; see ``FrameReader.room``."""
+"""A frame that lacks as many bytes or more is received in its place; see ``FrameReader.room``."""
+SHARED_BYTES: Final = 2 << 20
+"""The size of a buffer for several large frames."""
 
 _HEAD: Final = struct.Struct(">IHH")
 _SIZE: Final = struct.Struct(">I")
@@ -83,7 +85,7 @@ class FrameReader:
     """A reader that splits the bytes of a connection into frames.
 
     Bytes come in by ``feed``. Whoever calls ``room`` before receives the rest of a large frame in its place, so that
-    nothing of it is copied again::
+    nothing of it is copied again. Large frames that follow one another lie in one buffer, as far as it suffices::
 
         room = frames.room()
         if room is None:
@@ -102,7 +104,8 @@ class FrameReader:
         self._buffer = b""
         self._at = 0
         self._wanted = 4
-        self._large: memoryview | None = None
+        self._shared, self._used = memoryview(b""), 0
+        self._room = memoryview(b"")
         self._filled = 0
 
     def room(self) -> memoryview | None:
@@ -110,17 +113,25 @@ class FrameReader:
 
         As long as there is room, bytes come by ``filled``, from the room's beginning on.
         """
-        if self._large is None:
+        if not self._room:
             there = len(self._buffer) - self._at + self._held
             if self._wanted - there < LARGE_BYTES:
                 return None
-            # Arrow's allocator keeps freed memory: new pages for each frame would cost more than filling them. The
-            # padding lets columns be read out of the frame without another copy (``PaddedWords``).
-            self._large = memoryview(pa.allocate_buffer(self._wanted + PADDING)).cast("B")
-            self._large[:there] = b"".join((memoryview(self._buffer)[self._at :], *self._pieces))
+            self._room = self._place()
+            self._room[:there] = b"".join((memoryview(self._buffer)[self._at :], *self._pieces))
             self._filled = there
             self._buffer, self._pieces, self._held, self._at = b"", [], 0, 0
-        return self._large[self._filled : self._wanted]
+        return self._room[self._filled :]
+
+    def _place(self) -> memoryview:
+        """Return the place of the next large frame in the shared buffer, or in a new one."""
+        if self._used + self._wanted + PADDING > len(self._shared):
+            # Arrow's allocator keeps freed memory: new pages for each buffer would cost more than filling them. The
+            # padding lets columns be read out of the last frame without another copy (``PaddedWords``).
+            size = max(SHARED_BYTES, self._wanted + PADDING)
+            self._shared, self._used = memoryview(pa.allocate_buffer(size)).cast("B"), 0
+        self._used += self._wanted
+        return self._shared[self._used - self._wanted : self._used]
 
     def filled(self, count: int) -> None:
         """Note that the first ``count`` bytes of the room hold bytes from the peer."""
@@ -138,8 +149,8 @@ class FrameReader:
             FrameTooLarge: the frame is too large, as soon as its size is known; the connection is of no further use.
             RemoteProtocolError: the size is too small for a key and a version.
         """
-        if self._large is not None:
-            return self._next_large(self._large)
+        if self._room:
+            return self._large() if self._filled == self._wanted else None
         if len(self._buffer) - self._at + self._held < self._wanted:
             return None
         if self._held:
@@ -160,12 +171,10 @@ class FrameReader:
         self._wanted = 4
         return frame
 
-    def _next_large(self, buffer: memoryview) -> Frame | None:
-        if self._filled < self._wanted:
-            return None
-        _, key, version = _HEAD.unpack_from(buffer)
-        frame = Frame(key, version, buffer.toreadonly(), HEAD_BYTES, self._wanted)
-        self._large, self._wanted = None, 4
+    def _large(self) -> Frame:
+        _, key, version = _HEAD.unpack_from(self._room)
+        frame = Frame(key, version, self._shared, self._used - self._wanted + HEAD_BYTES, self._used)
+        self._room, self._wanted = memoryview(b""), 4
         return frame
 
     def next_like(self, frame: Frame) -> Frame | None:
