@@ -282,6 +282,9 @@ def test_offsets_as_columns() -> None:
     numbers = [0, 1, 9_999, 10_000, 123_456_789_012, 2**63 - 1]
     assert offset_column(np.array(numbers, np.int64)).to_pylist() == [text(n) for n in numbers]
     assert offset_column(np.array([], np.int64)).to_pylist() == []
+    for first in (0, 9_998, 99_989_999, 123_456_789_012, 2**63 - 20_050):
+        for run in (first + np.arange(20_050), np.array([first, first + 2, first + 1, first + 3])):
+            assert offset_column(run).to_pylist() == [text(n) for n in run.tolist()]
 
 
 def _open(
