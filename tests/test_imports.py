@@ -8,6 +8,8 @@ import sys
 
 import pytest
 
+from spark_streams.testing import StreamFactory
+
 OTHERS = {
     "rabbitmq_stream": {
         "proton",
@@ -63,6 +65,30 @@ def test_a_format_loads_its_own_protocol_only(format: str, sink: bool) -> None:
     rooms = {name.split(".")[2] for name in modules if name.startswith("spark_streams.client.")} & set(ROOMS.values())
     assert rooms == {ROOMS[format]}
     assert not [name for name in modules if name.startswith("spark_streams.server")]
+
+
+READ = """
+import json, sys
+from spark_streams.sources.rabbitmq_stream import RabbitStreamDataSource
+made = RabbitStreamDataSource({options!r})
+reader = made.reader(made.schema())
+rows = sum(batch.num_rows for partition in reader.partitions() for batch in reader.read(partition))
+assert rows == {rows}, rows
+print(json.dumps(sorted(sys.modules)))
+"""
+
+
+@pytest.mark.parametrize(
+    "more",
+    [{}, {"key": "k"}, {"application_properties": {"region": "north"}, "properties": {"subject": "s"}}],
+    ids=["values", "keys", "properties"],
+)
+def test_reading_rabbitmq_does_not_load_pandas(reference_log: StreamFactory, more: dict[str, object]) -> None:
+    stream = reference_log.create("orders")
+    stream.produce([{"value": "text", **more}] * 3)
+    modules = loaded(READ.format(options=stream.options("rabbitmq-stream"), rows=3))
+    assert "spark_streams.client.rabbitmq.range_reader" in modules
+    assert modules & OTHERS["rabbitmq_stream"] == set()
 
 
 def test_finding_the_formats_loads_no_protocol() -> None:

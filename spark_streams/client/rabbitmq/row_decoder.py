@@ -31,6 +31,7 @@ from spark_streams.wire.amqp.columns.data_only import data_only_columns
 from spark_streams.wire.amqp.columns.decode import decode_columns
 from spark_streams.wire.amqp.columns.from_producers import incoming_columns
 from spark_streams.wire.amqp.columns.single_message import TimestampOverflow
+from spark_streams.wire.columnar.arrays import fixed_width, repeated
 from spark_streams.wire.columnar.byte_view import Words
 from spark_streams.wire.columnar.gather import gather
 from spark_streams.wire.rabbitmq.chunk import ChunkRecords
@@ -73,7 +74,8 @@ class RowDecoder:
             needed.add(_column_of(pushed.values.taken_from))
         self._needed = pa.schema([field for field in FULL_MESSAGE_SCHEMA if field.name in needed])
         self._names: dict[str, pa.StringArray] = {}
-        self._values = pa.array(() if pushed.values is None else pushed.values.values, pa.string())
+        # pa.array imports pandas, which a query without filter values can do without.
+        self._values = None if pushed.values is None else pa.array(pushed.values.values, pa.string())
 
     def batches(self, chunks: Sequence[ChunkRecords]) -> Iterator[pa.RecordBatch]:
         """Yield the rows of some chunks, each with a record or more, in their order, in batches that are not empty.
@@ -131,7 +133,7 @@ class RowDecoder:
         column = self._names.get(name)
         if column is None or len(column) < count:
             text = self._read.stream if name == "stream" else self._read.partition
-            column = self._names[name] = pa.repeat(pa.scalar(text, pa.string()), count)
+            column = self._names[name] = repeated(text, count)
         return column.slice(0, count)
 
     def _passed(self, columns: dict[str, pa.Array], count: int) -> pa.BooleanArray | None:
@@ -147,14 +149,14 @@ class RowDecoder:
     def _timestamps(self, times: Longs) -> pa.Array:
         absent = (times > _MAX_MS) | (times < -_MAX_MS)  # ``NO_TIMESTAMP`` is among them
         if not absent.any():
-            return pa.array(times * 1000).cast(TIMESTAMP)
+            return fixed_width(times * 1000, TIMESTAMP)
         beyond = absent & (times != NO_TIMESTAMP)
         if beyond.any() and self._read.timestamp_overflow == "fail":
             raise TimestampOverflow(
                 f"column 'timestamp': a chunk's time, {int(times[beyond][0])} ms, does not fit microseconds; option "
                 "'timestampOverflow' set to 'null' makes it NULL"
             )
-        return pa.array(np.where(absent, 0, times) * 1000, mask=absent).cast(TIMESTAMP)
+        return fixed_width(np.where(absent, 0, times) * 1000, TIMESTAMP, ~absent)
 
     def _wanted(self, filters: FilterValues, columns: dict[str, pa.Array]) -> pa.BooleanArray:
         kind, _, name = filters.taken_from.partition(".")

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from spark_streams.log import Records
 from spark_streams.log.format.records import message_columns_of
-from spark_streams.wire.columnar.gather import layout
+from spark_streams.wire.columnar.arrays import layout
 from spark_streams.wire.feed.json_pointer import extract_text, parse_pointer
 
 _ANY_POINTER: Final = "/*"

@@ -12,32 +12,13 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from spark_streams.wire.columnar.arrays import validity
 from spark_streams.wire.columnar.byte_view import Mask, Octets, Positions, Words
 
 _INLINE: Final = 12
 """The most bytes that a view holds itself; a longer one holds 4 bytes of prefix, a buffer number and an offset."""
 _HEAD_MASK: Final = np.array([(1 << (8 * min(n, 4))) - 1 for n in range(_INLINE + 1)], np.uint64)
 _TAIL_MASK: Final = np.array([(1 << (8 * max(n - 4, 0))) - 1 for n in range(_INLINE + 1)], np.uint64)
-
-
-def validity(valid: Mask) -> pa.Buffer | None:
-    """Return Arrow's bitmap of the rows that are not null; None if no row is null."""
-    return None if valid.all() else pa.py_buffer(np.packbits(valid, bitorder="little"))
-
-
-def layout(array: pa.Array) -> tuple[Positions, NDArray[np.uint8]]:
-    """Return where the bytes of each value of a string or binary array begin and the last one's end, and all the bytes.
-
-    The bytes are a view of exactly this array's values, while Arrow's buffer may hold more; the first bound is 0.
-    """
-    _, offsets, content = array.buffers()
-    if content is None or not len(array):
-        return np.zeros(len(array) + 1, np.int64), np.zeros(0, np.uint8)
-    wide = pa.types.is_large_string(array.type) or pa.types.is_large_binary(array.type)
-    number = np.dtype(np.int64 if wide else np.int32)
-    bounds = np.frombuffer(offsets, number, len(array) + 1, array.offset * number.itemsize).astype(np.int64, copy=False)
-    first, end = int(bounds[0]), int(bounds[-1])
-    return bounds - first if first else bounds, np.frombuffer(content, np.uint8)[first:end]
 
 
 def gather(

@@ -26,8 +26,9 @@ import pyarrow.compute as pc
 import pyarrow.json
 from numpy.typing import NDArray
 
+from spark_streams.wire.columnar.arrays import layout
 from spark_streams.wire.columnar.byte_view import Mask, Positions, Words
-from spark_streams.wire.columnar.gather import gather, layout
+from spark_streams.wire.columnar.gather import gather
 
 LONG_BYTES: Final = 48
 """A string with more bytes than this is left out."""

@@ -31,7 +31,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_streams.errors import SchemaError
-from spark_streams.wire.columnar.gather import layout
+from spark_streams.wire.columnar.arrays import layout
 
 _TEXT: Final = pa.large_string()
 _SHORT: Final = {0x08: "\\b", 0x09: "\\t", 0x0A: "\\n", 0x0C: "\\f", 0x0D: "\\r"}

@@ -20,7 +20,7 @@ import pyarrow.json
 
 from spark_streams.errors import RemoteProtocolError
 from spark_streams.wire.amqp.columns.single_message import Overflow, microseconds
-from spark_streams.wire.columnar.gather import layout
+from spark_streams.wire.columnar.arrays import layout
 from spark_streams.wire.feed.json_check import is_utf8, read_objects
 from spark_streams.wire.feed.strict_json import ExactNumber, dump_exact, load_exact
 

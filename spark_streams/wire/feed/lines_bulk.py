@@ -8,8 +8,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from spark_streams.wire.columnar.arrays import layout
 from spark_streams.wire.columnar.byte_view import Positions, Words
-from spark_streams.wire.columnar.gather import decode_base64, gather, layout
+from spark_streams.wire.columnar.gather import decode_base64, gather
 from spark_streams.wire.feed.dialect import Dialect
 from spark_streams.wire.feed.json_check import beyond_arrow, invalid_objects, is_utf8, unescape
 from spark_streams.wire.feed.line import read_line

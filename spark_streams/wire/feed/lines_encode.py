@@ -20,8 +20,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_streams.errors import LocalProtocolError, RemoteProtocolError
+from spark_streams.wire.columnar.arrays import layout
 from spark_streams.wire.columnar.byte_view import Mask
-from spark_streams.wire.columnar.gather import layout
 from spark_streams.wire.feed.dialect import Dialect
 from spark_streams.wire.feed.json_check import beyond_arrow, invalid_objects, is_utf8
 from spark_streams.wire.feed.json_encode import quoted

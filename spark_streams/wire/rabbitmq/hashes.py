@@ -26,8 +26,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from spark_streams.errors import LocalProtocolError
+from spark_streams.wire.columnar.arrays import layout
 from spark_streams.wire.columnar.byte_view import loads
-from spark_streams.wire.columnar.gather import layout
 
 SEED: Final = 104_729
 """The seed that the Java, JavaScript and Rust clients use."""

@@ -16,8 +16,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from spark_streams.errors import LocalProtocolError
+from spark_streams.wire.columnar.arrays import layout
 from spark_streams.wire.columnar.byte_view import loads
-from spark_streams.wire.columnar.gather import layout
 from spark_streams.wire.rabbitmq.hashes import SEED, mixed, rotated, scrambled
 
 _C1: Final = np.uint64(0x87C37B91114253D5)

@@ -11,8 +11,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from spark_streams.errors import LocalProtocolError
+from spark_streams.wire.columnar.arrays import layout
 from spark_streams.wire.columnar.byte_view import Positions
-from spark_streams.wire.columnar.gather import layout
 from spark_streams.wire.columnar.interleave import Ranges, heads, interleave
 from spark_streams.wire.rabbitmq.frames import frame_head
 from spark_streams.wire.rabbitmq.publisher_commands import PUBLISH_KEY

@@ -9,8 +9,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from spark_streams.wire.columnar.arrays import layout
 from spark_streams.wire.columnar.byte_view import PaddedWords, Words, numbers_at
-from spark_streams.wire.columnar.gather import gather, layout
+from spark_streams.wire.columnar.gather import gather
 
 CHANCE = random.Random(1)
 BUFFERS = [CHANCE.randbytes(size) for size in (300, 5, 0, 8)]

@@ -14,8 +14,9 @@ from spark_streams.wire.amqp.canonical_text import canonical_bytes
 from spark_streams.wire.amqp.columns.single_message import MAX_TIMESTAMP_MS, Overflow, microseconds
 from spark_streams.wire.amqp.decode import decode_value
 from spark_streams.wire.amqp.sections import HEAD_BYTES, NULL_CODE, Extents
+from spark_streams.wire.columnar.arrays import fixed_width, layout, validity
 from spark_streams.wire.columnar.byte_view import Mask, PaddedWords, Positions
-from spark_streams.wire.columnar.gather import gather, layout, validity
+from spark_streams.wire.columnar.gather import gather
 
 SYMBOL_CODES: Final = (0xA3, 0xB3)
 TEXT_CODES: Final = (0xA1, 0xB1, *SYMBOL_CODES)
@@ -114,12 +115,12 @@ def canonical_texts(words: PaddedWords, values: Extents) -> Extents:
     for code in codes & _BOOLEANS.keys():
         where = np.flatnonzero(values.code == code)
         _place(words, texts, where, [_BOOLEANS[code]], np.zeros(where.size, np.int64))
-    for integral, number in ((SIGNED_CODES, np.int64), (UNSIGNED_CODES, np.uint64)):
+    for integral, kind in ((SIGNED_CODES, pa.int64()), (UNSIGNED_CODES, pa.uint64())):
         if codes.isdisjoint(integral):
             continue
         where = np.flatnonzero(code_set(*integral)[values.code])
-        numbers = integers(words, values.at(where)).view(number)
-        bounds, content = layout(pa.array(numbers).cast(pa.string()))
+        numbers = fixed_width(integers(words, values.at(where)), kind)
+        bounds, content = layout(numbers.cast(pa.string()))
         bounds = bounds + words.append(content.tobytes())
         texts.keep(where, Extents(np.full(where.size, _STRING_CODE), bounds[:-1], bounds[1:]))
     rest = codes - _BOOLEANS.keys() - {*SIGNED_CODES, *UNSIGNED_CODES}

@@ -39,8 +39,8 @@ from spark_streams.wire.amqp.message import (
     MESSAGE_ANNOTATIONS,
 )
 from spark_streams.wire.amqp.sections import NULL_CODE, Extents, Pair, extents
+from spark_streams.wire.columnar.arrays import validity
 from spark_streams.wire.columnar.byte_view import MAX_BLOCK_BYTES
-from spark_streams.wire.columnar.gather import validity
 
 COLUMN_TYPES: Final[dict[str, pa.DataType]] = {
     "value": pa.binary(),

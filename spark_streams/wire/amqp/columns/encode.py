@@ -49,8 +49,9 @@ from spark_streams.wire.amqp.encode import encode_value
 from spark_streams.wire.amqp.event_streams import GROUP_KEY, TARGET_PARTITION_KEY
 from spark_streams.wire.amqp.sections import walk_sections
 from spark_streams.wire.amqp.values import Symbol
+from spark_streams.wire.columnar.arrays import layout
 from spark_streams.wire.columnar.byte_view import Mask, PaddedWords
-from spark_streams.wire.columnar.gather import gather, layout
+from spark_streams.wire.columnar.gather import gather
 from spark_streams.wire.columnar.interleave import heads
 
 

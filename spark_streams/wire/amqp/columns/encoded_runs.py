@@ -14,8 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from spark_streams.wire.columnar.arrays import validity
 from spark_streams.wire.columnar.byte_view import Mask
-from spark_streams.wire.columnar.gather import validity
 from spark_streams.wire.columnar.interleave import heads
 
 _LARGE: Final = pa.large_binary()

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from spark_streams.wire.amqp.columns.block import BlockSections
 from spark_streams.wire.amqp.columns.canonical import canonical_texts, column_of
 from spark_streams.wire.amqp.sections import Extents, Pair
+from spark_streams.wire.columnar.arrays import validity
 from spark_streams.wire.columnar.byte_view import Mask, PaddedWords, Positions
-from spark_streams.wire.columnar.gather import validity
 
 _MAP_TYPE: Final = pa.map_(pa.string(), pa.string())
 _MIX: Final = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F), np.uint64(0x165667B19E3779F9))

@@ -24,6 +24,7 @@ from spark_streams.wire.amqp.columns.canonical import (
 from spark_streams.wire.amqp.columns.single_message import PROPERTY_FIELDS, Overflow
 from spark_streams.wire.amqp.message import PROPERTIES
 from spark_streams.wire.amqp.sections import NULL_CODE, Extents, Pair
+from spark_streams.wire.columnar.arrays import booleans
 from spark_streams.wire.columnar.byte_view import Mask
 
 _KINDS: Final = {
@@ -97,5 +98,5 @@ def properties_column(block: BlockSections, fields: dict[int, Pair], overflow: O
             values = field_values(block, fields, index)
             children.append(column_of(block.words, values, _KINDS[kind][0], f"properties.{name}"))
     present = block.present(PROPERTIES)
-    mask = None if present.all() else pa.array(~present)
+    mask = None if present.all() else booleans(~present)
     return pa.StructArray.from_arrays(children, fields=list(PROPERTIES_TYPE), mask=mask)

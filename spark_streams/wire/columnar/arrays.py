@@ -1,0 +1,73 @@
+"""Arrow arrays and their buffers: where the bytes of texts lie, and arrays of NumPy's, and of one text, without pandas.
+
+``pa.array``, ``pa.scalar`` and ``pa.repeat`` import pandas the first time that a process calls them, where it is
+installed; that takes a third of a second of each worker's first batch. What is here does not, and copies no numbers.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from spark_streams.wire.columnar.byte_view import Mask, Positions
+
+_BITS_PER_BYTE: Final = 8
+
+
+def validity(valid: Mask) -> pa.Buffer | None:
+    """Return Arrow's bitmap of the rows that are not null; None if no row is null."""
+    return None if valid.all() else pa.py_buffer(np.packbits(valid, bitorder="little"))
+
+
+def layout(array: pa.Array) -> tuple[Positions, NDArray[np.uint8]]:
+    """Return where the bytes of each value of a string or binary array begin and the last one's end, and all the bytes.
+
+    The bytes are a view of exactly this array's values, while Arrow's buffer may hold more; the first bound is 0.
+    """
+    _, offsets, content = array.buffers()
+    if content is None or not len(array):
+        return np.zeros(len(array) + 1, np.int64), np.zeros(0, np.uint8)
+    wide = pa.types.is_large_string(array.type) or pa.types.is_large_binary(array.type)
+    number = np.dtype(np.int64 if wide else np.int32)
+    bounds = np.frombuffer(offsets, number, len(array) + 1, array.offset * number.itemsize).astype(np.int64, copy=False)
+    first, end = int(bounds[0]), int(bounds[-1])
+    return bounds - first if first else bounds, np.frombuffer(content, np.uint8)[first:end]
+
+
+def fixed_width(values: NDArray[Any], kind: pa.DataType, valid: Mask | None = None) -> pa.Array:
+    """Return an array that uses the memory of ``values``.
+
+    Args:
+        values: in the form in which Arrow stores the type: as wide, in this machine's order of bytes. Not booleans.
+        kind: the array's type.
+        valid: the rows that are not null; None for all.
+
+    Raises:
+        ValueError: the type has another width than the values.
+    """
+    if kind.bit_width != values.itemsize * _BITS_PER_BYTE:
+        raise ValueError(f"{values.dtype} has not the width of {kind}")
+    nulls = None if valid is None else validity(valid)
+    return pa.Array.from_buffers(kind, len(values), [nulls, pa.py_buffer(np.ascontiguousarray(values))])
+
+
+def booleans(values: Mask) -> pa.BooleanArray:
+    """Return an array of booleans."""
+    packed = pa.py_buffer(np.packbits(values, bitorder="little"))
+    return pa.Array.from_buffers(pa.bool_(), len(values), [None, packed])
+
+
+def repeated(text: str, count: int) -> pa.StringArray:
+    """Return a text ``count`` times.
+
+    Raises:
+        ValueError: the copies have more bytes than a string array holds.
+    """
+    content = text.encode()
+    if len(content) * count > np.iinfo(np.int32).max:
+        raise ValueError(f"{count} copies of {len(content)} bytes do not fit a string array")
+    bounds = np.arange(count + 1, dtype=np.int32) * np.int32(len(content))
+    return pa.StringArray.from_buffers(count, pa.py_buffer(bounds), pa.py_buffer(content * count))
