@@ -27,9 +27,9 @@ from spark_streams.filters.row_columns import columns_needed, message_columns
 from spark_streams.offsets import offset_column
 from spark_streams.rows import FULL_MESSAGE_SCHEMA, TIMESTAMP
 from spark_streams.wire.amqp.columns.block import MessageBlock
-from spark_streams.wire.amqp.columns.data_only import data_only_columns
 from spark_streams.wire.amqp.columns.decode import decode_columns
 from spark_streams.wire.amqp.columns.from_producers import incoming_columns
+from spark_streams.wire.amqp.columns.plain_bodies import plain_body_columns
 from spark_streams.wire.amqp.columns.single_message import TimestampOverflow
 from spark_streams.wire.columnar.arrays import fixed_width, repeated
 from spark_streams.wire.columnar.byte_view import Words
@@ -223,7 +223,7 @@ def decoded_or_raw(block: MessageBlock, names: Sequence[str], overflow: Any) -> 
         names: names of ``COLUMN_TYPES``, without those that only deliveries have.
         overflow: ``fail`` or ``null``, as for ``decode_columns``.
     """
-    columns = data_only_columns(block, names)
+    columns = plain_body_columns(block, names)
     if columns is not None:
         return columns
     starts, ends = np.asarray(block.starts), np.asarray(block.ends)

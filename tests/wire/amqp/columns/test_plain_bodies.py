@@ -7,8 +7,8 @@ import pytest
 from proton import Message
 
 from spark_streams.wire.amqp.columns.block import MessageBlock
-from spark_streams.wire.amqp.columns.data_only import data_only_columns
 from spark_streams.wire.amqp.columns.decode import COLUMN_TYPES, decode_columns
+from spark_streams.wire.amqp.columns.plain_bodies import plain_body_columns
 
 BODIES = (b"", b"a", b"bc", b"def", b"x" * 100, b"y" * 255, b"z" * 256, b"w" * 70_000)
 
@@ -36,7 +36,7 @@ def block(*raws: bytes, between: bytes = b"") -> MessageBlock:
 def test_columns_are_those_of_any_message(bodies: tuple[bytes, ...], between: bytes) -> None:
     messages = block(*map(bare, bodies), between=between)
     names = tuple(COLUMN_TYPES)
-    found = data_only_columns(messages, names)
+    found = plain_body_columns(messages, names)
     assert found is not None
     assert found["value"].to_pylist() == list(bodies)
     expected = decode_columns(messages, names)
@@ -66,13 +66,13 @@ def test_columns_are_those_of_any_message(bodies: tuple[bytes, ...], between: by
 )
 def test_one_message_of_another_kind_is_noticed_wherever_it_is(other: bytes) -> None:
     plain = bare(b"x" * 100)
-    assert data_only_columns(block(plain, bare(b"z" * 300)), ["value"]) is not None
+    assert plain_body_columns(block(plain, bare(b"z" * 300)), ["value"]) is not None
     for messages in ((other,), (other, plain), (plain, other), (plain, other, bare(b"z" * 300))):
-        assert data_only_columns(block(*messages), ["value"]) is None
+        assert plain_body_columns(block(*messages), ["value"]) is None
 
 
 def test_ranges_outside_the_buffer_are_left_to_others() -> None:
     whole = block(bare(b"abc"), bare(b"def"))
-    assert data_only_columns(MessageBlock(whole.buffer, whole.starts, whole.ends + 1), ["value"]) is None
-    assert data_only_columns(MessageBlock(whole.buffer, whole.starts - 1, whole.ends), ["value"]) is None
-    assert data_only_columns(block(), ["value"]) is None
+    assert plain_body_columns(MessageBlock(whole.buffer, whole.starts, whole.ends + 1), ["value"]) is None
+    assert plain_body_columns(MessageBlock(whole.buffer, whole.starts - 1, whole.ends), ["value"]) is None
+    assert plain_body_columns(block(), ["value"]) is None

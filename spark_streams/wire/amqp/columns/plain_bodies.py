@@ -34,7 +34,7 @@ _FOUR_BYTES: Final = np.uint64(32)
 """The number of bits of a head before the size."""
 
 
-def data_only_columns(block: MessageBlock, names: Collection[str]) -> dict[str, pa.Array] | None:
+def plain_body_columns(block: MessageBlock, names: Collection[str]) -> dict[str, pa.Array] | None:
     """Return what ``decode_columns`` returns, if each message is one data section and nothing else; None if not.
 
     Args:
