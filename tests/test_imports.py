@@ -82,11 +82,11 @@ print(json.dumps(sorted(sys.modules)))
     "more",
     [{}, {"key": "k"}, {"application_properties": {"region": "north"}, "properties": {"subject": "s"}}],
     ids=["values", "keys", "properties"],
-)
+)  # a few messages with properties, which are not decoded in columns, do load it
 def test_reading_rabbitmq_does_not_load_pandas(reference_log: StreamFactory, more: dict[str, object]) -> None:
     stream = reference_log.create("orders")
-    stream.produce([{"value": "text", **more}] * 3)
-    modules = loaded(READ.format(options=stream.options("rabbitmq-stream"), rows=3))
+    stream.produce([{"value": "text", **more}] * 100)
+    modules = loaded(READ.format(options=stream.options("rabbitmq-stream"), rows=100))
     assert "spark_streams.client.rabbitmq.range_reader" in modules
     assert modules & OTHERS["rabbitmq_stream"] == set()
 

@@ -167,6 +167,7 @@ class RowDecoder:
             column = pc.struct_field(column, name)
         if not pa.types.is_binary(column.type):  # user_id is binary, and need not be text
             column = column.cast(pa.string())
+        assert self._values is not None  # there are filter values here
         wanted = pc.is_in(column, value_set=self._values.cast(column.type))
         return pc.or_(wanted, column.is_null()) if filters.match_unfiltered else wanted
 

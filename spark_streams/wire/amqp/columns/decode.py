@@ -168,6 +168,8 @@ class Lockstep(BlockSections):
 
 def _array(content: list[Any], kind: pa.DataType) -> pa.Array:
     """Return values of irregular messages as an array; bytes are joined, for which Python needs no lock (ADR 33)."""
+    if all(each is None for each in content):
+        return pa.nulls(len(content), kind)
     if kind not in (pa.string(), pa.binary()):
         return pa.array(content, kind)
     bounds = np.zeros(len(content) + 1, np.int64)
