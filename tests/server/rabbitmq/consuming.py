@@ -104,8 +104,10 @@ def records(each: Chunk) -> list[bytes]:
 
 def wait_until_stored(peer: Peer, reference: str, stream: str, offset: int) -> None:
     """Wait until the broker tells an offset that it was asked to store: that request has no answer."""
+    wanted, told = struct.pack(">HQ", 1, offset), b""
     for _ in range(12_000):
-        if peer.ask(QUERY_OFFSET, text(reference) + text(stream)).body == struct.pack(">HQ", 1, offset):
+        told = peer.ask(QUERY_OFFSET, text(reference) + text(stream)).body
+        if told == wanted:
             return
         time.sleep(0.01)
-    raise AssertionError(f"{reference} never reached {offset} in {stream}")
+    raise AssertionError(f"{reference} never reached {offset} in {stream}: the last answer was {told.hex()}")
