@@ -1,0 +1,81 @@
+"""The formats that are measured: each one's name in Spark, where it reads and writes, and its options."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from tests.bench.harness.peers import Peers
+
+BODY_BYTES = 100
+
+
+@dataclass(frozen=True)
+class Format:
+    """One way from a peer into Spark and back."""
+
+    name: str
+    server: str
+    """``kafka``, ``rabbitmq``, ``log``, or an empty text: none."""
+    spark: str
+    """Its name in Spark."""
+    source: Callable[[Peers, str], dict[str, str]]
+    """Options for reading a stream, of streams and batches."""
+    sink: Callable[[Peers, str], dict[str, str]]
+    key: str = "key"
+    """The sink's column that decides the partition."""
+
+    def read(self, spark: Any, peers: Peers, stream: str) -> Any:
+        """Return a batch reader of a whole stream."""
+        options = self.source(peers, stream)
+        return spark.read.format(self.spark).options(**options, startingOffsets="earliest").load()
+
+    def read_stream(self, spark: Any, peers: Peers, stream: str, start: str, spool: str) -> Any:
+        """Return a streaming frame that starts at ``earliest`` or ``latest``."""
+        options = self.source(peers, stream) | {"startingOffsets": start}
+        if self.spark == "feedapi":
+            options["spoolLocation"] = spool
+        return spark.readStream.format(self.spark).options(**options).load()
+
+    def rows(self, numbers: Any) -> Any:
+        """Return what the sink takes, made of a frame with a number in each row."""
+        body = f"CAST(repeat('x', {BODY_BYTES}) AS BINARY) AS value"
+        return numbers.selectExpr(f"CAST({numbers.columns[-1]} AS STRING) AS {self.key}", body)
+
+
+def _rabbit(peers: Peers, stream: str) -> dict[str, str]:
+    return {"url": peers.urls["rabbitmq"], "superStream": stream}
+
+
+def _jvm_rabbit(peers: Peers, stream: str) -> dict[str, str]:
+    where, user, password = peers.endpoint()
+    return {"endpoints": where, "username": user, "password": password, "superstream": stream}
+
+
+def _amqp(peers: Peers, stream: str) -> dict[str, str]:
+    return {"url": peers.urls["amqp"], "stream": stream}
+
+
+def _feed(peers: Peers, stream: str) -> dict[str, str]:
+    return {"url": f"{peers.urls['feedapi']}/{stream}"}
+
+
+FORMATS = {
+    each.name: each
+    for each in (
+        Format(
+            "kafka",
+            "kafka",
+            "kafka",
+            lambda peers, stream: {"kafka.bootstrap.servers": peers.urls["kafka"], "subscribe": stream},
+            lambda peers, stream: {"kafka.bootstrap.servers": peers.urls["kafka"], "topic": stream},
+        ),
+        Format("rabbitmq-jvm", "rabbitmq", "rabbitmq_streams", _jvm_rabbit, _jvm_rabbit, "routing_key"),
+        Format("rabbitmq-stream", "rabbitmq", "rabbitmq-stream", _rabbit, _rabbit),
+        Format("amqp-events", "log", "amqp-events", _amqp, _amqp),
+        Format("feedapi", "log", "feedapi", _feed, _feed),
+        Format("ceiling", "", "ceiling", lambda peers, stream: json.loads(stream), lambda peers, stream: {}),
+    )
+}

@@ -1,0 +1,43 @@
+"""One Spark for all formats of a measure."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[3]
+SETTINGS = {
+    "spark.master": "local[2]",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.memory": "1g",
+    "spark.driver.extraJavaOptions": "-XX:-UsePerfData",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.streaming.numRecentProgressUpdates": "5000",
+    # Queries are stopped in the middle, of which tasks say much.
+    "spark.log.level": "FATAL",
+}
+
+
+def session(jars: Sequence[Path], settings: Mapping[str, str]) -> Any:
+    """Start Spark with the peers' jars and our formats, the JVM warm from one query without a peer."""
+    from pyspark.sql import SparkSession
+
+    import spark_streams
+
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), str(ROOT)]))
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # only the first worker compiles what it imports
+    builder = SparkSession.builder
+    for name, value in {**SETTINGS, "spark.jars": ",".join(map(str, jars)), **settings}.items():
+        builder = builder.config(name, value)
+    spark = builder.getOrCreate()
+    spark_streams.register(spark)
+    spark.range(100_000).selectExpr("sum(id)").collect()
+    return spark

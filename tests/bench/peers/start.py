@@ -1,0 +1,61 @@
+"""Start of a stream: seconds from its start to the end of the first micro-batch with rows, and CPU time until then.
+
+    python -m tests.bench.peers.start [--formats kafka,rabbitmq-stream] [--rounds N] [--conf KEY=VALUE]
+
+The JVM has run such a query before; Python's processes are ended before each start, so that they start with it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+
+from tests.bench.harness import cpu
+from tests.bench.harness.formats import Format
+from tests.bench.harness.measure import Measure, Run, main
+
+ROWS = 100
+
+
+def prepare(run: Run, form: Format) -> None:
+    """Fill what is read, and start a stream of it once."""
+    stream = run.streams["start", form.name] = run.peers.create(form.server)
+    rows = form.rows(run.spark.range(ROWS))
+    rows.write.format(form.spark).options(**form.sink(run.peers, stream)).mode("append").save()
+    one(run, form)
+
+
+def end_python() -> None:
+    """End the daemons that Spark's JVM has started, and with them their workers: the next query starts new ones."""
+    daemons = cpu.below_spark()
+    for pid in daemons:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGTERM)
+    while cpu.below_spark():
+        time.sleep(0.05)
+
+
+def one(run: Run, form: Format) -> dict[str, float]:
+    """Start a stream."""
+    end_python()
+    with run.cpu(form) as used:
+        begun = time.perf_counter()
+        frame = form.read_stream(run.spark, run.peers, run.streams["start", form.name], "earliest", run.folder())
+        query = frame.writeStream.format("noop").option("checkpointLocation", run.folder()).start()
+        while not any(each.numInputRows for each in query.recentProgress):
+            if not query.isActive:
+                query.processAllAvailable()  # raises what it failed with
+            time.sleep(0.05)
+        took = time.perf_counter() - begun
+    query.stop()
+    return {"wall, s": took, "CPU of JVM, s": used["JVM"], "CPU of Python, s": used["Python"]}
+
+
+MEASURE = Measure(
+    "start of a stream", ("kafka", "rabbitmq-jvm", "rabbitmq-stream", "amqp-events", "feedapi"), one, prepare
+)
+
+if __name__ == "__main__":
+    main(MEASURE)
