@@ -18,7 +18,7 @@ CONNECTOR = "https://github.com/lukaszsamson/spark-rabbitmq-streams-connector"
 CONNECTOR_COMMIT = "fde1554be18047197e5c3636f38b2adc08889dad"
 """The one that was measured; it is for Spark 4.1."""
 _IN_SPARK = ("hadoop-client", "scala-library", "slf4j", "lz4-java", "snappy-java", "jsr305", "spark-tags")
-_POM = """<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>
+_POM = """<project><modelVersion>4.0.0</modelVersion>
 <groupId>bench</groupId><artifactId>jars</artifactId><version>1</version><dependencies>{}</dependencies></project>"""
 _DEPENDENCY = (
     "<dependency><groupId>{}</groupId><artifactId>{}</artifactId><version>{}</version><scope>runtime</scope>"
