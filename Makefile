@@ -26,7 +26,7 @@ EXAMPLES ?= ci
 
 PYTEST := -m pytest -n $(WORKERS) --hypothesis-profile=$(EXAMPLES) $(PYTEST_ARGS)
 
-.PHONY: help setup lint typecheck test unit test-all nightly fuzz soak mutation bench bench-hostile demo docs clean
+.PHONY: help setup lint typecheck test unit test-all nightly fuzz soak mutation bench bench-peers bench-hostile demo docs clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 15
@@ -98,6 +98,13 @@ bench: $(READY)  ## sources and sinks beside plain proton, rstream, zeroeventhub
 	@$(BIN)/python tests/bench/filters_eval.py
 	@$(BIN)/python tests/bench/filters_split.py
 	@$(BIN)/python tests/bench/filters.py
+
+# Of these Sparks, Maven's central repository has Kafka's connector; the first is that of the JVM connector for RabbitMQ.
+BENCH_SPARKS := 4.1.1 4.2.0
+bench-peers: $(BENCH_SPARKS:%=.venv-spark-%/.ready)  ## beside Spark's Kafka and a JVM connector; ONLY="latency" is a part, COMPARE=REV two revisions
+	@bash conf/system-requirements.sh jdk maven
+	@for spark in $(BENCH_SPARKS); do .venv-spark-$$spark/bin/python -m tests.bench.peers $(ONLY) \
+		$(if $(COMPARE),--compare $(COMPARE)) --json build/bench-peers/$$spark || exit; done
 
 bench-hostile: $(READY)  ## how long a good client waits beside each bad one; ONLY=rabbitmq is a part, SECONDS (10) of each
 	@$(BIN)/python tests/bench/hostile.py --seconds $(or $(SECONDS),10) $(if $(ONLY),--only "$(ONLY)")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import threading
+import time
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -43,19 +45,51 @@ def of_peer(pids: Iterable[int]) -> float:
     return sum(usages[pid][1] for root in pids for pid in _below(root, usages))
 
 
-def of_spark() -> dict[str, float]:
-    """Return the CPU seconds of this process's Spark: its JVM, and Python: this driver, the daemon and workers.
+class SparkWatch:
+    """The CPU seconds that this process's Spark uses while the context is open: its JVM's, and Python's.
 
-    Workers that ended are counted too, as their parent has waited for them: all that the JVM starts is Python.
+    Python is this driver, the daemons and the workers. What has ended by the end is counted in two ways, of which the
+    greater is right: its parent's waited time, which lacks those whose daemon ended first, and what a thread saw last
+    of each, which lacks what went on after that. The thread's own time is left out.
     """
-    usages = _all()
-    found = {"JVM": 0.0, "Python": usages[os.getpid()][1]}
-    for gateway in _gateways(usages):
-        for pid in _below(gateway, usages):
-            _, own, ended = usages[pid]
-            found["JVM" if pid == gateway else "Python"] += own
-            found["Python"] += ended
-    return found
+
+    def __enter__(self) -> SparkWatch:
+        self._closing = threading.Event()
+        self._seen: dict[int, float] = {}
+        self._own_s = 0.0
+        self._begun = self._sample()
+        self._first = dict(self._seen)
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._closing.set()
+        self._thread.join()
+        ended = self._sample()
+        driver = ended["driver"] - self._begun["driver"] - self._own_s
+        seen = sum(last - self._first.get(pid, 0.0) for pid, last in self._seen.items())
+        self.used = {
+            "JVM": ended["JVM"] - self._begun["JVM"],
+            "Python": driver + max(ended["Python"] - self._begun["Python"], seen),
+        }
+
+    def _watch(self) -> None:
+        while not self._closing.wait(0.25):
+            self._sample()
+        self._own_s = time.thread_time()
+
+    def _sample(self) -> dict[str, float]:
+        usages = _all()
+        found = {"JVM": 0.0, "Python": 0.0, "driver": usages[os.getpid()][1]}
+        for gateway in _gateways(usages):
+            for pid in _below(gateway, usages):
+                _, own, ended = usages[pid]
+                found["JVM" if pid == gateway else "Python"] += own
+                found["Python"] += ended  # all that the JVM starts is Python
+                if pid != gateway:
+                    self._seen[pid] = own
+        return found
 
 
 def below_spark() -> list[int]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -26,6 +25,8 @@ class Format:
     sink: Callable[[Peers, str], dict[str, str]]
     key: str = "key"
     """The sink's column that decides the partition."""
+    streams_since: str = "4.0"
+    """The Spark from which on it is a streaming source."""
 
     def read(self, spark: Any, peers: Peers, stream: str) -> Any:
         """Return a batch reader of a whole stream."""
@@ -75,7 +76,7 @@ FORMATS = {
         Format("rabbitmq-jvm", "rabbitmq", "rabbitmq_streams", _jvm_rabbit, _jvm_rabbit, "routing_key"),
         Format("rabbitmq-stream", "rabbitmq", "rabbitmq-stream", _rabbit, _rabbit),
         Format("amqp-events", "log", "amqp-events", _amqp, _amqp),
-        Format("feedapi", "log", "feedapi", _feed, _feed),
-        Format("ceiling", "", "ceiling", lambda peers, stream: json.loads(stream), lambda peers, stream: {}),
+        Format("feedapi", "log", "feedapi", _feed, _feed, streams_since="4.2"),
+        Format("ceiling", "", "ceiling", lambda peers, stream: {"rows": stream}, lambda peers, stream: {}),
     )
 }

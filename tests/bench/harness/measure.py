@@ -59,10 +59,10 @@ class Run:
         """Fill a dict, when the context ends, with the CPU seconds of JVM, Python, and the format's server."""
         pids = self.peers.pids.get(form.server, [])
         seen: dict[str, float] = {}
-        before = {**cpu.of_spark(), "server": cpu.of_peer(pids)}
-        yield seen
-        after = {**cpu.of_spark(), "server": cpu.of_peer(pids)}
-        seen.update({kind: after[kind] - before[kind] for kind in after})
+        before = cpu.of_peer(pids)
+        with cpu.SparkWatch() as watch:
+            yield seen
+        seen.update(watch.used, server=cpu.of_peer(pids) - before)
 
 
 @dataclass(frozen=True)
@@ -75,6 +75,14 @@ class Measure:
     """What one round of a format saw, by name with unit."""
     prepare: Callable[[Run, Format], None] = field(default=lambda run, form: None)
     """Before all rounds: fills what is read, and lets everything run once."""
+    streaming: bool = False
+    """Whether formats are streaming sources here."""
+
+    def among(self, wanted: Sequence[str]) -> list[str]:
+        """Return those of the wanted formats that it measures on this Spark."""
+        version = release(spark_version())
+        able = [n for n in self.formats if not self.streaming or release(FORMATS[n].streams_since) <= version]
+        return [name for name in able if name in wanted]
 
 
 def parser(description: str) -> argparse.ArgumentParser:
@@ -117,7 +125,7 @@ def run_all(measures: Sequence[Measure], options: argparse.Namespace) -> None:
         connector = jars.rabbitmq_connector() if spark_version().startswith("4.1.") else None
         paths += [connector] if connector else []
         wanted = [name for name in wanted if connector or name != "rabbitmq-jvm"]
-    needed = {FORMATS[name].server for measure in measures for name in measure.formats if name in wanted} - {""}
+    needed = {FORMATS[name].server for measure in measures for name in measure.among(wanted)} - {""}
     options.json.mkdir(parents=True, exist_ok=True)
     with contextlib.ExitStack() as stack:
         peers = stack.enter_context(Peers(needed))
@@ -126,9 +134,10 @@ def run_all(measures: Sequence[Measure], options: argparse.Namespace) -> None:
         run = Run(options, peers, paths, folder)
         stack.callback(run.close)
         for measure in measures:
-            figures = alternate(run, measure, [FORMATS[name] for name in measure.formats if name in wanted])
+            names = measure.among(wanted)
+            figures = alternate(run, measure, [FORMATS[name] for name in names])
             (options.json / f"{measure.name.replace(' ', '-')}.json").write_text(figures.to_json())
-            print(table(figures, [name for name in measure.formats if name in wanted]), flush=True)
+            print(table(figures, names), flush=True)
 
 
 def alternate(run: Run, measure: Measure, formats: list[Format]) -> Figures:
@@ -161,6 +170,11 @@ def spark_version() -> str:
     import pyspark
 
     return str(pyspark.__version__)
+
+
+def release(version: str) -> tuple[int, ...]:
+    """Return major and minor of a version, to compare."""
+    return tuple(int(part) for part in version.split(".")[:2])
 
 
 def about(options: argparse.Namespace) -> dict[str, Any]:

@@ -30,6 +30,7 @@ def session(jars: Sequence[Path], settings: Mapping[str, str]) -> Any:
     from pyspark.sql import SparkSession
 
     import spark_streams
+    from tests.bench.harness.ceiling import Ceiling
 
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), str(ROOT)]))
@@ -39,5 +40,6 @@ def session(jars: Sequence[Path], settings: Mapping[str, str]) -> Any:
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
     spark_streams.register(spark)
+    spark.dataSource.register(Ceiling)
     spark.range(100_000).selectExpr("sum(id)").collect()
     return spark

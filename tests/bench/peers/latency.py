@@ -81,7 +81,8 @@ def one(run: Run, form: Format) -> dict[str, float]:
     }
 
 
-MEASURE = Measure("latency", ("kafka", "rabbitmq-jvm", "rabbitmq-stream", "amqp-events"), one)
+MEASURE = Measure("latency", ("kafka", "rabbitmq-jvm", "rabbitmq-stream", "amqp-events"), one, streaming=True)
+
 
 if __name__ == "__main__":
     main(MEASURE)

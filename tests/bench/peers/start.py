@@ -54,8 +54,13 @@ def one(run: Run, form: Format) -> dict[str, float]:
 
 
 MEASURE = Measure(
-    "start of a stream", ("kafka", "rabbitmq-jvm", "rabbitmq-stream", "amqp-events", "feedapi"), one, prepare
+    "start of a stream",
+    ("kafka", "rabbitmq-jvm", "rabbitmq-stream", "amqp-events", "feedapi"),
+    one,
+    prepare,
+    streaming=True,
 )
+
 
 if __name__ == "__main__":
     main(MEASURE)

@@ -1,0 +1,49 @@
+"""All measures beside Spark's Kafka source and sink and a JVM connector for RabbitMQ.
+
+    python -m tests.bench.peers [MEASURE ...] [--formats kafka,rabbitmq-stream] [--rows N] [--rounds N]
+    python -m tests.bench.peers [MEASURE ...] --compare REV      this revision and another one, without the peers
+
+The results are one file of JSON for each measure, in ``build/bench-peers``, and a table. `make bench-peers` runs it.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from tests.bench.harness import comparison
+from tests.bench.harness.figures import read_all, table
+from tests.bench.harness.formats import FORMATS
+from tests.bench.harness.measure import parser, run_all
+from tests.bench.peers import latency, micro_batch, read_batch, read_stream, start, write_batch
+
+MEASURES = {
+    "read_batch": read_batch.MEASURE,
+    "read_stream": read_stream.MEASURE,
+    "write_batch": write_batch.MEASURE,
+    "latency": latency.MEASURE,
+    "micro_batch": micro_batch.MEASURE,
+    "start": start.MEASURE,
+}
+
+
+def chosen(text: str) -> str:
+    if text not in MEASURES:
+        raise argparse.ArgumentTypeError(f"{text!r} is no measure: expected some of {', '.join(MEASURES)}")
+    return text
+
+
+def main() -> None:
+    arguments = parser(__doc__ or "")
+    arguments.add_argument("measures", nargs="*", type=chosen, metavar="MEASURE", help=", ".join(MEASURES))
+    arguments.add_argument("--compare", metavar="REV", help="alternate with the product's code of another revision")
+    options = arguments.parse_args()
+    names = options.measures or list(MEASURES)
+    if options.compare:
+        print(comparison.compare_with(options.compare, names, options))
+        return
+    run_all([MEASURES[name] for name in names], options)
+    print(table(read_all(options.json), list(FORMATS)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,41 @@
+"""A stream that reads all columns of what is there (``availableNow``) into nothing (``noop``).
+
+python -m tests.bench.peers.read_stream [--formats kafka,rabbitmq-stream] [--rows N] [--rounds N] [--conf KEY=VALUE]
+"""
+
+from __future__ import annotations
+
+from tests.bench.harness.cost import cost
+from tests.bench.harness.filling import filled
+from tests.bench.harness.formats import Format
+from tests.bench.harness.measure import Measure, Run, main
+
+
+def one(run: Run, form: Format) -> dict[str, float]:
+    """Read all rows of a stream, from a new checkpoint."""
+    rows = run.options.rows
+    stream = filled(run, form, rows)
+
+    def job() -> None:
+        frame = form.read_stream(run.spark, run.peers, stream, "earliest", run.folder())
+        writer = frame.writeStream.format("noop").option("checkpointLocation", run.folder())
+        query = writer.trigger(availableNow=True).start()
+        query.awaitTermination()
+        seen = sum(each.numInputRows for each in query.recentProgress)
+        if seen != rows:
+            raise RuntimeError(f"{seen} of {rows} rows came")
+
+    return cost(run, form, rows, job)
+
+
+def prepare(run: Run, form: Format) -> None:
+    one(run, form)
+
+
+MEASURE = Measure(
+    "stream read", ("kafka", "rabbitmq-jvm", "rabbitmq-stream", "amqp-events", "feedapi"), one, prepare, streaming=True
+)
+
+
+if __name__ == "__main__":
+    main(MEASURE)
