@@ -69,8 +69,8 @@ def test_a_format_loads_its_own_protocol_only(format: str, sink: bool) -> None:
 
 READ = """
 import json, sys
-from spark_streams.sources.rabbitmq_stream import RabbitStreamDataSource
-made = RabbitStreamDataSource({options!r})
+from spark_streams.sources.{format} import {source}
+made = {source}({options!r})
 reader = made.reader(made.schema())
 rows = sum(batch.num_rows for partition in reader.partitions() for batch in reader.read(partition))
 assert rows == {rows}, rows
@@ -86,9 +86,22 @@ print(json.dumps(sorted(sys.modules)))
 def test_reading_rabbitmq_does_not_load_pandas(reference_log: StreamFactory, more: dict[str, object]) -> None:
     stream = reference_log.create("orders")
     stream.produce([{"value": "text", **more}] * 100)
-    modules = loaded(READ.format(options=stream.options("rabbitmq-stream"), rows=100))
+    read = READ.format(
+        format="rabbitmq_stream", source="RabbitStreamDataSource", options=stream.options("rabbitmq-stream"), rows=100
+    )
+    modules = loaded(read)
     assert "spark_streams.client.rabbitmq.range_reader" in modules
     assert modules & OTHERS["rabbitmq_stream"] == set()
+
+
+@pytest.mark.parametrize("rows", [3, 1_000], ids=["few", "many"])
+def test_reading_feeds_does_not_load_pandas(reference_log: StreamFactory, rows: int) -> None:
+    stream = reference_log.create("orders")
+    stream.produce([{"value": '{"n": 1}', "key": "k" if number % 2 else None} for number in range(rows)])
+    options = stream.options("feedapi")
+    modules = loaded(READ.format(format="feedapi", source="FeedDataSource", options=options, rows=rows))
+    assert "spark_streams.client.feed.range_reader" in modules
+    assert modules & OTHERS["feedapi"] == set()
 
 
 def test_finding_the_formats_loads_no_protocol() -> None:

@@ -7,12 +7,12 @@ from collections.abc import Collection, Iterator
 from dataclasses import replace
 from typing import Final
 
-import pyarrow as pa
 import pyarrow.compute as pc
 import requests
 
 from spark_streams.client.feed.errors import first_line, mapped
 from spark_streams.errors import ConnectionLost, RemoteProtocolError, SparkStreamsError
+from spark_streams.wire.columnar.arrays import strings
 from spark_streams.wire.feed.dialect import ZEH, ZEH_V1, Dialect
 from spark_streams.wire.feed.line import read_line
 from spark_streams.wire.feed.lines import LineBlocks, Lines, parse_lines
@@ -203,9 +203,10 @@ def until(lines: Lines, stops: Collection[str]) -> Lines | None:
     """Return the events up to the first checkpoint whose cursor is one of ``stops``; None when none is."""
     if not stops or not len(lines.cursors):
         return None
-    index = int(pc.index(pc.is_in(lines.cursors, pa.array(list(stops), pa.string())), True).as_py())
-    if index < 0:
+    found = pc.indices_nonzero(pc.is_in(lines.cursors, strings(list(stops))))
+    if not len(found):
         return None
+    index = int(found[0].as_py())
     count = int(lines.covered[index])
     return replace(
         lines,

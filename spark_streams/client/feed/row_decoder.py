@@ -18,6 +18,7 @@ from spark_streams.filters.evaluate_many import mask
 from spark_streams.filters.row_columns import feed_columns
 from spark_streams.filters.tree import Expression
 from spark_streams.rows import COMMON_SCHEMA
+from spark_streams.wire.columnar.arrays import fixed_width, repeated, strings
 from spark_streams.wire.feed.dialect import Dialect
 from spark_streams.wire.feed.json_pointer import extract_text, extract_timestamp
 from spark_streams.wire.feed.line import read_line
@@ -51,8 +52,7 @@ class FeedRows:
     def __post_init__(self) -> None:
         self._waiting: list[tuple[pa.Array, pa.Array | None]] = []
         self._schema = pa.schema([COMMON_SCHEMA.field(name) for name in self.columns])
-        texts = {"stream": self.stream, "partition": str(self.partition)}
-        self._constants = {name: pa.scalar(text, pa.string()) for name, text in texts.items()}
+        self._constants = {"stream": self.stream, "partition": str(self.partition)}
 
     def drop_waiting(self) -> None:
         """Drop the events that no checkpoint covers: the client requests them again."""
@@ -82,13 +82,14 @@ class FeedRows:
             keys = pa.concat_arrays([_nulls(piece, "key") if known is None else known for piece, known in pieces])
         if "offset" in self.columns:
             ends = np.asarray(lines.covered, dtype=np.int64) + before
-            cursors = lines.cursors.take(pa.array(np.searchsorted(ends, np.arange(len(values)), side="right")))
+            index = np.searchsorted(ends, np.arange(len(values)), side="right")
+            cursors = lines.cursors.take(fixed_width(index, pa.int64()))
         columns = [self._column(name, values, keys, cursors) for name in self.columns]
         return pa.RecordBatch.from_arrays(columns, schema=self._schema)
 
     def _column(self, name: str, values: pa.Array, keys: pa.Array | None, cursors: pa.Array | None) -> pa.Array:
         if name in self._constants:
-            return pa.repeat(self._constants[name], len(values))
+            return repeated(self._constants[name], len(values))
         if name == "key" and self.key_field is not None:
             return extract_text(values, self.key_field)
         if name == "timestamp":
@@ -176,7 +177,7 @@ class FirstMatch:
         if not lines.count:
             return None
         # Decode the events as if a checkpoint covered all of them.
-        covered = replace(lines, cursors=pa.array([""]), covered=np.array([lines.count]))
+        covered = replace(lines, cursors=strings([""]), covered=np.array([lines.count]))
         batch = self.rows.take(covered)
         assert batch is not None and batch.num_rows == lines.count
         return _first(batch, self.expression)

@@ -1,4 +1,4 @@
-"""Arrow arrays and their buffers: where the bytes of texts lie, and arrays of NumPy's, and of one text, without pandas.
+"""Arrow arrays and their buffers: where the bytes of texts lie, and arrays of NumPy's and of texts, without pandas.
 
 ``pa.array``, ``pa.scalar`` and ``pa.repeat`` import pandas the first time that a process calls them, where it is
 installed; that takes a third of a second of each worker's first batch. What is here does not, and copies no numbers.
@@ -6,6 +6,7 @@ installed; that takes a third of a second of each worker's first batch. What is 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -58,6 +59,35 @@ def booleans(values: Mask) -> pa.BooleanArray:
     """Return an array of booleans."""
     packed = pa.py_buffer(np.packbits(values, bitorder="little"))
     return pa.Array.from_buffers(pa.bool_(), len(values), [None, packed])
+
+
+def binaries(values: Sequence[bytes | None]) -> pa.BinaryArray:
+    """Return an array of these values, null for None.
+
+    Raises:
+        ValueError: they have more bytes than a binary array holds.
+    """
+    return _of_bytes(values, pa.binary())
+
+
+def strings(values: Sequence[str | None]) -> pa.StringArray:
+    """Return an array of these texts, null for None.
+
+    Raises:
+        ValueError: they have more bytes than a string array holds.
+    """
+    return _of_bytes([None if text is None else text.encode() for text in values], pa.string())
+
+
+def _of_bytes(values: Sequence[bytes | None], kind: pa.DataType) -> pa.Array:
+    bounds = np.zeros(len(values) + 1, np.int64)
+    np.cumsum([len(value or b"") for value in values], out=bounds[1:])
+    if bounds[-1] > np.iinfo(np.int32).max:
+        raise ValueError(f"{bounds[-1]} bytes do not fit an array of {kind}")
+    nulls = validity(np.array([value is not None for value in values], np.bool_))
+    content = b"".join(value or b"" for value in values)
+    buffers = [nulls, pa.py_buffer(bounds.astype(np.int32)), pa.py_buffer(content)]
+    return pa.Array.from_buffers(kind, len(values), buffers)
 
 
 def repeated(text: str, count: int) -> pa.StringArray:

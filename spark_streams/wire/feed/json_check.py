@@ -26,7 +26,7 @@ import pyarrow.compute as pc
 import pyarrow.json
 from numpy.typing import NDArray
 
-from spark_streams.wire.columnar.arrays import layout
+from spark_streams.wire.columnar.arrays import binaries, booleans, layout
 from spark_streams.wire.columnar.byte_view import Mask, Positions, Words
 from spark_streams.wire.columnar.gather import gather
 
@@ -219,15 +219,16 @@ def unescape(texts: pa.BinaryArray) -> tuple[pa.StringArray, Mask]:
     Returns:
         The strings, and which of them may be no JSON; those are empty.
     """
-    lines = pc.binary_join_element_wise(pa.scalar(b'{"v":', pa.binary()), texts, pa.scalar(b"}", pa.binary()), b"")
+    before, after, nothing = binaries([b'{"v":', b"}", b""])
+    lines = pc.binary_join_element_wise(before, texts, after, nothing)
     invalid = np.zeros(len(texts), np.bool_)
     invalid[invalid_objects(lines)] = True
     if invalid.any():
-        lines = pc.if_else(pa.array(invalid), pa.scalar(b'{"v":""}', pa.binary()), lines)
+        lines = pc.if_else(booleans(invalid), binaries([b'{"v":""}'])[0], lines)
     try:
         strings = read_objects(pa.py_buffer(layout(lines)[1]), _TEXT).column("v").combine_chunks()
         strings.validate(full=True)
     except pa.ArrowInvalid:
         # A text such as `"a","v":"b"` is an object's inside too; what such a block holds is read line by line.
-        return pa.array([""] * len(texts), pa.string()), np.ones(len(texts), np.bool_)
+        return binaries([b""] * len(texts)).cast(pa.string()), np.ones(len(texts), np.bool_)
     return strings, invalid

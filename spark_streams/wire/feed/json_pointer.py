@@ -20,7 +20,7 @@ import pyarrow.json
 
 from spark_streams.errors import RemoteProtocolError
 from spark_streams.wire.amqp.columns.single_message import Overflow, microseconds
-from spark_streams.wire.columnar.arrays import layout
+from spark_streams.wire.columnar.arrays import layout, strings
 from spark_streams.wire.feed.json_check import is_utf8, read_objects
 from spark_streams.wire.feed.strict_json import ExactNumber, dump_exact, load_exact
 
@@ -76,7 +76,7 @@ def extract_text(values: pa.BinaryArray, pointer: str) -> pa.StringArray:
         column = _read_numbers(values, path)
     if column is None:
         texts = (_as_text(_one(value, path)) for value in values.to_pylist())
-        column = pa.array(list(texts), pa.string())
+        column = strings(list(texts))
     return column
 
 
@@ -155,7 +155,7 @@ def _read_numbers(values: pa.BinaryArray, path: tuple[str, ...]) -> pa.StringArr
     texts = pc.struct_field(found, "number").cast(pa.string())
     if pc.any(pc.and_(there, pc.or_(pc.invert(once), texts.is_null()))).as_py():
         return None
-    return pc.if_else(there, texts, pa.scalar(None, pa.string()))
+    return pc.if_else(there, texts, pa.nulls(len(texts), pa.string()))
 
 
 def _holds_minus_zero(values: pa.BinaryArray) -> bool:

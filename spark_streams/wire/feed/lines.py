@@ -21,6 +21,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from spark_streams.errors import RemoteProtocolError
+from spark_streams.wire.columnar.arrays import binaries, strings
 from spark_streams.wire.feed.dialect import Dialect
 from spark_streams.wire.feed.line import read_line
 from spark_streams.wire.feed.lines_bulk import BulkLines
@@ -174,12 +175,12 @@ def parse_singly(
             covered.append(len(events))
             ends.append(end)
     return Lines(
-        pa.array(events, pa.binary()) if values else None,
+        binaries(events) if values else None,
         len(events),
-        pa.array(cursors, pa.string()),
+        strings(cursors),
         np.array(covered, np.int64),
         np.array(ends, np.int64),
-        pa.array(keys, pa.string()) if values and any(key is not None for key in keys) else None,
+        strings(keys) if values and any(key is not None for key in keys) else None,
     )
 
 

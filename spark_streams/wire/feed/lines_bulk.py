@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from spark_streams.wire.columnar.arrays import layout
+from spark_streams.wire.columnar.arrays import fixed_width, layout
 from spark_streams.wire.columnar.byte_view import Positions, Words
 from spark_streams.wire.columnar.gather import decode_base64, gather
 from spark_streams.wire.feed.dialect import Dialect
@@ -161,7 +161,7 @@ class BulkLines:
         if not named.any():
             return None
         present = self._gathered(self.key, events[named], pa.string())
-        return present if named.all() else present.take(pa.array(np.cumsum(named) - 1, mask=~named))
+        return present if named.all() else present.take(fixed_width(np.cumsum(named) - 1, pa.int64(), named))
 
     def _gathered(self, places: TextRanges, rows: Positions, kind: pa.DataType) -> pa.Array:
         source = places.source[rows]

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from spark_streams.wire.columnar.arrays import booleans, fixed_width, repeated
+from spark_streams.wire.columnar.arrays import binaries, booleans, fixed_width, repeated, strings
 
 INT64 = [-(2**63), -1, 0, 1, 2**63 - 1]
 
@@ -54,3 +54,21 @@ def test_an_empty_text() -> None:
 def test_too_many_copies() -> None:
     with pytest.raises(ValueError, match="3 copies of 1000000000 bytes"):
         repeated("x" * 10**9, 3)
+
+
+@pytest.mark.parametrize(
+    "values", [[], [""], ["größe", "", "x" * 1_000], [None], ["a", None, ""] * 100], ids=lambda each: str(len(each))
+)
+def test_texts_one_by_one(values: list[str | None]) -> None:
+    made = strings(values)
+    made.validate(full=True)
+    assert made.equals(pa.array(values, pa.string()))
+    encoded = [None if text is None else text.encode() for text in values]
+    of_bytes = binaries(encoded)
+    of_bytes.validate(full=True)
+    assert of_bytes.equals(pa.array(encoded, pa.binary()))
+
+
+def test_too_many_bytes_one_by_one() -> None:
+    with pytest.raises(ValueError, match="3000000000 bytes do not fit an array of binary"):
+        binaries([b"x" * 10**9] * 3)
