@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -83,6 +84,7 @@ RUN: dict[str, dict[str, list[tuple[str, int]]]] = {
         "text": [(f"{HERE}::test_the_lines_of_a_batch", 1)],
         "bash": [(f"{SHELL}::test_the_commands_that_speak_with_any_peer", 1)],
     },
+    "docs/performance.md": {"bash": [(f"{HERE}::test_the_commands_of_the_bench", 1)]},
     "docs/pushdown.md": {
         "python": [(f"{AMQP}::test_filters_that_are_pushed", 2)],
         "bash": [(f"{AMQP}::test_the_commands_that_explain_filters[docs/pushdown.md]", 1)],
@@ -200,6 +202,27 @@ def test_the_targets_for_developers() -> None:
     targets = set(re.findall(r"^([a-z-]+):.*## ", (ROOT / "Makefile").read_text(), re.MULTILINE))
     assert [words[0] for words in shown] == ["make"] * len(shown)
     assert {words[1] for words in shown} <= targets
+
+
+def test_the_commands_of_the_bench() -> None:
+    (block,) = blocks("docs/performance.md", "bash")
+    for line in block.splitlines():
+        words = shlex.split(line, comments=True)
+        told = subprocess.run([*words, "--dry-run"], cwd=ROOT, capture_output=True, text=True, timeout=600)
+        assert told.returncode == 0, told.stderr
+        runs = re.findall(r"-m (tests\.bench\.peers) (.*)", told.stdout.replace("\\\n", ""))
+        assert len(runs) == 1, told.stdout
+        given = runs[0][1].partition("--json")[0].split()
+        chosen = dict(word.split("=", 1) for word in words[2:])
+        expected = chosen.get("ONLY", "").split() + (["--compare", chosen["COMPARE"]] if "COMPARE" in chosen else [])
+        assert given == expected
+    page = (ROOT / "docs" / "performance.md").read_text()
+    assert set(re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)) == measures()
+
+
+def measures() -> set[str]:
+    files = (ROOT / "tests" / "bench" / "peers").glob("[a-z]*.py")
+    return {file.stem for file in files if "\nMEASURE = " in file.read_text()}
 
 
 def test_the_settings_of_the_amqp_door(tmp_path: Path) -> None:
