@@ -7,8 +7,7 @@
     3.11        StreamStats               the last user chunk's end          the last chunk's time, then a probe
     before      a probe at `first`        the last user chunk's end          likewise
 
-A probe is a subscription with one credit. A silence never means that there is nothing: the broker answers a request
-after the subscription's once it has sent the chunk that it found (``Subscription.first``).
+A probe is a subscription with one credit, see ``probes.py``. Requests about many streams are under way together.
 
 Spec: docs/specifications.md, S-61 to S-65, S-121, S-122.
 """
@@ -16,15 +15,14 @@ Spec: docs/specifications.md, S-61 to S-65, S-121, S-122.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-from contextlib import closing
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from spark_streams.client.log_client import Bounds
 from spark_streams.client.rabbitmq.connection import Connection
 from spark_streams.client.rabbitmq.errors import refusal
-from spark_streams.client.rabbitmq.subscription import Subscription
+from spark_streams.client.rabbitmq.probes import probe, probe_all
 from spark_streams.errors import PeerError, RemoteProtocolError
 from spark_streams.offsets import MAX_OFFSET, format_offset
 from spark_streams.wire.rabbitmq.chunk import ChunkHeader
@@ -59,18 +57,73 @@ class Extent:
     last: int | None
 
 
+def extents(connection: Connection, streams: Sequence[str]) -> dict[str, Extent | PeerError]:
+    """Return the offsets that streams use up now, asked for together.
+
+    Returns:
+        The extent of each stream, or the error for it: the broker refused, with the code's name (there is no such
+        stream, no permission …), or the node does not know it yet (``errors.is_unavailable``).
+
+    Raises:
+        TransportError, RemoteProtocolError: the connection broke, or an offset is above 2^63-1.
+    """
+    if StreamStats.KEY in connection.versions:
+        return _by_stats(connection, _stats(connection, streams))
+    return {stream: _by_probes(connection, stream) for stream in streams}
+
+
 def extent(connection: Connection, stream: str) -> Extent:
     """Return the offsets that a stream uses up now.
 
     Raises:
-        Refused: stream-not-available: the node does not know it yet (``errors.is_unavailable``).
-        PeerError: the broker refused, with the code's name: there is no such stream, no permission …
-        RemoteProtocolError: an offset is above 2^63-1.
+        PeerError: the error that ``extents`` returns.
+        TransportError, RemoteProtocolError: as for ``extents``.
     """
-    if StreamStats.KEY in connection.versions:
-        return _by_stats(connection, stream, _stats(connection, stream))
+    found = extents(connection, [stream])[stream]
+    if isinstance(found, PeerError):
+        raise found
+    return found
+
+
+def settled(
+    connection: Connection, streams: Sequence[str], last_chunks: dict[tuple[str, str], int]
+) -> dict[str, Extent | PeerError]:
+    """Return the offsets of streams by their leader, with at least those that the leader had at the first request.
+
+    A leader that was just elected learns from the other members, even lagging ones, what is committed: for a moment it
+    reports less than the leader before it.
+
+    Args:
+        connection: the connection to the leader of all of them.
+        streams: the streams' names.
+        last_chunks: stream and address to the last chunk that this leader had; the caller keeps it for the next call.
+
+    Returns:
+        The extent of each stream, or the error for it, as for ``extents``; stream-not-available also when not all of
+        these offsets are committed yet.
+
+    Raises:
+        TransportError, RemoteProtocolError: as for ``extents``.
+    """
+    if StreamStats.KEY not in connection.versions:
+        return extents(connection, streams)
+    found = _stats(connection, streams)
+    for stream, values in found.items():
+        if isinstance(values, PeerError):
+            continue
+        awaited = last_chunks.setdefault((stream, connection.endpoint.address), values.get("last_chunk_id", -1))
+        if values.get("committed_chunk_id", -1) < awaited:
+            why = "its leader has messages that are not committed: too few members are there"
+            found[stream] = _not_ready(stream, why)
+    return _by_stats(connection, found)
+
+
+def _by_probes(connection: Connection, stream: str) -> Extent | PeerError:
     for _ in range(_TRIES):
-        oldest, newest = probe(connection, stream, _FIRST), probe(connection, stream, _LAST)
+        try:
+            oldest, newest = probe(connection, stream, _FIRST), probe(connection, stream, _LAST)
+        except PeerError as fault:
+            return fault
         if oldest is None:
             return Extent(0, None)
         if newest is not None:
@@ -79,32 +132,12 @@ def extent(connection: Connection, stream: str) -> Extent:
     raise RemoteProtocolError(f"stream '{stream}': it has a first chunk and never a last one")
 
 
-def settled(connection: Connection, stream: str, last_chunks: dict[tuple[str, str], int]) -> Extent:
-    """Return the offsets of a stream by its leader, with at least those that the leader had at the first request.
-
-    A leader that was just elected learns from the other members, even lagging ones, what is committed: for a moment it
-    reports less than the leader before it.
-
-    Args:
-        connection: the connection to the leader.
-        stream: the stream's name.
-        last_chunks: stream and address to the last chunk that this leader had; the caller keeps it for the next call.
-
-    Raises:
-        Refused: stream-not-available: not all of these offsets are committed yet.
-        PeerError, RemoteProtocolError: as for ``extent``.
-    """
-    if StreamStats.KEY not in connection.versions:
-        return extent(connection, stream)
-    values = _stats(connection, stream)
-    awaited = last_chunks.setdefault((stream, connection.endpoint.address), values.get("last_chunk_id", -1))
-    if values.get("committed_chunk_id", -1) < awaited:
-        raise _not_ready(stream, "its leader has messages that are not committed: too few members are there")
-    return _by_stats(connection, stream, values)
-
-
-def _stats(connection: Connection, stream: str) -> Mapping[str, int]:
-    return connection.request(StreamStats(stream), StreamStatsAnswer, f"stream '{stream}': stats").values
+def _stats(connection: Connection, streams: Sequence[str]) -> dict[str, Mapping[str, int] | PeerError]:
+    asked = [(StreamStats(stream), f"stream '{stream}': stats") for stream in streams]
+    return {
+        stream: answer.values if answer.ok else refusal(answer.code, what)
+        for stream, answer, (_, what) in zip(streams, connection.ask_all(asked, StreamStatsAnswer), asked, strict=True)
+    }
 
 
 def _not_ready(stream: str, why: str) -> PeerError:
@@ -112,18 +145,33 @@ def _not_ready(stream: str, why: str) -> PeerError:
     return refusal(ResponseCode.STREAM_NOT_AVAILABLE, f"stream '{stream}': stats", why)
 
 
-def _by_stats(connection: Connection, stream: str, values: Mapping[str, int]) -> Extent:
-    first, committed = values.get("first_chunk_id", -1), values.get("committed_chunk_id", -1)
-    if values.get("committed_offset", committed) < 0 <= max(first, values.get("last_chunk_id", -1)):
-        # The member was just started, or elected: the stream seems empty, and is not.
-        raise _not_ready(stream, "the node has messages, and does not know yet which of them are committed")
-    if "committed_offset" in values:
-        return _checked(stream, first, values["committed_offset"])
-    if committed < 0:
-        return _checked(stream, first, -1)
-    last = probe(connection, stream, _LAST)
-    # Without a user chunk the stream holds tracking chunks only; the id of the last one is its end.
-    return _checked(stream, first, committed if last is None else max(committed, last.next_offset - 1))
+def _by_stats(
+    connection: Connection, found: Mapping[str, Mapping[str, int] | PeerError]
+) -> dict[str, Extent | PeerError]:
+    """Return the extents by answers to StreamStats; look at the last chunk where an answer does not tell the end."""
+    out: dict[str, Extent | PeerError] = {}
+    unknown: dict[str, tuple[int, int]] = {}
+    for stream, values in found.items():
+        if isinstance(values, PeerError):
+            out[stream] = values
+            continue
+        first, committed = values.get("first_chunk_id", -1), values.get("committed_chunk_id", -1)
+        end = values.get("committed_offset", committed)
+        if end < 0 <= max(first, values.get("last_chunk_id", -1)):
+            # The member was just started, or elected: the stream seems empty, and is not.
+            out[stream] = _not_ready(stream, "the node has messages, and does not know yet which of them are committed")
+        elif "committed_offset" in values or committed < 0:
+            out[stream] = _checked(stream, first, end)
+        else:
+            unknown[stream] = first, committed
+    for stream, last in probe_all(connection, dict.fromkeys(unknown, _LAST)).items():
+        first, committed = unknown[stream]
+        if isinstance(last, PeerError):
+            out[stream] = last
+            continue
+        # Without a user chunk the stream holds tracking chunks only; the id of the last one is its end.
+        out[stream] = _checked(stream, first, committed if last is None else max(committed, last.next_offset - 1))
+    return out
 
 
 def _checked(stream: str, first: int, last: int) -> Extent:
@@ -140,26 +188,36 @@ def to_bounds(found: Extent) -> Bounds:
     return Bounds(format_offset(found.first), format_offset(found.last), truncated, tells_truncated=True)
 
 
-def probe(
-    connection: Connection, stream: str, offset: OffsetSpecification, properties: Mapping[str, str] | None = None
-) -> ChunkHeader | None:
-    """Return the header of the first user chunk from a starting position on, None when there is none now."""
-    with closing(Subscription(connection, stream, offset, 1, properties)) as subscription:
-        delivered = subscription.first()
-        return None if delivered is None else delivered.header
-
-
 def chunk_at(connection: Connection, stream: str, offset: int) -> ChunkHeader | None:
     """Return the header of the chunk, of any kind, that holds an offset, or of the next one; None without either."""
     return probe(connection, stream, OffsetSpecification(OffsetType.OFFSET, offset), _EVERY_KIND)
 
 
-def identity_at(connection: Connection, stream: str, offset: int) -> str | None:
-    """Return the identity of the chunk, of any kind, that holds an offset; None when none holds it."""
-    header = chunk_at(connection, stream, offset)
-    if header is None or not header.first_offset <= offset < header.next_offset:
-        return None
-    return f"{header.first_offset}@{header.timestamp_ms}"
+def identities(
+    connection: Connection, streams: Sequence[str], offsets: Mapping[str, int]
+) -> dict[str, str | PeerError | None]:
+    """Return the identity of the chunk, of any kind, that holds an offset of each stream; None when none holds it.
+
+    Args:
+        connection: the connection to a node that has the streams.
+        streams: the streams' names.
+        offsets: stream to offset.
+
+    Returns:
+        The identity of each stream, or the broker's refusal.
+
+    Raises:
+        TransportError, RemoteProtocolError: the connection broke, or an answer did not come in time.
+    """
+    wanted = {stream: OffsetSpecification(OffsetType.OFFSET, offsets[stream]) for stream in streams}
+    found: dict[str, str | PeerError | None] = {}
+    for stream, header in probe_all(connection, wanted, _EVERY_KIND).items():
+        if header is None or isinstance(header, PeerError):
+            found[stream] = header
+        else:
+            holds = header.first_offset <= offsets[stream] < header.next_offset
+            found[stream] = f"{header.first_offset}@{header.timestamp_ms}" if holds else None
+    return found
 
 
 def first_at_time(connection: Connection, stream: str, timestamp_ms: int) -> int | None:

@@ -9,14 +9,13 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
-from typing import Final
+from typing import Final, TypeVar
 
 import pyarrow as pa
 
 from spark_streams.client.log_client import Bounds, Pushdown, RangeRead, StreamDescription
 from spark_streams.client.rabbitmq import bounds
 from spark_streams.client.rabbitmq.cluster import Cluster
-from spark_streams.client.rabbitmq.errors import refusal
 from spark_streams.client.rabbitmq.pushdown import FilterValues, push, split_for
 from spark_streams.client.rabbitmq.range_reader import RangeReader
 from spark_streams.client.rabbitmq.routing import partitions_of
@@ -31,6 +30,8 @@ from spark_streams.wire.rabbitmq.publisher_commands import PUBLISH_KEY
 from spark_streams.wire.rabbitmq.registry import COMMANDS
 from spark_streams.wire.rabbitmq.response_codes import ResponseCode
 from spark_streams.wire.rabbitmq.stream_commands import Metadata, MetadataAnswer
+
+_T = TypeVar("_T")
 
 _MAX_REFERENCE_BYTES: Final = 255
 _NAMES: Final = {PUBLISH_KEY: "Publish"} | {key: kind.__name__ for (key, _), kind in COMMANDS.items()}
@@ -101,16 +102,7 @@ class RabbitClient(AbstractContextManager["RabbitClient"]):
             Refused: the user has no permission, or a partition stayed unavailable.
             ConnectFailed, AuthenticationFailed, DeadlineExceeded, RemoteProtocolError: as for ``describe``.
         """
-
-        def ask() -> None:
-            for name in self.partitions(stream):
-                what = f"stream '{name}': metadata"
-                answer = self._cluster.any().request(Metadata((name,)), MetadataAnswer, what)
-                for each in answer.streams:
-                    if each.code != ResponseCode.OK:
-                        raise refusal(each.code, f"stream '{name}'")
-
-        self._cluster.retrying(ask)
+        self._cluster.retrying(lambda: self._cluster.check(self.partitions(stream)))
 
     def describe(self, stream: str, *, certain: Collection[str] = ()) -> StreamDescription:
         """Return the partitions of a stream and what they retain, as the broker reports them now.
@@ -133,16 +125,19 @@ class RabbitClient(AbstractContextManager["RabbitClient"]):
         def ask() -> StreamDescription:
             nonlocal found
             found = None
+            names = self.partitions(stream)
+            outcomes = cluster.near_all([name for name in names if name not in certain], bounds.extents)
+            outcomes |= cluster.at_leaders([name for name in names if name in certain], settled)
             there: dict[str, Bounds] = {}
             gone: dict[str, NotFound] = {}
-            for name in self.partitions(stream):
-                try:
-                    extent = cluster.at_leader(name, settled) if name in certain else cluster.near(name, bounds.extent)
-                    there[name] = bounds.to_bounds(extent)
-                except NotFound as fault:
-                    if not self._super_stream:
-                        raise
-                    gone[name] = fault
+            for name in names:
+                outcome = outcomes[name]
+                if not isinstance(outcome, NotFound):
+                    there[name] = bounds.to_bounds(outcome)
+                elif self._super_stream:
+                    gone[name] = outcome
+                else:
+                    raise outcome
             found = StreamDescription(stream, None, there, {name: fault.condition for name, fault in gone.items()})
             awaited = [fault for name, fault in gone.items() if not there or name not in self._gone]
             if awaited:
@@ -265,10 +260,13 @@ class RabbitClient(AbstractContextManager["RabbitClient"]):
             NotFound, Refused: there is no such stream, no permission, or no reachable member.
             ConnectFailed, AuthenticationFailed, DeadlineExceeded, RemoteProtocolError: as for ``describe``.
         """
-        return {
-            partition: self._cluster.near_retrying(partition, partial(bounds.identity_at, offset=offset_number(offset)))
-            for partition, offset in offsets.items()
-        }
+        numbers = {partition: offset_number(offset) for partition, offset in offsets.items()}
+
+        def ask() -> dict[str, str | None]:
+            found = self._cluster.near_all(tuple(numbers), partial(bounds.identities, offsets=numbers))
+            return {partition: _present(identity) for partition, identity in found.items()}
+
+        return self._cluster.retrying(ask)
 
     # --- reading
 
@@ -320,3 +318,10 @@ class RabbitClient(AbstractContextManager["RabbitClient"]):
             connection = self._cluster.any()
             connection.send(command.encode())
         self._cluster.any().turn()
+
+
+def _present(found: _T | NotFound) -> _T:
+    """Return a result; raise the error that there is no such stream."""
+    if isinstance(found, NotFound):
+        raise found
+    return found

@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from spark_streams.client.hosts import Hosts, is_host_fault, unreachable_fault
@@ -19,15 +20,19 @@ from spark_streams.client.rabbitmq.open import open_connection
 from spark_streams.client.retry import retrying
 from spark_streams.client.tcp import costly, final
 from spark_streams.endpoint import Endpoint, Node
-from spark_streams.errors import ConnectFailed, LocalProtocolError, Refused, SparkStreamsError
+from spark_streams.errors import ConnectFailed, LocalProtocolError, NotFound, PeerError, Refused, SparkStreamsError
 from spark_streams.wire.rabbitmq.response_codes import ResponseCode
-from spark_streams.wire.rabbitmq.stream_commands import Metadata, MetadataAnswer, StreamMetadata
+from spark_streams.wire.rabbitmq.stream_commands import NO_LEADER, Metadata, MetadataAnswer
 
 _T = TypeVar("_T")
 
 Operation = Callable[[Connection, str], _T]
 """What is done on a connection to a node, with a stream: its other argument is the stream's name."""
+JointOperation = Callable[[Connection, Sequence[str]], Mapping[str, _T | PeerError]]
+"""The same with several streams; it returns the result for each, or the error that the node answered."""
 
+_NAMES_AT_ONCE: Final = 1_000
+"""Names in a request for metadata: each may have 255 bytes, and a frame has 1 MiB at most by default."""
 LOAD_BALANCED_TRIES: Final = 32
 """The most connections that are opened until a load balancer leads to a node: if it chooses among three nodes at
 random, it misses one in 400,000 times."""
@@ -99,13 +104,48 @@ class Cluster:
         except Refused as fault:
             if not is_unavailable(fault):
                 raise
-            return self._at_another_member(stream, operation, connection, fault)
+            return self._at_another_member(stream, operation, connection, fault, self._placed([stream])[stream])
         self._near[stream] = connection
         return found
 
-    def _at_another_member(self, stream: str, operation: Operation[_T], but: Connection, refused: Refused) -> _T:
-        streams, nodes = self._placed(stream)
-        members = dict.fromkeys(nodes[n] for each in streams for n in (*each.replicas, each.leader) if n in nodes)
+    def near_all(self, streams: Sequence[str], operation: JointOperation[_T]) -> dict[str, _T | NotFound]:
+        """Run an operation on nodes that have members of streams, as ``near``, once on each node where that is enough.
+
+        Returns:
+            The result for each stream, in the order of ``streams``; or the error that it does not exist.
+
+        Raises:
+            PeerError, Refused: as for ``near``, for the first stream that has such an error.
+        """
+        groups: dict[Connection, list[str]] = {}
+        default: Connection | None = None
+        for stream in streams:
+            connection = self._near.pop(stream, None)
+            if connection is None or connection.broken:
+                connection = default = default or self.any()
+            groups.setdefault(connection, []).append(stream)
+        found: dict[str, _T | PeerError] = {}
+        at: dict[str, Connection] = {}
+        for connection, some in groups.items():
+            found.update(operation(connection, some))
+            at.update(dict.fromkeys(some, connection))
+        elsewhere = [stream for stream, each in found.items() if isinstance(each, Refused) and is_unavailable(each)]
+        placed = self._placed(elsewhere)
+        out: dict[str, _T | NotFound] = {}
+        for stream in streams:
+            outcome = found[stream]
+            if stream in placed:
+                assert isinstance(outcome, Refused)
+                outcome = self._at_another_member(stream, _alone(operation), at[stream], outcome, placed[stream])
+            elif not isinstance(outcome, PeerError):
+                self._near[stream] = at[stream]
+            out[stream] = _unless_refused(outcome)
+        return out
+
+    def _at_another_member(
+        self, stream: str, operation: Operation[_T], but: Connection, refused: Refused, placed: _Placed
+    ) -> _T:
+        members = dict.fromkeys(placed.nodes[n] for n in (*placed.replicas, placed.leader) if n in placed.nodes)
         left = [node for node in members if not self._is_at(but, node)]
         faults: list[SparkStreamsError] = []
         while left:
@@ -125,32 +165,72 @@ class Cluster:
             left = left[1:] if connection is None else [each for each in left if not self._is_at(connection, each)]
         raise _unreachable(refused, faults)
 
-    def at_leader(self, stream: str, operation: Operation[_T]) -> _T:
+    def at_leader(self, stream: str, operation: JointOperation[_T]) -> _T:
         """Run an operation on the node that leads the stream.
 
         Raises:
-            PeerError: the operation raised it.
+            PeerError: the operation returned it, or the stream does not exist.
             Refused: the stream has no leader now.
             ConnectFailed: the leader is unreachable, and there are other members, which may lag behind.
         """
-        what, (streams, nodes) = f"stream '{stream}': leader", self._placed(stream)
-        for each in streams:
-            if each.code != ResponseCode.OK:
-                raise refusal(each.code, what)
-            if each.leader not in nodes:
-                break
-            try:
-                return operation(self._to_one_of([nodes[each.leader]], self.timeout_ms), stream)
-            except ConnectFailed:
-                if {*each.replicas} - {each.leader}:
-                    raise
-                return self.near(stream, operation)  # a single node, as in a container, may advertise any address
-        raise refusal(ResponseCode.STREAM_NOT_AVAILABLE, what)
+        found = self.at_leaders([stream], operation)[stream]
+        if isinstance(found, NotFound):
+            raise found
+        return found
 
-    def _placed(self, stream: str) -> tuple[tuple[StreamMetadata, ...], dict[int, Node]]:
-        """Return a stream's members, as the broker reports them, and the addresses of nodes by their numbers."""
-        answer = self.any().request(Metadata((stream,)), MetadataAnswer, f"stream '{stream}': metadata")
-        return answer.streams, {broker.reference: (broker.host, broker.port) for broker in answer.brokers}
+    def at_leaders(self, streams: Sequence[str], operation: JointOperation[_T]) -> dict[str, _T | NotFound]:
+        """Run an operation on the nodes that lead streams, once on each node.
+
+        Returns:
+            The result for each stream, in the order of ``streams``; or the error that it does not exist.
+
+        Raises:
+            PeerError, Refused, ConnectFailed: as for ``at_leader``, for the first stream that has such an error.
+        """
+        found: dict[str, _T | PeerError] = {}
+        led: dict[Node, list[str]] = {}
+        lone: set[str] = set()
+        for stream, placed in self._placed(streams).items():
+            code = placed.code
+            if code == ResponseCode.OK and placed.leader not in placed.nodes:
+                code = ResponseCode.STREAM_NOT_AVAILABLE
+            if code != ResponseCode.OK:
+                found[stream] = _unless_refused(refusal(code, f"stream '{stream}': leader"))
+                continue
+            led.setdefault(placed.nodes[placed.leader], []).append(stream)
+            if not {*placed.replicas} - {placed.leader}:
+                lone.add(stream)
+        for node, some in led.items():
+            try:
+                found.update(operation(self._to_one_of([node], self.timeout_ms), some))
+            except ConnectFailed:
+                if not lone.issuperset(some):
+                    raise
+                found.update(self.near_all(some, operation))  # a container's only node may advertise any address
+        return {stream: _unless_refused(found[stream]) for stream in streams}
+
+    def check(self, streams: Sequence[str]) -> None:
+        """Check that there are such streams, by what any node reports of them.
+
+        Raises:
+            PeerError: the error of the first stream for which the broker reports one.
+        """
+        for stream, placed in self._placed(streams).items():
+            if placed.code != ResponseCode.OK:
+                raise refusal(placed.code, f"stream '{stream}'")
+
+    def _placed(self, streams: Sequence[str]) -> dict[str, _Placed]:
+        """Return where the broker says that streams are; many are asked for in one request."""
+        found: dict[str, _Placed] = {}
+        for start in range(0, len(streams), _NAMES_AT_ONCE):
+            names = tuple(streams[start : start + _NAMES_AT_ONCE])
+            what = f"stream '{names[0]}': metadata" if len(names) == 1 else f"{len(names)} streams: metadata"
+            answer = self.any().request(Metadata(names), MetadataAnswer, what)
+            nodes = {broker.reference: (broker.host, broker.port) for broker in answer.brokers}
+            told = {each.stream: _Placed(each.code, each.leader, each.replicas, nodes) for each in answer.streams}
+            nowhere = _Placed(ResponseCode.STREAM_NOT_AVAILABLE, NO_LEADER, (), nodes)
+            found.update({name: told.get(name, nowhere) for name in names})
+        return found
 
     def _to_one_of(self, nodes: Sequence[Node], connect_ms: int) -> Connection:
         """Return a connection to the first of some nodes that the broker has named; by a load balancer, to any one."""
@@ -240,6 +320,46 @@ class Cluster:
             for connection in self._connections:
                 self._hosts.learn(connection.nodes)
         self._connections = [each for each in self._connections if not each.broken]
+
+
+@dataclass(frozen=True)
+class _Placed:
+    """Where one stream is.
+
+    Args:
+        code: OK, or why the broker does not tell.
+        leader: the number of the node that leads it.
+        replicas: the numbers of the other nodes that have a member.
+        nodes: the addresses of nodes by their numbers.
+    """
+
+    code: int
+    leader: int
+    replicas: tuple[int, ...]
+    nodes: Mapping[int, Node]
+
+
+def _alone(operation: JointOperation[_T]) -> Operation[_T]:
+    """Return the operation for one stream."""
+
+    def alone(connection: Connection, stream: str) -> _T:
+        found = operation(connection, [stream])[stream]
+        if isinstance(found, PeerError):
+            raise found
+        return found
+
+    return alone
+
+
+def _unless_refused(outcome: _T | PeerError) -> _T | NotFound:
+    """Return a result, or the error that there is no such stream.
+
+    Raises:
+        PeerError: any other error of the broker.
+    """
+    if isinstance(outcome, PeerError) and not isinstance(outcome, NotFound):
+        raise outcome
+    return outcome
 
 
 def _unreachable(refused: Refused, faults: list[SparkStreamsError]) -> Refused:

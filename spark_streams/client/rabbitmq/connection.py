@@ -22,8 +22,9 @@ import socket
 import ssl
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from itertools import islice
 from typing import Final, TypeVar
 
 from spark_streams.client.log_client import PRODUCT
@@ -55,6 +56,8 @@ RECEIVE_BYTES: Final = 1 << 16
 """The most bytes of small frames that one call receives; large frames come in their own place."""
 MAX_QUEUED_BYTES: Final = 4 << 20
 """``send`` waits while more bytes than this are queued."""
+REQUESTS_AHEAD: Final = 256
+"""The most requests that are sent before the first of them is answered."""
 MAX_SUBSCRIPTIONS: Final = 256
 """A subscription's id has one byte."""
 _PORT_DIGITS: Final = 5
@@ -157,19 +160,45 @@ class Connection(contextlib.AbstractContextManager["Connection"]):
 
     def ask(self, command: Request, kind: type[A], what: str) -> A:
         """Send a request and return its answer, whatever its code; see ``request``."""
-        self._correlation = self._correlation % 0x7FFFFFFF + 1
-        number = self._correlation
-        self.send(replace(command, correlation_id=number).encode())
-        deadline = Deadline(self.timeout_ms)
-        try:
-            while number not in self._answers:
-                self.turn(deadline.left_s(f"{what}: no answer by {self.endpoint.address}"))
-        except DeadlineExceeded as fault:
-            raise self._lost(fault) from None  # a late answer would belong to no request, and may never come
-        answer = self._answers.pop(number)
-        if not isinstance(answer, kind):
-            raise self._lost(RemoteProtocolError(f"{what}: answered with {type(answer).__name__}"))
-        return answer
+        return self.ask_all([(command, what)], kind)[0]
+
+    def ask_all(self, asked: Iterable[tuple[Request, str]], kind: type[A]) -> list[A]:
+        """Send requests and return their answers, in the same order and whatever their codes.
+
+        Several requests are under way at a time, so that a thousand of them do not take a thousand round trips.
+
+        Args:
+            asked: each request, with its name in errors; see ``request``.
+            kind: the class of all answers.
+
+        Raises:
+            TransportError, RemoteProtocolError: the connection broke, or an answer did not come in time.
+        """
+        answers: list[A] = []
+        waiting: deque[tuple[int, str]] = deque()
+        left, deadline = iter(asked), Deadline(self.timeout_ms)
+        while True:
+            if len(waiting) <= REQUESTS_AHEAD // 2:  # not after each answer: few large sends
+                frames = []
+                for command, what in islice(left, REQUESTS_AHEAD - len(waiting)):
+                    self._correlation = self._correlation % 0x7FFFFFFF + 1
+                    waiting.append((self._correlation, what))
+                    frames.append(replace(command, correlation_id=self._correlation).encode())
+                if frames:
+                    self.send(b"".join(frames))
+            if not waiting:
+                return answers
+            number, what = waiting.popleft()
+            try:
+                while number not in self._answers:
+                    self.turn(deadline.left_s(f"{what}: no answer by {self.endpoint.address}"))
+            except DeadlineExceeded as fault:
+                raise self._lost(fault) from None  # a late answer would belong to no request, and may never come
+            deadline.restart()
+            answer = self._answers.pop(number)
+            if not isinstance(answer, kind):
+                raise self._lost(RemoteProtocolError(f"{what}: answered with {type(answer).__name__}"))
+            answers.append(answer)
 
     def receive(self, timeout_s: float) -> Command | Frame | None:
         """Return the next event of the broker that is no answer, None after ``timeout_s`` seconds without one.
