@@ -76,6 +76,8 @@ class ReferenceLog:
             sync_directory(self.data_dir.absolute().parent)
         self._changes = threading.Lock()
         self._streams: dict[str, Stream] = {}
+        self.changes = 0
+        """How often streams or partitions have perhaps come or gone; it rises once a change can be seen."""
         self._names = Names()
         self._closed = threading.Event()
         self._root = self.data_dir / "streams"
@@ -147,6 +149,16 @@ class ReferenceLog:
         self._names.keep(stream.name, names)
 
     @contextmanager
+    def _changing(self) -> Iterator[None]:
+        """Let one thread change which streams and partitions there are; count it, even where it failed half-way."""
+        with self._changes:
+            self._check_open()
+            try:
+                yield
+            finally:
+                self.changes += 1
+
+    @contextmanager
     def _growing(self, name: str, more: int) -> Iterator[Stream]:
         """Return a stream that gets ``more`` partitions, whose names are kept meanwhile for readers that look for them.
 
@@ -157,8 +169,7 @@ class ReferenceLog:
             ValueError: the log would have too many partitions.
             NameTaken: another stream has the name of one of them.
         """
-        with self._changes:
-            self._check_open()
+        with self._changing():
             stream = self.stream(name)
             self._check_room(more)
             self._take_names(stream, more)
@@ -224,8 +235,7 @@ class ReferenceLog:
             ValueError: a name or number that cannot be used.
         """
         folder = self._root / folder_name(name)
-        with self._changes:
-            self._check_open()
+        with self._changing():
             if name in self._streams:
                 if exist_ok:
                     return self._streams[name]
@@ -245,8 +255,7 @@ class ReferenceLog:
         Raises:
             UnknownStream: there is none.
         """
-        with self._changes:
-            self._check_open()
+        with self._changing():
             stream = self.stream(name)
             self._streams = {other: s for other, s in self._streams.items() if other != name}
             doomed = self._root / f"{_DELETED}{uuid.uuid4().hex}"

@@ -69,7 +69,7 @@ def extents(connection: Connection, streams: Sequence[str]) -> dict[str, Extent 
     """
     if StreamStats.KEY in connection.versions:
         return _by_stats(connection, _stats(connection, streams))
-    return {stream: _by_probes(connection, stream) for stream in streams}
+    return _by_probes(connection, streams)
 
 
 def extent(connection: Connection, stream: str) -> Extent:
@@ -118,18 +118,26 @@ def settled(
     return _by_stats(connection, found)
 
 
-def _by_probes(connection: Connection, stream: str) -> Extent | PeerError:
-    for _ in range(_TRIES):
-        try:
-            oldest, newest = probe(connection, stream, _FIRST), probe(connection, stream, _LAST)
-        except PeerError as fault:
-            return fault
-        if oldest is None:
-            return Extent(0, None)
-        if newest is not None:
-            return _checked(stream, oldest.first_offset, newest.next_offset - 1)
-        time.sleep(_PAUSE_S)
-    raise RemoteProtocolError(f"stream '{stream}': it has a first chunk and never a last one")
+def _by_probes(connection: Connection, streams: Sequence[str]) -> dict[str, Extent | PeerError]:
+    out: dict[str, Extent | PeerError] = {}
+    left = streams
+    for tries in range(_TRIES):
+        if tries:
+            time.sleep(_PAUSE_S)
+        found = probe_all(connection, dict.fromkeys(left, _FIRST))
+        firsts = {stream: each.first_offset for stream, each in found.items() if isinstance(each, ChunkHeader)}
+        found.update(probe_all(connection, dict.fromkeys(firsts, _LAST)))
+        for stream, each in found.items():
+            if isinstance(each, PeerError):
+                out[stream] = each
+            elif each is not None:
+                out[stream] = _checked(stream, firsts[stream], each.next_offset - 1)
+            elif stream not in firsts:
+                out[stream] = Extent(0, None)
+        left = [stream for stream in left if stream not in out]
+        if not left:
+            return out
+    raise RemoteProtocolError(f"stream '{left[0]}': it has a first chunk and never a last one")
 
 
 def _stats(connection: Connection, streams: Sequence[str]) -> dict[str, Mapping[str, int] | PeerError]:

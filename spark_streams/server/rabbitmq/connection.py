@@ -145,7 +145,7 @@ class RabbitConnection(dispatch.OpenSession):
         """Handle the frames that have come, as far as that is allowed now."""
         if self._proceeding:
             return
-        self._proceeding = True
+        self._proceeding = self._gathering = True
         turn = Turn()
         try:
             while self._may_proceed and (frame := self._reader.next()) is not None:
@@ -158,7 +158,8 @@ class RabbitConnection(dispatch.OpenSession):
         except Exception as fault:
             self._frame_failed(fault)
         finally:
-            self._proceeding = False
+            self._proceeding = self._gathering = False
+            self._send_gathered()
         self._regulate()
         if self._transport is None and not (self._postponed or self._work is not None or self.unconfirmed.too_many):
             self._leave()
@@ -342,6 +343,7 @@ class RabbitConnection(dispatch.OpenSession):
 
     def _close_transport(self) -> None:
         """Close the socket when all written bytes are sent; drop a peer that does not read."""
+        self._send_gathered()
         if self._transport is not None and not self._transport.is_closing():
             self._transport.close()
             self._end_timer.start(LINGER_S, self.drop)

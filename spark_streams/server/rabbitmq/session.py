@@ -30,6 +30,8 @@ SILENT_INTERVALS: Final = 2
 UNCONFIRMED_BYTES: Final = 16 << 20
 """The most bytes of entries in storing at a time; with more no frames are handled."""
 _RESUME_AT: Final = 0.75
+GATHERED_BYTES: Final = 64 << 10
+"""Answers are gathered up to so many bytes: the system has room for them, and more could wait too long."""
 _ANSWERS: Final[dict[int, type[Any]]] = {kind.KEY: kind for kind in COMMANDS.values() if issubclass(kind, Answer)}
 """The key of each answer to its class."""
 
@@ -160,6 +162,9 @@ class Session(TcpConnection):
         self.congested = False
         self.unconfirmed = UnconfirmedEntries(node.loop, node.config.max_unconfirmed, self.proceed)
         self._scattered: ScatteredWriter | None = None
+        self._gathered: list[bytes] = []
+        self._gathered_bytes = 0
+        self._gathering = False
         self._heartbeat = HeartbeatTimer(node.loop)
         self._correlation = 0
 
@@ -215,16 +220,34 @@ class Session(TcpConnection):
         return self._transport.get_write_buffer_size() if self._transport is not None else 0
 
     def send(self, frames: bytes) -> None:
-        """Send whole frames; they are dropped when the connection has ended."""
-        if self._transport is not None and frames:
+        """Send whole frames; they are dropped when the connection has ended.
+
+        While the frames that came together are handled, their answers are gathered: a system call costs more than a
+        small answer, and a peer may ask about a thousand streams at once.
+        """
+        if self._transport is None or not frames:
+            return
+        if not self._gathering:
             self._transport.write(frames)
-            self._heartbeat.sent()
+        else:
+            self._gathered.append(frames)
+            self._gathered_bytes += len(frames)
+            if self._gathered_bytes >= GATHERED_BYTES:
+                self._send_gathered()
+        self._heartbeat.sent()
 
     def send_all(self, pieces: Sequence[bytes | memoryview]) -> None:
         """Send whole frames that lie in several pieces."""
+        self._send_gathered()
         if self._transport is not None and self._scattered is not None:
             self._scattered.write(pieces)
             self._heartbeat.sent()
+
+    def _send_gathered(self) -> None:
+        """Send what was gathered; call it before anything else is written to the transport, or closes it."""
+        gathered, self._gathered, self._gathered_bytes = self._gathered, [], 0
+        if gathered and self._transport is not None:
+            self._transport.write(b"".join(gathered))
 
     def answer(self, request: Request, code: int = ResponseCode.OK, **fields: Any) -> None:
         """Answer a request.

@@ -28,7 +28,6 @@ from spark_streams.wire.rabbitmq.stream_commands import (
     MetadataAnswer,
     Partitions,
     Route,
-    Statistic,
     StreamMetadata,
     StreamStats,
 )
@@ -164,7 +163,7 @@ def stats(session: Session, request: StreamStats) -> None:
     values = {"first_chunk_id": first, "last_chunk_id": last, "committed_chunk_id": last}
     if session.node.config.committed_offset:
         values["committed_offset"] = end - 1
-    session.answer(request, statistics=tuple(Statistic(name, value) for name, value in values.items()))
+    session.answer(request, values=values)
 
 
 def store_offset(session: Session, command: StoreOffset) -> None:

@@ -99,6 +99,7 @@ class Topology:
         self._coming: str | None = None
         self._records: dict[str, _Record] = {}
         self._seen: dict[str, str] = {}
+        self._looked_at = -1
         for name, stored in log.state.items(NAMESPACE):
             content: dict[str, Any] = json.loads(stored)
             record = _Record(content["incarnation"], content["arguments"], tuple(content.get("bindings", ())))
@@ -122,7 +123,11 @@ class Topology:
 
         A stream that was deleted and created again is among them too. Each is returned once.
         """
-        gone = {}
+        gone: dict[str, str] = {}
+        changes = self._log.changes
+        if changes == self._looked_at:  # it is asked ten times a second, and thousands of streams may have been found
+            return gone
+        self._looked_at = changes
         for name, key in list(self._seen.items()):
             served = self._find(name)
             if served is None or served.key != key:

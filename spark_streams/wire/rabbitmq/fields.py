@@ -93,7 +93,11 @@ class Number:
 
     def read(self, reader: Reader, field: str) -> Any:
         """Return the next value."""
-        return self._struct.unpack(reader.take(self.least, field))[0]
+        at, end = reader.at, reader.at + self.least
+        if end > reader.end:
+            reader.take(self.least, field)
+        reader.at = end
+        return self._struct.unpack_from(reader.buffer, at)[0]
 
 
 class _Blob:
@@ -112,6 +116,12 @@ class _Blob:
         out += self._length.pack(len(value)) + value
 
     def read(self, reader: Reader, field: str) -> Any:
+        at, start = reader.at, reader.at + self.least
+        if start <= reader.end:
+            (size,) = self._length.unpack_from(reader.buffer, at)
+            if 0 <= size <= reader.end - start:  # as nearly always
+                reader.at = start + size
+                return bytes(reader.buffer[start : reader.at])
         (size,) = self._length.unpack(reader.take(self.least, field))
         if size == -1 and self._nullable:
             return None
@@ -201,6 +211,25 @@ class _Pairs(_Array):
         return dict(self.each(reader, field)) if reader.left else {}
 
 
+class _Counts:
+    """An array of (string, int64), as a mapping: without an object for each, as a plan reads thousands of these."""
+
+    least = 4
+    _name, _count = _Text(nullable=False), Number("q")
+
+    def write(self, out: bytearray, value: Any, field: str) -> None:
+        out += struct.pack(">i", len(value))
+        for name, count in value.items():
+            self._name.write(out, name, field)
+            self._count.write(out, count, field)
+
+    def read(self, reader: Reader, field: str) -> Any:
+        (count,) = struct.unpack(">i", reader.take(4, field))
+        if not 0 <= count * (self._name.least + self._count.least) <= reader.left:
+            raise RemoteProtocolError(f"{reader.what}: {field} has {count} items, the frame has {reader.left} bytes")
+        return {self._name.read(reader, field): self._count.read(reader, field) for _ in range(count)}
+
+
 U8 = Annotated[int, Number("B")]
 """uint8."""
 U16 = Annotated[int, Number("H")]
@@ -219,6 +248,10 @@ Pairs = Annotated[Mapping[str, str], _Pairs(written_empty=True)]
 """[Key Value]; an empty one is written too, as its count."""
 SparsePairs = Annotated[Mapping[str, str], _Pairs(written_empty=False)]
 """[Key Value]; an empty one is left out."""
+
+
+Counts = Annotated[Mapping[str, int], _Counts()]
+"""[Key Value] with strings and int64s."""
 
 
 def array_of(item: Any) -> _Array:

@@ -8,12 +8,12 @@ DeleteSuperStream.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated
 
 from spark_streams.errors import RemoteProtocolError
-from spark_streams.wire.rabbitmq.fields import I64, U16, U32, Pairs, Reader, Text, array_of, write_fields
+from spark_streams.wire.rabbitmq.fields import U16, U32, Counts, Pairs, Reader, Text, array_of, write_fields
 from spark_streams.wire.rabbitmq.frames import ANSWER, Answer, Command, Frame, Request, frame_head
 
 NO_LEADER = 0xFFFF
@@ -116,14 +116,6 @@ class MetadataUpdate(Command, key=0x0010):
     stream: Text
 
 
-@dataclass(frozen=True)
-class Statistic:
-    """One number about a stream."""
-
-    key: Text
-    value: I64
-
-
 class StreamStats(Request, key=0x001C):
     """A request for numbers about a stream."""
 
@@ -133,12 +125,7 @@ class StreamStats(Request, key=0x001C):
 class StreamStatsAnswer(Answer, key=0x001C | ANSWER):
     """The numbers; the set of them depends on the broker (S-121)."""
 
-    statistics: Annotated[tuple[Statistic, ...], array_of(Statistic)] = ()
-
-    @property
-    def values(self) -> Mapping[str, int]:
-        """Each name to its number."""
-        return {each.key: each.value for each in self.statistics}
+    values: Counts = field(default_factory=dict)
 
 
 Texts = Annotated[tuple[str, ...], array_of(Text)]

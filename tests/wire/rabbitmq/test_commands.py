@@ -59,7 +59,6 @@ from spark_streams.wire.rabbitmq.stream_commands import (
     Partitions,
     Route,
     RouteAnswer,
-    Statistic,
     StreamMetadata,
     StreamStatsAnswer,
 )
@@ -144,7 +143,7 @@ GRAMMAR: list[tuple[str, Command]] = [
     ),
     (
         "80 1c 00 01 00000004 0001 00000001 0001 61 ffffffffffffffff",
-        StreamStatsAnswer(4, statistics=(Statistic("a", -1),)),
+        StreamStatsAnswer(4, values={"a": -1}),
     ),
     (
         "80 0f 00 01 00000006 00000001 0000 0001 68 000015b0 00000002"
