@@ -7,6 +7,7 @@ log to find the offset that belongs to a count.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from heapq import heapify, heapreplace
 from typing import TypeVar
 
 _Key = TypeVar("_Key", str, int)
@@ -43,9 +44,13 @@ def shares(limit: int, left: Mapping[_Key, int], waited: Mapping[_Key, int] | No
     over = limit - sum(given.values())
     for name in sorted(waiting, key=lambda n: (-(limit * waiting[n] % total), n))[:over]:
         given[name] += 1
+    largest = [(-count, place, name) for place, (name, count) in enumerate(given.items())]
+    heapify(largest)
     for name in waiting:
         if given[name] == 0:
-            given[max(given, key=given.__getitem__)] -= 1
+            count, place, giver = largest[0]
+            heapreplace(largest, (count + 1, place, giver))
+            given[giver] -= 1
             given[name] = 1
     return given
 

@@ -65,3 +65,27 @@ def test_block_sizes(events: int, count: int) -> None:
     assert (sum(sizes), len(sizes)) == (events, count)
     assert max(sizes) - min(sizes) <= 1
     assert sizes == sorted(sizes, reverse=True)
+
+
+class Counted(str):
+    """A name that counts how often it is looked up."""
+
+    __slots__ = ()
+    lookups = 0
+
+    def __hash__(self) -> int:
+        Counted.lookups += 1
+        return super().__hash__()
+
+
+def lookups(count: int) -> int:
+    """How often names are looked up to share a limit among one huge partition and others that would get nothing."""
+    left = {Counted(n): 10**9 if n == 0 else 1 for n in range(count)}
+    Counted.lookups = 0
+    given_ = shares(2 * count, left)
+    assert sum(given_.values()) == 2 * count and min(given_.values()) == 1
+    return Counted.lookups
+
+
+def test_work_grows_with_the_number_of_partitions_and_not_with_its_square() -> None:
+    assert lookups(2_000) <= 11 * lookups(200)
