@@ -11,8 +11,9 @@ An information source about the whole log, ``$streams``, is an extension too: ``
 
 The keys that begin with ``x-opt-`` are extensions of the reference log: it sends ``x-opt-remaining`` in answer to the
 link property ``x-opt-positions`` (partition to the offset that reading is after), ``x-opt-witness`` in answer to
-``x-opt-witnesses`` (partition to an event's offset), and ``x-opt-closed``, ``x-opt-starts-after`` and
-``x-opt-cursor-from`` where partitions were split. The client ignores unknown keys (ES-406).
+``x-opt-witnesses`` (partition to an event's offset), only the partitions that these name with ``x-opt-named-only``, and
+``x-opt-closed``, ``x-opt-starts-after`` and ``x-opt-cursor-from`` where partitions were split. The client ignores
+unknown keys (ES-406).
 
 Spec: Event Stream Extensions §6.
 """
@@ -44,6 +45,7 @@ _WITNESSES: Final = "x-opt-witnesses"
 _WITNESS: Final = "x-opt-witness"
 _MAX_WITNESSES: Final = 64
 """The most offsets that our log answers at once."""
+_NAMED_ONLY: Final = "x-opt-named-only"
 _TRUNCATED: Final = "x-opt-truncated-offset"
 _INCARNATION: Final = "x-opt-incarnation"
 _MAX_BYTES: Final = 16 << 20
@@ -142,8 +144,9 @@ def log_identity(
     left = iter(offsets.items())
     while some := dict(islice(left, _MAX_WITNESSES)):
         wanted = {proton.symbol(p): proton.symbol(offset) for p, offset in some.items()}
-        answer = _ask(connection, address, stream, {_WITNESSES: wanted})
-        for partition, entry in _entries(answer, stream).items():
+        # Else each of the answers would describe all partitions.
+        answer = _ask(connection, address, stream, {_WITNESSES: wanted, _NAMED_ONLY: True})
+        for partition, entry in _entries(answer, stream, some=False).items():
             text = entry.get(_WITNESS)
             if partition in some and isinstance(text, str):
                 found[partition] = str(text)
@@ -171,10 +174,10 @@ def _ask(connection: Connection, address: str, stream: str, properties: Mapping[
     return {str(k): v for k, v in body.items()}
 
 
-def _entries(answer: Mapping[Any, Any], stream: str) -> dict[str, Mapping[str, Any]]:
-    """Return partition to its entry."""
+def _entries(answer: Mapping[Any, Any], stream: str, *, some: bool = True) -> dict[str, Mapping[str, Any]]:
+    """Return partition to its entry; there have to be ``some``."""
     entries = answer.get("partitions")
-    if not isinstance(entries, list) or not entries or not all(isinstance(e, Mapping) for e in entries):
+    if not isinstance(entries, list) or (some and not entries) or not all(isinstance(e, Mapping) for e in entries):
         raise RemoteProtocolError(f"'{info_address(stream)}': 'partitions' is no list of maps (ES-404)")
     named = [{str(k): v for k, v in entry.items()} for entry in entries]
     if not all(isinstance(entry.get("partition"), str) for entry in named):

@@ -19,7 +19,8 @@
 With the link property ``x-opt-positions``, a map of partition to offset or ``@earliest``, a receiver's messages say how
 many retained events come after each. With ``x-opt-witnesses``, a map of up to 64 partitions to offsets, they have a
 witness of the event at each offset: a text that differs for another event at the same offset, as in an older copy of
-the log to which other events were appended.
+the log to which other events were appended. With ``x-opt-named-only``, true, they have only the partitions that one of
+these maps names, perhaps none: so many requests about thousands of partitions do not each get all of them in answer.
 
 The address ``$streams`` is an information source about the container, an extension: its messages are an amqp-value map
 with ``x-opt-streams``, the sorted names, strings, of the streams that the user may read.
@@ -53,6 +54,7 @@ from spark_streams.wire.amqp.values import Described, Symbol, ULong
 
 POSITIONS: Final = "x-opt-positions"
 WITNESSES: Final = "x-opt-witnesses"
+NAMED_ONLY: Final = "x-opt-named-only"
 MAX_WITNESSES: Final = 64
 """The most witnesses of one message: each is read from the log's files, and a turn of the loop has no time for more."""
 STREAMS: Final = "$streams"
@@ -84,13 +86,20 @@ def read_positions(link: Any, name: str = POSITIONS) -> dict[str, str]:
     return {str(k): str(v) for k, v in positions.items()}
 
 
+def reads_named_only(link: Any) -> bool:
+    """Return whether a receiver's messages have only the partitions that its attach names."""
+    return link_properties(link).get(NAMED_ONLY) is True
+
+
 class Descriptions:
     """Encodes the descriptions of partitions and caches them, since few of many partitions change between messages."""
 
     def __init__(self) -> None:
         self._known: WeakKeyDictionary[Partition, tuple[tuple[int, int, bool], int, bytes]] = WeakKeyDictionary()
 
-    def describe(self, stream: Stream, positions: Mapping[str, str], witnessed: Mapping[str, str]) -> bytes:
+    def describe(
+        self, stream: Stream, positions: Mapping[str, str], witnessed: Mapping[str, str], *, named_only: bool = False
+    ) -> bytes:
         """Return the encoded message.
 
         Args:
@@ -98,11 +107,14 @@ class Descriptions:
             positions: partition to the offset after which events are counted.
             witnessed: partition to the offset of an event whose witness is requested; the first ``MAX_WITNESSES``
                 count.
+            named_only: whether to leave out the partitions that neither of them names.
         """
         witnessed = dict(islice(witnessed.items(), MAX_WITNESSES))
+        there = stream.partitions
         items = [
-            self._partition(partition, positions.get(name), witnessed.get(name))
-            for name, partition in stream.partitions.items()
+            self._partition(there[name], positions.get(name), witnessed.get(name))
+            for name in (dict.fromkeys((*positions, *witnessed)) if named_only else there)
+            if name in there
         ]
         listed = _PARTITIONS + _compound(_LIST32, len(items), b"".join(items))
         content = listed + _pairs({"x-opt-incarnation": stream.incarnation})

@@ -35,7 +35,15 @@ from spark_streams.server.amqp.error_conditions import (
     UNAUTHORIZED,
     LinkRefused,
 )
-from spark_streams.server.amqp.info_link import STREAMS, WITNESSES, Descriptions, InfoLink, list_streams, read_positions
+from spark_streams.server.amqp.info_link import (
+    STREAMS,
+    WITNESSES,
+    Descriptions,
+    InfoLink,
+    list_streams,
+    read_positions,
+    reads_named_only,
+)
 from spark_streams.server.amqp.link_filters import read_filters
 from spark_streams.server.amqp.link_states import LinkInput
 from spark_streams.server.amqp.producer_link import ProducerLink
@@ -162,7 +170,8 @@ class Node(LinkResources):
     def _info(self, connection: ConnectionLinks, link: Any, address: str) -> AttachedLink:
         stream = self._stream(connection, "read", address[: -len(INFO_SUFFIX)])
         positions, witnessed = read_positions(link), read_positions(link, WITNESSES)
-        message = functools.partial(self._descriptions.describe, stream, positions, witnessed)
+        named_only = reads_named_only(link)
+        message = functools.partial(self._descriptions.describe, stream, positions, witnessed, named_only=named_only)
         return InfoLink(connection, link, stream, message)
 
     def _directory(self, connection: ConnectionLinks, link: Any) -> AttachedLink:

@@ -29,6 +29,7 @@ from spark_streams.options.amqp_events import parse_source
 from spark_streams.position import EARLIEST, After, At
 from spark_streams.rows import FULL_MESSAGE_SCHEMA, MESSAGE_SCHEMA
 from spark_streams.server import AmqpConfig, Redirect, ServerThread
+from spark_streams.server.amqp.info_link import Descriptions
 from spark_streams.spark.source.batch_plan import plan_batch
 from spark_streams.spark.source.micro_batch import MicroBatches
 from spark_streams.wire.amqp.columns.encode import encode_columns
@@ -116,7 +117,7 @@ def test_keys_route_and_rows_carry_what_was_sent(log_server: Any) -> None:
     assert count == 70 and len(seen) == 7
 
 
-def test_events_are_told_from_others_at_their_offset(log_server: Any) -> None:
+def test_events_are_told_from_others_at_their_offset(log_server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     log_server.log.create_stream("orders", 2)
     log_server.log.create_stream("others", 1)
     with client(log_server) as there:
@@ -131,14 +132,24 @@ def test_events_are_told_from_others_at_their_offset(log_server: Any) -> None:
             and len({*told.values(), *there.log_identity("others", {"0": first}).values()}) == 3
         )
         assert there.log_identity("orders", {"0": second, "1": "0", "7": first}) == {"0": None, "1": None, "7": None}
+        assert there.log_identity("orders", {"7": first}) == {"7": None}
     log_server.log.create_stream("many", 150)
     with client(log_server) as there:
         for partition in range(150):
             log_server.log.stream("many").partitions[str(partition)].append(
                 [b"\x00\x53\x75\xa0\x01%d" % (partition % 10)]
             )
+        described: list[str] = []
+        whole = Descriptions._partition
+
+        def counted(descriptions: Descriptions, partition: Any, *given: Any) -> bytes:
+            described.append(partition.id)
+            return whole(descriptions, partition, *given)
+
+        monkeypatch.setattr(Descriptions, "_partition", counted)
         told = there.log_identity("many", {str(partition): first for partition in range(150)})
     assert len(told) == 150 and None not in told.values()
+    assert described == [str(partition) for partition in range(150)], "each once, in however many answers"
 
 
 @pytest.mark.parametrize("loss", [True, False])

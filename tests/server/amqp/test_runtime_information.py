@@ -159,6 +159,23 @@ def test_our_extensions_tell_incarnation_truncation_and_what_remains(node: Any) 
     assert node.info("orders")["x-opt-incarnation"] != before
 
 
+def test_our_extension_leaves_out_partitions_that_the_attach_does_not_name(node: Any) -> None:
+    node.create(partitions=3)
+    node.send("orders", b"a", b"b", target="1")
+    only = {symbol("x-opt-named-only"): True}
+
+    def told(properties: dict[Any, Any]) -> list[str]:
+        return [e["partition"] for e in node.info("orders", properties=properties)["partitions"]]
+
+    (entry,) = node.info("orders", properties=positions(p1="@earliest") | only)["partitions"]
+    assert (entry["partition"], entry["x-opt-remaining"]) == ("1", 2)
+    assert told(positions(p2="@earliest", p0="@earliest", p9="@earliest") | only) == ["2", "0"]
+    assert told({symbol("x-opt-witnesses"): {symbol("1"): symbol(f"{0:020d}")}} | only) == ["1"]
+    assert told(only) == []
+    for other in (False, "true", 1, None):
+        assert told({symbol("x-opt-named-only"): other}) == ["0", "1", "2"]
+
+
 def test_our_extension_tells_the_newest_event_that_retention_removed(node: Any) -> None:
     node.create(segment_max_bytes=2_000, retention_max_bytes=3_000)
     for n in range(40):
