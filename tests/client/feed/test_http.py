@@ -194,3 +194,30 @@ def test_a_reset_may_mean_that_a_certificate_is_wanted(scheme: str, advised: boo
     with pytest.raises(ConnectionLost) as caught, mapped(f"GET {scheme}://h/x"):
         raise requests.exceptions.ConnectionError(reset)
     assert ("certificate" in str(caught.value)) is advised
+
+
+def test_the_environment_is_read_once_however_many_calls_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    read_it, whole = [], requests.utils.get_environ_proxies
+
+    def counted(*given: object, **named: object) -> dict[str, str]:
+        read_it.append(given)
+        return whole(*given, **named)
+
+    for module in (requests.utils, requests.sessions):
+        monkeypatch.setattr(module, "get_environ_proxies", counted)
+    with BadFeed({0: Part(numbered(0, 20))}) as feed, client_of(feed.url, "v2a") as client:
+        for _ in range(10):
+            assert read(client)[0] == numbered(0, 20)
+        assert len(feed.asked) == 10 and len(read_it) <= 1
+
+
+def test_each_origin_has_its_own_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A proxy for one scheme or host is not used for another one."""
+    with Scripted(answers(Reply(DISCOVERY))) as server, Scripted(answers(Reply(DISCOVERY))) as proxy:
+        monkeypatch.setenv("http_proxy", proxy.url)
+        monkeypatch.setenv("no_proxy", "127.0.0.1,localhost")
+        with client_of(server.url) as near, client_of("http://feed.example/x") as far:
+            for _ in range(3):
+                near.discover()
+                far.discover()
+        assert len(server.asked) == 3 and len(proxy.asked) == 3
