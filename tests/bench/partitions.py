@@ -4,7 +4,7 @@
 
 The log serves each size in a process of its own; with RABBITMQ_STREAM_URL set, a super stream of each size on that
 broker is measured too. Every partition holds one event. Measured is what Spark calls in a trigger that finds nothing:
-``latestOffset`` with a description that is not cached, ``reportLatestOffset``, the JSON of the offsets; the least of
+``latestOffset`` with a description that is not cached, ``reportLatestOffset``, the JSON of the offsets; the median of
 the rounds counts. ``first`` is the plan of batch 0 until its tasks are there: ``initialOffset``, ``latestOffset``,
 ``partitions``. CPU is that of the planning process (driver) and of the serving one (peer).
 """
@@ -25,6 +25,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import psutil
@@ -43,6 +44,8 @@ SIZES = (10, 100, 1_000, 10_000)
 PATIENCE_MS = "300000"
 EVENT = b'\x00\x53\x75\xa0\x09{"id": 1}'
 """An AMQP message with one data section."""
+QUIET_S = 3.0
+"""Seconds without an event after which a feed's fetchers have polled every partition again."""
 PUBLISHERS = 200
 """Publishers at a time on one connection, which may have 256."""
 
@@ -206,16 +209,18 @@ def measure(format: str, peer: str, url: str, stream: str, partitions: int, roun
         tasks = reader.partitions(through_json(reader.initialOffset()), through_json(end))
         first = watch.stopped()
         if format == "feedapi":  # what a plan takes is what was fetched: it may take several plans
-            count, deadline = len(tasks), time.monotonic() + 600
-            while time.monotonic() < deadline and len(end["partitions"]) <= partitions:
+            count, quiet = len(tasks), 0.0
+            while count < partitions or quiet < QUIET_S:
+                began = time.monotonic()
                 begin, end = end, planned(reader, end)
-                if begin == end:
-                    break
                 count += len(reader.partitions(through_json(begin), through_json(end)))
-            first = watch.stopped()
+                if count < partitions:
+                    first = watch.stopped()
+                if begin == end:
+                    time.sleep(0.1)
+                quiet = quiet + time.monotonic() - began if begin == end else 0.0
             tasks = range(count)
-        assert len(tasks) >= min(partitions, len(tasks)), (len(tasks), partitions)
-        print(f"    {format}: {len(tasks)} tasks", file=sys.stderr)
+        assert len(tasks) == partitions, (len(tasks), partitions)
         reader.commit(through_json(end))
         idle = []
         for _ in range(rounds):
@@ -227,8 +232,8 @@ def measure(format: str, peer: str, url: str, stream: str, partitions: int, roun
             if again != end and format != "feedapi":
                 raise AssertionError("the trigger was not idle")
             end = again
-        least = [min(column) for column in zip(*idle, strict=True)]
-        return Measured(format, peer, partitions, *(round(each, 1) for each in (*least, *first)))
+        middle = [median(column) for column in zip(*idle, strict=True)]
+        return Measured(format, peer, partitions, *(round(each, 1) for each in (*middle, *first)))
     finally:
         reader.stop()
 

@@ -11,7 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Final
 
 from spark_streams.client.feed.errors import first_line
@@ -76,6 +76,8 @@ class FeedClient(AbstractContextManager["FeedClient"]):
         pause: waits for a number of seconds; tests, and threads that have to be stopped, give another function.
         awaits: whether a missing feed (status 404) existed before, and may be created again: the error is retriable
             then.
+        unknown_cursors: partition to how often in a row the feed did not know its cursor any more; clients that read
+            the same partitions in turn share it.
     """
 
     address: FeedAddress
@@ -83,6 +85,7 @@ class FeedClient(AbstractContextManager["FeedClient"]):
     backoff: Backoff = FEED_BACKOFF
     pause: Callable[[float], object] = time.sleep
     awaits: bool = False
+    unknown_cursors: Counter[int] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
         address = self.address
@@ -90,8 +93,6 @@ class FeedClient(AbstractContextManager["FeedClient"]):
         self._session = FeedSession(address.endpoint, address.timeout_ms)
         self._token: str | None = None
         self._answer: Response | None = None
-        self._unknown_cursors: Counter[int] = Counter()
-        """Partition to how often in a row the feed did not know its cursor any more."""
         self._filters: dict[str, str] | None = None if address.filters else {}
         self._pushed = dict(address.pushed or {})
 
@@ -281,7 +282,7 @@ class FeedClient(AbstractContextManager["FeedClient"]):
         try:
             self._answer = answer = self._request_page(partition, cursor, stream_ms)
             if cursor not in (FIRST, LAST):
-                self._unknown_cursors[partition] = 0
+                self.unknown_cursors[partition] = 0
             return answer
         except Refused as fault:
             if fault.condition != "status 400" or cursor in (FIRST, LAST):
@@ -298,8 +299,8 @@ class FeedClient(AbstractContextManager["FeedClient"]):
         except Refused as fault:
             if fault.condition != refused.condition:
                 raise
-            self._unknown_cursors[partition] += 1
-            if self._unknown_cursors[partition] > MAX_UNKNOWN_CURSORS:
+            self.unknown_cursors[partition] += 1
+            if self.unknown_cursors[partition] > MAX_UNKNOWN_CURSORS:
                 raise
             raise Expired(refused.condition, refused.description, refused.context) from None
         raise refused

@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 import time
 import uuid
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final
@@ -23,6 +24,7 @@ from spark_streams.client.feed.client import FeedClient
 from spark_streams.client.feed.range_reader import BEGINNING
 from spark_streams.options.feedapi import FeedSourceOptions
 from spark_streams.position import LATEST, After, Matching
+from spark_streams.spark.feed.fetch_pool import FetchPool
 from spark_streams.spark.feed.manifests import fetched_again, read_manifest, write_manifest
 from spark_streams.spark.feed.offset import FeedOffset
 from spark_streams.spark.feed.page_fetcher import PageFetcher
@@ -64,8 +66,11 @@ class FeedBatches:
         self._client = FeedClient(address_of(options))
         self._discovery: Discovery | None = None
         self._discovered_at = 0.0
+        self._followed: Discovery | None = None
         self._spool: Spool | None = None
         self._fetchers = PageFetchers(options, clock)
+        self._pool = FetchPool(self._connect)
+        self._unknown_cursors: Counter[int] = Counter()
         self._run = uuid.uuid4().hex[:8]
         self._initial: dict[str, Any] | None = None
         self._last: FeedOffset | None = None
@@ -253,6 +258,7 @@ class FeedBatches:
     def close(self) -> None:
         """Stop fetching."""
         self._fetchers.stop()
+        self._pool.stop()
         self._client.close()
 
     # --- internals
@@ -288,9 +294,10 @@ class FeedBatches:
         return self._spool
 
     def _connect(self) -> FeedClient:
-        """Return a client for a fetcher."""
+        """Return a client for a thread that fetches."""
         address = address_of(self._options, self._client.dialect, self._filter.arguments)
-        return FeedClient(address, awaits=not self._options.fail_on_data_loss)
+        awaits = not self._options.fail_on_data_loss
+        return FeedClient(address, awaits=awaits, unknown_cursors=self._unknown_cursors)
 
     def _follow(self, begin: FeedOffset, spool: Spool) -> PartitionChanges:
         """Start and stop fetchers as the feed's partitions change."""
@@ -316,9 +323,8 @@ class FeedBatches:
             expression = lineage.searching.get(partition)
             fetchers[partition] = PageFetcher(
                 self._options,
-                self._connect,
                 self._policy,
-                self._fetchers.slots,
+                self._pool,
                 SpoolWriter(spool, f"{self._run}-{partition}"),
                 partition,
                 cursor,
@@ -330,10 +336,13 @@ class FeedBatches:
         for partition, fetcher in fetchers.items():
             if partition in listed and listed[partition].closed:
                 fetcher.closed(self._filter.last_cursor(listed[partition]))
-            if fetcher.ident is None:
+            if not fetcher.started:
                 fetcher.start()
             if partition in listed and long_polls:
                 fetcher.long_polls()
+            elif partition in listed and discovery is not self._followed:
+                fetcher.told_end(self._filter.last_cursor(listed[partition]))
+        self._followed = discovery
         return lineage
 
     def _reopened(self, begin: FeedOffset) -> FeedOffset:

@@ -1,13 +1,15 @@
-"""A thread that fetches one partition ahead of the micro-batches, and writes its lines to the spool.
+"""Fetches one partition ahead of the micro-batches, and writes its lines to the spool; a ``FetchPool`` gives it turns.
 
 It requests page after page from its cursor on. At the current end of the partition it asks again after the poll
-interval, or waits in a long response (``stream``) for events if the feed offers that. It stops reading ahead when
-enough events or bytes wait, also in the middle of a response. A running query fetches nothing twice.
+interval, or waits in a long response (``stream``) for events if the feed offers that. Where the feed's list of
+partitions tells their ends, one request for it tells which of thousands have more, and the others rest. It stops
+reading ahead when enough events or bytes wait, also in the middle of a response. A running query fetches nothing twice.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -24,6 +26,7 @@ from spark_streams.client.feed.row_decoder import FirstMatch
 from spark_streams.client.retry import Attempts
 from spark_streams.errors import SparkStreamsError
 from spark_streams.options.feedapi import FeedSourceOptions
+from spark_streams.spark.feed.fetch_pool import FetchPool
 from spark_streams.spark.feed.pages import PlannedPages
 from spark_streams.spark.feed.spool_writer import SpoolWriter
 
@@ -35,18 +38,19 @@ MOVING_S: Final = 0.1
 """Pause in seconds after each of those: a filtered feed's cursor may pass events that do not match, or only time."""
 LONG_POLL_MS: Final = 20_000
 """Milliseconds that a response may wait for events; gateways cut responses of more than about half a minute."""
+REST_S: Final = 30.0
+"""Seconds until the next request of a partition that is read to the end that the feed told; sooner if it tells more."""
 
 
 @dataclass(eq=False, repr=False)
-class PageFetcher(threading.Thread):
+class PageFetcher:
     """Fetches one partition.
 
     Args:
         options: of the stream.
-        connect: opens a client.
-        policy: raises or warns when the feed has expired a cursor; after a warning the thread reads the partition from
-            its beginning.
-        slots: limits the number of fetchers that fetch at a time.
+        policy: raises or warns when the feed has expired a cursor; after a warning it reads the partition from its
+            beginning.
+        pool: gives it turns.
         writer: writes its files.
         partition: the partition's id.
         cursor: the cursor after which reading continues; it moves on with what is fetched.
@@ -57,9 +61,8 @@ class PageFetcher(threading.Thread):
     """
 
     options: FeedSourceOptions
-    connect: Callable[[], FeedClient]
     policy: LossPolicy
-    slots: threading.Semaphore
+    pool: FetchPool
     writer: SpoolWriter
     partition: int
     cursor: str
@@ -69,15 +72,21 @@ class PageFetcher(threading.Thread):
     begins_at: FirstMatch | None
 
     def __post_init__(self) -> None:
-        super().__init__(name=f"feed-partition-{self.partition}", daemon=True)
         self._changed = threading.Condition()
         self._stopping = threading.Event()
+        self._ended = threading.Event()
         self._client: FeedClient | None = None
+        self._attempts = Attempts(FEED_BACKOFF)
         self._empty = 0
         self._long_polls = False
         self._closed_with: tuple[str, ...] | None = None
         self._empty_since_closed = 0
+        self._told_end: str | None = None
+        self._rests = False
         self.fault: SparkStreamsError | None = None
+        """The error that retries did not help against."""
+        self.started = False
+        """Whether it has begun to have turns."""
         self.idle = False
         """Whether it is at the current end: the last response had no events, or waits for more."""
         self.finished = False
@@ -90,19 +99,50 @@ class PageFetcher(threading.Thread):
 
     # --- the interface to the planner
 
+    def start(self) -> None:
+        """Begin to fetch."""
+        self.started = True
+        self.pool.add(self)
+
+    def is_alive(self) -> bool:
+        """Return whether it fetches, or will: it has begun and not ended."""
+        return self.started and not self._ended.is_set()
+
+    def join(self, timeout_s: float) -> None:
+        """Wait until it has ended, at most ``timeout_s`` seconds."""
+        self._ended.wait(timeout_s)
+
     def long_polls(self) -> None:
         """Wait for events in long responses from now on."""
         with self._changed:
+            if self._long_polls:
+                return
             self._long_polls = True
             self._changed.notify_all()
+        if self.idle:
+            self.pool.wake(self)
 
     def closed(self, last_cursor: str | None) -> None:
         """Note that the partition gets no more events, and its last cursor, None where the feed does not tell."""
         with self._changed:
-            if self._closed_with is None:
-                self._closed_with = () if last_cursor is None else (last_cursor,)
-                self._empty_since_closed = 0
-                self._look()
+            if self._closed_with is not None:
+                return
+            self._closed_with = () if last_cursor is None else (last_cursor,)
+            self._empty_since_closed = 0
+            self._look()
+            rested, self._rests = self._rests, False
+        if rested:
+            self.pool.wake(self)
+
+    def told_end(self, cursor: str | None) -> None:
+        """Note the cursor of the partition's end, as the feed told it just now; None where it does not tell it."""
+        with self._changed:
+            self._told_end = cursor
+            has_more = self._rests and cursor != self.cursor
+            if has_more:
+                self._rests = self.idle = False  # the planner waits for what there is
+        if has_more:
+            self.pool.wake(self)
 
     def busy(self) -> bool:
         """Return whether the planner should wait for it, as it fetches events that are already there."""
@@ -124,57 +164,82 @@ class PageFetcher(threading.Thread):
         """Return the pages of the next micro-batch; see ``SpoolWriter.plan``."""
         taken = self.writer.plan(most_events, most_bytes, most_at_least)
         with self._changed:
-            self.full = self.full and not self._has_room(events=True)
+            was_full, self.full = self.full, self.full and not self._has_room(events=True)
             self._changed.notify_all()
+        if was_full and not self.full:
+            self.pool.wake(self)
         return taken
 
     def stop(self) -> None:
-        """Make the thread end soon: it aborts the current request."""
+        """Make it end soon: it aborts the current request."""
         self._stopping.set()
-        if self._client is not None:
-            self._client.abort()
+        with self._changed:
+            if self._client is not None:
+                self._client.abort()
         self.writer.close()
         with self._changed:
             self._changed.notify_all()
+        self.pool.wake(self)
 
-    # --- the thread
+    # --- its turns
 
-    def run(self) -> None:
-        """Fetch until stopped; ``fault`` has an error that retries did not help against."""
-        attempts = Attempts(FEED_BACKOFF, self._stopping.wait)
+    def turn(self, client: Callable[[], FeedClient]) -> float | None:
+        """Make a request; see ``Fetcher.turn``."""
+        seconds: float | None = None
         try:
-            with self.connect() as client:
-                self._client = client
-                while not self._over():
-                    waits = LONG_POLL_MS if self._long_polls and self.idle and self._closed_with is None else None
-                    began = time.monotonic()
-                    try:
-                        pause_s = self._response(client, attempts, waits)
-                    except Expired as fault:
-                        if self.cursor == BEGINNING:
-                            raise
-                        self.policy.report(str(self.partition), f"after cursor '{self.cursor}'", str(fault))
-                        self._start_over()
-                        continue
-                    except SparkStreamsError as fault:
-                        if self._stopping.is_set():
-                            break
-                        attempts.after(fault)
-                        continue
-                    if waits is not None:
-                        # A feed that ignores 'stream' answers at once.
-                        pause_s -= time.monotonic() - began
-                    elif self._long_polls and self.idle:
-                        continue
-                    if pause_s > 0:
-                        self._pause(pause_s, ended_by_long_polls=waits is None)
+            seconds = None if self._over() else self._turn(client)
         except SparkStreamsError as fault:
             self.fault = fault
         except Exception as fault:  # a defect: the query must not wait for ever
             _log.exception("partition %d", self.partition)
             self.fault = SparkStreamsError(f"partition {self.partition}: {fault!r}")
+        if seconds is None:
+            self._ended.set()
         with self._changed:
             self._changed.notify_all()
+        return seconds
+
+    def _turn(self, connected: Callable[[], FeedClient]) -> float | None:
+        with self._changed:
+            self._rests = False
+            self.full = not self._has_room(events=True)
+            if self.full:
+                return math.inf
+        client = connected()
+        with self._changed:
+            if self._stopping.is_set():
+                return None
+            self._client = client
+        waits = LONG_POLL_MS if self._long_polls and self.idle and self._closed_with is None else None
+        began = time.monotonic()
+        try:
+            pause_s = self._response(client, waits)
+        except Expired as fault:
+            if self.cursor == BEGINNING:
+                raise
+            self.policy.report(str(self.partition), f"after cursor '{self.cursor}'", str(fault))
+            self._start_over()
+            return 0.0
+        except SparkStreamsError as fault:
+            if self._stopping.is_set():
+                return None
+            pause_s = self._attempts.pause_s(fault)
+            _log.info("%s; trying again in %.1f s", fault, pause_s)
+            return pause_s
+        finally:
+            with self._changed:
+                self._client = None
+        if self._over():
+            return None
+        if waits is not None:
+            # A feed that ignores 'stream' answers at once.
+            return max(0.0, pause_s - (time.monotonic() - began))
+        if self._long_polls and self.idle:
+            return 0.0
+        with self._changed:
+            open_ended = self.stops is None and self._closed_with is None
+            self._rests = self.idle and open_ended and self._told_end == self.cursor
+            return max(REST_S, pause_s) if self._rests else pause_s
 
     def _start_over(self) -> None:
         """Continue from the partition's beginning; the feed may be another one now, whose partition is open."""
@@ -184,26 +249,17 @@ class PageFetcher(threading.Thread):
             self._empty = self._empty_since_closed = 0
             self.idle = False
 
-    def _pause(self, seconds: float, *, ended_by_long_polls: bool) -> None:
-        with self._changed:
-            self._changed.wait_for(
-                lambda: self._stopping.is_set() or (ended_by_long_polls and self._long_polls and self.idle), seconds
-            )
-
     def _over(self) -> bool:
         return self._stopping.is_set() or self.finished or self.at_stop
 
-    def _response(self, client: FeedClient, attempts: Attempts, waits: int | None) -> float:
+    def _response(self, client: FeedClient, waits: int | None) -> float:
         """Fetch one response, and return the pause before the next one, in seconds."""
         requested, stops = self.cursor, self.stops or ()
         events = 0
         closed_before = self._closed_with is not None
         searching = self.begins_at is not None and not self.begins_at.found
-        self._wait_for_room(slot=False, events=True)
-        if self._stopping.is_set():
-            return 0.0
         try:
-            with self.slots if waits is None else nullcontext():
+            with nullcontext() if waits is None else self.pool.not_fetching():
                 for block, lines in client.lines(self.partition, requested, stops, stream_ms=waits, values=searching):
                     events += lines.count
                     if searching:
@@ -215,14 +271,14 @@ class PageFetcher(threading.Thread):
                     # may follow; but at the current end a checkpoint alone does not mean that there is more.
                     self.idle = waits is not None or (self.idle and not events)
                     if len(lines.cursors) and (int(lines.covered[-1]) or self.cursor != before):
-                        attempts.progressed()
+                        self._attempts.progressed()
                     if self._stopping.is_set() or (len(lines.cursors) and self.cursor in stops):
                         break
-                    self._wait_for_room(slot=waits is None)
+                    self._wait_for_room(fetches=waits is None)
         finally:
             self._drop_uncovered()
         with self._changed:
-            attempts.progressed()
+            self._attempts.progressed()
             self._empty = 0 if events else self._empty + 1
             same = self.cursor == requested
             self.idle = not events and (same or self._empty >= QUIET_RESPONSES)
@@ -257,29 +313,23 @@ class PageFetcher(threading.Thread):
             return False
         return self.writer.waiting_bytes < self.read_ahead_bytes
 
-    def _wait_for_room(self, *, slot: bool, events: bool = False) -> None:
-        """Wait while enough events or bytes wait to be planned; other fetchers may fetch meanwhile.
+    def _wait_for_room(self, *, fetches: bool) -> None:
+        """Wait, within a page, while enough bytes wait to be planned; other fetchers may fetch meanwhile.
+
+        Only bytes count here: a page has an end, and the feed may not wait long before it sends the rest.
 
         Args:
-            slot: whether it has a slot, which it releases for the wait.
-            events: whether the number of events counts too. In the middle of a page only bytes count: a page has an
-                end, and the feed may not wait long before it sends the rest.
+            fetches: whether it counts among those that fetch.
         """
         with self._changed:
-            if self._has_room(events=events):
+            if self._has_room(events=False):
                 return
             self.full = True
             self._changed.notify_all()
-        if slot:
-            self.slots.release()
-        try:
-            with self._changed:
-                while not self._stopping.is_set() and not self._has_room(events=events):
-                    self._changed.wait(1.0)
-                self.full = False
-        finally:
-            if slot:
-                self.slots.acquire()
+        with self.pool.not_fetching() if fetches else nullcontext(), self._changed:
+            while not self._stopping.is_set() and not self._has_room(events=False):
+                self._changed.wait(1.0)
+            self.full = False
 
     def _drop_uncovered(self) -> None:
         """Drop the lines that no checkpoint of a response covers; the next response's checkpoints do not cover them."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
@@ -15,8 +14,8 @@ from spark_streams.spark.splitting import shares
 
 GATHER_S: Final = 0.25
 """Seconds that a micro-batch waits for fetchers that are still fetching, once there is an event."""
-MAX_FETCHES: Final = 16
-"""Most responses that are fetched at a time; responses that wait for events do not count."""
+_LOOKING: Final = 0.2
+"""The share of its time that a waiting planner looks at fetchers: there may be thousands, and those fetch meanwhile."""
 
 
 @dataclass
@@ -26,13 +25,11 @@ class PageFetchers:
     Args:
         options: of the stream.
         clock: returns seconds, monotonic.
-        slots: limits the number of fetchers that fetch at a time.
         each: partition id to its fetcher.
     """
 
     options: FeedSourceOptions
     clock: Callable[[], float] = time.monotonic
-    slots: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(MAX_FETCHES))
     each: dict[int, PageFetcher] = field(default_factory=dict)
 
     def keep(self, reading: Collection[int], listed: Collection[int]) -> None:
@@ -65,6 +62,7 @@ class PageFetchers:
         """
         started = self.clock()
         while True:
+            looked = time.monotonic()
             busy = [fetcher for fetcher in self.each.values() if fetcher.busy()]
             waiting = sum(self.waiting().values())
             if not busy or any(fetcher.fault for fetcher in self.each.values()):
@@ -74,7 +72,9 @@ class PageFetchers:
             waited_s = self.clock() - started
             if (waiting and waited_s >= GATHER_S) or (timeout_s is not None and waited_s >= timeout_s):
                 return
+            looking_s = time.monotonic() - looked
             busy[0].wait_for_change(0.05)
+            time.sleep(max(0.0, looking_s / _LOOKING - (time.monotonic() - looked)))
 
     def plan(self, waiting: dict[int, int], limit: int | None, turn: int) -> dict[int, PlannedPages]:
         """Return the pages of each partition's share of the limit, in proportion to its waiting events.

@@ -172,7 +172,6 @@ class TestFaults:
             life.until(90)
             life.batches.close()
             for thread in life.batches._fetchers.each.values():
-                assert thread.daemon
                 thread.join(60)  # half of what a request may take
                 assert not thread.is_alive()
 

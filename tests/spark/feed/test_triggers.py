@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from spark_streams.client.data_loss import LossPolicy
 from spark_streams.options.feedapi import parse_feed_source
 from spark_streams.spark.feed import micro_batch, page_fetchers
 from spark_streams.spark.feed import page_fetcher as following
+from spark_streams.spark.feed.fetch_pool import FetchPool
 from spark_streams.spark.feed.spool import Spool
 from spark_streams.spark.feed.spool_writer import SpoolWriter
 from tests.client.feed.scripted import BadFeed, Part, Reply, client_of, numbered
@@ -174,9 +174,8 @@ class TestAvailableNow:
             feed.faults += [Reply(feed.lines(0, 10), chunked=True) for _ in range(50)]
             fetcher = following.PageFetcher(
                 parse_feed_source({"url": feed.url, "pollInterval": "1"}, streaming=True),
-                lambda: client_of(feed.url, "v2a"),
                 LossPolicy("orders", fail=True),
-                threading.Semaphore(),
+                FetchPool(lambda: client_of(feed.url, "v2a")),
                 SpoolWriter(Spool(str(tmp_path), "q"), "f"),
                 0,
                 "_first",
