@@ -20,7 +20,7 @@ Spec: Event Stream Extensions §6.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from itertools import islice
 from typing import Any, Final
@@ -45,6 +45,8 @@ _WITNESSES: Final = "x-opt-witnesses"
 _WITNESS: Final = "x-opt-witness"
 _MAX_WITNESSES: Final = 64
 """The most offsets that our log answers at once."""
+_MAX_POSITIONS: Final = 256
+"""The most positions of one request: they travel in an attach, which is one frame of limited size."""
 _NAMED_ONLY: Final = "x-opt-named-only"
 _TRUNCATED: Final = "x-opt-truncated-offset"
 _INCARNATION: Final = "x-opt-incarnation"
@@ -116,13 +118,16 @@ def remaining(
     """
     after = {p: _after(at) for p, at in positions.items()}
     wanted = {proton.symbol(p): proton.symbol(offset) for p, offset in after.items() if offset is not None}
-    answer = _ask(connection, address, stream, {_POSITIONS: wanted} if wanted else {})
     counts = {p: 0 if isinstance(at, Latest) else None for p, at in positions.items()}
-    for partition, entry in _entries(answer, stream).items():
-        count = entry.get(_REMAINING)
-        if partition in counts and isinstance(count, int) and after[partition] is not None:
-            # The read includes the event at the position itself, which the peer did not count.
-            counts[partition] = int(count) + (1 if isinstance(positions[partition], At) else 0)
+    for asked in _some(wanted, _MAX_POSITIONS) if connection.is_reference_log else [wanted]:
+        properties = {_POSITIONS: asked} if asked else {}
+        alone = len(asked) == len(wanted)
+        answer = _ask(connection, address, stream, properties if alone else {**properties, _NAMED_ONLY: True})
+        for partition, entry in _entries(answer, stream, some=alone).items():
+            count = entry.get(_REMAINING)
+            if partition in counts and isinstance(count, int) and after[partition] is not None:
+                # The read includes the event at the position itself, which the peer did not count.
+                counts[partition] = int(count) + (1 if isinstance(positions[partition], At) else 0)
     return counts
 
 
@@ -141,16 +146,23 @@ def log_identity(
     if not connection.is_reference_log:
         return {}
     found: dict[str, str | None] = dict.fromkeys(offsets)
-    left = iter(offsets.items())
-    while some := dict(islice(left, _MAX_WITNESSES)):
-        wanted = {proton.symbol(p): proton.symbol(offset) for p, offset in some.items()}
+    wanted = {proton.symbol(p): proton.symbol(offset) for p, offset in offsets.items()}
+    for asked in _some(wanted, _MAX_WITNESSES) if wanted else ():
         # Else each of the answers would describe all partitions.
-        answer = _ask(connection, address, stream, {_WITNESSES: wanted, _NAMED_ONLY: True})
+        answer = _ask(connection, address, stream, {_WITNESSES: asked, _NAMED_ONLY: True})
         for partition, entry in _entries(answer, stream, some=False).items():
             text = entry.get(_WITNESS)
-            if partition in some and isinstance(text, str):
+            if partition in asked and isinstance(text, str):
                 found[partition] = str(text)
     return found
+
+
+def _some(wanted: Mapping[Any, Any], most: int) -> Iterator[dict[Any, Any]]:
+    """Yield the entries in maps of ``most`` at most; an empty one where there are none."""
+    left = iter(wanted.items())
+    yield dict(islice(left, most))
+    while some := dict(islice(left, most)):
+        yield some
 
 
 def _after(position: Position) -> str | None:

@@ -26,7 +26,7 @@ from spark_streams.errors import (
 from spark_streams.filters.text import parse
 from spark_streams.log import ReferenceLog, StreamConfig
 from spark_streams.options.amqp_events import parse_source
-from spark_streams.position import EARLIEST, After, At
+from spark_streams.position import EARLIEST, LATEST, After, At
 from spark_streams.rows import FULL_MESSAGE_SCHEMA, MESSAGE_SCHEMA
 from spark_streams.server import AmqpConfig, Redirect, ServerThread
 from spark_streams.server.amqp.info_link import Descriptions
@@ -117,6 +117,24 @@ def test_keys_route_and_rows_carry_what_was_sent(log_server: Any) -> None:
     assert count == 70 and len(seen) == 7
 
 
+def described_by(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """The partitions that each message about a stream has from now on; some messages nobody waits for any more."""
+    messages: list[list[str]] = []
+    message, entry = Descriptions.describe, Descriptions._partition
+
+    def describe(descriptions: Descriptions, *given: Any, **named: Any) -> bytes:
+        messages.append([])
+        return message(descriptions, *given, **named)
+
+    def partition(descriptions: Descriptions, there: Any, *given: Any) -> bytes:
+        messages[-1].append(there.id)
+        return entry(descriptions, there, *given)
+
+    monkeypatch.setattr(Descriptions, "describe", describe)
+    monkeypatch.setattr(Descriptions, "_partition", partition)
+    return messages
+
+
 def test_events_are_told_from_others_at_their_offset(log_server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     log_server.log.create_stream("orders", 2)
     log_server.log.create_stream("others", 1)
@@ -139,17 +157,32 @@ def test_events_are_told_from_others_at_their_offset(log_server: Any, monkeypatc
             log_server.log.stream("many").partitions[str(partition)].append(
                 [b"\x00\x53\x75\xa0\x01%d" % (partition % 10)]
             )
-        described: list[str] = []
-        whole = Descriptions._partition
-
-        def counted(descriptions: Descriptions, partition: Any, *given: Any) -> bytes:
-            described.append(partition.id)
-            return whole(descriptions, partition, *given)
-
-        monkeypatch.setattr(Descriptions, "_partition", counted)
+        described = described_by(monkeypatch)
         told = there.log_identity("many", {str(partition): first for partition in range(150)})
     assert len(told) == 150 and None not in told.values()
-    assert described == [str(partition) for partition in range(150)], "each once, in however many answers"
+    assert len(described) >= 3 and max(map(len, described)) == 64, "no answer is about all partitions"
+    assert {name for each in described for name in each} == {str(partition) for partition in range(150)}
+
+
+def test_what_remains_of_more_partitions_than_one_attach_can_name(
+    log_server: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An attach is one frame, and the door takes frames of 32 KiB."""
+    count = 1_200
+    stream = log_server.log.create_stream("many", count)
+    for partition in ("0", "700", str(count - 1)):
+        stream.partitions[partition].append([b"\x00\x53\x75\xa0\x01%d" % n for n in range(5)])
+    described = described_by(monkeypatch)
+    positions = {str(partition): EARLIEST for partition in range(count)}
+    positions |= {"700": After(f"{1:020d}"), str(count - 1): At(f"{1:020d}"), "9999": EARLIEST}
+    with client(log_server) as there:
+        left = there.remaining("many", positions)
+        assert max(map(len, described)) <= 256, "no answer is about all partitions"
+        assert {name for each in described for name in each} == {str(partition) for partition in range(count)}
+        assert left.keys() == positions.keys()
+        assert {p: n for p, n in left.items() if n != 0} == {"0": 5, "700": 3, str(count - 1): 4, "9999": None}
+        assert there.remaining("many", {"9999": EARLIEST}) == {"9999": None}
+        assert there.remaining("many", {"3": LATEST}) == {"3": 0}
 
 
 @pytest.mark.parametrize("loss", [True, False])
