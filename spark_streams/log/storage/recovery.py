@@ -29,13 +29,18 @@ with E the acknowledged end:
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import struct
+import threading
+from collections import deque
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
+from typing import Final
+from weakref import ReferenceType, ref
 
 import google_crc32c
 
@@ -48,7 +53,7 @@ from spark_streams.log.format.record_batch import (
     parse_header,
     verify,
 )
-from spark_streams.log.storage.files import ReadAhead, sync_directory, write_all
+from spark_streams.log.storage.files import OpenFile, ReadAhead, sync_directory, write_all
 from spark_streams.log.storage.segment import LOG_SUFFIX, Segment
 from spark_streams.offsets import format_offset
 
@@ -56,6 +61,11 @@ logger = logging.getLogger("spark_streams.log")
 
 _POINT = struct.Struct(">qqq16s")
 _CRC = struct.Struct(">I")
+KEPT_POINTS: Final = 2_048
+"""Files of recovery points that are open, in all logs of the process: a log may have 10,000 partitions, each of which
+has its last segment open already."""
+_kept: deque[ReferenceType[RecoveryPointFile]] = deque()
+_opening = threading.Lock()
 
 
 @cache
@@ -86,25 +96,44 @@ class RecoveryPoint:
 
 
 class RecoveryPointFile:
-    """The open file of the recovery point; one thread writes it at a time.
+    """The file of the recovery point; one thread writes it at a time.
+
+    It is open while it is one of the ``KEPT_POINTS`` that were opened last: partitions that get no records hold none.
 
     Args:
         path: the file; it is created when it is missing.
 
     Raises:
-        OSError: the system refused.
+        OSError: the system refused, here or in a method.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        self._file: OpenFile | None = None
+        self._closed = False
+        self._opened()
+
+    def _opened(self) -> OpenFile:
+        """Return the open file, which the caller keeps while it uses the descriptor: another thread may let it go."""
+        file = self._file
+        if file is None:
+            if self._closed:
+                raise OSError(errno.EBADF, os.strerror(errno.EBADF), str(self._path))
+            file = self._file = OpenFile(self._path, os.O_RDWR | os.O_CREAT)
+            with _opening:
+                _kept.append(ref(self))
+                oldest = _kept.popleft()() if len(_kept) > KEPT_POINTS else None
+            if oldest is not None:
+                oldest._file = None  # whoever writes it now has a reference of its own
+        return file
 
     def read(self) -> RecoveryPoint | None:
         """Return the point, or None when the file is new or does not pass its check.
 
         The latter is logged and is no error: without a point recovery allows less, not more, to be damaged.
         """
-        content = os.pread(self._fd, _POINT.size + _CRC.size, 0)
+        file = self._opened()
+        content = os.pread(file.fd, _POINT.size + _CRC.size, 0)
         if not content:
             return None
         whole = len(content) == _POINT.size + _CRC.size
@@ -125,17 +154,18 @@ class RecoveryPointFile:
             OSError: the system refused.
         """
         body = _POINT.pack(base_offset, acknowledged_end, synced_end, this_boot())
-        write_all(self._fd, body + _CRC.pack(google_crc32c.value(body)), 0)
+        file = self._opened()
+        write_all(file.fd, body + _CRC.pack(google_crc32c.value(body)), 0)
 
     def sync(self) -> None:
         """Force the point to the disk."""
-        os.fdatasync(self._fd)
+        file = self._opened()
+        os.fdatasync(file.fd)
 
     def close(self) -> None:
-        """Close the file."""
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+        """Close the file; writes fail from now on, as another stream may get the folder."""
+        self._closed = True
+        self._file = None
 
 
 def recover_last(segment: Segment, point: RecoveryPoint | None) -> None:
