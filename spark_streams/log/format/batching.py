@@ -124,7 +124,7 @@ def encode_records(
             headers = notes(0, len(few)) if callable(notes) else notes
             return [encode_few(few, few_keys, stored, extended=extended, headers=headers)]
     value_array = _binary(values)
-    key_array = None if keys is None else _binary(keys)
+    key_array = None if keys is None or (isinstance(keys, pa.Array) and keys.null_count == len(keys)) else _binary(keys)
     if not len(value_array) or value_array.null_count:
         raise ValueError("an append needs at least one value, and none of them null")
     # Keys and what a record costs by itself count too: a million empty values are no small batch.

@@ -14,6 +14,7 @@ from spark_streams.wire.amqp import message as m
 from spark_streams.wire.amqp.columns.block import MessageBlock
 from spark_streams.wire.amqp.columns.canonical import SYMBOL_CODES, is_utf8
 from spark_streams.wire.amqp.columns.decode import Lockstep
+from spark_streams.wire.amqp.columns.plain_bodies import are_plain_bodies
 from spark_streams.wire.amqp.columns.properties import field_numbers
 from spark_streams.wire.amqp.columns.single_message import CREATION_TIME, row_columns
 from spark_streams.wire.amqp.event_streams import NO_TIMESTAMP
@@ -57,6 +58,10 @@ def incoming_columns(block: MessageBlock, *, thorough: bool = False) -> Incoming
     Raises:
         LocalProtocolError: a range is outside the buffer.
     """
+    if are_plain_bodies(block):
+        count = len(block.starts)
+        nulls = pa.nulls(count, pa.string())
+        return Incoming(block.starts, nulls, nulls, np.full(count, NO_TIMESTAMP), np.zeros(count, np.bool_))
     names = frozenset({"group_key", "target_partition", "creation_time_ms"})
     lockstep = Lockstep(block, names)
     malformed = np.zeros(lockstep.n, np.bool_)

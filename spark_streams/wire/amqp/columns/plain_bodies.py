@@ -41,14 +41,9 @@ def plain_body_columns(block: MessageBlock, names: Collection[str]) -> dict[str,
         block: the messages.
         names: names in ``COLUMN_TYPES``.
     """
-    raw, starts, ends = np.frombuffer(block.buffer, np.uint8), block.starts, block.ends
-    if not starts.size or int(starts.min()) < 0 or int(ends.max()) > min(raw.size, MAX_BLOCK_BYTES):
-        return None
-    # Most often the first message shows that they are of another kind.
-    if raw[starts[0] : starts[0] + len(_NARROW)].tobytes() not in _HEADS:
-        return None
-    words, sizes = Words(raw), ends - starts
-    bodies = _bodies(words.little(starts), starts, sizes)
+    starts, ends = block.starts, block.ends
+    words = Words(np.frombuffer(block.buffer, np.uint8))
+    bodies = _plain_bodies(block, words)
     if bodies is None:
         return None
     columns: dict[str, pa.Array] = {}
@@ -57,10 +52,26 @@ def plain_body_columns(block: MessageBlock, names: Collection[str]) -> dict[str,
         if name == "value":
             columns[name] = gather([words], bodies, ends - bodies, kind)
         elif name == "message":
-            columns[name] = gather([words], starts, sizes, kind)
+            columns[name] = gather([words], starts, ends - starts, kind)
         else:
             columns[name] = pa.nulls(starts.size, kind)
     return columns
+
+
+def are_plain_bodies(block: MessageBlock) -> bool:
+    """Return whether each message is one data section and nothing else, and there is a message."""
+    return _plain_bodies(block, Words(np.frombuffer(block.buffer, np.uint8))) is not None
+
+
+def _plain_bodies(block: MessageBlock, words: Words) -> Positions | None:
+    """Return the first byte of each body; None if a message is of another kind."""
+    starts, ends, size = block.starts, block.ends, len(block.buffer)
+    if not starts.size or int(starts.min()) < 0 or int(ends.max()) > min(size, MAX_BLOCK_BYTES):
+        return None
+    # Most often the first message shows that they are of another kind.
+    if bytes(block.buffer[starts[0] : starts[0] + len(_NARROW)]) not in _HEADS:
+        return None
+    return _bodies(words.little(starts), starts, ends - starts)
 
 
 def _bodies(heads: Octets, starts: Positions, sizes: Positions) -> Positions | None:
