@@ -21,7 +21,8 @@ import proton
 
 from spark_streams.server.admission import Admission
 from spark_streams.server.amqp.connection_links import ConnectionLinks
-from spark_streams.server.amqp.engine import Engine, EngineClock, open_connection
+from spark_streams.server.amqp.deliveries import Violation
+from spark_streams.server.amqp.engine import Engine, EngineClock, address, open_connection
 from spark_streams.server.amqp.error_conditions import (
     CONNECTION_FORCED,
     DECODE_ERROR,
@@ -31,8 +32,10 @@ from spark_streams.server.amqp.error_conditions import (
     LinkRefused,
 )
 from spark_streams.server.amqp.handshake import Handshake
+from spark_streams.server.amqp.incoming_frames import IncomingFrames
 from spark_streams.server.amqp.link_states import LinkInput
 from spark_streams.server.amqp.node import Node
+from spark_streams.server.amqp.outgoing_frames import OutgoingFrames
 from spark_streams.server.door import LINGER_S
 
 logger = logging.getLogger("spark_streams.server")
@@ -128,6 +131,8 @@ class AmqpConnection(ConnectionLinks):
         elif answer.leftover is not None:
             self.user = self._handshake.user
             self._engine = Engine(self.config)
+            self.incoming = IncomingFrames(self.config, self.unfinished)
+            self.outgoing = OutgoingFrames(self._engine, self.config.session_bytes)
             return answer.leftover
         return b""
 
@@ -136,20 +141,32 @@ class AmqpConnection(ConnectionLinks):
     def _receive(self, data: bytes) -> None:
         engine = self._engine
         assert engine is not None
-        start = 0
-        while start < len(data):
-            taken = engine.push(data, start)
-            self._handle_events()
-            if taken <= 0:
-                break
-            start += taken
+        violation: Violation | None = None
+        try:
+            for part in self.incoming.received(data):
+                self._push(part)
+        except Violation as fault:
+            violation = fault
+        self._make_arrived_due()
         self._unblock()
         self._turn()
+        if violation is not None:
+            self._close(violation.condition, violation.description)
+            self._end_transport()
         if self._engine is not None and not self._closing and not engine.accepts_input:
             # The engine does not announce every fault itself.
             if not engine.connection.state & proton.Endpoint.REMOTE_CLOSED:
                 self._close(FRAMING_ERROR, "the bytes are no AMQP 1.0 frames")
             self._end_transport()
+
+    def _push(self, part: bytes | memoryview) -> None:
+        engine, start = self._engine, 0
+        while start < len(part) and engine is not None:
+            taken = engine.push(part, start)
+            self._handle_events()
+            if taken <= 0:
+                break
+            start += taken
 
     def _queue_turn(self) -> None:
         if not self._turn_queued and self._engine is not None:
@@ -164,6 +181,9 @@ class AmqpConnection(ConnectionLinks):
         if self._engine is None:
             return
         self._serve_due()
+        for session in self.incoming.sessions:
+            if session.flow_due:
+                self.outgoing.flow(session)
         if self._flush():
             self._unblock()
         if self._due:
@@ -177,7 +197,7 @@ class AmqpConnection(ConnectionLinks):
         wrote = False
         self._clock.tick(engine)
         while not self.write_paused:
-            output = engine.output()
+            output = self.outgoing.output()
             if output is None:
                 self._end_transport()
                 return wrote
@@ -227,11 +247,18 @@ class AmqpConnection(ConnectionLinks):
         connection.close()
 
     def _session_opened(self, session: Any) -> None:
+        begun = self.incoming.begun
+        assert begun is not None
+        begun.impl = session._impl
+        self._incoming_sessions[address(session._impl)] = begun
         session.incoming_capacity = self.config.session_bytes
         session.open()
 
     def _session_closed(self, session: Any) -> None:
         self._session_ends(session)
+        ended = self._incoming_sessions.pop(address(session._impl), None)
+        if ended is not None:
+            ended.impl = None
         session.close()
         session.free()
 

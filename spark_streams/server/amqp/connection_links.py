@@ -28,10 +28,13 @@ from spark_streams.log import ReferenceLog, Stream
 from spark_streams.server.admission import Admission
 from spark_streams.server.amqp.config import AmqpConfig
 from spark_streams.server.amqp.consumer_groups import Groups
+from spark_streams.server.amqp.deliveries import IncomingSession
 from spark_streams.server.amqp.durable_termini import Termini
 from spark_streams.server.amqp.engine import address
 from spark_streams.server.amqp.error_conditions import RESOURCE_LIMIT, LinkRefused
+from spark_streams.server.amqp.incoming_frames import IncomingFrames
 from spark_streams.server.amqp.link_states import TRANSITIONS, LinkInput, LinkState, next_state
+from spark_streams.server.amqp.outgoing_frames import OutgoingFrames
 from spark_streams.server.amqp.placement import Placement
 from spark_streams.server.amqp.transfer_block import BlockReader
 from spark_streams.server.door import DoorNode, TcpConnection
@@ -94,9 +97,13 @@ class ConnectionLinks(TcpConnection):
         user: the peer's user, once SASL is over.
         container: the peer's container-id.
         write_paused: whether the socket accepts no more bytes.
+        incoming: what producers send, once SASL is over.
+        outgoing: what is to be written, once SASL is over.
     """
 
     node: LinkResources
+    incoming: IncomingFrames
+    outgoing: OutgoingFrames
 
     def __init__(self, node: LinkResources, admission: Admission) -> None:
         super().__init__(node, admission, WRITE_BUFFER_BYTES)
@@ -112,6 +119,8 @@ class ConnectionLinks(TcpConnection):
         self._states: dict[int, LinkState] = {}
         self._sessions: dict[int, int] = {}
         """Address of each link to that of its session."""
+        self._incoming_sessions: dict[int, IncomingSession] = {}
+        """Address of each session to what it counts of the peer's transfers."""
         self._due: dict[AttachedLink, None] = {}
         self._blocked: dict[AttachedLink, None] = {}
 
@@ -187,7 +196,6 @@ class ConnectionLinks(TcpConnection):
         after = self._enter(at, link_input)
         attached = self._served.pop(at, None)
         if attached is None:
-            _drop_input(link)  # messages that came although a refused link has no credit
             return
         attached.end(closed=after is LinkState.CLOSED)
         if before is LinkState.WAITING:
@@ -252,6 +260,17 @@ class ConnectionLinks(TcpConnection):
             attached = self._served.get(at)
             if attached is not None:
                 self._due[attached] = None
+
+    def _make_arrived_due(self) -> None:
+        """Make the links due for which messages have come."""
+        for deliveries in self.incoming.arrived:
+            if deliveries.owner is not None:
+                self._due[deliveries.owner] = None
+        self.incoming.arrived.clear()
+
+    def drained(self, link: proton.Link) -> None:
+        """Give back the credit of a draining receiver."""
+        self.outgoing.drained(self._incoming_sessions[address(link.session._impl)], link._impl)
 
     def block(self, attached: AttachedLink) -> None:
         """Make a link due again when bytes have been written."""
@@ -372,9 +391,3 @@ class AttachedLink(abc.ABC):
     def fail_from_outside(self, refusal: LinkRefused | None) -> None:
         """Close the link for a reason that is none of its connection: an exception ends its connection only."""
         self.connection.guarded(lambda: self.fail(refusal))
-
-
-def _drop_input(link: proton.Link) -> None:
-    """Settle the unread messages of a link, so that they no longer count against the session's window."""
-    while delivery := lib.pn_link_current(link._impl):
-        lib.pn_delivery_settle(delivery)

@@ -288,7 +288,7 @@ class ConsumerLink(AttachedLink):
         if lib.pn_link_queued(self._impl):
             self.connection.block(self)
         else:
-            lib.pn_link_drained(self._impl)
+            self.connection.drained(self.link)
             self.connection.wake()
 
     # --- what the peer does

@@ -212,7 +212,7 @@ class InfoLink(AttachedLink):
         if self._may_send():
             self._send()
         if lib.pn_link_get_drain(self._impl):
-            lib.pn_link_drained(self._impl)
+            self.connection.drained(self.link)
         elif self._may_send():
             self._timer.start(self._interval_s, self.connection.wake, self)
         return False

@@ -16,9 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
-import proton
 import pyarrow as pa
-from cproton_ffi import lib
 from numpy.typing import NDArray
 
 from spark_streams.errors import RemoteProtocolError
@@ -26,6 +24,7 @@ from spark_streams.log import NO_TIMESTAMP, Partition, Stream
 from spark_streams.log.format.batching import LARGE_BYTES
 from spark_streams.server.amqp.attach_reply import open_producer
 from spark_streams.server.amqp.connection_links import AttachedLink, ConnectionLinks
+from spark_streams.server.amqp.deliveries import SETTLED, Deliveries, Messages
 from spark_streams.server.amqp.error_conditions import (
     INTERNAL_ERROR,
     INVALID_FIELD,
@@ -33,13 +32,16 @@ from spark_streams.server.amqp.error_conditions import (
     RESOURCE_LIMIT,
     LinkRefused,
 )
-from spark_streams.server.amqp.receive_buffer import Received, take
 from spark_streams.server.amqp.routing import Routed, route
 from spark_streams.server.appender import AppendRefused, Batch, Outcome, RefusalReason, copied
 from spark_streams.wire.amqp.columns.block import MessageBlock
 from spark_streams.wire.amqp.columns.from_producers import Incoming, incoming_columns
 from spark_streams.wire.amqp.message import PROPERTIES, decode_sections
+from spark_streams.wire.columnar.byte_view import Positions
 
+MAX_ROWS: Final = 2_048
+MAX_BYTES: Final = 1 << 20
+"""The most messages of one turn, and about the most bytes of theirs."""
 _CONDITIONS: Final = {
     RefusalReason.INVALID: INVALID_FIELD,
     RefusalReason.SPLIT: RESOURCE_DELETED,
@@ -64,14 +66,14 @@ class _Rows(NamedTuple):
     """Messages that are appended to one partition together.
 
     Args:
-        deliveries: their C pointers; None for a message that was sent settled.
+        ids: their delivery-ids; ``SETTLED`` for a message that was sent settled.
         values: their stored form.
         keys: their group keys, binary, null for none.
         timestamps: int64[n], their creation times in ms.
         free: bool[n], whether each may go to another partition if this one is split meanwhile.
     """
 
-    deliveries: list[Any]
+    ids: Positions
     values: pa.Array
     keys: pa.Array
     timestamps: NDArray[np.int64]
@@ -79,29 +81,35 @@ class _Rows(NamedTuple):
 
     def take(self, rows: NDArray[np.int64]) -> _Rows:
         """Return some of the messages."""
-        taken, deliveries = pa.array(rows), [self.deliveries[row] for row in rows.tolist()]
-        return _Rows(deliveries, self.values.take(taken), self.keys.take(taken), self.timestamps[rows], self.free[rows])
+        taken = pa.array(rows)
+        return _Rows(
+            self.ids[rows], self.values.take(taken), self.keys.take(taken), self.timestamps[rows], self.free[rows]
+        )
 
 
 class ProducerLink(AttachedLink):
     """A receiving link of the node.
 
     Args:
-        connection, link: see ``AttachedLink``.
+        connection, link: see ``AttachedLink``; the link's attach is the one that the connection has just received.
         stream: the log.
         bound: the partition that the link is bound to, or None.
     """
 
     def __init__(self, connection: ConnectionLinks, link: Any, stream: Stream, bound: str | None) -> None:
         super().__init__(connection, link, stream)
+        deliveries = connection.incoming.attached
+        assert deliveries is not None
+        self._deliveries: Deliveries = deliveries
+        self._session = deliveries.session
         open_producer(link, bound, connection.config.max_message_bytes)
+        connection.outgoing.open(deliveries, link._impl)
+        deliveries.owner = self
         self.bound = bound
         self._log_stream = stream
         self._window = connection.config.producer_credit
-        self._impl = link._impl
-        self._begun = bytearray()
         self._appending = 0
-        self._waiting: deque[Received] = deque()
+        self._waiting: deque[Messages] = deque()
         self._reading: asyncio.Future[_Read] | None = None
         self._turn = 0
         self._top_up()
@@ -121,22 +129,20 @@ class ProducerLink(AttachedLink):
     def _take(self) -> bool:
         if self.ended:
             return False
-        begun = len(self._begun)
-        taken = take(self._impl, self._begun, self.connection.config.max_message_bytes)
-        if len(self._begun) != begun:
-            self.connection.unfinished(len(self._begun) - begun)
-        if taken.deliveries:
-            self._appending += len(taken.deliveries)
-            if self._reading is not None or len(taken.block.buffer) > LARGE_BYTES:
+        taken = self._deliveries.take(MAX_ROWS, MAX_BYTES)
+        more = self._deliveries.waiting
+        if len(taken.ids):
+            self._appending += len(taken.ids)
+            if self._reading is not None or len(taken.memory) > LARGE_BYTES:
                 self._waiting.append(taken)
                 self._read_next()
             else:
                 self._store(taken, self._reader(taken.block)())
-        if taken.refusal is not None:
-            self.fail(taken.refusal)
+        if self._deliveries.refusal is not None and not more:
+            self.fail(self._deliveries.refusal)
         else:
             self._top_up()
-        return taken.more and not self.ended
+        return more and not self.ended
 
     def _read_next(self) -> None:
         """Read the waiting messages in the worker thread, in their order, even if the link has ended."""
@@ -146,7 +152,7 @@ class ProducerLink(AttachedLink):
         self._reading = asyncio.ensure_future(self.node.worker.step(self._reader(taken.block)))
         self._reading.add_done_callback(lambda future: self.connection.guarded(lambda: self._was_read(taken, future)))
 
-    def _was_read(self, taken: Received, future: asyncio.Future[_Read]) -> None:
+    def _was_read(self, taken: Messages, future: asyncio.Future[_Read]) -> None:
         self._reading = None
         if future.cancelled():
             return  # the server stops
@@ -159,10 +165,11 @@ class ProducerLink(AttachedLink):
     def _top_up(self) -> None:
         if self.ended:
             return
-        # A peer that miscounts its deliveries makes the engine's figure negative.
-        free = self._window - max(0, int(lib.pn_link_credit(self._impl))) - self._appending
+        # A peer that miscounts its deliveries makes the credit negative.
+        free = self._window - max(0, self._deliveries.credit) - self._appending
         if free > self._window // 2 or free == self._window:
-            lib.pn_link_flow(self._impl, free)
+            self._deliveries.credit += free
+            self.connection.outgoing.flow(self._session, self._deliveries)
 
     def _reader(self, block: MessageBlock) -> Callable[[], _Read]:
         """Return a function that reads and routes messages in any thread."""
@@ -182,8 +189,8 @@ class ProducerLink(AttachedLink):
 
         return read
 
-    def _store(self, taken: Received, read: _Read) -> None:
-        block, deliveries = taken.block, taken.deliveries
+    def _store(self, taken: Messages, read: _Read) -> None:
+        block, ids = taken.block, taken.ids
         incoming, partitions = read.incoming, read.partitions
         self._turn = read.routed.turn
         places, rejections = read.routed.partitions, read.routed.rejections
@@ -193,17 +200,16 @@ class ProducerLink(AttachedLink):
         aimed = np.full(len(places), bound) | incoming.target_partition.is_valid().to_numpy(zero_copy_only=False)
         for place in np.unique(places[places >= 0]).tolist():
             rows_there = np.flatnonzero(places == place)
-            whole = len(rows_there) == len(deliveries)
-            chosen = deliveries if whole else [deliveries[r] for r in rows_there.tolist()]
+            whole = len(rows_there) == len(ids)
             there = keys if whole else keys.take(pa.array(rows_there))
             rows = slice(None) if whole else rows_there
             # From their message annotations on; a copy, since the block holds more than these.
             values = copied(block.buffer, incoming.value_starts[rows], block.ends[rows])
-            self._append(homes[place], _Rows(chosen, values, there, incoming.creation_time_ms[rows], ~aimed[rows]))
+            self._append(homes[place], _Rows(ids[rows], values, there, incoming.creation_time_ms[rows], ~aimed[rows]))
         if rejections and not self.ended:
             # Last, because a rejection may close the link, and the messages that came with it must still be stored.
             rejected = sorted(rejections)
-            self._settle([deliveries[r] for r in rejected], [rejections[r] for r in rejected])
+            self._settle(ids[rejected], [rejections[r] for r in rejected])
 
     def _append(self, partition: Partition, rows: _Rows) -> None:
         size = rows.values.nbytes
@@ -211,12 +217,12 @@ class ProducerLink(AttachedLink):
         def done(outcomes: list[Outcome]) -> None:
             self.connection.storing(-size)
             if not partition.closed or outcomes.count(None) == len(outcomes) or not rows.free.any():
-                self._appended(rows.deliveries, outcomes)
+                self._appended(rows.ids, outcomes)
                 return
             late = np.array([each is not None and each.reason is RefusalReason.SPLIT for each in outcomes]) & rows.free
-            others = np.flatnonzero(~late).tolist()
-            if others:
-                self._appended([rows.deliveries[row] for row in others], [outcomes[row] for row in others])
+            others = np.flatnonzero(~late)
+            if len(others):
+                self._appended(rows.ids[others], [outcomes[row] for row in others.tolist()])
             self._append_rerouted(rows.take(np.flatnonzero(late)))
 
         self.connection.storing(size)
@@ -232,47 +238,38 @@ class ProducerLink(AttachedLink):
         for name in dict.fromkeys(places.tolist()):
             self._append(partitions[name], rows.take(np.flatnonzero(places == name)))
 
-    def _appended(self, deliveries: list[Any], outcomes: list[Outcome]) -> None:
+    def _appended(self, ids: Positions, outcomes: list[Outcome]) -> None:
         if self.ended:
             return  # the link has ended: there is nobody to send the outcome to
-        self._settle(deliveries, outcomes)
+        self._settle(ids, outcomes)
         if not self.ended:
             self._top_up()
             self.connection.wake()
 
-    def _settle(self, deliveries: list[Any], outcomes: Sequence[LinkRefused | Outcome]) -> None:
-        self._appending -= len(deliveries)
-        update, settle, accepted = lib.pn_delivery_update, lib.pn_delivery_settle, lib.PN_ACCEPTED
-        unheard: LinkRefused | None = None
-        for delivery, outcome in zip(deliveries, outcomes, strict=True):
-            if outcome is None:
-                if delivery is not None:
-                    update(delivery, accepted)
-                    settle(delivery)
-            elif delivery is None:
+    def _settle(self, ids: Positions, outcomes: Sequence[LinkRefused | Outcome]) -> None:
+        self._appending -= len(ids)
+        outgoing, unheard = self.connection.outgoing, None
+        refused = np.array([outcome is not None for outcome in outcomes]) if any(outcomes) else np.zeros(len(ids), bool)
+        for row in np.flatnonzero(refused).tolist():
+            outcome = outcomes[row]
+            assert outcome is not None
+            if ids[row] == SETTLED:
                 unheard = unheard or _link_refused(outcome)
             else:
-                _reject(delivery, _link_refused(outcome))
+                outgoing.reject(self._session, int(ids[row]), _link_refused(outcome))
+        outgoing.accept(self._session, ids[~refused & (ids != SETTLED)])
         if unheard is not None:
             self.fail(unheard)
 
     def _released(self, *, closed: bool) -> None:
-        self.connection.unfinished(-len(self._begun))
-        self._begun.clear()
+        self.connection.unfinished(-len(self._deliveries.begun))
+        self._deliveries.drop()
 
 
 def _link_refused(refusal: AppendRefused | LinkRefused) -> LinkRefused:
     if isinstance(refusal, LinkRefused):
         return refusal
     return LinkRefused(_CONDITIONS[refusal.reason], refusal.description)
-
-
-def _reject(delivery: Any, refusal: LinkRefused) -> None:
-    """Settle an incoming delivery (a C pointer) as rejected, with a reason."""
-    wrapped = proton.Delivery.wrap(delivery)
-    wrapped.local.condition = refusal.condition
-    wrapped.update(proton.Delivery.REJECTED)
-    wrapped.settle()
 
 
 def _reserved_instants(block: MessageBlock, incoming: Incoming) -> list[int]:

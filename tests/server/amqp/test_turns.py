@@ -130,23 +130,23 @@ def test_no_more_is_taken_than_may_be_under_way_while_the_disk_is_slow(
 
 
 def test_a_message_of_many_frames_is_put_together_once(node: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from spark_streams.server.amqp import receive_buffer
+    from spark_streams.server.amqp import deliveries
 
-    grown: list[int] = []
-    larger = receive_buffer._larger
+    made: dict[int, int] = {}
+    messages = deliveries.Messages
 
-    def noted(memory: Any, used: int, needed: int) -> Any:
-        if needed > receive_buffer.MAX_BYTES:
-            grown.append(needed)
-        return larger(memory, used, needed)
+    def noted(memory: Any, *places: Any) -> Any:
+        if len(memory):
+            made[memory.ctypes.data] = len(memory)
+        return messages(memory, *places)
 
-    monkeypatch.setattr(receive_buffer, "_larger", noted)
+    monkeypatch.setattr(deliveries, "Messages", noted)
     node.log.create_stream("orders")
     body = bytes(range(256)) * 48_000
     peer, _, (delivery,) = sent(node, body)
     peer.pump(lambda: delivery.settled, GUARD_S)
     # When it is whole; with what had come it would be moved again with each frame.
-    assert len(grown) == 1
+    assert [size > len(body) for size in made.values()] == [True]
     assert node.receive("orders", 1)[0].body == body
 
 

@@ -1,0 +1,287 @@
+"""Splits what a peer sends between the deliveries of producers and proton's engine.
+
+::
+
+    received bytes --> frames --> transfers  --> Deliveries, in columns
+                              --> all others --> proton's engine, in their order
+
+proton has no name for the place of a link in the peer's frames, so the frames that tell it are read on their way to
+proton: begin, attach, detach and end. They go to proton one at a time, so that the event that follows is known to be
+that frame's. A transfer on a handle that the peer has not attached as a sender is proton's, which has words for it.
+
+Spec: AMQP 1.0 part 2 §2.2 (the header before the frames), §2.5.1 (channels), §2.6.2 (handles).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+import numpy as np
+
+from spark_streams.errors import RemoteProtocolError
+from spark_streams.server.amqp.config import AmqpConfig
+from spark_streams.server.amqp.deliveries import Deliveries, IncomingSession, Messages, Violation, delivery_ids
+from spark_streams.server.amqp.error_conditions import DECODE_ERROR
+from spark_streams.server.appender import copied
+from spark_streams.wire.amqp.performatives import (
+    ATTACH,
+    BEGIN,
+    CLOSE,
+    DETACH,
+    DISPOSITION,
+    END,
+    FLOW,
+    OPEN,
+    TRANSFER,
+    performative_code,
+    performative_codes,
+    read_performative,
+)
+from spark_streams.wire.amqp.transfer_frames import HEAD_BYTES, Frames, Transfers, read_transfers, split_frames
+from spark_streams.wire.columnar.byte_view import Positions
+
+EMPTY_FRAME: Final = b"\x00\x00\x00\x08\x02\x00\x00\x00"
+_READ: Final = frozenset({BEGIN, ATTACH, FLOW, TRANSFER, DETACH, END})
+_UNREAD: Final = (0, OPEN, DISPOSITION, CLOSE)
+_PASSED: Final = -2
+"""The place of a frame that is proton's, whatever is in it."""
+
+
+class IncomingFrames:
+    """The bytes that come on one connection, after SASL.
+
+    Args:
+        config: the door's settings.
+        unfinished: called with the number of bytes that messages of which only some frames have come grew by.
+
+    Attributes:
+        begun: the session of the begin that was given to proton last.
+        attached: the deliveries of the attach that was given to proton last; None for a link on which the door sends.
+        arrived: the deliveries that have got messages, or a refusal; whoever reads it clears it.
+    """
+
+    def __init__(self, config: AmqpConfig, unfinished: Callable[[int], None]) -> None:
+        self.begun: IncomingSession | None = None
+        self.attached: Deliveries | None = None
+        self.arrived: dict[Deliveries, None] = {}
+        self._config = config
+        self._unfinished = unfinished
+        self._rest = bytearray()
+        self._needed = HEAD_BYTES
+        self._started = self._ended = False
+        self._sessions: dict[int, IncomingSession] = {}
+        self._links: dict[int, Deliveries] = {}
+        """Channel and handle, as ``_place`` joins them, to the link's deliveries."""
+
+    @property
+    def sessions(self) -> list[IncomingSession]:
+        """The sessions that the peer has begun and not ended."""
+        return list(self._sessions.values())
+
+    def received(self, data: bytes) -> Iterator[bytes | memoryview]:
+        """Take bytes from the peer, and yield those that are proton's, as they become due.
+
+        Proton hears at least an empty frame, so that it knows that the peer is not silent.
+
+        Raises:
+            Violation: the peer broke a rule about transfers.
+        """
+        if self._ended:
+            yield data
+            return
+        if self._rest:
+            self._rest += data
+            if len(self._rest) < self._needed:
+                yield EMPTY_FRAME if self._started else b""
+                return
+            data, self._rest = bytes(self._rest), bytearray()
+        view, start = memoryview(data), 0
+        if not self._started:
+            if len(data) < HEAD_BYTES:
+                self._rest += data
+                return
+            yield view[:HEAD_BYTES]  # "AMQP" and the version, no frame
+            self._started, start = True, HEAD_BYTES
+        frames = split_frames(data, start, len(data), self._config.max_frame_bytes)
+        given = False
+        for first, end in self._others(view, frames):
+            given = True
+            yield view[first:end]
+        left = len(data) - frames.stop
+        size = int.from_bytes(view[frames.stop : frames.stop + 4], "big") if left >= 4 else HEAD_BYTES
+        if not HEAD_BYTES <= size <= self._config.max_frame_bytes:
+            self._ended = True
+            yield view[frames.stop :]  # proton has words for such a frame
+        elif not given and len(data) > start:
+            yield EMPTY_FRAME
+        if left and not self._ended:
+            self._rest += view[frames.stop :]
+            self._needed = size
+
+    def _others(self, view: memoryview, frames: Frames) -> Iterator[tuple[int, int]]:
+        """Give transfers to their deliveries, and yield the ranges of the other frames."""
+        if not frames.starts.size:
+            return
+        transfers = read_transfers(view, frames)
+        places = np.where(transfers.usual, _place(transfers.channel, transfers.handle), -1)
+        # A link may be attached or detached between these frames, so each run is looked up again at its turn.
+        distinct = places[:1] if (places == places[0]).all() else np.unique(places)
+        unknown = [place for place in distinct.tolist() if place not in self._links]
+        alone: list[int] = []
+        if unknown:
+            codes = performative_codes(view, frames)
+            passed = np.isin(codes, _UNREAD)
+            places[passed] = _PASSED
+            alone = np.flatnonzero(np.isin(places, unknown) & ~passed).tolist()
+        ranges: list[tuple[int, int]] = []
+        at = 0
+        for row in [*alone, len(places)]:
+            ranges += self._taken(view, frames, transfers, places, at, row)
+            at = row + 1
+            if row == len(places):
+                break
+            start, end = int(frames.starts[row]), int(frames.ends[row])
+            frame = view[start:end]
+            code = performative_code(frame)
+            if code in _READ and self._one_taken(frame, code):
+                continue
+            if code in _READ and code not in (FLOW, TRANSFER):
+                yield from ranges
+                ranges.clear()
+                yield start, end
+                self._after(frame, code)
+            elif ranges and ranges[-1][1] == start:
+                ranges[-1] = ranges[-1][0], end
+            else:
+                ranges.append((start, end))
+        yield from ranges
+
+    def _taken(
+        self, view: memoryview, frames: Frames, transfers: Transfers, places: Positions, first: int, stop: int
+    ) -> list[tuple[int, int]]:
+        """Give usual transfers to their deliveries; return the ranges of the frames between them that are proton's."""
+        if first >= stop:
+            return []
+        run = places[first:stop]
+        distinct = run[:1].tolist() if (run == run[0]).all() else np.unique(run).tolist()
+        # A frame is proton's because nothing in it matters here, or because its link was detached meanwhile.
+        others = [place for place in distinct if place not in self._links]
+        if others:
+            mine = ~np.isin(run, others)
+            edges = [first, *(first + 1 + np.flatnonzero(np.diff(mine))).tolist(), stop]
+            ranges: list[tuple[int, int]] = []
+            for begin, end in itertools.pairwise(edges):
+                if mine[begin - first]:
+                    self._taken(view, frames, transfers, places, begin, end)
+                else:
+                    ranges.append((int(frames.starts[begin]), int(frames.ends[end - 1])))
+            return ranges
+        while first < stop and any(self._links[place].is_begun for place in distinct):
+            # The last frame of a message in several frames may look like that of a whole message.
+            payload = view[int(transfers.payload_start[first]) : int(frames.ends[first])]
+            number, settled = int(transfers.delivery_id[first]), bool(transfers.settled[first])
+            deliveries = self._links[int(places[first])]
+            with self._counted(deliveries):
+                deliveries.on_part(payload, number, settled, False, more=False, aborted=False)
+            first += 1
+        if first == stop:
+            return []
+        rows = slice(first, stop)
+        self._count(places[rows], distinct, transfers.delivery_id[rows])
+        starts, ends = transfers.payload_start[rows], frames.ends[rows]
+        ids = delivery_ids(transfers.delivery_id[rows], transfers.settled[rows])
+        if len(distinct) == 1:
+            # A copy: the message that came with many others, and waits for its turn, must not keep all their memory.
+            origin = int(starts[0])
+            memory = np.array(view[origin : int(ends[-1])])
+            self._give(distinct[0], Messages(memory, starts - origin, ends - origin, ids))
+            return []
+        for place in distinct:
+            chosen = np.flatnonzero(places[rows] == place)
+            if len(chosen):
+                values = copied(view, starts[chosen], ends[chosen])
+                bounds = np.frombuffer(values.buffers()[1], np.int64, len(chosen) + 1)
+                memory = np.frombuffer(values.buffers()[2] or b"", np.uint8)
+                self._give(place, Messages(memory, bounds[:-1], bounds[1:], ids[chosen]))
+        return []
+
+    def _count(self, places: Positions, distinct: list[int], ids: Positions) -> None:
+        """Count the frames and deliveries of usual transfers in their sessions."""
+        channels = {place >> 32 for place in distinct}
+        for channel in channels:
+            of_session = ids if len(channels) == 1 else ids[places >> 32 == channel]
+            if len(of_session):
+                self._sessions[channel].count_frames(len(of_session))
+                self._sessions[channel].count_ids(of_session)
+
+    def _give(self, place: int, messages: Messages) -> None:
+        deliveries = self._links[place]
+        deliveries.on_whole(messages)
+        self.arrived[deliveries] = None
+
+    @contextlib.contextmanager
+    def _counted(self, deliveries: Deliveries) -> Iterator[None]:
+        """Count what a frame adds to unfinished messages, or ends of them."""
+        before = len(deliveries.begun)
+        yield
+        self.arrived[deliveries] = None
+        if len(deliveries.begun) != before:
+            self._unfinished(len(deliveries.begun) - before)
+
+    def _one_taken(self, frame: memoryview, code: int) -> bool:
+        """Read one frame that tells the place of a link, or is about one; return False if it is proton's too."""
+        channel = int.from_bytes(frame[6:8], "big")
+        session = self._sessions.get(channel)
+        if code in (DETACH, END) or (code != BEGIN and session is None) or (code == FLOW and not self._links):
+            return False
+        try:
+            read = read_performative(bytes(frame))
+            if code == BEGIN:
+                next_transfer = read.number(1, 0)
+                self.begun = IncomingSession(next_transfer, self._config.session_bytes, self._config.max_frame_bytes)
+                self._sessions[channel] = self.begun
+                return False
+            assert session is not None
+            if code == ATTACH:
+                place = _place(channel, read.number(1, 0))
+                sends = not read.field(2, bool, False)
+                self.attached = None
+                if sends:
+                    self.attached = Deliveries(session, read.number(9, 0), self._config.max_message_bytes)
+                    self._links[place] = self.attached
+                return False
+            handle = read.number(4 if code == FLOW else 0, None)
+            deliveries = None if handle is None else self._links.get(_place(channel, handle))
+            if deliveries is None:
+                return False
+            if code == FLOW:
+                deliveries.on_flow(read)
+                self.arrived[deliveries] = None
+                return False
+            with self._counted(deliveries):
+                deliveries.on_transfer(read)
+            return True
+        except RemoteProtocolError as fault:
+            raise Violation(DECODE_ERROR, str(fault)) from fault
+
+    def _after(self, frame: memoryview, code: int) -> None:
+        """Forget what a frame has ended."""
+        channel = int.from_bytes(frame[6:8], "big")
+        if code == END:
+            self._sessions.pop(channel, None)
+            for place in [place for place in self._links if place >> 32 == channel]:
+                del self._links[place]
+        elif code == DETACH:
+            try:
+                handle = read_performative(bytes(frame)).number(0, 0)
+            except RemoteProtocolError as fault:
+                raise Violation(DECODE_ERROR, str(fault)) from fault
+            self._links.pop(_place(channel, handle), None)
+
+
+def _place(channel: Any, handle: Any) -> Any:
+    """Return a channel and a handle as one number."""
+    return channel << 32 | handle
