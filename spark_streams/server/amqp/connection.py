@@ -4,10 +4,10 @@
 
     data_received -> SaslServer -> Engine.push -> Engine.events -> link.serve -> Engine.output -> transport.write
 
-One turn of the loop reads the bytes that have come, serves each link that has work to do with a bounded share, and
-writes. While a link has more to do, further turns are queued behind those of other connections. While the socket takes
-no more bytes (pause_writing), the connection serves no consumers and reads nothing: it collects no output for a peer
-that does not read.
+One turn of the loop reads the bytes that have come, or a part of them if they take long, serves each link that has work
+to do with a bounded share, and writes. While a link has more to do, further turns are queued behind those of other
+connections. While the socket takes no more bytes (pause_writing), the connection serves no consumers and reads nothing:
+it collects no output for a peer that does not read.
 The engine's clock stands still meanwhile, so that a peer whose bytes are not read does not count as silent.
 """
 
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Iterator
 from typing import Any
 
 import proton
@@ -37,6 +38,7 @@ from spark_streams.server.amqp.link_states import LinkInput
 from spark_streams.server.amqp.node import Node
 from spark_streams.server.amqp.outgoing_frames import OutgoingFrames
 from spark_streams.server.door import LINGER_S
+from spark_streams.server.turns import Turn
 
 logger = logging.getLogger("spark_streams.server")
 
@@ -56,6 +58,8 @@ class AmqpConnection(ConnectionLinks):
         self._handshake: Handshake
         self._engine: Engine | None = None
         self._turn_queued = False
+        self._parts: Iterator[bytes | memoryview] | None = None
+        """What is left of the bytes that have come; nothing more is read from the socket meanwhile."""
         self._clock = EngineClock(node.loop, lambda: self.guarded(self._turn))
 
     # --- asyncio's side
@@ -79,6 +83,7 @@ class AmqpConnection(ConnectionLinks):
 
     def eof_received(self) -> bool:
         """Note that the peer sends no more."""
+        self.guarded(self._read_rest)
         if self._engine is not None:
             self._engine.input_ended()
         return False
@@ -96,8 +101,7 @@ class AmqpConnection(ConnectionLinks):
         self.write_paused = False
         self._write_timeout.stop()
         self._clock.resume()
-        if self._transport is not None and not self._transport.is_closing():
-            self._transport.resume_reading()
+        self._resume_reading()
         self._unblock()
         self._queue_turn()
 
@@ -110,6 +114,7 @@ class AmqpConnection(ConnectionLinks):
         self._clock.stop()
         self._end_timer.stop()
         if self._engine is not None:
+            self.guarded(self._read_rest)
             # Guarded: a fault in one link must not keep the others from giving back what they hold.
             self.guarded(self._take_input)
         self._release_links()
@@ -139,14 +144,33 @@ class AmqpConnection(ConnectionLinks):
     # --- turns
 
     def _receive(self, data: bytes) -> None:
-        engine = self._engine
-        assert engine is not None
+        self._read_rest()
+        self._parts = self.incoming.received(data)
+        self._read_on()
+
+    def _read_rest(self) -> None:
+        """Deal with all that has come, however long it takes."""
+        while self._parts is not None:
+            self._read_on()
+
+    def _read_on(self) -> None:
+        """Deal with what has come, or with a turn's share of it."""
+        engine, parts, turn = self._engine, self._parts, Turn()
+        if engine is None or parts is None:
+            self._parts = None
+            return
         violation: Violation | None = None
         try:
-            for part in self.incoming.received(data):
-                self._push(part)
+            for part in parts:
+                if not part and turn.over:
+                    break
+                if not self._push(part):
+                    self._parts = None
+                    break
+            else:
+                self._parts = None
         except Violation as fault:
-            violation = fault
+            self._parts, violation = None, fault
         self._make_arrived_due()
         self._unblock()
         self._turn()
@@ -158,15 +182,25 @@ class AmqpConnection(ConnectionLinks):
             if not engine.connection.state & proton.Endpoint.REMOTE_CLOSED:
                 self._close(FRAMING_ERROR, "the bytes are no AMQP 1.0 frames")
             self._end_transport()
+        if self._parts is not None and self._transport is not None:
+            self._transport.pause_reading()
+            self._queue_turn()
 
-    def _push(self, part: bytes | memoryview) -> None:
+    def _resume_reading(self) -> None:
+        transport = self._transport
+        if self._parts is None and not self.write_paused and transport is not None and not transport.is_closing():
+            transport.resume_reading()
+
+    def _push(self, part: bytes | memoryview) -> bool:
+        """Give bytes to the engine; return whether it takes more."""
         engine, start = self._engine, 0
         while start < len(part) and engine is not None:
             taken = engine.push(part, start)
             self._handle_events()
             if taken <= 0:
-                break
+                return False
             start += taken
+        return engine is not None and engine.accepts_input
 
     def _queue_turn(self) -> None:
         if not self._turn_queued and self._engine is not None:
@@ -175,7 +209,11 @@ class AmqpConnection(ConnectionLinks):
 
     def _queued_turn(self) -> None:
         self._turn_queued = False
-        self.guarded(self._turn)
+        if self._parts is None or self.write_paused:
+            self.guarded(self._turn)
+        else:
+            self.guarded(self._read_on)
+            self._resume_reading()
 
     def _turn(self) -> None:
         if self._engine is None:

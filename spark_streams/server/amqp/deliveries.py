@@ -135,31 +135,35 @@ class IncomingSession:
         self._held += more_bytes
         self._open_window()
 
-    def count_frames(self, count: int) -> None:
-        """Count transfer frames.
+    def allows(self, ids: Positions) -> bool:
+        """Return whether transfers of whole messages with these delivery-ids keep the rules."""
+        if not len(ids):
+            return True
+        expected = int(ids[0]) if self._next_id is None else self._next_id
+        in_order = np.array_equal(ids, expected + np.arange(len(ids)) & SERIAL)
+        return in_order and len(ids) <= self._window
+
+    def count(self, ids: Positions) -> None:
+        """Count transfers of whole messages that the session ``allows``."""
+        if len(ids):
+            self._count_frames(len(ids))
+            self._next_id = int(ids[-1]) + 1 & SERIAL
+
+    def count_one(self) -> None:
+        """Count a transfer frame.
 
         Raises:
-            Violation: they are more than the window allows.
+            Violation: it is more than the window allows.
         """
-        if count > self._window:
+        if not self._window:
             raise Violation(WINDOW_VIOLATION, "incoming session window exceeded")
+        self._count_frames(1)
+
+    def _count_frames(self, count: int) -> None:
         self._window -= count
         self.next_transfer = self.next_transfer + count & SERIAL
         self.moved = True
         self._open_window()
-
-    def count_ids(self, ids: Positions) -> None:
-        """Count deliveries, which have these delivery-ids.
-
-        Raises:
-            Violation: the ids do not follow one another.
-        """
-        expected = int(ids[0]) if self._next_id is None else self._next_id
-        numbers = expected + np.arange(len(ids)) & SERIAL
-        if not np.array_equal(ids, numbers):
-            at = int(np.flatnonzero(ids != numbers)[0])
-            raise _out_of_sequence(int(numbers[at]), int(ids[at]))
-        self._next_id = expected + len(ids) & SERIAL
 
     def next_id(self, number: int | None) -> int:
         """Count one delivery, and return its delivery-id; ``number`` is what its transfer says, None for nothing.
@@ -172,17 +176,13 @@ class IncomingSession:
         expected = number if self._next_id is None else self._next_id
         assert expected is not None
         if number is not None and number != expected:
-            raise _out_of_sequence(expected, number)
+            raise Violation(SESSION_INVALID_FIELD, f"sequencing error, expected delivery-id {expected}, got {number}")
         self._next_id = expected + 1 & SERIAL
         return expected
 
     def _open_window(self) -> None:
         if self._window < max(1, self._most // 2):
             self.flow_due = max(0, self._capacity - self._held) // self._frame_bytes > self._window
-
-
-def _out_of_sequence(expected: int, number: int) -> Violation:
-    return Violation(SESSION_INVALID_FIELD, f"sequencing error, expected delivery-id {expected}, got {number}")
 
 
 class Deliveries:
@@ -239,15 +239,8 @@ class Deliveries:
         number = transfer.number(1, None)
         settled, more, aborted = (transfer.field(index, bool, False) for index in (4, 5, 9))
         unsettles = transfer.has(4) and not settled
-        self.on_part(
-            memoryview(transfer.raw)[transfer.payload :], number, settled, unsettles, more=more, aborted=aborted
-        )
-
-    def on_part(
-        self, payload: memoryview, number: int | None, settled: bool, unsettles: bool, *, more: bool, aborted: bool
-    ) -> None:
-        """Take one frame of a message: ``unsettles`` is whether it says that the message is not settled."""
-        self.session.count_frames(1)
+        payload = memoryview(transfer.raw)[transfer.payload :]
+        self.session.count_one()
         if not self.is_begun:
             if number is None and more:
                 raise Violation(INVALID_FIELD, "delivery-id required for transfer")

@@ -45,6 +45,7 @@ from spark_streams.wire.columnar.byte_view import Positions
 
 EMPTY_FRAME: Final = b"\x00\x00\x00\x08\x02\x00\x00\x00"
 _READ: Final = frozenset({BEGIN, ATTACH, FLOW, TRANSFER, DETACH, END})
+_BETWEEN_RESTS: Final = 64
 _UNREAD: Final = (0, OPEN, DISPOSITION, CLOSE)
 _PASSED: Final = -2
 """The place of a frame that is proton's, whatever is in it."""
@@ -84,6 +85,9 @@ class IncomingFrames:
     def received(self, data: bytes) -> Iterator[bytes | memoryview]:
         """Take bytes from the peer, and yield those that are proton's, as they become due.
 
+        Whoever takes them asks for no more once proton takes no more, and may rest before going on where they are
+        empty: frames that are read one at a time take long if there are many.
+
         Proton hears at least an empty frame, so that it knows that the peer is not silent.
 
         Raises:
@@ -108,7 +112,7 @@ class IncomingFrames:
         frames = split_frames(data, start, len(data), self._config.max_frame_bytes)
         given = False
         for first, end in self._others(view, frames):
-            given = True
+            given |= end > first
             yield view[first:end]
         left = len(data) - frames.stop
         size = int.from_bytes(view[frames.stop : frames.stop + 4], "big") if left >= 4 else HEAD_BYTES
@@ -138,7 +142,9 @@ class IncomingFrames:
             alone = np.flatnonzero(np.isin(places, unknown) & ~passed).tolist()
         ranges: list[tuple[int, int]] = []
         at = 0
-        for row in [*alone, len(places)]:
+        for number, row in enumerate([*alone, len(places)]):
+            if number % _BETWEEN_RESTS == _BETWEEN_RESTS - 1:
+                yield 0, 0
             ranges += self._taken(view, frames, transfers, places, at, row)
             at = row + 1
             if row == len(places):
@@ -148,7 +154,8 @@ class IncomingFrames:
             code = performative_code(frame)
             if code in _READ and self._one_taken(frame, code):
                 continue
-            if code in _READ and code not in (FLOW, TRANSFER):
+            if code != FLOW:
+                # At once: it may begin or end something, or be a fault after which nothing is taken.
                 yield from ranges
                 ranges.clear()
                 yield start, end
@@ -181,16 +188,15 @@ class IncomingFrames:
             return ranges
         while first < stop and any(self._links[place].is_begun for place in distinct):
             # The last frame of a message in several frames may look like that of a whole message.
-            payload = view[int(transfers.payload_start[first]) : int(frames.ends[first])]
-            number, settled = int(transfers.delivery_id[first]), bool(transfers.settled[first])
-            deliveries = self._links[int(places[first])]
-            with self._counted(deliveries):
-                deliveries.on_part(payload, number, settled, False, more=False, aborted=False)
+            self._one_transfer(view, frames, places, first)
             first += 1
         if first == stop:
             return []
         rows = slice(first, stop)
-        self._count(places[rows], distinct, transfers.delivery_id[rows])
+        if not self._count(places[rows], distinct, transfers.delivery_id[rows]):
+            for row in range(first, stop):
+                self._one_transfer(view, frames, places, row)  # what came before the fault is taken
+            return []
         starts, ends = transfers.payload_start[rows], frames.ends[rows]
         ids = delivery_ids(transfers.delivery_id[rows], transfers.settled[rows])
         if len(distinct) == 1:
@@ -208,14 +214,22 @@ class IncomingFrames:
                 self._give(place, Messages(memory, bounds[:-1], bounds[1:], ids[chosen]))
         return []
 
-    def _count(self, places: Positions, distinct: list[int], ids: Positions) -> None:
-        """Count the frames and deliveries of usual transfers in their sessions."""
-        channels = {place >> 32 for place in distinct}
-        for channel in channels:
-            of_session = ids if len(channels) == 1 else ids[places >> 32 == channel]
-            if len(of_session):
-                self._sessions[channel].count_frames(len(of_session))
-                self._sessions[channel].count_ids(of_session)
+    def _one_transfer(self, view: memoryview, frames: Frames, places: Positions, row: int) -> None:
+        deliveries = self._links[int(places[row])]
+        with self._counted(deliveries):
+            deliveries.on_transfer(read_performative(bytes(view[int(frames.starts[row]) : int(frames.ends[row])])))
+
+    def _count(self, places: Positions, distinct: list[int], ids: Positions) -> bool:
+        """Count usual transfers in their sessions; return False, and count nothing, if they break a rule."""
+        channels = list({place >> 32 for place in distinct})
+        sessions = [self._sessions[channel] for channel in channels]
+        of_sessions = [ids] if len(channels) == 1 else [ids[places >> 32 == channel] for channel in channels]
+        together = list(zip(sessions, of_sessions, strict=True))
+        if not all(session.allows(each) for session, each in together):
+            return False
+        for session, each in together:
+            session.count(each)
+        return True
 
     def _give(self, place: int, messages: Messages) -> None:
         deliveries = self._links[place]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -266,3 +267,32 @@ def test_what_an_information_source_remembers_is_what_is_there(node: Any) -> Non
     node.log.split_partition("orders", "1")
     assert [each.get("x-opt-closed") for each in told()] == [None, True, None, None, None]
     assert [each.get("x-opt-starts-after") for each in told()] == [None, None, None, "1", "1"]
+
+
+@pytest.mark.parametrize("end", ["detach", "hang up"])
+def test_what_is_read_frame_by_frame_is_read_in_turns(nodes: Any, monkeypatch: pytest.MonkeyPatch, end: str) -> None:
+    from spark_streams.server import turns
+    from spark_streams.server.amqp.connection import AmqpConnection
+
+    rested = 0
+    read_on = AmqpConnection._read_on
+
+    def noted(self: Any) -> None:
+        nonlocal rested
+        read_on(self)
+        rested += self._parts is not None
+
+    monkeypatch.setattr(AmqpConnection, "_read_on", noted)
+    monkeypatch.setattr(turns, "TURN_S", -1.0)
+    node = nodes(max_frame_bytes=512)
+    node.log.create_stream("orders")
+    bodies = [b"%d" % number * 60_000 for number in range(8)]
+    peer, sender, _ = sent(node, *bodies)
+    if end == "detach":
+        sender.link.close()
+        peer.pump(lambda: sender.closed, GUARD_S)
+    else:
+        peer.socket.shutdown(socket.SHUT_WR)
+    # All of it, in its order: what came before the end is dealt with.
+    assert [event.body for event in node.receive("orders", 8)] == bodies
+    assert rested > 5
