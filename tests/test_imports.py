@@ -83,15 +83,14 @@ print(json.dumps(sorted(sys.modules)))
     [{}, {"key": "k"}, {"application_properties": {"region": "north"}, "properties": {"subject": "s"}}],
     ids=["values", "keys", "properties"],
 )  # a few messages with properties, which are not decoded in columns, do load it
-def test_reading_rabbitmq_does_not_load_pandas(reference_log: StreamFactory, more: dict[str, object]) -> None:
+@pytest.mark.parametrize("format", ["rabbitmq_stream", "amqp_events"])
+def test_reading_does_not_load_pandas(reference_log: StreamFactory, format: str, more: dict[str, object]) -> None:
     stream = reference_log.create("orders")
     stream.produce([{"value": "text", **more}] * 100)
-    read = READ.format(
-        format="rabbitmq_stream", source="RabbitStreamDataSource", options=stream.options("rabbitmq-stream"), rows=100
-    )
-    modules = loaded(read)
-    assert "spark_streams.client.rabbitmq.range_reader" in modules
-    assert modules & OTHERS["rabbitmq_stream"] == set()
+    options = stream.options(format.replace("_", "-"))
+    modules = loaded(READ.format(format=format, source=SOURCES[format][0], options=options, rows=100))
+    assert f"spark_streams.client.{ROOMS[format]}.range_reader" in modules
+    assert modules & OTHERS[format] == set()
 
 
 @pytest.mark.parametrize("rows", [3, 1_000], ids=["few", "many"])

@@ -22,6 +22,7 @@ from spark_streams.rows import FULL_MESSAGE_SCHEMA
 from spark_streams.wire.amqp.columns.block import MessageBlock
 from spark_streams.wire.amqp.columns.decode import decode_columns
 from spark_streams.wire.amqp.columns.single_message import TimestampOverflow
+from spark_streams.wire.columnar.arrays import FALSE, TRUE, repeated, text_scalar
 
 
 def check_offsets(offsets: pa.StringArray, start: Earliest | At | After, what: str) -> None:
@@ -42,7 +43,7 @@ def check_offsets(offsets: pa.StringArray, start: Earliest | At | After, what: s
     first = offsets[0].as_py()
     if (isinstance(start, After) and first <= start.offset) or (isinstance(start, At) and first < start.offset):
         raise RemoteProtocolError(f"{what}: reading was to start {start}, but the peer began at '{first}' (A-21)")
-    behind = pc.index(pc.less(offsets.slice(0, len(offsets) - 1), offsets.slice(1)), False).as_py()
+    behind = pc.index(pc.less(offsets.slice(0, len(offsets) - 1), offsets.slice(1)), FALSE).as_py()
     if behind >= 0:
         raise RemoteProtocolError(
             f"{what}: offset '{offsets[behind + 1].as_py()}' follows '{offsets[behind].as_py()}': offsets must grow "
@@ -68,14 +69,14 @@ def rows_to_drop(
         RemoteProtocolError: the peer broke one of the rules of ``check_offsets``.
     """
     check_offsets(offsets, dropped, what)
-    behind = pc.index(pc.greater_equal(offsets, start.offset), True).as_py()
+    behind = pc.index(pc.greater_equal(offsets, text_scalar(start.offset)), TRUE).as_py()
     count = len(offsets) if behind < 0 else int(behind)
     return count, After(offsets[count - 1].as_py()) if count else dropped
 
 
 def rows_until(offsets: pa.StringArray, end: str) -> tuple[int, bool]:
     """Return how many of the first rows are up to ``end`` (inclusive), and whether the rows reach or pass it."""
-    beyond = pc.index(pc.greater_equal(offsets, end), True).as_py()
+    beyond = pc.index(pc.greater_equal(offsets, text_scalar(end)), TRUE).as_py()
     if beyond < 0:
         return len(offsets), False
     return (beyond + 1 if offsets[beyond].as_py() == end else beyond), True
@@ -156,9 +157,7 @@ class RowDecoder:
         count, done = rows_until(offsets, self.read.end)
         constants = {"stream": self.read.stream, "partition": self.read.partition}
         arrays = [
-            pa.repeat(pa.scalar(constants[name], pa.string()), count)
-            if name in constants
-            else columns[name].slice(0, count)
+            repeated(constants[name], count) if name in constants else columns[name].slice(0, count)
             for name in self._columns
         ]
         batch = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
@@ -193,7 +192,7 @@ class RowDecoder:
         return f"stream '{self.read.stream}' partition '{self.read.partition}'"
 
     def _check_partition(self, sources: Any) -> None:
-        wrong = pc.index(pc.fill_null(pc.not_equal(sources, self.read.partition), False), True).as_py()
+        wrong = pc.index(pc.not_equal(sources, text_scalar(self.read.partition)), TRUE).as_py()
         if wrong >= 0:
             fault = WrongPartition(
                 f"{self._what}: a delivery says that it comes from partition '{sources[wrong].as_py()}' (ES-118)"

@@ -1,4 +1,4 @@
-"""Arrow arrays and their buffers: where the bytes of texts lie, and arrays of NumPy's and of texts, without pandas.
+"""Arrow arrays and their buffers: where the bytes of texts lie; arrays of NumPy's and of texts, and scalars.
 
 ``pa.array``, ``pa.scalar`` and ``pa.repeat`` import pandas the first time that a process calls them, where it is
 installed; that takes a third of a second of each worker's first batch. What is here does not, and copies no numbers.
@@ -101,3 +101,13 @@ def repeated(text: str, count: int) -> pa.StringArray:
         raise ValueError(f"{count} copies of {len(content)} bytes do not fit a string array")
     bounds = np.arange(count + 1, dtype=np.int32) * np.int32(len(content))
     return pa.StringArray.from_buffers(count, pa.py_buffer(bounds), pa.py_buffer(content * count))
+
+
+def text_scalar(text: str) -> pa.StringScalar:
+    """Return a text as a scalar, for Arrow's functions; a Python value among their arguments imports pandas."""
+    return repeated(text, 1)[0]
+
+
+TRUE: Final = booleans(np.ones(1, np.bool_))[0]
+FALSE: Final = booleans(np.zeros(1, np.bool_))[0]
+"""The booleans as scalars."""
