@@ -116,7 +116,7 @@ def performative_codes(buffer: Readable, frames: Frames) -> Positions:
 def performative_code(frame: bytes | bytearray | memoryview) -> int | None:
     """Return the number of a whole frame's performative; None of a frame without one that can be read."""
     start = 4 * frame[4]
-    if frame[5] != 0 or not _HEAD.size <= start < len(frame):
+    if frame[5] != 0 or not _HEAD.size <= start < len(frame) or frame[start] != 0:
         return None
     if frame[start : start + 2] == b"\x00\x53" and len(frame) > start + 2:
         return frame[start + 2]
@@ -124,8 +124,9 @@ def performative_code(frame: bytes | bytearray | memoryview) -> int | None:
         descriptor, _ = decode_value(bytes(frame[start + 1 : start + 64]))
     except RemoteProtocolError:
         return None
-    code = _NAMES.get(descriptor) if isinstance(descriptor, Symbol) else descriptor
-    return int(code) if isinstance(code, int) else None
+    if isinstance(descriptor, Symbol):
+        return _NAMES.get(descriptor)
+    return int(descriptor) if isinstance(descriptor, ULong) else None
 
 
 def read_performative(frame: bytes) -> Performative:
@@ -154,8 +155,8 @@ def read_performative(frame: bytes) -> Performative:
         at += _WIDTHS[frame[at]] or skip_value(frame, at) - at
         count -= 1
     # Bytes may follow the counted fields: proton 0.40 writes an attach's properties twice when capabilities are null.
-    if count or at > payload:
-        raise RemoteProtocolError(f"performative 0x{code:02x}: its fields end after its list")
+    if count or at > payload or (at < payload and code != ATTACH):
+        raise RemoteProtocolError(f"performative 0x{code:02x}: its fields do not end with its list")
     return Performative(code, frame, places, payload)
 
 
