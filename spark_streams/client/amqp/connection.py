@@ -2,8 +2,9 @@
 
 ::
 
-    socket --recv_into--> [SASL, wire.sasl] --push--> proton engine --pn_link_recv--> blocks (receive_buffer.py)
-    socket <----send----- [SASL, wire.sasl] <--peek/pop-- proton engine
+    socket --recv_into--> [SASL, wire.sasl] --> frames --> transfers and flows of receivers: deliveries.py
+                                                       --> all others: proton's engine
+    socket <----send----- [SASL, wire.sasl] <-- proton's frames, and between them those of deliveries.py
 
 Nothing runs in the background: bytes move only within a call of ``turn`` or ``wait``. The connection drains the
 engine's events in C types and makes no Python objects of them; the control plane reads the endpoints' states. No state
@@ -23,7 +24,9 @@ from typing import Any, Final
 import proton
 from cproton_ffi import ffi, lib
 
+from spark_streams.client.amqp.deliveries import Deliveries
 from spark_streams.client.amqp.errors import connection_fault, foreign_answer_fault, silent_close_fault
+from spark_streams.client.amqp.incoming_frames import IncomingFrames
 from spark_streams.client.log_client import PRODUCT
 from spark_streams.client.retry import Deadline
 from spark_streams.client.tcp import WOULD_BLOCK, lost, open_socket, tls_fault
@@ -66,8 +69,9 @@ class Connection:
         self.timeout_ms = timeout_ms
         self._server_name = server_name or endpoint.host
         deadline = Deadline(timeout_ms)
-        self._input = bytearray(_READ_BYTES)
-        self._input_start = ffi.from_buffer(self._input)
+        self._incoming = IncomingFrames(_READ_BYTES, MAX_FRAME_BYTES)
+        self._input_start = ffi.from_buffer(self._incoming.buffer)
+        self._between = b""
         self._output = bytearray(_WRITE_BYTES)
         self._output_view = memoryview(self._output)
         self._output_start = ffi.from_buffer(self._output)
@@ -140,7 +144,7 @@ class Connection:
         self._collector_impl = self._collector._impl
         self._connection.open()
         if leftover:
-            self._input[: len(leftover)] = leftover
+            self._incoming.room[: len(leftover)] = leftover
             self._push(len(leftover))
         opened = proton.Endpoint.REMOTE_ACTIVE | proton.Endpoint.REMOTE_CLOSED
         self.wait(lambda: bool(self._connection.state & opened), deadline, "no answer to open")
@@ -211,13 +215,26 @@ class Connection:
         session.open()
         return session
 
+    def deliveries(self, name: str, max_bytes: int) -> Deliveries:
+        """Return the deliveries of a receiving link that is about to be opened, the only one of its session.
+
+        Args:
+            name: the link's name.
+            max_bytes: the largest message that is taken.
+        """
+        deliveries = Deliveries(name, SESSION_BYTES // MAX_FRAME_BYTES, max_bytes)
+        self._incoming.await_attach(deliveries)
+        return deliveries
+
     def was_detached(self, link: Any) -> bool:
         """Return whether the peer closed or detached ``link``."""
         return bool(link.state & proton.Endpoint.REMOTE_CLOSED) or _address(link._impl) in self._detached
 
-    def forget(self, link: Any) -> None:
-        """Forget a link that is being freed, as another link may get its address."""
+    def forget(self, link: Any, deliveries: Deliveries | None) -> None:
+        """Forget a link that is being freed, as another link may get its address; and its deliveries, if it has any."""
         self._detached.discard(_address(link._impl))
+        if deliveries is not None:
+            self._incoming.forget(deliveries)
 
     def close(self) -> None:
         """Close with AMQP's close, and wait a second at most for the peer's answer."""
@@ -240,30 +257,39 @@ class Connection:
         """Write until nothing is pending; return whether the socket took no more."""
         engine = self._engine_impl
         while True:
-            pending = lib.pn_transport_pending(engine)
-            if pending <= 0:
-                return False
-            count = lib.pn_transport_peek(engine, self._output_start, min(pending, _WRITE_BYTES))
+            pending = 0 if self._between else lib.pn_transport_pending(engine)
             try:
-                sent = self._socket.send(self._output_view[:count])
+                if pending > 0:
+                    count = lib.pn_transport_peek(engine, self._output_start, min(pending, _WRITE_BYTES))
+                    lib.pn_transport_pop(engine, self._socket.send(self._output_view[:count]))
+                    continue
+                # Proton has nothing pending, so a frame has just ended: other frames may follow it.
+                self._between = self._between or self._incoming.written()
+                if not self._between:
+                    return False
+                self._between = self._between[self._socket.send(self._between) :]
             except WOULD_BLOCK:
                 return True
-            lib.pn_transport_pop(engine, sent)
 
     def _read(self) -> int | None:
         try:
-            return self._socket.recv_into(self._input)
+            return self._socket.recv_into(self._incoming.room)
         except WOULD_BLOCK:
             return None
 
     def _push(self, count: int) -> None:
-        engine, done = self._engine_impl, 0
-        while done < count:
-            took = lib.pn_transport_push(engine, self._input_start + done, count - done)
-            self._drain_events()
-            if took <= 0:
-                raise self._ended("the peer sent bytes that are not AMQP 1.0")
-            done += took
+        engine = self._engine_impl
+        try:
+            ranges = self._incoming.received(count)
+        except RemoteProtocolError as fault:
+            raise RemoteProtocolError(f"{self.endpoint.address}: {fault}") from fault
+        for done, end in ranges:
+            while done < end:
+                took = lib.pn_transport_push(engine, self._input_start + done, end - done)
+                self._drain_events()
+                if took <= 0:
+                    raise self._ended("the peer sent bytes that are not AMQP 1.0")
+                done += took
         state = self._connection.state
         if state & proton.Endpoint.REMOTE_CLOSED and state & proton.Endpoint.LOCAL_ACTIVE:
             raise self._ended("the peer closed it")

@@ -35,10 +35,10 @@ class CreditWindow:
     """
 
     def __init__(self, link: Link) -> None:
-        self._link = link.proton_link
+        self._deliveries = link.deliveries
         self._target = FIRST_CREDIT
         self._rows = self._bytes = 0
-        self._link.flow(self._target)
+        self._deliveries.flow(self._target)
 
     def consumed(self, rows: int, size: int) -> None:
         """Count ``rows`` consumed messages, which have ``size`` bytes together."""
@@ -47,13 +47,13 @@ class CreditWindow:
 
     def top_up(self) -> None:
         """Fill the window again once half of it is used up."""
-        left = self._link.credit
+        left = self._deliveries.credit
         if left > self._target // 2:
             return
         affordable = MAX_CREDIT_BYTES * max(1, self._rows) // max(1, self._bytes)
         self._target = max(MIN_CREDIT, min(2 * self._target, MAX_CREDIT, affordable))
         if self._target > left:
-            self._link.flow(self._target - left)
+            self._deliveries.flow(self._target - left)
 
 
 CHECK_END_AFTER_S: Final = 0.005
@@ -102,7 +102,7 @@ class DrainTimer:
         """Drain the link if that is due; return whether it was."""
         self.draining = time.monotonic() - self._since >= self._drain_after_s
         if self.draining:
-            self._link.proton_link.drain_mode = True
+            self._link.deliveries.drain = True
         return self.draining
 
     def answered_empty(self) -> bool:
@@ -110,9 +110,9 @@ class DrainTimer:
 
         Where deliveries used up the credit instead, switch the drain off and start all times again.
         """
-        if self._link.proton_link.drained():
+        if self._link.deliveries.take_returned():
             return True
-        self._link.proton_link.drain_mode = False  # deliveries used all credit, so there may be more events
+        self._link.deliveries.drain = False  # deliveries used all credit, so there may be more events
         self.draining = False
         self.received()
         return False

@@ -172,15 +172,15 @@ def _after(position: Position) -> str | None:
 
 
 def _ask(connection: Connection, address: str, stream: str, properties: Mapping[str, Any]) -> Mapping[Any, Any]:
-    link = attach_receiver(connection, address, Binding(stream), properties=properties)
-    buffer, deadline = ReceiveBuffer(1, 64 << 10, _MAX_BYTES), Deadline(connection.timeout_ms)
+    link = attach_receiver(connection, address, Binding(stream), properties=properties, max_bytes=_MAX_BYTES)
+    buffer, deadline = ReceiveBuffer(1, 64 << 10), Deadline(connection.timeout_ms)
     with closing(link):
-        link.proton_link.flow(1)
-        while not buffer.take(link.impl):
+        link.deliveries.flow(1)
+        while not buffer.take(link.deliveries):
             link.check()
             connection.turn(deadline.left_s(f"{connection.endpoint.address}: no answer from '{address}'"))
     block = buffer.block()
-    body = dict(decode_sections(bytes(block.buffer[: int(block.ends[0])]))).get(AMQP_VALUE)
+    body = dict(decode_sections(bytes(block.buffer[int(block.starts[0]) : int(block.ends[0])]))).get(AMQP_VALUE)
     if not isinstance(body, Mapping):
         raise RemoteProtocolError(f"'{address}': the answer's body is no amqp-value map (ES-403)")
     return {str(k): v for k, v in body.items()}

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import proton
-from cproton_ffi import lib
 
 from spark_streams.client.amqp.connection import Connection
+from spark_streams.client.amqp.deliveries import Deliveries
 from spark_streams.client.amqp.errors import peer_fault
 from spark_streams.client.amqp.offset_filters import StartFilter, as_symbol
 from spark_streams.client.retry import Deadline
@@ -31,12 +31,13 @@ from spark_streams.wire.amqp.event_streams import (
 )
 
 MAX_MESSAGE_BYTES: Final = 128 << 20
-"""Bytes of the largest message of a receiver: its attach sends this limit, and a receive buffer grows up to it."""
+"""Bytes of the largest message of a receiver: its attach sends this limit."""
 
 _FILTERS: Final = (ANNOTATIONS_FILTER, SQL_FILTER, FULL_SQL_FILTER)
 _FILTER_NAME: Final = "start"
 _REFUSAL_MS: Final = 2_000
 _CLOSE_MS: Final = 2_000
+_WRITE_AGAIN_S: Final = 0.01
 
 
 class StartRefused(RemoteProtocolError):
@@ -80,18 +81,20 @@ class Link:
         link: the ``proton.Link``, already opened.
         session: its ``proton.Session``.
         what: its name in messages, such as ``attach to 'orders' partition '0'``.
+        deliveries: the deliveries of a receiver; None for a sender.
 
     Attributes:
-        proton_link: ``link``, to grant credit and to drain it. Its ``credit`` counts granted deliveries that nobody has
-            taken out of the engine yet; ``draining()`` tells whether the peer still owes deliveries or credit, and
-            ``drained()`` takes the credit that the peer gave back since the last call, as it had nothing more.
+        proton_link: ``link``.
         taken: names of the optional filters that the peer echoed as they were sent.
         early: whether the link begins before the wanted position.
         residual: the part of the filter that the client checks on every delivery; None for nothing.
     """
 
-    def __init__(self, connection: Connection, link: Any, session: Any, what: str) -> None:
+    def __init__(
+        self, connection: Connection, link: Any, session: Any, what: str, deliveries: Deliveries | None = None
+    ) -> None:
         self.connection = connection
+        self._deliveries = deliveries
         self.proton_link = link
         self.impl = link._impl
         self.session = session
@@ -100,6 +103,12 @@ class Link:
         self.early = False
         self.residual: Expression | None = None
         self.closed = False
+
+    @property
+    def deliveries(self) -> Deliveries:
+        """A receiver's credit, and what has come."""
+        assert self._deliveries is not None, "a sender"
+        return self._deliveries
 
     @property
     def narrowed(self) -> bool:
@@ -132,32 +141,23 @@ class Link:
         ended = proton.Endpoint.REMOTE_CLOSED
         deadline = Deadline(min(connection.timeout_ms, _CLOSE_MS))
         with contextlib.suppress(SparkStreamsError):
-            if link.is_receiver and not connection.was_detached(link):
-                # proton writes a session flow for a detached link when deliveries are settled after the detach and the
-                # window is small (seen in 0.40: "no such channel: 65534"). An unlimited window needs no flow.
-                self.session.incoming_capacity = 0
-                lib.pn_link_flow(self.impl, 1)
-                connection.turn()
-            link.condition = condition
-            link.close()
-            self.session.close()
             try:
+                if self._deliveries is not None:
+                    connection.turn()
+                    while self._deliveries.due:  # what is settled goes out before the detach
+                        connection.turn(min(deadline.left_s("it takes no bytes"), _WRITE_AGAIN_S))
+                    self._deliveries.close()
+                link.condition = condition
+                link.close()
+                self.session.close()
                 while not self.session.state & ended:
-                    self._discard()
                     connection.turn(deadline.left_s("no answer to end"))
             except DeadlineExceeded:
                 connection.abandon()
                 return
-            self._discard()
-            connection.forget(link)
+            connection.forget(link, self._deliveries)
             link.free()
             self.session.free()
-
-    def _discard(self) -> None:
-        """Drop the deliveries that still arrive on a closing receiver, so that they do not accumulate."""
-        if self.proton_link.is_receiver:
-            while delivery := lib.pn_link_current(self.impl):
-                lib.pn_delivery_settle(delivery)
 
 
 def attach_receiver(
@@ -168,6 +168,7 @@ def attach_receiver(
     start: StartFilter | None = None,
     also: Mapping[str, Any] | None = None,
     properties: Mapping[str, Any] | None = None,
+    max_bytes: int | None = None,
 ) -> Link:
     """Attach a presettled receiver without credit.
 
@@ -179,6 +180,7 @@ def attach_receiver(
         also: further described filters by name, beside ``start``; the names of those that the peer echoes are
             ``taken``.
         properties: further link properties.
+        max_bytes: the largest message that is taken, if not ``MAX_MESSAGE_BYTES``.
 
     Raises:
         StartRefused: the peer did not echo ``start``.
@@ -197,7 +199,8 @@ def attach_receiver(
     if start is not None:
         filters = {_FILTER_NAME: start.filter, **also}
         link.source.filter.put_dict({proton.symbol(name): described for name, described in filters.items()})
-    attached = _attached(connection, link, session, binding, properties or {})
+    deliveries = connection.deliveries(link.name, max_bytes or MAX_MESSAGE_BYTES)
+    attached = _attached(Link(connection, link, session, binding.what, deliveries), binding, properties or {})
     if start is not None:
         echoed = _echoed(link)
         begins = echoed.get(_FILTER_NAME)
@@ -226,19 +229,19 @@ def attach_sender(connection: Connection, address: str, binding: Binding) -> Lin
     link.source.address = link.name
     link.target.address = address
     link.snd_settle_mode = proton.Link.SND_UNSETTLED
-    return _attached(connection, link, session, binding, {})
+    return _attached(Link(connection, link, session, binding.what), binding, {})
 
 
 def _link_name() -> str:
     return f"spark-streams-{uuid.uuid4().hex}"
 
 
-def _attached(connection: Connection, link: Any, session: Any, binding: Binding, properties: Mapping[str, Any]) -> Link:
+def _attached(attached: Link, binding: Binding, properties: Mapping[str, Any]) -> Link:
     """Open a link, wait for the peer's answer, and check which partition the link is bound to."""
+    connection, link = attached.connection, attached.proton_link
     link.rcv_settle_mode = proton.Link.RCV_FIRST
     named = {**properties, **binding.properties()}
     link.properties = {proton.symbol(name): value for name, value in named.items()} or None
-    attached = Link(connection, link, session, binding.what)
     link.open()
     try:
         connection.wait(

@@ -13,7 +13,7 @@ from typing import Final
 
 from spark_streams.client.amqp.credit import MAX_CREDIT, DrainTimer
 from spark_streams.client.amqp.links import Link
-from spark_streams.client.amqp.receive_buffer import HeadBuffer
+from spark_streams.client.amqp.receive_buffer import ReceiveBuffer
 from spark_streams.client.amqp.row_decoder import check_offsets, rows_to_drop, rows_until
 from spark_streams.client.retry import Attempts, Deadline
 from spark_streams.errors import DeadlineExceeded, SparkStreamsError
@@ -21,6 +21,8 @@ from spark_streams.position import EARLIEST, After, At, Earliest
 from spark_streams.wire.amqp.columns.decode import decode_columns
 
 _BLOCK_ROWS: Final = 16_384
+HEAD_BYTES: Final = 512
+"""Bytes kept of a message; the delivery annotations come first and have about 150 bytes."""
 
 
 @dataclass
@@ -41,7 +43,7 @@ class AmqpOffsetWalk:
     def __post_init__(self) -> None:
         self._dropped: Earliest | After = EARLIEST
         self._link: Link | None = None
-        self._buffer = HeadBuffer(_BLOCK_ROWS)
+        self._buffer = _buffer(_BLOCK_ROWS)
         self._ready: list[str] = []
         self._ended = False
 
@@ -64,7 +66,7 @@ class AmqpOffsetWalk:
                 if isinstance(fault, DeadlineExceeded) and self._link is not None:
                     self._link.connection.abandon()
                 if fault.retriable and self._link is not None:
-                    self._buffer.take(self._link.impl)
+                    self._buffer.take(self._link.deliveries)
                     if self._buffer.rows:
                         self._decode(self._link)  # whole deliveries need not come again
                 self.close()
@@ -79,18 +81,19 @@ class AmqpOffsetWalk:
         if self._link is not None:
             self._link.close()
             self._link = None
-            self._buffer = HeadBuffer(_BLOCK_ROWS)
+            self._buffer = _buffer(_BLOCK_ROWS)
 
     def _advance(self, count: int) -> bool:
         """Receive until ``count`` offsets or the end are ready; return False when there are no more now."""
         if self._link is None:
             self._link = self.attach(self.start, self._dropped)
+            self._link.deliveries.kept_bytes = HEAD_BYTES
         link = self._link
-        link.proton_link.drain_mode = False  # an earlier call may have found what it needed while draining
-        link.proton_link.drained()  # forget what it gave back then
+        link.deliveries.drain = False  # an earlier call may have found what it needed while draining
+        link.deliveries.take_returned()  # forget what it gave back then
         timer = DrainTimer(link)
         while len(self._ready) < count and not self._ended:
-            if self._buffer.take(link.impl):
+            if self._buffer.take(link.deliveries):
                 timer.received()
             missing = count - len(self._ready) - self._buffer.rows
             full = missing <= 0 or self._buffer.rows >= _BLOCK_ROWS // 2
@@ -99,13 +102,13 @@ class AmqpOffsetWalk:
                 continue
             link.check()
             if timer.draining:
-                if not link.proton_link.draining() and timer.answered_empty():
+                if not link.deliveries.draining and timer.answered_empty():
                     return False
-            elif not link.proton_link.credit or not timer.drain_if_due():
+            elif not link.deliveries.credit or not timer.drain_if_due():
                 # The credit is never more than is missing: the next ``take`` continues after what this one received.
                 window = MAX_CREDIT if self._drops(link) else min(missing, MAX_CREDIT)
-                if link.proton_link.credit <= window // 2:
-                    link.proton_link.flow(window - link.proton_link.credit)
+                if link.deliveries.credit <= window // 2:
+                    link.deliveries.flow(window - link.deliveries.credit)
             link.connection.turn(timer.timeout_s(self._buffer.rows > 0))
         return True
 
@@ -131,6 +134,10 @@ class AmqpOffsetWalk:
             self.close()
 
 
+def _buffer(rows: int) -> ReceiveBuffer:
+    return ReceiveBuffer(rows, rows * HEAD_BYTES)
+
+
 def first_offset(link: Link) -> str | None:
     """Return the offset of the first event that a link's filter matches, or None when the peer has none; detach.
 
@@ -139,14 +146,15 @@ def first_offset(link: Link) -> str | None:
     Raises:
         DeadlineExceeded: the peer did neither.
     """
-    buffer = HeadBuffer(1)
+    buffer = _buffer(1)
     deadline = Deadline(link.connection.timeout_ms)
-    link.proton_link.drain_mode = True
-    link.proton_link.flow(1)
+    link.deliveries.kept_bytes = HEAD_BYTES
+    link.deliveries.drain = True
+    link.deliveries.flow(1)
     with closing(link):
-        while not buffer.take(link.impl):
+        while not buffer.take(link.deliveries):
             link.check()
-            if not link.proton_link.draining():
+            if not link.deliveries.draining:
                 return None
             link.connection.turn(deadline.left_s(f"{link.what}: no answer to drain"))
     offsets = decode_columns(buffer.block(), ("offset",))["offset"]

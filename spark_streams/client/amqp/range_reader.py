@@ -25,11 +25,12 @@ from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from typing import Final
 
+import numpy as np
 import proton
 import pyarrow as pa
 
 from spark_streams.client.amqp.credit import CreditWindow, DrainTimer
-from spark_streams.client.amqp.links import MAX_MESSAGE_BYTES, Link
+from spark_streams.client.amqp.links import Link
 from spark_streams.client.amqp.receive_buffer import ReceiveBuffer
 from spark_streams.client.amqp.row_decoder import DecodedRows, RowDecoder, WrongPartition
 from spark_streams.client.data_loss import LossPolicy, instead_of, is_past_end, place
@@ -37,6 +38,8 @@ from spark_streams.client.log_client import Bounds, RangeRead
 from spark_streams.client.retry import LONG_BACKOFF, Attempts
 from spark_streams.errors import DeadlineExceeded, RemoteProtocolError, SparkStreamsError
 from spark_streams.position import EARLIEST, After, At, Earliest
+from spark_streams.wire.amqp.performatives import ERROR, REJECTED
+from spark_streams.wire.amqp.values import Described, Symbol, ULong
 
 _log = logging.getLogger(__name__)
 
@@ -108,7 +111,7 @@ class RangeReader:
         link = self._link = self.attach(self._start, self._dropped)
         self._ask_for_loss = self._first = True
         settled = link.proton_link.remote_snd_settle_mode == proton.Link.SND_SETTLED
-        self._buffer = ReceiveBuffer(self.max_rows, self.max_bytes, MAX_MESSAGE_BYTES, settles=settled)
+        self._buffer = ReceiveBuffer(self.max_rows, self.max_bytes, settles=settled)
         try:
             self._decoder = RowDecoder(self.read, self._start, link.residual, self._dropped if link.early else None)
             yield from self._decoded_rows()
@@ -128,11 +131,11 @@ class RangeReader:
                     self._explain()
                     return
             except SparkStreamsError as fault:
-                broken, buffer.held = fault, None  # the peer cannot receive outcomes any more
+                broken = fault
                 if isinstance(fault, DeadlineExceeded):
                     link.connection.abandon()  # no request may use the connection either
                 if fault.retriable:
-                    buffer.take(link.impl)  # deliveries that came together with the connection's end
+                    buffer.take(link.deliveries)  # those that came together with the connection's end
                 if not (fault.retriable and buffer.rows):
                     raise
             rows = self._decode()
@@ -150,22 +153,23 @@ class RangeReader:
             SparkStreamsError: the connection broke, or the peer fell silent or ended the link.
         """
         link, buffer, decoder, end = self._link, self._buffer, self._decoder, self.read.end.encode()
-        searched, received, extensions = 0, buffer.received, 0
+        deliveries = link.deliveries
+        searched, received, extensions = 0, deliveries.received, 0
         while True:
-            taken = buffer.take(link.impl)
-            if buffer.received != received:
-                window.consumed(taken, buffer.received - received)
+            taken = buffer.take(deliveries)
+            if taken or deliveries.received != received:
+                window.consumed(taken, deliveries.received - received)
                 timer.received()
             complete = buffer.full
-            if not complete and buffer.whole_bytes > searched:
+            if not complete and buffer.size > searched:
                 complete = buffer.holds(end, searched) and decoder.passes_end(buffer.block())
-                searched = buffer.whole_bytes
+                searched = buffer.size
             if not complete and buffer.rows and timer.end_check_due():
                 complete = decoder.passes_end(buffer.block(buffer.rows - 1))
-            drained = timer.draining and not link.proton_link.draining() and not link.proton_link.queued
+            drained = timer.draining and not deliveries.draining and not deliveries.queued
             if complete or (drained and buffer.rows):
                 return True
-            received = buffer.received
+            received = deliveries.received
             if drained and timer.answered_empty():
                 return False
             link.check()
@@ -175,7 +179,7 @@ class RangeReader:
             if link.narrowed and timer.draining and extensions < _MAX_EXTENSIONS:
                 # The peer may search for long without a match: a request on another link checks that it still answers.
                 timeout_s = min(timeout_s, link.connection.timeout_ms / 2_000)
-                if not link.connection.turn(timeout_s) and link.proton_link.draining():
+                if not link.connection.turn(timeout_s) and deliveries.draining:
                     self.describe()
                     extensions += 1
                     timer.extend()
@@ -193,18 +197,17 @@ class RangeReader:
             self._check_loss(rows.first)
         if self._decoder.dropped is not None:
             self._drop(self._decoder.dropped)
-        self._buffer.accept()
+        self._buffer.accept(self._link.deliveries)
         self._buffer.clear()
         return rows
 
     def _reject(self, fault: WrongPartition) -> None:
         """Reject the delivery, and close the link with the reason, as a settled delivery takes no outcome (A-15)."""
         condition = proton.Condition("amqp:not-allowed", str(fault))
-        if self._buffer.held is not None:
-            delivery = proton.Delivery.wrap(self._buffer.held[fault.row])
-            delivery.local.condition = condition
-            delivery.update(proton.Delivery.REJECTED)
-            delivery.settle()
+        number = self._buffer.delivery_id(fault.row)
+        if number is not None:
+            error = Described(ULong(ERROR), [Symbol(condition.name), condition.description])
+            self._link.deliveries.settle(np.array([number]), Described(ULong(REJECTED), [error]))
         self._link.close(condition)
 
     def _drop(self, dropped: Earliest | After) -> None:

@@ -105,7 +105,7 @@ def test_messages_of_several_frames_and_larger_than_the_buffer(settled: bool) ->
 
 
 def test_a_message_above_the_limit_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("spark_streams.client.amqp.range_reader.MAX_MESSAGE_BYTES", 1_000_000)
+    monkeypatch.setattr("spark_streams.client.amqp.links.MAX_MESSAGE_BYTES", 1_000_000)
     log = events(1, size=4_000_000)
     with (
         FakePeer(Script(events=log)) as peer,

@@ -1,0 +1,179 @@
+"""Splits what a peer sends between the deliveries of our receiving links and proton's engine.
+
+::
+
+    received bytes --> frames --> transfers and flows of our receiving links --> Deliveries, in columns
+                              --> all others, in their order                 --> proton's engine
+
+Proton has no name for the place of a link in the peer's frames, so the frames that tell it are read on their way to
+proton: begin (which of our channels the peer's channel answers), attach, detach and end.
+
+Spec: AMQP 1.0 part 2 §2.2 (the header before the frames), §2.5.1 (channels), §2.6.2 (handles).
+"""
+
+from __future__ import annotations
+
+import struct
+from itertools import pairwise
+from typing import Final
+
+import numpy as np
+
+from spark_streams.client.amqp.deliveries import Deliveries
+from spark_streams.wire.amqp.performatives import (
+    ATTACH,
+    BEGIN,
+    DETACH,
+    END,
+    FLOW,
+    TRANSFER,
+    performative_code,
+    read_performative,
+)
+from spark_streams.wire.amqp.transfer_frames import HEAD_BYTES, Frames, Transfers, read_transfers, split_frames
+from spark_streams.wire.amqp.values import UInt, UShort
+
+_SIZE: Final = struct.Struct(">I")
+_READ: Final = frozenset({BEGIN, ATTACH, FLOW, TRANSFER, DETACH, END})
+
+
+class IncomingFrames:
+    """The bytes that came on one connection, after SASL.
+
+    Args:
+        size: bytes that can be received at once.
+        max_frame_bytes: the largest frame.
+
+    Attributes:
+        buffer: holds the received bytes.
+    """
+
+    def __init__(self, size: int, max_frame_bytes: int) -> None:
+        self.buffer = bytearray(size + max_frame_bytes)
+        self._view = memoryview(self.buffer)
+        self._max_frame_bytes = max_frame_bytes
+        self._start = self._end = 0
+        self._started = False
+        self._awaited: dict[str, Deliveries] = {}
+        self._begun: dict[int, tuple[int, int]] = {}
+        self._active: dict[int, Deliveries] = {}
+
+    @property
+    def room(self) -> memoryview:
+        """Where to receive the next bytes; behind an incomplete frame, which moves to the beginning."""
+        if self._start:
+            self.buffer[: self._end - self._start] = self.buffer[self._start : self._end]
+            self._start, self._end = 0, self._end - self._start
+        return self._view[self._end :]
+
+    def await_attach(self, deliveries: Deliveries) -> None:
+        """Have the transfers of the link with the name of ``deliveries`` taken by these, from the peer's attach on."""
+        self._awaited[deliveries.name] = deliveries
+
+    def forget(self, deliveries: Deliveries) -> None:
+        """Forget a link whose session has ended."""
+        self._awaited.pop(deliveries.name, None)
+
+    def written(self) -> bytes:
+        """Return the frames that the deliveries have to write."""
+        return b"".join([each.frames() for each in self._active.values()])
+
+    def received(self, count: int) -> list[tuple[int, int]]:
+        """Take ``count`` bytes that were received into ``room``.
+
+        Returns:
+            The ranges of ``buffer`` that are proton's, valid until more is received. An incomplete frame comes with its
+            end.
+
+        Raises:
+            RemoteProtocolError: the peer broke a rule about a receiving link.
+        """
+        self._end += count
+        ranges: list[tuple[int, int]] = []
+        if not self._started:
+            if self._end < HEAD_BYTES:
+                return ranges
+            self._started, self._start = True, HEAD_BYTES
+            ranges.append((0, HEAD_BYTES))  # "AMQP" and the version, no frame
+        frames = split_frames(self._view, self._start, self._end, self._max_frame_bytes)
+        if frames.starts.size:
+            ranges += self._others(frames)
+        self._start = frames.stop
+        if self._end - frames.stop >= HEAD_BYTES:
+            (size,) = _SIZE.unpack_from(self.buffer, frames.stop)
+            if not HEAD_BYTES <= size <= self._max_frame_bytes:
+                ranges.append((frames.stop, self._end))  # proton refuses such a frame by its head, with its own words
+                self._start = self._end
+        return ranges
+
+    def _others(self, frames: Frames) -> list[tuple[int, int]]:
+        """Give transfers and flows to their deliveries, and return the ranges of the others."""
+        if not self._active and not self._awaited:
+            return [(int(frames.starts[0]), frames.stop)]  # no receiver, as while rows are written
+        transfers = read_transfers(self.buffer, frames)
+        # Runs of usual transfers of one link, all settled or none; any other frame is a run of its own.
+        link = transfers.channel << 33 | transfers.handle << 1 | transfers.settled
+        link[~transfers.usual] = -1
+        edges = np.flatnonzero((link[1:] != link[:-1]) | (link[1:] < 0)) + 1
+        bounds = [0, *edges.tolist(), link.size]
+        others: list[tuple[int, int]] = []
+        for first, stop in pairwise(bounds):
+            if not self._taken(frames, transfers, first, stop):
+                start, end = int(frames.starts[first]), int(frames.ends[stop - 1])
+                if others and others[-1][1] == start:
+                    start = others.pop()[0]
+                others.append((start, end))
+        return others
+
+    def _taken(self, frames: Frames, transfers: Transfers, first: int, stop: int) -> bool:
+        """Give a run of frames to its deliveries; return False if they are proton's."""
+        start, end = int(frames.starts[first]), int(frames.ends[stop - 1])
+        if not transfers.usual[first]:
+            return self._one_taken(self._view[start:end])
+        deliveries = self._active.get(int(transfers.channel[first]))
+        if deliveries is None or deliveries.handle != int(transfers.handle[first]):
+            return False
+        rows = slice(first, stop)
+        deliveries.on_usual(
+            self._view[start:end],
+            transfers.payload_start[rows] - start,
+            frames.ends[rows] - start,
+            transfers.delivery_id[rows],
+            settled=bool(transfers.settled[first]),
+        )
+        return True
+
+    def _one_taken(self, frame: memoryview) -> bool:
+        code = performative_code(frame)
+        if code not in _READ:
+            return False
+        channel = int.from_bytes(frame[6:8], "big")
+        deliveries = self._active.get(channel)
+        if code == END:
+            self._begun.pop(channel, None)
+            if deliveries is not None:
+                self._active.pop(channel).end()
+            return False
+        if code not in (BEGIN, ATTACH) and deliveries is None:
+            return False
+        read = read_performative(bytes(frame))
+        if code == BEGIN:
+            ours = read.field(0, UShort, None)
+            if ours is not None:  # else a session that the peer begins
+                self._begun[channel] = ours, read.field(1, UInt, 0)
+        elif code == ATTACH:
+            attached = self._awaited.pop(read.field(0, str, ""), None) if channel in self._begun else None
+            if attached is not None:
+                attached.attached(*self._begun[channel], read.field(1, UInt, 0), read.field(9, UInt, 0))
+                self._active[channel] = attached
+        elif deliveries is not None:
+            if code == FLOW:
+                deliveries.on_flow(read)
+                return True
+            if read.field(0, UInt, 0) != deliveries.handle:
+                return False
+            if code == TRANSFER:
+                deliveries.on_transfer(read)
+                return True
+            self._active.pop(channel).end()
+        return False
