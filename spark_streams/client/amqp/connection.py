@@ -3,8 +3,9 @@
 ::
 
     socket --recv_into--> [SASL, wire.sasl] --> frames --> transfers and flows of receivers: deliveries.py
+                                                       --> flows and dispositions of senders: outgoing_deliveries.py
                                                        --> all others: proton's engine
-    socket <----send----- [SASL, wire.sasl] <-- proton's frames, and between them those of deliveries.py
+    socket <----send----- [SASL, wire.sasl] <-- proton's frames, and between them those of these two
 
 Nothing runs in the background: bytes move only within a call of ``turn`` or ``wait``. The connection drains the
 engine's events in C types and makes no Python objects of them; the control plane reads the endpoints' states. No state
@@ -27,6 +28,7 @@ from cproton_ffi import ffi, lib
 from spark_streams.client.amqp.deliveries import Deliveries
 from spark_streams.client.amqp.errors import connection_fault, foreign_answer_fault, silent_close_fault
 from spark_streams.client.amqp.incoming_frames import IncomingFrames
+from spark_streams.client.amqp.outgoing_deliveries import OutgoingDeliveries
 from spark_streams.client.log_client import PRODUCT
 from spark_streams.client.retry import Deadline
 from spark_streams.client.tcp import WOULD_BLOCK, lost, open_socket, tls_fault
@@ -44,6 +46,8 @@ SESSION_BYTES: Final = 64 << 20
 
 _READ_BYTES: Final = 256 << 10
 _WRITE_BYTES: Final = 64 << 10
+_MAX_WRITTEN_FRAME_BYTES: Final = 1 << 20
+"""The largest frame with a message that we write, where the peer takes larger ones."""
 _CLOSE_MS: Final = 1_000
 
 
@@ -71,7 +75,7 @@ class Connection:
         deadline = Deadline(timeout_ms)
         self._incoming = IncomingFrames(_READ_BYTES, MAX_FRAME_BYTES)
         self._input_start = ffi.from_buffer(self._incoming.buffer)
-        self._between = b""
+        self._between = memoryview(b"")
         self._output = bytearray(_WRITE_BYTES)
         self._output_view = memoryview(self._output)
         self._output_start = ffi.from_buffer(self._output)
@@ -226,11 +230,18 @@ class Connection:
         self._incoming.await_attach(deliveries)
         return deliveries
 
+    def outgoing_deliveries(self, name: str) -> OutgoingDeliveries:
+        """Return the deliveries of the sending link ``name``, about to be opened as the only one of its session."""
+        theirs = self._engine.remote_max_frame_size or MAX_FRAME_BYTES
+        outgoing = OutgoingDeliveries(name, min(theirs, _MAX_WRITTEN_FRAME_BYTES))
+        self._incoming.await_attach(outgoing)
+        return outgoing
+
     def was_detached(self, link: Any) -> bool:
         """Return whether the peer closed or detached ``link``."""
         return bool(link.state & proton.Endpoint.REMOTE_CLOSED) or _address(link._impl) in self._detached
 
-    def forget(self, link: Any, deliveries: Deliveries | None) -> None:
+    def forget(self, link: Any, deliveries: Deliveries | OutgoingDeliveries | None) -> None:
         """Forget a link that is being freed, as another link may get its address; and its deliveries, if it has any."""
         self._detached.discard(_address(link._impl))
         if deliveries is not None:
@@ -264,7 +275,7 @@ class Connection:
                     lib.pn_transport_pop(engine, self._socket.send(self._output_view[:count]))
                     continue
                 # Proton has nothing pending, so a frame has just ended: other frames may follow it.
-                self._between = self._between or self._incoming.written()
+                self._between = self._between or memoryview(self._incoming.written())
                 if not self._between:
                     return False
                 self._between = self._between[self._socket.send(self._between) :]

@@ -1,9 +1,10 @@
-"""Splits what a peer sends between the deliveries of our receiving links and proton's engine.
+"""Splits what a peer sends between the deliveries of our links and proton's engine.
 
 ::
 
-    received bytes --> frames --> transfers and flows of our receiving links --> Deliveries, in columns
-                              --> all others, in their order                 --> proton's engine
+    received bytes --> frames --> transfers and flows of our receiving links  --> Deliveries, in columns
+                              --> flows and dispositions of our sending links --> OutgoingDeliveries
+                              --> all others, in their order                  --> proton's engine
 
 Proton has no name for the place of a link in the peer's frames, so the frames that tell it are read on their way to
 proton: begin (which of our channels the peer's channel answers), attach, detach and end.
@@ -20,13 +21,16 @@ from typing import Final
 import numpy as np
 
 from spark_streams.client.amqp.deliveries import Deliveries
+from spark_streams.client.amqp.outgoing_deliveries import USUAL_DISPOSITION, OutgoingDeliveries
 from spark_streams.wire.amqp.performatives import (
     ATTACH,
     BEGIN,
     DETACH,
+    DISPOSITION,
     END,
     FLOW,
     TRANSFER,
+    Performative,
     performative_code,
     read_performative,
 )
@@ -34,7 +38,7 @@ from spark_streams.wire.amqp.transfer_frames import HEAD_BYTES, Frames, Transfer
 from spark_streams.wire.amqp.values import UInt, UShort
 
 _SIZE: Final = struct.Struct(">I")
-_READ: Final = frozenset({BEGIN, ATTACH, FLOW, TRANSFER, DETACH, END})
+_READ: Final = frozenset({BEGIN, ATTACH, FLOW, TRANSFER, DISPOSITION, DETACH, END})
 
 
 class IncomingFrames:
@@ -54,9 +58,10 @@ class IncomingFrames:
         self._max_frame_bytes = max_frame_bytes
         self._start = self._end = 0
         self._started = False
-        self._awaited: dict[str, Deliveries] = {}
-        self._begun: dict[int, tuple[int, int]] = {}
+        self._awaited: dict[str, Deliveries | OutgoingDeliveries] = {}
+        self._begun: dict[int, tuple[int, int, int]] = {}
         self._active: dict[int, Deliveries] = {}
+        self._sending: dict[int, OutgoingDeliveries] = {}
 
     @property
     def room(self) -> memoryview:
@@ -66,17 +71,17 @@ class IncomingFrames:
             self._start, self._end = 0, self._end - self._start
         return self._view[self._end :]
 
-    def await_attach(self, deliveries: Deliveries) -> None:
-        """Have the transfers of the link with the name of ``deliveries`` taken by these, from the peer's attach on."""
+    def await_attach(self, deliveries: Deliveries | OutgoingDeliveries) -> None:
+        """Have the frames about the link with the name of ``deliveries`` taken by these, from the peer's attach on."""
         self._awaited[deliveries.name] = deliveries
 
-    def forget(self, deliveries: Deliveries) -> None:
+    def forget(self, deliveries: Deliveries | OutgoingDeliveries) -> None:
         """Forget a link whose session has ended."""
         self._awaited.pop(deliveries.name, None)
 
     def written(self) -> bytes:
         """Return the frames that the deliveries have to write."""
-        return b"".join([each.frames() for each in self._active.values()])
+        return b"".join([each.frames() for links in (self._active, self._sending) for each in links.values()])
 
     def received(self, count: int) -> list[tuple[int, int]]:
         """Take ``count`` bytes that were received into ``room``.
@@ -108,8 +113,12 @@ class IncomingFrames:
 
     def _others(self, frames: Frames) -> list[tuple[int, int]]:
         """Give transfers and flows to their deliveries, and return the ranges of the others."""
-        if not self._active and not self._awaited:
-            return [(int(frames.starts[0]), frames.stop)]  # no receiver, as while rows are written
+        if not self._active and not self._sending and not self._awaited:
+            return [(int(frames.starts[0]), frames.stop)]
+        if self._sending:
+            frames = self._without_dispositions(frames)
+            if not frames.starts.size:
+                return []
         transfers = read_transfers(self.buffer, frames)
         # Runs of usual transfers of one link, all settled or none; any other frame is a run of its own.
         link = transfers.channel << 33 | transfers.handle << 1 | transfers.settled
@@ -124,6 +133,18 @@ class IncomingFrames:
                     start = others.pop()[0]
                 others.append((start, end))
         return others
+
+    def _without_dispositions(self, frames: Frames) -> Frames:
+        """Give usual dispositions to the deliveries that they are about; return the other frames."""
+        match, left = USUAL_DISPOSITION.fullmatch, []
+        for row, (start, end) in enumerate(zip(frames.starts.tolist(), frames.ends.tolist(), strict=True)):
+            found = match(self._view, start, end)
+            deliveries = None if found is None else self._sending.get(int.from_bytes(found[1], "big"))
+            if found is None or deliveries is None:
+                left.append(row)
+            else:
+                deliveries.on_usual(found)
+        return frames._replace(starts=frames.starts[left], ends=frames.ends[left])
 
     def _taken(self, frames: Frames, transfers: Transfers, first: int, stop: int) -> bool:
         """Give a run of frames to its deliveries; return False if they are proton's."""
@@ -153,18 +174,26 @@ class IncomingFrames:
             self._begun.pop(channel, None)
             if deliveries is not None:
                 self._active.pop(channel).end()
+            if channel in self._sending:
+                self._sending.pop(channel).end()
             return False
+        if channel in self._sending:
+            return self._of_sender(self._sending[channel], channel, read_performative(bytes(frame)))
         if code not in (BEGIN, ATTACH) and deliveries is None:
             return False
         read = read_performative(bytes(frame))
         if code == BEGIN:
             ours = read.field(0, UShort, None)
             if ours is not None:  # else a session that the peer begins
-                self._begun[channel] = ours, read.field(1, UInt, 0)
+                self._begun[channel] = ours, read.field(1, UInt, 0), read.field(2, UInt, 0)
         elif code == ATTACH:
             attached = self._awaited.pop(read.field(0, str, ""), None) if channel in self._begun else None
-            if attached is not None:
-                attached.attached(*self._begun[channel], read.field(1, UInt, 0), read.field(9, UInt, 0))
+            if isinstance(attached, OutgoingDeliveries):
+                ours, _, window = self._begun[channel]
+                attached.attached(ours, window, read.field(1, UInt, 0))
+                self._sending[channel] = attached
+            elif attached is not None:
+                attached.attached(*self._begun[channel][:2], read.field(1, UInt, 0), read.field(9, UInt, 0))
                 self._active[channel] = attached
         elif deliveries is not None:
             if code == FLOW:
@@ -176,4 +205,16 @@ class IncomingFrames:
                 deliveries.on_transfer(read)
                 return True
             self._active.pop(channel).end()
+        return False
+
+    def _of_sender(self, deliveries: OutgoingDeliveries, channel: int, read: Performative) -> bool:
+        """Read a frame of a session on which we send; return False if it is proton's too."""
+        if read.code == FLOW:
+            deliveries.on_flow(read)
+            return True
+        if read.code == DISPOSITION:
+            deliveries.on_disposition(read)
+            return True
+        if read.code == DETACH and read.field(0, UInt, 0) == deliveries.handle:
+            self._sending.pop(channel).end()
         return False

@@ -18,6 +18,7 @@ from spark_streams.client.amqp.connection import Connection
 from spark_streams.client.amqp.deliveries import Deliveries
 from spark_streams.client.amqp.errors import peer_fault
 from spark_streams.client.amqp.offset_filters import StartFilter, as_symbol
+from spark_streams.client.amqp.outgoing_deliveries import OutgoingDeliveries
 from spark_streams.client.retry import Deadline
 from spark_streams.errors import DeadlineExceeded, RemoteProtocolError, SparkStreamsError
 from spark_streams.filters.tree import Expression
@@ -81,7 +82,7 @@ class Link:
         link: the ``proton.Link``, already opened.
         session: its ``proton.Session``.
         what: its name in messages, such as ``attach to 'orders' partition '0'``.
-        deliveries: the deliveries of a receiver; None for a sender.
+        deliveries: the link's deliveries.
 
     Attributes:
         proton_link: ``link``.
@@ -91,7 +92,7 @@ class Link:
     """
 
     def __init__(
-        self, connection: Connection, link: Any, session: Any, what: str, deliveries: Deliveries | None = None
+        self, connection: Connection, link: Any, session: Any, what: str, deliveries: Deliveries | OutgoingDeliveries
     ) -> None:
         self.connection = connection
         self._deliveries = deliveries
@@ -107,7 +108,13 @@ class Link:
     @property
     def deliveries(self) -> Deliveries:
         """A receiver's credit, and what has come."""
-        assert self._deliveries is not None, "a sender"
+        assert isinstance(self._deliveries, Deliveries), "a sender"
+        return self._deliveries
+
+    @property
+    def outgoing(self) -> OutgoingDeliveries:
+        """A sender's credit, what it has under way, and what became of it."""
+        assert isinstance(self._deliveries, OutgoingDeliveries), "a receiver"
         return self._deliveries
 
     @property
@@ -142,11 +149,13 @@ class Link:
         deadline = Deadline(min(connection.timeout_ms, _CLOSE_MS))
         with contextlib.suppress(SparkStreamsError):
             try:
-                if self._deliveries is not None:
+                if isinstance(self._deliveries, Deliveries):
                     connection.turn()
                     while self._deliveries.due:  # what is settled goes out before the detach
                         connection.turn(min(deadline.left_s("it takes no bytes"), _WRITE_AGAIN_S))
                     self._deliveries.close()
+                else:
+                    self._deliveries.end()
                 link.condition = condition
                 link.close()
                 self.session.close()
@@ -229,7 +238,8 @@ def attach_sender(connection: Connection, address: str, binding: Binding) -> Lin
     link.source.address = link.name
     link.target.address = address
     link.snd_settle_mode = proton.Link.SND_UNSETTLED
-    return _attached(Link(connection, link, session, binding.what), binding, {})
+    outgoing = connection.outgoing_deliveries(link.name)
+    return _attached(Link(connection, link, session, binding.what, outgoing), binding, {})
 
 
 def _link_name() -> str:

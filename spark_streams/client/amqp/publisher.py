@@ -2,8 +2,8 @@
 
 ::
 
-    payloads --pn_link_send--> engine --> peer     at most as many under way as the peer gave credit for
-    ring of deliveries <--dispositions-- peer      accepted: done; anything else: DeliveryFailed with the row's label
+    payloads --transfers, in columns--> peer    at most as many under way as the peer gave credit for
+    count <------dispositions---------- peer    accepted: done; anything else: DeliveryFailed with the row's label
 
 Delivery guarantee: at least once. When the connection breaks, the task fails, and Spark runs it again. The publisher
 sends nothing twice silently.
@@ -14,9 +14,8 @@ from __future__ import annotations
 from typing import Any, Final
 
 import numpy as np
-import proton
 import pyarrow as pa
-from cproton_ffi import ffi, lib
+from numpy.typing import NDArray
 
 from spark_streams.client.amqp.links import Link
 from spark_streams.client.digested_rows import Label, RowLabels
@@ -26,11 +25,8 @@ from spark_streams.redaction import safe_text
 
 MAX_IN_FLIGHT: Final = 8_192
 """Deliveries under way at most, whatever the peer's credit; each of them is also in memory."""
-_TURN_ROWS: Final = 1_024
 _TURN_BYTES: Final = 1 << 20
-"""After this many rows or bytes the engine's output goes to the socket before the publisher adds more."""
-
-_OUTCOMES: Final = {lib.PN_REJECTED: "rejected", lib.PN_RELEASED: "released", lib.PN_MODIFIED: "modified"}
+"""After this many bytes the frames go to the socket before the publisher adds more."""
 
 
 class Publisher:
@@ -46,14 +42,11 @@ class Publisher:
         self._link = link
         self._stream = stream
         self._deadline = Deadline(timeout_ms)
-        self._ring = ffi.new("pn_delivery_t *[]", MAX_IN_FLIGHT)
-        self._sent = 0
+        self._outgoing = link.outgoing
         self._done = 0
         self._fault: SparkStreamsError | None = None
         self._labels = RowLabels()
         self._max_bytes = int(link.proton_link.remote_max_message_size)
-        self._counter = ffi.new("uint64_t *")
-        self._tag = ffi.new("pn_bytes_t *", {"size": 8, "start": ffi.cast("char *", self._counter)})[0]
 
     @property
     def accepted(self) -> int:
@@ -85,20 +78,20 @@ class Publisher:
         bounds = np.frombuffer(offsets, np.int64)[payloads.offset : payloads.offset + count + 1]
         self._labels.add(count, labels)
         self._check_sizes(bounds)
-        start = ffi.from_buffer(memory) if memory is not None else ffi.NULL
-        row = 0
+        content = np.frombuffer(b"" if memory is None else memory, np.uint8)
+        outgoing, row = self._outgoing, 0
         self._deadline.restart()
         while row < count:
-            room = min(lib.pn_link_credit(self._link.impl), MAX_IN_FLIGHT - (self._sent - self._done), _TURN_ROWS)
-            stop = min(count, row + room)
-            if stop <= row or lib.pn_session_outgoing_bytes(self._link.session._impl) > 4 * _TURN_BYTES:
-                self._wait(f"the peer gave no credit and settled nothing, with {self._sent - self._done} under way")
+            stop = min(count, row + min(outgoing.room, MAX_IN_FLIGHT - outgoing.under_way))
+            if stop <= row or outgoing.pending:
+                self._wait(f"the peer gave no credit and settled nothing, with {outgoing.under_way} under way")
                 continue
             self._deadline.restart()
             # One turn sends as many rows as fit its bytes, and at least one.
             stop = max(row + 1, min(stop, int(np.searchsorted(bounds, bounds[row] + _TURN_BYTES))))
-            self._push(start, bounds[row : stop + 1].tolist())
-            row = stop
+            before = outgoing.sent
+            self._push(content, bounds[row : stop + 1])
+            row += outgoing.sent - before
             self._turn(last=row == count)
 
     def flush(self) -> None:
@@ -111,58 +104,31 @@ class Publisher:
             raise LocalProtocolError(f"the publisher of stream '{self._stream}' is closed")
         self._deadline.restart()
         self._reap()
-        while self._done < self._sent:
-            self._wait(f"the peer left {self._sent - self._done} messages without an outcome", last=True)
+        while self._outgoing.under_way:
+            self._wait(f"the peer left {self._outgoing.under_way} messages without an outcome", last=True)
 
     def close(self) -> None:
         """Detach; never raise. Messages without an outcome stay without one."""
         self._link.close()
 
-    def _push(self, start: Any, bounds: list[int]) -> None:
-        new, send, advance = lib.pn_delivery, lib.pn_link_send, lib.pn_link_advance
-        link, ring, counter, tag = self._link.impl, self._ring, self._counter, self._tag
-        sent, begin = self._sent, bounds[0]
-        for end in bounds[1:]:
-            counter[0] = sent
-            delivery = new(link, tag)
-            send(link, start + begin, end - begin)
-            advance(link)
-            ring[sent % MAX_IN_FLIGHT] = delivery
-            sent += 1
-            begin = end
-        self._sent = sent
+    def _push(self, content: NDArray[np.uint8], bounds: NDArray[np.int64]) -> None:
+        """Send the first of the messages between ``bounds``: as many as go together."""
+        first, places = int(bounds[0]), bounds - bounds[0]
+        self._outgoing.send(content[first : int(bounds[-1])], places[:-1], places[1:])
 
     def _reap(self) -> None:
-        """Settle the deliveries that have an outcome, in the order that they were sent in."""
-        updated, state, settle = lib.pn_delivery_updated, lib.pn_delivery_remote_state, lib.pn_delivery_settle
-        ring, done, sent, accepted = self._ring, self._done, self._sent, lib.PN_ACCEPTED
-        while done < sent:
-            delivery = ring[done % MAX_IN_FLIGHT]
-            if not updated(delivery):
-                break
-            outcome = state(delivery)
-            if outcome != accepted:
-                if outcome not in _OUTCOMES and not lib.pn_delivery_settled(delivery):
-                    break  # "received" is no outcome yet (AMQP 1.0 part 3 §3.4.1)
-                self._done = done
-                self._fail(delivery, outcome)
-            settle(delivery)
-            done += 1
-        if done > self._done:
-            self._done = done
+        """Count the messages that were accepted, in the order that they were sent in."""
+        outgoing = self._outgoing
+        if outgoing.done > self._done:
+            self._done = outgoing.done
             self._deadline.restart()
-            self._labels.take(done)
-
-    def _fail(self, delivery: Any, outcome: int) -> None:
-        wrapped = proton.Delivery.wrap(delivery)
-        condition = wrapped.remote.condition
-        raise DeliveryFailed(
-            _OUTCOMES.get(outcome, "settled without an outcome"),
-            str(condition.name) if condition is not None else "",
-            safe_text(condition.description or "") if condition is not None else "",
-            self._labels(self._done),
-            self._stream,
-        )
+            self._labels.take(self._done)
+        refusal = outgoing.refusal
+        if refusal is not None:
+            raise DeliveryFailed(
+                refusal.outcome, refusal.condition, safe_text(refusal.description), self._labels(self._done),
+                self._stream,
+            )  # fmt: skip
 
     def _check_sizes(self, bounds: np.ndarray[Any, Any]) -> None:
         if not self._max_bytes:
@@ -175,7 +141,7 @@ class Publisher:
                 "rejected",
                 "amqp:link:message-size-exceeded",
                 f"{int(sizes[row])} bytes encoded, the peer takes at most {self._max_bytes}",
-                self._labels(self._sent + row),
+                self._labels(self._outgoing.sent + row),
                 self._stream,
             )
 
@@ -199,7 +165,7 @@ class Publisher:
         except (TransportError, PeerError) as fault:
             self._fault = fault
         self._reap()
-        if last and self._done == self._sent:
+        if last and not self._outgoing.under_way:
             return
         if self._fault is not None:
             raise self._fault

@@ -281,7 +281,7 @@ class IncomingFrames:
         except RemoteProtocolError as fault:
             raise Violation(DECODE_ERROR, str(fault)) from fault
 
-    def _after(self, frame: memoryview, code: int) -> None:
+    def _after(self, frame: memoryview, code: int | None) -> None:
         """Forget what a frame has ended."""
         channel = int.from_bytes(frame[6:8], "big")
         if code == END:

@@ -1,0 +1,44 @@
+"""Transfer frames that are written in columns, beside the specification's bytes; proton's engine reads them in
+``tests/client/amqp/test_outgoing_deliveries.py``."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from spark_streams.wire.amqp.transfer_encode import encode_transfers, split_message
+
+
+def test_frames_are_those_of_the_specification() -> None:
+    memory = np.frombuffer(b"abc..de", np.uint8)
+    written = encode_transfers(
+        memory, np.array([0, 5, 7]), np.array([3, 7, 7]), channel=0x0102, handle=0, first_id=0xFFFF_FFFF
+    )
+    # Part 2 §2.3.1 (head), §2.7.5 (transfer): handle 0, delivery-id, delivery-tag, message-format 0, not settled.
+    assert bytes(written) == bytes.fromhex(
+        "0000001f 02 00 0102  00 53 14 c0 0f 05  43 70ffffffff a004ffffffff 43 42  616263"
+        "0000001e 02 00 0102  00 53 14 c0 0f 05  43 7000000000 a00400000000 43 42  6465"
+        "0000001c 02 00 0102  00 53 14 c0 0f 05  43 7000000001 a00400000001 43 42"
+    )
+
+
+@pytest.mark.parametrize(("handle", "encoded", "size"), [(7, "5207", "10"), (256, "7000000100", "13")])
+def test_a_handle_takes_as_many_bytes_as_it_needs(handle: int, encoded: str, size: str) -> None:
+    none = np.zeros(1, np.int64)
+    written = bytes(encode_transfers(np.zeros(1, np.uint8), none, none, channel=0, handle=handle, first_id=5))
+    assert written[8:] == bytes.fromhex(f"00 53 14 c0 {size} 05 {encoded} 7000000005 a00400000005 43 42")
+    assert len(written) == int.from_bytes(written[:4], "big")
+
+
+def test_a_message_in_several_frames() -> None:
+    frames = list(split_message(memoryview(b"x" * 970), channel=3, handle=0, delivery_id=9, max_frame_bytes=512))
+    # Room for 480 bytes a frame. §2.7.5: a further frame may leave out id, tag, format and settled.
+    assert [
+        each[:8].hex(" ") + " " + each[8 : len(each) - n].hex(" ")
+        for each, n in zip(frames, (480, 480, 10), strict=True)
+    ] == [
+        "00 00 01 fd 02 00 00 03 00 53 14 c0 10 06 43 70 00 00 00 09 a0 04 00 00 00 09 43 42 41",
+        "00 00 01 f8 02 00 00 03 00 53 14 c0 0b 06 43 70 00 00 00 09 40 40 40 41",
+        "00 00 00 22 02 00 00 03 00 53 14 c0 0b 06 43 70 00 00 00 09 40 40 40 42",
+    ]
+    assert all(len(each) <= 512 for each in frames)
