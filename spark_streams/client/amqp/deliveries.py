@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from spark_streams.errors import RemoteProtocolError
-from spark_streams.wire.amqp.performatives import DISPOSITION, FLOW, Performative, encode_frame
+from spark_streams.wire.amqp.performatives import DISPOSITION, Performative, encode_flow, encode_frame
 from spark_streams.wire.amqp.values import UInt
 from spark_streams.wire.columnar.byte_view import Positions, Words
 from spark_streams.wire.columnar.gather import gather
@@ -189,18 +189,19 @@ class Deliveries:
 
     def frames(self) -> bytes:
         """Return the frames that are due: what is settled, and a flow."""
-        if self._channel is None:
-            self._settled.clear()
+        if not self.due:
+            self._settled.clear()  # those of a link that has ended
             return b""
+        assert self._channel is not None
         if self._flow_due:
             self._flow_due = False
             # Never less than it was: frames that were allowed may be under way.
             self._window = max(self._window, self._capacity - self._held)
-            fields = [
-                *(UInt(self._next_transfer), UInt(self._window), UInt(0), UInt(_OUTGOING_WINDOW)),
-                *(UInt(_HANDLE), UInt(self._delivery_count), UInt(max(0, self._link_credit)), None, self._drain),
-            ]
-            self._settled.append(encode_frame(self._channel, FLOW, fields))
+            numbers = (self._next_transfer, self._window, 0, _OUTGOING_WINDOW)
+            credit = max(0, self._link_credit)
+            self._settled.append(
+                encode_flow(self._channel, *numbers, _HANDLE, self._delivery_count, credit, drain=self._drain)
+            )
         written, self._settled = b"".join(self._settled), []
         return written
 

@@ -41,10 +41,14 @@ class ReceiveBuffer:
         self._max_bytes = max_bytes
         self._starts = np.empty(max_rows, np.int64)
         self._ends = np.empty(max_rows, np.int64)
-        self._memory = np.empty(max_bytes + _SLACK_BYTES, np.uint8)
+        self._allocate(max_bytes + _SLACK_BYTES)
         self._held: list[tuple[int, Positions]] = []
         self.rows = 0
         self.size = 0
+
+    def _allocate(self, size: int) -> None:
+        self._bytes = bytearray(size)  # bytes are searched where they are, NumPy's array is not
+        self._memory = np.frombuffer(self._bytes, np.uint8)
 
     def take(self, deliveries: Deliveries) -> int:
         """Move the messages that have arrived into the buffer, until it is full.
@@ -87,7 +91,7 @@ class ReceiveBuffer:
 
     def holds(self, text: bytes, since: int) -> bool:
         """Return whether ``text`` occurs from byte ``since`` on, in the messages or between them."""
-        return self._memory[since : self.size].tobytes().find(text) >= 0
+        return self._bytes.find(text, since, self.size) >= 0
 
     def block(self, first: int = 0) -> MessageBlock:
         """Return the messages from row ``first`` on; ``clear`` frees their memory for other messages."""
@@ -111,10 +115,11 @@ class ReceiveBuffer:
     def clear(self) -> None:
         """Drop the messages."""
         if len(self._memory) > self._max_bytes + _SLACK_BYTES:
-            self._memory = np.empty(self._max_bytes + _SLACK_BYTES, np.uint8)
+            self._allocate(self._max_bytes + _SLACK_BYTES)
         self._held.clear()
         self.rows = self.size = 0
 
     def _grow(self, size: int) -> None:
-        old, self._memory = self._memory, np.empty(size + _SLACK_BYTES, np.uint8)
+        old = self._memory
+        self._allocate(size + _SLACK_BYTES)
         self._memory[: self.size] = old[: self.size]

@@ -160,6 +160,19 @@ def read_performative(frame: bytes) -> Performative:
     return Performative(code, frame, places, payload)
 
 
+def encode_flow(channel: int, *numbers: int, drain: bool) -> bytes:
+    """Return a flow of a link; it is sent so often that ``encode_frame`` would take a tenth of a reader's time.
+
+    Args:
+        channel: the channel.
+        numbers: the first seven fields, from next-incoming-id to link-credit.
+        drain: the field.
+    """
+    fields = b"".join([b"\x70" + _U32.pack(number) for number in numbers]) + (b"\x40\x41" if drain else b"\x40\x42")
+    performative = b"\x00\x53\x13\xc0" + bytes((len(fields) + 1, len(numbers) + 2)) + fields
+    return _HEAD.pack(_HEAD.size + len(performative), 2, 0, channel) + performative
+
+
 def encode_frame(channel: int, code: int, fields: list[Any]) -> bytes:
     """Return a frame without payload.
 

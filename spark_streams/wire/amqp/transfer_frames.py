@@ -9,7 +9,7 @@
 A usual transfer is a whole delivery: it has a delivery-id and a tag, and neither ``more``, ``state``, ``resume`` nor
 ``aborted``. A sender writes nearly all of its transfers in the same layout: the same fields in the same encodings, so
 that only the channel, the handle, the id and the tag differ. The reader finds the layout of one frame, and compares
-all others with it in a few operations on eight bytes of each; then it takes the next layout of what is left.
+all others with it in a few operations on their bytes before the payload; then it takes the next layout of what is left.
 
 A sender of frames in other encodings, or of deliveries in several frames, sends transfers that are not usual here; the
 caller reads these one by one.
@@ -21,14 +21,13 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import islice
 from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from spark_streams.wire.columnar.byte_view import Mask, Positions, Readable, Words, loads
+from spark_streams.wire.columnar.byte_view import Mask, Positions, Readable, loads
 
 HEAD_BYTES: Final = 8
 """Size, data offset, type and channel of a frame."""
@@ -59,8 +58,7 @@ class Frames(NamedTuple):
     stop: int
 
 
-@dataclass(frozen=True)
-class Transfers:
+class Transfers(NamedTuple):
     """What the usual transfers among some frames say; the values of the other rows mean nothing.
 
     Args:
@@ -141,10 +139,10 @@ def read_transfers(buffer: Readable, frames: Frames) -> Transfers:
         found = _Columns(n)
         found.read(buffer, frames, range(n))
         return found.result()
-    words = Words(np.frombuffer(buffer, np.uint8))
+    memory = np.frombuffer(buffer, np.uint8)
     first = _layout(buffer, int(frames.starts[0]), int(frames.ends[0]))
     if first is not None:
-        same = first.matches(words, frames.starts, frames.ends)
+        same = first.matches(memory, frames.starts, frames.ends)
         if same.all():
             return Transfers(same, *first.columns(buffer, frames.starts))
     found = _Columns(n)
@@ -159,7 +157,7 @@ def read_transfers(buffer: Readable, frames: Frames) -> Transfers:
         if layout is None:
             return found.result()
         starts = frames.starts[left]
-        same = layout.matches(words, starts, frames.ends[left])
+        same = layout.matches(memory, starts, frames.ends[left])
         found.set(left[same], layout.columns(buffer, starts[same]))
         left = left[~same]
     found.read(buffer, frames, left.tolist())
@@ -218,8 +216,7 @@ class _Number(NamedTuple):
         return numbers[starts + self.at].astype(np.int64)
 
 
-@dataclass(frozen=True)
-class _Layout:
+class _Layout(NamedTuple):
     """The layout of a usual transfer; all places count from the frame's start.
 
     Args:
@@ -262,8 +259,11 @@ class _Layout:
             starts + self.size,
         )
 
-    def matches(self, words: Words, starts: Positions, ends: Positions) -> Mask:
-        """Return which frames have this layout: the same bytes but for size, channel, handle, id and tag."""
+    def matches(self, memory: NDArray[np.uint8], starts: Positions, ends: Positions) -> Mask:
+        """Return which frames have this layout: the same bytes but for size, channel, handle, id and tag.
+
+        A short frame at the buffer's end is not compared, and so not among them.
+        """
         fixed = bytearray(b"\xff" * self.size)
         for start, stop in (
             (0, 4),
@@ -273,13 +273,15 @@ class _Layout:
             (self.tag_start, self.tag_end),
         ):
             fixed[start:stop] = bytes(stop - start)
-        same = ends - starts >= self.size
-        # A shorter frame may be the buffer's last one; a load after the buffer gives zeros.
-        for at in range(0, self.size, _WORD):
-            bits = int.from_bytes(fixed[at : at + _WORD], "little")
-            if bits:
-                text = int.from_bytes(self.text[at : at + _WORD], "little") & bits
-                same &= words.little(starts + at) & np.uint64(bits) == np.uint64(text)
+        wide = -(-self.size // _WORD) * _WORD
+        compared = int(np.searchsorted(starts, memory.size - wide, "right"))
+        heads = loads(memory, f"V{wide}")[starts[:compared]].view(np.uint64).reshape(compared, wide // _WORD)
+        bits, text = (np.frombuffer(each.ljust(wide, b"\0"), np.uint64) for each in (fixed, self.text))
+        other = (heads ^ text) & bits
+        same = np.zeros(starts.size, np.bool_)
+        same[:compared] = ~other.any(axis=1) if other.any() else True
+        if int((ends - starts).min()) < self.size:
+            same &= ends - starts >= self.size
         return same
 
 
