@@ -48,6 +48,10 @@ _READ_BYTES: Final = 256 << 10
 _WRITE_BYTES: Final = 64 << 10
 _MAX_WRITTEN_FRAME_BYTES: Final = 1 << 20
 """The largest frame with a message that we write, where the peer takes larger ones."""
+_LITTLE_BYTES: Final = 4 << 10
+"""After fewer bytes the socket is most likely empty."""
+_MUCH_BYTES: Final = 128 << 10
+_MOMENT_S: Final = 0.001
 _CLOSE_MS: Final = 1_000
 
 
@@ -76,6 +80,7 @@ class Connection:
         self._incoming = IncomingFrames(_READ_BYTES, MAX_FRAME_BYTES)
         self._input_start = ffi.from_buffer(self._incoming.buffer)
         self._between = memoryview(b"")
+        self._much = False
         self._output = bytearray(_WRITE_BYTES)
         self._output_view = memoryview(self._output)
         self._output_start = ffi.from_buffer(self._output)
@@ -283,10 +288,32 @@ class Connection:
                 return True
 
     def _read(self) -> int | None:
-        try:
-            return self._socket.recv_into(self._incoming.room)
-        except WOULD_BLOCK:
-            return None
+        """Read what has come, and return how many bytes; 0 at the end of the stream, None if nothing has come.
+
+        Many frames take little more time than one, so while a peer sends much, this waits a moment for more of it.
+        """
+        room, count, until = self._incoming.room, 0, 0.0
+        while count < len(room):
+            try:
+                got = self._socket.recv_into(room[count:])
+            except WOULD_BLOCK:
+                if not count:
+                    return None
+                if not self._much or count >= _MUCH_BYTES:
+                    break
+                until = until or time.monotonic() + _MOMENT_S
+                if not self._poll(max(0.0, until - time.monotonic()), write=False):
+                    break
+            except OSError:
+                if not count:
+                    raise
+                break  # the next read shows that the connection has ended
+            else:
+                count += got
+                if not got or (got < _LITTLE_BYTES and not self._much):
+                    break
+        self._much = count >= _MUCH_BYTES
+        return count
 
     def _push(self, count: int) -> None:
         engine = self._engine_impl
