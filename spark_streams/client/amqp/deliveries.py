@@ -86,6 +86,7 @@ class Deliveries:
         self._begun: bytearray | None = None
         self._begun_bytes = self._begun_frames = 0
         self._begun_settled = False
+        self._part: tuple[bytes, int | None, bool, bool, bool] = b"", None, False, False, False
         self._channel: int | None = None
         self._next_id: int | None = None
         self._settled: list[bytes] = []
@@ -269,7 +270,20 @@ class Deliveries:
             return
         number, _ = transfer.field(1, UInt, None), transfer.field(2, bytes, None)
         settled, more, aborted = (transfer.field(index, bool, False) for index in (4, 5, 9))
+        self._part = transfer.raw[4 : transfer.payload], number, settled, more, aborted
         self._on_part(memoryview(transfer.raw)[transfer.payload :], number, settled, more=more, aborted=aborted)
+
+    def on_same(self, frame: memoryview) -> bool:
+        """Take a transfer if all before its payload, but for its size, is as in the last one; return whether it is.
+
+        The parts of a large message are, and to decode their fields again would take most of the time.
+        """
+        head, number, settled, more, aborted = self._part
+        if self._begun is None or frame[4 : 4 + len(head)] != head:
+            return False
+        if not self._closed:
+            self._on_part(frame[4 + len(head) :], number, settled, more=more, aborted=aborted)
+        return True
 
     def _on_part(self, payload: memoryview, number: int | None, settled: bool, *, more: bool, aborted: bool) -> None:
         self._count_frames(1)

@@ -165,11 +165,13 @@ class IncomingFrames:
         return True
 
     def _one_taken(self, frame: memoryview) -> bool:
+        channel = int.from_bytes(frame[6:8], "big")
+        deliveries = self._active.get(channel)
+        if deliveries is not None and deliveries.on_same(frame):
+            return True
         code = performative_code(frame)
         if code not in _READ:
             return False
-        channel = int.from_bytes(frame[6:8], "big")
-        deliveries = self._active.get(channel)
         if code == END:
             self._begun.pop(channel, None)
             if deliveries is not None:
