@@ -83,7 +83,7 @@ class Deliveries:
         self._flow_due = False
         self._runs: deque[Run] = deque()
         self._fault: RemoteProtocolError | None = None
-        self._begun: bytearray | None = None
+        self._begun: list[bytes] | None = None
         self._begun_bytes = self._begun_frames = 0
         self._begun_settled = False
         self._part: tuple[bytes, int | None, bool, bool, bool] = b"", None, False, False, False
@@ -291,26 +291,28 @@ class Deliveries:
             if number is None and (more or self._next_id is None):
                 raise RemoteProtocolError("amqp:invalid-field: delivery-id required on the first transfer")
             self._count_deliveries(np.array([self._next_id if number is None else number], np.int64))
-            self._begun, self._begun_bytes, self._begun_frames = bytearray(), 0, 0
+            self._begun, self._begun_bytes, self._begun_frames = [], 0, 0
             self._begun_settled = False
         elif number is not None and number != self._begun_id:
             raise RemoteProtocolError("amqp:invalid-field: invalid delivery-id for a continuation transfer")
         self._begun_frames += 1
         self._begun_settled |= settled
+        kept, left = self.kept_bytes, len(payload)
+        if kept is not None:
+            left = max(0, kept - self._begun_bytes)
         self.received += len(payload)
         self._begun_bytes += len(payload)
-        kept = self.kept_bytes
         if self._begun_bytes > self._max_bytes and self._fault is None and kept is None:
             self._fault = RemoteProtocolError(
                 f"the peer sent a message of more than {self._max_bytes} bytes, the most this client takes"
             )
         if self._fault is None:
-            self._begun += payload if kept is None else payload[: max(0, kept - len(self._begun))]
+            self._begun.append(bytes(payload[:left]))
         if aborted:
             self._begun = None
             self.queued -= 1
         elif not more:
-            memory = np.frombuffer(self._begun, np.uint8)
+            memory = np.frombuffer(b"".join(self._begun), np.uint8)
             ids = None if self._begun_settled else np.array([self._begun_id], np.int64)
             run = Run(memory, np.zeros(1, np.int64), np.array([len(memory)]), ids, self._begun_frames)
             self._begun = None
