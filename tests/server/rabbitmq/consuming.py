@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import struct
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from tests.real_rabbitmq.by_hand import (
     CREDIT,
@@ -102,10 +102,23 @@ def records(each: Chunk) -> list[bytes]:
     return found
 
 
-def wait_until_stored(peer: Peer, reference: str, stream: str, offset: int) -> None:
-    """Wait until the broker tells an offset that it was asked to store: that request has no answer."""
+def wait_until_stored(
+    peer: Peer, reference: str, stream: str, offset: int, store: Callable[[], object] | None = None
+) -> None:
+    """Wait until the broker tells an offset that it was asked to store: that request has no answer.
+
+    Args:
+        peer: asks the broker.
+        reference: the name under which it is stored.
+        stream: the stream.
+        offset: the offset.
+        store: asks to store it once more, and is called when a while has passed: a client writes the request and
+            forgets it, also to a connection that it is about to lose.
+    """
     wanted, told = struct.pack(">HQ", 1, offset), b""
-    for _ in range(12_000):
+    for number in range(12_000):
+        if store is not None and number % 1_000 == 999:
+            store()
         told = peer.ask(QUERY_OFFSET, text(reference) + text(stream)).body
         if told == wanted:
             return

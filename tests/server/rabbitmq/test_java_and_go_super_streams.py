@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from typing import Any
 
@@ -87,8 +88,9 @@ def test_members_share_the_partitions_and_one_takes_over(broker: Any, client: Cl
     def store(taken: list[list[Any]]) -> None:
         reached = {stream: offset for stream, offset, _ in taken}
         for stream, offset in reached.items():
-            client.ask("store", name="group", stream=stream, offset=offset)
-            wait_until_stored(peer, "group", stream, offset)
+            ask = functools.partial(client.ask, "store", name="group", stream=stream, offset=offset)
+            ask()
+            wait_until_stored(peer, "group", stream, offset, ask)
 
     first = member()
     assert sorted(first("told", count=3)) == [[stream, True] for stream in streams]
