@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-from tests.bench.harness.formats import FORMATS, Format
+from tests.bench.harness.formats import BODY, FORMATS, Format
 from tests.bench.harness.measure import Run
-
-FILLS = {"kafka": "kafka", "rabbitmq": "rabbitmq-stream", "log": "rabbitmq-stream"}
+from tests.bench.harness.peers import PARTITIONS
 
 
 def filled(run: Run, form: Format, rows: int) -> str:
-    """Return a stream with so many rows on the server of a format, filled when it is first asked for."""
+    """Return a stream with so many rows on the server of a format, filled when it is first asked for.
+
+    The rows have a body only, and every partition the same number of them.
+    """
     if not form.server:
         return str(rows)
     known = ("filled", f"{form.server} {rows}")
     if known not in run.streams:
-        stream = run.peers.create(form.server)
-        by = FORMATS[FILLS[form.server]]
-        options = by.sink(run.peers, stream)
-        if form.server != "kafka":
-            options["url"] = run.peers.rabbitmq_url(form.server)
-        frame = by.rows(run.spark.range(0, rows, 1, 2))
-        frame.write.format(by.spark).options(**options).mode("append").save()
-        run.streams[known] = stream
+        stream = run.streams[known] = run.peers.create(form.server)
+        for number in range(PARTITIONS):
+            frame = run.spark.range(0, rows // PARTITIONS, 1, 1).selectExpr(BODY, f"{number} AS partition")
+            if form.server == "kafka":
+                by = FORMATS["kafka"]
+                options = by.sink(run.peers, stream)
+            else:  # a partition of a super stream is a stream
+                by, frame = FORMATS["rabbitmq-stream"], frame.drop("partition")
+                options = {"url": run.peers.rabbitmq_url(form.server), "stream": f"{stream}-{number}"}
+            frame.write.format(by.spark).options(**options).mode("append").save()
     return run.streams[known]

@@ -9,6 +9,7 @@ from typing import Any
 from tests.bench.harness.peers import Peers
 
 BODY_BYTES = 100
+BODY = f"CAST(repeat('x', {BODY_BYTES}) AS BINARY) AS value"
 
 
 @dataclass(frozen=True)
@@ -42,8 +43,7 @@ class Format:
 
     def rows(self, numbers: Any) -> Any:
         """Return what the sink takes, made of a frame with a number in each row."""
-        body = f"CAST(repeat('x', {BODY_BYTES}) AS BINARY) AS value"
-        return numbers.selectExpr(f"CAST({numbers.columns[-1]} AS STRING) AS {self.key}", body)
+        return numbers.selectExpr(f"CAST({numbers.columns[-1]} AS STRING) AS {self.key}", BODY)
 
 
 def _rabbit(peers: Peers, stream: str) -> dict[str, str]:

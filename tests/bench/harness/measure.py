@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -49,6 +50,14 @@ class Run:
     def close(self) -> None:
         if self._spark is not None:
             self._spark.stop()
+            self._spark = None
+
+    def restart(self) -> None:
+        """Start Spark anew in the same JVM, which stays warm, and without any of the Python processes it had."""
+        self.close()
+        while cpu.below_spark():
+            time.sleep(0.05)
+        _ = self.spark
 
     def folder(self) -> str:
         """Return a new folder, for a checkpoint or a spool."""
@@ -89,7 +98,7 @@ def parser(description: str) -> argparse.ArgumentParser:
     """The options that all measures have."""
     options = argparse.ArgumentParser(description=description)
     options.add_argument("--formats", type=words, help="some of: " + ", ".join(FORMATS))
-    options.add_argument("--rows", type=int, default=1_000_000, help="of what is read or written in a round")
+    options.add_argument("--rows", type=int, default=2_000_000, help="of what is read or written in a round")
     options.add_argument("--rounds", type=int, default=3)
     options.add_argument("--seconds", type=float, default=8.0, help="of events in a round of the latency")
     options.add_argument("--conf", type=setting, action="append", default=[], metavar="KEY=VALUE", help="for Spark")

@@ -25,6 +25,15 @@ SETTINGS = {
 }
 
 
+def worker_python() -> str:
+    """Return the Python of Spark's workers."""
+    try:
+        from spark_streams.worker_python import executable
+    except ImportError:
+        return sys.executable
+    return executable()
+
+
 def session(jars: Sequence[Path], settings: Mapping[str, str]) -> Any:
     """Start Spark with the peers' jars and our formats, the JVM warm from one query without a peer."""
     from pyspark.sql import SparkSession
@@ -32,7 +41,8 @@ def session(jars: Sequence[Path], settings: Mapping[str, str]) -> Any:
     import spark_streams
     from tests.bench.harness.ceiling import Ceiling
 
-    os.environ["PYSPARK_PYTHON"] = sys.executable
+    # As docs/performance.md and conf/spark-defaults.conf have it; an older revision may not have the command.
+    os.environ["PYSPARK_PYTHON"] = worker_python()
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), str(ROOT)]))
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # only the first worker compiles what it imports
     builder = SparkSession.builder

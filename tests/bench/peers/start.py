@@ -2,17 +2,13 @@
 
     python -m tests.bench.peers.start [--formats kafka,rabbitmq-stream] [--rounds N] [--conf KEY=VALUE]
 
-The JVM has run such a query before; Python's processes are ended before each start, so that they start with it.
+The JVM has run such a query before. Spark starts anew in it before each start, so that Python's processes start too.
 """
 
 from __future__ import annotations
 
-import contextlib
-import os
-import signal
 import time
 
-from tests.bench.harness import cpu
 from tests.bench.harness.formats import Format
 from tests.bench.harness.measure import Measure, Run, main
 
@@ -27,19 +23,9 @@ def prepare(run: Run, form: Format) -> None:
     one(run, form)
 
 
-def end_python() -> None:
-    """End the daemons that Spark's JVM has started, and with them their workers: the next query starts new ones."""
-    daemons = cpu.below_spark()
-    for pid in daemons:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGTERM)
-    while cpu.below_spark():
-        time.sleep(0.05)
-
-
 def one(run: Run, form: Format) -> dict[str, float]:
     """Start a stream."""
-    end_python()
+    run.restart()
     with run.cpu(form) as used:
         begun = time.perf_counter()
         frame = form.read_stream(run.spark, run.peers, run.streams["start", form.name], "earliest", run.folder())
