@@ -3,7 +3,8 @@
     python -m tests.bench.peers [MEASURE ...] [--formats kafka,rabbitmq-stream] [--rows N] [--rounds N]
     python -m tests.bench.peers [MEASURE ...] --compare REV      this revision and another one, without the peers
 
-The results are one file of JSON for each measure, in ``build/bench-peers``, and a table. `make bench-peers` runs it.
+The results are one file of JSON for each measure, in ``build/bench-peers``, and a table of each.
+`make bench-peers` runs it.
 """
 
 from __future__ import annotations
@@ -11,8 +12,6 @@ from __future__ import annotations
 import argparse
 
 from tests.bench.harness import comparison
-from tests.bench.harness.figures import read_all, table
-from tests.bench.harness.formats import FORMATS
 from tests.bench.harness.measure import parser, run_all
 from tests.bench.peers import latency, micro_batch, read_batch, read_stream, start, write_batch
 
@@ -42,7 +41,6 @@ def main() -> None:
         print(comparison.compare_with(options.compare, names, options))
         return
     run_all([MEASURES[name] for name in names], options)
-    print(table(read_all(options.json), list(FORMATS)))
 
 
 if __name__ == "__main__":
