@@ -18,13 +18,11 @@ import numpy as np
 import pyarrow as pa
 
 from spark_streams.errors import RemoteProtocolError
-from spark_streams.wire.amqp.performatives import DISPOSITION, Performative, encode_flow, encode_frame
+from spark_streams.wire.amqp.performatives import DISPOSITION, SERIAL, Performative, encode_flow, encode_frame
 from spark_streams.wire.amqp.values import UInt
 from spark_streams.wire.columnar.byte_view import Positions, Words
 from spark_streams.wire.columnar.gather import gather
 
-_SERIAL: Final = 0xFFFF_FFFF
-"""Delivery numbers, counts and transfer numbers are serial numbers of 32 bits (§2.8.8)."""
 _OUTGOING_WINDOW: Final = 0x7FFF_FFFF
 """What proton says in begin; this session sends no transfers."""
 _HANDLE: Final = 0
@@ -155,7 +153,7 @@ class Deliveries:
         """
         if not len(ids) or self._channel is None:
             return
-        edges = np.flatnonzero((np.diff(ids) & _SERIAL) != 1) + 1
+        edges = np.flatnonzero((np.diff(ids) & SERIAL) != 1) + 1
         for first, last in zip(ids[[0, *edges]], ids[[*(edges - 1), -1]], strict=True):
             fields = [True, UInt(int(first)), UInt(int(last)), True, outcome]
             self._settled.append(encode_frame(self._channel, DISPOSITION, fields))
@@ -217,9 +215,9 @@ class Deliveries:
         self._flow_due |= flow.field(9, bool, False)
         if flow.field(4, UInt, None) != self.handle:
             return
-        skipped = (flow.field(5, UInt, self._delivery_count) - self._delivery_count) & _SERIAL
-        if 0 < skipped <= _SERIAL >> 1:
-            self._delivery_count = self._delivery_count + skipped & _SERIAL
+        skipped = (flow.field(5, UInt, self._delivery_count) - self._delivery_count) & SERIAL
+        if 0 < skipped <= SERIAL >> 1:
+            self._delivery_count = self._delivery_count + skipped & SERIAL
             self._link_credit -= skipped
             self._returned += skipped
 
@@ -329,7 +327,7 @@ class Deliveries:
         if count > self._window:
             raise RemoteProtocolError("amqp:session:window-violation: incoming session window exceeded")
         self._window -= count
-        self._next_transfer = self._next_transfer + count & _SERIAL
+        self._next_transfer = self._next_transfer + count & SERIAL
         self._open_window()
 
     def _open_window(self) -> None:
@@ -339,7 +337,7 @@ class Deliveries:
 
     def _count_deliveries(self, ids: Positions) -> None:
         expected = int(ids[0]) if self._next_id is None else self._next_id
-        numbers = expected + np.arange(len(ids)) & _SERIAL
+        numbers = expected + np.arange(len(ids)) & SERIAL
         if not np.array_equal(ids, numbers):
             at = int(np.flatnonzero(ids != numbers)[0])
             raise RemoteProtocolError(
@@ -347,7 +345,7 @@ class Deliveries:
             )
         count = len(ids)
         self._begun_id = int(ids[-1])
-        self._next_id = expected + count & _SERIAL
-        self._delivery_count = self._delivery_count + count & _SERIAL
+        self._next_id = expected + count & SERIAL
+        self._delivery_count = self._delivery_count + count & SERIAL
         self._link_credit -= count
         self.queued += count

@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spark_streams.errors import RemoteProtocolError
-from spark_streams.wire.amqp.performatives import ACCEPTED, DISPOSITION, Performative, encode_frame
-from spark_streams.wire.amqp.transfer_encode import HEAD_BYTES, SERIAL, encode_transfers, split_message
+from spark_streams.wire.amqp.performatives import ACCEPTED, DISPOSITION, SERIAL, Performative, encode_frame
+from spark_streams.wire.amqp.transfer_encode import HEAD_BYTES, encode_transfers, split_message
 from spark_streams.wire.amqp.values import Described, Symbol, UInt
 from spark_streams.wire.columnar.byte_view import Positions
 

@@ -19,11 +19,9 @@ from numpy.typing import NDArray
 
 from spark_streams.server.amqp.error_conditions import INVALID_FIELD, MESSAGE_TOO_LARGE, LinkRefused
 from spark_streams.wire.amqp.columns.block import MessageBlock
-from spark_streams.wire.amqp.performatives import Performative
+from spark_streams.wire.amqp.performatives import SERIAL, Performative
 from spark_streams.wire.columnar.byte_view import Mask, Positions
 
-SERIAL: Final = 0xFFFF_FFFF
-"""Delivery-ids, counts and transfer numbers are serial numbers of 32 bits (§2.8.8)."""
 SETTLED: Final = -1
 """In the place of the delivery-id of a message that the peer sent settled."""
 _OWN_BYTES: Final = 48

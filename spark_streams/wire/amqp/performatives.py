@@ -27,6 +27,8 @@ OPEN, BEGIN, ATTACH, FLOW, TRANSFER, DISPOSITION, DETACH, END, CLOSE = range(0x1
 ACCEPTED: Final = 0x24
 REJECTED: Final = 0x25
 ERROR: Final = 0x1D
+SERIAL: Final = 0xFFFF_FFFF
+"""Delivery-ids, counts and transfer numbers are serial numbers of 32 bits (§2.8.8)."""
 
 _HEAD: Final = struct.Struct(">IBBH")
 _U32: Final = struct.Struct(">I")

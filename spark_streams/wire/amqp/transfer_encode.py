@@ -22,11 +22,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from spark_streams.wire.amqp.performatives import SERIAL
 from spark_streams.wire.columnar.byte_view import Positions
 from spark_streams.wire.columnar.interleave import Ranges, heads, interleave
 
-SERIAL: Final = 0xFFFF_FFFF
-"""Delivery-ids are serial numbers of 32 bits (§2.8.8)."""
 _HEAD: Final = b"\x02\x00"
 _TRANSFER: Final = b"\x00\x53\x14\xc0"
 _FORMAT_UNSETTLED: Final = b"\x43\x42"

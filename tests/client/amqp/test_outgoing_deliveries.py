@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from spark_streams.client.amqp.incoming_frames import IncomingFrames
 from spark_streams.client.amqp.outgoing_deliveries import OutgoingDeliveries, Refusal
+from tests.client.amqp.joined_engines import drained, push
 from tests.examples import examples
 
 MAX_FRAME = 512
@@ -27,22 +28,6 @@ OUTCOMES = {
     "modify": Refusal("modified", "", ""),
     "settle": Refusal("settled without an outcome", "", ""),
 }
-
-
-def drained(transport: Any) -> bytes:
-    data = b""
-    while (pending := transport.pending()) > 0:
-        data += bytes(transport.peek(pending))
-        transport.pop(pending)
-    return data
-
-
-def push(transport: Any, data: bytes) -> None:
-    at = 0
-    while at < len(data):
-        took = lib.pn_transport_push(transport._impl, ffi.from_buffer(data) + at, len(data) - at)
-        assert took > 0, transport.condition
-        at += took
 
 
 class Joined:
