@@ -145,7 +145,11 @@ class IncomingFrames:
         for number, row in enumerate([*alone, len(places)]):
             if number % _BETWEEN_RESTS == _BETWEEN_RESTS - 1:
                 yield 0, 0
-            ranges += self._taken(view, frames, transfers, places, at, row)
+            if at < row:
+                # In their order: proton may end the connection for one of them, and nothing after that is taken.
+                yield from ranges
+                ranges.clear()
+                yield from self._taken(view, frames, transfers, places, at, row)
             at = row + 1
             if row == len(places):
                 break
@@ -168,10 +172,8 @@ class IncomingFrames:
 
     def _taken(
         self, view: memoryview, frames: Frames, transfers: Transfers, places: Positions, first: int, stop: int
-    ) -> list[tuple[int, int]]:
-        """Give usual transfers to their deliveries; return the ranges of the frames between them that are proton's."""
-        if first >= stop:
-            return []
+    ) -> Iterator[tuple[int, int]]:
+        """Give usual transfers to their deliveries; yield the ranges of the frames between them that are proton's."""
         run = places[first:stop]
         distinct = run[:1].tolist() if (run == run[0]).all() else np.unique(run).tolist()
         # A frame is proton's because nothing in it matters here, or because its link was detached meanwhile.
@@ -179,24 +181,23 @@ class IncomingFrames:
         if others:
             mine = ~np.isin(run, others)
             edges = [first, *(first + 1 + np.flatnonzero(np.diff(mine))).tolist(), stop]
-            ranges: list[tuple[int, int]] = []
             for begin, end in itertools.pairwise(edges):
                 if mine[begin - first]:
-                    self._taken(view, frames, transfers, places, begin, end)
+                    yield from self._taken(view, frames, transfers, places, begin, end)
                 else:
-                    ranges.append((int(frames.starts[begin]), int(frames.ends[end - 1])))
-            return ranges
+                    yield int(frames.starts[begin]), int(frames.ends[end - 1])
+            return
         while first < stop and any(self._links[place].is_begun for place in distinct):
             # The last frame of a message in several frames may look like that of a whole message.
             self._one_transfer(view, frames, places, first)
             first += 1
         if first == stop:
-            return []
+            return
         rows = slice(first, stop)
         if not self._count(places[rows], distinct, transfers.delivery_id[rows]):
             for row in range(first, stop):
                 self._one_transfer(view, frames, places, row)  # what came before the fault is taken
-            return []
+            return
         starts, ends = transfers.payload_start[rows], frames.ends[rows]
         ids = delivery_ids(transfers.delivery_id[rows], transfers.settled[rows])
         if len(distinct) == 1:
@@ -204,7 +205,7 @@ class IncomingFrames:
             origin = int(starts[0])
             memory = np.array(view[origin : int(ends[-1])])
             self._give(distinct[0], Messages(memory, starts - origin, ends - origin, ids))
-            return []
+            return
         for place in distinct:
             chosen = np.flatnonzero(places[rows] == place)
             if len(chosen):
@@ -212,7 +213,6 @@ class IncomingFrames:
                 bounds = np.frombuffer(values.buffers()[1], np.int64, len(chosen) + 1)
                 memory = np.frombuffer(values.buffers()[2] or b"", np.uint8)
                 self._give(place, Messages(memory, bounds[:-1], bounds[1:], ids[chosen]))
-        return []
 
     def _one_transfer(self, view: memoryview, frames: Frames, places: Positions, row: int) -> None:
         deliveries = self._links[int(places[row])]

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import proton
 from cproton_ffi import ffi, lib
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from spark_streams.server.amqp.config import AmqpConfig
@@ -240,6 +240,7 @@ STEPS = st.tuples(
 
 @settings(max_examples=examples(500))
 @given(st.lists(STEPS, max_size=30), st.sampled_from([1, 7, 100, 1 << 20]))
+@example([((0, 0), "detach", 0, 0), ((0, 0), "whole", 0, 0), ((0, 1), "whole", 0, 0)], 100)
 def test_the_messages_and_the_error_are_those_of_protons_engine(steps: list[Any], cut: int) -> None:
     peer, ours, reference = Peer(), Ours(), Reference()
     for world in (ours, reference):
