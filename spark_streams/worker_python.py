@@ -11,9 +11,10 @@ processes that run a module of PySpark. Anything else it hands to the Python tha
 from __future__ import annotations
 
 import os
-import runpy
 import sys
 from typing import Final
+
+from spark_streams.fork_server import Program, forked
 
 _ARCHIVE: Final = os.path.join("python", "lib", "pyspark.zip")
 
@@ -24,9 +25,14 @@ def main() -> None:
     if len(arguments) < 2 or arguments[0] != "-m" or not arguments[1].startswith("pyspark."):
         os.execv(sys.executable, [sys.executable, *arguments])
     # As -m does: the folder of the process comes first, and argv begins with the module, whose file runpy puts there.
-    sys.path[:] = [os.getcwd(), *with_files(sys.path[1:])]
-    sys.argv[:] = arguments[1:]
-    runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
+    path = with_files(sys.path[1:])
+    sys.path[:] = [os.getcwd(), *path]
+    program = forked(Program(arguments[1:], path, dict(os.environ), os.getcwd()))
+    import runpy
+
+    sys.path[:] = [program.folder, *program.path]
+    sys.argv[:] = program.arguments
+    runpy.run_module(program.arguments[0], run_name="__main__", alter_sys=True)
 
 
 def executable() -> str:

@@ -13,7 +13,8 @@ PACKAGE = ROOT / "spark_streams"
 ALLOWED = {
     "protocols": set(),
     "redaction": set(),
-    "worker_python": set(),
+    "fork_server": set(),
+    "worker_python": {"fork_server"},
     "errors": {"redaction"},
     "position": {"errors"},
     "offsets": {"position", "errors"},

@@ -108,21 +108,22 @@ class Job:
     def lose_spark(self) -> None:
         """Kill the JVM alone, in mid-task, and return when the Python workers have ended by themselves.
 
-        Their daemon, which would end them at once, is held: on a machine that is busy it comes late, too.
+        Their daemons, which would end them at once, are held: on a machine that is busy they come late, too.
         """
         assert self._running is not None
         (java,) = [each for each in _below(self._running.pid) if each.name() == "java"]
-        daemons = [each for each in java.children() if _runs(each) and "pyspark.daemon" in each.cmdline()]
-        workers = [each for daemon in daemons for each in daemon.children()]
+        # Daemons, and the server that forks them (spark_streams/fork_server.py).
+        parents = [each for each in _below(java.pid) if _runs(each) and each.children()]
+        workers = [each for parent in parents for each in parent.children() if not each.children()]
         assert workers
-        for daemon in daemons:
-            daemon.suspend()
+        for parent in parents:
+            parent.suspend()
         java.kill()
         try:
             _wait_for_the_end(workers)
         finally:
-            for daemon in daemons:
-                daemon.kill()
+            for parent in parents:
+                parent.kill()
 
     def wait(self, condition: Callable[[], bool], pause_s: float = 0.05) -> None:
         """Return when a condition holds; fails when this life ends before."""

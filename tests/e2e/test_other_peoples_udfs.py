@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 import time
 import uuid
 import zipfile
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from spark_streams.testing import StreamFactory
@@ -25,9 +27,10 @@ def in_a_worker_of_ours(spark: Any, log: StreamFactory, function: Any) -> Any:
     from pyspark.sql import functions as F
 
     def where_eased(number: int) -> str | None:
-        import gc
+        import sys
 
-        return str(function(number)) if gc.get_freeze_count() else None
+        reused = sys.modules.get("spark_streams.spark.reused_worker")
+        return str(function(number)) if reused is not None and reused._eased else None
 
     ask = F.udf(where_eased, "string", useArrow=False)
     stream = log.create("udfs")
@@ -92,3 +95,52 @@ def test_their_pandas_works(spark: Any, reference_log: StreamFactory) -> None:
     in_a_worker_of_ours(spark, reference_log, lambda _: 1)
     doubled = spark.range(0, 4, 1, 2).mapInPandas(lambda frames: (frame * 2 for frame in frames), "id long")
     assert sorted(row[0] for row in doubled.collect()) == [0, 2, 4, 6]
+
+
+def test_their_random_numbers_are_their_own(spark: Any, reference_log: StreamFactory, tmp_path: Path) -> None:
+    # Workers may be forked from one process that has NumPy (spark_streams/fork_server.py).
+    from pyspark.sql import functions as F
+
+    in_a_worker_of_ours(spark, reference_log, lambda _: 1)
+    deadline = time.time() + GUARD_S
+
+    def drawn(number: int) -> str:
+        import os
+        import random
+        import time
+
+        import numpy as np
+
+        (tmp_path / str(number)).touch()
+        while len(list(tmp_path.iterdir())) < 2 and time.time() < deadline:  # each partition has a worker of its own
+            time.sleep(0.01)
+        return f"{os.getpid()} {np.random.bytes(8).hex()} {random.random()}"
+
+    drawing = spark.range(0, 2, 1, 2).select(F.udf(drawn, "string", useArrow=False)("id"))
+    pids, theirs, pythons = zip(*(row[0].split() for row in drawing.collect()), strict=True)
+    assert len(set(pids)) == len(set(theirs)) == len(set(pythons)) == 2
+
+
+def test_their_environment_is_that_of_a_task(spark: Any, reference_log: StreamFactory) -> None:
+    from pyspark.sql import functions as F
+
+    def environment(_: int) -> str:
+        import os
+
+        names = ("OMP_NUM_THREADS", "SPARK_REUSE_WORKER", "PYTHON_UDF_BATCH_SIZE")
+        return " ".join(str(os.environ.get(name)) for name in names)
+
+    rows = spark.range(0, 1, 1, 1).select(F.udf(environment, "string", useArrow=False)("id")).collect()
+    assert rows[0][0].split()[:2] == ["1", "1"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the server is for Linux")
+def test_daemons_are_forked_from_one_process(spark: Any, reference_log: StreamFactory) -> None:
+    in_a_worker_of_ours(spark, reference_log, lambda _: 1)
+    java = psutil.Process(spark.sparkContext._jvm.java.lang.ProcessHandle.current().pid())
+    started = [each for each in java.children() if each.status() != psutil.STATUS_ZOMBIE]
+    stand_ins = [each for each in started if "pyspark.daemon" in each.cmdline()]
+    (server,) = [each for stand_in in stand_ins for each in stand_in.children()]
+    daemons = server.children()
+    assert len(stand_ins) == len(daemons) >= 3, "one for planning, one for tasks, one for committing"
+    assert all(worker.children() == [] for daemon in daemons for worker in daemon.children())
