@@ -32,11 +32,15 @@ def _below(root: int, usages: dict[int, tuple[int, float, float]]) -> set[int]:
     return found
 
 
-def _is_spark(pid: int) -> bool:
+def _command(pid: int) -> bytes:
     try:
-        return b"org.apache.spark.deploy.SparkSubmit" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
-        return False
+        return b""
+
+
+def _is_spark(pid: int) -> bool:
+    return b"org.apache.spark.deploy.SparkSubmit" in _command(pid)
 
 
 def of_peer(pids: Iterable[int]) -> float:
@@ -93,10 +97,19 @@ class SparkWatch:
 
 
 def below_spark() -> list[int]:
-    """Return the processes that the JVM of this process's Spark has started: Python's daemons."""
+    """Return what the JVM of this process's Spark has started and what has not ended: Python's daemons."""
     usages = _all()
     gateways = _gateways(usages)
-    return [pid for pid, (parent, _, _) in usages.items() if parent in gateways]
+    return [pid for pid, (parent, _, _) in usages.items() if parent in gateways and _runs(pid)]
+
+
+def servers() -> list[int]:
+    """Return, where no daemon is left, what forked them for a JVM that runs on (``spark_streams/fork_server.py``)."""
+    return [pid for pid in _all() if b"spark-streams-python" in _command(pid) and os.getsid(pid) == os.getsid(0)]
+
+
+def _runs(pid: int) -> bool:
+    return bool(_command(pid))  # what has ended, and was not waited for, has none
 
 
 def _gateways(usages: dict[int, tuple[int, float, float]]) -> set[int]:

@@ -8,6 +8,7 @@ import datetime
 import os
 import platform
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -57,6 +58,8 @@ class Run:
         self.close()
         while cpu.below_spark():
             time.sleep(0.05)
+        for server in cpu.servers():
+            os.kill(server, signal.SIGTERM)
         _ = self.spark
 
     def folder(self) -> str:
