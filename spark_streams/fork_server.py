@@ -27,8 +27,8 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
-PRELOADED: Final = ("pyarrow", "pyspark.worker", "pyspark.sql.worker.plan_data_source_read")
-"""What the server imports: with these, nearly all that the other modules that Spark runs import.
+PRELOADED: Final = ("pyarrow.compute", "ssl", "pyspark.worker", "pyspark.sql.worker.plan_data_source_read")
+"""What the server imports: with these, nearly all that the other modules that Spark runs import, and our formats.
 
 None may start threads that do not bear a fork. These modules themselves are left out, as some code looks for one of
 them to learn which step it is in (``spark/pushdown/spark_filters.py`` does).
