@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
+import socket
 import subprocess
 import sys
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from spark_streams.sources.rabbitmq_stream import RabbitStreamDataSource
+
+from spark_streams.spark.reused_worker import acknowledge_at_once
+from spark_streams.spark.sink.writer import BatchWriter, StreamWriter
 
 PROGRAM = """
 import gc, importlib, json, os, sys, zipfile, zipimport
@@ -133,3 +140,50 @@ def test_no_other_process_is_changed(tmp_path: Path) -> None:
     found = facts(tmp_path / "modules.zip")
     assert found["frozen"] == 0
     assert found["collected"] == ["before", "after"]
+
+
+def is_prompt(connection: socket.socket) -> bool:
+    return bool(connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK))
+
+
+def is_late(connection: socket.socket) -> bool:
+    """Make the kernel delay acknowledgements, as it does once both sides have spoken."""
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 0)
+    return not is_prompt(connection)
+
+
+@pytest.fixture
+def connection() -> Iterator[socket.socket]:
+    """The worker's end of a connection to the JVM."""
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()):
+        worker, _ = server.accept()
+        with worker:
+            yield worker
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere it does nothing")
+class TestAcknowledgements:
+    def test_are_sent_at_once(self, connection: socket.socket) -> None:
+        assert is_late(connection)
+        acknowledge_at_once()
+        assert is_prompt(connection)
+
+    def test_nothing_else_is_touched(self, connection: socket.socket, tmp_path: Path) -> None:
+        one, other = socket.socketpair()
+        with one, other, (tmp_path / "file").open("wb") as file, socket.socket(type=socket.SOCK_DGRAM) as datagrams:
+            before = sorted(os.listdir("/proc/self/fd"))
+            acknowledge_at_once()
+            assert sorted(os.listdir("/proc/self/fd")) == before
+            one.sendall(b"x")
+            assert other.recv(1) == b"x"
+            assert file.write(b"x") == 1
+            assert datagrams.fileno() >= 0
+
+    def test_readers_and_writers_ask_for_it_in_each_task(self, connection: socket.socket) -> None:
+        made = RabbitStreamDataSource({"url": "rabbitmq-stream://localhost", "stream": "s"})
+        writers = BatchWriter(made.sink()), StreamWriter(made.sink())
+        for each in (made.reader(made.schema()), made.streamReader(made.schema()), *writers):
+            pickled = pickle.dumps(each)
+            assert is_late(connection)
+            pickle.loads(pickled)
+            assert is_prompt(connection)

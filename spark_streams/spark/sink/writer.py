@@ -32,7 +32,7 @@ from pyspark.sql.types import StructType
 
 from spark_streams.errors import OptionError, SparkStreamsError, TransportError
 from spark_streams.spark.log_lines import show_log_lines
-from spark_streams.spark.reused_worker import ease_reuse
+from spark_streams.spark.reused_worker import acknowledge_at_once, ease_reuse
 from spark_streams.spark.sink.columns import slices
 from spark_streams.spark.sink.sink import Outlet, Sink, TaskName
 
@@ -171,6 +171,11 @@ class _Writer:
         # The driver makes this id once and pickles it to the tasks, so that all attempts of one write share it. A write
         # in foreachBatch does not use the query's id either: two writes of one micro-batch must not share names.
         self._job = str(uuid.uuid4())
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Begin a task, or a commit: Spark unpickles the writer in the worker, and reads the task's rows after that."""
+        self.__dict__.update(state)
+        acknowledge_at_once()
 
     def _committed(self, what: str, messages: Sequence[SinkCommit | None]) -> None:
         """Log the end of a write; it needs no commit, as the peer accepted each row before its task ended."""

@@ -20,7 +20,7 @@ from spark_streams.options.common import SourceOptions
 from spark_streams.options.names import MAX_OFFSETS_PER_TRIGGER, MIN_OFFSETS_PER_TRIGGER
 from spark_streams.spark.log_lines import counted, show_log_lines
 from spark_streams.spark.pushdown.spark_filters import push, wants_filters
-from spark_streams.spark.reused_worker import ease_reuse
+from spark_streams.spark.reused_worker import acknowledge_at_once, ease_reuse
 from spark_streams.spark.schemas import arrow_schema, chosen_columns
 from spark_streams.spark.source.batch_plan import plan_batch
 from spark_streams.spark.source.driver import Connect
@@ -166,6 +166,11 @@ class _Reader:
         self._columns = chosen_columns(schema, rows, options.format)
         self._arrow_schema = arrow_schema(schema)
         self._source = source
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Begin a task: Spark unpickles the reader in the worker, and reads the task's partition after that."""
+        self.__dict__.update(state)
+        acknowledge_at_once()
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the events of a planned task; it runs in the task. See ``Source.read``."""
