@@ -26,7 +26,7 @@ from spark_streams.filters.evaluate_many import mask
 from spark_streams.filters.row_columns import columns_needed, message_columns
 from spark_streams.offsets import offset_column
 from spark_streams.rows import FULL_MESSAGE_SCHEMA, TIMESTAMP
-from spark_streams.wire.amqp.columns.block import MessageBlock
+from spark_streams.wire.amqp.columns.block import MessageBlock, chosen
 from spark_streams.wire.amqp.columns.decode import decode_columns
 from spark_streams.wire.amqp.columns.from_producers import incoming_columns
 from spark_streams.wire.amqp.columns.plain_bodies import plain_body_columns
@@ -97,7 +97,7 @@ class RowDecoder:
         times = np.repeat([chunk.header.timestamp_ms for chunk in chunks], [chunk.starts.size for chunk in chunks])
         ends = run_ends(np.asarray(block.ends) - block.starts[0], self._max_bytes, self._max_rows)
         for rows in map(slice, [0, *ends], ends):
-            batch = self._batch(_chosen(block, rows), offsets[rows], times[rows])
+            batch = self._batch(chosen(block, rows), offsets[rows], times[rows])
             if batch is not None:
                 yield batch
 
@@ -108,9 +108,9 @@ class RowDecoder:
         if passed is not None and passed.true_count < len(passed):
             if not passed.true_count:
                 return None
-            chosen = np.flatnonzero(passed.to_numpy(zero_copy_only=False))
+            rows = np.flatnonzero(passed.to_numpy(zero_copy_only=False))
             columns = {name: column.filter(passed) for name, column in columns.items()}
-            block, offsets, times = _chosen(block, chosen), offsets[chosen], times[chosen]
+            block, offsets, times = chosen(block, rows), offsets[rows], times[rows]
         missing = [name for name in self._read.columns if name not in columns]
         columns |= self._columns(missing, block, offsets, times)
         return pa.RecordBatch.from_arrays([columns[name] for name in self._read.columns], schema=self._schema)
@@ -178,10 +178,6 @@ def _column_of(taken_from: str) -> str:
     if taken_from == "key" or (kind == "application_properties" and name) or (kind == "properties" and name in fields):
         return kind
     raise LocalProtocolError(f"filter values taken from '{taken_from}': there is no such thing")
-
-
-def _chosen(block: MessageBlock, rows: slice | Longs) -> MessageBlock:
-    return MessageBlock(block.buffer, np.asarray(block.starts)[rows], np.asarray(block.ends)[rows])
 
 
 def _groups(chunks: Sequence[ChunkRecords]) -> Iterator[list[ChunkRecords]]:

@@ -29,6 +29,11 @@ class MessageBlock:
     ends: NDArray[np.int64]
 
 
+def chosen(block: MessageBlock, rows: Positions | slice) -> MessageBlock:
+    """Return some of a block's messages."""
+    return MessageBlock(block.buffer, np.asarray(block.starts)[rows], np.asarray(block.ends)[rows])
+
+
 class BlockSections:
     """The bytes of a block, and the places of its messages' sections.
 

@@ -15,7 +15,7 @@ from spark_streams.wire.amqp.columns.single_message import MAX_TIMESTAMP_MS, Ove
 from spark_streams.wire.amqp.decode import decode_value
 from spark_streams.wire.amqp.sections import HEAD_BYTES, NULL_CODE, Extents
 from spark_streams.wire.columnar.arrays import fixed_width, layout, validity
-from spark_streams.wire.columnar.byte_view import Mask, PaddedWords, Positions
+from spark_streams.wire.columnar.byte_view import Mask, PaddedWords, Positions, Words
 from spark_streams.wire.columnar.gather import gather
 
 SYMBOL_CODES: Final = (0xA3, 0xB3)
@@ -67,7 +67,7 @@ def instant_column(milliseconds: NDArray[np.int64], valid: Mask, what: str, over
     return number_column(np.where(valid, milliseconds, 0) * 1000, valid, TIMESTAMP_TYPE)
 
 
-def column_of(words: PaddedWords, texts: Extents, kind: pa.DataType, column: str) -> pa.Array:
+def column_of(words: Words, texts: Extents, kind: pa.DataType, column: str) -> pa.Array:
     """Return the content of texts and binary values as an array of ``kind``: binary or string.
 
     Raises:

@@ -8,14 +8,14 @@ and damage there is not noticed.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 
 from spark_streams.errors import LocalProtocolError
-from spark_streams.wire.amqp.columns.block import BlockSections, MessageBlock
+from spark_streams.wire.amqp.columns.block import BlockSections, MessageBlock, chosen
 from spark_streams.wire.amqp.columns.canonical import (
     BINARY_CODES,
     TEXT_CODES,
@@ -27,6 +27,8 @@ from spark_streams.wire.amqp.columns.canonical import (
 )
 from spark_streams.wire.amqp.columns.maps import map_column, read_entries
 from spark_streams.wire.amqp.columns.properties import PROPERTIES_TYPE, field_values, properties_column, read_fields
+from spark_streams.wire.amqp.columns.shaped_columns import ShapedColumns
+from spark_streams.wire.amqp.columns.shaped_rows import by_shape
 from spark_streams.wire.amqp.columns.single_message import CREATION_TIME, DELIVERY, GROUP_ID, Overflow, row_columns
 from spark_streams.wire.amqp.event_streams import ASSIGNED_KEYS, DELIVERY_TEXTS, GROUP_KEY, TIMESTAMP_KEY
 from spark_streams.wire.amqp.message import (
@@ -39,8 +41,8 @@ from spark_streams.wire.amqp.message import (
     MESSAGE_ANNOTATIONS,
 )
 from spark_streams.wire.amqp.sections import NULL_CODE, Extents, Pair, extents
-from spark_streams.wire.columnar.arrays import validity
-from spark_streams.wire.columnar.byte_view import MAX_BLOCK_BYTES
+from spark_streams.wire.columnar.arrays import fixed_width, validity
+from spark_streams.wire.columnar.byte_view import MAX_BLOCK_BYTES, Positions
 
 COLUMN_TYPES: Final[dict[str, pa.DataType]] = {
     "value": pa.binary(),
@@ -206,7 +208,43 @@ def decode_columns(block: MessageBlock, names: Collection[str], *, overflow: Ove
     unknown = set(names) - COLUMN_TYPES.keys()
     if unknown:
         raise LocalProtocolError(f"no such column: {', '.join(sorted(unknown))}; there are {', '.join(COLUMN_TYPES)}")
+    sorted_rows = by_shape(block, whole=not DELIVERY.issuperset(names))
+    if not sorted_rows.parts:
+        return _walked(block, names, overflow)
+    parts = []
+    for part in sorted_rows.parts:
+        shaped = ShapedColumns(part, overflow)
+        parts.append((part.rows, {name: shaped.column(name) for name in names}))
+    if sorted_rows.rest.size:
+        parts.append((sorted_rows.rest, _walked(chosen(block, sorted_rows.rest), names, overflow)))
+    rows = [each for each, _ in parts]
+    return {name: together(rows, [columns[name] for _, columns in parts]) for name in names}
+
+
+def _walked(block: MessageBlock, names: Collection[str], overflow: Overflow) -> dict[str, pa.Array]:
+    """Decode the named columns of messages of any shapes."""
     lockstep = Lockstep(block, frozenset(names))
     rows = np.flatnonzero(lockstep.irregular).tolist()
     singly = {row: row_columns(lockstep.raw(row), names, overflow) for row in rows}
     return {name: lockstep.column(name, singly, overflow) for name in names}
+
+
+def together(rows: Sequence[Positions], columns: Sequence[pa.Array]) -> pa.Array:
+    """Return the parts of a column as one.
+
+    Args:
+        rows: the numbers of each part's rows; all parts together have each number once.
+        columns: each part.
+
+    Raises:
+        LocalProtocolError: the text is too much for one array.
+    """
+    if len(columns) == 1:
+        return columns[0]
+    if all(column.null_count == len(column) for column in columns):
+        return pa.nulls(sum(map(len, columns)), columns[0].type)
+    _check_size(sum(column.nbytes for column in columns))
+    order = np.concatenate(rows)
+    place = np.empty(order.size, np.int64)
+    place[order] = np.arange(order.size)
+    return pa.concat_arrays(columns).take(fixed_width(place, pa.int64()))

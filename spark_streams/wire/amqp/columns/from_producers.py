@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,11 +12,13 @@ from numpy.typing import NDArray
 
 from spark_streams.errors import RemoteProtocolError
 from spark_streams.wire.amqp import message as m
-from spark_streams.wire.amqp.columns.block import MessageBlock
+from spark_streams.wire.amqp.columns.block import MessageBlock, chosen
 from spark_streams.wire.amqp.columns.canonical import SYMBOL_CODES, is_utf8
-from spark_streams.wire.amqp.columns.decode import Lockstep
+from spark_streams.wire.amqp.columns.decode import Lockstep, together
 from spark_streams.wire.amqp.columns.plain_bodies import are_plain_bodies
 from spark_streams.wire.amqp.columns.properties import field_numbers
+from spark_streams.wire.amqp.columns.shaped_columns import ShapedColumns
+from spark_streams.wire.amqp.columns.shaped_rows import ShapedRows, by_shape
 from spark_streams.wire.amqp.columns.single_message import CREATION_TIME, row_columns
 from spark_streams.wire.amqp.event_streams import NO_TIMESTAMP
 from spark_streams.wire.amqp.sections import NULL_CODE
@@ -62,6 +65,50 @@ def incoming_columns(block: MessageBlock, *, thorough: bool = False) -> Incoming
         count = len(block.starts)
         nulls = pa.nulls(count, pa.string())
         return Incoming(block.starts, nulls, nulls, np.full(count, NO_TIMESTAMP), np.zeros(count, np.bool_))
+    found, rest = by_shape(block)
+    parts = []
+    for rows in found:
+        try:
+            parts.append((rows.rows, _shaped(rows, thorough)))
+        except RemoteProtocolError:
+            rest = np.sort(np.concatenate((rest, rows.rows)))  # the walk says which messages are malformed
+    if not parts:
+        return _walked(block, thorough)
+    if rest.size:
+        parts.append((rest, _walked(chosen(block, rest), thorough)))
+    return parts[0][1] if len(parts) == 1 else _together(parts)
+
+
+def _together(parts: Sequence[tuple[NDArray[np.int64], Incoming]]) -> Incoming:
+    """Return the parts as one; each has the numbers of its rows."""
+    rows = [each for each, _ in parts]
+    order = np.argsort(np.concatenate(rows))
+    columns = [part for _, part in parts]
+    return Incoming(
+        np.concatenate([part.value_starts for part in columns])[order],
+        together(rows, [part.group_key for part in columns]),
+        together(rows, [part.target_partition for part in columns]),
+        np.concatenate([part.creation_time_ms for part in columns])[order],
+        np.concatenate([part.malformed for part in columns])[order],
+    )
+
+
+def _shaped(rows: ShapedRows, thorough: bool) -> Incoming:
+    """Read messages of one shape.
+
+    Raises:
+        RemoteProtocolError: one of them is malformed.
+    """
+    columns = ShapedColumns(rows)
+    group_key, target_partition = columns.column("group_key"), columns.column("target_partition")
+    if thorough:
+        columns.check()
+    whole = np.zeros(rows.rows.size, np.bool_)
+    return Incoming(rows.bare_starts, group_key, target_partition, columns.creation_time_ms, whole)
+
+
+def _walked(block: MessageBlock, thorough: bool) -> Incoming:
+    """Read messages of any shapes."""
     names = frozenset({"group_key", "target_partition", "creation_time_ms"})
     lockstep = Lockstep(block, names)
     malformed = np.zeros(lockstep.n, np.bool_)

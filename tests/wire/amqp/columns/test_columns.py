@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from spark_streams.errors import RemoteProtocolError
 from spark_streams.wire.amqp import sections
-from spark_streams.wire.amqp.columns import decode
+from spark_streams.wire.amqp.columns import decode, shaped_rows
 from spark_streams.wire.amqp.columns.block import MessageBlock
 from spark_streams.wire.amqp.columns.decode import COLUMN_TYPES, decode_columns
 from spark_streams.wire.amqp.columns.from_producers import incoming_columns
@@ -25,12 +25,16 @@ from tests.examples import examples
 from tests.wire.amqp.messages import decode_message
 
 
-@pytest.fixture(autouse=True, scope="module")
-def lockstep() -> Iterator[None]:
-    """Decode even single messages in lockstep."""
+@pytest.fixture(autouse=True, scope="module", params=["walk", "shapes"])
+def way(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Decode even single messages in lockstep; or by their shapes, those that have one."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sections, "FEW", 0)
-        yield
+        if request.param == "shapes":
+            patch.setattr(shaped_rows, "FEW", 0)
+            patch.setattr(shaped_rows, "_FEWEST_ALIKE", 1)
+            patch.setattr(shaped_rows, "_MOST_MISSES", 99)
+        yield request.param
 
 
 MESSAGE_COLUMNS = ["value", "key", "properties", "application_properties", "message_annotations", "message"]
@@ -509,6 +513,7 @@ def test_small_blocks_are_decoded_one_by_one() -> None:
     alone: list[bytes] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sections, "FEW", 12)
+        patch.setattr(shaped_rows, "FEW", 12)
         patch.setattr(
             decode,
             "row_columns",
