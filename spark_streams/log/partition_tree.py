@@ -68,6 +68,13 @@ class KeyTree:
             place = children[child_of_key(place, key, len(children))]
         return place
 
+    def homes(self, keys: Sequence[bytes]) -> list[str]:
+        """Return the open partition of each of many keys, as ``home`` does."""
+        if self._children:
+            return [self.home(key) for key in keys]
+        count, roots = len(self._roots), self._roots
+        return [roots[number % count] for number in map(zlib.crc32, keys)]
+
 
 def child_of_key(parent: str, key: bytes | memoryview, children: int) -> int:
     """Return the index of the child that a key of a split partition belongs to; independent of its other hashes."""

@@ -87,6 +87,33 @@ class _Rows(NamedTuple):
         )
 
 
+class _Block:
+    """The unsettled events of one turn, which are told that they are stored when all appends of the turn have ended.
+
+    A disposition tells a run of delivery-ids. The events of each partition by themselves, in between those of all
+    others, would be about as many runs as events, and cost more than all else that is done for these.
+
+    Args:
+        accept: tells the peer that deliveries are accepted.
+    """
+
+    def __init__(self, accept: Callable[[Positions], None]) -> None:
+        self._accept = accept
+        self._stored: list[Positions] = []
+        self.appends = 0
+        """How many appends have not ended."""
+
+    def add(self, ids: Positions) -> None:
+        """Add events that are stored."""
+        self._stored.append(ids)
+
+    def tell(self) -> None:
+        """Tell the peer of those that are stored so far."""
+        if self._stored:
+            self._accept(np.sort(np.concatenate(self._stored)))
+            self._stored.clear()
+
+
 class ProducerLink(AttachedLink):
     """A receiving link of the node.
 
@@ -198,6 +225,8 @@ class ProducerLink(AttachedLink):
         homes = list(partitions.values())
         bound = self.bound is not None
         aimed = np.full(len(places), bound) | incoming.target_partition.is_valid().to_numpy(zero_copy_only=False)
+        together = _Block(self._accept)
+        together.appends += 1  # until all have begun, since an append may end at once
         for place in np.unique(places[places >= 0]).tolist():
             rows_there = np.flatnonzero(places == place)
             whole = len(rows_there) == len(ids)
@@ -205,30 +234,40 @@ class ProducerLink(AttachedLink):
             rows = slice(None) if whole else rows_there
             # From their message annotations on; a copy, since the block holds more than these.
             values = copied(block.buffer, incoming.value_starts[rows], block.ends[rows])
-            self._append(homes[place], _Rows(ids[rows], values, there, incoming.creation_time_ms[rows], ~aimed[rows]))
+            part = _Rows(ids[rows], values, there, incoming.creation_time_ms[rows], ~aimed[rows])
+            self._append(homes[place], part, together)
+        self._ended(together)
         if rejections and not self.ended:
             # Last, because a rejection may close the link, and the messages that came with it must still be stored.
             rejected = sorted(rejections)
-            self._settle(ids[rejected], [rejections[r] for r in rejected])
+            self._settle(ids[rejected], [rejections[r] for r in rejected], together)
+            together.tell()
 
-    def _append(self, partition: Partition, rows: _Rows) -> None:
+    def _append(self, partition: Partition, rows: _Rows, together: _Block) -> None:
         size = rows.values.nbytes
+        together.appends += 1
 
         def done(outcomes: list[Outcome]) -> None:
             self.connection.storing(-size)
-            if not partition.closed or outcomes.count(None) == len(outcomes) or not rows.free.any():
-                self._appended(rows.ids, outcomes)
-                return
-            late = np.array([each is not None and each.reason is RefusalReason.SPLIT for each in outcomes]) & rows.free
-            others = np.flatnonzero(~late)
-            if len(others):
-                self._appended(rows.ids[others], [outcomes[row] for row in others.tolist()])
-            self._append_rerouted(rows.take(np.flatnonzero(late)))
+            try:
+                self._take_outcomes(partition, rows, outcomes, together)
+            finally:
+                self._ended(together)
 
         self.connection.storing(size)
         self.node.appender.append(partition, Batch(rows.values, rows.keys, rows.timestamps, done))
 
-    def _append_rerouted(self, rows: _Rows) -> None:
+    def _take_outcomes(self, partition: Partition, rows: _Rows, outcomes: list[Outcome], together: _Block) -> None:
+        if not partition.closed or outcomes.count(None) == len(outcomes) or not rows.free.any():
+            self._appended(rows.ids, outcomes, together)
+            return
+        late = np.array([each is not None and each.reason is RefusalReason.SPLIT for each in outcomes]) & rows.free
+        others = np.flatnonzero(~late)
+        if len(others):
+            self._appended(rows.ids[others], [outcomes[row] for row in others.tolist()], together)
+        self._append_rerouted(rows.take(np.flatnonzero(late)), together)
+
+    def _append_rerouted(self, rows: _Rows, together: _Block) -> None:
         """Append messages whose partition was split after they were routed."""
         partitions = self.node.placement.open_here(self._log_stream)
         names = list(partitions)
@@ -236,17 +275,26 @@ class ProducerLink(AttachedLink):
         keys = enumerate(rows.keys.to_pylist())
         places = np.array([names[row % len(names)] if key is None else home(key) for row, key in keys])
         for name in dict.fromkeys(places.tolist()):
-            self._append(partitions[name], rows.take(np.flatnonzero(places == name)))
+            self._append(partitions[name], rows.take(np.flatnonzero(places == name)), together)
 
-    def _appended(self, ids: Positions, outcomes: list[Outcome]) -> None:
+    def _ended(self, together: _Block) -> None:
+        """Count the end of an append; after the last one, tell the peer of the events that are stored."""
+        together.appends -= 1
+        if not together.appends and not self.ended:
+            together.tell()
+
+    def _accept(self, ids: Positions) -> None:
+        self.connection.outgoing.accept(self._session, ids)
+
+    def _appended(self, ids: Positions, outcomes: list[Outcome], together: _Block) -> None:
         if self.ended:
             return  # the link has ended: there is nobody to send the outcome to
-        self._settle(ids, outcomes)
+        self._settle(ids, outcomes, together)
         if not self.ended:
             self._top_up()
             self.connection.wake()
 
-    def _settle(self, ids: Positions, outcomes: Sequence[LinkRefused | Outcome]) -> None:
+    def _settle(self, ids: Positions, outcomes: Sequence[LinkRefused | Outcome], together: _Block) -> None:
         self._appending -= len(ids)
         outgoing, unheard = self.connection.outgoing, None
         refused = np.array([outcome is not None for outcome in outcomes]) if any(outcomes) else np.zeros(len(ids), bool)
@@ -257,8 +305,9 @@ class ProducerLink(AttachedLink):
                 unheard = unheard or _link_refused(outcome)
             else:
                 outgoing.reject(self._session, int(ids[row]), _link_refused(outcome))
-        outgoing.accept(self._session, ids[~refused & (ids != SETTLED)])
+        together.add(ids[~refused & (ids != SETTLED)])
         if unheard is not None:
+            together.tell()
             self.fail(unheard)
 
     def _released(self, *, closed: bool) -> None:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
@@ -24,6 +25,7 @@ from spark_streams.log import Stream
 from spark_streams.server.amqp.error_conditions import DECODE_ERROR, NOT_ALLOWED, NOT_FOUND, LinkRefused
 from spark_streams.server.amqp.placement import split_refusal
 from spark_streams.wire.amqp.columns.from_producers import Incoming
+from spark_streams.wire.columnar.arrays import layout
 
 REJECTED = -1
 
@@ -73,9 +75,8 @@ def route(incoming: Incoming, stream: Stream, partitions: Sequence[str], bound: 
             rejections.update(dict.fromkeys(rows.tolist(), refusal))
     open_rows = (codes < 0) & whole
     if open_rows.any() and incoming.group_key.null_count < len(whole):
-        codes, names = _coded(incoming.group_key)
-        home = stream.homes_among(partitions).home
-        homes = np.array([index[home(name.encode())] for name in names], np.int64)
+        codes, keys = _distinct_keys(incoming.group_key)
+        homes = np.array([index[home] for home in stream.homes_among(partitions).homes(keys)], np.int64)
         rows = np.flatnonzero(open_rows & (codes >= 0))
         places[rows] = homes[codes[rows]]
         open_rows[rows] = False
@@ -90,6 +91,15 @@ def _coded(texts: pa.StringArray) -> tuple[NDArray[np.int64], list[str]]:
         return np.full(len(texts), -1, np.int64), []
     encoded = texts.dictionary_encode()
     return encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64), encoded.dictionary.to_pylist()
+
+
+def _distinct_keys(texts: pa.StringArray) -> tuple[NDArray[np.int64], list[bytes]]:
+    """Return each row's index into the distinct texts, -1 for null, and the texts as UTF-8."""
+    encoded = texts.dictionary_encode()
+    bounds, content = layout(encoded.dictionary)
+    whole, edges = content.tobytes(), bounds.tolist()
+    codes = encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
+    return codes, [whole[start:end] for start, end in pairwise(edges)]
 
 
 def _refused(stream: Stream, name: str, index: dict[str, int], bound: str | None) -> LinkRefused | None:
