@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from spark_streams.log.config import StreamConfig
 from spark_streams.log.format.record_batch import FEW_RECORDS, BatchHeader, Body, Header, encode_batch, encode_few, seal
+from spark_streams.log.format.record_encode import lengths_of
 from spark_streams.log.format.timestamps import NO_TIMESTAMP, to_stored
 
 RECORD_BYTES = 8
@@ -128,9 +128,9 @@ def encode_records(
     if not len(value_array) or value_array.null_count:
         raise ValueError("an append needs at least one value, and none of them null")
     # Keys and what a record costs by itself count too: a million empty values are no small batch.
-    sizes = pc.binary_length(value_array).to_numpy(zero_copy_only=False).astype(np.int64) + RECORD_BYTES
+    sizes = lengths_of(value_array) + RECORD_BYTES
     if key_array is not None:
-        sizes += pc.fill_null(pc.binary_length(key_array), 0).to_numpy(zero_copy_only=False)
+        sizes += lengths_of(key_array)
     encoded: list[Body] = []
     for start, stop in _runs(sizes, changes, groups):
         run = value_array.slice(start, stop - start)

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_streams.log.format.varint import encode_varints
+from spark_streams.wire.columnar.arrays import layout
 
 NO_HEADERS: Final = b"\x00"
 """The end of a record without headers: their number."""
@@ -39,7 +40,7 @@ def encode_columns(
     """
     count = len(values)
     offsets = encode_varints(np.arange(count))
-    value_lengths = _lengths(values)
+    value_lengths = lengths_of(values)
     value_sizes = encode_varints(value_lengths)
     delta_column: Column = b"\x00" if deltas is None else encode_varints(deltas)
     # Attributes and the number of headers take a byte each.
@@ -48,7 +49,7 @@ def encode_columns(
         key_sizes: Column = _NULL_KEY
         sizes += len(_NULL_KEY)
     else:
-        key_lengths = _lengths(keys, null=-1)
+        key_lengths = lengths_of(keys, null=-1)
         key_sizes = encode_varints(key_lengths)
         sizes += _widths(key_sizes) + np.maximum(key_lengths, 0, dtype=np.int64)
     # The end of each record is written with the beginning of the next one: a column less to join.
@@ -56,7 +57,8 @@ def encode_columns(
     if keys is None:
         pieces = [_rows([*head, value_sizes], count)]
     else:
-        pieces = [_rows(head, count), pc.fill_null(keys, b""), _rows([value_sizes], count)]
+        content = pc.fill_null(keys, _NOTHING) if keys.null_count else keys
+        pieces = [_rows(head, count), content, _rows([value_sizes], count)]
     joined = pc.binary_join_element_wise(*pieces, values, _NOTHING)
     ends = np.frombuffer(joined.buffers()[1], np.int64, count + 1, joined.offset * 8)
     # The first row's NO_HEADERS ends no record.
@@ -64,8 +66,12 @@ def encode_columns(
     return memoryview(joined.buffers()[2])[start : int(ends[-1])], int(ends[1]) + len(NO_HEADERS) - start
 
 
-def _lengths(array: pa.LargeBinaryArray, null: int = 0) -> Longs:
-    lengths: Longs = pc.fill_null(pc.binary_length(array), null).to_numpy(zero_copy_only=False).astype(np.int64)
+def lengths_of(array: pa.LargeBinaryArray, null: int = 0) -> Longs:
+    """Return the number of bytes of each value, ``null`` for one that is null."""
+    bounds, _ = layout(array)
+    lengths: Longs = np.diff(bounds)
+    if array.null_count:
+        lengths[array.is_null().to_numpy(zero_copy_only=False)] = null
     return lengths
 
 
