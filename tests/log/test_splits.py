@@ -65,6 +65,7 @@ def test_with_nothing_split_keys_stay_where_earlier_releases_put_them(log: Refer
     stream = log.create_stream("s", 5)
     for n in range(200):
         assert stream.home(b"key-%d" % n) == str(zlib.crc32(b"key-%d" % n) % 5)
+        assert stream.homes_among(stream.open_partitions).homes([b"key-%d" % n]) == [stream.home(b"key-%d" % n)]
     metadata = json.loads((stream.folder / "stream.json").read_text())
     assert (metadata["version"], metadata["partitions"]) == (1, 5)
 
@@ -108,7 +109,10 @@ def test_identifiers_are_never_given_twice(tmp_path: Path) -> None:
         log.split_partition("s", "3", history=True)
         assert list(stream.partitions) == ["1", "2", "4", "5"]
         assert {stream.home(b"%d" % n) for n in range(100)} == {"1", "2", "4", "5"}
-        assert {stream.homes_among(["2", "4"]).home(b"%d" % n) for n in range(100)} == {"2", "4"}
+        some, keys = stream.homes_among(["2", "4"]), [b"%d" % n for n in range(100)]
+        assert {some.home(key) for key in keys} == {"2", "4"}
+        for tree in (some, stream.homes_among(["1", "2", "4", "5"])):
+            assert tree.homes(keys) == [tree.home(key) for key in keys]
         fill(stream.partitions["5"], 0, 3)
 
 

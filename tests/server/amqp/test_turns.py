@@ -9,11 +9,14 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from proton import Described, Message, symbol
+from proton import Delivery, Described, Message, symbol
 
 from spark_streams.server.amqp.consumer_link import ConsumerLink
+from spark_streams.server.amqp.deliveries import ranges
 from spark_streams.server.amqp.link_position import LinkPosition
+from spark_streams.server.amqp.producer_link import ProducerLink
 from tests.server.amqp.raw_peer import EARLIEST, PARTITION
+from tests.server.amqp.raw_words import encode
 from tests.server.slow_disk import SlowDisk
 
 GUARD_S = 60.0
@@ -296,3 +299,28 @@ def test_what_is_read_frame_by_frame_is_read_in_turns(nodes: Any, monkeypatch: p
     # All of it, in its order: what came before the end is dealt with.
     assert [event.body for event in node.receive("orders", 8)] == bodies
     assert rested > 5
+
+
+def test_events_that_came_together_are_accepted_together(node: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    accepted: list[list[tuple[int, int]]] = []
+    accept = ProducerLink._accept
+
+    def counted(link: ProducerLink, ids: Any) -> None:
+        accepted.append(ranges(ids))
+        accept(link, ids)
+
+    monkeypatch.setattr(ProducerLink, "_accept", counted)
+    node.create("orders", 4)
+    peer = node.peer()
+    sender = peer.sender("orders")
+    peer.pump(lambda: sender.link.credit >= 200)
+    deliveries = []
+    for number in range(200):  # in turn to the four partitions, and all in one write
+        deliveries.append(sender.link.delivery(f"tag-{number}"))
+        sender.link.stream(encode(b"%d" % number))
+        sender.link.advance()
+    peer.pump(lambda: all(delivery.settled for delivery in deliveries))
+    assert {delivery.remote_state for delivery in deliveries} == {Delivery.ACCEPTED}
+    # The bytes may have come in a few pieces; each is told in one run, not in one for each event.
+    assert sum(map(len, accepted)) <= 20
+    assert sorted(event.body for event in node.receive("orders", 200)) == sorted(b"%d" % n for n in range(200))
