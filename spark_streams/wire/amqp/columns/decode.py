@@ -8,7 +8,7 @@ and damage there is not noticed.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 import numpy as np
@@ -40,7 +40,7 @@ from spark_streams.wire.amqp.message import (
     FOOTER,
     MESSAGE_ANNOTATIONS,
 )
-from spark_streams.wire.amqp.sections import NULL_CODE, Extents, Pair, extents
+from spark_streams.wire.amqp.sections import FEW, NULL_CODE, Extents, Pair, extents
 from spark_streams.wire.columnar.arrays import fixed_width, validity
 from spark_streams.wire.columnar.byte_view import MAX_BLOCK_BYTES, Positions
 
@@ -211,14 +211,13 @@ def decode_columns(block: MessageBlock, names: Collection[str], *, overflow: Ove
     sorted_rows = by_shape(block, whole=not DELIVERY.issuperset(names))
     if not sorted_rows.parts:
         return _walked(block, names, overflow)
-    parts = []
-    for part in sorted_rows.parts:
-        shaped = ShapedColumns(part, overflow)
-        parts.append((part.rows, {name: shaped.column(name) for name in names}))
-    if sorted_rows.rest.size:
-        parts.append((sorted_rows.rest, _walked(chosen(block, sorted_rows.rest), names, overflow)))
-    rows = [each for each, _ in parts]
-    return {name: together(rows, [columns[name] for _, columns in parts]) for name in names}
+    shaped = ShapedColumns(sorted_rows.parts, len(block.starts), overflow)
+    columns = {name: shaped.column(name) for name in names}
+    if not sorted_rows.rest.size:
+        return columns
+    walked = _walked(chosen(block, sorted_rows.rest), names, overflow)
+    rows = shaped.rows, sorted_rows.rest
+    return {name: together(rows, (columns[name], walked[name])) for name in names}
 
 
 def _walked(block: MessageBlock, names: Collection[str], overflow: Overflow) -> dict[str, pa.Array]:
@@ -229,21 +228,25 @@ def _walked(block: MessageBlock, names: Collection[str], overflow: Overflow) -> 
     return {name: lockstep.column(name, singly, overflow) for name in names}
 
 
-def together(rows: Sequence[Positions], columns: Sequence[pa.Array]) -> pa.Array:
-    """Return the parts of a column as one.
+def together(rows: tuple[Positions, Positions], columns: tuple[pa.Array, pa.Array]) -> pa.Array:
+    """Return both parts of a column as one.
 
     Args:
-        rows: the numbers of each part's rows; all parts together have each number once.
+        rows: the numbers of each part's rows, rising; both parts together have each number once.
         columns: each part.
 
     Raises:
         LocalProtocolError: the text is too much for one array.
     """
-    if len(columns) == 1:
-        return columns[0]
     if all(column.null_count == len(column) for column in columns):
         return pa.nulls(sum(map(len, columns)), columns[0].type)
     _check_size(sum(column.nbytes for column in columns))
+    if len(columns[1]) <= FEW:
+        pieces, at = list[pa.Array](), 0
+        for number, row in enumerate(rows[1].tolist()):
+            pieces += columns[0].slice(at, row - number - at), columns[1].slice(number, 1)
+            at = row - number
+        return pa.concat_arrays([*pieces, columns[0].slice(at)])
     order = np.concatenate(rows)
     place = np.empty(order.size, np.int64)
     place[order] = np.arange(order.size)

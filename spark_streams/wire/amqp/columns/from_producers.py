@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,11 +17,11 @@ from spark_streams.wire.amqp.columns.decode import Lockstep, together
 from spark_streams.wire.amqp.columns.plain_bodies import are_plain_bodies
 from spark_streams.wire.amqp.columns.properties import field_numbers
 from spark_streams.wire.amqp.columns.shaped_columns import ShapedColumns
-from spark_streams.wire.amqp.columns.shaped_rows import ShapedRows, by_shape
+from spark_streams.wire.amqp.columns.shaped_rows import by_shape
 from spark_streams.wire.amqp.columns.single_message import CREATION_TIME, row_columns
 from spark_streams.wire.amqp.event_streams import NO_TIMESTAMP
 from spark_streams.wire.amqp.sections import NULL_CODE
-from spark_streams.wire.columnar.byte_view import Mask
+from spark_streams.wire.columnar.byte_view import Mask, Positions
 
 
 @dataclass(frozen=True)
@@ -65,46 +64,42 @@ def incoming_columns(block: MessageBlock, *, thorough: bool = False) -> Incoming
         count = len(block.starts)
         nulls = pa.nulls(count, pa.string())
         return Incoming(block.starts, nulls, nulls, np.full(count, NO_TIMESTAMP), np.zeros(count, np.bool_))
-    found, rest = by_shape(block)
-    parts = []
-    for rows in found:
-        try:
-            parts.append((rows.rows, _shaped(rows, thorough)))
-        except RemoteProtocolError:
-            rest = np.sort(np.concatenate((rest, rows.rows)))  # the walk says which messages are malformed
+    parts, rest = by_shape(block)
     if not parts:
         return _walked(block, thorough)
-    if rest.size:
-        parts.append((rest, _walked(chosen(block, rest), thorough)))
-    return parts[0][1] if len(parts) == 1 else _together(parts)
+    try:
+        columns = ShapedColumns(parts, len(block.starts))
+        shaped = _shaped(columns, thorough)
+    except RemoteProtocolError:
+        return _walked(block, thorough)  # the walk says which messages are malformed
+    if not rest.size:
+        return shaped
+    return _together((columns.rows, rest), shaped, _walked(chosen(block, rest), thorough))
 
 
-def _together(parts: Sequence[tuple[NDArray[np.int64], Incoming]]) -> Incoming:
-    """Return the parts as one; each has the numbers of its rows."""
-    rows = [each for each, _ in parts]
+def _together(rows: tuple[Positions, Positions], one: Incoming, other: Incoming) -> Incoming:
+    """Return both parts of a block as one; ``rows`` are the numbers of their messages."""
     order = np.argsort(np.concatenate(rows))
-    columns = [part for _, part in parts]
     return Incoming(
-        np.concatenate([part.value_starts for part in columns])[order],
-        together(rows, [part.group_key for part in columns]),
-        together(rows, [part.target_partition for part in columns]),
-        np.concatenate([part.creation_time_ms for part in columns])[order],
-        np.concatenate([part.malformed for part in columns])[order],
+        np.concatenate((one.value_starts, other.value_starts))[order],
+        together(rows, (one.group_key, other.group_key)),
+        together(rows, (one.target_partition, other.target_partition)),
+        np.concatenate((one.creation_time_ms, other.creation_time_ms))[order],
+        np.concatenate((one.malformed, other.malformed))[order],
     )
 
 
-def _shaped(rows: ShapedRows, thorough: bool) -> Incoming:
-    """Read messages of one shape.
+def _shaped(columns: ShapedColumns, thorough: bool) -> Incoming:
+    """Read messages with a shape.
 
     Raises:
         RemoteProtocolError: one of them is malformed.
     """
-    columns = ShapedColumns(rows)
     group_key, target_partition = columns.column("group_key"), columns.column("target_partition")
     if thorough:
         columns.check()
-    whole = np.zeros(rows.rows.size, np.bool_)
-    return Incoming(rows.bare_starts, group_key, target_partition, columns.creation_time_ms, whole)
+    whole = np.zeros(columns.rows.size, np.bool_)
+    return Incoming(columns.bare_starts, group_key, target_partition, columns.creation_time_ms, whole)
 
 
 def _walked(block: MessageBlock, thorough: bool) -> Incoming:

@@ -17,7 +17,7 @@ from spark_streams.wire.amqp.sections import FEW
 from spark_streams.wire.columnar.byte_view import MAX_BLOCK_BYTES, WORD, Mask, Octets, Positions, Words, loads
 
 _MOST_SHAPES: Final = 8
-_FEWEST_ALIKE: Final = 32
+_FEWEST_ALIKE: Final = 8
 """The fewest messages for which a shape pays, unless it is the last one."""
 _MOST_MISSES: Final = 2
 """After so many messages without a shape that pays, the rest is left to the walk."""
