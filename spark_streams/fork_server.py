@@ -82,7 +82,8 @@ def forked(program: Program) -> Program:
     Raises:
         SystemExit: with the status of the forked process, when that has ended.
     """
-    if sys.platform != "linux" or not _is_served(program):
+    # A Python that was built for old kernels has no pidfd_open.
+    if sys.platform != "linux" or not hasattr(os, "pidfd_open") or not _is_served(program):
         return program
     try:
         address = _address(program)
