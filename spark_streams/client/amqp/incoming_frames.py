@@ -21,7 +21,7 @@ from typing import Final
 import numpy as np
 
 from spark_streams.client.amqp.deliveries import Deliveries
-from spark_streams.client.amqp.outgoing_deliveries import USUAL_DISPOSITION, OutgoingDeliveries
+from spark_streams.client.amqp.outgoing_deliveries import OutgoingDeliveries
 from spark_streams.wire.amqp.performatives import (
     ATTACH,
     BEGIN,
@@ -30,6 +30,7 @@ from spark_streams.wire.amqp.performatives import (
     END,
     FLOW,
     TRANSFER,
+    USUAL_DISPOSITION,
     Performative,
     performative_code,
     read_performative,

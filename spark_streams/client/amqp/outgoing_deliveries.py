@@ -18,28 +18,32 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spark_streams.errors import RemoteProtocolError
-from spark_streams.wire.amqp.performatives import ACCEPTED, DISPOSITION, SERIAL, Performative, encode_frame
+from spark_streams.wire.amqp.performatives import (
+    ACCEPTED,
+    DISPOSITION,
+    MODIFIED,
+    REJECTED,
+    RELEASED,
+    SERIAL,
+    Performative,
+    encode_frame,
+    signed,
+    usual_range,
+)
 from spark_streams.wire.amqp.transfer_encode import HEAD_BYTES, encode_transfers, split_message
 from spark_streams.wire.amqp.values import Described, Symbol, UInt
 from spark_streams.wire.columnar.byte_view import Positions
+from spark_streams.wire.columnar.interleave import Ranges
 
 _HANDLE: Final = 0
 """Our handle of the only link of a session."""
 _WRITTEN_BYTES: Final = 1 << 20
 """About the bytes of a large message that are frames at a time."""
 _OUTCOMES: Final = {
-    0x25: "rejected", Symbol("amqp:rejected:list"): "rejected",
-    0x26: "released", Symbol("amqp:released:list"): "released",
-    0x27: "modified", Symbol("amqp:modified:list"): "modified",
+    REJECTED: "rejected", Symbol("amqp:rejected:list"): "rejected",
+    RELEASED: "released", Symbol("amqp:released:list"): "released",
+    MODIFIED: "modified", Symbol("amqp:modified:list"): "modified",
 }  # fmt: skip
-USUAL_DISPOSITION: Final = re.compile(
-    # head; disposition, a list of: receiver, first, last, settled, accepted (an empty list), and perhaps batchable
-    rb".{4}\x02\x00(.{2})\x00\x53\x15\xc0..\x41"
-    rb"(?:\x43|\x52(.)|\x70(.{4}))(?:(\x40)|\x43|\x52(.)|\x70(.{4}))\x41\x00\x53\x24(?:\x45|\xc0\x01\x00)[\x40\x42]?",
-    re.DOTALL,
-)
-"""A whole frame that settles deliveries as accepted: many peers write one for each. Its groups, for ``on_usual``: the
-channel; ``first`` in one byte or four; an absent ``last``, or one in one byte or four."""
 _ACCEPTED: Final = (ACCEPTED, Symbol("amqp:accepted:list"))
 
 
@@ -122,9 +126,8 @@ class OutgoingDeliveries:
         count = int(large.argmax()) if large.any() else len(starts)
         number = self.sent & SERIAL
         if count:
-            frames = encode_transfers(
-                memory, starts[:count], ends[:count], channel=self._channel, handle=_HANDLE, first_id=number
-            )
+            messages = Ranges(memory, starts[:count], ends[:count])
+            frames = encode_transfers(messages, channel=self._channel, handle=_HANDLE, first_id=number)
             self._written.append(frames)
             self._window -= count
             self._frames_sent += count
@@ -180,15 +183,13 @@ class OutgoingDeliveries:
         if self._channel is None:
             return
         # The peer counts from what had reached it when it wrote this.
-        self._window = max(0, flow.number(1, 0) - _signed(self._frames_sent - flow.number(0, 0)))
+        self._window = max(0, flow.number(1, 0) - signed(self._frames_sent - flow.number(0, 0)))
         if flow.number(4, None) == self.handle:
-            self._credit = max(0, flow.number(6, 0) - _signed(self.sent - flow.number(5, 0)))
+            self._credit = max(0, flow.number(6, 0) - signed(self.sent - flow.number(5, 0)))
 
     def on_usual(self, found: re.Match[bytes]) -> None:
         """Read a disposition that ``USUAL_DISPOSITION`` matches."""
-        _, narrow, wide, absent, narrow_last, wide_last = found.groups()
-        first = int.from_bytes(wide or narrow or b"", "big")
-        last = first if absent else int.from_bytes(wide_last or narrow_last or b"", "big")
+        first, last = usual_range(found)
         begin, stop = self._under_way(first, last)
         if begin < stop:
             self._accept(begin, stop)
@@ -221,7 +222,7 @@ class OutgoingDeliveries:
 
     def _under_way(self, first: int, last: int) -> tuple[int, int]:
         """Return which messages, the end exclusive, of those under way have ids from ``first`` to ``last``."""
-        begin = self.done + _signed(first - self.done)
+        begin = self.done + signed(first - self.done)
         return max(begin, self.done), min(self.sent, begin + (last - first & SERIAL) + 1)
 
     def _accept(self, first: int, stop: int) -> None:
@@ -234,12 +235,6 @@ class OutgoingDeliveries:
         while self.done in self._accepted:
             self._accepted.remove(self.done)
             self.done += 1
-
-
-def _signed(difference: int) -> int:
-    """Return the difference of two serial numbers."""
-    difference &= SERIAL
-    return difference if difference <= SERIAL >> 1 else difference - SERIAL - 1
 
 
 def _refusal(outcome: str, state: Described | None) -> Refusal:

@@ -1,4 +1,4 @@
-"""Answers an attach: sets the termini, settlement modes and link properties that are in force, and opens the link.
+"""Answers an attach: sets the termini, settlement modes and link properties that are in force.
 
 Spec: AMQP 1.0 part 3 §3.5.3, §3.5.4; Event Stream Extensions §4.6.1 to §4.6.3 (ES-105, ES-209).
 """
@@ -15,7 +15,7 @@ from spark_streams.wire.amqp.event_streams import CONSUMER_GROUP, EPOCH, PARTITI
 
 
 def open_producer(link: Any, bound: str | None, max_message_bytes: int) -> None:
-    """Open a link on which the peer sends events."""
+    """Answer the attach of a link on which the peer sends events; ``OutgoingFrames`` opens it."""
     link.source.copy(link.remote_source)
     link.target.copy(link.remote_target)
     link.target.durability = proton.Terminus.NONDURABLE
@@ -23,11 +23,10 @@ def open_producer(link: Any, bound: str | None, max_message_bytes: int) -> None:
     link.rcv_settle_mode = proton.Link.RCV_FIRST
     link.max_message_size = max_message_bytes
     _set_properties(link, bound, None)
-    link.open()
 
 
 def open_consumer(link: Any, filters: LinkFilters, bound: str | None, claim: Claim | None, *, durable: bool) -> bool:
-    """Open a link on which the door sends events.
+    """Answer the attach of a link on which the door sends events; ``OutgoingFrames`` opens it.
 
     Returns:
         Whether the door sends deliveries settled, which it does only where the receiver requests it.
@@ -42,24 +41,23 @@ def open_consumer(link: Any, filters: LinkFilters, bound: str | None, claim: Cla
         link.source.expiry_policy = proton.Terminus.EXPIRE_WITH_LINK
         link.source.timeout = 0
     _set_properties(link, bound, claim)
-    return _open_sender(link)
+    return _settles(link)
 
 
 def open_info(link: Any) -> bool:
-    """Open a link of an information source; return whether the door sends deliveries settled."""
+    """Answer the attach of a link of an information source; return whether the door sends deliveries settled."""
     link.source.copy(link.remote_source)
     link.source.filter.clear()
     link.source.durability = proton.Terminus.NONDURABLE
-    return _open_sender(link)
+    return _settles(link)
 
 
-def _open_sender(link: Any) -> bool:
-    """Open a sending link; return whether deliveries are sent settled."""
+def _settles(link: Any) -> bool:
+    """Set how a link on which the door sends settles deliveries; return whether it sends them settled."""
     link.target.copy(link.remote_target)
     presettled: bool = link.remote_snd_settle_mode == proton.Link.SND_SETTLED
     link.snd_settle_mode = proton.Link.SND_SETTLED if presettled else proton.Link.SND_UNSETTLED
     link.rcv_settle_mode = link.remote_rcv_settle_mode
-    link.open()
     return presettled
 
 

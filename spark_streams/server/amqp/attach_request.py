@@ -18,6 +18,7 @@ from spark_streams.server.amqp.connection_links import ConnectionLinks
 from spark_streams.server.amqp.durable_termini import Resumed, Termini
 from spark_streams.server.amqp.error_conditions import DETACH_FORCED, INVALID_FIELD, NOT_FOUND, LinkRefused, read_value
 from spark_streams.server.amqp.link_filters import LinkFilters
+from spark_streams.server.amqp.outgoing_deliveries import OutgoingDeliveries
 from spark_streams.wire.amqp.event_streams import CONSUMER_GROUP, EPOCH, PARTITION
 
 INFO_SUFFIX: Final = "/$info"
@@ -62,6 +63,7 @@ class ConsumerAttach:
     stream: Stream
     filters: LinkFilters
     request: AttachRequest
+    deliveries: OutgoingDeliveries
 
     @property
     def durable(self) -> bool:

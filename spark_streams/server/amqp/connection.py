@@ -23,7 +23,7 @@ import proton
 from spark_streams.server.admission import Admission
 from spark_streams.server.amqp.connection_links import ConnectionLinks
 from spark_streams.server.amqp.deliveries import Violation
-from spark_streams.server.amqp.engine import Engine, EngineClock, address, open_connection
+from spark_streams.server.amqp.engine import Engine, EngineClock, open_connection
 from spark_streams.server.amqp.error_conditions import (
     CONNECTION_FORCED,
     DECODE_ERROR,
@@ -137,7 +137,7 @@ class AmqpConnection(ConnectionLinks):
             self.user = self._handshake.user
             self._engine = Engine(self.config)
             self.incoming = IncomingFrames(self.config, self.unfinished)
-            self.outgoing = OutgoingFrames(self._engine, self.config.session_bytes)
+            self.outgoing = OutgoingFrames(self._engine)
             return answer.leftover
         return b""
 
@@ -220,8 +220,7 @@ class AmqpConnection(ConnectionLinks):
             return
         self._serve_due()
         for session in self.incoming.sessions:
-            if session.flow_due:
-                self.outgoing.flow(session)
+            self.outgoing.answer(session)
         if self._flush():
             self._unblock()
         if self._due:
@@ -253,11 +252,9 @@ class AmqpConnection(ConnectionLinks):
         engine = self._engine
         assert engine is not None
         while True:
-            control, links, updated = engine.events()
-            if not control and not links:
+            control = engine.events()
+            if not control:
                 return
-            # Outcomes first: closing a link frees its deliveries.
-            self._update_deliveries(updated.values())
             for name, endpoint in control:
                 if name.endswith(("closed", "detached")):
                     # Messages that came before the end are taken first: producers send and close at once.
@@ -270,7 +267,6 @@ class AmqpConnection(ConnectionLinks):
                     self._close(DECODE_ERROR, "a string is no UTF-8")
                     self._end_transport()
                     return
-            self._make_due(links)
 
     def _connection_opened(self, connection: Any) -> None:
         admitted = self._admission.establish()
@@ -287,16 +283,11 @@ class AmqpConnection(ConnectionLinks):
     def _session_opened(self, session: Any) -> None:
         begun = self.incoming.begun
         assert begun is not None
-        begun.impl = session._impl
-        self._incoming_sessions[address(session._impl)] = begun
         session.incoming_capacity = self.config.session_bytes
-        session.open()
+        self.outgoing.begin(begun, session)
 
     def _session_closed(self, session: Any) -> None:
         self._session_ends(session)
-        ended = self._incoming_sessions.pop(address(session._impl), None)
-        if ended is not None:
-            ended.impl = None
         session.close()
         session.free()
 

@@ -21,14 +21,12 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 import proton
-from cproton_ffi import lib
 
 from spark_streams.errors import UnknownStream
 from spark_streams.log import ReferenceLog, Stream
 from spark_streams.server.admission import Admission
 from spark_streams.server.amqp.config import AmqpConfig
 from spark_streams.server.amqp.consumer_groups import Groups
-from spark_streams.server.amqp.deliveries import IncomingSession
 from spark_streams.server.amqp.durable_termini import Termini
 from spark_streams.server.amqp.engine import address
 from spark_streams.server.amqp.error_conditions import RESOURCE_LIMIT, LinkRefused
@@ -97,7 +95,7 @@ class ConnectionLinks(TcpConnection):
         user: the peer's user, once SASL is over.
         container: the peer's container-id.
         write_paused: whether the socket accepts no more bytes.
-        incoming: what producers send, once SASL is over.
+        incoming: what the peer sends, once SASL is over.
         outgoing: what is to be written, once SASL is over.
     """
 
@@ -119,8 +117,6 @@ class ConnectionLinks(TcpConnection):
         self._states: dict[int, LinkState] = {}
         self._sessions: dict[int, int] = {}
         """Address of each link to that of its session."""
-        self._incoming_sessions: dict[int, IncomingSession] = {}
-        """Address of each session to what it counts of the peer's transfers."""
         self._due: dict[AttachedLink, None] = {}
         self._blocked: dict[AttachedLink, None] = {}
 
@@ -254,23 +250,12 @@ class ConnectionLinks(TcpConnection):
             self._due[attached] = None
         self._queue_turn()
 
-    def _make_due(self, links: Iterable[int]) -> None:
-        """Make the links at these addresses due."""
-        for at in links:
-            attached = self._served.get(at)
-            if attached is not None:
-                self._due[attached] = None
-
     def _make_arrived_due(self) -> None:
-        """Make the links due for which messages have come."""
+        """Make the links due for which messages, credit or outcomes have come."""
         for deliveries in self.incoming.arrived:
             if deliveries.owner is not None:
                 self._due[deliveries.owner] = None
         self.incoming.arrived.clear()
-
-    def drained(self, link: proton.Link) -> None:
-        """Give back the credit of a draining receiver."""
-        self.outgoing.drained(self._incoming_sessions[address(link.session._impl)], link._impl)
 
     def block(self, attached: AttachedLink) -> None:
         """Make a link due again when bytes have been written."""
@@ -295,13 +280,6 @@ class ConnectionLinks(TcpConnection):
                 break
         # Links that had no turn come before links that need another one.
         self._due = {**waiting, **self._due}
-
-    def _update_deliveries(self, deliveries: Iterable[Any]) -> None:
-        """Pass on outgoing deliveries (C pointers) whose state the peer has changed."""
-        for delivery in deliveries:
-            attached = self._served.get(address(lib.pn_delivery_link(delivery)))
-            if attached is not None:
-                attached.updated(delivery)
 
     def _take_input(self) -> None:
         """Make each link take all messages that have come in."""
@@ -357,9 +335,6 @@ class AttachedLink(abc.ABC):
     @abc.abstractmethod
     def serve(self) -> bool:
         """Do a bounded part of the work that is due; return whether there is more to do at once."""
-
-    def updated(self, delivery: Any) -> None:  # noqa: B027  only consumers have outgoing deliveries to follow
-        """Handle a new state that the peer gave an outgoing delivery (a C pointer)."""
 
     def follow(self) -> None:  # noqa: B027  only agnostic consumers care
         """Handle a possible change of the log's partitions."""

@@ -9,11 +9,10 @@ delivery-failed adds one to the header's delivery-count.
 from __future__ import annotations
 
 import logging
-import struct
 import time
 from typing import Any, Final
 
-from cproton_ffi import ffi, lib
+import numpy as np
 
 from spark_streams.errors import CorruptLog
 from spark_streams.offsets import format_offset
@@ -22,30 +21,27 @@ from spark_streams.server.amqp.attach_request import ConsumerAttach
 from spark_streams.server.amqp.connection_links import AttachedLink
 from spark_streams.server.amqp.consumer_groups import Claim
 from spark_streams.server.amqp.durable_termini import Resumed, Terminus, ranges
-from spark_streams.server.amqp.engine import address, is_decided
 from spark_streams.server.amqp.error_conditions import INTERNAL_ERROR, MESSAGE_TOO_LARGE, RESOURCE_DELETED, LinkRefused
 from spark_streams.server.amqp.link_position import LinkPosition
+from spark_streams.server.amqp.outgoing_deliveries import BYTES_PER_TURN, Outcome
 from spark_streams.server.amqp.transfer_block import TransferBlock
 from spark_streams.server.turns import Turn
 from spark_streams.wire.amqp.decode import decode_value
 from spark_streams.wire.amqp.encode import encode_value
 from spark_streams.wire.amqp.event_streams import ASSIGNED_KEYS
 from spark_streams.wire.amqp.values import Array, Described, Symbol, UInt, ULong
+from spark_streams.wire.columnar.byte_view import Positions
+from spark_streams.wire.columnar.interleave import Ranges
 
-EVENTS_PER_TURN: Final = 1_024
-"""About a millisecond of work, after which other links and connections have their turn."""
-EVENTS_PER_PARTITION: Final = 256
+EVENTS_PER_TURN: Final = 4_096
+"""One or two milliseconds of work, after which other links and connections have their turn."""
+EVENTS_PER_PARTITION: Final = 1_024
 """How many events of one partition an agnostic link sends before the next partition's turn."""
-QUEUED_BYTES: Final = 512 << 10
-"""Bytes that one session may have queued inside the engine; more would only grow memory."""
 BLOCKS_PER_TURN: Final = 8
 """Blocks that a filter without matches may skip in one turn."""
 
 CHANGED: Final = Symbol(ASSIGNED_KEYS[0])
 """The section's name; its text says "assigned" (A-1)."""
-
-_SETTLED_TAG: Final = ffi.new("char[]", b"settled")
-_TAG: Final = ffi.new("pn_bytes_t *", {"size": 7, "start": _SETTLED_TAG})[0]
 
 logger = logging.getLogger("spark_streams.server")
 
@@ -66,21 +62,17 @@ class ConsumerLink(AttachedLink):
     def __init__(self, attach: ConsumerAttach, bound: str | None, claim: Claim | None = None) -> None:
         super().__init__(attach.connection, attach.link, attach.stream)
         resumed = attach.resume()
-        self._presettled = open_consumer(attach.link, attach.filters, bound, claim, durable=attach.durable)
+        open_consumer(attach.link, attach.filters, bound, claim, durable=attach.durable)
+        self._deliveries = attach.deliveries
+        attach.connection.outgoing.open_sender(self._deliveries, attach.link)
+        self._deliveries.owner, self._deliveries.settled = self, self._settled
         self._log_stream = attach.stream
         self.bound = bound
         self.claim = claim
         self.terminus: Terminus | None = None
         self._filters = attach.filters
         self._max_unsettled = self.node.config.max_unsettled
-        self._impl = attach.link._impl
-        self._session = lib.pn_link_session(self._impl)
-        self._size_limit = int(lib.pn_link_remote_max_message_size(self._impl))
-        self._unsettled: dict[int, tuple[LinkPosition, int, int]] = {}
-        self._tags = 0
-        self._tag_bytes = ffi.new("char[8]")
-        self._tag_buffer = ffi.buffer(self._tag_bytes)
-        self._tag = ffi.new("pn_bytes_t *", {"size": 8, "start": self._tag_bytes})
+        self._size_limit = int(attach.link.remote_max_message_size)
         self._changed = False
         self._turn = 0
         self._partition_count = len(attach.stream.partitions)
@@ -141,31 +133,36 @@ class ConsumerLink(AttachedLink):
             self.follow()
             if self.ended:
                 return False
-        budget, blocks = EVENTS_PER_TURN, BLOCKS_PER_TURN
+        deliveries = self._deliveries
+        budget, blocks, before = EVENTS_PER_TURN, BLOCKS_PER_TURN, deliveries.written
         turn = Turn(time.monotonic)  # reads wait for the disk; the cost of a filter is up to the peer that wrote it
         while True:
-            room = self._room(budget)
+            if self.connection.write_paused:
+                self.connection.block(self)
+                return False
+            deliveries.go_on(before + BYTES_PER_TURN - deliveries.written)
+            written = deliveries.written - before
+            if budget <= 0 or blocks <= 0 or written >= BYTES_PER_TURN:
+                return True
+            if deliveries.is_begun or (deliveries.credit > 0 and not deliveries.room):
+                # The peer's next flow decides. Who has written goes behind those who wait for the same window.
+                if not written:
+                    self.connection.block(self)
+                return bool(written)
+            room = min(budget, deliveries.room, self._max_unsettled - deliveries.unsettled)
             if room <= 0:
-                # Without budget there is more to do at once; without credit or room the peer's next frame decides.
-                return budget <= 0
-            sent, scanned = self._send_one_share(min(room, EVENTS_PER_PARTITION))
+                return False
+            sent, scanned = self._send_one_share(min(room, EVENTS_PER_PARTITION) if len(self._order) > 1 else room)
             budget -= sent
             blocks -= scanned
             if sent == 0 and scanned == 0:
                 if self._wait_for_events():
                     continue
-                self._drained()
+                if deliveries.drain:
+                    deliveries.give_back()  # all matching events are on their way
                 return False
-            if blocks <= 0 or (sent == 0 and turn.over):
+            if sent == 0 and turn.over:
                 return True
-
-    def _room(self, budget: int) -> int:
-        """Return how many events may be sent now."""
-        if self.connection.write_paused or lib.pn_session_outgoing_bytes(self._session) >= QUEUED_BYTES:
-            self.connection.block(self)
-            return 0
-        room = min(budget, int(lib.pn_link_credit(self._impl)))
-        return room if self._presettled else min(room, self._max_unsettled - len(self._unsettled))
 
     def _send_one_share(self, limit: int) -> tuple[int, int]:
         """Send from the first partition in turn that has events to send.
@@ -190,87 +187,57 @@ class ConsumerLink(AttachedLink):
             return self._send(position, block, rows), scanned
         return 0, scanned
 
-    def _send(self, position: LinkPosition, block: TransferBlock, rows: list[int]) -> int:
+    def _send(self, position: LinkPosition, block: TransferBlock, rows: Positions) -> int:
         block.prepare()
         if self._size_limit and block.largest > self._size_limit:
             rows = self._within_limit(position, block, rows)
-        sent = len(rows)
         if self._changed:
-            self._send_slowly(position, block, rows[0], 0)
-            rows = rows[1:]
-        link, new, send, settle = self._impl, lib.pn_delivery, lib.pn_link_send, lib.pn_delivery_settle
-        heads, head_at, head_size = block.annotations, block.heads, block.head_sizes
-        values, value_at, value_size = block.buffer, block.values, block.value_sizes
-        if self._presettled:
-            for row in rows:
-                delivery = new(link, _TAG)
-                send(link, heads + head_at[row], head_size[row])
-                send(link, values + value_at[row], value_size[row])
-                settle(delivery)
+            self._send_alone(position, block, int(rows[0]), 0)
+            sent = 1
         else:
-            offsets = block.offsets[rows].tolist()
-            for row, offset in zip(rows, offsets, strict=True):
-                delivery = self._new_delivery(position, offset, 0)
-                send(link, heads + head_at[row], head_size[row])
-                send(link, values + value_at[row], value_size[row])
-                lib.pn_link_advance(link)
+            sent = self._deliveries.send(*block.rows(rows), offsets=block.offsets[rows], origin=(position, 0))
+        position.give_back(len(rows) - sent)
         self._moved()
         return sent
 
-    def _new_delivery(self, position: LinkPosition, offset: int, deliveries: int) -> Any:
-        self._tags += 1
-        struct.pack_into(">Q", self._tag_buffer, 0, self._tags)
-        delivery = lib.pn_delivery(self._impl, self._tag[0])
-        self._unsettled[address(delivery)] = (position, offset, deliveries)
-        return delivery
-
-    def _send_slowly(self, position: LinkPosition, block: TransferBlock, row: int, deliveries: int) -> None:
-        """Send one event whose sections differ from those of the other events."""
+    def _send_alone(self, position: LinkPosition, block: TransferBlock, row: int, failed: int) -> None:
+        """Send one event whose sections may differ from those of the other events."""
         annotations, stored = block.message(row)
         head = b""
-        if deliveries:
-            head = encode_value(Described(ULong(0x70), [None, None, None, None, UInt(deliveries)]))
+        if failed:
+            head = encode_value(Described(ULong(0x70), [None, None, None, None, UInt(failed)]))
         if self._changed:
             self._changed = False
             described, _ = decode_value(annotations)
             names = Array(0xA3, tuple(Symbol(name) for name in self.positions))
             annotations = encode_value(Described(ULong(0x71), {**described.value, CHANGED: names}))
-        encoded = head + annotations + stored
-        if self._presettled:
-            delivery = lib.pn_delivery(self._impl, _TAG)
-        else:
-            delivery = self._new_delivery(position, int(block.offsets[row]), deliveries)
-        lib.pn_link_send(self._impl, ffi.from_buffer(encoded), len(encoded))
-        if self._presettled:
-            lib.pn_delivery_settle(delivery)
-        else:
-            lib.pn_link_advance(self._impl)
+        message = np.frombuffer(head + annotations + stored, np.uint8)
+        whole = Ranges(message, np.zeros(1, np.int64), np.array([len(message)]))
+        self._deliveries.send(whole, offsets=block.offsets[[row]], origin=(position, failed))
 
     def _send_again(self, position: LinkPosition) -> int:
-        offset, deliveries = position.again.popleft()
+        offset, failed = position.again.popleft()
         block = position.reader.block(offset) if offset >= position.reader.partition.first_offset else None
         if block is None or block.first > offset:
             return 0  # retention has removed the event meanwhile
-        self._send_slowly(position, block, offset - block.first, deliveries)
+        self._send_alone(position, block, offset - block.first, failed)
         self._moved()
         return 1
 
-    def _within_limit(self, position: LinkPosition, block: TransferBlock, rows: list[int]) -> list[int]:
+    def _within_limit(self, position: LinkPosition, block: TransferBlock, rows: Positions) -> Positions:
         """Return the rows before the first event too large for the peer; raise LinkRefused if it is the first row."""
-        for index, row in enumerate(rows):
-            size = block.head_sizes[row] + block.value_sizes[row]
-            if size > self._size_limit:
-                offset = int(block.offsets[row])
-                if index == 0:
-                    raise LinkRefused(
-                        MESSAGE_TOO_LARGE,
-                        f"the event at offset {format_offset(offset)} of partition "
-                        f"'{position.reader.partition.id}' has {size} bytes, "
-                        f"and the receiver's max-message-size is {self._size_limit}",
-                    )
-                position.back_to(offset)
-                return rows[:index]
-        return rows
+        large = np.flatnonzero(block.sizes[rows] > self._size_limit)
+        if not len(large):
+            return rows
+        if large[0] == 0:
+            raise LinkRefused(
+                MESSAGE_TOO_LARGE,
+                f"the event at offset {format_offset(int(block.offsets[rows[0]]))} of partition "
+                f"'{position.reader.partition.id}' has {int(block.sizes[rows[0]])} bytes, "
+                f"and the receiver's max-message-size is {self._size_limit}",
+            )
+        position.give_back(len(rows) - int(large[0]))
+        return rows[: large[0]]
 
     def _wait_for_events(self) -> bool:
         """Register for a wake-up at the next append; return whether an append has come meanwhile."""
@@ -281,33 +248,13 @@ class ConsumerLink(AttachedLink):
     def _wake(self) -> None:
         self.connection.wake(self)
 
-    def _drained(self) -> None:
-        """Give back the credit of a draining receiver when all matching events are on their way. Spec: §2.6.7."""
-        if not lib.pn_link_get_drain(self._impl):
-            return
-        if lib.pn_link_queued(self._impl):
-            self.connection.block(self)
-        else:
-            self.connection.drained(self.link)
-            self.connection.wake()
-
     # --- what the peer does
 
-    def updated(self, delivery: Any) -> None:
-        """Handle the outcome of a delivery."""
-        state = lib.pn_delivery_remote_state(delivery)
-        entry = self._unsettled.get(address(delivery))
-        if entry is None or self.ended or not is_decided(delivery):
-            return
-        del self._unsettled[address(delivery)]
-        position, offset, deliveries = entry
-        if state == lib.PN_RELEASED:
-            position.release(offset, deliveries)
-        elif state == lib.PN_MODIFIED:
-            disposition = lib.pn_delivery_remote(delivery)
-            if not lib.pn_disposition_is_undeliverable(disposition):
-                position.release(offset, deliveries + bool(lib.pn_disposition_is_failed(disposition)))
-        lib.pn_delivery_settle(delivery)
+    def _settled(self, origin: tuple[LinkPosition, int], offsets: Positions, outcome: Outcome) -> None:
+        """Note the outcome of deliveries."""
+        position, failed = origin
+        for offset in offsets.tolist() if outcome.again else ():
+            position.release(offset, failed + outcome.failed)
         self._moved()
 
     def _moved(self) -> None:
@@ -317,8 +264,8 @@ class ConsumerLink(AttachedLink):
     def snapshot(self) -> dict[str, Any]:
         """Return the state that a durable terminus keeps."""
         pending: dict[str, list[int]] = {p: [n for n, _ in c.again] for p, c in self.positions.items()}
-        for position, offset, _ in self._unsettled.values():
-            pending[position.reader.partition.id].append(offset)
+        for sent in self._deliveries.session.of(self._deliveries):
+            pending[sent.origin[0].reader.partition.id] += sent.unsettled_offsets.tolist()
         return {
             "incarnation": self.incarnation,
             "filter": self._filters.fingerprint,
@@ -370,6 +317,6 @@ class ConsumerLink(AttachedLink):
             self.node.readers.release(position.reader)
         self.positions = {}
         self._order = []
-        self._unsettled.clear()
+        self._deliveries.end()
         if self.claim is not None:
             self.node.groups.release(self.claim)

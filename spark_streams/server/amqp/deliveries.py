@@ -2,8 +2,7 @@
 
 proton knows the sessions and links, and none of their transfers, as it has an object and several calls for each. So
 what AMQP counts on the receiving side is counted here: transfer frames and delivery-ids of a session, deliveries and
-credit of a link. proton still writes the sessions' flow frames, because it counts what the door sends on them; the
-receiving side's numbers are put into them (``connection.py``).
+credit of a link. ``outgoing_deliveries.py`` is the sending side.
 
 Spec: AMQP 1.0 part 2 §2.5.6 (session flow control), §2.6.7 (flow control), §2.6.12 (transferring a message), §2.6.14
 (aborting).
@@ -18,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spark_streams.server.amqp.error_conditions import INVALID_FIELD, MESSAGE_TOO_LARGE, LinkRefused
+from spark_streams.server.amqp.outgoing_deliveries import OutgoingSession
 from spark_streams.wire.amqp.columns.block import MessageBlock
 from spark_streams.wire.amqp.performatives import SERIAL, Performative
 from spark_streams.wire.columnar.byte_view import Mask, Positions
@@ -101,20 +101,19 @@ class IncomingSession:
         next_transfer: the number of the peer's first transfer frame, from its begin.
         capacity: bytes that may have come and not been taken.
         frame_bytes: the largest frame; the window is counted in frames of this size.
+        outgoing: what it counts of the door's transfers.
 
     Attributes:
-        impl: proton's ``pn_session_t``; None before proton has it.
-        channel: the door's channel; None before the first flow.
+        outgoing: what the session counts of the door's transfers.
+        channel: the door's channel; None before the door's begin.
         next_transfer: the number of the next transfer frame.
-        moved: whether any transfer has come.
         flow_due: whether the peer should hear of a larger window.
     """
 
-    def __init__(self, next_transfer: int, capacity: int, frame_bytes: int) -> None:
-        self.impl: Any = None
+    def __init__(self, next_transfer: int, capacity: int, frame_bytes: int, outgoing: OutgoingSession) -> None:
+        self.outgoing = outgoing
         self.channel: int | None = None
         self.next_transfer = next_transfer
-        self.moved = False
         self.flow_due = False
         self._capacity = capacity
         self._frame_bytes = frame_bytes
@@ -160,7 +159,6 @@ class IncomingSession:
     def _count_frames(self, count: int) -> None:
         self._window -= count
         self.next_transfer = self.next_transfer + count & SERIAL
-        self.moved = True
         self._open_window()
 
     def next_id(self, number: int | None) -> int:
@@ -194,7 +192,7 @@ class Deliveries:
     Attributes:
         session: the link's session.
         owner: the ``ProducerLink`` that takes the messages; while there is none they are dropped.
-        handle: the door's handle; None before the first flow.
+        handle: the door's handle; None before the door's attach.
         delivery_count, credit: what a flow tells the peer; the credit is below 0 if the peer sent more than it may.
         begun: the bytes of a message of which only some frames have come.
         refusal: why the link must end after the messages that have come, or None.

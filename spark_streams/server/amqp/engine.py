@@ -1,7 +1,7 @@
 """Drives proton's engine without I/O: takes bytes, gives bytes, and lists the events between them.
 
-Events are read from the collector in C types. Only events about connections, sessions and attaches become Python
-objects: a busy connection raises an event for every delivery, and these are only noted for their link.
+Events are read from the collector in C types, and those about connections, sessions and attaches become Python objects.
+There are none about deliveries: transfers, flows and dispositions go past the engine (ADR 37, ADR 43).
 """
 
 from __future__ import annotations
@@ -36,12 +36,6 @@ _CONTROL: Final = {
 def address(pointer: Any) -> int:
     """Return the number that identifies a C object while it lives."""
     return int(ffi.cast("uintptr_t", pointer))
-
-
-def is_decided(delivery: Any) -> bool:
-    """Return whether the receiver of an outgoing delivery (a C pointer) has settled it or given it an outcome."""
-    outcomes = (lib.PN_ACCEPTED, lib.PN_REJECTED, lib.PN_RELEASED, lib.PN_MODIFIED)
-    return bool(lib.pn_delivery_settled(delivery)) or lib.pn_delivery_remote_state(delivery) in outcomes
 
 
 def open_connection(connection: proton.Connection, container: str) -> None:
@@ -115,34 +109,24 @@ class Engine:
         """Whether the engine still takes bytes from the peer."""
         return bool(lib.pn_transport_capacity(self._transport) >= 0)
 
+    @property
+    def writes(self) -> bool:
+        """Whether frames may be written: the connection is not closed on this side, and no fault was found."""
+        closed = lib.pn_connection_state(self.connection._impl) & lib.PN_LOCAL_CLOSED
+        return not closed and not lib.pn_condition_is_set(lib.pn_transport_condition(self._transport))
+
     def tick(self, now_s: float) -> float:
         """Advance the time; return when to call again, in seconds of the same clock, or 0 for never."""
         return float(self.transport.tick(now_s))
 
-    def events(self) -> tuple[list[tuple[str, Any]], dict[int, Any], dict[int, Any]]:
-        """Return the events since the last call.
-
-        Returns:
-            Control events as (name, ``proton`` endpoint) in their order; the links with flow or deliveries, by address;
-            and the outgoing deliveries that the peer updated, by address, valid until they or their links are freed.
-        """
+    def events(self) -> list[tuple[str, Any]]:
+        """Return the events since the last call as (name, ``proton`` endpoint), in their order."""
         control: list[tuple[str, Any]] = []
-        links: dict[int, Any] = {}
-        updated: dict[int, Any] = {}
         events, peek, pop, type_of = self._events, lib.pn_collector_peek, lib.pn_collector_pop, lib.pn_event_type
         event = peek(events)
         while event:
             kind = type_of(event)
-            if kind == lib.PN_DELIVERY:
-                delivery = lib.pn_event_delivery(event)
-                link = lib.pn_delivery_link(delivery)
-                if lib.pn_link_is_sender(link):
-                    updated[address(delivery)] = delivery
-                links[address(link)] = link
-            elif kind == lib.PN_LINK_FLOW:
-                link = lib.pn_event_link(event)
-                links[address(link)] = link
-            elif kind in _CONTROL:
+            if kind in _CONTROL:
                 name = _CONTROL[kind]
                 if name.startswith("link"):
                     control.append((name, proton.Link.wrap(lib.pn_event_link(event))))
@@ -152,7 +136,7 @@ class Engine:
                     control.append((name, self.connection))
             pop(events)
             event = peek(events)
-        return control, links, updated
+        return control
 
 
 class EngineClock:

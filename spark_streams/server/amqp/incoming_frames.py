@@ -1,13 +1,15 @@
-"""Splits what a peer sends between the deliveries of producers and proton's engine.
+"""Splits what a peer sends between the deliveries of the door's links and proton's engine.
 
 ::
 
     received bytes --> frames --> transfers  --> Deliveries, in columns
+                              --> flows and dispositions --> Deliveries, OutgoingDeliveries and their sessions
                               --> all others --> proton's engine, in their order
 
 proton has no name for the place of a link in the peer's frames, so the frames that tell it are read on their way to
 proton: begin, attach, detach and end. They go to proton one at a time, so that the event that follows is known to be
-that frame's. A transfer on a handle that the peer has not attached as a sender is proton's, which has words for it.
+that frame's. A frame about a session or a link that the peer has not begun or attached is proton's, which has words for
+it.
 
 Spec: AMQP 1.0 part 2 §2.2 (the header before the frames), §2.5.1 (channels), §2.6.2 (handles).
 """
@@ -25,6 +27,7 @@ from spark_streams.errors import RemoteProtocolError
 from spark_streams.server.amqp.config import AmqpConfig
 from spark_streams.server.amqp.deliveries import Deliveries, IncomingSession, Messages, Violation, delivery_ids
 from spark_streams.server.amqp.error_conditions import DECODE_ERROR
+from spark_streams.server.amqp.outgoing_deliveries import DONE, OutgoingDeliveries, OutgoingSession
 from spark_streams.server.appender import copied
 from spark_streams.wire.amqp.performatives import (
     ATTACH,
@@ -36,17 +39,22 @@ from spark_streams.wire.amqp.performatives import (
     FLOW,
     OPEN,
     TRANSFER,
+    USUAL_DISPOSITION,
+    Performative,
     performative_code,
     performative_codes,
     read_performative,
+    usual_range,
 )
 from spark_streams.wire.amqp.transfer_frames import HEAD_BYTES, Frames, Transfers, read_transfers, split_frames
 from spark_streams.wire.columnar.byte_view import Positions
 
 EMPTY_FRAME: Final = b"\x00\x00\x00\x08\x02\x00\x00\x00"
-_READ: Final = frozenset({BEGIN, ATTACH, FLOW, TRANSFER, DETACH, END})
+_READ: Final = frozenset({BEGIN, ATTACH, FLOW, TRANSFER, DISPOSITION})
 _BETWEEN_RESTS: Final = 64
-_UNREAD: Final = (0, OPEN, DISPOSITION, CLOSE)
+_FEW: Final = 4
+"""Up to this many frames without a transfer are read one by one at once: most reads bring a flow or a disposition."""
+_UNREAD: Final = (0, OPEN, CLOSE)
 _PASSED: Final = -2
 """The place of a frame that is proton's, whatever is in it."""
 
@@ -61,13 +69,15 @@ class IncomingFrames:
     Attributes:
         begun: the session of the begin that was given to proton last.
         attached: the deliveries of the attach that was given to proton last; None for a link on which the door sends.
-        arrived: the deliveries that have got messages, or a refusal; whoever reads it clears it.
+        attached_sender: the same for such a link; None for one on which the peer sends.
+        arrived: the deliveries that have got messages or a refusal, credit or outcomes; whoever reads it clears it.
     """
 
     def __init__(self, config: AmqpConfig, unfinished: Callable[[int], None]) -> None:
         self.begun: IncomingSession | None = None
         self.attached: Deliveries | None = None
-        self.arrived: dict[Deliveries, None] = {}
+        self.attached_sender: OutgoingDeliveries | None = None
+        self.arrived: dict[Deliveries | OutgoingDeliveries, None] = {}
         self._config = config
         self._unfinished = unfinished
         self._rest = bytearray()
@@ -75,7 +85,9 @@ class IncomingFrames:
         self._started = self._ended = False
         self._sessions: dict[int, IncomingSession] = {}
         self._links: dict[int, Deliveries] = {}
-        """Channel and handle, as ``_place`` joins them, to the link's deliveries."""
+        """Channel and handle, as ``_place`` joins them, to the deliveries of a link on which the peer sends."""
+        self._sending: dict[int, OutgoingDeliveries] = {}
+        """The same of links on which the door sends."""
 
     @property
     def sessions(self) -> list[IncomingSession]:
@@ -129,6 +141,13 @@ class IncomingFrames:
         """Give transfers to their deliveries, and yield the ranges of the other frames."""
         if not frames.starts.size:
             return
+        if frames.starts.size <= _FEW and not any(
+            performative_code(view[start:end]) == TRANSFER
+            for start, end in zip(frames.starts.tolist(), frames.ends.tolist(), strict=True)
+        ):
+            for row in range(frames.starts.size):
+                yield from self._one(view, frames, row)
+            return
         transfers = read_transfers(view, frames)
         places = np.where(transfers.usual, _place(transfers.channel, transfers.handle), -1)
         # A link may be attached or detached between these frames, so each run is looked up again at its turn.
@@ -140,35 +159,26 @@ class IncomingFrames:
             passed = np.isin(codes, _UNREAD)
             places[passed] = _PASSED
             alone = np.flatnonzero(np.isin(places, unknown) & ~passed).tolist()
-        ranges: list[tuple[int, int]] = []
         at = 0
         for number, row in enumerate([*alone, len(places)]):
             if number % _BETWEEN_RESTS == _BETWEEN_RESTS - 1:
                 yield 0, 0
             if at < row:
-                # In their order: proton may end the connection for one of them, and nothing after that is taken.
-                yield from ranges
-                ranges.clear()
                 yield from self._taken(view, frames, transfers, places, at, row)
             at = row + 1
             if row == len(places):
                 break
-            start, end = int(frames.starts[row]), int(frames.ends[row])
-            frame = view[start:end]
-            code = performative_code(frame)
-            if code in _READ and self._one_taken(frame, code):
-                continue
-            if code != FLOW:
-                # At once: it may begin or end something, or be a fault after which nothing is taken.
-                yield from ranges
-                ranges.clear()
-                yield start, end
-                self._after(frame, code)
-            elif ranges and ranges[-1][1] == start:
-                ranges[-1] = ranges[-1][0], end
-            else:
-                ranges.append((start, end))
-        yield from ranges
+            yield from self._one(view, frames, row)
+
+    def _one(self, view: memoryview, frames: Frames, row: int) -> Iterator[tuple[int, int]]:
+        """Read one frame, and yield its range if it is proton's."""
+        start, end = int(frames.starts[row]), int(frames.ends[row])
+        frame = view[start:end]
+        code = performative_code(frame)
+        if code not in _READ or not self._one_taken(frame, code):
+            # At once: it may begin or end something, or be a fault after which nothing is taken.
+            yield start, end
+            self._after(frame, code)
 
     def _taken(
         self, view: memoryview, frames: Frames, transfers: Transfers, places: Positions, first: int, stop: int
@@ -249,31 +259,40 @@ class IncomingFrames:
         """Read one frame that tells the place of a link, or is about one; return False if it is proton's too."""
         channel = int.from_bytes(frame[6:8], "big")
         session = self._sessions.get(channel)
-        if code in (DETACH, END) or (code != BEGIN and session is None) or (code == FLOW and not self._links):
+        if code != BEGIN and session is None:
             return False
         try:
+            if code == DISPOSITION and (usual := USUAL_DISPOSITION.fullmatch(frame)) is not None:
+                assert session is not None
+                self.arrived.update(dict.fromkeys(session.outgoing.settle(*usual_range(usual), DONE)))
+                return True
             read = read_performative(bytes(frame))
             if code == BEGIN:
-                next_transfer = read.number(1, 0)
-                self.begun = IncomingSession(next_transfer, self._config.session_bytes, self._config.max_frame_bytes)
-                self._sessions[channel] = self.begun
+                self.begun = self._sessions[channel] = IncomingSession(
+                    read.number(1, 0),
+                    self._config.session_bytes,
+                    self._config.max_frame_bytes,
+                    OutgoingSession(read.number(2, 0)),
+                )
                 return False
             assert session is not None
             if code == ATTACH:
                 place = _place(channel, read.number(1, 0))
-                sends = not read.field(2, bool, False)
-                self.attached = None
-                if sends:
-                    self.attached = Deliveries(session, read.number(9, 0), self._config.max_message_bytes)
-                    self._links[place] = self.attached
+                self.attached = self.attached_sender = None
+                if read.field(2, bool, False):
+                    self.attached_sender = self._sending[place] = OutgoingDeliveries(session.outgoing)
+                else:
+                    self.attached = self._links[place] = Deliveries(
+                        session, read.number(9, 0), self._config.max_message_bytes
+                    )
                 return False
-            handle = read.number(4 if code == FLOW else 0, None)
-            deliveries = None if handle is None else self._links.get(_place(channel, handle))
-            if deliveries is None:
-                return False
+            if code == DISPOSITION:
+                self.arrived.update(dict.fromkeys(session.outgoing.on_disposition(read)))
+                return True
             if code == FLOW:
-                deliveries.on_flow(read)
-                self.arrived[deliveries] = None
+                return self._flow_taken(session, channel, read)
+            deliveries = self._links.get(_place(channel, read.number(0, 0)))
+            if deliveries is None:
                 return False
             with self._counted(deliveries):
                 deliveries.on_transfer(read)
@@ -281,19 +300,36 @@ class IncomingFrames:
         except RemoteProtocolError as fault:
             raise Violation(DECODE_ERROR, str(fault)) from fault
 
+    def _flow_taken(self, session: IncomingSession, channel: int, flow: Performative) -> bool:
+        """Read a flow; return False if it is about a link that is not attached."""
+        handle = flow.number(4, None)
+        place = -1 if handle is None else _place(channel, handle)
+        deliveries = self._links.get(place) or self._sending.get(place)
+        if deliveries is None and handle is not None:
+            return False
+        session.outgoing.on_flow(flow)
+        if deliveries is not None:
+            deliveries.on_flow(flow)
+            self.arrived[deliveries] = None
+        return True
+
     def _after(self, frame: memoryview, code: int | None) -> None:
         """Forget what a frame has ended."""
         channel = int.from_bytes(frame[6:8], "big")
         if code == END:
-            self._sessions.pop(channel, None)
-            for place in [place for place in self._links if place >> 32 == channel]:
-                del self._links[place]
+            ended = self._sessions.pop(channel, None)
+            if ended is not None:
+                ended.channel = ended.outgoing.channel = None
+            for links in (self._links, self._sending):
+                for place in [place for place in links if place >> 32 == channel]:
+                    del links[place]
         elif code == DETACH:
             try:
                 handle = read_performative(bytes(frame)).number(0, 0)
             except RemoteProtocolError as fault:
                 raise Violation(DECODE_ERROR, str(fault)) from fault
             self._links.pop(_place(channel, handle), None)
+            self._sending.pop(_place(channel, handle), None)
 
 
 def _place(channel: Any, handle: Any) -> Any:

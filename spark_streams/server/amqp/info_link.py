@@ -37,7 +37,7 @@ from itertools import islice
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
-from cproton_ffi import ffi, lib
+import numpy as np
 
 from spark_streams.errors import CorruptLog
 from spark_streams.log import Partition, StoredBatch, Stream, format_offset
@@ -46,11 +46,12 @@ from spark_streams.offsets import equal_range
 from spark_streams.server.amqp.attach_reply import open_info
 from spark_streams.server.amqp.attach_request import link_properties
 from spark_streams.server.amqp.connection_links import AttachedLink, ConnectionLinks
-from spark_streams.server.amqp.engine import is_decided
 from spark_streams.server.amqp.error_conditions import INVALID_FIELD, LinkRefused
+from spark_streams.server.amqp.outgoing_deliveries import BYTES_PER_TURN
 from spark_streams.server.turns import Timer
 from spark_streams.wire.amqp.encode import encode_value
 from spark_streams.wire.amqp.values import Described, Symbol, ULong
+from spark_streams.wire.columnar.interleave import Ranges
 
 POSITIONS: Final = "x-opt-positions"
 WITNESSES: Final = "x-opt-witnesses"
@@ -64,6 +65,8 @@ _AMQP_VALUE_SECTION: Final = b"\x00\x53\x77"
 _LIST32: Final = b"\xd0"
 _MAP32: Final = b"\xd1"
 _PARTITIONS: Final = encode_value("partitions")
+_NO_OFFSET: Final = np.zeros(1, np.int64)
+"""In the place of a message's offset: a description is not sent again."""
 
 
 def read_positions(link: Any, name: str = POSITIONS) -> dict[str, str]:
@@ -198,45 +201,39 @@ class InfoLink(AttachedLink):
     ) -> None:
         super().__init__(connection, link, stream)
         self._message = message
-        self._presettled = open_info(link)
+        open_info(link)
+        deliveries = connection.incoming.attached_sender
+        assert deliveries is not None
+        self._deliveries, deliveries.owner = deliveries, self
+        connection.outgoing.open_sender(deliveries, link)
         self._max_unsettled = connection.config.max_unsettled
         self._interval_s = connection.config.info_interval_ms / 1000
-        self._impl = link._impl
         self._timer = Timer(asyncio.get_running_loop())
-        self._sent = 0
 
     def serve(self) -> bool:
         """Send one message; further ones that credit allows follow at intervals. A draining receiver gets one."""
         if self.ended or self._timer.due:
             return False
-        if self._may_send():
-            self._send()
-        if lib.pn_link_get_drain(self._impl):
-            self.connection.drained(self.link)
+        deliveries = self._deliveries
+        if not self.connection.write_paused:
+            if not deliveries.is_begun and self._may_send():
+                self._send()
+            deliveries.go_on(BYTES_PER_TURN)
+        if self.connection.write_paused or deliveries.is_begun:
+            self.connection.block(self)
+        elif deliveries.drain:
+            deliveries.give_back()
         elif self._may_send():
             self._timer.start(self._interval_s, self.connection.wake, self)
         return False
 
     def _may_send(self) -> bool:
-        credit, unsettled = int(lib.pn_link_credit(self._impl)), int(lib.pn_link_unsettled(self._impl))
-        return credit > 0 and unsettled < self._max_unsettled
-
-    def updated(self, delivery: Any) -> None:
-        """Settle a delivery that the receiver has settled or given an outcome."""
-        if not self.ended and is_decided(delivery):
-            lib.pn_delivery_settle(delivery)
-            self.connection.wake(self)
+        return self._deliveries.credit > 0 and self._deliveries.unsettled < self._max_unsettled
 
     def _send(self) -> None:
-        encoded = self._message()
-        self._sent += 1
-        tag = ffi.new("char[]", self._sent.to_bytes(8, "big"))
-        delivery = lib.pn_delivery(self._impl, ffi.new("pn_bytes_t *", {"size": 8, "start": tag})[0])
-        lib.pn_link_send(self._impl, ffi.from_buffer(encoded), len(encoded))
-        if self._presettled:
-            lib.pn_delivery_settle(delivery)
-        else:
-            lib.pn_link_advance(self._impl)
+        message = np.frombuffer(self._message(), np.uint8)
+        self._deliveries.send(Ranges(message, np.zeros(1, np.int64), np.array([len(message)])), offsets=_NO_OFFSET)
 
     def _released(self, *, closed: bool) -> None:
         self._timer.stop()
+        self._deliveries.end()

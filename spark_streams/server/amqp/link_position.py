@@ -48,7 +48,7 @@ class LinkPosition:
             begin = latest
         self.next_offset = begin if position is None else position
         self._block: TransferBlock | None = None
-        self._rows: list[int] = []
+        self._rows: NDArray[np.int64] = np.zeros(0, np.int64)
         self._row = 0
         self._past = 0
 
@@ -67,7 +67,7 @@ class LinkPosition:
         # Events that retention removed are skipped: a filter applies to retained events (A-23).
         position = max(self.next_offset, partition.first_offset)
         if position >= min(partition.next_offset, self._end):
-            self._block, self._rows, self._row = None, [], 0
+            self._block, self._rows, self._row = None, self._rows[:0], 0
             return False
         block = self.reader.block(position, READ_BYTES if self._deep == Always(True) else SEARCHED_BYTES)
         if block is None:
@@ -77,9 +77,8 @@ class LinkPosition:
         rows = self._matching(block, first)
         if rows.size and rows.size * _SPARSE <= len(block.offsets) - first:
             block, rows = block.only(rows), np.arange(rows.size)
-        self._rows = rows.tolist()
-        self._block, self._row = block, 0
-        if not self._rows:
+        self._block, self._rows, self._row = block, rows, 0
+        if not len(rows):
             self.next_offset = self._past
         return True
 
@@ -114,7 +113,7 @@ class LinkPosition:
         partition = self.reader.partition
         return max(self.next_offset, partition.first_offset) < min(partition.next_offset, self._end)
 
-    def take(self, limit: int) -> tuple[TransferBlock, list[int]] | None:
+    def take(self, limit: int) -> tuple[TransferBlock, NDArray[np.int64]] | None:
         """Return up to ``limit`` matching events, as a block and rows, and step over them; None: call ``advance``."""
         block = self._block
         if block is None or self._row >= len(self._rows):
@@ -127,10 +126,11 @@ class LinkPosition:
             self.next_offset = int(block.offsets[rows[-1]]) + 1
         return block, rows
 
-    def back_to(self, offset: int) -> None:
-        """Go back to the offset of an event that was taken and not sent."""
-        self.next_offset = offset
-        self._block, self._rows, self._row = None, [], 0
+    def give_back(self, count: int) -> None:
+        """Go back to the first of the last ``count`` events that were taken and not sent."""
+        if count and self._block is not None:
+            self._row -= count
+            self.next_offset = int(self._block.offsets[self._rows[self._row]])
 
     def release(self, offset: int, deliveries: int) -> None:
         """Send an event again before any event that was not sent yet.

@@ -118,7 +118,9 @@ class Node(LinkResources):
             return self._directory(connection, link)
         stream = self._stream(connection, "read", address)
         filters = read_filters(link.remote_source)
-        attach = ConsumerAttach(connection, link, stream, filters, read_attach_request(link))
+        deliveries = connection.incoming.attached_sender
+        assert deliveries is not None
+        attach = ConsumerAttach(connection, link, stream, filters, read_attach_request(link), deliveries)
         group, partition = attach.request.group, attach.request.partition
         self._check_room(attach)
         if attach.durable:

@@ -1,29 +1,32 @@
-"""The bytes for one connection's peer: proton's frames, and between them the door's own about producers' deliveries.
+"""The bytes for one connection's peer: proton's frames, and between them the door's own about deliveries.
 
-The door's own frames are the dispositions of what producers sent, and flows. Only proton knows what the door has sent
-on a session, so it is made to write a flow of the session whenever one is due, and the numbers of the receiving side
-are put into that.
+The door's own frames are transfers, flows and dispositions; those of proton begin, attach, detach, end and close. As
+proton has no name for a channel or a handle of its own either, it is made to write its begin or attach at once, which
+is read.
 
-Spec: AMQP 1.0 part 2 §2.7.4 (flow), §2.7.6 (disposition).
+Spec: AMQP 1.0 part 2 §2.7.2 (begin), §2.7.3 (attach), §2.7.4 (flow), §2.7.6 (disposition).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, Final
 
 import proton
-from cproton_ffi import lib
+import pyarrow as pa
 
 from spark_streams.server.amqp.deliveries import Deliveries, IncomingSession, ranges
 from spark_streams.server.amqp.engine import Engine
 from spark_streams.server.amqp.error_conditions import LinkRefused
+from spark_streams.server.amqp.outgoing_deliveries import OutgoingDeliveries
 from spark_streams.wire.amqp.performatives import (
     ACCEPTED,
+    ATTACH,
+    BEGIN,
     DISPOSITION,
     ERROR,
     FLOW,
     REJECTED,
+    encode_flow,
     encode_frame,
     performative_code,
     read_performative,
@@ -31,8 +34,8 @@ from spark_streams.wire.amqp.performatives import (
 from spark_streams.wire.amqp.values import Described, Symbol, UInt, ULong
 from spark_streams.wire.columnar.byte_view import Positions
 
-_LINK_FIELDS: Final = 4
-"""The fields of a flow before those of a link."""
+_OUTGOING_WINDOW: Final = 0x7FFF_FFFF
+"""What proton says in begin: the door lets the peer bound what it sends."""
 _ACCEPTED: Final = Described(ULong(ACCEPTED), [])
 
 
@@ -41,13 +44,11 @@ class OutgoingFrames:
 
     Args:
         engine: the connection's engine.
-        session_bytes: the capacity of a session, see ``AmqpConfig``.
     """
 
-    def __init__(self, engine: Engine, session_bytes: int) -> None:
+    def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._session_bytes = session_bytes
-        self._ready: list[bytes] = []
+        self._ready: list[bytes | pa.Buffer] = []
 
     def output(self) -> bytes | None:
         """Take bytes for the peer.
@@ -61,54 +62,67 @@ class OutgoingFrames:
             return ready
         return self._engine.output()
 
+    # --- what proton writes
+
+    def begin(self, session: IncomingSession, opened: Any) -> None:
+        """Open a ``proton.Session``, and learn its channel."""
+        self._end_frame()
+        opened.open()
+        frame = self._emitted(BEGIN)
+        if frame is not None:
+            session.channel = session.outgoing.channel = int.from_bytes(frame[6:8], "big")
+
     def open(self, deliveries: Deliveries, link: Any) -> None:
-        """Learn the channel and the handle of a link (a C pointer) that proton has just opened."""
-        self._end_frame()
-        lib.pn_link_flow(link, 1)  # the only credit that proton ever knows of
-        for frame in self._emitted():
-            if performative_code(frame) == FLOW:
-                deliveries.session.channel = int.from_bytes(frame[6:8], "big")
-                deliveries.handle = read_performative(frame).field(_LINK_FIELDS, UInt, None)
-            else:
-                self._ready.append(frame)
+        """Open a link (a C pointer) on which the peer sends, and learn its handle."""
+        deliveries.handle = self._attach(proton.Link.wrap(link))
 
-    def flow(self, session: IncomingSession, deliveries: Deliveries | None = None) -> None:
+    def open_sender(self, deliveries: OutgoingDeliveries, link: proton.Link) -> None:
+        """Open a link on which the door sends, and learn its handle."""
+        presettled: bool = link.snd_settle_mode == proton.Link.SND_SETTLED
+        handle = self._attach(link)
+        deliveries.open(handle, self._queue, self._engine.transport.remote_max_frame_size, presettled=presettled)
+
+    def _attach(self, link: proton.Link) -> int | None:
+        self._end_frame()
+        link.open()
+        frame = self._emitted(ATTACH)
+        return None if frame is None else int(read_performative(frame).number(1, 0))
+
+    def _emitted(self, code: int) -> bytes | None:
+        """Queue the whole frames that proton has to write, when before it had none; return the one with a code."""
+        written, found, at = b"".join(iter(lambda: self._engine.output() or b"", b"")), None, 0
+        self._ready.append(written)
+        while at < len(written):
+            end = at + int.from_bytes(written[at : at + 4], "big")
+            if performative_code(written[at:end]) == code:
+                found = written[at:end]
+            at = end
+        return found
+
+    def _end_frame(self) -> None:
+        """Take all that proton has to write, so that a frame has just ended."""
+        while output := self._engine.output():
+            self._ready.append(output)
+
+    # --- what the door writes
+
+    def _queue(self, frames: bytes | pa.Buffer) -> None:
+        if self._engine.writes:  # no frame may follow a close
+            self._end_frame()
+            self._ready.append(frames)
+
+    def flow(self, session: IncomingSession, deliveries: Deliveries | OutgoingDeliveries | None = None) -> None:
         """Tell the peer the session's window, and a link's credit."""
-        if not self._open or session.impl is None:
+        if session.channel is None:
             return
-        self._end_frame()
-        lib.pn_session_set_incoming_capacity(session.impl, self._session_bytes)  # proton writes a flow after this
-        link: list[Any] = []
-        if deliveries is not None and deliveries.handle is not None:
-            numbers = deliveries.handle, deliveries.delivery_count, max(0, deliveries.credit)
-            link = [*(UInt(number) for number in numbers), None, False]
-        self._take_flows(session, lambda _: link)
-
-    def drained(self, session: IncomingSession, link: Any) -> None:
-        """Give back the credit of a draining receiver (a C pointer), see ``pn_link_drained``."""
-        if not session.moved:
-            lib.pn_link_drained(link)
+        sent = session.outgoing
+        numbers = [session.next_transfer, session.announce(), sent.next_transfer, _OUTGOING_WINDOW]
+        if deliveries is None or deliveries.handle is None:
+            self._queue(encode_frame(session.channel, FLOW, [UInt(number) for number in numbers]))
             return
-        self._end_frame()
-        lib.pn_link_drained(link)
-        self._take_flows(session, lambda fields: fields)
-
-    def _take_flows(self, session: IncomingSession, of_link: Callable[[list[Any]], list[Any]]) -> None:
-        """Have the session's flows that proton writes now tell the receiving side's numbers.
-
-        Args:
-            session: the session.
-            of_link: a flow's fields from the link's handle on to those that are written.
-        """
-        for frame in self._emitted():
-            if performative_code(frame) != FLOW:
-                self._ready.append(frame)
-                continue
-            channel, read = int.from_bytes(frame[6:8], "big"), read_performative(frame)
-            fields = [read.field(index, object, None) for index in range(len(read.places))]
-            session.channel = channel
-            ours = [UInt(session.next_transfer), UInt(session.announce()), *fields[2:_LINK_FIELDS]]
-            self._ready.append(encode_frame(channel, FLOW, [*ours, *of_link(fields[_LINK_FIELDS:])]))
+        numbers += [deliveries.handle, deliveries.delivery_count, max(0, deliveries.credit)]
+        drain = isinstance(deliveries, OutgoingDeliveries) and deliveries.drain
+        self._queue(encode_flow(session.channel, *numbers, drain=drain))
 
     def accept(self, session: IncomingSession, ids: Positions) -> None:
         """Settle deliveries as accepted."""
@@ -121,28 +135,19 @@ class OutgoingFrames:
         self._settle(session, [(number, number)], Described(ULong(REJECTED), [error]))
 
     def _settle(self, session: IncomingSession, runs: list[tuple[int, int]], outcome: Described) -> None:
-        if session.channel is None or not self._open:
-            return
-        self._end_frame()
-        for first, last in runs:
+        for first, last in runs if session.channel is not None else ():
             fields = [True, UInt(first), UInt(last), True, outcome]
-            self._ready.append(encode_frame(session.channel, DISPOSITION, fields))
+            self._queue(encode_frame(session.channel or 0, DISPOSITION, fields))
 
-    @property
-    def _open(self) -> bool:
-        """Whether the connection is not closed on the door's side: no frame may follow a close."""
-        return not self._engine.connection.state & proton.Endpoint.LOCAL_CLOSED
-
-    def _end_frame(self) -> None:
-        """Take all that proton has to write, so that a frame has just ended."""
-        while output := self._engine.output():
-            self._ready.append(output)
-
-    def _emitted(self) -> list[bytes]:
-        """Return the whole frames that proton has to write, when before it had none."""
-        written, frames, at = b"".join(iter(lambda: self._engine.output() or b"", b"")), [], 0
-        while at < len(written):
-            end = at + int.from_bytes(written[at : at + 4], "big")
-            frames.append(written[at:end])
-            at = end
-        return frames
+    def answer(self, session: IncomingSession) -> None:
+        """Write what a session owes the peer: a larger window, links' drained credit, and what is settled here."""
+        if session.flow_due:
+            self.flow(session)
+        drained, heard = session.outgoing.drained, session.outgoing.heard
+        for deliveries in drained:
+            if deliveries.handle is not None:
+                self.flow(session, deliveries)
+        drained.clear()
+        for first, last in heard if session.channel is not None else ():
+            self._queue(encode_frame(session.channel or 0, DISPOSITION, [False, UInt(first), UInt(last), True]))
+        heard.clear()

@@ -13,10 +13,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
-from cproton_ffi import ffi
 from numpy.typing import NDArray
 
 from spark_streams.log import Partition, Records
@@ -25,6 +24,7 @@ from spark_streams.wire.amqp.columns.block import MessageBlock
 from spark_streams.wire.amqp.columns.from_producers import incoming_columns
 from spark_streams.wire.amqp.event_streams import delivery_annotations
 from spark_streams.wire.columnar.byte_view import Words
+from spark_streams.wire.columnar.interleave import Ranges
 
 READ_BYTES: Final = 256 << 10
 """Bytes of one read: enough that decoding in columns pays, few enough that one read does not delay other links."""
@@ -47,18 +47,14 @@ class TransferBlock:
     Attributes:
         offsets, timestamps: int64[n], for filters.
         first, last: the offsets of the first and the last event.
-        heads, head_sizes, values, value_sizes: for each event, where its delivery annotations section starts in
-            ``annotations`` and its bare message in ``buffer``, and how long they are.
-        annotations, buffer: C pointers, which keep their memory alive.
-        largest: bytes of the largest transfer.
+        annotations, values: for each event, where its delivery annotations section is, and its bare message.
+        sizes: bytes of each transfer.
+        largest: bytes of the largest one.
     """
 
-    heads: list[int]
-    head_sizes: list[int]
-    values: list[int]
-    value_sizes: list[int]
-    annotations: Any
-    buffer: Any
+    annotations: Ranges
+    values: Ranges
+    sizes: Longs
     largest: int
 
     def __init__(self, records: Records, partition: str) -> None:
@@ -68,7 +64,7 @@ class TransferBlock:
         self.last = int(records.offsets[-1])
         self.records = records
         self._partition = partition
-        self._sections: NDArray[np.uint8] | None = None
+        self._prepared = False
 
     def only(self, rows: NDArray[np.int64]) -> TransferBlock:
         """Return a block of one or more of these events, by their rising rows."""
@@ -76,7 +72,7 @@ class TransferBlock:
 
     def prepare(self) -> None:
         """Render the delivery annotations and find the bare messages, once."""
-        if self._sections is not None:
+        if self._prepared:
             return
         records = self.records
         count = len(records.offsets)
@@ -88,26 +84,28 @@ class TransferBlock:
             pieces.append(sections.reshape(-1))
             total += sections.size
         rendered: NDArray[np.uint8] = pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
-        self.annotations = ffi.from_buffer(rendered)
-        self.buffer = ffi.from_buffer(records.buffer)
-        self.heads = starts.tolist()
-        self.head_sizes = sizes.tolist()
-        value_starts = _bare_starts(records)
-        self.values = value_starts.tolist()
-        value_sizes = records.value_ends - value_starts
-        self.value_sizes = value_sizes.tolist()
-        self.largest = int((sizes + value_sizes).max())
-        self._sections = rendered
+        self.annotations = Ranges(rendered, starts, starts + sizes)
+        self.values = Ranges(records.buffer, _bare_starts(records), records.value_ends)
+        self.sizes = sizes + self.values.ends - self.values.starts
+        self.largest = int(self.sizes.max())
+        self._prepared = True
+
+    def rows(self, rows: Longs) -> tuple[Ranges, Ranges]:
+        """Return the delivery annotations sections of some events, and their bare messages."""
+        self.prepare()
+        annotations, values = (
+            Ranges(each.buffer, each.starts[rows], each.ends[rows]) for each in (self.annotations, self.values)
+        )
+        return annotations, values
 
     def message(self, row: int) -> tuple[bytes, bytes]:
         """Return one event's delivery annotations section and its bare message."""
         self.prepare()
-        assert self._sections is not None
-        head, value = self.heads[row], self.values[row]
-        return (
-            self._sections[head : head + self.head_sizes[row]].tobytes(),
-            self.records.buffer[value : value + self.value_sizes[row]],
+        annotations, values = (
+            np.frombuffer(each.buffer, np.uint8)[each.starts[row] : each.ends[row]].tobytes()
+            for each in (self.annotations, self.values)
         )
+        return annotations, values
 
 
 class BlockReader(PartitionReader):

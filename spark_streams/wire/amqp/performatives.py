@@ -10,6 +10,7 @@ Spec: AMQP 1.0 part 2 §2.3 (frames), §2.7 (performatives).
 
 from __future__ import annotations
 
+import re
 import struct
 from typing import Any, Final, NamedTuple
 
@@ -26,9 +27,20 @@ from spark_streams.wire.columnar.byte_view import Positions, Readable, Words
 OPEN, BEGIN, ATTACH, FLOW, TRANSFER, DISPOSITION, DETACH, END, CLOSE = range(0x10, 0x19)
 ACCEPTED: Final = 0x24
 REJECTED: Final = 0x25
+RELEASED: Final = 0x26
+MODIFIED: Final = 0x27
 ERROR: Final = 0x1D
 SERIAL: Final = 0xFFFF_FFFF
 """Delivery-ids, counts and transfer numbers are serial numbers of 32 bits (§2.8.8)."""
+
+USUAL_DISPOSITION: Final = re.compile(
+    # head; disposition, a list of: receiver, first, last, settled, accepted (an empty list), and perhaps batchable
+    rb".{4}\x02\x00(.{2})\x00\x53\x15\xc0..\x41"
+    rb"(?:\x43|\x52(.)|\x70(.{4}))(?:(\x40)|\x43|\x52(.)|\x70(.{4}))\x41\x00\x53\x24(?:\x45|\xc0\x01\x00)[\x40\x42]?",
+    re.DOTALL,
+)
+"""A whole frame that settles deliveries as accepted: many peers write one for each. Its groups, for ``usual_range``:
+the channel; ``first`` in one byte or four; an absent ``last``, or one in one byte or four."""
 
 _HEAD: Final = struct.Struct(">IBBH")
 _U32: Final = struct.Struct(">I")
@@ -98,6 +110,19 @@ class Performative(NamedTuple):
     def has(self, index: int) -> bool:
         """Return whether a field is there, and not null."""
         return index < len(self.places) and self.raw[self.places[index]] != _NULL
+
+
+def usual_range(found: re.Match[bytes]) -> tuple[int, int]:
+    """Return the first and the last delivery-id of a disposition that ``USUAL_DISPOSITION`` matches."""
+    _, narrow, wide, absent, narrow_last, wide_last = found.groups()
+    first = int.from_bytes(wide or narrow or b"", "big")
+    return first, first if absent else int.from_bytes(wide_last or narrow_last or b"", "big")
+
+
+def signed(difference: int) -> int:
+    """Return the difference of two serial numbers."""
+    difference &= SERIAL
+    return difference if difference <= SERIAL >> 1 else difference - SERIAL - 1
 
 
 def performative_codes(buffer: Readable, frames: Frames) -> Positions:

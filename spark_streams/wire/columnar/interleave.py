@@ -26,13 +26,17 @@ def heads(rows: int, *fields: bytes | tuple[NDArray[Any], str]) -> Heads:
         rows: how many there are.
         fields: the same bytes for all, or a number of each and NumPy's name of its type, such as ``>u4``.
     """
-    columns = [
-        np.broadcast_to(np.frombuffer(field, np.uint8), (rows, len(field)))
-        if isinstance(field, bytes)
-        else np.asarray(field[0], field[1]).view(np.uint8).reshape(rows, np.dtype(field[1]).itemsize)
-        for field in fields
-    ]
-    return np.concatenate(columns, axis=1)
+    widths = [len(field) if isinstance(field, bytes) else np.dtype(field[1]).itemsize for field in fields]
+    # All bytes of a row at once, with zeros in the place of its numbers, and then these.
+    row = b"".join([field if isinstance(field, bytes) else bytes(np.dtype(field[1]).itemsize) for field in fields])
+    written = np.empty((rows, len(row)), np.uint8)
+    written[:] = np.frombuffer(row, np.uint8)
+    at = 0
+    for field, width in zip(fields, widths, strict=True):
+        if not isinstance(field, bytes):
+            written[:, at : at + width] = np.asarray(field[0], field[1]).view(np.uint8).reshape(rows, width)
+        at += width
+    return written
 
 
 class Ranges(NamedTuple):
