@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from spark_streams.errors import RemoteProtocolError
+from spark_streams.wire.amqp.part_head import PartHead
 from spark_streams.wire.amqp.performatives import DISPOSITION, SERIAL, Performative, encode_flow, encode_frame
 from spark_streams.wire.amqp.values import UInt
 from spark_streams.wire.columnar.byte_view import Positions, Words
@@ -31,25 +32,34 @@ _HANDLE: Final = 0
 
 @dataclass
 class Run:
-    """Whole deliveries in one piece of memory.
+    """Whole deliveries: many in one piece of memory, or one in several pieces.
 
     Args:
-        memory: the bytes; those between the messages mean nothing.
+        pieces: the bytes, one piece after the other; those between the messages mean nothing.
         starts, ends: where each message lies, the end exclusive.
         ids: the deliveries' numbers if the peer has not settled them; None if it has.
         frames: transfer frames of each delivery.
     """
 
-    memory: np.ndarray[Any, np.dtype[np.uint8]]
+    pieces: list[memoryview]
     starts: Positions
     ends: Positions
     ids: Positions | None
     frames: int = 1
 
+    def copy_to(self, memory: memoryview, start: int, end: int) -> None:
+        """Copy the bytes from ``start`` to ``end`` into memory of that size."""
+        at = 0
+        for piece in self.pieces:
+            low, high = max(0, start - at), min(len(piece), end - at)
+            if low < high:
+                memory[at + low - start : at + high - start] = piece[low:high]
+            at += len(piece)
+
     def after(self, count: int) -> Run:
         """Return the run without its first deliveries."""
         ids = None if self.ids is None else self.ids[count:]
-        return Run(self.memory, self.starts[count:], self.ends[count:], ids, self.frames)
+        return Run(self.pieces, self.starts[count:], self.ends[count:], ids, self.frames)
 
 
 class Deliveries:
@@ -64,6 +74,7 @@ class Deliveries:
         kept_bytes: the number of bytes that are kept of a message, at most; None for all.
         received: bytes of all messages that have come, those of an incomplete one included.
         queued: deliveries that have come, at least in part, and nobody has taken.
+        in_parts: whether the last message that came, or is coming, has several frames.
         handle: the peer's handle; None before its attach.
     """
 
@@ -81,14 +92,16 @@ class Deliveries:
         self._flow_due = False
         self._runs: deque[Run] = deque()
         self._fault: RemoteProtocolError | None = None
-        self._begun: list[bytes] | None = None
+        self._begun: list[memoryview] | None = None
         self._begun_bytes = self._begun_frames = 0
         self._begun_settled = False
-        self._part: tuple[bytes, int | None, bool, bool, bool] = b"", None, False, False, False
+        self._first: PartHead | None = None
+        self._part: PartHead | None = None
         self._channel: int | None = None
         self._next_id: int | None = None
         self._settled: list[bytes] = []
         self._closed = False
+        self.in_parts = False
         self.handle: int | None = None
 
     # --- for those who read
@@ -244,6 +257,7 @@ class Deliveries:
         count = len(starts)
         if not count:
             return
+        self.in_parts = False
         self._count_frames(count)
         self._count_deliveries(ids)
         memory = np.array(frames)
@@ -255,7 +269,7 @@ class Deliveries:
             bounds = np.frombuffer(offsets, np.int64)
             starts, ends = bounds[:count], bounds[1 : count + 1]
             memory = np.frombuffer(content, np.uint8)
-        self._add(Run(memory, starts, ends, None if settled else ids))
+        self._add(Run([memory.data], starts, ends, None if settled else ids))
 
     def on_transfer(self, transfer: Performative) -> None:
         """Take a transfer of any form.
@@ -268,19 +282,25 @@ class Deliveries:
             return
         number, _ = transfer.field(1, UInt, None), transfer.field(2, bytes, None)
         settled, more, aborted = (transfer.field(index, bool, False) for index in (4, 5, 9))
-        self._part = transfer.raw[4 : transfer.payload], number, settled, more, aborted
+        self._part = PartHead.of(transfer)
+        if self._begun is None:
+            self._first = self._part
         self._on_part(memoryview(transfer.raw)[transfer.payload :], number, settled, more=more, aborted=aborted)
 
     def on_same(self, frame: memoryview) -> bool:
-        """Take a transfer if all before its payload, but for its size, is as in the last one; return whether it is.
-
-        The parts of a large message are, and to decode their fields again would take most of the time.
-        """
-        head, number, settled, more, aborted = self._part
-        if self._begun is None or frame[4 : 4 + len(head)] != head:
+        """Take a part by what it has in common with an earlier part; return False if it must be decoded."""
+        part, more = self._part, True
+        if self._begun is None:
+            part = self._part = None if self._first is None else self._first.following(frame)
+            self._first = part or self._first
+        elif part is not None:
+            goes_on = part.goes_on(frame)
+            part, more = (None, True) if goes_on is None else (part, goes_on)
+        if part is None:
             return False
         if not self._closed:
-            self._on_part(frame[4 + len(head) :], number, settled, more=more, aborted=aborted)
+            payload = frame[4 + len(part.head) :]
+            self._on_part(payload, part.number, part.settled, more=more, aborted=False)
         return True
 
     def _on_part(self, payload: memoryview, number: int | None, settled: bool, *, more: bool, aborted: bool) -> None:
@@ -288,7 +308,10 @@ class Deliveries:
         if self._begun is None:
             if number is None and (more or self._next_id is None):
                 raise RemoteProtocolError("amqp:invalid-field: delivery-id required on the first transfer")
-            self._count_deliveries(np.array([self._next_id if number is None else number], np.int64))
+            if number is None or number == self._next_id:
+                self._count(self._next_id or 0, 1)
+            else:
+                self._count_deliveries(np.array([number], np.int64))
             self._begun, self._begun_bytes, self._begun_frames = [], 0, 0
             self._begun_settled = False
         elif number is not None and number != self._begun_id:
@@ -305,14 +328,15 @@ class Deliveries:
                 f"the peer sent a message of more than {self._max_bytes} bytes, the most this client takes"
             )
         if self._fault is None:
-            self._begun.append(bytes(payload[:left]))
+            self._begun.append(memoryview(bytes(payload[:left])))
+        self.in_parts = more or self._begun_frames > 1
         if aborted:
             self._begun = None
             self.queued -= 1
         elif not more:
-            memory = np.frombuffer(b"".join(self._begun), np.uint8)
+            size = sum([len(piece) for piece in self._begun])
             ids = None if self._begun_settled else np.array([self._begun_id], np.int64)
-            run = Run(memory, np.zeros(1, np.int64), np.array([len(memory)]), ids, self._begun_frames)
+            run = Run(self._begun, np.zeros(1, np.int64), np.array([size]), ids, self._begun_frames)
             self._begun = None
             self._add(run)
 
@@ -343,9 +367,11 @@ class Deliveries:
             raise RemoteProtocolError(
                 f"amqp:session:invalid-field: sequencing error, expected delivery-id {numbers[at]}, got {ids[at]}"
             )
-        count = len(ids)
-        self._begun_id = int(ids[-1])
-        self._next_id = expected + count & SERIAL
+        self._count(expected, len(ids))
+
+    def _count(self, first: int, count: int) -> None:
+        self._begun_id = first + count - 1 & SERIAL
+        self._next_id = first + count & SERIAL
         self._delivery_count = self._delivery_count + count & SERIAL
         self._link_credit -= count
         self.queued += count

@@ -116,17 +116,19 @@ class IncomingFrames:
         """Give transfers and flows to their deliveries, and return the ranges of the others."""
         if not self._active and not self._sending and not self._awaited:
             return [(int(frames.starts[0]), frames.stop)]
+        others: list[tuple[int, int]] = []
         if self._sending:
             frames = self._without_dispositions(frames)
-            if not frames.starts.size:
-                return []
+        elif any(deliveries.in_parts for deliveries in self._active.values()):
+            frames = self._without_parts(frames, others)
+        if not frames.starts.size:
+            return others
         transfers = read_transfers(self.buffer, frames)
         # Runs of usual transfers of one link, all settled or none; any other frame is a run of its own.
         link = transfers.channel << 33 | transfers.handle << 1 | transfers.settled
         link[~transfers.usual] = -1
         edges = np.flatnonzero((link[1:] != link[:-1]) | (link[1:] < 0)) + 1
         bounds = [0, *edges.tolist(), link.size]
-        others: list[tuple[int, int]] = []
         for first, stop in pairwise(bounds):
             if not self._taken(frames, transfers, first, stop):
                 start, end = int(frames.starts[first]), int(frames.ends[stop - 1])
@@ -134,6 +136,21 @@ class IncomingFrames:
                     start = others.pop()[0]
                 others.append((start, end))
         return others
+
+    def _without_parts(self, frames: Frames, others: list[tuple[int, int]]) -> Frames:
+        """Take frames one by one, as long as they are parts of messages; return the frames after these.
+
+        After one large message another one comes most often, and no two parts are alike enough for columns.
+        """
+        starts, ends = frames.starts.tolist(), frames.ends.tolist()
+        for row, (start, end) in enumerate(zip(starts, ends, strict=True)):
+            frame = self._view[start:end]
+            if not self._one_taken(frame):
+                others.append((start, end))
+            deliveries = self._active.get(int.from_bytes(frame[6:8], "big"))
+            if deliveries is not None and not deliveries.in_parts:
+                return frames._replace(starts=frames.starts[row + 1 :], ends=frames.ends[row + 1 :])
+        return frames._replace(starts=frames.starts[:0], ends=frames.ends[:0])
 
     def _without_dispositions(self, frames: Frames) -> Frames:
         """Give usual dispositions to the deliveries that they are about; return the other frames."""

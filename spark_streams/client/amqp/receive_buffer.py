@@ -71,7 +71,7 @@ class ReceiveBuffer:
             size = int(ends[-1]) - origin
             if self.size + size > len(self._memory):
                 self._grow(self.size + size)
-            self._memory[self.size : self.size + size] = run.memory[origin : origin + size]
+            run.copy_to(memoryview(self._bytes)[self.size : self.size + size], origin, origin + size)
             rows = slice(self.rows, self.rows + count)
             np.add(starts, self.size - origin, out=self._starts[rows])
             np.add(ends, self.size - origin, out=self._ends[rows])

@@ -117,7 +117,8 @@ class OursTaken(Ours):
     def take(self, name: str) -> list[bytes]:
         deliveries, taken = self.deliveries[name], []
         while (run := deliveries.next_run()) is not None:
-            taken += [bytes(run.memory[a:b]) for a, b in zip(run.starts, run.ends, strict=True)]
+            memory = b"".join(run.pieces)
+            taken += [memory[a:b] for a, b in zip(run.starts, run.ends, strict=True)]
             assert (run.ids is None) == LINKS[name]
             if run.ids is not None:
                 self._held[name].append(run.ids)

@@ -129,7 +129,8 @@ def ours_of(stream: bytes, step: int = 1 << 15) -> Answer:
         return "refused"
     seen: list[bytes] = []
     while (run := deliveries.next_run()) is not None:
-        seen += [bytes(run.memory[a:b]) for a, b in zip(run.starts, run.ends, strict=True)]
+        memory = b"".join(run.pieces)
+        seen += [memory[a:b] for a, b in zip(run.starts, run.ends, strict=True)]
         deliveries.taken(len(run.starts))
     return seen
 
