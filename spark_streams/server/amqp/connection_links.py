@@ -262,9 +262,9 @@ class ConnectionLinks(TcpConnection):
         self._blocked[attached] = None
 
     def _unblock(self) -> None:
-        """Make the blocked links due, if the socket accepts bytes."""
+        """Make the blocked links due, if the socket accepts bytes: before those that have had what they wait for."""
         if not self.write_paused:
-            self._due.update(self._blocked)
+            self._due = {**self._blocked, **self._due}
             self._blocked.clear()
 
     def _serve_due(self) -> None:

@@ -11,15 +11,18 @@ import pytest
 from cproton_ffi import ffi, lib
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from proton import symbol
 
 from spark_streams.server.amqp.config import AmqpConfig
 from spark_streams.server.amqp.engine import Engine, open_connection
 from spark_streams.server.amqp.incoming_frames import IncomingFrames
 from spark_streams.server.amqp.outgoing_deliveries import DONE, Outcome, OutgoingDeliveries, OutgoingSession
 from spark_streams.server.amqp.outgoing_frames import OutgoingFrames
+from spark_streams.wire.amqp.performatives import CLOSE, TRANSFER, performative_code
 from spark_streams.wire.columnar.interleave import Ranges
 from tests.client.amqp.joined_engines import drained, push
 from tests.examples import examples
+from tests.server.amqp.raw_peer import EARLIEST, PARTITION
 
 CONFIG = AmqpConfig(max_frame_bytes=2_048, max_message_bytes=1 << 20)
 MAX_FRAME = 512
@@ -28,6 +31,7 @@ WINDOW = 6
 LINKS = 4
 """The first two are on one session, the others on another; every other one is presettled."""
 AGAIN, FAILED = Outcome(again=True, failed=False), Outcome(again=True, failed=True)
+GUARD_S = 120
 OUTCOMES = {"accept": DONE, "reject": DONE, "release": AGAIN, "modify": AGAIN, "fail": FAILED, "settle": DONE}
 
 
@@ -46,8 +50,8 @@ class Door:
     def push(self, data: bytes) -> None:
         for part in self.incoming.received(data):
             start = 0
-            while start < len(part):
-                start += self.engine.push(part, start)
+            while start < len(part) and (took := self.engine.push(part, start)) > 0:
+                start += took
                 self._handle()
 
     def _handle(self) -> None:
@@ -264,6 +268,61 @@ def test_protons_engine_receives_what_is_sent_and_what_becomes_of_it_is_heard(st
         settled = outcomes[2]
         assert all(joined.held[2][n].settled for n in settled), "the peer hears that its outcomes are known"
         assert door.consumed == produced
+
+
+def codes(data: bytes) -> list[int | None]:
+    """The performatives of some frames."""
+    found = []
+    while data:
+        size = int.from_bytes(data[:4], "big")
+        found.append(performative_code(data[:size]))
+        data = data[size:]
+    return found
+
+
+def test_nothing_follows_the_close_that_proton_writes_for_a_fault() -> None:
+    joined = Joined()
+    door, link = joined.door, joined.links[0]
+    link.flow(10)
+    joined.pump()
+    door.queues[link.name] += [(0, b"first")]
+    door.serve()
+    link.flow(10)
+    too_small = bytes.fromhex("00000004 02 00 0000")
+    door.push(drained(joined.transport) + too_small)
+    assert not door.engine.accepts_input
+    door.queues[link.name] += [(1, b"second")]
+    door.serve()
+    written = codes(door.output())
+    assert written[0] == TRANSFER and written[-1] == CLOSE
+    assert written.count(TRANSFER) == 1
+
+
+def test_links_that_share_a_window_both_get_on(node: Any) -> None:
+    partitions = node.log.create_stream("orders", 2).partitions
+    for partition in partitions.values():
+        partition.append([b"\0Su\xb0" + (3_000).to_bytes(4, "big") + bytes(3_000)] * 200)
+    peer = node.peer(max_frame_bytes=512)
+    peer.session.incoming_capacity = 4 * 512
+    receivers = [
+        peer.receiver("orders", filter=[EARLIEST], properties={PARTITION: symbol(name)}) for name in partitions
+    ]
+    for receiver in receivers:
+        receiver.link.flow(200)
+    got = [0, 0]
+
+    def enough() -> bool:
+        for number, receiver in enumerate(receivers):
+            while (delivery := receiver.link.current) is not None:
+                receiver.link.recv(10_000)
+                if delivery.partial:
+                    break
+                got[number] += 1
+                delivery.settle()
+        return min(got) >= 50
+
+    peer.pump(enough, GUARD_S)
+    assert max(got) < 200, "neither had to wait for the end of the other"
 
 
 @pytest.mark.parametrize("first", [0, 0xFFFF_FF00])
