@@ -92,7 +92,7 @@ class FeedConfig(DoorConfig):
     dialect: Literal["v2a", "v2b"] = "v2a"
     go_numbers: bool = False
     exactly_once: bool = False
-    page_size: int = 1_000
+    page_size: int = 10_000
     max_page_size: int = 100_000
     max_page_bytes: int = 16 << 20
     checkpoint_events: int = 1_000
