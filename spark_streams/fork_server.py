@@ -10,8 +10,8 @@ one does not answer, the process does the work itself, as ever.
 A server serves the children of one process (the JVM), with one Python, one module path and one environment, and ends
 with it. Nobody but the same user of the same machine gets an answer.
 
-What differs for the code in such a process: PySpark, NumPy and PyArrow are there before it begins, loaded with
-``OMP_NUM_THREADS=1``, which is what Spark gives tasks of one core. ``ps`` shows the server's command line.
+What differs for the code in such a process: PySpark, NumPy, PyArrow and what our formats share are there before it
+begins, loaded with ``OMP_NUM_THREADS=1``, as Spark gives tasks of one core. ``ps`` shows the server's command line.
 docs/spark-upstream.md says what it saves, ADR 40 why it is safe to fork these libraries. Linux only.
 """
 
@@ -27,11 +27,14 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
-PRELOADED: Final = ("pyarrow.compute", "ssl", "pyspark.worker", "pyspark.sql.worker.plan_data_source_read")
-"""What the server imports: with these, nearly all that the other modules that Spark runs import, and our formats.
+PRELOADED: Final = (
+    *("pyarrow.compute", "ssl", "pyspark.worker", "pyspark.sql.worker.plan_data_source_read"),
+    *("spark_streams.spark.formats", "spark_streams.spark.source.reader", "spark_streams.spark.sink.writer"),
+)
+"""What the server imports: nearly all that the other modules that Spark runs import, and what all formats share.
 
-None may start threads that do not bear a fork. These modules themselves are left out, as some code looks for one of
-them to learn which step it is in (``spark/pushdown/spark_filters.py`` does).
+None may start threads that do not bear a fork. The modules that Spark runs are left out themselves, as some code looks
+for one of them to learn which step it is in (``spark/pushdown/spark_filters.py`` does).
 """
 _DAEMON: Final = "pyspark.daemon"
 _TASKS: Final = ("pyspark.worker",)
@@ -317,7 +320,7 @@ def _preload() -> None:
     warnings.filterwarnings("ignore", ".*multi-threaded.*fork", DeprecationWarning)
     os.environ[_THREADS] = "1"
     for module in PRELOADED:
-        with contextlib.suppress(ModuleNotFoundError):
+        with contextlib.suppress(ImportError):  # a process that needs it says what is missing
             importlib.import_module(module)
     if random := sys.modules.get("numpy.random"):  # NumPy 1 loads it by itself; Python's own random does this itself
         os.register_at_fork(after_in_child=_Reseed(random.seed))
