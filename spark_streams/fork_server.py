@@ -103,14 +103,13 @@ def forked(program: Program) -> Program:
             connection = _connect(address)
         if connection is None:
             return program
-        with connection:
-            pid = _ask(connection, program)
-            if pid is None:
-                return program
-            status = _stand_in(connection, pid)
     except OSError:  # no pidfd, no socket, no memory for another process: nothing was begun
         return program
-    raise SystemExit(status)
+    with connection:
+        pid = _ask(connection, program)
+        if pid is None:
+            return program
+        raise SystemExit(_stand_in(connection, pid))
 
 
 def _is_served(program: Program) -> bool:
@@ -189,7 +188,7 @@ def _ask(connection: socket.socket, program: Program) -> int | None:
         socket.send_fds(connection, [_SIZE.pack(len(content))], [0, 1, 2])
         connection.sendall(content)
         return int(_NUMBER.unpack(_read(connection, _NUMBER.size))[0])
-    except (EOFError, ConnectionError):
+    except (EOFError, OSError):
         return None
 
 

@@ -5,6 +5,9 @@ and Python keeps no bytecode of what it imports from an archive, so each of the 
 PySpark again. The same PySpark stands beside the archive as files, whose bytecode is kept: this command takes these, in
 processes that run a module of PySpark. Anything else it hands to the Python that it belongs to, unchanged.
 
+On Linux, what plans a query and what runs its tasks in the driver is forked from one process that has imported PySpark
+(``fork_server.py``).
+
 ``spark.pyspark.python`` is the setting for it; docs/spark-upstream.md has what it saves.
 """
 
