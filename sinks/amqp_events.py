@@ -18,10 +18,12 @@ from spark_streams.client import AmqpClient, Publisher
 from spark_streams.options.common import SinkOptions
 from spark_streams.spark.schemas import check_schema
 from spark_streams.spark.sink.columns import encoded, identify, message_columns, require_streams
-from spark_streams.spark.sink.sink import KeepAlive, TaskName, check_once
+from spark_streams.spark.sink.sink import KeepAlive, TaskName, check_once, kept_connections
 
 MAX_OPEN_LINKS: Final = 64
 """Sender links that a task keeps open when column ``stream`` names many streams; it closes the least recently used."""
+MAX_ENDED_LINKS: Final = 4
+"""A task with more links ends them with its connection: to end each takes a round trip, to connect anew takes five."""
 
 
 @dataclass(frozen=True)
@@ -84,13 +86,17 @@ def _chosen(label: Callable[[int], str], rows: pa.Array) -> Callable[[int], str]
 class AmqpOutlet:
     """One task's connection, with a sender link to each stream that its rows name; the first rows open it.
 
+    It may be a connection of an earlier task.
+
     Args:
         options: checked; all rows go to ``stream`` if it is set.
     """
 
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
-        self._client = AmqpClient(options.endpoint, timeout_ms=options.request_timeout_ms)
+        self._kept = kept_connections()
+        self._client = AmqpClient(options.endpoint, timeout_ms=options.request_timeout_ms, kept=self._kept)
+        self._settled = False
         self._publishers: OrderedDict[str, Publisher] = OrderedDict()
         self._keep_alive = KeepAlive(self._client.turn)
 
@@ -105,6 +111,7 @@ class AmqpOutlet:
             TransportError: the connection could not be opened, or it broke.
             AuthenticationFailed: the peer does not take the credentials.
         """
+        self._settled = False
         columns = dict(columns)
         streams = columns.pop("stream", None)
         payloads = encoded(columns, label)
@@ -128,11 +135,17 @@ class AmqpOutlet:
         with self._keep_alive.paused():
             for publisher in self._publishers.values():
                 publisher.flush()
+        self._settled = True
 
     def close(self) -> None:
-        """Disconnect."""
+        """Disconnect, or leave the connection to the next task."""
         self._keep_alive.stop()
-        self._client.close()
+        if self._kept is not None and self._settled and len(self._publishers) <= MAX_ENDED_LINKS:
+            for publisher in self._publishers.values():
+                publisher.close()
+            self._client.leave()
+        else:
+            self._client.close()
 
     def _publisher(self, stream: str) -> Publisher:
         publisher = self._publishers.get(stream)

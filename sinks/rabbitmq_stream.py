@@ -18,7 +18,7 @@ from spark_streams.errors import SchemaError
 from spark_streams.options.rabbitmq_stream import RabbitSinkOptions
 from spark_streams.spark.schemas import MESSAGE_SINK_COLUMNS, check_schema
 from spark_streams.spark.sink.columns import encoded, message_columns, require_streams
-from spark_streams.spark.sink.sink import GOES_OUT_AGAIN, KeepAlive, TaskName, check_once
+from spark_streams.spark.sink.sink import GOES_OUT_AGAIN, KeepAlive, TaskName, check_once, kept_connections
 
 FILTER_VALUE: Final = "filter_value"
 """The column of ``Outlet.send`` with the filter values."""
@@ -111,7 +111,7 @@ class RabbitSink:
 
 
 class RabbitOutlet:
-    """One task's connection, with a publisher for each stream that its rows go to.
+    """One task's connection, which may be an earlier task's, with a publisher for each stream that its rows go to.
 
     Args:
         options: checked.
@@ -128,7 +128,7 @@ class RabbitOutlet:
             max_in_flight=options.max_in_flight,
             timeout_ms=options.request_timeout_ms,
         )
-        self._publisher = TaskPublisher(options.endpoint, how, identity)
+        self._publisher = TaskPublisher(options.endpoint, how, identity, kept_connections())
         self._keep_alive = KeepAlive(self._publisher.turn)
 
     def send(self, columns: Mapping[str, pa.Array], label: Callable[[int], str]) -> None:
@@ -167,6 +167,6 @@ class RabbitOutlet:
             self._publisher.flush()
 
     def close(self) -> None:
-        """Disconnect."""
+        """Disconnect, or leave the connection to the next task."""
         self._keep_alive.stop()
         self._publisher.close()

@@ -35,7 +35,7 @@ def ease_reuse() -> None:
     In a process that is no reused worker of Spark's it does nothing.
     """
     global _eased
-    if _eased or not os.environ.get("SPARK_REUSE_WORKER"):
+    if _eased or not is_reused():
         return
     _eased = True
     read: dict[str, _Stamp | None] = {}
@@ -48,6 +48,11 @@ def ease_reuse() -> None:
     # What is garbage now would stay for ever.
     gc.collect()
     gc.freeze()
+
+
+def is_reused() -> bool:
+    """Return whether this process is a worker of Spark's that takes another task after this one."""
+    return bool(os.environ.get("SPARK_REUSE_WORKER"))
 
 
 def acknowledge_at_once() -> None:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import pytest
 
 from spark_streams.client import RabbitPublishing, TaskIdentity, TaskPublisher
-from spark_streams.client.rabbitmq.stream_publisher import query_sequence
+from spark_streams.client.rabbitmq.stream_publisher import query_sequences
 from spark_streams.errors import DeliveryFailed, Refused
 from spark_streams.testing import eventually
 from tests.client.rabbitmq.brokers import Broker
@@ -83,7 +83,7 @@ def publishing(own: Broker, node: Own, stream: str) -> Iterator[TaskPublisher]:
         publisher._outgoing.wait(0)
         assert held(own, stream) == BODIES[:1_024], "rows go in windows"
         with node.alarm():
-            query_sequence(publisher._connection, stream, "any")  # the last thing that it reads of this connection
+            query_sequences(publisher._connection, [stream], "any")  # the last thing that it reads of this connection
             yield publisher
     finally:
         publisher.close()

@@ -58,7 +58,7 @@ class FakeClient:
     attached: list[str]
     fault: SparkStreamsError | None
 
-    def __init__(self, endpoint: object, *, timeout_ms: int) -> None:
+    def __init__(self, endpoint: object, *, timeout_ms: int, kept: object = None) -> None:
         self.timeout_ms = timeout_ms
 
     def __enter__(self) -> FakeClient:

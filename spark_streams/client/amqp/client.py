@@ -25,6 +25,7 @@ from spark_streams.client.amqp.pushdown import is_about_filters
 from spark_streams.client.amqp.range_reader import RangeReader
 from spark_streams.client.amqp.receivers import Receivers
 from spark_streams.client.hosts import Hosts
+from spark_streams.client.kept_connections import KeptConnections, kept_key
 from spark_streams.client.log_client import Bounds, Pushdown, RangeRead, StreamDescription
 from spark_streams.client.retry import retrying
 from spark_streams.endpoint import Endpoint, Node
@@ -50,6 +51,8 @@ class AmqpClient(contextlib.AbstractContextManager["AmqpClient"]):
             ``AMQP_EVENT_STREAMS_V1_0`` is an error (ES-012). Plain sending needs no capability.
         consumer_group: the group that the links of ``fetch`` join; None for none.
         epoch: the epoch with which these links claim a partition within the group; None for none.
+        kept: the connections of tasks that are over: one of them is used, and may go back there (``leave``); None for
+            none.
     """
 
     numeric_offsets = False
@@ -65,10 +68,13 @@ class AmqpClient(contextlib.AbstractContextManager["AmqpClient"]):
         require_event_streams: bool = True,
         consumer_group: str | None = None,
         epoch: int | None = None,
+        kept: KeptConnections[Connection] | None = None,
     ) -> None:
         self._endpoint = endpoint
+        self._kept = kept
         self._hosts = Hosts(endpoint, timeout_ms)
         self._timeout_ms = timeout_ms
+        self._key = None if kept is None else kept_key(endpoint, timeout_ms)
         self._membership = consumer_group, epoch
         self._receivers = Receivers(require_event_streams)
         self._connections: dict[tuple[str, int, str | None], Connection] = {}
@@ -83,6 +89,16 @@ class AmqpClient(contextlib.AbstractContextManager["AmqpClient"]):
         for connection in self._connections.values():
             connection.close()
         self._connections.clear()
+
+    def leave(self) -> None:
+        """Leave the connection without a redirect, whose links are all closed, to a later client; ``close`` the rest.
+
+        Without connections that are kept, it is ``close``.
+        """
+        own = [at for at, each in self._connections.items() if at[2] is None and not each.broken]
+        if own and self._kept is not None and self._key is not None:
+            self._kept.give_back(self._key, self._connections.pop(own[0]))
+        self.close()
 
     def turn(self) -> None:
         """Serve all connections once, without waiting, so that heartbeats go out while the caller is busy elsewhere.
@@ -315,6 +331,10 @@ class AmqpClient(contextlib.AbstractContextManager["AmqpClient"]):
             connection = self._connections.get((host.host, host.port, None))
             if connection is not None and not connection.broken:
                 return connection
+        connection = None if self._kept is None or self._closed else self._kept.take(self._key)
+        if connection is not None:
+            self._connections[connection.endpoint.host, connection.endpoint.port, None] = connection
+            return connection
         return self._hosts.connect(lambda host, connect_ms: self._connection(host, None, connect_ms))
 
     def _connection(self, endpoint: Endpoint, server_name: str | None, connect_ms: int | None = None) -> Connection:

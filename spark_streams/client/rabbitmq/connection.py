@@ -82,6 +82,7 @@ class Connection(contextlib.AbstractContextManager["Connection"]):
         properties: the broker's properties, ``version`` among them; fit for messages.
         frame_max_bytes: bytes of the largest frame that may be sent; 0 for no limit.
         subscription_ids: the ids of open subscriptions.
+        publisher_ids: the ids of declared publishers.
     """
 
     versions: Mapping[int, int]
@@ -94,6 +95,7 @@ class Connection(contextlib.AbstractContextManager["Connection"]):
         self.broken = False
         self.nodes: dict[Node, None] = {}
         self.subscription_ids: set[int] = set()
+        self.publisher_ids: set[int] = set()
         self._subscription_id = -1
         self._correlation = 0
         self.events: deque[Command | Frame] = deque()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Iterable
 from typing import Final
 
 from spark_streams.client.digested_rows import Label
@@ -20,6 +21,8 @@ from spark_streams.wire.rabbitmq.publish_decode import decode_confirm, decode_pu
 from spark_streams.wire.rabbitmq.publisher_commands import (
     CONFIRM_KEY,
     PUBLISH_ERROR_KEY,
+    DeclarePublisher,
+    DeclarePublisherAnswer,
     DeletePublisher,
     DeletePublisherAnswer,
 )
@@ -40,6 +43,18 @@ ALARM: Final = (
 _ALARMED: Final = code_name(ResponseCode.PRECONDITION_FAILED)
 _DROPPED: Final = code_name(ResponseCode.STREAM_NOT_AVAILABLE)
 """The code of each MetadataUpdate, whatever the reason."""
+
+
+def delete_publishers(connection: Connection) -> None:
+    """Delete the publishers of a connection, all of whose messages are confirmed, in one round trip.
+
+    Raises:
+        TransportError, PeerError: the connection broke.
+    """
+    # A publisher that the broker has dropped meanwhile is gone too, whatever it answers.
+    asked = [(DeletePublisher(number), f"delete publisher {number}") for number in connection.publisher_ids]
+    connection.ask_all(asked, DeletePublisherAnswer)
+    connection.publisher_ids.clear()
 
 
 class PublisherPool:
@@ -133,6 +148,33 @@ class PublisherPool:
 
     # --- publishers
 
+    def declare(self, streams: Iterable[str]) -> None:
+        """Declare publishers of several streams in one round trip, as many as there is room for.
+
+        A stream that the broker refuses has none after this; ``publish`` asks again, and waits or says why.
+
+        Raises:
+            TransportError, PeerError: the connection broke.
+        """
+        free = (number for number in range(MAX_PUBLISHERS) if number not in self._by_number)
+        wanted = list(zip(free, (stream for stream in streams if stream not in self._publishers), strict=False))
+        if len(wanted) < 2:
+            return
+        asked = [self._declaration(number, stream) for number, stream in wanted]
+        answers = self._connection.ask_all(asked, DeclarePublisherAnswer)
+        for (number, stream), answer in zip(wanted, answers, strict=True):
+            if answer.ok:
+                self._add(number, stream)
+
+    def _declaration(self, number: int, stream: str) -> tuple[DeclarePublisher, str]:
+        return DeclarePublisher(number, self._reference, stream), f"stream '{stream}': declare publisher"
+
+    def _add(self, number: int, stream: str) -> StreamPublisher:
+        publisher = StreamPublisher(self._connection, number, stream, self._compression)
+        self._publishers[stream] = self._by_number[number] = publisher
+        self._connection.publisher_ids.add(number)
+        return publisher
+
     def _publisher(self, stream: str, entries: Entries, label: Label) -> StreamPublisher:
         publisher = self._publishers.get(stream)
         if publisher is None:
@@ -140,7 +182,7 @@ class PublisherPool:
                 self._delete_all()
             number = next(n for n in range(MAX_PUBLISHERS) if n not in self._by_number)
             try:
-                publisher = self._declared(number, stream)
+                return self._declared(number, stream)
             except PeerError as fault:
                 if stream not in self._dropped:
                     raise
@@ -148,7 +190,6 @@ class PublisherPool:
                 why = getattr(fault, "condition", type(fault).__name__)
                 reason = f"the broker dropped the publisher ({_DROPPED}), and when it was declared again: {fault}"
                 raise DeliveryFailed("not taken", why, reason, label(int(entries.rows[0])), stream) from fault
-            self._publishers[stream] = self._by_number[number] = publisher
         return publisher
 
     def _declared(self, number: int, stream: str) -> StreamPublisher:
@@ -168,7 +209,9 @@ class PublisherPool:
                 if refused is not None:
                     self._pause(min(pause_s, deadline.left_s("")))
                     pause_s = min(LAST_PAUSE_S, 2 * pause_s)
-                return StreamPublisher(self._connection, number, stream, self._reference, self._compression)
+                request, what = self._declaration(number, stream)
+                self._connection.request(request, DeclarePublisherAnswer, what)
+                return self._add(number, stream)
             except Refused as fault:
                 if fault.condition != _ALARMED or self._connection.is_reference_log:
                     raise
@@ -191,9 +234,7 @@ class PublisherPool:
     def _delete_all(self) -> None:
         """Wait for all confirms, then delete all publishers, to make room for those of other streams."""
         self.wait(0)
-        for number, publisher in self._by_number.items():
-            what = f"stream '{publisher.stream}': delete publisher"
-            self._connection.request(DeletePublisher(number), DeletePublisherAnswer, what)
+        delete_publishers(self._connection)
         self._publishers.clear()
         self._by_number.clear()
 
@@ -224,6 +265,7 @@ class PublisherPool:
             # All messages to the stream are confirmed. Further ones declare a publisher again.
             self._dropped.add(event.stream)
             del self._publishers[event.stream], self._by_number[publisher.number]
+            self._connection.publisher_ids.discard(publisher.number)
 
     def _named(self, fault: TransportError | PeerError) -> SparkStreamsError:
         """Return the error for a lost connection or a passed deadline: it names the first unconfirmed row, if any.

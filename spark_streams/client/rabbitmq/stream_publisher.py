@@ -7,6 +7,7 @@ S-101 to S-107.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -16,13 +17,11 @@ from numpy.typing import NDArray
 
 from spark_streams.client.digested_rows import Label, run_ends
 from spark_streams.client.rabbitmq.connection import Connection
-from spark_streams.client.rabbitmq.errors import advice
+from spark_streams.client.rabbitmq.errors import advice, refusal
 from spark_streams.errors import DeliveryFailed, LocalProtocolError
 from spark_streams.wire.rabbitmq.publish_decode import PublishErrors
 from spark_streams.wire.rabbitmq.publish_encode import encode_publish, encode_sub_batches
 from spark_streams.wire.rabbitmq.publisher_commands import (
-    DeclarePublisher,
-    DeclarePublisherAnswer,
     QueryPublisherSequence,
     QueryPublisherSequenceAnswer,
 )
@@ -31,14 +30,19 @@ from spark_streams.wire.rabbitmq.response_codes import code_name
 Ids = NDArray[np.uint64]
 
 
-def query_sequence(connection: Connection, stream: str, reference: str) -> int:
-    """Return the last publishing id that the broker has for a reference, 0 for none.
+def query_sequences(connection: Connection, streams: Sequence[str], reference: str) -> list[int]:
+    """Return the last publishing id that the broker has for a reference in each stream, 0 for none.
 
     Raises:
-        PeerError: the broker refused the request.
+        PeerError: the broker refused the request for a stream.
     """
-    what = f"stream '{stream}': query the publisher's sequence"
-    return connection.request(QueryPublisherSequence(reference, stream), QueryPublisherSequenceAnswer, what).sequence
+    what = [f"stream '{stream}': query the publisher's sequence" for stream in streams]
+    requests = [QueryPublisherSequence(reference, stream) for stream in streams]
+    answers = connection.ask_all(zip(requests, what, strict=True), QueryPublisherSequenceAnswer)
+    for answer, asked in zip(answers, what, strict=True):
+        if not answer.ok:
+            raise refusal(answer.code, asked)
+    return [answer.sequence for answer in answers]
 
 
 @dataclass(frozen=True)
@@ -97,17 +101,13 @@ class StreamPublisher:
     """Publishes to one stream over a connection that other publishers share.
 
     Args:
-        connection: the connection.
+        connection: the connection, on which it is declared.
         number: the publisher's id on the connection.
         stream: the stream's name.
-        reference: the publisher's reference for deduplication; empty for none.
         compression: the compression of sub-entry batches.
-
-    Raises:
-        NotFound, Refused: the broker does not permit us to publish there.
     """
 
-    def __init__(self, connection: Connection, number: int, stream: str, reference: str, compression: int) -> None:
+    def __init__(self, connection: Connection, number: int, stream: str, compression: int) -> None:
         self.stream = stream
         self.number = number
         self.unconfirmed = 0
@@ -115,9 +115,6 @@ class StreamPublisher:
         self._connection = connection
         self._compression = compression
         self._flying: deque[_Flying] = deque()
-        connection.request(
-            DeclarePublisher(number, reference, stream), DeclarePublisherAnswer, f"stream '{stream}': declare publisher"
-        )
 
     @property
     def first_row(self) -> int | None:

@@ -11,6 +11,7 @@ docs/adr/0010-rabbitmq-exactly-once.md). Without an identity: at least once.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -28,19 +29,23 @@ from spark_streams.client.digested_rows import (
     Window,
     Windows,
 )
+from spark_streams.client.kept_connections import KeptConnections, kept_key
 from spark_streams.client.rabbitmq.cluster import Cluster
-from spark_streams.client.rabbitmq.publisher_pool import PublisherPool
+from spark_streams.client.rabbitmq.connection import Connection
+from spark_streams.client.rabbitmq.publisher_pool import PublisherPool, delete_publishers
 from spark_streams.client.rabbitmq.publishing_ids import Resumed, publishing_ids
 from spark_streams.client.rabbitmq.routing import Router, Routing, open_router
-from spark_streams.client.rabbitmq.stream_publisher import Entries, query_sequence
+from spark_streams.client.rabbitmq.stream_publisher import Entries, query_sequences
 from spark_streams.endpoint import Endpoint
-from spark_streams.errors import OptionError
+from spark_streams.errors import OptionError, SparkStreamsError
 from spark_streams.wire.rabbitmq.compression import Compression
 from spark_streams.wire.rabbitmq.publisher_commands import PUBLISH_KEY
 
 HELD_IN_FLIGHTS: Final = 10
 """The publisher may hold back this many times option maxInFlight while it compares streams: an attempt leaves out no
 more messages than were under way when it ended, and the option may have been larger then."""
+ANSWERS_MS: Final = 2_000
+"""How long the broker may take to answer the first request on a connection of an earlier task."""
 
 
 @dataclass(frozen=True)
@@ -71,17 +76,27 @@ class TaskPublisher:
         endpoint: the broker; any of its hosts will do, as every node accepts rows for streams that another one leads.
         how: how to publish.
         identity: the task's identity, None for at least once.
+        kept: the connections of tasks that are over: one of them is used, and goes back there; None for none.
 
     Raises:
         NotFound, Refused, AuthenticationFailed, TransportError: no connection, or no such super stream.
         DeliveryFailed: the stream has a later micro-batch of the query already.
     """
 
-    def __init__(self, endpoint: Endpoint, how: RabbitPublishing, identity: TaskIdentity | None) -> None:
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        how: RabbitPublishing,
+        identity: TaskIdentity | None,
+        kept: KeptConnections[Connection] | None = None,
+    ) -> None:
         self._how = how
         self._identity = identity
+        self._kept = kept
+        self._key = None if kept is None else kept_key(endpoint, how.timeout_ms)
+        self._settled = False
         cluster = Cluster(endpoint, how.timeout_ms)
-        self._connection = cluster.retrying(cluster.any)
+        self._connection = self._taken() or cluster.retrying(cluster.any)
         reference = "" if identity is None else identity.reference
         compression = int(Compression[how.compression.upper()])
         self._outgoing = PublisherPool(self._connection, reference, compression, how.max_in_flight)
@@ -99,8 +114,7 @@ class TaskPublisher:
                 self._router = open_router(self._connection, how.super_stream, how.routing)
                 if identity is not None:
                     # Resume all partitions: one without a row now may have got rows on an earlier attempt.
-                    for stream in self._router.partitions:
-                        self._resume(stream, identity)
+                    self._resume(self._router.partitions, identity)
         except BaseException:
             self.close()
             raise
@@ -128,6 +142,7 @@ class TaskPublisher:
             NotFound, Refused: there is no such stream, or we may not publish there.
             TransportError, PeerError: the connection broke, and all earlier rows were confirmed.
         """
+        self._settled = False
         columns = {"payload": payloads}
         if isinstance(destinations, str):
             self._only = destinations
@@ -152,6 +167,7 @@ class TaskPublisher:
         for resumed in self._resumed.values():
             resumed.check_end(self._windows.rows)
         self._outgoing.flush()
+        self._settled = True
 
     @property
     def unconfirmed(self) -> int:
@@ -163,8 +179,26 @@ class TaskPublisher:
         self._outgoing.turn()
 
     def close(self) -> None:
-        """Disconnect; rows that are not confirmed may or may not be stored."""
-        self._connection.close()
+        """Disconnect, or leave the connection to the next task; unconfirmed rows may or may not be stored."""
+        if self._settled and self._kept is not None and self._key is not None and not self._connection.broken:
+            self._kept.give_back(self._key, self._connection)
+        else:
+            self._connection.close()
+
+    def _taken(self) -> Connection | None:
+        """Return a kept connection that still answers, without the publishers of the task that had it."""
+        connection = None if self._kept is None else self._kept.take(self._key)
+        if connection is None:
+            return None
+        connection.timeout_ms = min(ANSWERS_MS, self._how.timeout_ms)
+        try:
+            delete_publishers(connection)
+        except SparkStreamsError:  # the network, or a broker with an alarm, which then says so on another connection
+            connection.abandon()
+            return None
+        connection.timeout_ms = self._how.timeout_ms
+        connection.events.clear()
+        return connection
 
     def _check_filters(self) -> None:
         if self._connection.versions.get(PUBLISH_KEY, 1) < 2:
@@ -188,8 +222,7 @@ class TaskPublisher:
 
     def _publish(self, window: Window, rows: pa.Table) -> None:
         if self._identity is not None:
-            for stream in window.places:
-                self._resume(stream, self._identity)
+            self._resume(window.places, self._identity)
             for resumed in self._resumed.values():
                 resumed.check(window)
         label = self._labels.take(window.first_row + window.rows)
@@ -202,6 +235,7 @@ class TaskPublisher:
             self._check_held(behind)
             return
         held, self._held = self._held, []
+        self._outgoing.declare({stream: None for stream, _, _ in held})
         for stream, entries, named in held:
             self._outgoing.publish(stream, entries, named)
 
@@ -247,8 +281,8 @@ class TaskPublisher:
             numbers[firsts],
         )
 
-    def _resume(self, stream: str, identity: TaskIdentity) -> None:
-        """Request once what the stream has of this task."""
-        if stream not in self._resumed:
-            sequence = query_sequence(self._connection, stream, identity.reference)
+    def _resume(self, streams: Iterable[str], identity: TaskIdentity) -> None:
+        """Request once what each stream has of this task."""
+        new = [stream for stream in streams if stream not in self._resumed]
+        for stream, sequence in zip(new, query_sequences(self._connection, new, identity.reference), strict=True):
             self._resumed[stream] = Resumed(stream, identity.batch, sequence)

@@ -14,13 +14,15 @@ import threading
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import ClassVar, Final, Protocol, TypeVar, cast
+from typing import Any, ClassVar, Final, Protocol, TypeVar, cast
 
 import pyarrow as pa
 from pyspark.sql.types import StructType
 
 from spark_streams.client import TaskIdentity
+from spark_streams.client.kept_connections import KeptConnections
 from spark_streams.errors import OptionError, SparkStreamsError
+from spark_streams.spark.reused_worker import is_reused
 
 _log = logging.getLogger(__name__)
 
@@ -187,6 +189,14 @@ def check_once(key: Hashable, what: str, check: Callable[[], _T]) -> _T | None:
             _log.warning("%s could not be checked before the write: %s", what, fault)
             return None
     return cast(_T, _checked[key])
+
+
+_kept: Final = KeptConnections[Any]()
+
+
+def kept_connections() -> KeptConnections[Any] | None:
+    """Return the connections that this process's tasks leave to later ones; None where Spark reuses no worker."""
+    return _kept if is_reused() else None
 
 
 KEEP_ALIVE_S: Final = 1.0

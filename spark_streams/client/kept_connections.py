@@ -1,0 +1,121 @@
+"""Keeps a connection from one task of a worker to the next, so that a micro-batch does not begin with a handshake.
+
+Spark runs task after task in one Python worker, a sink's with a connection each. To open one takes six to eight round
+trips, more with TLS, and brokers write lines for each; Kafka's sink keeps its producer, too. The decisions are in
+docs/adr/0046-kept-connections.md.
+
+A task has the connection to itself: it takes it away, and gives it back once the peer has all of its rows. One that
+broke meanwhile is not given out, and a task never gives back one on which something failed.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Hashable
+from typing import Final, Generic, Protocol, TypeVar
+
+from spark_streams.endpoint import Endpoint
+from spark_streams.errors import SparkStreamsError
+from spark_streams.secrets import FreshSecret
+
+KEPT_S: Final = 10.0
+"""Seconds for which nobody needs a connection until it is closed: more than most triggers, less than the minute after
+which Spark ends an idle worker, as brokers warn of connections that end without a close."""
+_SERVED_S: Final = 1.0
+"""Seconds between two services of a kept connection; peers' idle-time-outs and heartbeats are tens of seconds."""
+
+
+class Keepable(Protocol):
+    """A connection of any protocol."""
+
+    broken: bool
+
+    def turn(self) -> object:
+        """Send and receive what is due, without waiting.
+
+        Raises:
+            SparkStreamsError: it broke.
+        """
+
+    def close(self) -> None:
+        """Close it in the protocol's way; never raise."""
+
+
+_C = TypeVar("_C", bound=Keepable)
+
+
+def kept_key(endpoint: Endpoint, timeout_ms: int) -> Hashable | None:
+    """Return the key of a client's connections: where they lead, as whom, and how patiently.
+
+    Returns:
+        Another one once a password's file has changed; None, for connections that are not to be kept, where only a
+        refusal by the peer would show that the password has changed.
+    """
+    password = endpoint.password
+    if not isinstance(password, FreshSecret):
+        return endpoint, timeout_ms
+    stamp = password.stamp()
+    return None if stamp is None else (endpoint, timeout_ms, stamp)
+
+
+class KeptConnections(Generic[_C]):
+    """The connections of a process that no task has now, at most one of each key; for any thread.
+
+    A thread answers their peers' heartbeats and closes them in the end; it exists as long as there are any.
+
+    Args:
+        kept_s: how many seconds a connection stays that nobody takes.
+    """
+
+    def __init__(self, kept_s: float = KEPT_S) -> None:
+        self._kept_s = kept_s
+        self._idle: dict[Hashable, tuple[_C, float]] = {}
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+
+    def take(self, key: Hashable | None) -> _C | None:
+        """Return the connection that was given back last under this key, if it is still there and not broken.
+
+        Args:
+            key: as ``kept_key`` returns it; None for none.
+        """
+        with self._lock:
+            connection, _ = self._idle.pop(key, (None, 0.0))
+        return connection if connection is not None and _lives(connection) else None
+
+    def give_back(self, key: Hashable, connection: _C) -> None:
+        """Keep a connection that its task is done with; close the one that was kept under this key."""
+        with self._lock:
+            former, _ = self._idle.pop(key, (None, 0.0))
+            self._idle[key] = connection, time.monotonic() + self._kept_s
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._serve, name="spark-streams-kept", daemon=True)
+                self._thread.start()
+        if former is not None:
+            former.close()
+
+    def _serve(self) -> None:
+        while True:
+            time.sleep(min(_SERVED_S, self._kept_s))
+            with self._lock:
+                now = time.monotonic()
+                over = [key for key, (_, until) in self._idle.items() if until <= now]
+                closing = [self._idle.pop(key)[0] for key in over]
+                for key in [key for key, (connection, _) in self._idle.items() if not _lives(connection)]:
+                    del self._idle[key]
+                if not self._idle:
+                    self._thread = None
+                ended = not self._idle
+            for connection in closing:  # may take seconds
+                connection.close()
+            if ended:
+                return
+
+
+def _lives(connection: Keepable) -> bool:
+    try:
+        connection.turn()
+    except SparkStreamsError:
+        return False  # it has closed itself; whoever needs one opens another, and hears what is wrong
+    return not connection.broken
