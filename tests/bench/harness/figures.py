@@ -49,6 +49,10 @@ class Figures:
         for name, value in seen.items():
             self._figures.setdefault((measure, subject, name), Figure(measure, subject, name)).rounds.append(value)
 
+    def take(self, others: Figures) -> None:
+        """Take the figures of other measures."""
+        self._figures |= others._figures
+
     def get(self, measure: str, subject: str, name: str) -> Figure | None:
         return self._figures.get((measure, subject, name))
 

@@ -23,6 +23,7 @@ from tests.bench.harness import cpu
 from tests.bench.harness.figures import Figures, table
 from tests.bench.harness.formats import FORMATS, Format
 from tests.bench.harness.peers import Peers
+from tests.bench.harness.targets import Target, lines
 
 ROOT = Path(__file__).resolve().parents[3]
 RESULTS = ROOT / "build" / "bench-peers"
@@ -89,6 +90,8 @@ class Measure:
     """Before all rounds: fills what is read, and lets everything run once."""
     streaming: bool = False
     """Whether formats are streaming sources here."""
+    targets: tuple[Target, ...] = ()
+    """What is printed under its table; of other measures too, where they ran before it."""
 
     def among(self, wanted: Sequence[str]) -> list[str]:
         """Return those of the wanted formats that it measures on this Spark."""
@@ -129,7 +132,7 @@ def run_all(measures: Sequence[Measure], options: argparse.Namespace) -> None:
     """Run measures, each with all its formats in alternation and one Spark; write and print what was seen."""
     from tests.bench.harness import jars
 
-    wanted = options.formats or list(FORMATS)
+    wanted = options.formats or list(dict.fromkeys(name for measure in measures for name in measure.formats))
     paths: list[Path] = []
     if "kafka" in wanted:
         paths += jars.kafka_connector(spark_version())
@@ -145,11 +148,13 @@ def run_all(measures: Sequence[Measure], options: argparse.Namespace) -> None:
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
         run = Run(options, peers, paths, folder)
         stack.callback(run.close)
+        seen = Figures()
         for measure in measures:
             names = measure.among(wanted)
             figures = alternate(run, measure, [FORMATS[name] for name in names])
             (options.json / f"{measure.name.replace(' ', '-')}.json").write_text(figures.to_json())
-            print(table(figures, names), flush=True)
+            seen.take(figures)
+            print(table(figures, names), lines(measure.targets, seen), "", sep="\n", flush=True)
 
 
 def alternate(run: Run, measure: Measure, formats: list[Format]) -> Figures:

@@ -13,10 +13,11 @@ import argparse
 
 from tests.bench.harness import comparison
 from tests.bench.harness.measure import parser, run_all
-from tests.bench.peers import latency, micro_batch, read_batch, read_stream, start, write_batch
+from tests.bench.peers import latency, micro_batch, read_all, read_batch, read_stream, start, write_batch
 
 MEASURES = {
     "read_batch": read_batch.MEASURE,
+    "read_all": read_all.MEASURE,
     "read_stream": read_stream.MEASURE,
     "write_batch": write_batch.MEASURE,
     "latency": latency.MEASURE,

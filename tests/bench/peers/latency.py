@@ -15,7 +15,9 @@ import time
 
 from tests.bench.harness.formats import Format
 from tests.bench.harness.measure import ROOT, Measure, Run, main
+from tests.bench.harness.targets import ratio
 
+NAME = "latency"
 RATE = 1_000
 SETTLE_S = 3.0
 """After the first events, before latencies count: connections, code that is compiled, workers that start."""
@@ -81,7 +83,13 @@ def one(run: Run, form: Format) -> dict[str, float]:
     }
 
 
-MEASURE = Measure("latency", ("kafka", "rabbitmq-jvm", "rabbitmq-stream", "amqp-events"), one, streaming=True)
+MEASURE = Measure(
+    NAME,
+    ("kafka", "rabbitmq-jvm", "rabbitmq-stream", "amqp-events"),
+    one,
+    streaming=True,
+    targets=tuple(ratio(NAME, form, "kafka", "p50, ms", at_most=1.3) for form in ("rabbitmq-stream", "amqp-events")),
+)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,10 @@ import time
 
 from tests.bench.harness.formats import Format
 from tests.bench.harness.measure import Measure, Run, main
+from tests.bench.harness.targets import ratio
 
+NAME = "micro-batch of a sink"
+OURS = ("rabbitmq-stream", "amqp-events", "feedapi")
 ROWS = 100
 WARM = 5
 """Micro-batches before those that count."""
@@ -48,7 +51,12 @@ def wait(query: object, batch: int) -> None:
         time.sleep(0.5)  # to ask costs CPU time too
 
 
-MEASURE = Measure("micro-batch of a sink", ("kafka", "rabbitmq-jvm", "rabbitmq-stream", "amqp-events", "feedapi"), one)
+MEASURE = Measure(
+    NAME,
+    ("kafka", "rabbitmq-jvm", *OURS),
+    one,
+    targets=tuple(ratio(NAME, form, "kafka", "trigger, ms", at_most=1.3) for form in OURS),
+)
 
 if __name__ == "__main__":
     main(MEASURE)

@@ -9,6 +9,10 @@ from tests.bench.harness.cost import cost
 from tests.bench.harness.filling import filled
 from tests.bench.harness.formats import Format
 from tests.bench.harness.measure import Measure, Run, main
+from tests.bench.harness.targets import figure, ratio
+
+NAME = "batch read"
+CPU = "CPU, µs/row"
 
 
 def one(run: Run, form: Format) -> dict[str, float]:
@@ -30,7 +34,18 @@ def prepare(run: Run, form: Format) -> None:
 
 
 MEASURE = Measure(
-    "batch read", ("kafka", "rabbitmq-jvm", "rabbitmq-stream", "amqp-events", "feedapi", "ceiling"), one, prepare
+    NAME,
+    ("kafka", "rabbitmq-jvm", "rabbitmq-stream", "amqp-events", "feedapi", "ceiling"),
+    one,
+    prepare,
+    targets=(
+        ratio(NAME, "rabbitmq-stream", "rabbitmq-jvm", "k rows/s", at_least=1.2),
+        ratio(NAME, "rabbitmq-stream", "rabbitmq-jvm", CPU, at_most=1),
+        figure(NAME, "amqp-events", CPU, at_most=1.5),
+        ratio(NAME, "rabbitmq-stream", "ceiling", "k rows/s", at_least=0.25),
+        ratio(NAME, "amqp-events", "ceiling", "k rows/s"),
+        ratio(NAME, "feedapi", "ceiling", "k rows/s"),
+    ),
 )
 
 if __name__ == "__main__":

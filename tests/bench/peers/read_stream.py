@@ -9,6 +9,14 @@ from tests.bench.harness.cost import cost
 from tests.bench.harness.filling import filled
 from tests.bench.harness.formats import Format
 from tests.bench.harness.measure import Measure, Run, main
+from tests.bench.harness.targets import Target, ratio
+from tests.bench.peers import read_all
+
+NAME = "stream read"
+FORMATS = ("kafka", "rabbitmq-jvm", "rabbitmq-stream", "amqp-events", "feedapi")
+CPU = "CPU, µs/row"
+AT_MOST = {"feedapi": 1.3}
+"""Times the CPU of the batch query."""
 
 
 def one(run: Run, form: Format) -> dict[str, float]:
@@ -32,8 +40,23 @@ def prepare(run: Run, form: Format) -> None:
     one(run, form)
 
 
+def of_batch(form: str) -> Target:
+    """The same query as a stream and as a batch."""
+    over, under = (NAME, form, CPU), (read_all.NAME, form, CPU)
+    return Target(f"`{form}`, stream : batch, {CPU}", over, under, at_most=AT_MOST.get(form))
+
+
 MEASURE = Measure(
-    "stream read", ("kafka", "rabbitmq-jvm", "rabbitmq-stream", "amqp-events", "feedapi"), one, prepare, streaming=True
+    NAME,
+    FORMATS,
+    one,
+    prepare,
+    streaming=True,
+    targets=(
+        ratio(NAME, "rabbitmq-stream", "rabbitmq-jvm", "k rows/s", at_least=1.2),
+        ratio(NAME, "rabbitmq-stream", "rabbitmq-jvm", CPU, at_most=1),
+        *map(of_batch, FORMATS),
+    ),
 )
 
 

@@ -11,7 +11,10 @@ import time
 
 from tests.bench.harness.formats import Format
 from tests.bench.harness.measure import Measure, Run, main
+from tests.bench.harness.targets import figure
 
+NAME = "start of a stream"
+OURS = ("rabbitmq-stream", "amqp-events", "feedapi")
 ROWS = 100
 
 
@@ -40,11 +43,12 @@ def one(run: Run, form: Format) -> dict[str, float]:
 
 
 MEASURE = Measure(
-    "start of a stream",
-    ("kafka", "rabbitmq-jvm", "rabbitmq-stream", "amqp-events", "feedapi"),
+    NAME,
+    ("kafka", "rabbitmq-jvm", *OURS),
     one,
     prepare,
     streaming=True,
+    targets=tuple(figure(NAME, form, "CPU of Python, s", at_most=0.8) for form in OURS),
 )
 
 

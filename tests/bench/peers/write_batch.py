@@ -9,6 +9,9 @@ from tests.bench.harness.cost import cost
 from tests.bench.harness.formats import Format
 from tests.bench.harness.measure import Measure, Run, main
 from tests.bench.harness.peers import PARTITIONS
+from tests.bench.harness.targets import figure
+
+NAME = "batch write"
 
 
 def one(run: Run, form: Format) -> dict[str, float]:
@@ -27,7 +30,13 @@ def write(run: Run, form: Format, rows: int) -> dict[str, float]:
     return cost(run, form, rows, writer.save)
 
 
-MEASURE = Measure("batch write", ("kafka", "rabbitmq-jvm", "rabbitmq-stream", "amqp-events", "feedapi"), one, prepare)
+MEASURE = Measure(
+    NAME,
+    ("kafka", "rabbitmq-jvm", "rabbitmq-stream", "amqp-events", "feedapi"),
+    one,
+    prepare,
+    targets=(figure(NAME, "amqp-events", "k rows/s", at_least=300),),
+)
 
 if __name__ == "__main__":
     main(MEASURE)
