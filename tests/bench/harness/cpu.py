@@ -20,14 +20,14 @@ def _usage(pid: int) -> tuple[int, float, float] | None:
     return int(words[1]), (int(words[11]) + int(words[12])) / _TICK, (int(words[13]) + int(words[14])) / _TICK
 
 
-def _all() -> dict[int, tuple[int, float, float]]:
-    seen = ((int(name), _usage(int(name))) for name in os.listdir("/proc") if name.isdigit())
-    return {pid: usage for pid, usage in seen if usage is not None}
+def usages() -> dict[int, tuple[int, float, float]]:
+    each = ((int(name), _usage(int(name))) for name in os.listdir("/proc") if name.isdigit())
+    return {pid: usage for pid, usage in each if usage is not None}
 
 
-def _below(root: int, usages: dict[int, tuple[int, float, float]]) -> set[int]:
-    found = {root} & usages.keys()
-    while more := {pid for pid, (parent, _, _) in usages.items() if parent in found} - found:
+def below(root: int, seen: dict[int, tuple[int, float, float]]) -> set[int]:
+    found = {root} & seen.keys()
+    while more := {pid for pid, (parent, _, _) in seen.items() if parent in found} - found:
         found |= more
     return found
 
@@ -45,8 +45,8 @@ def _is_spark(pid: int) -> bool:
 
 def of_peer(pids: Iterable[int]) -> float:
     """Return the CPU seconds that a peer's processes and those below them have used."""
-    usages = _all()
-    return sum(usages[pid][1] for root in pids for pid in _below(root, usages))
+    seen = usages()
+    return sum(seen[pid][1] for root in pids for pid in below(root, seen))
 
 
 class SparkWatch:
@@ -72,10 +72,10 @@ class SparkWatch:
         self._thread.join()
         ended = self._sample()
         driver = ended["driver"] - self._begun["driver"] - self._own_s
-        seen = sum(last - self._first.get(pid, 0.0) for pid, last in self._seen.items())
+        watched = sum(last - self._first.get(pid, 0.0) for pid, last in self._seen.items())
         self.used = {
             "JVM": ended["JVM"] - self._begun["JVM"],
-            "Python": driver + max(ended["Python"] - self._begun["Python"], seen),
+            "Python": driver + max(ended["Python"] - self._begun["Python"], watched),
         }
 
     def _watch(self) -> None:
@@ -84,11 +84,11 @@ class SparkWatch:
         self._own_s = time.thread_time()
 
     def _sample(self) -> dict[str, float]:
-        usages = _all()
-        found = {"JVM": 0.0, "Python": 0.0, "driver": usages[os.getpid()][1]}
-        for gateway in _gateways(usages):
-            for pid in _below(gateway, usages):
-                _, own, ended = usages[pid]
+        seen = usages()
+        found = {"JVM": 0.0, "Python": 0.0, "driver": seen[os.getpid()][1]}
+        for gateway in gateways(seen):
+            for pid in below(gateway, seen):
+                _, own, ended = seen[pid]
                 found["JVM" if pid == gateway else "Python"] += own
                 found["Python"] += ended  # all that the JVM starts is Python
                 if pid != gateway:
@@ -98,19 +98,19 @@ class SparkWatch:
 
 def below_spark() -> list[int]:
     """Return what the JVM of this process's Spark has started and what has not ended: Python's daemons."""
-    usages = _all()
-    gateways = _gateways(usages)
-    return [pid for pid, (parent, _, _) in usages.items() if parent in gateways and _runs(pid)]
+    seen = usages()
+    jvms = gateways(seen)
+    return [pid for pid, (parent, _, _) in seen.items() if parent in jvms and _runs(pid)]
 
 
 def servers() -> list[int]:
     """Return, where no daemon is left, what forked them for a JVM that runs on (``spark_streams/fork_server.py``)."""
-    return [pid for pid in _all() if b"spark-streams-python" in _command(pid) and os.getsid(pid) == os.getsid(0)]
+    return [pid for pid in usages() if b"spark-streams-python" in _command(pid) and os.getsid(pid) == os.getsid(0)]
 
 
 def _runs(pid: int) -> bool:
     return bool(_command(pid))  # what has ended, and was not waited for, has none
 
 
-def _gateways(usages: dict[int, tuple[int, float, float]]) -> set[int]:
-    return {pid for pid, (parent, _, _) in usages.items() if parent == os.getpid() and _is_spark(pid)}
+def gateways(seen: dict[int, tuple[int, float, float]]) -> set[int]:
+    return {pid for pid, (parent, _, _) in seen.items() if parent == os.getpid() and _is_spark(pid)}

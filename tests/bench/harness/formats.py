@@ -9,7 +9,11 @@ from typing import Any
 from tests.bench.harness.peers import Peers
 
 BODY_BYTES = 100
-BODY = f"CAST(repeat('x', {BODY_BYTES}) AS BINARY) AS value"
+
+
+def body(size: int = BODY_BYTES) -> str:
+    """Return the SQL of a body of so many bytes."""
+    return f"CAST(repeat('x', {size}) AS BINARY) AS value"
 
 
 @dataclass(frozen=True)
@@ -43,7 +47,7 @@ class Format:
 
     def rows(self, numbers: Any) -> Any:
         """Return what the sink takes, made of a frame with a number in each row."""
-        return numbers.selectExpr(f"CAST({numbers.columns[-1]} AS STRING) AS {self.key}", BODY)
+        return numbers.selectExpr(f"CAST({numbers.columns[-1]} AS STRING) AS {self.key}", body())
 
 
 def _rabbit(peers: Peers, stream: str) -> dict[str, str]:

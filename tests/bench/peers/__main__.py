@@ -13,7 +13,7 @@ import argparse
 
 from tests.bench.harness import comparison
 from tests.bench.harness.measure import parser, run_all
-from tests.bench.peers import latency, micro_batch, read_all, read_batch, read_stream, start, write_batch
+from tests.bench.peers import latency, memory, micro_batch, read_all, read_batch, read_stream, start, write_batch
 
 MEASURES = {
     "read_batch": read_batch.MEASURE,
@@ -23,6 +23,7 @@ MEASURES = {
     "latency": latency.MEASURE,
     "micro_batch": micro_batch.MEASURE,
     "start": start.MEASURE,
+    "memory": memory.MEASURE,
 }
 
 
