@@ -90,14 +90,10 @@ mutation: $(READY)  ## which changes of FOLDER=spark_streams/filters (or of a mo
 	@$(BIN)/python $(PIP_INSTALL) -c constraints.txt -e '.[mutation]'
 	@nice -n 15 $(BIN)/python tests/mutation.py $(or $(FOLDER),spark_streams/filters) --sample $(or $(SAMPLE),200) --seed $(or $(SEED),1)
 
-bench: $(READY)  ## sources and sinks beside plain proton, rstream, zeroeventhub and requests, and filters, as ratios
-	@$(BIN)/python tests/bench/amqp.py
+bench: $(READY)  ## sources and sinks beside plain proton, rstream, zeroeventhub and requests, and filters, as ratios; ONLY and COMPARE as below
 	@bash conf/system-requirements.sh java
-	@$(WITH_BROKER) $(BIN)/python tests/bench/rabbitmq.py
-	@$(BIN)/python tests/bench/feed.py
-	@$(BIN)/python tests/bench/filters_eval.py
-	@$(BIN)/python tests/bench/filters_split.py
-	@$(BIN)/python tests/bench/filters.py
+	@$(WITH_BROKER) $(BIN)/python -m tests.bench.peers $(or $(ONLY),--plain) $(if $(COMPARE),--compare $(COMPARE)) --json build/bench
+	@for each in $(if $(ONLY)$(COMPARE),,filters_eval filters_split filters); do $(BIN)/python tests/bench/$$each.py || exit; done
 
 # Of these Sparks, Maven's central repository has Kafka's connector; the first is that of the JVM connector for RabbitMQ.
 BENCH_SPARKS := 4.1.1 4.2.0

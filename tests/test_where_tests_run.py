@@ -14,7 +14,6 @@ from tests.conftest import MARKS
 ROOT = Path(__file__).resolve().parents[1]
 HERE = ROOT / "tests"
 MAKEFILE = (ROOT / "Makefile").read_text()
-NOT_TESTS = {"bench"}
 
 
 def recipe(target: str) -> str:
@@ -49,7 +48,7 @@ def test_pytest_is_given_all_folders(target: str) -> None:
 
 def test_each_file_of_tests_is_collected() -> None:
     for file in HERE.rglob("*.py"):
-        if file.relative_to(HERE).parts[0] not in NOT_TESTS and re.search(r"^def test_", file.read_text(), re.M):
+        if re.search(r"^def test_", file.read_text(), re.M):
             assert file.name.startswith("test_"), f"{file}: pytest looks into test_*.py only"
 
 

@@ -15,7 +15,7 @@ from tests.bench.harness.figures import Figures, compare, read_all
 from tests.bench.harness.formats import FORMATS
 from tests.bench.harness.measure import ROOT
 
-OURS = [form.name for form in FORMATS.values() if form.server in ("rabbitmq", "log") and form.name == form.spark]
+OURS = [form.name for form in FORMATS.values() if form.ours]
 
 
 def compare_with(revision: str, measures: Sequence[str], options: argparse.Namespace) -> str:
@@ -66,6 +66,7 @@ def view(tree: Path, folder: Path) -> Path:
 def _run(where: Path, measures: Sequence[str], options: argparse.Namespace, results: Path) -> None:
     words = [*measures, "--rounds", "1", "--json", str(results), "--formats", ",".join(options.formats or OURS)]
     words += ["--rows", str(options.rows), "--seconds", str(options.seconds)]
+    words += ["--partitions", ",".join(map(str, options.partitions))]
     for name, value in options.conf:
         words += ["--conf", f"{name}={value}"]
     path = os.pathsep.join(filter(None, [str(where), os.environ.get("PYTHONPATH")]))

@@ -103,9 +103,20 @@ def below_spark() -> list[int]:
     return [pid for pid, (parent, _, _) in seen.items() if parent in jvms and _runs(pid)]
 
 
+MARK = "SPARK_STREAMS_BENCH"
+"""A variable of Spark's processes that tells which run's they are."""
+
+
 def servers() -> list[int]:
     """Return, where no daemon is left, what forked them for a JVM that runs on (``spark_streams/fork_server.py``)."""
-    return [pid for pid in usages() if b"spark-streams-python" in _command(pid) and os.getsid(pid) == os.getsid(0)]
+    return [pid for pid in usages() if b"spark-streams-python" in _command(pid) and _is_of_this_run(pid)]
+
+
+def _is_of_this_run(pid: int) -> bool:
+    try:
+        return f"{MARK}={os.getpid()}".encode() in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return False
 
 
 def _runs(pid: int) -> bool:

@@ -33,6 +33,10 @@ class Format:
     streams_since: str = "4.0"
     """The Spark from which on it is a streaming source."""
 
+    @property
+    def ours(self) -> bool:
+        return self.spark in ("rabbitmq-stream", "amqp-events", "feedapi")
+
     def read(self, spark: Any, peers: Peers, stream: str) -> Any:
         """Return a batch reader of a whole stream."""
         options = self.source(peers, stream)
@@ -54,6 +58,10 @@ def _rabbit(peers: Peers, stream: str) -> dict[str, str]:
     return {"url": peers.urls["rabbitmq"], "superStream": stream}
 
 
+def _rabbit_door(peers: Peers, stream: str) -> dict[str, str]:
+    return {"url": peers.urls["rabbitmq-stream"], "superStream": stream}
+
+
 def _jvm_rabbit(peers: Peers, stream: str) -> dict[str, str]:
     where, user, password = peers.endpoint()
     return {"endpoints": where, "username": user, "password": password, "superstream": stream}
@@ -61,6 +69,11 @@ def _jvm_rabbit(peers: Peers, stream: str) -> dict[str, str]:
 
 def _amqp(peers: Peers, stream: str) -> dict[str, str]:
     return {"url": peers.urls["amqp"], "stream": stream}
+
+
+def _plain(door: str) -> Callable[[Peers, str], dict[str, str]]:
+    """Options of a format of tests/bench/plain, which reads as many rows as it is told."""
+    return lambda peers, stream: {"url": peers.urls[door], "stream": stream, "rows": str(peers.rows.get(stream, 0))}
 
 
 def _feed(peers: Peers, stream: str) -> dict[str, str]:
@@ -79,8 +92,14 @@ FORMATS = {
         ),
         Format("rabbitmq-jvm", "rabbitmq", "rabbitmq_streams", _jvm_rabbit, _jvm_rabbit, "routing_key"),
         Format("rabbitmq-stream", "rabbitmq", "rabbitmq-stream", _rabbit, _rabbit),
+        # ... on the log, which has a door for RabbitMQ's protocol
+        Format("rabbitmq-log", "log", "rabbitmq-stream", _rabbit_door, _rabbit_door),
+        Format("plain-rstream", "rabbitmq", "plain-rstream", _plain("rabbitmq"), _plain("rabbitmq")),
         Format("amqp-events", "log", "amqp-events", _amqp, _amqp),
+        Format("plain-proton", "log", "plain-proton", _plain("amqp"), _plain("amqp")),
         Format("feedapi", "log", "feedapi", _feed, _feed, streams_since="4.2"),
+        Format("plain-feed", "log", "plain-feed", _feed, _feed),
+        Format("plain-zeroeventhub", "log", "plain-zeroeventhub", _feed, _feed),
         Format("ceiling", "", "ceiling", lambda peers, stream: {"rows": stream}, lambda peers, stream: {}),
     )
 }

@@ -60,7 +60,8 @@ class Run:
         while cpu.below_spark():
             time.sleep(0.05)
         for server in cpu.servers():
-            os.kill(server, signal.SIGTERM)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(server, signal.SIGTERM)
         _ = self.spark
 
     def folder(self) -> str:
@@ -107,6 +108,7 @@ def parser(description: str) -> argparse.ArgumentParser:
     options.add_argument("--rows", type=int, default=2_000_000, help="of what is read or written in a round")
     options.add_argument("--rounds", type=int, default=3)
     options.add_argument("--seconds", type=float, default=8.0, help="of events in a round of the latency")
+    options.add_argument("--partitions", type=numbers, default=[100, 1_000], help="sizes of streams of many")
     options.add_argument("--conf", type=setting, action="append", default=[], metavar="KEY=VALUE", help="for Spark")
     options.add_argument("--json", type=Path, default=RESULTS, help="folder of the results, a file a measure")
     return options
@@ -114,6 +116,10 @@ def parser(description: str) -> argparse.ArgumentParser:
 
 def words(text: str) -> list[str]:
     return text.split(",")
+
+
+def numbers(text: str) -> list[int]:
+    return [int(word) for word in words(text)]
 
 
 def setting(text: str) -> tuple[str, str]:
@@ -149,6 +155,7 @@ def run_all(measures: Sequence[Measure], options: argparse.Namespace) -> None:
         run = Run(options, peers, paths, folder)
         stack.callback(run.close)
         seen = Figures()
+        wanted = [name for name in wanted if FORMATS[name].server in peers.pids or not FORMATS[name].server]
         for measure in measures:
             names = measure.among(wanted)
             figures = alternate(run, measure, [FORMATS[name] for name in names])

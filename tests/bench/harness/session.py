@@ -40,7 +40,12 @@ def session(jars: Sequence[Path], settings: Mapping[str, str]) -> Any:
 
     import spark_streams
     from tests.bench.harness.ceiling import Ceiling
+    from tests.bench.harness.cpu import MARK
+    from tests.bench.plain.feed import PlainFeed, PlainZeroEventHub
+    from tests.bench.plain.proton import PlainProton
+    from tests.bench.plain.rstream import PlainRstream
 
+    os.environ[MARK] = str(os.getpid())
     # As docs/performance.md and conf/spark-defaults.conf have it; an older revision may not have the command.
     os.environ["PYSPARK_PYTHON"] = worker_python()
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), str(ROOT)]))
@@ -50,6 +55,7 @@ def session(jars: Sequence[Path], settings: Mapping[str, str]) -> Any:
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
     spark_streams.register(spark)
-    spark.dataSource.register(Ceiling)
+    for source in (Ceiling, PlainProton, PlainRstream, PlainFeed, PlainZeroEventHub):
+        spark.dataSource.register(source)
     spark.range(100_000).selectExpr("sum(id)").collect()
     return spark

@@ -1,10 +1,12 @@
-"""All measures beside Spark's Kafka source and sink and a JVM connector for RabbitMQ.
+"""All measures, in two suites.
 
     python -m tests.bench.peers [MEASURE ...] [--formats kafka,rabbitmq-stream] [--rows N] [--rounds N]
+    python -m tests.bench.peers --plain                  those beside plain clients, doors and partitions
     python -m tests.bench.peers [MEASURE ...] --compare REV      this revision and another one, without the peers
 
-The results are one file of JSON for each measure, in ``build/bench-peers``, and a table of each.
-`make bench-peers` runs it.
+Without a name, those beside Spark's Kafka source and sink and a JVM connector for RabbitMQ are run. The results are one
+file of JSON for each measure, in ``build/bench-peers``, and a table of each with targets under it. `make bench-peers`
+and `make bench` run the suites.
 """
 
 from __future__ import annotations
@@ -13,9 +15,24 @@ import argparse
 
 from tests.bench.harness import comparison
 from tests.bench.harness.measure import parser, run_all
-from tests.bench.peers import latency, memory, micro_batch, read_all, read_batch, read_stream, start, write_batch
+from tests.bench.peers import (
+    doors,
+    latency,
+    long_log,
+    memory,
+    micro_batch,
+    partitions,
+    read_all,
+    read_batch,
+    read_plain,
+    read_stream,
+    start,
+    stream_plain,
+    write_batch,
+    write_plain,
+)
 
-MEASURES = {
+JVM = {
     "read_batch": read_batch.MEASURE,
     "read_all": read_all.MEASURE,
     "read_stream": read_stream.MEASURE,
@@ -25,6 +42,17 @@ MEASURES = {
     "start": start.MEASURE,
     "memory": memory.MEASURE,
 }
+"""Beside Spark's Kafka source and sink and the JVM connector."""
+PLAIN = {
+    "read_plain": read_plain.MEASURE,
+    "stream_plain": stream_plain.MEASURE,
+    "write_plain": write_plain.MEASURE,
+    "doors": doors.MEASURE,
+    "long_log": long_log.MEASURE,
+    "partitions": partitions.MEASURE,
+}
+"""Beside plain clients, a real RabbitMQ, and streams of other sizes."""
+MEASURES = {**JVM, **PLAIN}
 
 
 def chosen(text: str) -> str:
@@ -36,9 +64,10 @@ def chosen(text: str) -> str:
 def main() -> None:
     arguments = parser(__doc__ or "")
     arguments.add_argument("measures", nargs="*", type=chosen, metavar="MEASURE", help=", ".join(MEASURES))
+    arguments.add_argument("--plain", action="store_true", help=", ".join(PLAIN))
     arguments.add_argument("--compare", metavar="REV", help="alternate with the product's code of another revision")
     options = arguments.parse_args()
-    names = options.measures or list(MEASURES)
+    names = options.measures or list(PLAIN if options.plain else JVM)
     if options.compare:
         print(comparison.compare_with(options.compare, names, options))
         return

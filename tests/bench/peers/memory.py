@@ -13,6 +13,7 @@ from tests.bench.harness.formats import Format
 from tests.bench.harness.measure import Measure, Run, main, release, spark_version
 from tests.bench.harness.memory import MemoryWatch
 from tests.bench.harness.targets import figure
+from tests.bench.peers import read_stream
 
 NAME = "memory"
 BODY_BYTES = 1_000
@@ -28,18 +29,9 @@ def one(run: Run, form: Format) -> dict[str, float]:
     def batch() -> None:
         form.read(run.spark, run.peers, stream).write.format("noop").mode("overwrite").save()
 
-    def streamed() -> None:
-        frame = form.read_stream(run.spark, run.peers, stream, "earliest", run.folder())
-        writer = frame.writeStream.format("noop").option("checkpointLocation", run.folder())
-        query = writer.trigger(availableNow=True).start()
-        query.awaitTermination()
-        seen = sum(each.numInputRows for each in query.recentProgress)
-        if seen != rows:
-            raise RuntimeError(f"{seen} of {rows} rows came")
-
     sizes = largest(run, "batch", ("worker",), batch)
     if release(form.streams_since) <= release(spark_version()):
-        sizes |= largest(run, "stream", ("worker", "planner"), streamed)
+        sizes |= largest(run, "stream", ("worker", "planner"), lambda: read_stream.drain(run, form, stream, rows))
     return sizes
 
 

@@ -16,13 +16,18 @@ OURS = ("rabbitmq-stream", "amqp-events", "feedapi")
 
 
 def one(run: Run, form: Format) -> dict[str, float]:
-    """Read all rows of a stream; that none is lost, ``read_batch`` sees."""
-    stream = filled(run, form, run.options.rows)
+    """Read all rows of a stream."""
+    return read(run, form, run.options.rows)
+
+
+def read(run: Run, form: Format, rows: int) -> dict[str, float]:
+    """Read a stream of so many rows; that none is lost, ``read_batch`` sees."""
+    stream = filled(run, form, rows)
 
     def job() -> None:
         form.read(run.spark, run.peers, stream).write.format("noop").mode("overwrite").save()
 
-    return cost(run, form, run.options.rows, job)
+    return cost(run, form, rows, job)
 
 
 def prepare(run: Run, form: Format) -> None:

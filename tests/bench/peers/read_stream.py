@@ -20,20 +20,26 @@ AT_MOST = {"feedapi": 1.3}
 
 
 def one(run: Run, form: Format) -> dict[str, float]:
-    """Read all rows of a stream, from a new checkpoint."""
-    rows = run.options.rows
+    """Read all rows of a stream."""
+    return read(run, form, run.options.rows)
+
+
+def read(run: Run, form: Format, rows: int) -> dict[str, float]:
+    """Read a stream of so many rows, from a new checkpoint."""
     stream = filled(run, form, rows)
 
-    def job() -> None:
-        frame = form.read_stream(run.spark, run.peers, stream, "earliest", run.folder())
-        writer = frame.writeStream.format("noop").option("checkpointLocation", run.folder())
-        query = writer.trigger(availableNow=True).start()
-        query.awaitTermination()
-        seen = sum(each.numInputRows for each in query.recentProgress)
-        if seen != rows:
-            raise RuntimeError(f"{seen} of {rows} rows came")
+    return cost(run, form, rows, lambda: drain(run, form, stream, rows))
 
-    return cost(run, form, rows, job)
+
+def drain(run: Run, form: Format, stream: str, rows: int) -> None:
+    """Read what is there, from a new checkpoint."""
+    frame = form.read_stream(run.spark, run.peers, stream, "earliest", run.folder())
+    writer = frame.writeStream.format("noop").option("checkpointLocation", run.folder())
+    query = writer.trigger(availableNow=True).start()
+    query.awaitTermination()
+    seen = sum(each.numInputRows for each in query.recentProgress)
+    if seen != rows:
+        raise RuntimeError(f"{seen} of {rows} rows came")
 
 
 def prepare(run: Run, form: Format) -> None:
