@@ -11,6 +11,7 @@ Spec: Streams Protocol Reference, "Frame Structure".
 from __future__ import annotations
 
 import struct
+from _thread import allocate_lock
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, TypeVar
 
@@ -45,6 +46,9 @@ SHARED_BYTES: Final = 2 << 20
 
 _HEAD: Final = struct.Struct(">IHH")
 _SIZE: Final = struct.Struct(">I")
+
+_DATACLASSES: Final[set[type]] = set()
+_BECOMING: Final = allocate_lock()
 
 C = TypeVar("C", bound="Command")
 
@@ -195,7 +199,8 @@ class Command:
     """A command; the fields of a subclass, in their order, are its content.
 
     Every subclass is a frozen dataclass without a decorator of its own; argument ``key`` of its class statement sets
-    ``KEY``.
+    ``KEY``. It becomes one when the first of its kind is made or read: a dataclass compiles six functions, and a
+    process needs few of the fifty commands.
     """
 
     KEY: ClassVar[int]
@@ -206,7 +211,12 @@ class Command:
     def __init_subclass__(cls, key: int | None = None) -> None:
         if key is not None:
             cls.KEY = key
-        dataclass(frozen=True)(cls)
+
+    if not TYPE_CHECKING:  # type checkers take the fields of the dataclass
+
+        def __new__(cls, *_: Any, **__: Any) -> Any:
+            """Make the first of a kind only when its class has become a dataclass."""
+            return super().__new__(dataclass_of(cls))
 
     def encode(self) -> bytes:
         """Return the whole frame.
@@ -226,7 +236,7 @@ class Command:
             RemoteProtocolError: the content does not fit, or bytes are left over.
         """
         reader = Reader(frame.buffer, frame.start, frame.end, cls.__name__)
-        values = cls._read(reader)
+        values = dataclass_of(cls)._read(reader)
         if reader.left and not cls.EXTRA:
             raise RemoteProtocolError(f"{cls.__name__}: {reader.left} bytes after its last field")
         return cls(**values)
@@ -234,6 +244,17 @@ class Command:
     @classmethod
     def _read(cls, reader: Reader) -> dict[str, Any]:
         return read_fields(reader, cls)
+
+
+def dataclass_of(kind: type[C]) -> type[C]:
+    """Return a command whose class has become a dataclass."""
+    if kind not in _DATACLASSES:
+        with _BECOMING:  # connections in several threads may make the first at once
+            for each in reversed(kind.__mro__[: kind.__mro__.index(Command)]):
+                if each not in _DATACLASSES:
+                    dataclass(frozen=True)(each)
+                    _DATACLASSES.add(each)
+    return kind
 
 
 class Request(Command):

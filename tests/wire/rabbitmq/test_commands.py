@@ -43,6 +43,7 @@ from spark_streams.wire.rabbitmq.consumer_commands import (
     Subscribe,
     Unsubscribe,
 )
+from spark_streams.wire.rabbitmq.fields import Text
 from spark_streams.wire.rabbitmq.frames import Answer, Command, Frame, FrameReader, FrameTooLarge, Request
 from spark_streams.wire.rabbitmq.publisher_commands import DeclarePublisher, DeletePublisher, QueryPublisherSequence
 from spark_streams.wire.rabbitmq.response_codes import ResponseCode, code_name
@@ -337,3 +338,17 @@ def test_codes_have_the_names_of_the_table() -> None:
 def test_no_password_shows() -> None:
     assert "p4ss" not in repr(SaslAuthenticate("PLAIN", b"\0u\0p4ss"))
     assert isinstance(SaslAuthenticate("PLAIN"), Request)
+
+
+def test_a_command_becomes_a_dataclass_when_the_first_is_made_or_read() -> None:
+    class Made(Request, key=0x7000):
+        name: Text = ""
+
+    class Read(Request, key=0x7001):
+        name: Text
+
+    assert not any("__dataclass_fields__" in vars(kind) for kind in (Made, Read))
+    assert Made("x", correlation_id=1) == Made("x", correlation_id=1) != Made(correlation_id=1)
+    assert Read.decode(frame_of(bytes.fromhex("0000000b 7001 0001 00000001 0001 78"))) == Read("x", correlation_id=1)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        Made("x").name = "y"  # type: ignore[misc]
