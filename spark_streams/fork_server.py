@@ -315,6 +315,7 @@ def _preload() -> None:
     import importlib
     import warnings
 
+    gc.disable()  # modules are no garbage: a fifth of the time would go to searching them for some
     # PyArrow's allocator has a thread, which it starts again after a fork; Python cannot know that it does.
     warnings.filterwarnings("ignore", ".*multi-threaded.*fork", DeprecationWarning)
     os.environ[_THREADS] = "1"
@@ -323,8 +324,8 @@ def _preload() -> None:
             importlib.import_module(module)
     if random := sys.modules.get("numpy.random"):  # NumPy 1 loads it by itself; Python's own random does this itself
         os.register_at_fork(after_in_child=_Reseed(random.seed))
-    gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 class _Reseed:

@@ -5,6 +5,9 @@ and Python keeps no bytecode of what it imports from an archive, so each of the 
 PySpark again. The same PySpark stands beside the archive as files, whose bytecode is kept: this command takes these, in
 processes that run a module of PySpark. Anything else it hands to the Python that it belongs to, unchanged.
 
+Spark puts the jar of its core there, too: 6,000 entries, no Python among them. PySpark drops the finders' caches in
+each new worker, whereupon Python reads all these entries again. The command leaves the jar out.
+
 On Linux, what plans a query and what runs its tasks in the driver is forked from one process that has imported PySpark
 (``fork_server.py``).
 
@@ -29,6 +32,8 @@ def main() -> None:
         os.execv(sys.executable, [sys.executable, *arguments])
     # As -m does: the folder of the process comes first, and argv begins with the module, whose file runpy puts there.
     path = with_files(sys.path[1:])
+    for entry in set(sys.path).difference(path):
+        sys.path_importer_cache.pop(entry, None)  # else it is still read anew, whenever caches are dropped
     sys.path[:] = [os.getcwd(), *path]
     program = forked(Program(arguments[1:], path, dict(os.environ), os.getcwd()))
     import runpy
@@ -48,9 +53,12 @@ def with_files(path: list[str]) -> list[str]:
     """Return a module path with the folder of PySpark's files for each of its archives that has one beside it.
 
     ``SPARK_HOME`` of a downloaded Spark has them in ``python/pyspark``; that of an installed package is the package.
+    The jar of Spark's core is left out.
     """
     found: list[str] = []
     for entry in path:
+        if os.path.basename(entry).startswith("spark-core_") and entry.endswith(".jar"):
+            continue
         home = entry.removesuffix(_ARCHIVE)
         folders = () if home == entry else (os.path.join(home, "python"), os.path.dirname(os.path.dirname(home)))
         found.append(next((each for each in folders if _is_home(each, home)), entry))

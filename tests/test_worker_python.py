@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -68,6 +69,25 @@ def test_files_of_another_spark_are_not_taken(tmp_path: Path) -> None:
     archive = archive_in(tmp_path / "spark")
     files_in(tmp_path)
     assert with_files([archive]) == [archive]
+
+
+def test_the_jar_of_sparks_core_is_left_out() -> None:
+    assert with_files(["/a", "/spark/jars/spark-core_2.13-4.3.0.jar", "/spark/jars/other.jar"]) == [
+        "/a",
+        "/spark/jars/other.jar",
+    ]
+
+
+def test_what_is_left_out_is_not_read_again_when_caches_are_dropped(tmp_path: Path) -> None:
+    archive, _ = archive_in(tmp_path), files_in(tmp_path / "python")
+    jar = tmp_path / "jars" / "spark-core_2.13-4.3.0.jar"
+    jar.parent.mkdir()
+    shutil.copy(archive, jar)
+    where = tmp_path / "python" / "pyspark" / "where.py"
+    where.write_text("import sys\nprint(list(sys.path_importer_cache))\n")
+    done = run("-m", "pyspark.where", cwd=tmp_path, PYTHONPATH=os.pathsep.join([archive, str(jar)]))
+    assert done.stderr == ""
+    assert archive not in done.stdout and str(jar) not in done.stdout
 
 
 def test_other_entries_stay_as_they_are() -> None:
