@@ -30,6 +30,8 @@ from typing import Final, NamedTuple
 PRELOADED: Final = (
     *("pyarrow.compute", "ssl", "pyspark.worker", "pyspark.sql.worker.plan_data_source_read"),
     *("spark_streams.spark.formats", "spark_streams.spark.source.reader", "spark_streams.spark.sink.writer"),
+    *("spark_streams.filters.row_columns", "spark_streams.wire.amqp.columns.decode", "spark_streams.client.tcp"),
+    "encodings.idna",  # of hosts' names
 )
 """What the server imports: nearly all that the other modules that Spark runs import, and what all formats share.
 
