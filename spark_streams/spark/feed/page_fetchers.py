@@ -14,6 +14,8 @@ from spark_streams.spark.splitting import shares
 
 GATHER_S: Final = 0.25
 """Seconds that a micro-batch waits for fetchers that are still fetching, once there is an event."""
+BULK_S: Final = 10.0
+"""The same where nobody waits for new events: Spark's work for a micro-batch costs as much as some 100,000 events."""
 _LOOKING: Final = 0.2
 """The share of its time that a waiting planner looks at fetchers: there may be thousands, and those fetch meanwhile."""
 
@@ -53,12 +55,14 @@ class PageFetchers:
         """Return the closed partitions that are planned to their end."""
         return {partition for partition, fetcher in self.each.items() if fetcher.finished and not fetcher.waiting()}
 
-    def gather(self, limit: int | None, *, timeout_s: float | None) -> None:
+    def gather(self, limit: int | None, *, timeout_s: float | None, bulk: bool = False) -> None:
         """Wait for the first events, and then ``GATHER_S`` for fetchers that are still fetching.
 
         Args:
             limit: number of events that is enough; None for no limit.
             timeout_s: deadline for the first event, in seconds; None to wait while a fetcher is busy.
+            bulk: whether to wait ``BULK_S`` instead, until half of what is read ahead is there: the fetchers fetch the
+                other half while the micro-batch runs.
         """
         started = self.clock()
         while True:
@@ -69,8 +73,12 @@ class PageFetchers:
                 return
             if limit is not None and waiting >= limit:
                 return
+            if bulk and 2 * sum(each.writer.waiting_bytes for each in self.each.values()) >= self.options.max_bytes_per_trigger:
+                return
             waited_s = self.clock() - started
-            if (waiting and waited_s >= GATHER_S) or (timeout_s is not None and waited_s >= timeout_s):
+            if (waiting and waited_s >= (BULK_S if bulk else GATHER_S)) or (
+                timeout_s is not None and waited_s >= timeout_s
+            ):
                 return
             looking_s = time.monotonic() - looked
             busy[0].wait_for_change(0.05)

@@ -144,6 +144,17 @@ class TestAvailableNow:
             with Life(feed.url, again.offset) as last:
                 assert together(last.available_now()) == []
 
+    def test_a_micro_batch_takes_many_pages(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """All there are, or half of ``maxBytesPerTrigger``, however long the pages take."""
+        monkeypatch.setattr(page_fetchers, "GATHER_S", 0.0)
+        monkeypatch.setattr(page_fetchers, "BULK_S", 600.0)
+        with BadFeed({0: Part(numbered(0, 200)), 1: Part()}, page=lambda: 5, every=5) as feed:
+            with Life(feed.url) as life:
+                assert [values(batch) for batch in life.available_now()] == [numbered(0, 200)]
+            with Life(feed.url, maxBytesPerTrigger="1000") as life:
+                batches = life.available_now()
+            assert together(batches) == numbered(0, 200) and 1 < len(batches) <= 20
+
     def test_a_run_that_ends_where_it_starts_reads_nothing_that_comes_later(self) -> None:
         with BadFeed({0: Part(numbered(0, 10))}, page=lambda: 10, every=10) as feed:
             with Life(feed.url) as life:
