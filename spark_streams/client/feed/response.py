@@ -216,4 +216,5 @@ def until(lines: Lines, stops: Collection[str]) -> Lines | None:
         cursors=lines.cursors.slice(0, index + 1),
         covered=lines.covered[: index + 1],
         ends=lines.ends[: index + 1],
+        places=None if lines.places is None else lines.places.between(0, int(lines.ends[index])),
     )

@@ -46,6 +46,10 @@ class PageFetchers:
         """Return the number of events of each partition that are not planned yet."""
         return {partition: fetcher.waiting() for partition, fetcher in self.each.items()}
 
+    def waiting_bytes(self) -> int:
+        """Return the number of bytes that are not planned yet."""
+        return sum(fetcher.writer.waiting_bytes for fetcher in self.each.values())
+
     def drained(self, partition: int) -> bool:
         """Return whether a partition's fetcher has ended, and all of its events are planned."""
         fetcher = self.each.get(partition)
@@ -73,7 +77,7 @@ class PageFetchers:
                 return
             if limit is not None and waiting >= limit:
                 return
-            if bulk and 2 * sum(each.writer.waiting_bytes for each in self.each.values()) >= self.options.max_bytes_per_trigger:
+            if bulk and 2 * self.waiting_bytes() >= self.options.max_bytes_per_trigger:
                 return
             waited_s = self.clock() - started
             if (waiting and waited_s >= (BULK_S if bulk else GATHER_S)) or (

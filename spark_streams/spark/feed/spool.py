@@ -3,7 +3,7 @@
 ::
 
     <spoolLocation>/<id of the query's spool>/
-        <run>-<partition>-<number>.ndjson     lines as the feed sent them
+        <run>-<partition>-<number>.ndjson     lines as the feed sent them, then their index (page_index.py)
         batch-<number>.json                   the manifest of a planned micro-batch
 
 Guarantee: the driver writes a manifest whole, after the pages that it names, and before Spark knows the micro-batch. So

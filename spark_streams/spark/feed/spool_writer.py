@@ -14,7 +14,8 @@ from typing import Final
 
 import numpy as np
 
-from spark_streams.client.feed import Lines
+from spark_streams.client.feed import LinePlaces, Lines
+from spark_streams.spark.feed.page_index import PageIndex
 from spark_streams.spark.feed.pages import Checkpoints, Pages, PlannedPages, SpooledFile
 from spark_streams.spark.feed.spool import PageWriter, Spool
 
@@ -41,7 +42,8 @@ class SpoolWriter:
         self._name = ""
         self._events = 0
         self._uncovered = False
-        self._held: list[bytes] = []
+        self._index = PageIndex()
+        self._held: list[tuple[bytes, LinePlaces | None]] = []
         self._held_bytes = 0
         self._held_events = 0
         self._number = 0
@@ -88,10 +90,10 @@ class SpoolWriter:
             left = lines.count
             if whole:
                 if lines.count or self._held or self._uncovered or moved:
-                    self._write(memoryview(block)[:whole], lines)
+                    self._write(block[:whole], lines)
                 left -= int(lines.covered[-1])
             if left:
-                self._held.append(block[whole:])
+                self._held.append((block[whole:], _part(lines.places, whole, len(block))))
                 self._held_bytes += len(block) - whole
                 self._held_events += left
                 if self._held_bytes >= HELD_BYTES:
@@ -116,14 +118,13 @@ class SpoolWriter:
 
     # --- with ``_writing`` held
 
-    def _write(self, block: memoryview, lines: Lines) -> None:
+    def _write(self, block: bytes, lines: Lines) -> None:
         writer = self._opened()
-        for held in self._held:
-            writer.write(held)
+        self._put_held(writer)
         totals = np.asarray(lines.covered, dtype=np.int64) + self._events + self._held_events
         self._forget_held()
         ends = np.asarray(lines.ends, dtype=np.int64) + writer.size
-        writer.write(block)
+        self._put(writer, block, _part(lines.places, 0, len(block)))
         with self._counting:
             self._blocks.append(Checkpoints(ends, totals, lines.cursors))
         self._events = int(totals[-1])
@@ -134,12 +135,19 @@ class SpoolWriter:
     def _write_held(self) -> None:
         if not self._uncovered:
             self._finish_file()
-        writer = self._opened()
-        for held in self._held:
-            writer.write(held)
+        self._put_held(self._opened())
         self._events += self._held_events
         self._uncovered = True
         self._forget_held()
+
+    def _put_held(self, writer: PageWriter) -> None:
+        for held, places in self._held:
+            self._put(writer, held, places)
+
+    def _put(self, writer: PageWriter, block: bytes, places: LinePlaces | None) -> None:
+        if places is not None:
+            self._index.add(writer.size, block, places)
+        writer.write(block)
 
     def _forget_held(self) -> None:
         self._held, self._held_bytes, self._held_events = [], 0, 0
@@ -153,6 +161,7 @@ class SpoolWriter:
             with self._counting:
                 self._blocks = []
             self._events = 0
+            self._index = PageIndex()
         return self._writer
 
     def _finish_file(self) -> None:
@@ -160,11 +169,17 @@ class SpoolWriter:
         writer, self._writer = self._writer, None
         if writer is None:
             return
-        writer.close()
         if not self._blocks:
+            writer.close()
             self._spool.remove([self._name])
             return
+        writer.write(self._index.to_bytes())
+        writer.close()
         file = SpooledFile(self._name, Checkpoints.joined(self._blocks))
         with self._counting:
             self._blocks = []
             self._pages.add(file)
+
+
+def _part(places: LinePlaces | None, start: int, stop: int) -> LinePlaces | None:
+    return None if places is None else places.between(start, stop)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from spark_streams.client.feed import Dialect, LineBlocks, parse_lines
+from spark_streams.client.feed import Dialect
 from spark_streams.client.feed.client import FeedAddress, FeedClient
 from spark_streams.client.feed.range_reader import FeedRange, scan
 from spark_streams.client.feed.row_decoder import FeedRows, from_first_match
@@ -15,9 +15,8 @@ from spark_streams.errors import SpoolLost
 from spark_streams.filters.row_columns import rows_that_match, wanted_columns
 from spark_streams.filters.tree import Expression
 from spark_streams.options.feedapi import FeedSourceOptions
+from spark_streams.spark.feed.page_index import read_lines
 from spark_streams.spark.feed.spool import PageRange, open_file_system
-
-READ_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -104,25 +103,15 @@ def _events(options: FeedSourceOptions, task: FeedTask, rows: FeedRows) -> Itera
         try:
             with file_system.open_input_file(path) as file:
                 if file.size() < page.stop:
-                    raise SpoolLost(f"{path} has {file.size()} bytes, {page.stop} were written: the file was cut")
-                for block in _blocks(file, page, options.max_line_bytes):
-                    batch = rows.take(parse_lines(block, task.dialect, task.partition))
+                    raise SpoolLost(f"it has {file.size()} bytes, {page.stop} were written: the file was cut")
+                for lines in read_lines(file, page, task.dialect, task.partition, options.max_line_bytes):
+                    batch = rows.take(lines)
                     if batch is not None:
                         yield batch
+        except SpoolLost as fault:
+            raise SpoolLost(f"{path}: {fault}") from None
         except OSError as fault:
             raise SpoolLost(
                 f"{path} cannot be read here: {fault}. Tasks run where they reach option 'spoolLocation' only; without "
                 "the option pages lie in a folder of the driver's machine"
             ) from None
-
-
-def _blocks(file: pa.NativeFile, page: PageRange, max_line_bytes: int) -> Iterator[bytes]:
-    """Yield the lines of a page in blocks of whole lines."""
-    lines = LineBlocks(max_line_bytes)
-    at = page.start
-    while at < page.stop:
-        piece = file.read_at(min(READ_BYTES, page.stop - at), at)
-        if not piece:
-            raise OSError("it ended early")
-        at += len(piece)
-        yield from lines.feed(piece)

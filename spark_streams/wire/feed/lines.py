@@ -24,6 +24,7 @@ from spark_streams.errors import RemoteProtocolError
 from spark_streams.wire.columnar.arrays import binaries, strings
 from spark_streams.wire.feed.dialect import Dialect
 from spark_streams.wire.feed.line import read_line
+from spark_streams.wire.feed.line_places import LinePlaces
 from spark_streams.wire.feed.lines_bulk import BulkLines
 
 MAX_LINE_BYTES: Final = 64 << 20
@@ -110,6 +111,8 @@ class Lines:
         covered: for each checkpoint, the number of this block's events before it.
         ends: for each checkpoint, the byte position in the block directly after its line, the newline included.
         keys: each event's member ``key``, or null; None when no event has one, or events were not requested.
+        places: where events and cursors are in the block, for ``lines_at``; None unless lines were read without a check
+            of their events' contents, and where some are not in place.
 
     Shape: values binary; cursors, keys string.
     """
@@ -120,6 +123,7 @@ class Lines:
     covered: NDArray[np.int64]
     ends: NDArray[np.int64]
     keys: pa.StringArray | None
+    places: LinePlaces | None = None
 
 
 def parse_lines(
@@ -138,8 +142,8 @@ def parse_lines(
         dialect: the version of the response.
         partition: v1: the requested partition; lines of others are skipped. None accepts all.
         values: whether to return the events themselves.
-        checked: whether objects that are events must be valid JSON. Without it only their line must look like an
-            event's, for callers that forward the lines to a reader that checks them; ``values`` must be False.
+        checked: whether events must be valid JSON, or base64. Without it only their line must look like an event's, for
+            callers that forward the lines to a reader that checks them; ``values`` must be False.
         first: the number of the block's first line, for errors.
 
     Raises:
@@ -196,7 +200,7 @@ def parse_bulk(
     """Do what ``parse_lines`` does for all lines of one form together."""
     lines = BulkLines(raw, dialect, partition, first)
     lines.recognise()
-    lines.check(objects=checked)
+    lines.check(contents=checked)
     lines.read_rest()
     is_event = lines.event.source >= 0
     checkpoints, cursors = lines.cursors()
@@ -207,4 +211,23 @@ def parse_bulk(
         np.cumsum(is_event, dtype=np.int64)[checkpoints],
         lines.next_line[checkpoints],
         lines.keys() if values else None,
+        None if checked else lines.places(),
     )
+
+
+def lines_at(block: bytes | memoryview, places: LinePlaces) -> Lines | None:
+    """Return what ``parse_lines`` returns of a block whose events and cursors are known, without another search.
+
+    Args:
+        block: the bytes.
+        places: where they are, as ``parse_lines`` has found them in these bytes, or a part of these places.
+
+    Returns:
+        None where an event is not what it looked like: ``parse_lines`` raises the error then.
+    """
+    raw = np.frombuffer(block, np.uint8)
+    values = places.values(raw)
+    if values is None:
+        return None
+    cursors, covered = places.cursors(raw)
+    return Lines(values, len(values), cursors, covered, places.ends, places.keys(raw))

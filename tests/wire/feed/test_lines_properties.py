@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import itertools
 import json
 from typing import Any
 
@@ -19,7 +20,8 @@ from spark_streams.wire.feed import json_check
 from spark_streams.wire.feed.dialect import Dialect
 from spark_streams.wire.feed.discovery import decode_discovery
 from spark_streams.wire.feed.json_pointer import extract_text, extract_timestamp
-from spark_streams.wire.feed.lines import LineBlocks, Lines, parse_bulk, parse_lines, parse_singly
+from spark_streams.wire.feed.line_places import LinePlaces
+from spark_streams.wire.feed.lines import LineBlocks, Lines, lines_at, parse_bulk, parse_lines, parse_singly
 from spark_streams.wire.feed.lines_encode import encode_lines
 
 untimed = settings(deadline=None)
@@ -162,6 +164,68 @@ def test_damaged_lines_are_read_the_same_together_and_singly(
             damaged[place % len(damaged)] = byte
     damaged += b" " * max(0, 8 - len(damaged))
     assert outcome(parse_bulk, bytes(damaged), dialect, 0) == outcome(parse_singly, bytes(damaged), dialect, 0)
+
+
+@untimed
+@given(
+    block=blocks(), dialect=dialects, noise=st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 255)), max_size=2)
+)
+def test_lines_are_read_the_same_at_the_places_that_a_forwarder_found(
+    shortened: None, block: bytes, dialect: Dialect, noise: list[tuple[int, int]]
+) -> None:
+    """Also each part between two checkpoints, and after the places were written and read again."""
+    damaged = bytearray(block + b"\n        ")
+    for place, byte in noise:
+        damaged[place % len(damaged)] = byte
+    block = bytes(damaged)
+    try:
+        found = parse_bulk(np.frombuffer(block, np.uint8), dialect, 0, values=False, checked=False)
+    except RemoteProtocolError:
+        return
+    if found.places is None:
+        return
+    cuts = [0, *found.ends.tolist(), len(block)]
+    for start, stop in [(0, len(block)), *itertools.pairwise(cuts)]:
+        part = block[start:stop]
+        lines = lines_at(part, LinePlaces.from_bytes(found.places.between(start, stop).to_bytes()))
+        if lines is not None:
+            expected = outcome(parse_singly, part, dialect, 0)
+            assert outcome(lambda *_, lines=lines, **__: lines, part, dialect, 0) == expected
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [b'{"a":1}', b"plain", b'with "quotes"', b'{"b":"c"}', "kött".encode(), b""],
+        [b"plain"] * 6,
+        [b"{}"] * 6,
+        [b"\xff\x00", b"\xff", b"\xff\xff\xff"] * 2,
+        [b"\xff\x00", b'{"a":1}', b"\xff"] * 2,
+    ],
+)
+def test_places_are_found_in_lines_of_every_kind(values: list[bytes]) -> None:
+    block = encode_lines(pa.array(values, pa.binary()), Dialect.V2A, 0, keys=pa.array(["k", None, "l", "m", None, ""]))
+    block += b'{"cursor":"c"}\n'
+    for text in (block, block * 20):
+        found = parse_bulk(np.frombuffer(text, np.uint8), Dialect.V2A, None, values=False, checked=False)
+        assert found.places is not None
+        lines = lines_at(text, found.places)
+        assert lines is not None and lines.values is not None and lines.keys is not None
+        times = len(text) // len(block)
+        assert lines.values.to_pylist() == values * times
+        assert lines.keys.to_pylist() == ["k", None, "l", "m", None, ""] * times
+        assert lines.cursors.to_pylist() == ["c"] * times
+        assert lines.covered.tolist() == found.covered.tolist() and lines.ends.tolist() == found.ends.tolist()
+
+
+@pytest.mark.parametrize("event", ['{"a":1},"b":{}', '{"a":01}', '{"a":NaN}', '"AA=A"'])
+def test_what_is_no_event_has_no_place(event: str) -> None:
+    """The lines themselves are read then, for the error that they deserve, or for what they mean after all."""
+    encoding = '"encoding":"base64",' if event.startswith('"') else ""
+    good = '""' if encoding else "{}"
+    block = f'{{{encoding}"event":{good}}}\n{{{encoding}"event":{event}}}\n{{"cursor":"c"}}\n'.encode()
+    found = parse_bulk(np.frombuffer(block, np.uint8), Dialect.V2A, None, values=False, checked=False)
+    assert found.places is None or lines_at(block, found.places) is None
 
 
 @untimed
