@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import pyarrow as pa
 import pyspark
 
-from spark_streams.client.feed.client import FeedClient
-from spark_streams.client.feed.range_reader import BEGINNING, FeedRange
 from spark_streams.options.feedapi import FeedSourceOptions
 from spark_streams.position import LATEST, After, Matching
-from spark_streams.spark.feed.micro_batch import FeedBatches
-from spark_streams.spark.feed.query_filter import QueryFilter
 from spark_streams.spark.feed.tasks import FeedTask, address_of, read_task
 from spark_streams.spark.log_lines import counted
 from spark_streams.spark.source.driver import position_in, require_all
 from spark_streams.spark.source.reader import HAS_ADMISSION_CONTROL
+
+# Tasks import this module, and those of a stream plan nothing and make no request.
+if TYPE_CHECKING:
+    from spark_streams.spark.feed.micro_batch import FeedBatches
 
 
 class FeedSource:
@@ -32,6 +32,10 @@ class FeedSource:
             OptionError: the positions do not fit the feed's partitions.
             SparkStreamsError: a request to the feed failed.
         """
+        from spark_streams.client.feed.client import FeedClient
+        from spark_streams.client.feed.range_reader import BEGINNING, FeedRange
+        from spark_streams.spark.feed.query_filter import QueryFilter
+
         tasks: list[FeedTask] = []
         filtering = QueryFilter(options)
         with FeedClient(address_of(options)) as client:
@@ -65,6 +69,8 @@ class FeedSource:
                 "Python source where a micro-batch starts; read the feed in batch queries (spark.read), or use a later "
                 "Spark"
             )
+        from spark_streams.spark.feed.micro_batch import FeedBatches
+
         return FeedBatches(options)
 
     def read(self, options: FeedSourceOptions, task: FeedTask, schema: pa.Schema) -> Iterator[pa.RecordBatch]:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from spark_streams.client.feed import Dialect
-from spark_streams.client.feed.client import FeedAddress, FeedClient
-from spark_streams.client.feed.range_reader import FeedRange, scan
 from spark_streams.client.feed.row_decoder import FeedRows, from_first_match
 from spark_streams.errors import SpoolLost
 from spark_streams.filters.row_columns import rows_that_match, wanted_columns
@@ -17,6 +16,11 @@ from spark_streams.filters.tree import Expression
 from spark_streams.options.feedapi import FeedSourceOptions
 from spark_streams.spark.feed.page_index import read_lines
 from spark_streams.spark.feed.spool import PageRange, open_file_system
+
+# A task that reads pages makes no request, and what requests need takes a tenth of a second to import.
+if TYPE_CHECKING:
+    from spark_streams.client.feed.client import FeedAddress
+    from spark_streams.client.feed.range_reader import FeedRange
 
 
 @dataclass(frozen=True)
@@ -48,6 +52,8 @@ def address_of(
     options: FeedSourceOptions, dialect: Dialect | None = None, pushed: Mapping[str, str] | None = None
 ) -> FeedAddress:
     """Return the address of a query's feed, with the filters that the feed checks."""
+    from spark_streams.client.feed.client import FeedAddress
+
     if dialect is None and options.dialect != "auto":
         dialect = Dialect(options.dialect)
     return FeedAddress(
@@ -92,6 +98,9 @@ def read_task(options: FeedSourceOptions, task: FeedTask, columns: tuple[str, ..
 def _events(options: FeedSourceOptions, task: FeedTask, rows: FeedRows) -> Iterator[pa.RecordBatch]:
     """Yield the events of a task from its start on."""
     if task.fetch is not None:
+        from spark_streams.client.feed.client import FeedClient
+        from spark_streams.client.feed.range_reader import scan
+
         with FeedClient(address_of(options, task.dialect, dict(task.pushed))) as client:
             events = scan(client, task.fetch, rows, fail_on_data_loss=options.fail_on_data_loss)
             yield from events if task.start is None else from_first_match(events, task.start)
