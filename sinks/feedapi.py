@@ -8,15 +8,16 @@ from __future__ import annotations
 
 from contextlib import closing
 from dataclasses import dataclass
-from typing import ClassVar, Final
+from typing import Any, ClassVar, Final
 
 import pyarrow as pa
 from pyspark.sql.types import StructType
 
 from spark_streams.client.feed.publisher import FeedPublisher, HttpFeed, Target, event_columns
+from spark_streams.client.kept_connections import KeptConnections
 from spark_streams.options.feedapi import FeedSinkOptions
 from spark_streams.spark.schemas import check_feed_schema
-from spark_streams.spark.sink.sink import GOES_OUT_AGAIN, TaskName, check_once
+from spark_streams.spark.sink.sink import GOES_OUT_AGAIN, TaskName, check_once, kept_connections
 
 MAX_PARTITIONS: Final = 5_000
 """Most Spark partitions of an exactly-once write: each has its own reference, and a log remembers the last numbers of
@@ -56,16 +57,16 @@ class FeedSink:
         """
 
         def ask() -> None:
-            with closing(self._target()) as target:
+            with closing(self._target(None)) as target:
                 target.check()
 
         check_once(self.options, f"feed '{self.options.stream}'", ask)
         return self
 
-    def _target(self) -> Target:
+    def _target(self, kept: KeptConnections[Any] | None) -> Target:
         chosen = self.options
         if chosen.endpoint is not None:
-            return HttpFeed(chosen.endpoint, chosen.request_timeout_ms)
+            return HttpFeed(chosen.endpoint, chosen.request_timeout_ms, kept)
         assert chosen.data_dir is not None
         # The door's own code, on a log that this process opens; http publishers never load it.
         from spark_streams.server.feed.local_target import FeedFolder
@@ -88,4 +89,4 @@ class FeedSink:
             OptionError: exactly once is impossible: too many Spark partitions, or Spark gives this task no query id.
         """
         identity = name.identity("feedapi", MAX_PARTITIONS, REMEMBERED) if streaming else None
-        return FeedPublisher(self._target(), self.options.stream, identity)
+        return FeedPublisher(self._target(kept_connections()), self.options.stream, identity)

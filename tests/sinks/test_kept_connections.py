@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from spark_streams.sinks.amqp_events import AmqpSink
+from spark_streams.sinks.feedapi import FeedSink
 from spark_streams.sinks.rabbitmq_stream import RabbitSink
 
 from spark_streams.client.kept_connections import KeptConnections
 from spark_streams.errors import DeliveryFailed, NotFound
 from spark_streams.log import ReferenceLog
 from spark_streams.options.amqp_events import parse_sink_options
+from spark_streams.options.feedapi import parse_feed_sink
 from spark_streams.options.rabbitmq_stream import parse_rabbit_sink
 from spark_streams.server import AmqpConfig, RabbitConfig, ServerThread
 from spark_streams.server.admission import Admission
+from spark_streams.server.feed.config import FeedConfig
 from spark_streams.spark.sink import sink
-from spark_streams.spark.sink.sink import TaskName
+from spark_streams.spark.sink.sink import Sink, TaskName
 
 ROWS = pa.record_batch({"key": pa.array([f"{n}" for n in range(20)]), "value": pa.array([b"x"] * 20, pa.binary())})
 TASKS = 6
@@ -35,7 +38,7 @@ def log(tmp_path: Path) -> Iterator[ReferenceLog]:
 
 @pytest.fixture
 def server(log: ReferenceLog) -> Iterator[ServerThread]:
-    with ServerThread(log, AmqpConfig(port=0), RabbitConfig(port=0)) as started:
+    with ServerThread(log, AmqpConfig(port=0), RabbitConfig(port=0), FeedConfig(port=0)) as started:
         yield started
 
 
@@ -67,12 +70,17 @@ def reused(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> I
         connection.close()
 
 
+SINKS: dict[str, Callable[[dict[str, str]], Sink]] = {
+    "rabbitmq-stream": lambda options: RabbitSink(parse_rabbit_sink(options)),
+    "amqp-events": lambda options: AmqpSink(parse_sink_options(options)),
+    "feedapi": lambda options: FeedSink(parse_feed_sink(options)),
+}
+
+
 def run(form: str, url: str, batch: int, rows: pa.RecordBatch = ROWS, **options: str) -> None:
     """One task, as the writer does it."""
     options = {"url": url, "requestTimeout": "120000", **options}
-    chosen = (
-        RabbitSink(parse_rabbit_sink(options)) if form == "rabbitmq-stream" else AmqpSink(parse_sink_options(options))
-    )
+    chosen = SINKS[form](options)
     name = TaskName("0e8ab4d2", str(batch), batch % 2, stable=True)
     columns = chosen.columns(rows, name, 0)
     outlet = chosen.open(name, True)
@@ -89,6 +97,7 @@ def run(form: str, url: str, batch: int, rows: pa.RecordBatch = ROWS, **options:
         ("rabbitmq-stream", "rabbitmq-stream", {"superStream": "orders"}),
         ("rabbitmq-stream", "rabbitmq-stream", {"stream": "orders-0"}),
         ("amqp-events", "amqp", {"stream": "orders"}),
+        ("feedapi", "feedapi", {}),
     ],
 )
 def test_a_worker_that_is_reused_connects_once(
@@ -101,7 +110,7 @@ def test_a_worker_that_is_reused_connects_once(
     options: dict[str, str],
 ) -> None:
     for batch in range(TASKS):
-        run(form, server.url(door), batch, **options)
+        run(form, server.url(door) + ("/orders" if form == "feedapi" else ""), batch, **options)
     assert len(established) == (1 if reused else TASKS)
     stored = sum(partition.next_offset for partition in log.stream("orders").partitions.values())
     assert stored == TASKS * len(ROWS), "and no row is lost, or there twice"

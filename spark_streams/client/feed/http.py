@@ -132,6 +132,9 @@ class FeedSession:
         timeout_ms: how many milliseconds connecting may take, and how long the feed may be silent while it answers.
     """
 
+    broken = False
+    """It replaces connections that the server has closed."""
+
     def __init__(self, endpoint: Endpoint, timeout_ms: int) -> None:
         self._endpoint = endpoint
         self._timeout_s = timeout_ms / 1000
@@ -156,6 +159,9 @@ class FeedSession:
                 session.cert = tls.cert_file if tls.key_file is None else (tls.cert_file, tls.key_file)
             if not tls.verify_hostname:
                 session.mount("https://", _AnyHostName())
+
+    def turn(self) -> None:
+        """Do nothing: between two requests, HTTP has nothing to say (``kept_connections.py``)."""
 
     def close(self) -> None:
         """Close all connections."""

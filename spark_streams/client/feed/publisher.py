@@ -24,6 +24,7 @@ from spark_streams.client.digested_rows import PART_SCHEMA, Label, Part, Parts, 
 from spark_streams.client.feed.client import FEED_BACKOFF
 from spark_streams.client.feed.errors import first_line
 from spark_streams.client.feed.http import FeedSession
+from spark_streams.client.kept_connections import KeptConnections
 from spark_streams.client.retry import Backoff, retrying
 from spark_streams.endpoint import Endpoint
 from spark_streams.errors import (
@@ -91,10 +92,13 @@ class HttpFeed:
     Args:
         endpoint: the feed's address, with credentials and TLS.
         timeout_ms: how many milliseconds it may be silent.
+        kept: the sessions of tasks that are over: one of them is used, and goes back there; None for none.
     """
 
-    def __init__(self, endpoint: Endpoint, timeout_ms: int) -> None:
-        self._session = FeedSession(endpoint, timeout_ms)
+    def __init__(self, endpoint: Endpoint, timeout_ms: int, kept: KeptConnections[FeedSession] | None = None) -> None:
+        self._kept = kept
+        self._key = endpoint, timeout_ms  # a session reads credentials again by itself
+        self._session = (None if kept is None else kept.take(self._key)) or FeedSession(endpoint, timeout_ms)
 
     def check(self) -> None:
         """Publish no rows, to check that the feed exists and accepts our credentials.
@@ -149,8 +153,11 @@ class HttpFeed:
         """Do nothing: the session pools its connections, and replaces those that the server has closed."""
 
     def close(self) -> None:
-        """Close the connections."""
-        self._session.close()
+        """Close the connections, or leave them to the next task: each has given its whole answer, or is closed."""
+        if self._kept is not None:
+            self._kept.give_back(self._key, self._session)
+        else:
+            self._session.close()
 
 
 @dataclass
