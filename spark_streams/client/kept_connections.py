@@ -22,8 +22,8 @@ from spark_streams.secrets import FreshSecret
 KEPT_S: Final = 10.0
 """Seconds for which nobody needs a connection until it is closed: more than most triggers, less than the minute after
 which Spark ends an idle worker, as brokers warn of connections that end without a close."""
-_SERVED_S: Final = 1.0
-"""Seconds between two services of a kept connection; peers' idle-time-outs and heartbeats are tens of seconds."""
+SERVED_S: Final = 1.0
+"""Seconds between two services of an idle connection; peers' idle-time-outs and heartbeats are tens of seconds."""
 
 
 class Keepable(Protocol):
@@ -49,13 +49,13 @@ def kept_key(endpoint: Endpoint, timeout_ms: int) -> Hashable | None:
     """Return the key of a client's connections: where they lead, as whom, and how patiently.
 
     Returns:
-        Another one once a password's file has changed; None, for connections that are not to be kept, where only a
-        refusal by the peer would show that the password has changed.
+        Another one once the file of a password or token has changed; None, for connections that are not to be kept,
+        where only a refusal by the peer would show that it has changed.
     """
-    password = endpoint.password
-    if not isinstance(password, FreshSecret):
+    secret = endpoint.password if endpoint.token is None else endpoint.token
+    if not isinstance(secret, FreshSecret):
         return endpoint, timeout_ms
-    stamp = password.stamp()
+    stamp = secret.stamp()
     return None if stamp is None else (endpoint, timeout_ms, stamp)
 
 
@@ -78,35 +78,43 @@ class KeptConnections(Generic[_C]):
         """Return the connection that was given back last under this key, if it is still there and not broken.
 
         Args:
-            key: as ``kept_key`` returns it; None for none.
+            key: as ``kept_key`` returns it; there is none under None.
         """
         with self._lock:
             connection, _ = self._idle.pop(key, (None, 0.0))
         return connection if connection is not None and _lives(connection) else None
 
-    def give_back(self, key: Hashable, connection: _C) -> None:
-        """Keep a connection that its task is done with; close the one that was kept under this key."""
-        with self._lock:
-            former, _ = self._idle.pop(key, (None, 0.0))
-            self._idle[key] = connection, time.monotonic() + self._kept_s
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._serve, name="spark-streams-kept", daemon=True)
-                self._thread.start()
+    def give_back(self, key: Hashable | None, connection: _C) -> None:
+        """Keep a connection that its task is done with, or close it.
+
+        Args:
+            key: as ``kept_key`` returned it before the connection was opened; None: it is closed. One that was kept
+                under this key is closed, too.
+            connection: the connection; a broken one is not kept.
+        """
+        former: _C | None = connection
+        if key is not None and not connection.broken:
+            with self._lock:
+                former, _ = self._idle.pop(key, (None, 0.0))
+                self._idle[key] = connection, time.monotonic() + self._kept_s
+                if self._thread is None:
+                    self._thread = threading.Thread(target=self._serve, name="spark-streams-kept", daemon=True)
+                    self._thread.start()
         if former is not None:
             former.close()
 
     def _serve(self) -> None:
         while True:
-            time.sleep(min(_SERVED_S, self._kept_s))
+            time.sleep(min(SERVED_S, self._kept_s))
             with self._lock:
                 now = time.monotonic()
-                over = [key for key, (_, until) in self._idle.items() if until <= now]
-                closing = [self._idle.pop(key)[0] for key in over]
-                for key in [key for key, (connection, _) in self._idle.items() if not _lives(connection)]:
-                    del self._idle[key]
-                if not self._idle:
-                    self._thread = None
+                closing = [connection for connection, until in self._idle.values() if until <= now]
+                self._idle = {
+                    key: kept for key, kept in self._idle.items() if kept[0] not in closing and _lives(kept[0])
+                }
                 ended = not self._idle
+                if ended:
+                    self._thread = None
             for connection in closing:  # may take seconds
                 connection.close()
             if ended:

@@ -11,12 +11,12 @@ import pyarrow as pa
 import pytest
 
 from spark_streams.client import AmqpClient, RabbitPublishing, TaskIdentity, TaskPublisher
-from spark_streams.client.kept_connections import KeptConnections
+from spark_streams.client.kept_connections import KeptConnections, kept_key
 from spark_streams.client.rabbitmq import task_publisher
 from spark_streams.endpoint import parse_url
 from spark_streams.errors import ConnectFailed, ConnectionLost, DeliveryFailed
 from spark_streams.log import ReferenceLog
-from spark_streams.secrets import CalledSecret, FileSecret
+from spark_streams.secrets import CalledSecret, FileSecret, Secret
 from spark_streams.server import AmqpConfig, RabbitConfig, ServerThread
 from tests.client.rabbitmq.publishing import Taking, body, metadata_update, send
 from tests.client.rabbitmq.scripted import Wire
@@ -65,6 +65,29 @@ def test_a_broken_one_is_not_given_out() -> None:
     kept.give_back("a", one)
     one.broken = True
     assert kept.take("a") is None
+
+
+@pytest.mark.parametrize(("key", "broken"), [(None, False), ("a", True)])
+def test_one_without_a_key_and_a_broken_one_are_closed(key: str | None, broken: bool) -> None:
+    kept, one = KeptConnections[Stub](LONG_S), Stub()
+    one.broken = broken
+    kept.give_back(key, one)
+    assert one.closed.is_set() and kept._thread is None
+    assert kept.take(key) is None
+
+
+def test_a_token_is_a_secret_too(tmp_path: Path) -> None:
+    feed = parse_url("http://localhost/orders", schemes=("http",))
+    file = tmp_path / "token"
+    file.write_text("old")
+    assert kept_key(feed.with_token(CalledSecret("getpass:getuser", "tokenProvider")), 1) is None
+    of_file = feed.with_token(FileSecret(str(file), "tokenFile"))
+    before = kept_key(of_file, 1)
+    assert before is not None and before == kept_key(of_file, 1)
+    (tmp_path / "new").write_text("newer")
+    (tmp_path / "new").replace(file)
+    assert kept_key(of_file, 1) not in (before, None)
+    assert kept_key(feed.with_token(Secret("x")), 1) != kept_key(feed.with_token(Secret("y")), 1)
 
 
 def test_it_is_served_while_it_is_kept_and_closed_when_nobody_takes_it() -> None:

@@ -96,7 +96,7 @@ class AmqpClient(contextlib.AbstractContextManager["AmqpClient"]):
         Without connections that are kept, it is ``close``.
         """
         own = [at for at, each in self._connections.items() if at[2] is None and not each.broken]
-        if own and self._kept is not None and self._key is not None:
+        if own and self._kept is not None:
             self._kept.give_back(self._key, self._connections.pop(own[0]))
         self.close()
 

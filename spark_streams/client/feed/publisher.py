@@ -24,7 +24,7 @@ from spark_streams.client.digested_rows import PART_SCHEMA, Label, Part, Parts, 
 from spark_streams.client.feed.client import FEED_BACKOFF
 from spark_streams.client.feed.errors import first_line
 from spark_streams.client.feed.http import FeedSession
-from spark_streams.client.kept_connections import KeptConnections
+from spark_streams.client.kept_connections import KeptConnections, kept_key
 from spark_streams.client.retry import Backoff, retrying
 from spark_streams.endpoint import Endpoint
 from spark_streams.errors import (
@@ -97,7 +97,7 @@ class HttpFeed:
 
     def __init__(self, endpoint: Endpoint, timeout_ms: int, kept: KeptConnections[FeedSession] | None = None) -> None:
         self._kept = kept
-        self._key = endpoint, timeout_ms  # a session reads credentials again by itself
+        self._key = None if kept is None else kept_key(endpoint, timeout_ms)
         self._session = (None if kept is None else kept.take(self._key)) or FeedSession(endpoint, timeout_ms)
 
     def check(self) -> None:

@@ -180,7 +180,7 @@ class TaskPublisher:
 
     def close(self) -> None:
         """Disconnect, or leave the connection to the next task; unconfirmed rows may or may not be stored."""
-        if self._settled and self._kept is not None and self._key is not None and not self._connection.broken:
+        if self._settled and self._kept is not None:
             self._kept.give_back(self._key, self._connection)
         else:
             self._connection.close()
@@ -235,7 +235,7 @@ class TaskPublisher:
             self._check_held(behind)
             return
         held, self._held = self._held, []
-        self._outgoing.declare({stream: None for stream, _, _ in held})
+        self._outgoing.declare(dict.fromkeys(stream for stream, _, _ in held))
         for stream, entries, named in held:
             self._outgoing.publish(stream, entries, named)
 

@@ -162,7 +162,7 @@ class FeedBatches:
         lineage = self._follow(begin, spool)
         # Without new events Trigger.AvailableNow would end here, so it waits without a deadline.
         timeout_s = None if self._available_now is not None else self._options.request_timeout_ms / 1_000
-        self._fetchers.gather(limit, timeout_s=timeout_s, bulk=self._available_now is not None)
+        self._fetchers.gather(limit, timeout_s=timeout_s)
         self._raise_faults(lineage)
         waiting = self._fetchers.waiting()
         if may_wait and self._waits(sum(waiting.values())):

@@ -59,14 +59,15 @@ class PageFetchers:
         """Return the closed partitions that are planned to their end."""
         return {partition for partition, fetcher in self.each.items() if fetcher.finished and not fetcher.waiting()}
 
-    def gather(self, limit: int | None, *, timeout_s: float | None, bulk: bool = False) -> None:
+    def gather(self, limit: int | None, *, timeout_s: float | None) -> None:
         """Wait for the first events, and then ``GATHER_S`` for fetchers that are still fetching.
+
+        Without a deadline nobody waits for new events, so it is ``BULK_S``, until half of what is read ahead is there:
+        the fetchers fetch the other half while the micro-batch runs.
 
         Args:
             limit: number of events that is enough; None for no limit.
             timeout_s: deadline for the first event, in seconds; None to wait while a fetcher is busy.
-            bulk: whether to wait ``BULK_S`` instead, until half of what is read ahead is there: the fetchers fetch the
-                other half while the micro-batch runs.
         """
         started = self.clock()
         while True:
@@ -77,12 +78,13 @@ class PageFetchers:
                 return
             if limit is not None and waiting >= limit:
                 return
-            if bulk and 2 * self.waiting_bytes() >= self.options.max_bytes_per_trigger:
+            if timeout_s is None and 2 * self.waiting_bytes() >= self.options.max_bytes_per_trigger:
                 return
             waited_s = self.clock() - started
-            if (waiting and waited_s >= (BULK_S if bulk else GATHER_S)) or (
-                timeout_s is not None and waited_s >= timeout_s
-            ):
+            if timeout_s is None:
+                if waiting and waited_s >= BULK_S:
+                    return
+            elif waited_s >= timeout_s or (waiting and waited_s >= GATHER_S):
                 return
             looking_s = time.monotonic() - looked
             busy[0].wait_for_change(0.05)

@@ -20,7 +20,7 @@ import pyarrow as pa
 from pyspark.sql.types import StructType
 
 from spark_streams.client import TaskIdentity
-from spark_streams.client.kept_connections import KeptConnections
+from spark_streams.client.kept_connections import SERVED_S, KeptConnections
 from spark_streams.errors import OptionError, SparkStreamsError
 from spark_streams.spark.reused_worker import is_reused
 
@@ -199,10 +199,6 @@ def kept_connections() -> KeptConnections[Any] | None:
     return _kept if is_reused() else None
 
 
-KEEP_ALIVE_S: Final = 1.0
-"""Seconds between two services of an idle connection; peers' idle-time-outs and heartbeats are tens of seconds."""
-
-
 class KeepAlive:
     """A thread that serves an outlet's connection while the task waits for its next rows.
 
@@ -239,7 +235,7 @@ class KeepAlive:
         self._thread.join()
 
     def _run(self) -> None:
-        while not self._closing.wait(KEEP_ALIVE_S):
+        while not self._closing.wait(SERVED_S):
             with self._lock:
                 try:
                     self._serve()

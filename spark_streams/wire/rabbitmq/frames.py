@@ -49,6 +49,7 @@ _SIZE: Final = struct.Struct(">I")
 
 _DATACLASSES: Final[set[type]] = set()
 _BECOMING: Final = allocate_lock()
+"""The codec starts no thread (``threading``), but connections of several may use it."""
 
 C = TypeVar("C", bound="Command")
 

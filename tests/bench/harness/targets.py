@@ -62,6 +62,11 @@ def ratio(
     return Target(text, (measure, over, name), (measure, under, name), at_most, at_least)
 
 
+def parts(measure: str, subject: str, over: str, under: str, *, at_most: float | None = None) -> Target:
+    """Two figures of a subject, the first divided by the second."""
+    return Target(f"`{subject}`, {over} : {under}", (measure, subject, over), (measure, subject, under), at_most)
+
+
 def lines(targets: Iterable[Target], figures: Figures) -> str:
     """Return the lines of those targets whose figures were seen, as a Markdown list that a table may stand above."""
     return "".join(f"\n{line}" for target in targets if (line := target.line(figures)) is not None)

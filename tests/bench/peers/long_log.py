@@ -14,7 +14,7 @@ from tests.bench.harness.filling import filled
 from tests.bench.harness.formats import Format
 from tests.bench.harness.measure import Measure, Run, main
 from tests.bench.harness.peers import PARTITIONS
-from tests.bench.harness.targets import Target
+from tests.bench.harness.targets import parts
 
 NAME = "long log"
 LONGER = 10
@@ -64,17 +64,16 @@ def prepare(run: Run, form: Format) -> None:
     one(run, form)
 
 
-def beside_short(form: str, name: str, figure: str) -> Target:
-    over, under = (NAME, form, f"{name}: {figure}"), (NAME, form, f"short: {figure}")
-    return Target(f"`{form}`, {name} : short, {figure}", over, under, at_most=1.25)
-
-
 MEASURE = Measure(
     NAME,
     FORMATS,
     one,
     prepare,
-    targets=tuple(beside_short(form, name, figure) for form in FORMATS for name, figure in JUDGED),
+    targets=tuple(
+        parts(NAME, form, f"{name}: {figure}", f"short: {figure}", at_most=1.25)
+        for form in FORMATS
+        for name, figure in JUDGED
+    ),
 )
 
 if __name__ == "__main__":

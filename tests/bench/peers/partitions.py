@@ -19,7 +19,7 @@ from typing import Any
 from tests.bench.harness.filling import one_event_each
 from tests.bench.harness.formats import Format
 from tests.bench.harness.measure import Measure, Run, main
-from tests.bench.harness.targets import Target, figure
+from tests.bench.harness.targets import figure, parts
 
 NAME = "many partitions"
 FORMATS = ("rabbitmq-stream", "rabbitmq-log", "amqp-events", "feedapi")
@@ -132,11 +132,6 @@ def stale(reader: Any, form: Format) -> None:
         planner._driver._described_at = float("-inf")
 
 
-def linear(form: str) -> Target:
-    over, under = (NAME, form, "1000: idle, ms"), (NAME, form, "100: idle, ms")
-    return Target(f"`{form}`, idle, 1,000 partitions : 100", over, under, at_most=12)
-
-
 MEASURE = Measure(
     NAME,
     FORMATS,
@@ -144,7 +139,7 @@ MEASURE = Measure(
     prepare,
     targets=(
         *(figure(NAME, form, "1000: idle, ms", at_most=300) for form in FORMATS),
-        *map(linear, FORMATS),
+        *(parts(NAME, form, "1000: idle, ms", "100: idle, ms", at_most=12) for form in FORMATS),
     ),
 )
 
