@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -28,3 +29,10 @@ def test_spark_has_every_setting_of_the_file(spark: Any) -> None:
             assert used[name].endswith(value), "Spark puts options of its own before ours"
         elif name not in OWN:
             assert used[name] == value
+
+
+def test_spark_talks_to_its_python_processes_without_loopback(spark: Any) -> None:
+    if tuple(map(int, spark.version.split(".")[:2])) < (4, 1):
+        pytest.skip(f"Spark {spark.version} has no sockets in the file system")
+    asked = spark.sparkContext.parallelize([0], 1).map(lambda _: os.environ.get("PYTHON_UNIX_DOMAIN_ENABLED"))
+    assert asked.collect() == ["True"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import tempfile
 import threading
 import time
@@ -37,6 +38,8 @@ _LEDGER_SHARE: Final = 0.03
 _FIRST_LEDGER_MS: Final = -386_380_800_000
 """1957-10-04 in milliseconds: the oldest order of the paper ledgers, which come together with today's orders."""
 _TICK_S: Final = 0.1
+_LONGEST_FOLDER: Final = 60
+"""Bytes of a folder in which a socket may lie: its path has 104 bytes on macOS, of which Spark's names take 43."""
 
 
 class Orders:
@@ -145,12 +148,16 @@ class Producer(threading.Thread):
 def new_session() -> SparkSession:
     """Start Spark, which reads its settings from conf/spark-defaults.conf.
 
-    Only the JVM's temporary folder is set here, so that the files that it unpacks are removed with the demo.
+    Only the JVM's temporary folder is set here, so that the files that it unpacks are removed with the demo; and where
+    its path is long, as on macOS, Spark's sockets are not in it.
     """
     from pyspark.sql import SparkSession
 
-    options = f"-XX:-UsePerfData -Djava.io.tmpdir={tempfile.gettempdir()}"
-    builder = SparkSession.builder.appName("spark-streams-demo").config("spark.driver.extraJavaOptions", options)
+    folder = tempfile.gettempdir()
+    builder = SparkSession.builder.appName("spark-streams-demo")
+    builder.config("spark.driver.extraJavaOptions", f"-XX:-UsePerfData -Djava.io.tmpdir={folder}")
+    if len(os.fsencode(folder)) > _LONGEST_FOLDER:
+        builder.config("spark.python.unix.domain.socket.enabled", "false")
     spark = builder.getOrCreate()
     spark_streams.register(spark)
     return spark

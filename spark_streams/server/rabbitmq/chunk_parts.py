@@ -10,7 +10,6 @@ Spec: docs/specifications.md, S-31 to S-34, S-93.
 
 from __future__ import annotations
 
-import zlib
 from typing import Final
 
 import numpy as np
@@ -18,7 +17,7 @@ from numpy.typing import NDArray
 
 from spark_streams.server.rabbitmq.chunk_cache import Chunk
 from spark_streams.wire.columnar.byte_view import Positions
-from spark_streams.wire.rabbitmq.chunk import HEADER_BYTES, ChunkHeader, encode_selection
+from spark_streams.wire.rabbitmq.chunk import HEADER_BYTES, ChunkHeader, checksum, encode_selection
 
 CHUNK_BYTES: Final = HEADER_BYTES + 9
 """Bytes of a chunk besides its entries: its header, and the head of a Deliver frame (version 1) before it."""
@@ -50,7 +49,7 @@ def runs_of(chunk: Chunk, wanted: Mask) -> list[Chunk]:
         data = chunk.data[begin:stop]
         count, offset = end - first, chunk.first_offset + first
         header = ChunkHeader(
-            whole.kind, count, count, whole.timestamp_ms, whole.epoch, offset, zlib.crc32(data), stop - begin,
+            whole.kind, count, count, whole.timestamp_ms, whole.epoch, offset, checksum(data), stop - begin,
             whole.trailer_bytes, whole.bloom_bytes,
         )  # fmt: skip
         part = chunk._replace(

@@ -16,7 +16,6 @@ Spec: docs/specifications.md, S-31 to S-37, S-41 to S-44, S-62.
 from __future__ import annotations
 
 import asyncio
-import zlib
 from bisect import bisect_right, insort
 from collections import deque
 from collections.abc import Iterable, Sequence
@@ -39,7 +38,7 @@ from spark_streams.server.rabbitmq.publish_append import PUBLISHERS_NOTE, traile
 from spark_streams.server.rabbitmq.stored_form import unescape
 from spark_streams.wire.columnar.byte_view import Readable
 from spark_streams.wire.columnar.interleave import Ranges, interleave
-from spark_streams.wire.rabbitmq.chunk import ChunkHeader, ChunkType
+from spark_streams.wire.rabbitmq.chunk import ChunkHeader, ChunkType, checksum
 
 MAX_RECORDS: Final = 8_192
 """The most records of a chunk, as at brokers."""
@@ -327,7 +326,7 @@ def _encoded(
     heads_of = zip(firsts, counts.tolist(), instants, sizes_beside, strict=True)
     for number, (first, count, instant, sizes) in enumerate(heads_of):
         part = data[stops[number] : stops[number + 1]]
-        header = ChunkHeader(ChunkType.USER, count, count, instant, EPOCH, first, zlib.crc32(part), len(part), *sizes)
+        header = ChunkHeader(ChunkType.USER, count, count, instant, EPOCH, first, checksum(part), len(part), *sizes)
         entry_ends = ends_in_chunk[firsts_of[number] : firsts_of[number + 1]]
         chunks.append(Chunk(first, first + count, header.encode(), part, entry_ends))
     return chunks, data, ends_in_chunk

@@ -35,7 +35,6 @@ Spec: docs/specifications.md, S-31 to S-37, S-41 to S-44; osiris_log.erl.
 from __future__ import annotations
 
 import struct
-import zlib
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Final
@@ -47,6 +46,13 @@ from spark_streams.wire.columnar.byte_view import Positions, Readable
 from spark_streams.wire.columnar.interleave import Ranges, heads, interleave
 from spark_streams.wire.rabbitmq.entries import read_entries
 from spark_streams.wire.rabbitmq.sub_batches import MAX_PLAIN_BYTES, RecordSpans, SubBatch
+
+# A reader checks every byte. ISA-L does it with the processor's instructions, some twenty times as fast as zlib, which
+# was a tenth of a reader's time; its wheels are for the machines that most people have, and elsewhere zlib does it.
+try:
+    from isal.isal_zlib import crc32
+except ImportError:
+    from zlib import crc32
 
 HEADER_BYTES: Final = 48
 MAX_OFFSET: Final = 2**63 - 1
@@ -69,6 +75,11 @@ class ChunkType(IntEnum):
 
 SELECTIONS: Final = "x-opt-selections"
 """The property of a subscription that is ``true`` if the client accepts selections; brokers ignore it."""
+
+
+def checksum(data: Readable) -> int:
+    """Return the CRC-32 of a data section, zlib's (S-33)."""
+    return crc32(data)
 
 
 @dataclass(frozen=True)
@@ -211,7 +222,7 @@ def _check_data(header: ChunkHeader, buffer: Readable, start: int) -> None:
     Raises:
         RemoteProtocolError: it does not match; retriable, as the bytes may have been damaged in transit.
     """
-    found = zlib.crc32(memoryview(buffer)[start : start + header.data_bytes])
+    found = checksum(memoryview(buffer)[start : start + header.data_bytes])
     if found != header.crc:
         fault = RemoteProtocolError(
             f"the chunk at offset {header.first_offset}: its data has CRC-32 {found:08x}, expected {header.crc:08x}"
@@ -249,5 +260,5 @@ def encode_selection(
     starts, ends = starts[rows], ends[rows]
     entries = interleave(heads(rows.size, (ends - starts, ">u4")), Ranges(buffer, starts, ends))
     data = b"".join((rows.astype(">u4").tobytes(), entries))
-    header = replace(whole, kind=ChunkType.SELECTION, entries=rows.size, crc=zlib.crc32(data), data_bytes=len(data))
+    header = replace(whole, kind=ChunkType.SELECTION, entries=rows.size, crc=checksum(data), data_bytes=len(data))
     return header.encode() + data

@@ -17,6 +17,8 @@ SETTINGS = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.memory": "1g",
     "spark.driver.extraJavaOptions": "-XX:-UsePerfData",
+    # As conf/spark-defaults.conf has it.
+    "spark.python.unix.domain.socket.enabled": "true",
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.streaming.numRecentProgressUpdates": "5000",

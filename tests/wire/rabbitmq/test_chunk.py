@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import struct
+import subprocess
+import sys
 import zlib
 from collections.abc import Collection, Sequence
 from dataclasses import replace
@@ -19,6 +21,7 @@ from spark_streams.wire.rabbitmq.chunk import (
     ChunkHeader,
     ChunkRecords,
     ChunkType,
+    checksum,
     decode_chunk,
 )
 from spark_streams.wire.rabbitmq.compression import Compression
@@ -92,7 +95,24 @@ def test_the_notes_vector_with_a_sub_batch() -> None:
 def test_the_crc_is_not_castagnolis() -> None:
     found = decode_chunk(chunk(plain(b"12345"), 1, 1), 0, 57)
     assert found.header.crc == zlib.crc32(b"\0\0\0\x0512345")
-    assert zlib.crc32(b"123456789") == 0xCBF43926
+    assert checksum(b"123456789") == zlib.crc32(b"123456789") == 0xCBF43926
+
+
+@pytest.mark.parametrize("size", [0, 1, 15, 16, 17, 255, 256, 257, 4_095, 100_003])
+def test_the_fast_crc_is_zlibs(size: int) -> None:
+    data = np.random.default_rng(size).integers(0, 256, size + 3, np.uint8)
+    assert checksum(memoryview(data)[3:]) == checksum(data[3:].tobytes()) == zlib.crc32(data[3:])
+
+
+def test_a_machine_without_isal_checks_with_zlib() -> None:
+    code = (
+        "import sys, zlib; sys.modules['isal'] = None\n"
+        "from spark_streams.wire.rabbitmq import chunk\n"
+        "assert chunk.crc32 is zlib.crc32, chunk.crc32\n"
+        "print(chunk.checksum(memoryview(b'123456789')))"
+    )
+    said = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, check=True)
+    assert int(said.stdout) == 0xCBF43926
 
 
 @pytest.mark.parametrize("cut", range(len(MIXED)))
