@@ -23,7 +23,7 @@ def in_a_worker_of_ours(spark: Any, log: StreamFactory, function: Any) -> Any:
     """Return what ``function(number)`` returns in a worker that has run a task of ours and was reused.
 
     Which idle worker Spark takes for a task is its own affair, so this writes and asks until it was one. Spark 4.0 runs
-    the tasks of installed sources and sinks in workers of a daemon of their own, so there any worker will do.
+    the tasks of installed sources and sinks in workers of a daemon of their own, so there it is one that ran none.
     """
     from pyspark.sql import functions as F
 
@@ -33,7 +33,8 @@ def in_a_worker_of_ours(spark: Any, log: StreamFactory, function: Any) -> Any:
         import sys
 
         reused = sys.modules.get("spark_streams.spark.reused_worker")
-        return str(function(number)) if apart or (reused is not None and reused._eased) else None
+        ours = reused is not None and reused._eased
+        return str(function(number)) if ours != apart else None
 
     ask = F.udf(where_eased, "string", useArrow=False)
     stream = log.create("udfs")
