@@ -19,7 +19,7 @@ ALLOWED = {
     "position": {"errors"},
     "offsets": {"position", "errors"},
     "rows": {"wire"},
-    "wire": {"offsets", "errors", "redaction"},
+    "wire": {"position", "offsets", "errors", "redaction"},
     "log": {"wire", "filters", "rows", "offsets", "errors"},
     "secrets": {"errors"},
     "endpoint": {"protocols", "secrets", "errors", "redaction"},

@@ -1,0 +1,104 @@
+"""The dialect of Azure Event Hubs: partitions in the address, numbers without holes, signing in over ``$cbs``.
+
+``x-opt-sequence-number`` orders and counts the events of a partition, so it is the offset of rows; the service's own
+``x-opt-offset`` is a text without an order.
+
+Spec: docs/specifications.md, dialect of Event Hubs.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from spark_streams.offsets import first_wanted
+from spark_streams.position import After, At, Earliest
+from spark_streams.wire.amqp.dialects.dialect import (
+    Conditions,
+    Dialect,
+    LinkProperties,
+    Place,
+    Places,
+    Seen,
+    StartFilter,
+)
+from spark_streams.wire.amqp.message import MESSAGE_ANNOTATIONS
+from spark_streams.wire.amqp.values import Described, Symbol
+
+SELECTOR: Final = "apache.org:selector-filter:string"
+"""The key and the descriptor of the filter; others write it as one of two numbers."""
+SELECTOR_NUMBERS: Final = (0x0000_468C_0000_0004, 0x0000_0137_0000_000A)
+SEQUENCE_NUMBER_KEY: Final = "x-opt-sequence-number"
+OFFSET_KEY: Final = "x-opt-offset"
+ENQUEUED_TIME_KEY: Final = "x-opt-enqueued-time"
+PARTITION_KEY: Final = "x-opt-partition-key"
+EPOCH: Final = "com.microsoft:epoch"
+CBS_MECHANISM: Final = "MSSBCBS"
+"""The SASL mechanism that only this service offers."""
+HOSTS: Final = (".servicebus.windows.net", ".servicebus.chinacloudapi.cn", ".servicebus.usgovcloudapi.net")
+DEFAULT_GROUP: Final = "$Default"
+MANAGEMENT: Final = "$management"
+CBS: Final = "$cbs"
+BATCH_FORMAT: Final = 0x8001_3700
+"""The message format of a batch: each of its data sections is a whole encoded message."""
+
+
+def _recognised(seen: Seen) -> bool:
+    return CBS_MECHANISM in seen.mechanisms or seen.host.lower().endswith(HOSTS)
+
+
+def _selector(key: str, comparison: str, value: object) -> tuple[StartFilter, ...]:
+    return (StartFilter(Described(Symbol(SELECTOR), f"amqp.annotation.{key} {comparison} '{value}'")),)
+
+
+def _start_filters(start: Earliest | At | After, behind: Earliest | After) -> tuple[StartFilter, ...]:
+    first = first_wanted(start)
+    return _selector(OFFSET_KEY, ">", -1) if first is None else _selector(SEQUENCE_NUMBER_KEY, ">=", first)
+
+
+def _start_filters_at_time(timestamp_ms: int) -> tuple[StartFilter, ...]:
+    return _selector(ENQUEUED_TIME_KEY, ">", timestamp_ms - 1)
+
+
+def _source_address(hub: str, partition: str | None, group: str | None) -> str:
+    return f"{hub}/ConsumerGroups/{group or DEFAULT_GROUP}/Partitions/{partition}"
+
+
+def _target_address(hub: str, partition: str | None) -> str:
+    return hub if partition is None else f"{hub}/Partitions/{partition}"
+
+
+EVENT_HUBS: Final = Dialect(
+    name="event-hubs",
+    title="Azure Event Hubs",
+    recognised=_recognised,
+    sign=f"the SASL mechanism {CBS_MECHANISM}, or a host of *{HOSTS[0]}",
+    places=Places(
+        offset=Place(MESSAGE_ANNOTATIONS, SEQUENCE_NUMBER_KEY, "long"),
+        timestamp=Place(MESSAGE_ANNOTATIONS, ENQUEUED_TIME_KEY, "timestamp"),
+        key=Place(MESSAGE_ANNOTATIONS, PARTITION_KEY, "string"),
+    ),
+    source_address=_source_address,
+    target_address=_target_address,
+    link_properties=LinkProperties(epoch=EPOCH),
+    start_name=SELECTOR,
+    start_filters=_start_filters,
+    start_filters_at_time=_start_filters_at_time,
+    echoes_start=False,
+    conditions=Conditions(
+        not_found=("amqp:not-found", "com.microsoft:argument-out-of-range"),
+        position_lost=("com.microsoft:argument-error",),
+        passes=(
+            "com.microsoft:server-busy",
+            "com.microsoft:timeout",
+            "com.microsoft:operation-cancelled",
+            "com.microsoft:container-close",
+            "amqp:internal-error",
+            "amqp:connection:forced",
+            "amqp:link:detach-forced",
+            "amqp:resource-limit-exceeded",
+        ),
+    ),
+    numeric_offsets=True,
+    has_holes=False,
+    drains=False,
+)

@@ -1,0 +1,71 @@
+"""The dialect of RabbitMQ 4, whose stream queues are logs: one queue is one partition, offsets are numbers with holes.
+
+Offsets without a message belong to the broker's own chunks (stored offsets, publishers' numbers) and to messages that
+AMQP 1.0 cannot show. The broker leaves out of its echo what it did not understand, and reads from the end then.
+
+Spec: docs/specifications.md, dialect of RabbitMQ 4.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+from urllib.parse import quote
+
+from spark_streams.offsets import first_wanted
+from spark_streams.position import After, At, Earliest
+from spark_streams.wire.amqp.dialects.dialect import Conditions, Dialect, LinkProperties, Place, Places, StartFilter
+from spark_streams.wire.amqp.message import MESSAGE_ANNOTATIONS
+from spark_streams.wire.amqp.values import Described, Symbol, Timestamp, ULong
+
+START: Final = "rabbitmq:stream-offset-spec"
+PRODUCT: Final = "RabbitMQ"
+"""``product`` of the open's properties."""
+RECEIVED_TIME: Final = "x-opt-rabbitmq-received-time"
+"""The time at which the broker took a message, where its operator has set an interceptor for it."""
+
+
+def queue_address(queue: str) -> str:
+    """Return the address of a queue, of any kind (v2)."""
+    return f"/queues/{quote(queue, safe='')}"
+
+
+def exchange_address(exchange: str, routing_key: str) -> str:
+    """Return the address of an exchange with a routing key (v2)."""
+    return f"/exchanges/{quote(exchange, safe='')}/{quote(routing_key, safe='')}"
+
+
+def _specification(value: object) -> tuple[StartFilter, ...]:
+    return (StartFilter(Described(Symbol(START), value)),)
+
+
+def _start_filters(start: Earliest | At | After, behind: Earliest | After) -> tuple[StartFilter, ...]:
+    first = first_wanted(start)
+    return _specification("first" if first is None else ULong(first))
+
+
+def _start_filters_at_time(timestamp_ms: int) -> tuple[StartFilter, ...]:
+    """Return the filter that begins at an instant: up to a second and a chunk too early (the caller drops those)."""
+    return _specification(Timestamp(max(0, timestamp_ms)))
+
+
+RABBITMQ: Final = Dialect(
+    name="rabbitmq",
+    title="RabbitMQ 4",
+    recognised=lambda seen: seen.product == PRODUCT,
+    sign=f"the product {PRODUCT}",
+    places=Places(
+        offset=Place(MESSAGE_ANNOTATIONS, "x-stream-offset", "long"),
+        timestamp=Place(MESSAGE_ANNOTATIONS, RECEIVED_TIME, "timestamp"),
+    ),
+    source_address=lambda stream, partition, group: queue_address(stream if partition is None else partition),
+    target_address=lambda stream, partition: queue_address(stream if partition is None else partition),
+    link_properties=LinkProperties(),
+    start_name=START,
+    start_filters=_start_filters,
+    start_filters_at_time=_start_filters_at_time,
+    echoes_start=True,
+    conditions=Conditions(),
+    numeric_offsets=True,
+    has_holes=True,
+    drains=True,
+)
