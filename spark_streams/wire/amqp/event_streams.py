@@ -31,12 +31,6 @@ SOURCE_PARTITION_KEY: Final = "event-streams-source-partition"
 TARGET_PARTITION_KEY: Final = "event-streams-target-partition"
 GROUP_KEY: Final = "event-streams-group-key"
 """A message annotation; those above are delivery annotations."""
-DELIVERY_TEXTS: Final = {
-    "offset": OFFSET_KEY,
-    "source_partition": SOURCE_PARTITION_KEY,
-    "target_partition": TARGET_PARTITION_KEY,
-}
-"""The columns that are symbols of the delivery annotations."""
 ASSIGNED_KEYS: Final = ("event-streams-associated-partitions-changed", "event-streams-assigned-partitions-changed")
 """Both names of one annotation: the specification's heading has associated, its text assigned (A-1)."""
 

@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from spark_streams.errors import RemoteProtocolError
+from spark_streams.offsets import offset_column
 from spark_streams.wire.amqp.canonical_text import canonical_bytes
 from spark_streams.wire.amqp.columns.single_message import MAX_TIMESTAMP_MS, Overflow, microseconds
 from spark_streams.wire.amqp.decode import decode_value
@@ -23,8 +24,18 @@ TEXT_CODES: Final = (0xA1, 0xB1, *SYMBOL_CODES)
 BINARY_CODES: Final = (0xA0, 0xB0)
 SIGNED_CODES: Final = (0x51, 0x54, 0x55, 0x61, 0x71, 0x81, 0x83)
 UNSIGNED_CODES: Final = (0x43, 0x44, 0x50, 0x52, 0x53, 0x60, 0x70, 0x80)
+LONG_CODES: Final = (0x55, 0x81)
 _STRING_CODE: Final = 0xA1
 TIMESTAMP_TYPE: Final = pa.timestamp("us", tz="UTC")
+ANNOTATION_TYPES: Final = {
+    "offset": pa.string(),
+    "source_partition": pa.string(),
+    "target_partition": pa.string(),
+    "group_key": pa.string(),
+    "timestamp": TIMESTAMP_TYPE,
+    "timestamp_ms": pa.int64(),
+}
+"""The columns that a dialect has a place for, and their types."""
 _BOOLEANS: Final = {0x41: b"true", 0x42: b"false"}
 
 
@@ -52,6 +63,22 @@ def integers(words: PaddedWords, values: Extents) -> NDArray[np.int64]:
 def number_column(numbers: NDArray[np.int64], valid: Mask, kind: pa.DataType) -> pa.Array:
     """Return numbers as an array of a type of 64 bits, null where they are not valid."""
     return pa.Array.from_buffers(kind, numbers.size, [validity(valid), pa.py_buffer(numbers)])
+
+
+def offset_texts(numbers: NDArray[np.int64], valid: Mask, what: str) -> pa.StringArray:
+    """Return offsets that are numbers as texts of 20 digits, null where they are not valid.
+
+    Raises:
+        RemoteProtocolError: one is negative; the message names ``what``.
+    """
+    negative = valid & (numbers < 0)
+    if negative.any():
+        found = int(numbers[negative][0])
+        raise RemoteProtocolError(f"{what}: {found}, expected a number that is not negative")
+    if valid.all():
+        return offset_column(numbers)
+    _, bounds, content = offset_column(np.where(valid, numbers, 0)).buffers()
+    return pa.StringArray.from_buffers(numbers.size, bounds, content, validity(valid))
 
 
 def instant_column(milliseconds: NDArray[np.int64], valid: Mask, what: str, overflow: Overflow) -> pa.TimestampArray:

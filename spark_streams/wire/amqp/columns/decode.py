@@ -17,27 +17,32 @@ import pyarrow as pa
 from spark_streams.errors import LocalProtocolError
 from spark_streams.wire.amqp.columns.block import BlockSections, MessageBlock, chosen
 from spark_streams.wire.amqp.columns.canonical import (
+    ANNOTATION_TYPES,
     BINARY_CODES,
+    LONG_CODES,
     TEXT_CODES,
     TIMESTAMP_TYPE,
     code_set,
     column_of,
     instant_column,
+    integers,
     number_column,
+    offset_texts,
 )
 from spark_streams.wire.amqp.columns.maps import map_column, read_entries
 from spark_streams.wire.amqp.columns.properties import PROPERTIES_TYPE, field_values, properties_column, read_fields
 from spark_streams.wire.amqp.columns.shaped_columns import ShapedColumns
 from spark_streams.wire.amqp.columns.shaped_rows import by_shape
-from spark_streams.wire.amqp.columns.single_message import CREATION_TIME, DELIVERY, GROUP_ID, Overflow, row_columns
-from spark_streams.wire.amqp.event_streams import ASSIGNED_KEYS, DELIVERY_TEXTS, GROUP_KEY, TIMESTAMP_KEY
+from spark_streams.wire.amqp.columns.single_message import CREATION_TIME, GROUP_ID, Overflow, last_section, row_columns
+from spark_streams.wire.amqp.dialects.dialect import Places
+from spark_streams.wire.amqp.dialects.event_streams import EVENT_STREAMS
+from spark_streams.wire.amqp.event_streams import ASSIGNED_KEYS
 from spark_streams.wire.amqp.message import (
     AMQP_SEQUENCE,
     AMQP_VALUE,
     APPLICATION_PROPERTIES,
     DATA,
     DELIVERY_ANNOTATIONS,
-    FOOTER,
     MESSAGE_ANNOTATIONS,
 )
 from spark_streams.wire.amqp.sections import FEW, NULL_CODE, Extents, Pair, extents
@@ -63,30 +68,30 @@ _MAPS: Final = {"message_annotations": MESSAGE_ANNOTATIONS, "application_propert
 _TEXT_OR_NULL: Final = code_set(NULL_CODE, *TEXT_CODES)
 _BINARY: Final = code_set(*BINARY_CODES)
 _PLAIN_BODY: Final = code_set(*BINARY_CODES, 0xA1, 0xB1)
-_INSTANT_OR_NULL: Final = code_set(NULL_CODE, 0x83)
-_DELIVERY_KEYS: Final = (
-    *((name, key, _TEXT_OR_NULL) for name, key in DELIVERY_TEXTS.items()),
-    ("timestamp", TIMESTAMP_KEY, _INSTANT_OR_NULL),
-    ("timestamp_ms", TIMESTAMP_KEY, _INSTANT_OR_NULL),
-    *(("partitions_changed", key, code_set()) for key in ASSIGNED_KEYS),
-)
-"""The columns of the delivery annotations, their keys, and the format codes of values that the walk can read."""
+_ANNOTATION: Final = {
+    "symbol": _TEXT_OR_NULL,
+    "string": _TEXT_OR_NULL,
+    "long": code_set(NULL_CODE, *LONG_CODES),
+    "timestamp": code_set(NULL_CODE, 0x83),
+}
+"""The format codes of annotations that the walk can read, by kind."""
+_NEVER: Final = code_set()
 
 
 class Lockstep(BlockSections):
     """One block during decoding: the places of its columns' values."""
 
-    def __init__(self, block: MessageBlock, names: frozenset[str]) -> None:
-        super().__init__(block, FOOTER if names - DELIVERY else DELIVERY_ANNOTATIONS)
+    def __init__(self, block: MessageBlock, names: frozenset[str], places: Places = EVENT_STREAMS.places) -> None:
+        super().__init__(block, last_section(names, places))
+        self._places = places.by_column
         self.values: dict[str, Extents] = {}
         self.properties: dict[int, Pair] = {}
-        wanted = [(self._empty(name), key.encode(), codes) for name, key, codes in _DELIVERY_KEYS if name in names]
-        if wanted:
-            self.keep_entries(self.entries(DELIVERY_ANNOTATIONS), wanted)
         self.maps = {name: read_entries(self, code) for name, code in _MAPS.items() if name in names}
-        if names & {"key", "group_key"}:
-            steps = self.maps.get("message_annotations") or self.entries(MESSAGE_ANNOTATIONS)
-            self.keep_entries(steps, [(self._empty("group_key"), GROUP_KEY.encode(), _TEXT_OR_NULL)])
+        wanted = names | {"group_key"} if "key" in names else names
+        for name in wanted & ANNOTATION_TYPES.keys():
+            self._empty(name)
+        for section in (DELIVERY_ANNOTATIONS, MESSAGE_ANNOTATIONS):
+            self._keep_annotations(section, wanted)
         if names & {"key", "properties", "creation_time_ms"}:
             fields = range(PROPERTIES_TYPE.num_fields) if "properties" in names else (CREATION_TIME, GROUP_ID)
             self.properties = read_fields(self, fields)
@@ -98,6 +103,18 @@ class Lockstep(BlockSections):
             self._read_body()
         if "message" in names:
             self.values["message"] = Extents(np.full(self.n, BINARY_CODES[0]), self.sections.bare_start, self.ends)
+
+    def _keep_annotations(self, section: int, names: Collection[str]) -> None:
+        wanted = [
+            (self.values[name], place.key.encode(), _ANNOTATION[place.kind])
+            for name, place in self._places.items()
+            if name in names and place.section == section
+        ]
+        if section == DELIVERY_ANNOTATIONS and "partitions_changed" in names:
+            wanted += [(self._empty("partitions_changed"), key.encode(), _NEVER) for key in ASSIGNED_KEYS]
+        if wanted:
+            kept = self.maps.get("message_annotations") if section == MESSAGE_ANNOTATIONS else None
+            self.keep_entries(kept or self.entries(section), wanted)
 
     def _empty(self, name: str) -> Extents:
         """Return the values of a column, of which there are none yet."""
@@ -160,11 +177,15 @@ class Lockstep(BlockSections):
             return pa.nulls(self.n, kind)
         values = self.values[name]
         values = values._replace(code=np.where(self.irregular, NULL_CODE, values.code))
-        if name not in ("timestamp", "timestamp_ms"):
+        place = self._places.get(name)
+        if place is None or place.kind in ("symbol", "string"):
             return column_of(self.words, values, kind, name)
-        valid, numbers = values.code != NULL_CODE, self.words.big(values.start)
+        valid = values.code != NULL_CODE
+        if place.kind == "long":
+            return offset_texts(integers(self.words, values), valid, place.key)
+        numbers = self.words.big(values.start)
         if name == "timestamp":
-            return instant_column(numbers, valid, TIMESTAMP_KEY, overflow)
+            return instant_column(numbers, valid, place.key, overflow)
         return number_column(numbers, valid, kind)
 
 
@@ -187,7 +208,13 @@ def _check_size(size: int) -> None:
         raise LocalProtocolError(f"a block's text grew past {MAX_BLOCK_BYTES} bytes: decode smaller blocks")
 
 
-def decode_columns(block: MessageBlock, names: Collection[str], *, overflow: Overflow = "fail") -> dict[str, pa.Array]:
+def decode_columns(
+    block: MessageBlock,
+    names: Collection[str],
+    *,
+    overflow: Overflow = "fail",
+    places: Places = EVENT_STREAMS.places,
+) -> dict[str, pa.Array]:
     """Decode the named columns of all messages of a block.
 
     Args:
@@ -195,6 +222,7 @@ def decode_columns(block: MessageBlock, names: Collection[str], *, overflow: Ove
         names: names in ``COLUMN_TYPES``; nothing else is decoded.
         overflow: ``fail`` raises for an instant that does not fit int64 microseconds, ``null`` makes its cell null. An
             instant never wraps.
+        places: where the messages have offset, timestamp, partitions and key, by their dialect.
 
     Returns:
         Name to array, in the order of ``names``, each with one row for each message.
@@ -208,23 +236,23 @@ def decode_columns(block: MessageBlock, names: Collection[str], *, overflow: Ove
     unknown = set(names) - COLUMN_TYPES.keys()
     if unknown:
         raise LocalProtocolError(f"no such column: {', '.join(sorted(unknown))}; there are {', '.join(COLUMN_TYPES)}")
-    sorted_rows = by_shape(block, whole=not DELIVERY.issuperset(names))
+    sorted_rows = by_shape(block, last_section(names, places), places)
     if not sorted_rows.parts:
-        return _walked(block, names, overflow)
+        return _walked(block, names, overflow, places)
     shaped = ShapedColumns(sorted_rows.parts, len(block.starts), overflow)
     columns = {name: shaped.column(name) for name in names}
     if not sorted_rows.rest.size:
         return columns
-    walked = _walked(chosen(block, sorted_rows.rest), names, overflow)
+    walked = _walked(chosen(block, sorted_rows.rest), names, overflow, places)
     rows = shaped.rows, sorted_rows.rest
     return {name: together(rows, (columns[name], walked[name])) for name in names}
 
 
-def _walked(block: MessageBlock, names: Collection[str], overflow: Overflow) -> dict[str, pa.Array]:
+def _walked(block: MessageBlock, names: Collection[str], overflow: Overflow, places: Places) -> dict[str, pa.Array]:
     """Decode the named columns of messages of any shapes."""
-    lockstep = Lockstep(block, frozenset(names))
+    lockstep = Lockstep(block, frozenset(names), places)
     rows = np.flatnonzero(lockstep.irregular).tolist()
-    singly = {row: row_columns(lockstep.raw(row), names, overflow) for row in rows}
+    singly = {row: row_columns(lockstep.raw(row), names, overflow, places) for row in rows}
     return {name: lockstep.column(name, singly, overflow) for name in names}
 
 

@@ -4,8 +4,10 @@
 column                       becomes
 ===========================  =======================================================================================
 ``value``                    one data section; a null is an amqp-value null
-``key``                      message annotation event-streams-group-key (string), before one in the map
-``partition``                delivery annotation event-streams-target-partition (symbol)
+``key``                      the dialect's annotation for it, such as event-streams-group-key, before one in the map;
+                             where it has none, property group-id, if ``properties.group_id`` is null
+``partition``                the dialect's annotation for it, such as event-streams-target-partition; nothing where it
+                             has none
 ``timestamp``                property creation-time where ``properties.creation_time`` is null; µs to ms by floor (N-07)
 ``message_id``               property message-id (string) where ``properties.message_id`` is null
 ``properties``               the properties section; any subset of the struct's fields
@@ -45,8 +47,9 @@ from spark_streams.wire.amqp.columns.encoded_runs import (
     sized,
 )
 from spark_streams.wire.amqp.columns.single_message import PROPERTY_FIELDS
+from spark_streams.wire.amqp.dialects.dialect import Place, Places
+from spark_streams.wire.amqp.dialects.event_streams import EVENT_STREAMS
 from spark_streams.wire.amqp.encode import encode_value
-from spark_streams.wire.amqp.event_streams import GROUP_KEY, TARGET_PARTITION_KEY
 from spark_streams.wire.amqp.sections import walk_sections
 from spark_streams.wire.amqp.values import Symbol
 from spark_streams.wire.columnar.arrays import layout
@@ -97,11 +100,12 @@ _IGNORED: Final = frozenset({"stream", "offset"})
 _NULL: Final = b"\x40"
 
 
-def encode_columns(columns: Mapping[str, pa.Array]) -> pa.LargeBinaryArray:
+def encode_columns(columns: Mapping[str, pa.Array], places: Places = EVENT_STREAMS.places) -> pa.LargeBinaryArray:
     """Encode one message for each row.
 
     Args:
         columns: name to array, all of one length; ``value`` or ``message`` is required.
+        places: where the messages have key and target partition, by the peer's dialect.
 
     Raises:
         SchemaError: AMQP cannot express a row: a text is no symbol, a group_sequence is outside uint, or ``message`` is
@@ -119,15 +123,15 @@ def encode_columns(columns: Mapping[str, pa.Array]) -> pa.LargeBinaryArray:
         raise LocalProtocolError("columns of different lengths: " + ", ".join(f"{k} {len(v)}" for k, v in flat.items()))
     raw = flat.get("message")
     if raw is None:
-        return join(_target_partition(flat, n) + _built(flat, n))
+        return join(_target_partition(flat, n, places) + _built(flat, n, places))
     raw = as_bytes(raw)
     whole = np.asarray(raw.is_valid())
     headers, rest = _split_raw(raw)
-    message = headers + _target_partition(flat, n) + rest
+    message = headers + _target_partition(flat, n, places) + rest
     if not whole.all():
         if "value" not in flat:
             raise SchemaError(f"column 'message', row {int(np.argmin(whole))}: null, and there is no column 'value'")
-        built = join(_built(flat, n))
+        built = join(_built(flat, n, places))
         built = pc.if_else(pa.array(whole), pa.scalar(None, built.type), built)
         message = message + EncodedRun((built,), lengths(built))
     return join(message)
@@ -141,11 +145,10 @@ def _checked(name: str, column: pa.Array | pa.ChunkedArray) -> pa.Array:
     return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
 
 
-def _built(columns: Mapping[str, pa.Array], n: int) -> EncodedRun:
-    key = columns.get("key")
+def _built(columns: Mapping[str, pa.Array], n: int, places: Places) -> EncodedRun:
     return (
-        _map_section(m.MESSAGE_ANNOTATIONS, "message_annotations", 0xA3, columns, n, key)
-        + _properties(columns, n)
+        _map_section(m.MESSAGE_ANNOTATIONS, "message_annotations", 0xA3, columns, n, places.key)
+        + _properties(columns, n, keyed=places.key is None)
         + _map_section(m.APPLICATION_PROPERTIES, "application_properties", 0xA1, columns, n)
         + _body(columns["value"])
     )
@@ -155,18 +158,18 @@ def _section(code: int) -> bytes:
     return bytes((0x00, 0x53, code))
 
 
-def _target_partition(columns: Mapping[str, pa.Array], n: int) -> EncodedRun:
-    column = columns.get("partition")
-    if column is None:
+def _target_partition(columns: Mapping[str, pa.Array], n: int, places: Places) -> EncodedRun:
+    column, place = columns.get("partition"), places.target_partition
+    if column is None or place is None:
         return nothing(n)
     partition = _symbols(column, "partition")
     present = np.asarray(partition.is_valid())
-    entry = constant(encode_value(Symbol(TARGET_PARTITION_KEY)), present) + sized(0xA3, partition)
-    return counted(0xC1, entry, np.full(n, 2), present, _section(m.DELIVERY_ANNOTATIONS))
+    entry = constant(encode_value(Symbol(place.key)), present) + sized(0xA3, partition)
+    return counted(0xC1, entry, np.full(n, 2), present, _section(place.section))
 
 
 def _map_section(
-    code: int, name: str, key_code: int, columns: Mapping[str, pa.Array], n: int, group_key: pa.Array | None = None
+    code: int, name: str, key_code: int, columns: Mapping[str, pa.Array], n: int, keyed: Place | None = None
 ) -> EncodedRun:
     """Return a section with a map: the group key, if there is one, and the entries of the column ``name``.
 
@@ -176,25 +179,27 @@ def _map_section(
         key_code: format code of the keys, sym8 or str8.
         columns: all columns.
         n: number of rows.
-        group_key: the group keys.
+        keyed: the annotation that column ``key`` becomes; None for none.
     """
-    column = columns.get(name)
+    column, group_key = columns.get(name), None if keyed is None else columns.get("key")
     if group_key is None and column is None:
         return nothing(n)
     content, count, present = nothing(n), np.zeros(n, np.int64), np.zeros(n, np.bool_)
-    if group_key is not None:
+    if group_key is not None and keyed is not None:
         text = as_bytes(group_key)
         present = np.asarray(text.is_valid())
-        content = constant(encode_value(Symbol(GROUP_KEY)), present) + sized(0xA1, text)
+        content = constant(encode_value(Symbol(keyed.key)), present) + sized(0xA1, text)
         count = np.where(present, 2, 0)
     if column is not None:
-        entries, entry_count = _entries(column, key_code, name, present)
+        entries, entry_count = _entries(column, key_code, name, present, "" if keyed is None else keyed.key)
         content, count = content + entries, count + entry_count
         present = present | np.asarray(column.is_valid())
     return counted(0xC1, content, count, present, _section(code))
 
 
-def _entries(column: pa.MapArray, key_code: int, name: str, keyed: Mask) -> tuple[EncodedRun, NDArray[np.int64]]:
+def _entries(
+    column: pa.MapArray, key_code: int, name: str, keyed: Mask, group_key: str
+) -> tuple[EncodedRun, NDArray[np.int64]]:
     """Return a map column's encoded entries, and the number of keys and values in each row.
 
     Args:
@@ -202,6 +207,7 @@ def _entries(column: pa.MapArray, key_code: int, name: str, keyed: Mask) -> tupl
         key_code: format code of the keys, sym8 or str8.
         name: the column's name, for errors.
         keyed: rows in which an entry for the group key does not count, because column ``key`` has one.
+        group_key: the key of that entry.
     """
     n = len(column)
     if not n:
@@ -215,7 +221,7 @@ def _entries(column: pa.MapArray, key_code: int, name: str, keyed: Mask) -> tupl
     counts = np.diff(offsets)
     if keyed.any():
         rows = np.repeat(np.arange(n), counts)
-        dropped = keyed[rows] & np.asarray(pc.equal(key_bytes, pa.scalar(GROUP_KEY.encode(), key_bytes.type)))
+        dropped = keyed[rows] & np.asarray(pc.equal(key_bytes, pa.scalar(group_key.encode(), key_bytes.type)))
         if dropped.any():
             encoded = pc.if_else(pa.array(dropped), pa.scalar(b"", encoded.type), encoded)
             counts = counts - np.bincount(rows[dropped], minlength=n)
@@ -230,7 +236,8 @@ def _entries(column: pa.MapArray, key_code: int, name: str, keyed: Mask) -> tupl
     return EncodedRun((joined,), lengths(joined)), np.where(valid, 2 * counts, 0)
 
 
-def _properties(columns: Mapping[str, pa.Array], n: int) -> EncodedRun:
+def _properties(columns: Mapping[str, pa.Array], n: int, *, keyed: bool) -> EncodedRun:
+    """Return the properties sections; ``keyed`` says whether column ``key`` is a property."""
     fields: dict[str, pa.Array] = {}
     struct = columns.get("properties")
     if struct is not None:
@@ -240,7 +247,8 @@ def _properties(columns: Mapping[str, pa.Array], n: int) -> EncodedRun:
         if unknown:
             raise SchemaError(f"column 'properties': no field {', '.join(sorted(unknown))}; there are {sorted(known)}")
         fields = {name: pc.struct_field(struct, name) for name in names}
-    for column, field in (("message_id", "message_id"), ("timestamp", "creation_time")):
+    defaults = {"message_id": "message_id", "timestamp": "creation_time"} | ({"key": "group_id"} if keyed else {})
+    for column, field in defaults.items():
         if column in columns:
             default = columns[column]
             fields[field] = pc.coalesce(fields[field], default.cast(fields[field].type)) if field in fields else default

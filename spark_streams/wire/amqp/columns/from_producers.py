@@ -19,6 +19,8 @@ from spark_streams.wire.amqp.columns.properties import field_numbers
 from spark_streams.wire.amqp.columns.shaped_columns import ShapedColumns
 from spark_streams.wire.amqp.columns.shaped_rows import by_shape
 from spark_streams.wire.amqp.columns.single_message import CREATION_TIME, row_columns
+from spark_streams.wire.amqp.dialects.dialect import Places
+from spark_streams.wire.amqp.dialects.event_streams import EVENT_STREAMS
 from spark_streams.wire.amqp.event_streams import NO_TIMESTAMP
 from spark_streams.wire.amqp.sections import NULL_CODE
 from spark_streams.wire.columnar.byte_view import Mask, Positions
@@ -30,8 +32,8 @@ class Incoming:
 
     Args:
         value_starts: first byte after header and delivery annotations: the log stores the message from here on.
-        group_key: message annotation event-streams-group-key, or null.
-        target_partition: delivery annotation event-streams-target-partition, or null.
+        group_key: the dialect's annotation for the key, such as event-streams-group-key, or null.
+        target_partition: the dialect's annotation for the partition, such as event-streams-target-partition, or null.
         creation_time_ms: property creation-time, or ``NO_TIMESTAMP``.
         malformed: messages that cannot be decoded; their other columns mean nothing.
     """
@@ -48,7 +50,7 @@ _READ = ("value", "key", "properties", "application_properties", "message_annota
 _READ_BESIDE_BODY = _READ[1:]
 
 
-def incoming_columns(block: MessageBlock, *, thorough: bool = False) -> Incoming:
+def incoming_columns(block: MessageBlock, *, thorough: bool = False, places: Places = EVENT_STREAMS.places) -> Incoming:
     """Read what a log node needs from a producer's messages; see ``Incoming``.
 
     Args:
@@ -56,6 +58,7 @@ def incoming_columns(block: MessageBlock, *, thorough: bool = False) -> Incoming
         thorough: also mark messages as malformed that only a reader would fail on, such as broken application
             properties; this costs about as much as decoding all columns. Without it, only the order and sizes of the
             sections, and the annotations and properties of the result, are checked.
+        places: where the messages have key and target partition, by the dialect of the door.
 
     Raises:
         LocalProtocolError: a range is outside the buffer.
@@ -64,17 +67,17 @@ def incoming_columns(block: MessageBlock, *, thorough: bool = False) -> Incoming
         count = len(block.starts)
         nulls = pa.nulls(count, pa.string())
         return Incoming(block.starts, nulls, nulls, np.full(count, NO_TIMESTAMP), np.zeros(count, np.bool_))
-    parts, rest = by_shape(block)
+    parts, rest = by_shape(block, places=places)
     if not parts:
-        return _walked(block, thorough)
+        return _walked(block, thorough, places)
     try:
         columns = ShapedColumns(parts, len(block.starts))
         shaped = _shaped(columns, thorough)
     except RemoteProtocolError:
-        return _walked(block, thorough)  # the walk says which messages are malformed
+        return _walked(block, thorough, places)  # the walk says which messages are malformed
     if not rest.size:
         return shaped
-    return _together((columns.rows, rest), shaped, _walked(chosen(block, rest), thorough))
+    return _together((columns.rows, rest), shaped, _walked(chosen(block, rest), thorough, places))
 
 
 def _together(rows: tuple[Positions, Positions], one: Incoming, other: Incoming) -> Incoming:
@@ -102,10 +105,10 @@ def _shaped(columns: ShapedColumns, thorough: bool) -> Incoming:
     return Incoming(columns.bare_starts, group_key, target_partition, columns.creation_time_ms, whole)
 
 
-def _walked(block: MessageBlock, thorough: bool) -> Incoming:
+def _walked(block: MessageBlock, thorough: bool, places: Places) -> Incoming:
     """Read messages of any shapes."""
     names = frozenset({"group_key", "target_partition", "creation_time_ms"})
-    lockstep = Lockstep(block, names)
+    lockstep = Lockstep(block, names, places)
     malformed = np.zeros(lockstep.n, np.bool_)
     value_starts = lockstep.sections.bare_start + lockstep.origin
     milliseconds, valid = field_numbers(lockstep, lockstep.properties, CREATION_TIME)
@@ -113,7 +116,7 @@ def _walked(block: MessageBlock, thorough: bool) -> Incoming:
     singly: dict[int, dict[str, Any]] = {}
     for row in np.flatnonzero(lockstep.irregular).tolist():
         try:
-            singly[row] = row_columns(lockstep.raw(row), names)
+            singly[row] = row_columns(lockstep.raw(row), names, places=places)
         except RemoteProtocolError:
             malformed[row] = True
         else:

@@ -13,19 +13,22 @@ from numpy.typing import NDArray
 from spark_streams.errors import LocalProtocolError
 from spark_streams.wire.amqp.canonical_text import canonical_text
 from spark_streams.wire.amqp.columns.canonical import (
+    ANNOTATION_TYPES,
     BINARY_CODES,
     TEXT_CODES,
     column_of,
     instant_column,
     number_column,
+    offset_texts,
 )
 from spark_streams.wire.amqp.columns.properties import PROPERTIES_TYPE
 from spark_streams.wire.amqp.columns.shaped_rows import ShapedRows
 from spark_streams.wire.amqp.columns.shapes import FALSE, INTEGERS, NULL, TRUE, Entries, Shape, Slot
 from spark_streams.wire.amqp.columns.single_message import CREATION_TIME, GROUP_ID, PROPERTY_FIELDS, Overflow
 from spark_streams.wire.amqp.decode import decode_value
-from spark_streams.wire.amqp.event_streams import DELIVERY_TEXTS, GROUP_KEY, NO_TIMESTAMP, TIMESTAMP_KEY
-from spark_streams.wire.amqp.message import AMQP_VALUE
+from spark_streams.wire.amqp.dialects.dialect import Place
+from spark_streams.wire.amqp.event_streams import NO_TIMESTAMP
+from spark_streams.wire.amqp.message import AMQP_VALUE, DELIVERY_ANNOTATIONS
 from spark_streams.wire.amqp.sections import Extents
 from spark_streams.wire.columnar.arrays import booleans, fixed_width, repeated, strings, validity
 from spark_streams.wire.columnar.byte_view import Mask, Positions
@@ -37,7 +40,6 @@ _CONSTANTS: Final = {TRUE: "true", FALSE: "false", 0x43: "0", 0x44: "0"}
 _STRING: Final = 0xA1
 _MOST_BYTES: Final = 17
 """The most bytes of a value of fixed width, with its format code."""
-_GROUP_KEY: Final = GROUP_KEY.encode()
 _MAPS: Final[dict[str, Callable[[Shape], Entries | None]]] = {
     "message_annotations": lambda shape: shape.annotations,
     "application_properties": lambda shape: shape.application,
@@ -62,6 +64,7 @@ class ShapedColumns:
 
     def __init__(self, parts: Sequence[ShapedRows], count: int, overflow: Overflow = "fail") -> None:
         self._overflow = overflow
+        self._places = parts[0].shape.places.by_column
         self._words = parts[0].words
         self._n = sum(part.rows.size for part in parts)
         self._texts: dict[tuple[Slot | None, ...], pa.StringArray] = {}
@@ -88,19 +91,25 @@ class ShapedColumns:
             starts, ends = self.bare_starts, self._numbers([part.ends for part, _ in self._parts])
             return gather([self._words], starts, ends - starts, pa.binary())
         if name in ("key", "group_key"):
-            return self._text([_key(part.shape, name) for part, _ in self._parts], name)
+            return self._text([self._key(part.shape, name) for part, _ in self._parts], name)
         if name == "properties":
             return self._properties()
         if name in _MAPS:
             return self._map([_MAPS[name](part.shape) for part, _ in self._parts], name)
-        if name in DELIVERY_TEXTS:
-            return self._text(self._annotated(DELIVERY_TEXTS[name]), name)
         if name == "partitions_changed":
             return pa.nulls(self._n, pa.list_(pa.string()))
-        numbers, valid = self._integers(self._annotated(TIMESTAMP_KEY))
+        place = self._places.get(name)
+        return pa.nulls(self._n, ANNOTATION_TYPES[name]) if place is None else self._annotation(name, place)
+
+    def _annotation(self, name: str, place: Place) -> pa.Array:
+        slots = [_annotated(part.shape, place) for part, _ in self._parts]
+        if place.kind == "long":
+            return offset_texts(*self._integers(slots), place.key)
+        if place.kind != "timestamp":
+            return self._text(slots, name)
         if name == "timestamp_ms":
-            return number_column(numbers, valid, pa.int64())
-        return instant_column(numbers, valid, TIMESTAMP_KEY, self._overflow)
+            return number_column(*self._integers(slots), pa.int64())
+        return instant_column(*self._integers(slots), place.key, self._overflow)
 
     @property
     def bare_starts(self) -> Positions:
@@ -138,10 +147,6 @@ class ShapedColumns:
             numbers[at] = part
         return numbers
 
-    def _annotated(self, key: str) -> list[Slot | None]:
-        """Return each part's delivery annotation of this name."""
-        return [dict(part.shape.delivery).get(key.encode()) for part, _ in self._parts]
-
     def _fields(self, index: int) -> list[Slot | None]:
         """Return each part's property field."""
         return [_field(part.shape, index) for part, _ in self._parts]
@@ -171,6 +176,11 @@ class ShapedColumns:
             values.code[at] = slot.code
             values.start[at], values.end[at] = part.content(slot)
         return values
+
+    def _key(self, shape: Shape, name: str) -> Slot | None:
+        place = self._places.get("group_key")
+        slot = None if place is None else _annotated(shape, place)
+        return _field(shape, GROUP_ID) if name == "key" and (slot is None or slot.code == NULL) else slot
 
     def _body(self) -> pa.BinaryArray:
         bodies = [None if part.shape.body is None else part.shape.body[1] for part, _ in self._parts]
@@ -289,9 +299,10 @@ def _field(shape: Shape, index: int) -> Slot | None:
     return fields[index][1] if index < len(fields) and fields[index][1].code != NULL else None
 
 
-def _key(shape: Shape, name: str) -> Slot | None:
-    slot = dict(shape.annotations or ()).get(_GROUP_KEY)
-    return _field(shape, GROUP_ID) if name == "key" and (slot is None or slot.code == NULL) else slot
+def _annotated(shape: Shape, place: Place) -> Slot | None:
+    """Return an annotation; None where it is absent."""
+    entries = shape.delivery if place.section == DELIVERY_ANNOTATIONS else shape.annotations
+    return dict(entries or ()).get(place.key.encode())
 
 
 def _keys(keys: list[bytes], count: int) -> pa.StringArray:

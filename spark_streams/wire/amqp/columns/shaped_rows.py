@@ -13,6 +13,9 @@ from numpy.typing import NDArray
 
 from spark_streams.wire.amqp.columns.block import MessageBlock
 from spark_streams.wire.amqp.columns.shapes import INTEGERS, Shape, Slot, Window, shape_of
+from spark_streams.wire.amqp.dialects.dialect import Places
+from spark_streams.wire.amqp.dialects.event_streams import EVENT_STREAMS
+from spark_streams.wire.amqp.message import FOOTER
 from spark_streams.wire.amqp.sections import FEW
 from spark_streams.wire.columnar.byte_view import MAX_BLOCK_BYTES, WORD, Mask, Octets, Positions, Words, loads
 
@@ -134,12 +137,13 @@ class Sorted(NamedTuple):
     rest: Positions
 
 
-def by_shape(block: MessageBlock, *, whole: bool = True) -> Sorted:
+def by_shape(block: MessageBlock, last: int = FOOTER, places: Places = EVENT_STREAMS.places) -> Sorted:
     """Sort the messages of a block by their shapes.
 
     Args:
         block: the messages; where a range is outside the buffer, no message has a shape.
-        whole: False to look at nothing after the delivery annotations, which all messages with a shape have then.
+        last: the code of the last section to look at, which all messages with a shape have; that of the footer for all.
+        places: the annotations that become columns.
     """
     starts, ends = np.asarray(block.starts, np.int64), np.asarray(block.ends, np.int64)
     left, parts = np.arange(starts.size), list[ShapedRows]()
@@ -151,7 +155,7 @@ def by_shape(block: MessageBlock, *, whole: bool = True) -> Sorted:
     for _ in range(_MOST_SHAPES):
         if left.size <= FEW or len(alone) == _MOST_MISSES:
             break
-        shape = _shape_like(memory[int(starts[left[0]]) : int(ends[left[0]])], whole)
+        shape = _shape_like(memory[int(starts[left[0]]) : int(ends[left[0]])], last, places)
         if shape is not None:
             every = left.size == starts.size
             found = ShapedRows(shape, words, left, *((starts, ends) if every else (starts[left], ends[left])))
@@ -177,14 +181,14 @@ def _inside(block: MessageBlock, starts: Positions, ends: Positions) -> bool:
     return ends.size == starts.size and int(starts.min()) >= 0 and bool(((starts <= ends) & (ends <= size)).all())
 
 
-def _shape_like(raw: memoryview, whole: bool) -> Shape | None:
+def _shape_like(raw: memoryview, last: int, places: Places) -> Shape | None:
     """Return the shape of a message: one of the latest ones, or a new one, which is now the latest."""
     global _known
     for shape in _known:
-        if shape.whole is whole and shape.fits(raw):
+        if shape.last == last and shape.places is places and shape.fits(raw):
             break
     else:
-        new = shape_of(raw, whole=whole)
+        new = shape_of(raw, last, places)
         if new is None:
             return None
         shape = new

@@ -23,9 +23,11 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from spark_streams.wire.amqp import message as m
-from spark_streams.wire.amqp.columns.canonical import BINARY_CODES, SYMBOL_CODES, TEXT_CODES
+from spark_streams.wire.amqp.columns.canonical import BINARY_CODES, LONG_CODES, SYMBOL_CODES, TEXT_CODES
 from spark_streams.wire.amqp.columns.single_message import PROPERTY_FIELDS
-from spark_streams.wire.amqp.event_streams import ASSIGNED_KEYS, DELIVERY_TEXTS, TIMESTAMP_KEY
+from spark_streams.wire.amqp.dialects.dialect import Places
+from spark_streams.wire.amqp.dialects.event_streams import EVENT_STREAMS
+from spark_streams.wire.amqp.event_streams import ASSIGNED_KEYS
 from spark_streams.wire.columnar.byte_view import WORD, Octets
 
 NULL: Final = 0x40
@@ -59,13 +61,14 @@ _KINDS: Final[dict[str, Collection[int]]] = {
     "timestamp": _INSTANT_OR_NULL,
     "uint": frozenset((NULL, 0x43, 0x52, 0x70)),
 }
-_DELIVERY: Final[dict[bytes, Collection[int]]] = {
-    **{key.encode(): _TEXT_OR_NULL for key in DELIVERY_TEXTS.values()},
-    TIMESTAMP_KEY.encode(): _INSTANT_OR_NULL,
-    **{key.encode(): () for key in ASSIGNED_KEYS},
+_ANNOTATIONS: Final[dict[str, Collection[int]]] = {
+    "symbol": _TEXT_OR_NULL,
+    "string": _TEXT_OR_NULL,
+    "long": frozenset((NULL, *LONG_CODES)),
+    "timestamp": _INSTANT_OR_NULL,
 }
 _BODIES: Final[dict[int, Collection[int]]] = {m.DATA: BINARY_CODES, m.AMQP_VALUE: (NULL, 0xA1, 0xB1, *BINARY_CODES)}
-"""The format codes that kinds of property fields, delivery annotations and bodies have in a message with a shape."""
+"""The format codes that kinds of property fields, annotations and bodies have in a message with a shape."""
 
 
 class Slot(NamedTuple):
@@ -136,7 +139,8 @@ class Shape(NamedTuple):
         annotations, properties, application: the entries of these sections; None without the section.
         body: the body's section code and its value; None without a body.
         bare: the window, and the place in its bytes, where the header and the delivery annotations end.
-        whole: False for a shape that ends there, whatever follows.
+        last: the code of the section with which the shape ends, whatever follows; that of the footer for all.
+        places: the annotations whose types were checked.
     """
 
     windows: tuple[Window, ...]
@@ -146,7 +150,13 @@ class Shape(NamedTuple):
     application: Entries | None
     body: tuple[int, Slot] | None
     bare: tuple[int, int]
-    whole: bool
+    last: int
+    places: Places
+
+    @property
+    def whole(self) -> bool:
+        """Whether the shape is that of whole messages."""
+        return self.last == m.FOOTER
 
     def fits(self, raw: memoryview) -> bool:
         """Return whether a message has this shape, without a look at the sizes of its lists and maps."""
@@ -161,15 +171,16 @@ class Shape(NamedTuple):
         return at == len(raw) or not self.whole
 
 
-def shape_of(raw: memoryview, *, whole: bool = True) -> Shape | None:
+def shape_of(raw: memoryview, last: int = m.FOOTER, places: Places = EVENT_STREAMS.places) -> Shape | None:
     """Return the shape of a message, None if it has none.
 
     Args:
-        raw: exactly one message; with ``whole`` False, its header and delivery annotations, and any bytes after them.
-        whole: whether the shape is that of the whole message; if not, the message must have delivery annotations.
+        raw: exactly one message, or its sections up to ``last`` and any bytes after them.
+        last: the code of the last section to look at, which the message must have; that of the footer for all.
+        places: the annotations that become columns.
     """
     try:
-        return _Reader(raw).shape(whole)
+        return _Reader(raw).shape(last, places)
     except _NoShape:
         return None
 
@@ -189,12 +200,12 @@ class _Reader:
         self._text, self._fixed = bytearray(), bytearray()
         self._sizes: list[Size] = []
 
-    def shape(self, whole: bool) -> Shape:
+    def shape(self, last: int, places: Places) -> Shape:
         sections: dict[int, Entries] = {}
         body: tuple[int, Slot] | None = None
         bare: tuple[int, int] | None = None
         before = m.HEADER - 1
-        while self._at < len(self._raw) and (whole or before != m.DELIVERY_ANNOTATIONS):
+        while self._at < len(self._raw) and before != last:
             here = len(self._windows), len(self._text)
             head = self._take(3)
             code = head[2]
@@ -209,11 +220,11 @@ class _Reader:
                 if body[1].code not in _BODIES.get(code, ()):
                     raise _NoShape
             before = code
-        if not (whole or before == m.DELIVERY_ANNOTATIONS):
+        if last != m.FOOTER and before != last:
             raise _NoShape
         bare = bare or (len(self._windows), len(self._text))
         self._close("")
-        _check_types(sections)
+        _check_types(sections, places)
         return Shape(
             tuple(self._windows),
             sections.get(m.DELIVERY_ANNOTATIONS, ()),
@@ -222,7 +233,8 @@ class _Reader:
             sections.get(m.APPLICATION_PROPERTIES),
             body,
             bare,
-            whole,
+            last,
+            places,
         )
 
     def _take(self, count: int, *, same: bool = True) -> bytes:
@@ -308,7 +320,7 @@ class _Reader:
         self._text, self._fixed, self._sizes = bytearray(), bytearray(), []
 
 
-def _check_types(sections: Mapping[int, Entries]) -> None:
+def _check_types(sections: Mapping[int, Entries], places: Places) -> None:
     """Check the values whose types columns depend on.
 
     Raises:
@@ -320,6 +332,9 @@ def _check_types(sections: Mapping[int, Entries]) -> None:
     for (_, kind), (_, slot) in zip(PROPERTY_FIELDS, fields, strict=False):
         if kind in _KINDS and slot.code not in _KINDS[kind]:
             raise _NoShape
-    for key, slot in sections.get(m.DELIVERY_ANNOTATIONS, ()):
-        if key in _DELIVERY and slot.code not in _DELIVERY[key]:
+    if {key.decode() for key, _ in sections.get(m.DELIVERY_ANNOTATIONS, ())} & set(ASSIGNED_KEYS):
+        raise _NoShape
+    for column, place in places.by_column.items():
+        annotation = dict(sections.get(place.section, ())).get(place.key.encode())
+        if annotation is not None and column != "group_key" and annotation.code not in _ANNOTATIONS[place.kind]:
             raise _NoShape

@@ -4,7 +4,10 @@ This file defines the meaning of every column; ``decode.py`` returns the same, f
 
 - ``value``: data sections joined; an amqp-value string as UTF-8, an amqp-value binary its bytes; any other amqp-value
   (null too: ``null``) as canonical JSON; amqp-sequence sections as one JSON array. No body: null.
-- ``key``: message annotation ``event-streams-group-key``, else property ``group-id``; a null counts as missing.
+- ``offset``, ``timestamp``, the partitions: annotations, where the dialect has them (``places``); an offset that is a
+  number as 20 digits.
+- ``key``: the annotation of the dialect, such as ``event-streams-group-key``, else property ``group-id``; a null counts
+  as missing.
 - ``properties``: null without the section; ids as canonical text, timestamps in microseconds.
 - ``application_properties``, ``message_annotations``: null without the section, keys and values as canonical text, a
   null value as null. Of equal keys the last one's value stays, at the first one's place, because Spark's maps refuse
@@ -14,15 +17,18 @@ This file defines the meaning of every column; ``decode.py`` returns the same, f
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any, Final, Literal
 
 from spark_streams.errors import RemoteProtocolError
+from spark_streams.offsets import format_offset
 from spark_streams.redaction import quoted
 from spark_streams.wire.amqp import message as m
 from spark_streams.wire.amqp.canonical_text import canonical_bytes, canonical_json
-from spark_streams.wire.amqp.event_streams import ASSIGNED_KEYS, DELIVERY_TEXTS, GROUP_KEY, TIMESTAMP_KEY
-from spark_streams.wire.amqp.values import Array, Pairs, Timestamp, UInt
+from spark_streams.wire.amqp.dialects.dialect import Place, Places
+from spark_streams.wire.amqp.dialects.event_streams import EVENT_STREAMS
+from spark_streams.wire.amqp.event_streams import ASSIGNED_KEYS
+from spark_streams.wire.amqp.values import Array, Long, Pairs, Timestamp, UInt
 
 Overflow = Literal["fail", "null"]
 """How to handle an instant that does not fit int64 microseconds: the read fails, or the cell is null."""
@@ -49,8 +55,17 @@ PROPERTY_FIELDS: Final[tuple[tuple[str, str], ...]] = (
 CREATION_TIME, GROUP_ID = 9, 10
 """The numbers of two of them."""
 
-DELIVERY: Final = frozenset({*DELIVERY_TEXTS, "timestamp", "timestamp_ms", "partitions_changed"})
-"""The columns that come from the delivery annotations alone."""
+_ANNOTATIONS: Final = frozenset(
+    {"offset", "source_partition", "target_partition", "timestamp", "timestamp_ms", "partitions_changed"}
+)
+"""The columns that are annotations of the log, or for it."""
+_EXPECTED: Final[dict[str, tuple[type, str]]] = {
+    "symbol": (str, "a symbol"),
+    "string": (str, "a string"),
+    "long": (Long, "a long"),
+    "timestamp": (Timestamp, "a timestamp"),
+}
+"""The kinds of annotations: the Python type of their values, and its name in errors."""
 
 _ALLOWED: Final = {"text": object, "string": str, "binary": bytes, "timestamp": Timestamp, "uint": UInt}
 
@@ -75,19 +90,27 @@ def microseconds(milliseconds: int, what: str, overflow: Overflow = "fail") -> i
     return milliseconds * 1000
 
 
-def row_columns(raw: bytes, names: Collection[str], overflow: Overflow = "fail") -> dict[str, Any]:
+def last_section(names: Collection[str], places: Places) -> int:
+    """Return the code of the last section that columns need, a footer for all; a message is not read beyond it."""
+    return places.head if _ANNOTATIONS.issuperset(names) else m.FOOTER
+
+
+def row_columns(
+    raw: bytes, names: Collection[str], overflow: Overflow = "fail", places: Places = EVENT_STREAMS.places
+) -> dict[str, Any]:
     """Return the named columns of one message: texts as bytes, timestamps as int, maps as lists of pairs.
 
     Args:
-        raw: exactly one encoded message; its head, with the delivery annotations, if ``names`` are of ``DELIVERY``.
+        raw: exactly one encoded message, up to the ``last_section`` of ``names`` at least.
         names: as for ``decode_columns``.
         overflow: as for ``decode_columns``.
+        places: as for ``decode_columns``.
 
     Raises:
         RemoteProtocolError: the message, or a part of it that a named column needs, is broken.
         TimestampOverflow: as ``decode_columns``.
     """
-    sections = m.split_sections(raw, m.DELIVERY_ANNOTATIONS if DELIVERY.issuperset(names) else m.FOOTER)
+    sections = m.split_sections(raw, last_section(names, places))
     by_code = {section.code: section for section in sections}
 
     def content(code: int) -> Any:
@@ -95,15 +118,23 @@ def row_columns(raw: bytes, names: Collection[str], overflow: Overflow = "fail")
 
     columns: dict[str, Any] = {}
     wanted = set(names)
-    if wanted & DELIVERY:
-        columns.update(_delivery_columns(content(m.DELIVERY_ANNOTATIONS), wanted, overflow))
-    annotations = content(m.MESSAGE_ANNOTATIONS) if wanted & {"key", "group_key", "message_annotations"} else None
+    in_place = {name: place for name, place in places.by_column.items() if name in wanted & _ANNOTATIONS}
+    if "partitions_changed" in wanted or any(place.section == m.DELIVERY_ANNOTATIONS for place in in_place.values()):
+        delivery = content(m.DELIVERY_ANNOTATIONS)
+        columns.update(_annotated(m.DELIVERY_ANNOTATIONS, delivery, in_place, overflow))
+        if "partitions_changed" in wanted:
+            columns["partitions_changed"] = _partitions(delivery)
+    of_message = any(place.section == m.MESSAGE_ANNOTATIONS for place in in_place.values())
+    annotations = None
+    if of_message or wanted & {"key", "group_key", "message_annotations"}:
+        annotations = content(m.MESSAGE_ANNOTATIONS)
+        columns.update(_annotated(m.MESSAGE_ANNOTATIONS, annotations, in_place, overflow))
     properties = content(m.PROPERTIES) if wanted & {"key", "properties", "creation_time_ms"} else None
     if wanted & {"key", "properties"} and properties is not None:
         columns["properties"] = _properties(properties, overflow)
-    texts = None if annotations is None else text_pairs(annotations)
+    texts = None if annotations is None or wanted <= _ANNOTATIONS else text_pairs(annotations)
     columns["message_annotations"] = texts
-    group_key = dict(texts or ()).get(GROUP_KEY.encode())
+    group_key = None if places.key is None else dict(texts or ()).get(places.key.key.encode())
     if group_key is not None:
         columns["key"] = columns["group_key"] = group_key
     elif properties is not None and "key" in wanted:
@@ -144,29 +175,43 @@ def text_pairs(entries: dict[Any, Any] | Pairs) -> list[tuple[bytes, bytes | Non
     return list(texts.items())
 
 
-def _delivery_columns(annotations: Any, wanted: set[str], overflow: Overflow) -> dict[str, Any]:
+def _annotated(section: int, annotations: Any, in_place: Mapping[str, Place], overflow: Overflow) -> dict[str, Any]:
+    """Return the columns that are annotations of one section."""
     columns: dict[str, Any] = {}
-    for name, key in DELIVERY_TEXTS.items():
-        text = lookup(annotations, key) if name in wanted else None
-        _check(text, str, f"delivery annotation {key}", "a symbol")
-        columns[name] = None if text is None else text.encode()
-    instant = lookup(annotations, TIMESTAMP_KEY) if wanted & {"timestamp", "timestamp_ms"} else None
-    _check(instant, Timestamp, f"delivery annotation {TIMESTAMP_KEY}", "a timestamp")
-    if instant is not None:
-        columns["timestamp_ms"] = int(instant)
-        columns["timestamp"] = microseconds(instant, TIMESTAMP_KEY, overflow) if "timestamp" in wanted else None
-    for key in ASSIGNED_KEYS if "partitions_changed" in wanted else ():
-        changed = lookup(annotations, key)
-        if changed is not None:
-            columns["partitions_changed"] = _partitions(changed, key)
+    for name, place in in_place.items():
+        value = lookup(annotations, place.key) if place.section == section else None
+        if value is None:
+            continue
+        what = f"{'delivery' if section == m.DELIVERY_ANNOTATIONS else 'message'} annotation {place.key}"
+        kind, expected = _EXPECTED[place.kind]
+        _check(value, kind, what, expected)
+        if place.kind == "long":
+            columns[name] = _offset(value, what)
+        elif place.kind == "timestamp":
+            columns[name] = microseconds(value, place.key, overflow) if name == "timestamp" else int(value)
+        else:
+            columns[name] = value.encode()
     return columns
 
 
-def _partitions(changed: Any, key: str) -> list[str]:
-    items = list(changed.items) if isinstance(changed, Array) else changed if isinstance(changed, list) else [changed]
-    if not all(isinstance(item, str) for item in items):
-        raise RemoteProtocolError(f"delivery annotation {key}: {quoted(changed, 80)}, expected an array of symbols")
-    return [str(item) for item in items]
+def _offset(number: int, what: str) -> bytes:
+    if number < 0:
+        raise RemoteProtocolError(f"{what}: {number}, expected a number that is not negative")
+    return format_offset(number).encode()
+
+
+def _partitions(annotations: Any) -> list[str] | None:
+    found = None
+    for key in ASSIGNED_KEYS:
+        changed = lookup(annotations, key)
+        if changed is None:
+            continue
+        items = list(changed.items) if isinstance(changed, Array) else changed
+        items = items if isinstance(items, list) else [items]
+        if not all(isinstance(item, str) for item in items):
+            raise RemoteProtocolError(f"delivery annotation {key}: {quoted(changed, 80)}, expected an array of symbols")
+        found = [str(item) for item in items]
+    return found
 
 
 def _field(properties: list[Any], index: int) -> Any:

@@ -348,7 +348,9 @@ def test_a_block_gives_what_its_messages_give(raws: list[bytes], gap: bytes) -> 
 def test_common_messages_take_the_lockstep_walk_alone(raws: list[bytes]) -> None:
     names = MESSAGE_COLUMNS + DELIVERY_COLUMNS
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(decode, "row_columns", lambda raw, names, overflow: pytest.fail(f"fell back for {raw.hex()}"))
+        patch.setattr(
+            decode, "row_columns", lambda raw, names, overflow, places: pytest.fail(f"fell back for {raw.hex()}")
+        )
         columns = in_columns(raws, names)
     assert columns == one_by_one(raws, names)
 
@@ -517,7 +519,7 @@ def test_small_blocks_are_decoded_one_by_one() -> None:
         patch.setattr(
             decode,
             "row_columns",
-            lambda raw, names, overflow: alone.append(raw) or row_columns(raw, names, overflow),
+            lambda raw, names, overflow, places: alone.append(raw) or row_columns(raw, names, overflow, places),
         )
         for n, one_by_one_count in ((12, 12), (13, 0)):
             alone.clear()
