@@ -7,7 +7,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, cast
 
-from spark_streams.options.amqp_events import AmqpSourceOptions, parse_sink_options, parse_source, validate
+from spark_streams.options.amqp_events import (
+    AmqpSourceOptions,
+    dialect_named,
+    parse_sink_options,
+    parse_source,
+    validate,
+)
 from spark_streams.options.common import SourceOptions
 from spark_streams.rows import FULL_MESSAGE_SCHEMA, MESSAGE_SCHEMA
 from spark_streams.spark.formats import FormatDataSource
@@ -21,10 +27,16 @@ if TYPE_CHECKING:
 def connect(options: SourceOptions) -> AmqpClient:
     """Return a client for the peer that the options name."""
     from spark_streams.client.amqp.client import AmqpClient
+    from spark_streams.client.amqp.dialects.rabbitmq import RabbitInquiries
 
     chosen = cast(AmqpSourceOptions, options)
     return AmqpClient(
-        chosen.endpoint, timeout_ms=chosen.request_timeout_ms, consumer_group=chosen.consumer_group, epoch=chosen.epoch
+        chosen.endpoint,
+        timeout_ms=chosen.request_timeout_ms,
+        dialect=dialect_named(chosen.dialect, chosen.key_annotation),
+        consumer_group=chosen.consumer_group,
+        epoch=chosen.epoch,
+        rabbitmq=RabbitInquiries(chosen.super_stream, chosen.filter_value_from, chosen.match_unfiltered),
     )
 
 

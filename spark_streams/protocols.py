@@ -77,7 +77,9 @@ PROTOCOLS: Final = {
             tls_port=5671,
             source="spark_streams.sources.amqp_events:AmqpEventsDataSource",
             peer="spark_streams.cli.peers.log_peers:AmqpPeer",
-            address="amqp://[user:password@]host[:port]#STREAM             or amqps://",
+            address="""amqp://[user:password@]host[:port]#STREAM             or amqps://;
+                                                        a RabbitMQ's may name a virtual host: host/vhost""",
+            path="virtual host",
             config="spark_streams.server.amqp.config:AmqpConfig",
             door="spark_streams.server.amqp.door:AmqpDoor",
             title="AMQP door",

@@ -24,7 +24,7 @@ ALLOWED = {
     "secrets": {"errors"},
     "endpoint": {"protocols", "secrets", "errors", "redaction"},
     "filters": {"wire", "rows", "position", "offsets", "errors"},
-    "options": {"position", "offsets", "filters", "endpoint", "secrets", "errors"},
+    "options": {"wire", "position", "offsets", "filters", "endpoint", "secrets", "errors"},
     "client": {
         *("protocols", "wire", "filters", "rows", "position", "offsets"),
         *("endpoint", "secrets", "redaction", "errors"),

@@ -45,8 +45,8 @@ class Keepable(Protocol):
 _C = TypeVar("_C", bound=Keepable)
 
 
-def kept_key(endpoint: Endpoint, timeout_ms: int) -> Hashable | None:
-    """Return the key of a client's connections: where they lead, as whom, and how patiently.
+def kept_key(endpoint: Endpoint, timeout_ms: int, also: Hashable = None) -> Hashable | None:
+    """Return the key of a client's connections: where they lead, as whom, how patiently, and what ``also`` matters.
 
     Returns:
         Another one once the file of a password or token has changed; None, for connections that are not to be kept,
@@ -54,9 +54,9 @@ def kept_key(endpoint: Endpoint, timeout_ms: int) -> Hashable | None:
     """
     secret = endpoint.password if endpoint.token is None else endpoint.token
     if not isinstance(secret, FreshSecret):
-        return endpoint, timeout_ms
+        return endpoint, timeout_ms, also
     stamp = secret.stamp()
-    return None if stamp is None else (endpoint, timeout_ms, stamp)
+    return None if stamp is None else (endpoint, timeout_ms, also, stamp)
 
 
 class KeptConnections(Generic[_C]):

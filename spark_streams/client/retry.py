@@ -31,6 +31,11 @@ class Deadline:
         """Start the time again from now."""
         self._end = time.monotonic() + self.timeout_ms / 1000
 
+    @property
+    def passed(self) -> bool:
+        """Whether no time is left."""
+        return time.monotonic() >= self._end
+
     def left_s(self, what: str) -> float:
         """Return the seconds that are left, more than 0.
 

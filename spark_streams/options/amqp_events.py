@@ -1,10 +1,13 @@
-"""Parses the options of format ``amqp-events``."""
+"""Parses the options of format ``amqp-events``.
+
+Option ``dialect`` says what the peer is. Some options are for RabbitMQ alone: naming one of them says it too.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, Literal
 
 from spark_streams.endpoint import AMQP_SCHEMES
 from spark_streams.errors import OptionError
@@ -12,20 +15,33 @@ from spark_streams.options.common import SinkOptions, SourceOptions, read_source
 from spark_streams.options.connection import read_endpoint, request_timeout_ms
 from spark_streams.options.names import (
     CONSUMER_GROUP,
+    DIALECT,
     EPOCH,
+    EXCHANGE,
+    FILTER,
+    FILTER_VALUE_COLUMN,
+    FILTER_VALUE_FROM,
+    KEY_ANNOTATION,
+    MATCH_UNFILTERED,
     MIN_PARTITIONS,
     PASSWORD,
     PASSWORD_FILE,
     PASSWORD_PROVIDER,
+    ROUTING,
+    ROUTING_KEY_COLUMN,
     STREAM,
+    SUPER_STREAM,
     TOKEN,
     TOKEN_FILE,
     TOKEN_PROVIDER,
     USERNAME,
 )
 from spark_streams.options.parser import Format, OptionReader
-from spark_streams.options.positions import read_position
+from spark_streams.options.positions import numbered_position, read_position
+from spark_streams.options.values import VALUE_FROM
 from spark_streams.position import Position
+from spark_streams.wire.amqp.dialects import AUTO, DIALECTS, RABBITMQ, Dialect
+from spark_streams.wire.amqp.dialects.rabbitmq import keyed
 
 
 @dataclass(frozen=True)
@@ -35,10 +51,43 @@ class AmqpSourceOptions(SourceOptions):
     Args:
         consumer_group: the group that the links join, or None.
         epoch: this consumer's epoch in the group, or None.
+        dialect: the name of the peer's dialect, or ``auto``.
+        key_annotation: RabbitMQ: the annotation that is ``key``; None for property group-id.
+        super_stream: RabbitMQ: whether ``stream`` names a super stream, so that its partitions are read.
+        filter_value_from: RabbitMQ: where a message has what its publisher took its filter value from, or None.
+        match_unfiltered: RabbitMQ: whether messages without a filter value are looked at too.
     """
 
     consumer_group: str | None = None
     epoch: int | None = None
+    dialect: str = AUTO
+    key_annotation: str | None = None
+    super_stream: bool = False
+    filter_value_from: str | None = None
+    match_unfiltered: bool = True
+
+
+@dataclass(frozen=True)
+class AmqpSinkOptions(SinkOptions):
+    """Everything that a writer to AMQP peers needs to know; picklable, and safe to print.
+
+    Args:
+        dialect: the name of the peer's dialect, or ``auto``.
+        key_annotation: RabbitMQ: the annotation that column ``key`` becomes; None for property group-id.
+        super_stream: RabbitMQ: the super stream that all rows go to, by the hash of their key, or None.
+        routing: RabbitMQ: how a key is hashed, as RabbitMQ's clients do or as rstream does.
+        exchange: RabbitMQ: the exchange that all rows go to, or None.
+        routing_key_column: RabbitMQ: the column with the routing keys; None for an empty routing key.
+        filter_value_column: RabbitMQ: the column that has each message's filter value, or None.
+    """
+
+    dialect: str = AUTO
+    key_annotation: str | None = None
+    super_stream: str | None = None
+    routing: Literal["hash", "rstream"] = "hash"
+    exchange: str | None = None
+    routing_key_column: str | None = None
+    filter_value_column: str | None = None
 
 
 def validate(options: Mapping[str, str], *, reading: bool = False) -> None:
@@ -52,8 +101,11 @@ def validate(options: Mapping[str, str], *, reading: bool = False) -> None:
     Raises:
         OptionError: the first fault found.
     """
-    given = OptionReader(options, _FORMAT)
-    _source(given, (_stream(given) if reading else _optional_stream(given)) or "", None)
+    given = _reader(options)
+    if reading:
+        _require_name(given)
+    _source(given, None)
+    _sink(given)
 
 
 def parse_source(options: Mapping[str, str], *, streaming: bool) -> AmqpSourceOptions:
@@ -66,25 +118,63 @@ def parse_source(options: Mapping[str, str], *, streaming: bool) -> AmqpSourceOp
     Raises:
         OptionError: an option that is unknown, has a bad value, contradicts another, or does not suit the mode.
     """
-    given = OptionReader(options, _FORMAT, reading=True)
-    return _source(given, _stream(given), streaming)
+    given = _reader(options, reading=True)
+    _require_name(given)
+    return _source(given, streaming)
 
 
-def parse_sink_options(options: Mapping[str, str]) -> SinkOptions:
+def parse_sink_options(options: Mapping[str, str]) -> AmqpSinkOptions:
     """Read the options of a writer.
 
     Raises:
         OptionError: an option that is unknown, is for reading only, has a bad value, or contradicts another.
     """
-    given = OptionReader(options, _FORMAT, reading=False)
-    return SinkOptions(read_endpoint(given), _optional_stream(given), request_timeout_ms(given))
+    return _sink(_reader(options, reading=False))
 
 
-def _source(given: OptionReader, stream: str, streaming: bool | None) -> AmqpSourceOptions:
-    common = read_source(given, stream, AmqpSourceOptions, streaming=streaming)
+def dialect_named(name: str, key_annotation: str | None = None) -> Dialect | None:
+    """Return the dialect of an option's value; None for ``auto``."""
+    if name == RABBITMQ.name and key_annotation is not None:
+        return keyed(key_annotation)
+    return DIALECTS.get(name)
+
+
+def _reader(options: Mapping[str, str], *, reading: bool | None = None) -> OptionReader:
+    """Return the options; positions are numbers or opaque, by the dialect."""
+    given = OptionReader(options, _FORMAT, reading=reading)
+    dialect = DIALECTS.get(_dialect(given))
+    if dialect is None or not dialect.numeric_offsets:
+        return given
+    return OptionReader(
+        options, replace(_FORMAT, position=numbered_position, offsets_example=_NUMBERS), reading=reading
+    )
+
+
+def _dialect(given: OptionReader) -> str:
+    """Return the name of the dialect, ``auto`` where the peer shows it; options of RabbitMQ say it too.
+
+    Raises:
+        OptionError: there is no such dialect, or an option is for another one.
+    """
+    name = given.word(DIALECT, AUTO, *DIALECTS)
+    of_rabbitmq = next((option for option in _OF_RABBITMQ if given.has(option)), None)
+    if of_rabbitmq is not None and name not in (AUTO, RABBITMQ.name):
+        raise OptionError(of_rabbitmq, f"is for RabbitMQ, and option '{DIALECT}' is '{name}'")
+    return name if of_rabbitmq is None else RABBITMQ.name
+
+
+def _source(given: OptionReader, streaming: bool | None) -> AmqpSourceOptions:
+    name, super_stream = _named(given)
+    common = read_source(given, name or "", AmqpSourceOptions, streaming=streaming)
+    dialect = _dialect(given)
     group, epoch = given.get(CONSUMER_GROUP), given.integer(EPOCH, 0, "an epoch")
     if group is not None and not group.strip():
         raise OptionError(CONSUMER_GROUP, "is empty, expected the name of a group")
+    if dialect == RABBITMQ.name and (group is not None or epoch is not None):
+        raise OptionError(
+            EPOCH if group is None else CONSUMER_GROUP,
+            "RabbitMQ has none for AMQP 1.0; format 'rabbitmq-stream' has single active consumers",
+        )
     if epoch is not None and group is None:
         raise OptionError(EPOCH, f"needs '{CONSUMER_GROUP}' beside it: an epoch belongs to a group")
     if group is not None and given.has(MIN_PARTITIONS):
@@ -92,15 +182,73 @@ def _source(given: OptionReader, stream: str, streaming: bool | None) -> AmqpSou
             MIN_PARTITIONS,
             f"cannot be used together with '{CONSUMER_GROUP}': a group reads a partition over one link at a time",
         )
-    return replace(common, consumer_group=group, epoch=epoch)
+    taken_from = given.text(FILTER_VALUE_FROM, "such as application_properties.region")
+    if taken_from is not None and not VALUE_FROM.fullmatch(taken_from):
+        raise OptionError(
+            FILTER_VALUE_FROM,
+            f"'{taken_from}' is no part of a message that a filter value can be compared with, expected 'key', "
+            "'application_properties.<name>' or 'properties.<field>' with a text field such as properties.subject",
+        )
+    if given.has(MATCH_UNFILTERED) and taken_from is None:
+        raise OptionError(MATCH_UNFILTERED, f"needs '{FILTER_VALUE_FROM}' beside it: no filter value is asked for else")
+    if taken_from is not None and common.filter is None and not common.pushdown:
+        raise OptionError(FILTER_VALUE_FROM, f"needs '{FILTER}' beside it: all messages are read without it")
+    return replace(
+        common,
+        consumer_group=group,
+        epoch=epoch,
+        dialect=dialect,
+        key_annotation=_key_annotation(given),
+        super_stream=super_stream,
+        filter_value_from=taken_from,
+        match_unfiltered=given.boolean(MATCH_UNFILTERED, True),
+    )
 
 
-def _stream(given: OptionReader) -> str:
-    return given.required(STREAM, given.form.stream_example).strip()
+def _sink(given: OptionReader) -> AmqpSinkOptions:
+    name, is_super = _named(given)
+    routing = given.word(ROUTING, "hash", "rstream")
+    if given.has(ROUTING) and not is_super:
+        raise OptionError(ROUTING, f"needs '{SUPER_STREAM}' beside it: it says how a key chooses its partition")
+    exchange = given.text(EXCHANGE, "the name of an exchange")
+    if exchange is not None and name is not None:
+        option = SUPER_STREAM if is_super else STREAM
+        raise OptionError(EXCHANGE, f"cannot be used together with '{option}': give one of them")
+    column = given.text(ROUTING_KEY_COLUMN, "the name of a column")
+    if column is not None and exchange is None:
+        raise OptionError(ROUTING_KEY_COLUMN, f"needs '{EXCHANGE}' beside it: only an exchange routes by keys")
+    return AmqpSinkOptions(
+        read_endpoint(given),
+        None if is_super else name,
+        request_timeout_ms(given),
+        dialect=_dialect(given),
+        key_annotation=_key_annotation(given),
+        super_stream=name if is_super else None,
+        routing="rstream" if routing == "rstream" else "hash",
+        exchange=exchange,
+        routing_key_column=column,
+        filter_value_column=given.text(FILTER_VALUE_COLUMN, "the name of a column"),
+    )
 
 
-def _optional_stream(given: OptionReader) -> str | None:
-    return _stream(given) if given.has(STREAM) else None
+def _named(given: OptionReader) -> tuple[str | None, bool]:
+    """Return the name of the stream, and whether it is a super stream's; None where rows name theirs."""
+    option = given.one_of(STREAM, SUPER_STREAM)
+    if option is None:
+        return None, False
+    return given.required(option, given.form.stream_example).strip(), option == SUPER_STREAM
+
+
+def _require_name(given: OptionReader) -> None:
+    if _named(given)[0] is None:
+        given.required(STREAM, given.form.stream_example)
+
+
+def _key_annotation(given: OptionReader) -> str | None:
+    key = given.text(KEY_ANNOTATION, "an annotation such as x-key")
+    if key is not None and not (key.isascii() and key.isprintable() and key.startswith("x-") and len(key) > 2):
+        raise OptionError(KEY_ANNOTATION, f"'{key}' is none that RabbitMQ takes, expected ASCII that begins with 'x-'")
+    return key
 
 
 def _position(option: str, partition: str, value: object) -> Position:
@@ -109,11 +257,16 @@ def _position(option: str, partition: str, value: object) -> Position:
             option,
             f"partition '{partition}' has the number {value}, but offsets of AMQP event streams are opaque strings, to "
             'be compared and never counted: write an offset as the log gave it, "…" to start after it or {"at": "…"} '
-            "to start with it",
+            "to start with it; where the peer is RabbitMQ or Event Hubs, whose offsets are numbers, say so with option "
+            f"'{DIALECT}'",
         )
     return read_position(option, partition, value)
 
 
+_WRITING: Final = (ROUTING, EXCHANGE, ROUTING_KEY_COLUMN, FILTER_VALUE_COLUMN)
+_OF_RABBITMQ: Final = (SUPER_STREAM, KEY_ANNOTATION, FILTER_VALUE_FROM, MATCH_UNFILTERED, *_WRITING)
+"""The options that only RabbitMQ has."""
+_NUMBERS: Final = '{"orders": 42}'
 _FORMAT: Final = Format(
     name="amqp-events",
     schemes=AMQP_SCHEMES,
@@ -122,7 +275,9 @@ _FORMAT: Final = Format(
     naming=f"name the log with option '{STREAM}'",
     position=_position,
     offsets_example='{"0": "earliest", "1": {"at": "00000000000000000042"}, "2": "00000000000000000042"}',
-    reading=(CONSUMER_GROUP, EPOCH),
+    both=(DIALECT, SUPER_STREAM, KEY_ANNOTATION),
+    reading=(CONSUMER_GROUP, EPOCH, FILTER_VALUE_FROM, MATCH_UNFILTERED),
+    writing=_WRITING,
     refused={
         TOKEN: f"amqp-events does not take it in this version; use '{USERNAME}' and '{PASSWORD}'",
         TOKEN_FILE: f"amqp-events knows no tokens; use '{USERNAME}' and '{PASSWORD_FILE}'",

@@ -37,6 +37,10 @@ PUSHDOWN: Final = "pushdown"
 CONSUMER_GROUP: Final = "consumerGroup"
 EPOCH: Final = "epoch"
 
+KEY_ANNOTATION: Final = "keyAnnotation"
+EXCHANGE: Final = "exchange"
+ROUTING_KEY_COLUMN: Final = "routingKeyColumn"
+
 SUPER_STREAM: Final = "superStream"
 LOAD_BALANCER: Final = "loadBalancer"
 FILTER_VALUES: Final = "filterValues"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final, Literal, cast
@@ -40,7 +39,7 @@ from spark_streams.options.names import (
 )
 from spark_streams.options.parser import Format, OptionReader
 from spark_streams.options.positions import numbered_position
-from spark_streams.options.values import words_list
+from spark_streams.options.values import VALUE_FROM, words_list
 from spark_streams.position import Matching
 
 Routing = Literal["hash", "rstream", "key"]
@@ -51,12 +50,6 @@ MAX_NAME_BYTES: Final = 255
 MAX_SUB_ENTRY_SIZE: Final = 65_535
 """Messages of a sub-entry batch, which counts them in 16 bits."""
 DEFAULT_MAX_IN_FLIGHT: Final = 10_000
-
-VALUE_FROM: Final = re.compile(
-    r"key|application_properties\..+|properties\.(?:message_id|to|subject|reply_to|correlation_id|content_type|"
-    r"content_encoding|group_id|reply_to_group_id)",
-    re.DOTALL,
-)
 
 
 @dataclass(frozen=True)

@@ -252,7 +252,7 @@ def test_senders_one_after_another_have_one_connection(tmp_path: Any, kept: Kept
                 publisher.send(payloads, str)
                 publisher.flush()
                 publisher.close()
-                (connection,) = client._connections.values()
+                (connection,) = client._connections._open
                 connections.append(connection)
                 client.leave()
             assert len({id(connection) for connection in connections}) == 1

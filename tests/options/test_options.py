@@ -389,4 +389,5 @@ def test_json_that_python_does_not_take() -> None:
 def test_a_url_of_another_format() -> None:
     with pytest.raises(OptionError, match="scheme 'rabbitmq-stream' where one of 'amqp' or 'amqps'"):
         parse_source({"url": "rabbitmq-stream://h", "stream": "s"}, streaming=True)
-    refused("amqp-events has no such option; did you mean 'stream'?", superStream="orders")
+    refused("cannot be used together with 'stream'", superStream="orders")
+    refused("amqp-events has no such option; did you mean 'keyAnnotation'?", keyField="k")

@@ -7,38 +7,35 @@ it at the named container (ES-101).
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Collection, Iterator, Mapping
-from functools import partial
+from collections.abc import Collection, Iterator, Mapping
 from typing import Final, TypeVar
 
 import pyarrow as pa
 
 from spark_streams import filters
-from spark_streams.client.amqp import info
 from spark_streams.client.amqp.connection import Connection
-from spark_streams.client.amqp.errors import LinkRedirected
+from spark_streams.client.amqp.connections import Connections
+from spark_streams.client.amqp.dialects import Inquiries
+from spark_streams.client.amqp.dialects.event_streams import EventStreamsInquiries
+from spark_streams.client.amqp.dialects.rabbitmq import RabbitInquiries
 from spark_streams.client.amqp.links import Binding, Link, StartRefused, attach_sender
-from spark_streams.client.amqp.offset_filters import start_filters, start_filters_at_time
-from spark_streams.client.amqp.offset_walk import AmqpOffsetWalk, first_offset
+from spark_streams.client.amqp.offset_walk import AmqpOffsetWalk
 from spark_streams.client.amqp.publisher import Publisher
-from spark_streams.client.amqp.pushdown import is_about_filters
+from spark_streams.client.amqp.pushdown import PushedFilter, is_about_filters, nothing_pushed
 from spark_streams.client.amqp.range_reader import RangeReader
 from spark_streams.client.amqp.receivers import Receivers
-from spark_streams.client.hosts import Hosts
-from spark_streams.client.kept_connections import KeptConnections, kept_key
+from spark_streams.client.kept_connections import KeptConnections
 from spark_streams.client.log_client import Bounds, Pushdown, RangeRead, StreamDescription
-from spark_streams.client.retry import retrying
 from spark_streams.endpoint import Endpoint, Node
-from spark_streams.errors import DeadlineExceeded, LocalProtocolError, Refused
+from spark_streams.errors import LocalProtocolError, Refused, RemoteProtocolError
 from spark_streams.filters.tree import Expression
 from spark_streams.position import EARLIEST, After, At, Earliest, Position
+from spark_streams.wire.amqp.dialects import EVENT_STREAMS, RABBITMQ, Dialect
 
 _T = TypeVar("_T")
 
 _SEARCHED_ROWS: Final = 4_096
 """Events of one batch of a search, for peers that do not find the first match themselves."""
-MAX_REDIRECTS: Final = 5
-"""Redirects that are followed for one link; more mean that containers redirect to each other."""
 
 
 class AmqpClient(contextlib.AbstractContextManager["AmqpClient"]):
@@ -47,16 +44,15 @@ class AmqpClient(contextlib.AbstractContextManager["AmqpClient"]):
     Args:
         endpoint: the container, with credentials and TLS; the client connects to any one of several hosts.
         timeout_ms: how many milliseconds the peer may be silent whenever it owes an answer.
-        require_event_streams: whether reading from a peer that does not offer the capability
-            ``AMQP_EVENT_STREAMS_V1_0`` is an error (ES-012). Plain sending needs no capability.
+        dialect: the dialect that the peer speaks; None to recognise it, and then reading from a peer that shows none is
+            an error (ES-012). Plain sending needs none.
         consumer_group: the group that the links of ``fetch`` join; None for none.
         epoch: the epoch with which these links claim a partition within the group; None for none.
+        rabbitmq: how to ask a RabbitMQ: whether names are those of super streams, and where filter values are.
         kept: the connections of tasks that are over: one of them is used, and may go back there (``leave``); None for
             none.
     """
 
-    numeric_offsets = False
-    """Offsets are opaque (ES-301)."""
     advertised: tuple[Node, ...] = ()
     """AMQP containers name no others, except in a redirect of a link."""
 
@@ -65,40 +61,32 @@ class AmqpClient(contextlib.AbstractContextManager["AmqpClient"]):
         endpoint: Endpoint,
         *,
         timeout_ms: int = 30_000,
-        require_event_streams: bool = True,
+        dialect: Dialect | None = None,
         consumer_group: str | None = None,
         epoch: int | None = None,
+        rabbitmq: RabbitInquiries | None = None,
         kept: KeptConnections[Connection] | None = None,
     ) -> None:
-        self._endpoint = endpoint
-        self._kept = kept
-        self._hosts = Hosts(endpoint, timeout_ms)
         self._timeout_ms = timeout_ms
-        self._key = None if kept is None else kept_key(endpoint, timeout_ms)
+        self._dialect = dialect
+        self._connections = Connections(endpoint, timeout_ms, dialect, kept)
         self._membership = consumer_group, epoch
-        self._receivers = Receivers(require_event_streams)
-        self._connections: dict[tuple[str, int, str | None], Connection] = {}
-        self._closed = False
+        self._receivers = Receivers()
+        self._by_dialect: dict[str, Inquiries] = {
+            EVENT_STREAMS.name: EventStreamsInquiries(),
+            RABBITMQ.name: rabbitmq or RabbitInquiries(),
+        }
 
     def __exit__(self, *fault: object) -> None:
         self.close()
 
     def close(self) -> None:
         """Close all connections with AMQP's close; never raise. Reads that are still open end with errors."""
-        self._closed = True
-        for connection in self._connections.values():
-            connection.close()
-        self._connections.clear()
+        self._connections.close()
 
     def leave(self) -> None:
-        """Leave the connection without a redirect, whose links are all closed, to a later client; ``close`` the rest.
-
-        Without connections that are kept, it is ``close``.
-        """
-        own = [at for at, each in self._connections.items() if at[2] is None and not each.broken]
-        if own and self._kept is not None:
-            self._kept.give_back(self._key, self._connections.pop(own[0]))
-        self.close()
+        """Leave a connection whose links are all closed to a later client, see ``Connections.leave``."""
+        self._connections.leave()
 
     def turn(self) -> None:
         """Serve all connections once, without waiting, so that heartbeats go out while the caller is busy elsewhere.
@@ -106,9 +94,21 @@ class AmqpClient(contextlib.AbstractContextManager["AmqpClient"]):
         Raises:
             TransportError, PeerError, RemoteProtocolError: a connection broke; it is of no further use.
         """
-        for connection in self._connections.values():
-            if not connection.broken:
-                connection.turn()
+        self._connections.turn()
+
+    @property
+    def dialect(self) -> Dialect:
+        """The peer's dialect; the client connects to recognise it.
+
+        Raises:
+            ConnectFailed, AuthenticationFailed, DeadlineExceeded, RemoteProtocolError: as for ``describe``.
+        """
+        return self._dialect or self._connections.retrying(lambda connection, _: connection.dialect)
+
+    @property
+    def numeric_offsets(self) -> bool:
+        """Whether offsets are numbers in the peer's dialect; those of event streams are opaque (ES-301)."""
+        return self.dialect.numeric_offsets
 
     def describe(self, stream: str, *, certain: Collection[str] = ()) -> StreamDescription:
         """Return the partitions of a stream and what they retain, as the peer reports it now; all are ``certain``.
@@ -118,7 +118,7 @@ class AmqpClient(contextlib.AbstractContextManager["AmqpClient"]):
             ConnectFailed, AuthenticationFailed: no connection, or the peer does not accept the credentials.
             DeadlineExceeded, RemoteProtocolError: the peer does not answer in time, or breaks the protocol.
         """
-        return self._retrying(info.info_address(stream), partial(info.describe, stream=stream))
+        return self._connections.retrying(lambda c, at: self._inquiries(c).describe(c, at, stream))
 
     def capabilities(self) -> dict[str, str | list[str]]:
         """Return the peer's properties, and ``capabilities``: those that it offers.
@@ -126,9 +126,7 @@ class AmqpClient(contextlib.AbstractContextManager["AmqpClient"]):
         Raises:
             ConnectFailed, AuthenticationFailed, DeadlineExceeded, RemoteProtocolError: as for ``describe``.
         """
-        return self._retrying(
-            "", lambda connection, _: {**connection.properties, "capabilities": list(connection.offered)}
-        )
+        return self._connections.retrying(lambda connection, _: _shown(connection))
 
     def streams(self) -> list[str] | None:
         """Return the names of the streams that we may read; None for a peer that does not list them.
@@ -138,7 +136,7 @@ class AmqpClient(contextlib.AbstractContextManager["AmqpClient"]):
         Raises:
             ConnectFailed, AuthenticationFailed, DeadlineExceeded, RemoteProtocolError: as for ``describe``.
         """
-        return self._retrying(info.STREAMS, info.list_streams)
+        return self._connections.retrying(lambda connection, _: self._inquiries(connection).list_streams(connection))
 
     def remaining(self, stream: str, positions: Mapping[str, Position]) -> dict[str, int | None]:
         """Return how many retained events there are after each position (from it on, for ``At``).
@@ -148,7 +146,7 @@ class AmqpClient(contextlib.AbstractContextManager["AmqpClient"]):
         Raises:
             NotFound, ConnectFailed, AuthenticationFailed, DeadlineExceeded, RemoteProtocolError: as for ``describe``.
         """
-        return self._retrying(info.info_address(stream), partial(info.remaining, stream=stream, positions=positions))
+        return self._connections.retrying(lambda c, at: self._inquiries(c).remaining(c, at, stream, positions))
 
     def first_at_time(self, stream: str, partition: str, timestamp_ms: int) -> str | None:
         """Return the offset of the first event, in log order, whose timestamp is not earlier than ``timestamp_ms``.
@@ -160,13 +158,12 @@ class AmqpClient(contextlib.AbstractContextManager["AmqpClient"]):
             NotFound, ConnectFailed, AuthenticationFailed, DeadlineExceeded, RemoteProtocolError: as for ``describe``.
         """
 
-        def ask(connection: Connection, address: str) -> str | None:
-            starts = start_filters_at_time(timestamp_ms)
-            link = self._receivers.attach(connection, address, Binding(stream, partition), starts)
-            return first_offset(link)
+        def ask(connection: Connection, at: str | None) -> str | None:
+            where = (at, stream, partition, timestamp_ms)
+            return self._inquiries(connection).first_at_time(connection, self._receivers, *where)
 
         try:
-            return self._retrying(stream, ask)
+            return self._connections.retrying(ask)
         except (StartRefused, Refused) as fault:
             if timestamp_ms >= 0 or (isinstance(fault, Refused) and not is_about_filters(fault)):
                 raise
@@ -203,35 +200,54 @@ class AmqpClient(contextlib.AbstractContextManager["AmqpClient"]):
         """
         partitions = self.describe(stream).partitions
 
-        def ask(connection: Connection, address: str) -> Pushdown:
-            pushed = self._receivers.push(connection, expression)
+        def ask(connection: Connection, at: str | None) -> Pushdown:
+            pushed = self._push(connection, expression)
             if pushed.filters and partitions:
-                binding, starts = Binding(stream, next(iter(partitions))), start_filters(EARLIEST)
-                link = self._receivers.attach(connection, address, binding, starts, pushed)
+                binding, starts = Binding(stream, next(iter(partitions))), connection.dialect.starts(EARLIEST)
+                link = self._receivers.attach(connection, at, binding, starts, pushed)
                 link.close()
                 if not pushed.in_force(link.taken):
                     return Pushdown(None, expression)
             return Pushdown(pushed.words, pushed.residual)
 
-        return self._retrying(stream, ask)
+        return self._connections.retrying(ask)
+
+    def _inquiries(self, connection: Connection) -> Inquiries:
+        connection.check_dialect()
+        known = self._by_dialect.get(connection.dialect.name)
+        if known is None:
+            raise RemoteProtocolError(
+                f"{connection.endpoint.address}: the peer is {connection.dialect.title}, which cannot be read yet"
+            )
+        return known
+
+    def _push(
+        self, connection: Connection, expression: Expression | None, read: RangeRead | None = None
+    ) -> PushedFilter:
+        """Split a filter for the peer; push nothing of a filter that it has refused."""
+        if self._receivers.has_refused(expression):
+            return nothing_pushed(expression)
+        return self._inquiries(connection).push(expression, connection, read)
 
     def log_identity(self, stream: str, offsets: Mapping[str, str]) -> dict[str, str | None]:
-        """Return our log's text for the event at each offset, which differs for another event at that offset.
+        """Return a text for the event at each offset, which differs for another event at that offset.
 
-        An older copy of the log has the same incarnation in ``describe``, and once it grows, the same offsets too.
-        Other peers have no such text.
+        An older copy of a log may have the same incarnation in ``describe``, and once it grows, the same offsets too.
+        Empty for peers of event streams that are not our log.
 
         Raises:
             NotFound, ConnectFailed, AuthenticationFailed, DeadlineExceeded, RemoteProtocolError: as for ``describe``.
         """
-        return self._retrying(info.info_address(stream), partial(info.log_identity, stream=stream, offsets=offsets))
+        return self._connections.retrying(lambda c, at: self._inquiries(c).log_identity(c, at, stream, offsets))
 
     def offsets(self, stream: str, partition: str, start: Position, end: str | None) -> AmqpOffsetWalk:
         """Return a walk over the offsets from ``start`` to ``end`` (inclusive; None for no end)."""
         binding = Binding(stream, partition)
 
         def attach(at: Earliest | At | After, behind: Earliest | After) -> Link:
-            return self._run(stream, lambda c, a: self._receivers.attach(c, a, binding, start_filters(at, behind)))
+            return self._connections.run(
+                lambda c, to: self._receivers.attach(c, to, binding, c.dialect.starts(at, behind))
+            )
 
         return AmqpOffsetWalk(attach, _startable(start), end)
 
@@ -261,11 +277,11 @@ class AmqpClient(contextlib.AbstractContextManager["AmqpClient"]):
 
     def _reader(self, read: RangeRead, binding: Binding, max_rows: int, max_bytes: int) -> RangeReader:
         def attach(at: Earliest | At | After, behind: Earliest | After) -> Link:
-            def receiver(connection: Connection, address: str) -> Link:
-                pushed = self._receivers.push(connection, read.filter, read)
-                return self._receivers.attach(connection, address, binding, start_filters(at, behind), pushed)
+            def receiver(connection: Connection, to: str | None) -> Link:
+                pushed = self._push(connection, read.filter, read)
+                return self._receivers.attach(connection, to, binding, connection.dialect.starts(at, behind), pushed)
 
-            return self._run(read.stream, receiver)
+            return self._connections.run(receiver)
 
         def describe() -> Bounds | None:
             return self.describe(read.stream).partitions.get(read.partition)
@@ -290,64 +306,19 @@ class AmqpClient(contextlib.AbstractContextManager["AmqpClient"]):
             ConnectFailed, AuthenticationFailed, DeadlineExceeded, RemoteProtocolError: as for ``describe``.
         """
 
-        def attach(connection: Connection, address: str) -> Link:
+        def attach(connection: Connection, at: str | None) -> Link:
             if partition is not None:
-                self._receivers.check_capability(connection)
+                connection.check_dialect()
+            address = at or connection.dialect.target_address(stream, partition)
             return attach_sender(connection, address, Binding(stream, partition))
 
-        link = self._retrying(stream, attach)
+        link = self._connections.retrying(attach)
         return Publisher(link, stream, self._timeout_ms if timeout_ms is None else timeout_ms)
 
-    # --- connections and redirects
 
-    def _retrying(self, address: str, operation: Callable[[Connection, str], _T]) -> _T:
-        """Run an operation, as ``_run``, and retry it while its errors are retriable."""
-        return retrying(lambda: self._run(address, operation), was_reached=lambda: bool(self._connections))
-
-    def _run(self, address: str, operation: Callable[[Connection, str], _T]) -> _T:
-        """Run an operation on the connection to the container of ``address``, and follow redirects."""
-        connect: Callable[[], Connection] = self._any
-        for _ in range(MAX_REDIRECTS + 1):
-            connection = connect()
-            try:
-                return operation(connection, address)
-            except LinkRedirected as redirect:
-                # Scheme, credentials and TLS stay: a redirect may move a link, but not make it less safe.
-                endpoint = self._endpoint.at((redirect.network_host, redirect.port))
-                connect = partial(self._connection, endpoint, redirect.hostname)
-                address = redirect.address or address
-            except DeadlineExceeded:
-                connection.abandon()  # no other link may receive what the peer still sends
-                raise
-        raise Refused(
-            "amqp:link:redirect",
-            f"{MAX_REDIRECTS} redirects were followed, the last to {endpoint.address}",
-            f"attach to '{address}'",
-        )
-
-    def _any(self) -> Connection:
-        """Return a connection to any host of the url: an open one, if there is one."""
-        for host in self._endpoint.hosts:
-            connection = self._connections.get((host.host, host.port, None))
-            if connection is not None and not connection.broken:
-                return connection
-        connection = None if self._kept is None or self._closed else self._kept.take(self._key)
-        if connection is not None:
-            self._connections[connection.endpoint.host, connection.endpoint.port, None] = connection
-            return connection
-        return self._hosts.connect(lambda host, connect_ms: self._connection(host, None, connect_ms))
-
-    def _connection(self, endpoint: Endpoint, server_name: str | None, connect_ms: int | None = None) -> Connection:
-        if self._closed:
-            raise LocalProtocolError(f"the client of {self._endpoint.address} is closed")
-        key = (endpoint.host, endpoint.port, server_name)
-        connection = self._connections.get(key)
-        if connection is None or connection.broken:
-            connection = Connection(
-                endpoint, timeout_ms=self._timeout_ms, connect_ms=connect_ms, server_name=server_name
-            )
-            self._connections[key] = connection
-        return connection
+def _shown(connection: Connection) -> dict[str, str | list[str]]:
+    dialect = connection.dialect.name if connection.is_recognised else "none that is known"
+    return {**connection.properties, "capabilities": list(connection.offered), "dialect": dialect}
 
 
 def _startable(start: Position) -> Earliest | At | After:

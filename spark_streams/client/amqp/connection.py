@@ -26,15 +26,29 @@ import proton
 from cproton_ffi import ffi, lib
 
 from spark_streams.client.amqp.deliveries import Deliveries
-from spark_streams.client.amqp.errors import connection_fault, foreign_answer_fault, silent_close_fault
+from spark_streams.client.amqp.errors import (
+    connection_fault,
+    foreign_answer_fault,
+    no_virtual_host,
+    peer_fault,
+    silent_close_fault,
+)
 from spark_streams.client.amqp.incoming_frames import IncomingFrames
 from spark_streams.client.amqp.outgoing_deliveries import OutgoingDeliveries
 from spark_streams.client.log_client import PRODUCT
 from spark_streams.client.retry import Deadline
 from spark_streams.client.tcp import WOULD_BLOCK, lost, open_socket, tls_fault
 from spark_streams.endpoint import Endpoint
-from spark_streams.errors import AuthenticationFailed, DeadlineExceeded, RemoteProtocolError, SparkStreamsError
+from spark_streams.errors import (
+    AuthenticationFailed,
+    ConnectionLost,
+    DeadlineExceeded,
+    OptionError,
+    RemoteProtocolError,
+    SparkStreamsError,
+)
 from spark_streams.redaction import remember
+from spark_streams.wire.amqp.dialects import DIALECTS, EVENT_STREAMS, Dialect, Seen, dialect_of
 from spark_streams.wire.amqp.event_streams import CAPABILITY
 from spark_streams.wire.amqp.sasl import SaslClient
 
@@ -63,18 +77,30 @@ class Connection:
         timeout_ms: how many milliseconds connecting, and each later answer of the peer, may take.
         connect_ms: how many milliseconds the network may take to connect, where that is less.
         server_name: the name for TLS, SASL and open.hostname where it is not the endpoint's host (redirects).
+        dialect: the dialect that the peer speaks; None to recognise it.
+
+    Attributes:
+        server_name: as given.
+        dialect: the peer's dialect; that of event streams where none was recognised (``check_dialect``).
 
     Raises:
-        ConnectFailed: no connection, TLS failed, or the peer speaks another protocol.
+        ConnectFailed: no connection, TLS failed, the peer speaks another protocol, or it has no such virtual host.
         AuthenticationFailed: the peer did not accept the credentials.
         DeadlineExceeded: the peer did not answer in time.
     """
 
     def __init__(
-        self, endpoint: Endpoint, *, timeout_ms: int, connect_ms: int | None = None, server_name: str | None = None
+        self,
+        endpoint: Endpoint,
+        *,
+        timeout_ms: int,
+        connect_ms: int | None = None,
+        server_name: str | None = None,
+        dialect: Dialect | None = None,
     ) -> None:
         self.endpoint = endpoint
         self.timeout_ms = timeout_ms
+        self.server_name = server_name
         self._server_name = server_name or endpoint.host
         deadline = Deadline(timeout_ms)
         self._incoming = IncomingFrames(_READ_BYTES, MAX_FRAME_BYTES)
@@ -85,6 +111,9 @@ class Connection:
         self._output_view = memoryview(self._output)
         self._output_start = ffi.from_buffer(self._output)
         self._detached: set[int] = set()
+        self._sessions = 0
+        self._recognised = dialect
+        self.dialect = dialect or EVENT_STREAMS
         self.broken = False
         self._socket = open_socket(endpoint, Deadline(connect_ms or timeout_ms), server_name)
         try:
@@ -137,6 +166,7 @@ class Connection:
             raise (lost(endpoint, fault) if heard else silent_close_fault(endpoint)) from fault
         except ssl.SSLError as fault:
             raise tls_fault(fault, endpoint) from fault
+        self.mechanisms = sasl.offered
         return sasl.leftover
 
     def _open(self, leftover: bytes, deadline: Deadline) -> None:
@@ -146,7 +176,8 @@ class Connection:
         self._connection = proton.Connection()
         self._connection.collect(self._collector)
         self._connection.container = f"spark-streams-{uuid.uuid4().hex}"
-        self._connection.hostname = self._server_name
+        vhost = self.endpoint.vhost
+        self._connection.hostname = self._server_name if vhost == "/" else f"vhost:{vhost}"
         self._connection.desired_capabilities = [proton.symbol(CAPABILITY)]
         self._engine.bind(self._connection)
         self._engine_impl = self._engine._impl
@@ -156,12 +187,51 @@ class Connection:
             self._incoming.room[: len(leftover)] = leftover
             self._push(len(leftover))
         opened = proton.Endpoint.REMOTE_ACTIVE | proton.Endpoint.REMOTE_CLOSED
-        self.wait(lambda: bool(self._connection.state & opened), deadline, "no answer to open")
+        try:
+            self.wait(lambda: bool(self._connection.state & opened), deadline, "no answer to open")
+        except ConnectionLost as fault:
+            if vhost == "/":
+                raise
+            raise no_virtual_host(self.endpoint) from fault
         self.offered = tuple(str(each) for each in self._connection.remote_offered_capabilities or ())
         """The capabilities that the peer offers."""
         self.offers_event_streams = CAPABILITY in self.offered
         self.properties = {str(k): str(v) for k, v in (self._connection.remote_properties or {}).items()}
         """The peer's properties, ``product`` and ``version`` among them."""
+        self._seen = Seen(self.offered, self.properties.get("product", ""), self.mechanisms, self._server_name)
+        self._recognised = self._recognised or dialect_of(self._seen)
+        self.dialect = self._recognised or EVENT_STREAMS
+        if vhost != "/" and not self.dialect.virtual_hosts:
+            raise OptionError(
+                "url",
+                f"{self.endpoint.url} names the virtual host '{vhost}', and the peer is no RabbitMQ: leave out what "
+                "follows the host; the stream goes into option 'stream'",
+            )
+
+    def check_dialect(self) -> None:
+        """Check that the peer's dialect was named or recognised, as no event can be read without it.
+
+        Raises:
+            RemoteProtocolError: the peer shows none of the dialects.
+        """
+        if self._recognised is not None:
+            return
+        signs = "; ".join(f"'{each.name}' ({each.title}) by {each.sign}" for each in DIALECTS.values())
+        seen = self._seen
+        raise RemoteProtocolError(
+            f"{self.endpoint.address}: is the peer an event log? Its dialect would show: {signs} (ES-010, ES-012). "
+            f"Seen were the capabilities {list(seen.offered)}, the product '{seen.product}' and the SASL mechanisms "
+            f"{list(seen.mechanisms)}. Set option 'dialect' if it is one of them all the same"
+        )
+
+    def fault(self, condition: Any, context: str) -> SparkStreamsError:
+        """Return the error that a condition of the peer means, see ``errors.peer_fault``."""
+        return peer_fault(condition, context, self.dialect.conditions)
+
+    @property
+    def is_recognised(self) -> bool:
+        """Whether the peer's dialect was named or recognised."""
+        return self._recognised is not None
 
     @property
     def is_reference_log(self) -> bool:
@@ -222,7 +292,18 @@ class Connection:
         session = self._connection.session()
         session.incoming_capacity = SESSION_BYTES
         session.open()
+        self._sessions += 1
         return session
+
+    def release(self, session: Any) -> None:
+        """Free a session that has ended on both sides."""
+        session.free()
+        self._sessions -= 1
+
+    @property
+    def full(self) -> bool:
+        """Whether the peer takes no further session on this connection (``channel-max``)."""
+        return self._sessions > int(self._engine.remote_channel_max)
 
     def deliveries(self, name: str, max_bytes: int) -> Deliveries:
         """Return the deliveries of a receiving link that is about to be opened, the only one of its session.
@@ -348,7 +429,7 @@ class Connection:
             self._connection.close()  # a close answers a close (AMQP 1.0 part 2 §2.4.3)
             with contextlib.suppress(OSError):
                 self._flush()
-            return connection_fault(self._connection.remote_condition, self.endpoint)
+            return connection_fault(self._connection.remote_condition, self.endpoint, self.dialect.conditions)
         condition = self._engine.condition
         if condition is not None and str(condition.name) != "amqp:connection:framing-error":
             return RemoteProtocolError(f"{self.endpoint.address}: {condition.name}: {condition.description}")

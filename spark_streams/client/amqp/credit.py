@@ -61,7 +61,7 @@ CHECK_END_AFTER_S: Final = 0.005
 DRAIN_AFTER_S: Final = 0.25
 """Seconds of silence after which the client drains the link."""
 NARROWED_DRAIN_AFTER_S: Final = 0.02
-"""The same where the peer leaves out events: only its answer to the drain shows the end of the range then."""
+"""The same where the peer leaves out events, or offsets have holes: only the answer to the drain shows the end then."""
 
 
 class DrainTimer:
@@ -77,7 +77,9 @@ class DrainTimer:
     def __init__(self, link: Link) -> None:
         self._link = link
         self._deadline = Deadline(link.connection.timeout_ms)
-        self._drain_after_s = NARROWED_DRAIN_AFTER_S if link.narrowed else DRAIN_AFTER_S
+        self._drain_after_s = (
+            NARROWED_DRAIN_AFTER_S if link.narrowed or link.connection.dialect.has_holes else DRAIN_AFTER_S
+        )
         self.draining = False
         self.received()
 
@@ -112,10 +114,14 @@ class DrainTimer:
         """
         if self._link.deliveries.take_returned():
             return True
-        self._link.deliveries.drain = False  # deliveries used all credit, so there may be more events
+        self.look_again()  # deliveries used all credit, so there may be more events
+        return False
+
+    def look_again(self) -> None:
+        """Note that the peer's answer was not the last word: it gets credit again, and later another drain."""
+        self._link.deliveries.drain = False
         self.draining = False
         self.received()
-        return False
 
     def timeout_s(self, has_rows: bool) -> float:
         """Return how many seconds to wait now.

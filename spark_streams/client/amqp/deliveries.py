@@ -76,6 +76,7 @@ class Deliveries:
         queued: deliveries that have come, at least in part, and nobody has taken.
         in_parts: whether the last message that came, or is coming, has several frames.
         handle: the peer's handle; None before its attach.
+        available: deliveries that the peer has beyond those it sent, by its latest flow; None before one that says so.
     """
 
     def __init__(self, name: str, window: int, max_bytes: int) -> None:
@@ -103,6 +104,7 @@ class Deliveries:
         self._closed = False
         self.in_parts = False
         self.handle: int | None = None
+        self.available: int | None = None
 
     # --- for those who read
 
@@ -228,6 +230,7 @@ class Deliveries:
         self._flow_due |= flow.field(9, bool, False)
         if flow.field(4, UInt, None) != self.handle:
             return
+        self.available = flow.field(7, UInt, self.available)
         skipped = (flow.field(5, UInt, self._delivery_count) - self._delivery_count) & SERIAL
         if 0 < skipped <= SERIAL >> 1:
             self._delivery_count = self._delivery_count + skipped & SERIAL

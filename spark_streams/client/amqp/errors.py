@@ -16,6 +16,7 @@ from spark_streams.client.tls import WANTS_A_CERTIFICATE
 from spark_streams.endpoint import Endpoint
 from spark_streams.errors import ConnectFailed, ConnectionLost, NotFound, OwnershipLost, Refused, SparkStreamsError
 from spark_streams.redaction import safe_text
+from spark_streams.wire.amqp.dialects.dialect import Conditions
 from spark_streams.wire.amqp.event_streams import EPOCH
 
 _TLS_RECORDS = (b"\x14\x03", b"\x15\x03", b"\x16\x03")
@@ -52,7 +53,17 @@ def silent_close_fault(endpoint: Endpoint) -> ConnectFailed:
     )
 
 
-def connection_fault(condition: Any, endpoint: Endpoint) -> SparkStreamsError:
+def no_virtual_host(endpoint: Endpoint) -> ConnectFailed:
+    """Return the error for a peer that closed the connection instead of opening a virtual host."""
+    return final(
+        ConnectFailed(
+            f"{endpoint.address}: the peer closed the connection when virtual host '{safe_text(endpoint.vhost)}' was "
+            "asked for: is there such a virtual host, may this user use it, and is the peer a RabbitMQ?"
+        )
+    )
+
+
+def connection_fault(condition: Any, endpoint: Endpoint, conditions: Conditions) -> SparkStreamsError:
     """Return the error for a connection that the peer closed, by its condition or None.
 
     A connection that was idle for too long counts as lost: the caller may have been busy for longer than the peer's
@@ -61,30 +72,37 @@ def connection_fault(condition: Any, endpoint: Endpoint) -> SparkStreamsError:
     """
     if condition is not None and "idle" in (condition.description or ""):
         return lost(endpoint, f"{condition.name}: {condition.description}")
-    return peer_fault(condition, f"connection to {endpoint.address}")
+    return peer_fault(condition, f"connection to {endpoint.address}", conditions)
 
 
-def peer_fault(condition: Any, context: str) -> SparkStreamsError:
+def peer_fault(condition: Any, context: str, conditions: Conditions) -> SparkStreamsError:
     """Return the error that a peer's condition means.
 
     Args:
         condition: ``proton.Condition`` or None; without one the peer closed gracefully, and trying again may help
             (ES-107, ES-108).
         context: what we were doing, such as ``attach to 'orders' at localhost:5672``.
+        conditions: what conditions mean in the peer's dialect.
     """
     if condition is None:
         return ConnectionLost(f"{context}: the peer closed it without an error")
     name, description = str(condition.name), safe_text(condition.description or "")
+    for words, advice in conditions.advice:
+        if words in description:
+            said = description.partition("\\n")[0]  # without the broker's stack
+            description = f"{said.strip()}; {advice}"
     info: Mapping[Any, Any] = condition.info if isinstance(condition.info, Mapping) else {}
     if name == "amqp:link:redirect":
         redirect = _redirect(info)
         if redirect is not None:
             return redirect
-    if name == "amqp:not-found":
+    if name in conditions.not_found:
         return NotFound(name, description, context)
-    if name == "amqp:link:stolen":
+    if name in conditions.stolen:
         return OwnershipLost(name, description, context, _thief(info, description))
-    return Refused(name, description, context)
+    refused = Refused(name, description, context)
+    refused.retriable = refused.retriable or name in conditions.passes
+    return refused
 
 
 def _redirect(info: Mapping[Any, Any]) -> LinkRedirected | None:

@@ -1,5 +1,7 @@
 """Attaches links with addresses, filters and properties, and checks which of them the peer accepted.
 
+What these are is the dialect's; filters travel as values of ``wire.amqp``, encoded by it.
+
 Spec: Event Stream Extensions §4.6 (link properties), §5.2 (filters); AMQP 1.0 part 2 §2.6.3 (refusal),
 part 3 §3.5.8 (the peer echoes the filters that are in force).
 """
@@ -16,26 +18,21 @@ import proton
 
 from spark_streams.client.amqp.connection import Connection
 from spark_streams.client.amqp.deliveries import Deliveries
-from spark_streams.client.amqp.errors import peer_fault
-from spark_streams.client.amqp.offset_filters import StartFilter, as_symbol
 from spark_streams.client.amqp.outgoing_deliveries import OutgoingDeliveries
 from spark_streams.client.retry import Deadline
 from spark_streams.errors import DeadlineExceeded, RemoteProtocolError, SparkStreamsError
 from spark_streams.filters.tree import Expression
-from spark_streams.wire.amqp.event_streams import (
-    ANNOTATIONS_FILTER,
-    CONSUMER_GROUP,
-    EPOCH,
-    FULL_SQL_FILTER,
-    PARTITION,
-    SQL_FILTER,
-)
+from spark_streams.wire.amqp.decode import decode_value
+from spark_streams.wire.amqp.dialects.dialect import LinkProperties, StartFilter
+from spark_streams.wire.amqp.dialects.event_streams import as_symbol
+from spark_streams.wire.amqp.encode import encode_value
+from spark_streams.wire.amqp.event_streams import ANNOTATIONS_FILTER, FULL_SQL_FILTER, SQL_FILTER
+from spark_streams.wire.amqp.values import Described, Symbol
 
 MAX_MESSAGE_BYTES: Final = 128 << 20
 """Bytes of the largest message of a receiver: its attach sends this limit."""
 
 _FILTERS: Final = (ANNOTATIONS_FILTER, SQL_FILTER, FULL_SQL_FILTER)
-_FILTER_NAME: Final = "start"
 _REFUSAL_MS: Final = 2_000
 _CLOSE_MS: Final = 2_000
 _WRITE_AGAIN_S: Final = 0.01
@@ -67,11 +64,13 @@ class Binding:
         """The name of the link in messages, such as ``attach to 'orders' partition '0'``."""
         return f"attach to '{self.stream}'" + ("" if self.partition is None else f" partition '{self.partition}'")
 
-    def properties(self) -> dict[str, Any]:
-        """Return the properties of the link."""
-        partition = None if self.partition is None else proton.symbol(as_symbol(self.partition))
-        named = {PARTITION: partition, CONSUMER_GROUP: self.consumer_group, EPOCH: self.epoch}
-        return {name: value for name, value in named.items() if value is not None}
+    def properties(self, names: LinkProperties) -> dict[str, Any]:
+        """Return the properties of the link, under the names that the peer's dialect has for them."""
+        partition = None
+        if self.partition is not None and names.partition is not None:
+            partition = proton.symbol(as_symbol(self.partition))
+        named = ((names.partition, partition), (names.consumer_group, self.consumer_group), (names.epoch, self.epoch))
+        return {name: value for name, value in named if name is not None and value is not None}
 
 
 class Link:
@@ -129,9 +128,9 @@ class Link:
             SparkStreamsError: the error for the peer's condition.
         """
         if self.connection.was_detached(self.proton_link):
-            raise peer_fault(self.proton_link.remote_condition, self.what)
+            raise self.connection.fault(self.proton_link.remote_condition, self.what)
         if self.session.state & proton.Endpoint.REMOTE_CLOSED:
-            raise peer_fault(self.session.remote_condition, self.what)
+            raise self.connection.fault(self.session.remote_condition, self.what)
 
     def close(self, condition: Any = None) -> None:
         """Detach, with or without an error condition, and end the session; never raise.
@@ -166,7 +165,7 @@ class Link:
                 return
             connection.forget(link, self._deliveries)
             link.free()
-            self.session.free()
+            connection.release(self.session)
 
 
 def attach_receiver(
@@ -175,7 +174,7 @@ def attach_receiver(
     binding: Binding,
     *,
     start: StartFilter | None = None,
-    also: Mapping[str, Any] | None = None,
+    also: Mapping[str, Described] | None = None,
     properties: Mapping[str, Any] | None = None,
     max_bytes: int | None = None,
 ) -> Link:
@@ -185,7 +184,7 @@ def attach_receiver(
         connection: the connection of the link.
         address: source address.
         binding: what the link is bound to.
-        start: where to begin; the peer has to echo the filter (A-21).
+        start: where to begin; the peer has to echo the filter (A-21), unless its dialect says otherwise.
         also: further described filters by name, beside ``start``; the names of those that the peer echoes are
             ``taken``.
         properties: further link properties.
@@ -204,21 +203,21 @@ def attach_receiver(
     link.target.address = link.name
     link.snd_settle_mode = proton.Link.SND_SETTLED
     link.max_message_size = MAX_MESSAGE_BYTES
-    also = also or {}
+    also, dialect = also or {}, connection.dialect
     if start is not None:
-        filters = {_FILTER_NAME: start.filter, **also}
-        link.source.filter.put_dict({proton.symbol(name): described for name, described in filters.items()})
+        filters = {dialect.start_name: start.filter, **also}
+        link.source.filter.decode(encode_value({Symbol(name): described for name, described in filters.items()}))
     deliveries = connection.deliveries(link.name, max_bytes or MAX_MESSAGE_BYTES)
     attached = _attached(Link(connection, link, session, binding.what, deliveries), binding, properties or {})
     if start is not None:
         echoed = _echoed(link)
-        begins = echoed.get(_FILTER_NAME)
-        if not _same_filter(start.filter, begins):
+        begins = echoed.get(dialect.start_name)
+        if dialect.echoes_start and not _same_filter(start.filter, begins):
             attached.close()
             raise StartRefused(
                 f"{attached.what}: the peer did not take the filter that says where to start (it echoed "
-                f"{_words(begins)}, sent was {_words(start.filter)}); without it the read would begin elsewhere. Does "
-                "it support event stream filters?"
+                f"{_words(begins)}, sent was {_words(start.filter)}); without it the read would begin elsewhere. Is it "
+                f"a log of {dialect.title}?"
             )
         attached.early = start.early
         attached.taken = frozenset(n for n, sent in also.items() if _same_filter(sent, echoed.get(n)))
@@ -250,7 +249,7 @@ def _attached(attached: Link, binding: Binding, properties: Mapping[str, Any]) -
     """Open a link, wait for the peer's answer, and check which partition the link is bound to."""
     connection, link = attached.connection, attached.proton_link
     link.rcv_settle_mode = proton.Link.RCV_FIRST
-    named = {**properties, **binding.properties()}
+    named = {**properties, **binding.properties(connection.dialect.link_properties)}
     link.properties = {proton.symbol(name): value for name, value in named.items()} or None
     link.open()
     try:
@@ -266,7 +265,8 @@ def _attached(attached: Link, binding: Binding, properties: Mapping[str, Any]) -
                 lambda: connection.was_detached(link), Deadline(_REFUSAL_MS), f"no reason for refusing {attached.what}"
             )
         attached.check()
-        _check_bound(link, binding, attached.what)
+        if connection.dialect.link_properties.partition is not None:
+            _check_bound(link, binding, attached.what, connection.dialect.link_properties.partition)
     except DeadlineExceeded:
         connection.abandon()  # a link in an unknown state would disturb all others
         raise
@@ -276,9 +276,9 @@ def _attached(attached: Link, binding: Binding, properties: Mapping[str, Any]) -
     return attached
 
 
-def _check_bound(link: Any, binding: Binding, what: str) -> None:
+def _check_bound(link: Any, binding: Binding, what: str, name: str) -> None:
     answered, wanted = link.remote_properties, binding.partition
-    bound = answered.get(proton.symbol(PARTITION)) if isinstance(answered, Mapping) else None
+    bound = answered.get(proton.symbol(name)) if isinstance(answered, Mapping) else None
     if wanted is None:
         return
     # A-6: tolerate an answer with a group and no partition; the reader checks the annotations anyway
@@ -291,16 +291,15 @@ def _check_bound(link: Any, binding: Binding, what: str) -> None:
 
 
 def _echoed(link: Any) -> dict[str, Any]:
-    echoed = link.remote_source.filter
-    echoed.rewind()
-    found = echoed.get_object() if echoed.next() is not None else None
+    encoded = link.remote_source.filter.encode()
+    found = decode_value(bytes(encoded))[0] if encoded else None
     return {str(name): described for name, described in found.items()} if isinstance(found, Mapping) else {}
 
 
-def _same_filter(sent: Any, got: Any) -> bool:
-    if not isinstance(got, proton.Described):
+def _same_filter(sent: Described, got: Any) -> bool:
+    if not isinstance(got, Described):
         return False
-    names = next(each for each in _FILTERS if each[0] == int(sent.descriptor))
+    names = next((each for each in _FILTERS if sent.descriptor in each), (sent.descriptor,))
     if got.descriptor not in names:
         return False
     if isinstance(sent.value, Mapping):

@@ -21,9 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
-
-import proton
+from typing import Final
 
 from spark_streams.client.amqp.connection import Connection
 from spark_streams.client.log_client import RangeRead
@@ -37,6 +35,7 @@ from spark_streams.wire.amqp.event_streams import (
     SQL_CAPABILITY,
     SQL_FILTER,
 )
+from spark_streams.wire.amqp.values import Described, Symbol, Timestamp, ULong
 
 _END: Final = "end"
 _TYPED_AS_RABBITMQ: Final = frozenset({"RabbitMQ", "spark-streams"})
@@ -55,7 +54,7 @@ class PushedFilter:
         words: the pushed part, for people; None for nothing.
     """
 
-    filters: Mapping[str, Any]
+    filters: Mapping[str, Described]
     residual: Expression | None
     whole: Expression | None
     words: str | None
@@ -88,19 +87,19 @@ def push(expression: Expression | None, connection: Connection, read: RangeRead 
         overflow_is_null=read is not None and read.timestamp_overflow == "null",
     )
     split = split_for_amqp(expression, capability)
-    filters: dict[str, Any] = {}
+    filters: dict[str, Described] = {}
     if split.annotations is not None:
-        bounds = {proton.symbol(name): _bound(value) for name, value in split.annotations.items()}
-        filters["bounds"] = proton.Described(proton.ulong(ANNOTATIONS_FILTER[0]), bounds)
+        bounds = {Symbol(name): _bound(value) for name, value in split.annotations.items()}
+        filters["bounds"] = Described(ULong(ANNOTATIONS_FILTER[0]), bounds)
     if split.event_streams_sql is not None:
-        filters["match"] = proton.Described(proton.ulong(SQL_FILTER[0]), split.event_streams_sql)
+        filters["match"] = Described(ULong(SQL_FILTER[0]), split.event_streams_sql)
     if split.sql is not None:
-        filters["sql-filter"] = proton.Described(proton.ulong(FULL_SQL_FILTER[0]), split.sql)
+        filters["sql-filter"] = Described(ULong(FULL_SQL_FILTER[0]), split.sql)
     if not filters:
         return nothing_pushed(expression)
     if read is not None and read.end.isascii() and connection.offers_event_streams:
         quoted = read.end.replace("'", "''")
-        filters[_END] = proton.Described(proton.ulong(SQL_FILTER[0]), f"d.{OFFSET_KEY} <= '{quoted}'")
+        filters[_END] = Described(ULong(SQL_FILTER[0]), f"d.{OFFSET_KEY} <= '{quoted}'")
     return PushedFilter(filters, split.residual, expression, split.words)
 
 
@@ -109,5 +108,5 @@ def is_about_filters(refusal: Refused) -> bool:
     return refusal.condition in _FILTER_CONDITIONS
 
 
-def _bound(value: str | int) -> Any:
-    return proton.symbol(value) if isinstance(value, str) else proton.timestamp(value)
+def _bound(value: str | int) -> Symbol | Timestamp:
+    return Symbol(value) if isinstance(value, str) else Timestamp(value)

@@ -12,6 +12,10 @@ the broken connection: each connection that brings events is progress.
 The first event of a range that begins ``At`` an offset must have that offset. Another event in its place is a loss,
 whatever removed the first one, even a peer whose ``>=`` excludes.
 
+Where offsets are numbers (``Dialect.numeric_offsets``), a missing number shows where events may be gone, and only then
+the reader asks what the partition retains. In a dialect with holes it counts as a loss what lies before the first
+retained event, and no other missing number; the range may end with a hole, and then the answer to the drain is its end.
+
 Where the peer checks a part of the filter, the events at both ends of the range need not come. Then the reader requests
 the first one without the filter, and the answer to the drain is the end of the range, if by ``$info`` nothing of it is
 gone. A peer cannot report which events it has left out, so events that retention removes behind the last received one
@@ -35,7 +39,7 @@ from spark_streams.client.amqp.receive_buffer import ReceiveBuffer
 from spark_streams.client.amqp.row_decoder import DecodedRows, RowDecoder, WrongPartition
 from spark_streams.client.data_loss import LossPolicy, instead_of, is_past_end, place
 from spark_streams.client.log_client import Bounds, RangeRead
-from spark_streams.client.retry import LONG_BACKOFF, Attempts
+from spark_streams.client.retry import LONG_BACKOFF, Attempts, Deadline
 from spark_streams.errors import DeadlineExceeded, RemoteProtocolError, SparkStreamsError
 from spark_streams.position import EARLIEST, After, At, Earliest
 from spark_streams.wire.amqp.performatives import ERROR, REJECTED
@@ -44,6 +48,8 @@ from spark_streams.wire.amqp.values import Described, Symbol, ULong
 _log = logging.getLogger(__name__)
 
 _NO_PARTITION: Final = "there is no such partition any more"
+_BEHIND_S: Final = 0.1
+"""Seconds to wait before the next request to a node that lags behind."""
 _MAX_EXTENSIONS: Final = 200
 """How often the deadline of a searching peer is extended: 100 minutes in all, if it may be silent for 30 seconds."""
 
@@ -113,7 +119,10 @@ class RangeReader:
         settled = link.proton_link.remote_snd_settle_mode == proton.Link.SND_SETTLED
         self._buffer = ReceiveBuffer(self.max_rows, self.max_bytes, settles=settled)
         try:
-            self._decoder = RowDecoder(self.read, self._start, link.residual, self._dropped if link.early else None)
+            dropped, dialect = self._dropped if link.early else None, link.connection.dialect
+            self._dialect, self._reaches_end = dialect, False
+            self._behind = Deadline(link.connection.timeout_ms)
+            self._decoder = RowDecoder(self.read, self._start, link.residual, dropped, dialect)
             yield from self._decoded_rows()
         except DeadlineExceeded:
             link.connection.abandon()  # no other link may receive what the peer still sends, and it may never answer
@@ -128,6 +137,8 @@ class RangeReader:
             broken: SparkStreamsError | None = None
             try:
                 if not self._collect(window, timer):
+                    if not self._is_certain(timer):
+                        continue
                     self._explain()
                     return
             except SparkStreamsError as fault:
@@ -162,7 +173,10 @@ class RangeReader:
                 timer.received()
             complete = buffer.full
             if not complete and buffer.size > searched:
-                complete = buffer.holds(end, searched) and decoder.passes_end(buffer.block())
+                if self._dialect.numeric_offsets:  # no text to search for; the last event has the greatest number
+                    complete = decoder.passes_end(buffer.block(buffer.rows - 1))
+                else:
+                    complete = buffer.holds(end, searched) and decoder.passes_end(buffer.block())
                 searched = buffer.size
             if not complete and buffer.rows and timer.end_check_due():
                 complete = decoder.passes_end(buffer.block(buffer.rows - 1))
@@ -193,7 +207,9 @@ class RangeReader:
         except WrongPartition as fault:
             self._reject(fault)
             raise
-        if rows.first is not None:
+        if self._dialect.numeric_offsets:
+            self._check_gap(rows.gap)
+        elif rows.first is not None:
             self._check_loss(rows.first)
         if self._decoder.dropped is not None:
             self._drop(self._decoder.dropped)
@@ -247,6 +263,17 @@ class RangeReader:
             self._loss.report(self.read.partition, str(self._start), available)
             self._ask_for_loss = False  # one warning will do
 
+    def _check_gap(self, gap: At | After | None) -> None:
+        """Check whether events are gone where numbers are missing, before the rows behind the gap are returned."""
+        self._first = False
+        if gap is None or not self._ask_for_loss:
+            return
+        bounds = self.describe()
+        available = _NO_PARTITION if bounds is None else instead_of(gap, bounds)
+        if available is not None and (bounds is None or not is_past_end(gap, bounds)):
+            self._loss.report(self.read.partition, str(gap), available)
+            self._ask_for_loss = False
+
     def _instead_of_start(self, came: str | None) -> str | None:
         """Return what there is instead of the event that the link begins at; None when that event exists.
 
@@ -270,6 +297,9 @@ class RangeReader:
             PositionLost: events are gone, and losses fail the query.
             RemoteProtocolError: the peer reports that it retains them.
         """
+        if self._dialect.has_holes:
+            self._explain_hole()
+            return
         bounds, narrowed = self.describe(), self._link.narrowed
         available = _NO_PARTITION if bounds is None else instead_of(At(self.read.end), bounds)
         asks = narrowed and self._ask_for_loss and not isinstance(self._start, Earliest)
@@ -286,3 +316,34 @@ class RangeReader:
                 f"{self._start}, although by its '$info' the range up to '{self.read.end}' is retained"
             )
         self._loss.report(self.read.partition, f"{place(self._start)} up to '{self.read.end}'", available)
+
+    def _is_certain(self, timer: DrainTimer) -> bool:
+        """Return whether the peer's answer, that it has no more, ends the range; if not, let it look again.
+
+        In a dialect with holes the last offset of a range may have no event. A node may also be behind the one that the
+        range was planned by: only an answer that came after its description reached the end is certain, and for that
+        this waits as long as a peer may be silent.
+        """
+        if self._reaches_end or not self._dialect.has_holes:
+            return True
+        bounds = self.describe()
+        behind = bounds is not None and (bounds.latest is None or bounds.latest < self.read.end)
+        self._reaches_end = not behind or self._behind.passed
+        if behind and not self._reaches_end:
+            self._link.connection.turn(_BEHIND_S)
+        timer.look_again()
+        return False
+
+    def _explain_hole(self) -> None:
+        """Find out whether the range ends with offsets that have no event, or its last events are gone.
+
+        Raises:
+            PositionLost: events are gone, or the stream ends before the range, and losses fail the query.
+        """
+        bounds = self.describe()
+        if bounds is not None and bounds.latest is not None and bounds.latest >= self.read.end:
+            available = instead_of(self._start, bounds)
+        else:
+            available = _NO_PARTITION if bounds is None else instead_of(At(self.read.end), bounds)
+        if available is not None:
+            self._loss.report(self.read.partition, f"{place(self._start)} up to '{self.read.end}'", available)

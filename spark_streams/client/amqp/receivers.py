@@ -13,59 +13,32 @@ from typing import Final
 
 from spark_streams.client.amqp.connection import Connection
 from spark_streams.client.amqp.links import Binding, Link, StartRefused, attach_receiver
-from spark_streams.client.amqp.offset_filters import StartFilter
-from spark_streams.client.amqp.pushdown import PushedFilter, is_about_filters, nothing_pushed, push
-from spark_streams.client.log_client import RangeRead
-from spark_streams.errors import Refused, RemoteProtocolError, SparkStreamsError
+from spark_streams.client.amqp.pushdown import PushedFilter, is_about_filters, nothing_pushed
+from spark_streams.errors import Refused, SparkStreamsError
 from spark_streams.filters.tree import Expression
-from spark_streams.wire.amqp.event_streams import CAPABILITY
+from spark_streams.wire.amqp.dialects.dialect import StartFilter
 
 _log = logging.getLogger(__name__)
 _NOTHING: Final = nothing_pushed(None)
 
 
 class Receivers:
-    """Attaches receivers.
+    """Attaches receivers."""
 
-    Args:
-        require_event_streams: whether a peer that does not offer the capability is an error (ES-012).
-    """
-
-    def __init__(self, require_event_streams: bool) -> None:
-        self._require_event_streams = require_event_streams
+    def __init__(self) -> None:
         self._refused: set[Expression | None] = set()
         """The filters that the peer refused; the client does not push them again."""
-        self._untaken: set[int] = set()
+        self._untaken: set[object] = set()
         """Descriptors of the start filters that the peer did not accept; the client tries them last from then on."""
 
-    def check_capability(self, connection: Connection) -> None:
-        """Check that the peer offers event streams, where that is required.
-
-        Raises:
-            RemoteProtocolError: the peer does not offer them.
-        """
-        if self._require_event_streams and not connection.offers_event_streams:
-            raise RemoteProtocolError(
-                f"{connection.endpoint.address}: the peer does not offer the capability {CAPABILITY} (ES-010): is it "
-                "an event log? Where it is one all the same, require_event_streams=False goes on without"
-            )
-
-    def push(
-        self, connection: Connection, expression: Expression | None, read: RangeRead | None = None
-    ) -> PushedFilter:
-        """Split a filter for the peer, as ``pushdown.push`` does; push nothing of a filter that it has refused.
-
-        Args:
-            connection: the connection to the peer.
-            expression: the filter; None for none.
-            read: the range to read; None only to learn how the filter would be split.
-        """
-        return nothing_pushed(expression) if expression in self._refused else push(expression, connection, read)
+    def has_refused(self, expression: Expression | None) -> bool:
+        """Return whether the peer refused a filter, which is not to be pushed again."""
+        return expression in self._refused
 
     def attach(
         self,
         connection: Connection,
-        address: str,
+        at: str | None,
         binding: Binding,
         starts: tuple[StartFilter, ...],
         pushed: PushedFilter = _NOTHING,
@@ -76,18 +49,20 @@ class Receivers:
 
         Args:
             connection: the connection to the peer.
-            address: source address.
+            at: source address, if not the dialect's for the binding: that to which the peer has redirected.
             binding: what the link is bound to, with a partition.
             starts: filters for one position, the preferred one first.
             pushed: the filter of the events; its part that the client checks becomes the link's ``residual``.
 
         Raises:
             StartRefused, Refused: the peer accepts none of ``starts``; the error is that of the first tried.
-            RemoteProtocolError: the peer does not offer event streams, or bound the link to another partition.
+            RemoteProtocolError: the peer shows no dialect of event logs, or bound the link to another partition.
             NotFound, OwnershipLost, Refused, LinkRedirected: the peer refused the link.
             DeadlineExceeded: the peer did not answer in time.
         """
-        self.check_capability(connection)
+        connection.check_dialect()
+        own = connection.dialect.source_address(binding.stream, binding.partition, binding.consumer_group)
+        address = at or own
         first: SparkStreamsError | None = None
         for start in sorted(starts, key=lambda each: each.filter.descriptor in self._untaken):
             try:
@@ -97,7 +72,7 @@ class Receivers:
                     raise
                 if isinstance(fault, Refused) and pushed.filters:
                     _log.warning("%s: reading goes on without asking the peer to filter", fault)
-                    link = self.attach(connection, address, binding, starts, nothing_pushed(pushed.whole))
+                    link = self.attach(connection, at, binding, starts, nothing_pushed(pushed.whole))
                     self._refused.add(pushed.whole)
                     return link
                 first = first or fault

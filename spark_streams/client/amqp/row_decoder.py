@@ -1,15 +1,17 @@
 """Decodes the deliveries of a range into rows: checks their offsets and partition, and cuts them at the range's end.
 
-Offsets are opaque: they are compared as text, never parsed (ES-301), and always grow (ES-302).
+Offsets are compared as text, and always grow (ES-302). Those of event streams are opaque and never parsed (ES-301);
+where they are numbers in the peer's dialect, a missing number is a gap, which the reader looks into.
 
 Spec: Event Stream Extensions §4.4 (source-partition), §5.1 (offset and timestamp annotations).
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -17,27 +19,31 @@ from spark_streams.client.log_client import RangeRead
 from spark_streams.errors import RemoteProtocolError
 from spark_streams.filters.row_columns import rows_that_match, wanted_columns
 from spark_streams.filters.tree import Expression
+from spark_streams.offsets import format_offset
 from spark_streams.position import After, At, Earliest
 from spark_streams.rows import FULL_MESSAGE_SCHEMA
 from spark_streams.wire.amqp.columns.block import MessageBlock
 from spark_streams.wire.amqp.columns.decode import decode_columns
-from spark_streams.wire.amqp.columns.single_message import TimestampOverflow
+from spark_streams.wire.amqp.columns.single_message import Overflow, TimestampOverflow
+from spark_streams.wire.amqp.dialects import EVENT_STREAMS, Dialect
+from spark_streams.wire.amqp.event_streams import OFFSET_KEY
 from spark_streams.wire.columnar.arrays import FALSE, TRUE, repeated, text_scalar
 
 
-def check_offsets(offsets: pa.StringArray, start: Earliest | At | After, what: str) -> None:
+def check_offsets(offsets: pa.StringArray, start: Earliest | At | After, what: str, key: str = OFFSET_KEY) -> None:
     """Check that a column of offsets is complete, begins where the filter said, and grows.
 
     Args:
         offsets: the offsets of consecutive deliveries.
         start: the earliest position where they may begin.
         what: their name in messages, such as ``stream 'orders' partition '0'``.
+        key: the annotation that they come from.
 
     Raises:
         RemoteProtocolError: the peer broke one of the rules.
     """
     if offsets.null_count:
-        raise RemoteProtocolError(f"{what}: a delivery has no event-streams-offset annotation (ES-300)")
+        raise RemoteProtocolError(f"{what}: a delivery has no {key} annotation (ES-300)")
     if not len(offsets):
         return
     first = offsets[0].as_py()
@@ -82,6 +88,19 @@ def rows_until(offsets: pa.StringArray, end: str) -> tuple[int, bool]:
     return (beyond + 1 if offsets[beyond].as_py() == end else beyond), True
 
 
+def _gap(offsets: pa.StringArray, start: Earliest | At | After) -> At | After | None:
+    """Return the position after which the first number is missing, None for none; offsets that are numbers grow."""
+    if not len(offsets):
+        return None
+    first, last = int(offsets[0].as_py()), int(offsets[len(offsets) - 1].as_py())
+    if isinstance(start, (At, After)) and first > int(start.offset) + isinstance(start, After):
+        return start
+    if last - first == len(offsets) - 1:
+        return None
+    numbers = np.asarray(offsets.cast(pa.int64()))
+    return After(format_offset(int(numbers[np.flatnonzero(np.diff(numbers) > 1)[0]])))
+
+
 class WrongPartition(RemoteProtocolError):
     """A delivery names another partition than that of its link (ES-118); ``row`` is its row in the block."""
 
@@ -96,6 +115,7 @@ class DecodedRows:
         batch: the matching rows; it may have none.
         first: offset of the first event of the block within or after the range; None where all lie before the range.
         last: offset of the block's last event within the range, None without one.
+        gap: the position after which the first number is missing; None for none, and for opaque offsets.
         done: whether the block reached or passed the end of the range.
     """
 
@@ -103,6 +123,7 @@ class DecodedRows:
     first: str | None
     last: str | None
     done: bool
+    gap: At | After | None = None
 
 
 @dataclass
@@ -115,6 +136,7 @@ class RowDecoder:
         residual: the part of the filter that the client checks; None for nothing.
         dropped: for a link whose peer has no filter for ``start``, the earlier position where it begins: the decoder
             drops what lies before ``start``; then ``After`` the last event that was dropped.
+        dialect: the peer's.
 
     Raises:
         FilterError: the residual refers to something that rows of messages cannot have.
@@ -124,17 +146,22 @@ class RowDecoder:
     start: Earliest | At | After
     residual: Expression | None = None
     dropped: Earliest | After | None = None
+    dialect: Dialect = EVENT_STREAMS
 
     def __post_init__(self) -> None:
         # A batch that is made of no columns has no rows.
         self._columns = wanted_columns(self.read.columns, self.residual) or ("offset",)
         self._schema = pa.schema([FULL_MESSAGE_SCHEMA.field(c) for c in self._columns])
-        self._decoded = frozenset({*self._columns, "offset", "source_partition"} - {"stream", "partition"})
+        self._has_source = self.dialect.places.source_partition is not None
+        source = {"source_partition"} if self._has_source else set[str]()
+        self._decoded = frozenset({*self._columns, "offset", *source} - {"stream", "partition"})
 
     def passes_end(self, block: MessageBlock) -> bool:
         """Return whether any delivery of the block is at or beyond the end of the range; decode offsets only."""
-        offsets = decode_columns(block, ("offset",))["offset"]
-        return rows_until(offsets, self.read.end)[1]
+        return rows_until(self._offsets(block), self.read.end)[1]
+
+    def _offsets(self, block: MessageBlock) -> pa.StringArray:
+        return decode_columns(block, ("offset",), places=self.dialect.places)["offset"]
 
     def decode(self, block: MessageBlock) -> DecodedRows:
         """Decode a block.
@@ -146,15 +173,16 @@ class RowDecoder:
         """
         block = self._from_start(block)
         try:
-            columns = decode_columns(block, self._decoded, overflow=self.read.timestamp_overflow)
+            columns = self._decode(block, self.read.timestamp_overflow)
         except TimestampOverflow as fault:
             columns = self._without_the_rest(block, fault)
         offsets = columns["offset"]
-        self._check_partition(columns["source_partition"])
-        check_offsets(offsets, self.start, self._what)
+        self._check_partition(columns)
+        check_offsets(offsets, self.start, self._what, self.dialect.places.offset.key)
+        count, done = rows_until(offsets, self.read.end)
+        gap = _gap(offsets, self.start) if self.dialect.numeric_offsets else None
         if len(offsets):
             self.start = After(offsets[len(offsets) - 1].as_py())
-        count, done = rows_until(offsets, self.read.end)
         constants = {"stream": self.read.stream, "partition": self.read.partition}
         arrays = [
             repeated(constants[name], count) if name in constants else columns[name].slice(0, count)
@@ -163,35 +191,40 @@ class RowDecoder:
         batch = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
         first = offsets[0].as_py() if len(offsets) else None
         last = offsets[count - 1].as_py() if count else None
-        return DecodedRows(rows_that_match(batch, self.residual, self.read.columns), first, last, done)
+        return DecodedRows(rows_that_match(batch, self.residual, self.read.columns), first, last, done, gap)
+
+    def _decode(self, block: MessageBlock, overflow: Overflow) -> dict[str, pa.Array]:
+        return decode_columns(block, self._decoded, overflow=overflow, places=self.dialect.places)
 
     def _from_start(self, block: MessageBlock) -> MessageBlock:
         """Drop the events before the start, if the link began before it."""
         if self.dropped is None or not isinstance(self.start, At):
             return block
-        columns = decode_columns(block, ("offset", "source_partition"))
+        columns = decode_columns(block, ("offset", "source_partition"), places=self.dialect.places)
         offsets = columns["offset"]
-        self._check_partition(columns["source_partition"])
+        self._check_partition(columns)
         before, self.dropped = rows_to_drop(offsets, self.start, self.dropped, self._what)
         return MessageBlock(block.buffer, block.starts[before:], block.ends[before:])
 
     def _without_the_rest(self, block: MessageBlock, fault: TimestampOverflow) -> dict[str, pa.Array]:
         """Decode again without the events beyond the range: an instant there must not fail this read."""
-        offsets = decode_columns(block, ("offset",))["offset"]
-        count, _ = rows_until(offsets, self.read.end)
+        count, _ = rows_until(self._offsets(block), self.read.end)
         try:
-            decode_columns(MessageBlock(block.buffer, block.starts[:count], block.ends[:count]), self._decoded)
+            self._decode(MessageBlock(block.buffer, block.starts[:count], block.ends[:count]), "fail")
         except TimestampOverflow as inside:
             raise TimestampOverflow(
                 f"{self._what}: {inside}; set option 'timestampOverflow' to 'null' to read such instants as NULL"
             ) from fault
-        return decode_columns(block, self._decoded, overflow="null")
+        return self._decode(block, "null")
 
     @property
     def _what(self) -> str:
         return f"stream '{self.read.stream}' partition '{self.read.partition}'"
 
-    def _check_partition(self, sources: Any) -> None:
+    def _check_partition(self, columns: Mapping[str, pa.Array]) -> None:
+        if not self._has_source:
+            return
+        sources = columns["source_partition"]
         wrong = pc.index(pc.not_equal(sources, text_scalar(self.read.partition)), TRUE).as_py()
         if wrong >= 0:
             fault = WrongPartition(

@@ -21,7 +21,7 @@ from __future__ import annotations
 import struct
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from spark_streams.errors import AuthenticationFailed, LocalProtocolError, RemoteProtocolError
 from spark_streams.redaction import quoted
@@ -237,6 +237,34 @@ class SaslServer(_Side):
         return user if self._check_plain(user, password) else None
 
 
+class SaslLogin(NamedTuple):
+    """How a client signs in.
+
+    Args:
+        mechanism: ``PLAIN``, ``EXTERNAL`` or ``ANONYMOUS``.
+        username: the user of PLAIN.
+        password: that user's password; it is shown nowhere.
+    """
+
+    mechanism: str
+    username: str = ""
+    password: str = ""
+
+    def __repr__(self) -> str:
+        return f"SaslLogin({self.mechanism!r})"
+
+    @classmethod
+    def plain(cls, username: str, password: str) -> SaslLogin:
+        """Return a login by PLAIN.
+
+        Raises:
+            LocalProtocolError: PLAIN cannot carry the user's name or the password.
+        """
+        if "\0" in username + password:
+            raise LocalProtocolError("user name or password holds a NUL, which SASL PLAIN cannot carry")
+        return cls("PLAIN", username, password)
+
+
 class SaslClient(_Side):
     """The client's side, for one connection.
 
@@ -248,8 +276,11 @@ class SaslClient(_Side):
         password: the password, or None; it is shown nowhere.
         external: whether a TLS client certificate proves our identity.
         hostname: the host to connect to, or None.
+        choose: returns the login by the mechanisms that the server offers, in place of the three arguments above.
 
     Attributes:
+        offered: the mechanisms that the server offers; empty before it has told them.
+        mechanism: the mechanism that is used; None before it is chosen.
         done: the layer is over and the server accepted; ``leftover`` holds the bytes after the layer.
     """
 
@@ -260,13 +291,19 @@ class SaslClient(_Side):
         *,
         external: bool = False,
         hostname: str | None = None,
+        choose: Callable[[tuple[str, ...]], SaslLogin] | None = None,
     ) -> None:
-        if username is not None and "\0" in username + (password or ""):
-            raise LocalProtocolError("user name or password holds a NUL, which SASL PLAIN cannot carry")
-        self.mechanism = "EXTERNAL" if external else "PLAIN" if username is not None else "ANONYMOUS"
         super().__init__()
-        self._username, self._password, self._hostname = username or "", password or "", hostname
+        self.offered: tuple[str, ...] = ()
+        self._login = None if choose is not None else _login(username, password, external=external)
+        self._choose = choose
+        self._hostname = hostname
         self._sent_init = False
+
+    @property
+    def mechanism(self) -> str | None:
+        """See the attributes of the class."""
+        return None if self._login is None else self._login.mechanism
 
     def start(self) -> bytes:
         """Return the first bytes to send."""
@@ -293,20 +330,23 @@ class SaslClient(_Side):
         names = list(offered.items) if isinstance(offered, Array) else [] if offered is None else [offered]
         if not all(isinstance(name, Symbol) for name in names):
             raise RemoteProtocolError("sasl-mechanisms: holds something else than symbols")
-        if self.mechanism not in names:
-            hint = "; give a username and password" if self.mechanism == "ANONYMOUS" and "PLAIN" in names else ""
+        self.offered = tuple(str(name) for name in names)
+        login = self._login = self._choose(self.offered) if self._choose is not None else self._login
+        assert login is not None
+        if login.mechanism not in names:
+            hint = "; give a username and password" if login.mechanism == "ANONYMOUS" and "PLAIN" in names else ""
             raise AuthenticationFailed(
                 "amqp:unauthorized-access",
-                f"the server does not offer {self.mechanism}, it offers {', '.join(names) or 'nothing'}{hint}",
+                f"the server does not offer {login.mechanism}, it offers {', '.join(names) or 'nothing'}{hint}",
                 "SASL",
             )
         response: bytes | None = b""
-        if self.mechanism == "PLAIN":
-            response = b"\0".join((b"", self._username.encode("utf-8"), self._password.encode("utf-8")))
-        elif self.mechanism == "ANONYMOUS":
+        if login.mechanism == "PLAIN":
+            response = b"\0".join((b"", login.username.encode("utf-8"), login.password.encode("utf-8")))
+        elif login.mechanism == "ANONYMOUS":
             response = b"anonymous"
         self._sent_init = True
-        init: list[object] = [Symbol(self.mechanism), response]
+        init: list[object] = [Symbol(login.mechanism), response]
         return _frame(_INIT, init if self._hostname is None else [*init, self._hostname])
 
     def _finish(self, fields: list[Any]) -> None:
@@ -315,7 +355,15 @@ class SaslClient(_Side):
             raise RemoteProtocolError("sasl-outcome: has no code")
         if code != OK:
             reason = _OUTCOMES.get(int(code), f"outcome {int(code)}")
-            who = f" for user '{self._username}'" if self.mechanism == "PLAIN" else ""
-            raise AuthenticationFailed("amqp:unauthorized-access", f"{reason}{who} ({self.mechanism})", "SASL")
+            login = self._login
+            assert login is not None
+            who = f" for user '{login.username}'" if login.mechanism == "PLAIN" else ""
+            raise AuthenticationFailed("amqp:unauthorized-access", f"{reason}{who} ({login.mechanism})", "SASL")
         self.done = True
         self._end()
+
+
+def _login(username: str | None, password: str | None, *, external: bool) -> SaslLogin:
+    if external:
+        return SaslLogin("EXTERNAL")
+    return SaslLogin("ANONYMOUS") if username is None else SaslLogin.plain(username, password or "")

@@ -22,6 +22,7 @@ from spark_streams.endpoint import Endpoint, Secret
 from spark_streams.errors import OwnershipLost, RemoteProtocolError
 from spark_streams.position import EARLIEST, After, At
 from spark_streams.wire.amqp.columns.encode import encode_columns
+from spark_streams.wire.amqp.dialects import EVENT_STREAMS
 from tests.client.amqp.fake_node import FakeNode, Script, event, info, refuse
 from tests.server.amqp.raw_peer import (
     CAPABILITY,
@@ -71,7 +72,7 @@ def test_es_012_a_peer_without_the_capability_is_a_clear_error() -> None:
     with FakeNode(script) as fake:
         with client_of(fake) as client, pytest.raises(RemoteProtocolError, match="AMQP_EVENT_STREAMS_V1_0"):
             values(client, read())
-        with client_of(fake, require_event_streams=False) as client:
+        with client_of(fake, dialect=EVENT_STREAMS) as client:
             assert len(values(client, read())) == 6
 
 

@@ -25,6 +25,7 @@ from spark_streams.errors import (
 from spark_streams.filters.text import parse
 from spark_streams.position import EARLIEST, LATEST, After, At
 from spark_streams.rows import FULL_MESSAGE_SCHEMA
+from spark_streams.wire.amqp.dialects import EVENT_STREAMS
 from tests.client.amqp.fake_peer import FakePeer, Script
 from tests.faults.proxy import Break, TcpProxy
 
@@ -209,7 +210,7 @@ def test_a_peer_without_the_capability_es_012() -> None:
     with FakePeer(Script(events=log, capability=False)) as peer:
         with client(peer.port) as reader, pytest.raises(RemoteProtocolError, match="AMQP_EVENT_STREAMS_V1_0"):
             fetched(reader, read(EARLIEST, log[-1][0]))
-        with client(peer.port, require_event_streams=False) as reader:
+        with client(peer.port, dialect=EVENT_STREAMS) as reader:
             assert fetched(reader, read(EARLIEST, log[-1][0])) == log
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from proton import SASL, Connection, Transport
 
 from spark_streams.errors import AuthenticationFailed, LocalProtocolError, RemoteProtocolError
-from spark_streams.wire.amqp.sasl import AMQP_HEADER, SASL_HEADER, SaslClient, SaslServer
+from spark_streams.wire.amqp.sasl import AMQP_HEADER, SASL_HEADER, SaslClient, SaslLogin, SaslServer
 from tests.examples import examples
 
 # By hand from AMQP 1.0 part 5 §5.3: size, doff 2, type 1, two ignored bytes, described list.
@@ -123,6 +123,25 @@ def test_external_needs_a_certificate_and_anonymous_is_not_taken_unasked() -> No
     peer.receive(SASL_HEADER)
     anonymous = b"\x00\x00\x00\x19\x02\x01\x00\x00\x00\x53\x41\xc0\x0c\x01\xa3\x09ANONYMOUS"
     assert peer.receive(anonymous) == OUTCOME_AUTH
+
+
+@pytest.mark.parametrize("step", [1, 1000])
+@pytest.mark.parametrize(("offered", "identity"), [(("PLAIN", "ANONYMOUS"), "guest"), (("ANONYMOUS",), "anonymous")])
+def test_a_client_chooses_by_what_is_offered(step: int, offered: tuple[str, ...], identity: str) -> None:
+    def choose(mechanisms: tuple[str, ...]) -> SaslLogin:
+        return SaslLogin.plain("guest", "guest") if "PLAIN" in mechanisms else SaslLogin("ANONYMOUS")
+
+    one, other = SaslClient(choose=choose), server(*offered)
+    assert one.mechanism is None and one.offered == ()
+    run(one, other, step)
+    assert one.done and other.identity == identity
+    assert (one.offered, one.mechanism) == (offered, other.mechanism)
+
+
+def test_a_login_shows_no_password() -> None:
+    assert "geheim" not in repr(SaslLogin.plain("guest", "geheim"))
+    with pytest.raises(LocalProtocolError, match="holds a NUL"):
+        SaslLogin.plain("guest", "a\0b")
 
 
 def test_a_client_without_sasl_is_told_apart() -> None:

@@ -90,12 +90,14 @@ class Conditions(NamedTuple):
         stolen: another consumer took the partition.
         position_lost: the log does not have the position where the link was to begin.
         passes: trying again helps, after a pause.
+        advice: words of a peer's description, and what to do about the fault that they tell.
     """
 
     not_found: tuple[str, ...] = ("amqp:not-found",)
     stolen: tuple[str, ...] = ("amqp:link:stolen",)
     position_lost: tuple[str, ...] = ()
     passes: tuple[str, ...] = ("amqp:connection:forced", "amqp:resource-locked", "amqp:link:detach-forced")
+    advice: tuple[tuple[str, str], ...] = ()
 
 
 class Seen(NamedTuple):
@@ -155,6 +157,7 @@ class Dialect:
         numeric_offsets: whether offsets are numbers, which rows have with 20 digits.
         has_holes: whether numbers between two events may belong to none.
         drains: whether the peer gives credit back when a receiver drains it.
+        virtual_hosts: whether a url may name a virtual host.
     """
 
     name: str
@@ -173,6 +176,7 @@ class Dialect:
     numeric_offsets: bool
     has_holes: bool
     drains: bool
+    virtual_hosts: bool = False
 
     def starts(self, at: Earliest | At | After, behind: Earliest | After = EARLIEST) -> tuple[StartFilter, ...]:
         """Return the filters that begin at ``at``, see ``StartFilters``."""

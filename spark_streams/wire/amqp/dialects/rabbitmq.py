@@ -8,6 +8,8 @@ Spec: docs/specifications.md, dialect of RabbitMQ 4.
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import cache
 from typing import Final
 from urllib.parse import quote
 
@@ -20,6 +22,12 @@ from spark_streams.wire.amqp.values import Described, Symbol, Timestamp, ULong
 START: Final = "rabbitmq:stream-offset-spec"
 PRODUCT: Final = "RabbitMQ"
 """``product`` of the open's properties."""
+_UNREADABLE: Final = ("reserved_annotation_key", "primitive_type_unsupported")
+"""What the broker's error says where a stream holds an entry that it cannot turn into a message of AMQP 1.0."""
+_NOT_SHOWN: Final = (
+    "the stream holds an entry that RabbitMQ cannot show over AMQP 1.0, such as bytes that are no AMQP message, or "
+    "annotations whose keys do not begin with 'x-': read it with format 'rabbitmq-stream'"
+)
 RECEIVED_TIME: Final = "x-opt-rabbitmq-received-time"
 """The time at which the broker took a message, where its operator has set an interceptor for it."""
 
@@ -64,8 +72,15 @@ RABBITMQ: Final = Dialect(
     start_filters=_start_filters,
     start_filters_at_time=_start_filters_at_time,
     echoes_start=True,
-    conditions=Conditions(),
+    conditions=Conditions(advice=tuple((words, _NOT_SHOWN) for words in _UNREADABLE)),
     numeric_offsets=True,
     has_holes=True,
     drains=True,
+    virtual_hosts=True,
 )
+
+
+@cache
+def keyed(annotation: str) -> Dialect:
+    """Return the dialect with an annotation for the key; without it, property group-id is the key."""
+    return replace(RABBITMQ, places=replace(RABBITMQ.places, key=Place(MESSAGE_ANNOTATIONS, annotation, "string")))

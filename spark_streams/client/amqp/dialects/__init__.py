@@ -1,0 +1,55 @@
+"""Defines what a client asks a peer about its logs; each dialect has its own way to ask.
+
+An operation takes an open connection, ``at``, the address that the peer has redirected to (None for the dialect's own),
+and the stream's name. It runs once; the client repeats it where trying again can help.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from spark_streams.client.amqp.connection import Connection
+from spark_streams.client.amqp.pushdown import PushedFilter
+from spark_streams.client.amqp.receivers import Receivers
+from spark_streams.client.log_client import RangeRead, StreamDescription
+from spark_streams.filters.tree import Expression
+from spark_streams.position import Position
+
+
+class Inquiries(Protocol):
+    """What a client asks a peer in one dialect.
+
+    All raise the errors of the peer: ``NotFound`` for a stream or partition that is not there, ``DeadlineExceeded``
+    where no answer comes in time, ``RemoteProtocolError`` for an answer that breaks the contract.
+    """
+
+    def describe(self, connection: Connection, at: str | None, stream: str) -> StreamDescription:
+        """Return the partitions of a stream and what they retain, as the peer reports it now."""
+
+    def list_streams(self, connection: Connection) -> list[str] | None:
+        """Return the names of the streams that we may read; None for a peer that does not list them."""
+
+    def remaining(
+        self, connection: Connection, at: str | None, stream: str, positions: Mapping[str, Position]
+    ) -> dict[str, int | None]:
+        """Return how many events there are after each position, from it on for ``At``; None for an unknown count."""
+
+    def log_identity(
+        self, connection: Connection, at: str | None, stream: str, offsets: Mapping[str, str]
+    ) -> dict[str, str | None]:
+        """Return a text for the event at each offset, which another event there would change; None for none."""
+
+    def first_at_time(
+        self,
+        connection: Connection,
+        receivers: Receivers,
+        at: str | None,
+        stream: str,
+        partition: str,
+        timestamp_ms: int,
+    ) -> str | None:
+        """Return the offset of the first event that is not earlier than an instant; None when there is none now."""
+
+    def push(self, expression: Expression | None, connection: Connection, read: RangeRead | None) -> PushedFilter:
+        """Split a filter for the peer; ``read`` is the range to read, None only to learn how it would be split."""

@@ -1,0 +1,262 @@
+"""Asks RabbitMQ about its streams over AMQP 1.0, which has no request for it: by reading the messages at their ends.
+
+::
+
+    first event    attach at `first`, one credit, drain      its offset; credit that comes back: no events
+    last offset    attach at `last`, one credit, drain       the first event of the last chunk, and `available`
+    identity       attach at the offset, one credit, drain   a digest of the message, if it has that offset
+    a time         attach at the time, drain                 the first event that the broker received then or later
+
+The last offset may be one of the broker's own chunks, which use up offsets too: it is never less than the last event's.
+What lies before the first event counts as removed, although the broker's own chunks may be all that was there.
+
+Spec: docs/specifications.md, dialect of RabbitMQ 4.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from itertools import count
+from typing import Final
+
+import pyarrow as pa
+
+from spark_streams.client.amqp.connection import Connection
+from spark_streams.client.amqp.links import Binding, Link, attach_receiver
+from spark_streams.client.amqp.pushdown import PushedFilter, nothing_pushed
+from spark_streams.client.amqp.receive_buffer import ReceiveBuffer
+from spark_streams.client.amqp.receivers import Receivers
+from spark_streams.client.log_client import Bounds, RangeRead, StreamDescription
+from spark_streams.client.retry import Deadline
+from spark_streams.errors import NotFound, OptionError
+from spark_streams.filters.targets.amqp import AmqpCapability, split_for_amqp
+from spark_streams.filters.targets.rabbitmq import split_for_rabbitmq
+from spark_streams.filters.tree import KEY, Expression, property_of
+from spark_streams.offsets import OFFSET_DIGITS, first_wanted, format_offset, offset_number
+from spark_streams.position import EARLIEST, After, At, Earliest, Position
+from spark_streams.wire.amqp.columns.decode import decode_columns
+from spark_streams.wire.amqp.dialects.dialect import StartFilter
+from spark_streams.wire.amqp.dialects.rabbitmq import RABBITMQ, START
+from spark_streams.wire.amqp.event_streams import FULL_SQL_FILTER
+from spark_streams.wire.amqp.values import Described, Symbol, ULong
+
+_LAST: Final = StartFilter(Described(Symbol(START), "last"))
+_SQL_SINCE: Final = (4, 2)
+"""The version with SQL filters; the broker offers them on the attach, where proton shows nothing."""
+_SEARCH_CREDIT: Final = 1_000
+
+
+@dataclass(frozen=True)
+class RabbitInquiries:
+    """See ``Inquiries``.
+
+    Args:
+        super_stream: whether the names of streams are those of super streams, whose partitions are the queues
+            ``<name>-0``, ``<name>-1`` and so on.
+        filter_value_from: what a message's publisher took its filter value from: ``key``, ``properties.<field>`` or
+            ``application_properties.<name>``; None for an unknown place.
+        match_unfiltered: whether messages without a filter value match too.
+    """
+
+    super_stream: bool = False
+    filter_value_from: str | None = None
+    match_unfiltered: bool = True
+
+    def describe(self, connection: Connection, at: str | None, stream: str) -> StreamDescription:
+        """See ``Inquiries``; the partitions of a super stream are looked for by their names."""
+        if not self.super_stream:
+            return StreamDescription(stream, None, {stream: _bounds(connection, stream)}, offset_digits=OFFSET_DIGITS)
+        found: dict[str, Bounds] = {}
+        for number in count():
+            name = f"{stream}-{number}"
+            try:
+                found[name] = _bounds(connection, name)
+            except NotFound as fault:
+                if found:
+                    break
+                raise NotFound(
+                    fault.condition,
+                    "over AMQP 1.0 the partitions of a super stream are found under the names "
+                    f"'{name}', '{stream}-1', … only; format 'rabbitmq-stream' finds those of any names",
+                    f"super stream '{stream}' at {connection.endpoint.address}",
+                ) from fault
+        return StreamDescription(stream, None, found, offset_digits=OFFSET_DIGITS)
+
+    def list_streams(self, connection: Connection) -> list[str] | None:
+        """Return None: the broker lists no queues over AMQP 1.0."""
+        return None
+
+    def remaining(
+        self, connection: Connection, at: str | None, stream: str, positions: Mapping[str, Position]
+    ) -> dict[str, int | None]:
+        """Return how many offsets there are from each position on."""
+        described = self.describe(connection, at, stream).partitions
+        return {
+            partition: _offsets_from(position, described.get(partition)) for partition, position in positions.items()
+        }
+
+    def log_identity(
+        self, connection: Connection, at: str | None, stream: str, offsets: Mapping[str, str]
+    ) -> dict[str, str | None]:
+        """Return a digest of the message at each offset; None where there is none at it (any more)."""
+        identities: dict[str, str | None] = {}
+        for queue, offset in offsets.items():
+            (start,) = RABBITMQ.starts(At(offset))
+            found = _first_message(connection, queue, start)
+            identities[queue] = None if found is None or found.offset != offset_number(offset) else found.digest
+        return identities
+
+    def first_at_time(
+        self,
+        connection: Connection,
+        receivers: Receivers,
+        at: str | None,
+        stream: str,
+        partition: str,
+        timestamp_ms: int,
+    ) -> str | None:
+        """Return the offset of the first message that the broker received at an instant or later.
+
+        The broker begins up to a second and a chunk too early, so the times of messages decide.
+
+        Raises:
+            OptionError: a message has no time.
+        """
+        (start,) = RABBITMQ.start_filters_at_time(timestamp_ms)
+        link = receivers.attach(connection, at, Binding(stream, partition), (start,))
+        for columns in _drained(link, _SEARCH_CREDIT, ("offset", "timestamp_ms")):
+            times = columns["timestamp_ms"]
+            for offset, time in zip(columns["offset"].to_pylist(), times.to_pylist(), strict=True):
+                if time is None:
+                    raise OptionError(
+                        "startingTimestamp",
+                        f"the message at offset '{offset}' of queue '{partition}' has no time: over AMQP 1.0 RabbitMQ "
+                        "tells none, unless its operator sets message_interceptors.incoming.set_header_timestamp. Use "
+                        "format 'rabbitmq-stream', which reads the times of chunks, or start at an offset",
+                    )
+                if time >= timestamp_ms:
+                    return str(offset)
+        return None
+
+    def push(self, expression: Expression | None, connection: Connection, read: RangeRead | None) -> PushedFilter:
+        """Split a filter: filter values by which the broker leaves out chunks, SQL that it checks, and the rest."""
+        if expression is None:
+            return nothing_pushed(None)
+        filters: dict[str, Described] = {}
+        words = []
+        if self.filter_value_from is not None:
+            place = KEY if self.filter_value_from == "key" else property_of(self.filter_value_from)
+            values = split_for_rabbitmq(expression, place).values
+            if values is not None:
+                filters["rabbitmq:stream-filter"] = Described(Symbol("rabbitmq:stream-filter"), list(values))
+                unfiltered = "rabbitmq:stream-match-unfiltered"
+                filters[unfiltered] = Described(Symbol(unfiltered), self.match_unfiltered)
+                words.append(f"filter values: {', '.join(values)}")
+        capability = AmqpCapability(
+            event_streams=False,
+            filtex_sql=_version(connection) >= _SQL_SINCE,
+            rabbitmq_types=True,
+            overflow_is_null=read is not None and read.timestamp_overflow == "null",
+        )
+        split = split_for_amqp(expression, capability)
+        if split.sql is not None:
+            filters["sql-filter"] = Described(ULong(FULL_SQL_FILTER[0]), split.sql)
+            words.append(split.words or "")
+        if not filters:
+            return nothing_pushed(expression)
+        return PushedFilter(filters, split.residual, expression, "; ".join(words))
+
+
+def _version(connection: Connection) -> tuple[int, ...]:
+    parts = connection.properties.get("version", "").split(".")[:2]
+    return tuple(int(part) for part in parts if part.isdigit())
+
+
+def _offsets_from(position: Position, bounds: Bounds | None) -> int | None:
+    if bounds is None or not isinstance(position, (Earliest, At, After)):
+        return None
+    if bounds.earliest is None or bounds.latest is None:
+        return 0
+    first = max(offset_number(bounds.earliest), first_wanted(position) or 0)
+    return max(0, offset_number(bounds.latest) + 1 - first)
+
+
+@dataclass(frozen=True)
+class _Message:
+    """A message of a stream.
+
+    Args:
+        offset: its offset.
+        behind: offsets that the stream has used up after it, as the broker says.
+        digest: of its bytes from its annotations on.
+    """
+
+    offset: int
+    behind: int
+    digest: str
+
+
+def _bounds(connection: Connection, queue: str) -> Bounds:
+    """Return what a stream retains.
+
+    Raises:
+        NotFound: there is no such queue.
+        Refused: it is no stream, or the user may not read it.
+    """
+    (start,) = RABBITMQ.starts(EARLIEST)
+    first = _first_message(connection, queue, start)
+    if first is None:
+        return Bounds(None, None, None, tells_truncated=True)
+    last = _first_message(connection, queue, _LAST) or first
+    truncated = format_offset(first.offset - 1) if first.offset else None
+    newest = max(first.offset, last.offset + last.behind)
+    return Bounds(format_offset(first.offset), format_offset(newest), truncated, tells_truncated=True)
+
+
+def _first_message(connection: Connection, queue: str, start: StartFilter) -> _Message | None:
+    """Return the first message from a position on; None when there is none now."""
+    link = _attach(connection, queue, start)
+    deliveries, buffer = link.deliveries, ReceiveBuffer(1, 64 << 10)
+    deadline = Deadline(connection.timeout_ms)
+    deliveries.drain = True
+    deliveries.flow(1)
+    with closing(link):
+        while not buffer.rows or deliveries.available is None:
+            if not buffer.take(deliveries):
+                link.check()
+                if not buffer.rows and not deliveries.draining:
+                    return None
+                connection.turn(deadline.left_s(f"{link.what}: no answer to drain"))
+    columns = decode_columns(buffer.block(), ("offset", "message"), places=connection.dialect.places)
+    offset = offset_number(columns["offset"][0].as_py())
+    return _Message(offset, deliveries.available or 0, hashlib.sha256(columns["message"][0].as_py()).hexdigest()[:32])
+
+
+def _attach(connection: Connection, queue: str, start: StartFilter) -> Link:
+    return attach_receiver(connection, RABBITMQ.source_address(queue, None, None), Binding(queue), start=start)
+
+
+def _drained(link: Link, credit: int, names: tuple[str, ...]) -> Iterator[dict[str, pa.Array]]:
+    """Yield columns of the messages of a link until there are no more now; detach."""
+    deliveries, buffer = link.deliveries, ReceiveBuffer(credit, 1 << 20)
+    deadline = Deadline(link.connection.timeout_ms)
+    with closing(link):
+        while True:
+            if not deliveries.draining:
+                deliveries.take_returned()
+                deliveries.flow(credit)
+                deliveries.drain = True
+            taken = buffer.take(deliveries)
+            if taken:
+                yield decode_columns(buffer.block(), names, places=link.connection.dialect.places)
+                buffer.clear()
+                deadline.restart()
+            elif not deliveries.draining and not deliveries.queued:
+                if deliveries.take_returned():
+                    return
+            else:
+                link.check()
+                link.connection.turn(deadline.left_s(f"{link.what}: no answer to drain"))
