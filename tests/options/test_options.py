@@ -390,4 +390,4 @@ def test_a_url_of_another_format() -> None:
     with pytest.raises(OptionError, match="scheme 'rabbitmq-stream' where one of 'amqp' or 'amqps'"):
         parse_source({"url": "rabbitmq-stream://h", "stream": "s"}, streaming=True)
     refused("cannot be used together with 'stream'", superStream="orders")
-    refused("amqp-events has no such option; did you mean 'keyAnnotation'?", keyField="k")
+    refused("amqp-events has no such option; did you mean 'stream'?", streams="orders")

@@ -213,7 +213,7 @@ class AmqpClient(contextlib.AbstractContextManager["AmqpClient"]):
         return self._connections.retrying(ask)
 
     def _inquiries(self, connection: Connection) -> Inquiries:
-        connection.check_dialect()
+        connection.peer.check_dialect()
         known = self._by_dialect.get(connection.dialect.name)
         if known is None:
             raise RemoteProtocolError(
@@ -308,7 +308,7 @@ class AmqpClient(contextlib.AbstractContextManager["AmqpClient"]):
 
         def attach(connection: Connection, at: str | None) -> Link:
             if partition is not None:
-                connection.check_dialect()
+                connection.peer.check_dialect()
             address = at or connection.dialect.target_address(stream, partition)
             return attach_sender(connection, address, Binding(stream, partition))
 
@@ -317,8 +317,9 @@ class AmqpClient(contextlib.AbstractContextManager["AmqpClient"]):
 
 
 def _shown(connection: Connection) -> dict[str, str | list[str]]:
-    dialect = connection.dialect.name if connection.is_recognised else "none that is known"
-    return {**connection.properties, "capabilities": list(connection.offered), "dialect": dialect}
+    peer = connection.peer
+    dialect = "none that is known" if peer.recognised is None else peer.recognised.name
+    return {**peer.properties, "capabilities": list(peer.offered), "dialect": dialect}
 
 
 def _startable(start: Position) -> Earliest | At | After:

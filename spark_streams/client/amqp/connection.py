@@ -20,6 +20,7 @@ import ssl
 import time
 import uuid
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Final
 
 import proton
@@ -35,7 +36,7 @@ from spark_streams.client.amqp.errors import (
 )
 from spark_streams.client.amqp.incoming_frames import IncomingFrames
 from spark_streams.client.amqp.outgoing_deliveries import OutgoingDeliveries
-from spark_streams.client.log_client import PRODUCT
+from spark_streams.client.amqp.peer import Peer
 from spark_streams.client.retry import Deadline
 from spark_streams.client.tcp import WOULD_BLOCK, lost, open_socket, tls_fault
 from spark_streams.endpoint import Endpoint
@@ -43,12 +44,11 @@ from spark_streams.errors import (
     AuthenticationFailed,
     ConnectionLost,
     DeadlineExceeded,
-    OptionError,
     RemoteProtocolError,
     SparkStreamsError,
 )
 from spark_streams.redaction import remember
-from spark_streams.wire.amqp.dialects import DIALECTS, EVENT_STREAMS, Dialect, Seen, dialect_of
+from spark_streams.wire.amqp.dialects import Dialect
 from spark_streams.wire.amqp.event_streams import CAPABILITY
 from spark_streams.wire.amqp.sasl import SaslClient
 
@@ -81,7 +81,8 @@ class Connection:
 
     Attributes:
         server_name: as given.
-        dialect: the peer's dialect; that of event streams where none was recognised (``check_dialect``).
+        peer: what the peer has shown of itself.
+        dialect: its dialect (``Peer.dialect``).
 
     Raises:
         ConnectFailed: no connection, TLS failed, the peer speaks another protocol, or it has no such virtual host.
@@ -112,8 +113,8 @@ class Connection:
         self._output_start = ffi.from_buffer(self._output)
         self._detached: set[int] = set()
         self._sessions = 0
-        self._recognised = dialect
-        self.dialect = dialect or EVENT_STREAMS
+        self.peer = Peer(endpoint.address, self._server_name, named=dialect)
+        self.dialect = self.peer.dialect
         self.broken = False
         self._socket = open_socket(endpoint, Deadline(connect_ms or timeout_ms), server_name)
         try:
@@ -166,7 +167,7 @@ class Connection:
             raise (lost(endpoint, fault) if heard else silent_close_fault(endpoint)) from fault
         except ssl.SSLError as fault:
             raise tls_fault(fault, endpoint) from fault
-        self.mechanisms = sasl.offered
+        self.peer = replace(self.peer, mechanisms=sasl.offered)
         return sasl.leftover
 
     def _open(self, leftover: bytes, deadline: Deadline) -> None:
@@ -193,50 +194,18 @@ class Connection:
             if vhost == "/":
                 raise
             raise no_virtual_host(self.endpoint) from fault
-        self.offered = tuple(str(each) for each in self._connection.remote_offered_capabilities or ())
-        """The capabilities that the peer offers."""
-        self.offers_event_streams = CAPABILITY in self.offered
-        self.properties = {str(k): str(v) for k, v in (self._connection.remote_properties or {}).items()}
-        """The peer's properties, ``product`` and ``version`` among them."""
-        self._seen = Seen(self.offered, self.properties.get("product", ""), self.mechanisms, self._server_name)
-        self._recognised = self._recognised or dialect_of(self._seen)
-        self.dialect = self._recognised or EVENT_STREAMS
-        if vhost != "/" and not self.dialect.virtual_hosts:
-            raise OptionError(
-                "url",
-                f"{self.endpoint.url} names the virtual host '{vhost}', and the peer is no RabbitMQ: leave out what "
-                "follows the host; the stream goes into option 'stream'",
-            )
-
-    def check_dialect(self) -> None:
-        """Check that the peer's dialect was named or recognised, as no event can be read without it.
-
-        Raises:
-            RemoteProtocolError: the peer shows none of the dialects.
-        """
-        if self._recognised is not None:
-            return
-        signs = "; ".join(f"'{each.name}' ({each.title}) by {each.sign}" for each in DIALECTS.values())
-        seen = self._seen
-        raise RemoteProtocolError(
-            f"{self.endpoint.address}: is the peer an event log? Its dialect would show: {signs} (ES-010, ES-012). "
-            f"Seen were the capabilities {list(seen.offered)}, the product '{seen.product}' and the SASL mechanisms "
-            f"{list(seen.mechanisms)}. Set option 'dialect' if it is one of them all the same"
+        found = self._connection
+        self.peer = replace(
+            self.peer,
+            offered=tuple(str(each) for each in found.remote_offered_capabilities or ()),
+            properties={str(k): str(v) for k, v in (found.remote_properties or {}).items()},
         )
+        self.dialect = self.peer.dialect
+        self.peer.check_virtual_host(vhost)
 
     def fault(self, condition: Any, context: str) -> SparkStreamsError:
         """Return the error that a condition of the peer means, see ``errors.peer_fault``."""
         return peer_fault(condition, context, self.dialect.conditions)
-
-    @property
-    def is_recognised(self) -> bool:
-        """Whether the peer's dialect was named or recognised."""
-        return self._recognised is not None
-
-    @property
-    def is_reference_log(self) -> bool:
-        """Whether the peer is a door of our own log."""
-        return self.properties.get("product") == PRODUCT
 
     # --- moving bytes
 

@@ -83,7 +83,7 @@ def describe(connection: Connection, address: str, stream: str) -> StreamDescrip
     incarnation = answer.get(_INCARNATION)
     known = str(incarnation) if isinstance(incarnation, str) else None
     # Offsets are opaque (ES-301), except those of our log, whose form this project defines.
-    digits = OFFSET_DIGITS if connection.is_reference_log else None
+    digits = OFFSET_DIGITS if connection.peer.is_reference_log else None
     return StreamDescription(stream, known, partitions, offset_digits=digits)
 
 
@@ -94,7 +94,7 @@ def list_streams(connection: Connection, address: str) -> list[str] | None:
         RemoteProtocolError, DeadlineExceeded: as for ``describe``.
     """
     # Other peers might take the address for a queue's, and create the queue.
-    if not connection.is_reference_log:
+    if not connection.peer.is_reference_log:
         return None
     try:
         names = _ask(connection, address, address, {}).get("x-opt-streams")
@@ -119,7 +119,7 @@ def remaining(
     after = {p: _after(at) for p, at in positions.items()}
     wanted = {proton.symbol(p): proton.symbol(offset) for p, offset in after.items() if offset is not None}
     counts = {p: 0 if isinstance(at, Latest) else None for p, at in positions.items()}
-    for asked in _some(wanted, _MAX_POSITIONS) if connection.is_reference_log else [wanted]:
+    for asked in _some(wanted, _MAX_POSITIONS) if connection.peer.is_reference_log else [wanted]:
         properties = {_POSITIONS: asked} if asked else {}
         alone = len(asked) == len(wanted)
         answer = _ask(connection, address, stream, properties if alone else {**properties, _NAMED_ONLY: True})
@@ -143,7 +143,7 @@ def log_identity(
     Raises:
         NotFound, RemoteProtocolError, DeadlineExceeded: as for ``describe``.
     """
-    if not connection.is_reference_log:
+    if not connection.peer.is_reference_log:
         return {}
     found: dict[str, str | None] = dict.fromkeys(offsets)
     wanted = {proton.symbol(p): proton.symbol(offset) for p, offset in offsets.items()}

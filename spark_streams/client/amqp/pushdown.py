@@ -81,9 +81,9 @@ def push(expression: Expression | None, connection: Connection, read: RangeRead 
     if expression is None:
         return nothing_pushed(None)
     capability = AmqpCapability(
-        event_streams=connection.offers_event_streams,
-        filtex_sql=SQL_CAPABILITY in connection.offered,
-        rabbitmq_types=connection.properties.get("product") in _TYPED_AS_RABBITMQ,
+        event_streams=connection.peer.offers_event_streams,
+        filtex_sql=SQL_CAPABILITY in connection.peer.offered,
+        rabbitmq_types=connection.peer.properties.get("product") in _TYPED_AS_RABBITMQ,
         overflow_is_null=read is not None and read.timestamp_overflow == "null",
     )
     split = split_for_amqp(expression, capability)
@@ -97,7 +97,7 @@ def push(expression: Expression | None, connection: Connection, read: RangeRead 
         filters["sql-filter"] = Described(ULong(FULL_SQL_FILTER[0]), split.sql)
     if not filters:
         return nothing_pushed(expression)
-    if read is not None and read.end.isascii() and connection.offers_event_streams:
+    if read is not None and read.end.isascii() and connection.peer.offers_event_streams:
         quoted = read.end.replace("'", "''")
         filters[_END] = Described(ULong(SQL_FILTER[0]), f"d.{OFFSET_KEY} <= '{quoted}'")
     return PushedFilter(filters, split.residual, expression, split.words)

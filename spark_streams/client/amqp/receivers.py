@@ -60,7 +60,7 @@ class Receivers:
             NotFound, OwnershipLost, Refused, LinkRedirected: the peer refused the link.
             DeadlineExceeded: the peer did not answer in time.
         """
-        connection.check_dialect()
+        connection.peer.check_dialect()
         own = connection.dialect.source_address(binding.stream, binding.partition, binding.consumer_group)
         address = at or own
         first: SparkStreamsError | None = None

@@ -171,7 +171,7 @@ class RabbitInquiries:
 
 
 def _version(connection: Connection) -> tuple[int, ...]:
-    parts = connection.properties.get("version", "").split(".")[:2]
+    parts = connection.peer.properties.get("version", "").split(".")[:2]
     return tuple(int(part) for part in parts if part.isdigit())
 
 

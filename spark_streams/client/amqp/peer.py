@@ -1,0 +1,81 @@
+"""Holds what a peer has shown of itself while its connection was opened, and the dialect that follows from it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from spark_streams.client.log_client import PRODUCT
+from spark_streams.errors import OptionError, RemoteProtocolError
+from spark_streams.wire.amqp.dialects import DIALECTS, EVENT_STREAMS, Dialect, Seen, dialect_of
+from spark_streams.wire.amqp.event_streams import CAPABILITY
+
+
+@dataclass(frozen=True)
+class Peer:
+    """A peer whose connection is open.
+
+    Args:
+        address: ``host:port``, for messages.
+        host: the name by which it was called.
+        mechanisms: the SASL mechanisms that it offered.
+        offered: the capabilities that its open offers.
+        properties: its open's properties, ``product`` and ``version`` among them.
+        named: the dialect that the user has named; None to recognise it.
+    """
+
+    address: str
+    host: str
+    mechanisms: tuple[str, ...] = ()
+    offered: tuple[str, ...] = ()
+    properties: Mapping[str, str] = field(default_factory=dict)
+    named: Dialect | None = None
+
+    @property
+    def recognised(self) -> Dialect | None:
+        """The dialect that was named, or that the peer shows; None where it shows none."""
+        seen = Seen(self.offered, self.properties.get("product", ""), self.mechanisms, self.host)
+        return self.named or dialect_of(seen)
+
+    @property
+    def dialect(self) -> Dialect:
+        """The same; that of event streams where none was recognised, for sending, which needs none (ES-012)."""
+        return self.recognised or EVENT_STREAMS
+
+    @property
+    def offers_event_streams(self) -> bool:
+        """Whether it offers the capability of event streams (ES-010)."""
+        return CAPABILITY in self.offered
+
+    @property
+    def is_reference_log(self) -> bool:
+        """Whether it is a door of our own log."""
+        return self.properties.get("product") == PRODUCT
+
+    def check_dialect(self) -> None:
+        """Check that its dialect was named or recognised, as no event can be read without it.
+
+        Raises:
+            RemoteProtocolError: it shows none of the dialects.
+        """
+        if self.recognised is not None:
+            return
+        signs = "; ".join(f"'{each.name}' ({each.title}) by {each.sign}" for each in DIALECTS.values())
+        raise RemoteProtocolError(
+            f"{self.address}: is the peer an event log? Its dialect would show: {signs} (ES-010, ES-012). Seen were the "
+            f"capabilities {list(self.offered)}, the product '{self.properties.get('product', '')}' and the SASL "
+            f"mechanisms {list(self.mechanisms)}. Set option 'dialect' if it is one of them all the same"
+        )
+
+    def check_virtual_host(self, vhost: str) -> None:
+        """Check that it has virtual hosts, if the url names one.
+
+        Raises:
+            OptionError: it has none.
+        """
+        if vhost != "/" and not self.dialect.virtual_hosts:
+            raise OptionError(
+                "url",
+                f"it names the virtual host '{vhost}', and the peer at {self.address} is no RabbitMQ: leave out what "
+                "follows the host; the stream goes into option 'stream'",
+            )
