@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -128,6 +129,20 @@ def started(nodes: int) -> Iterator[Own]:
         assert url != "None", "RabbitMQ did not start a second time; it says why on stderr"
         yield Own(url, folder)
         running.communicate(timeout=240)
+
+
+def amqp_url(folder: str) -> str:
+    """The AMQP address of a node that tests/real_rabbitmq/broker.py started, with the user guest."""
+    configuration = (Path(folder) / "rabbitmq.conf").read_text()
+    found = re.search(r"^listeners\.tcp\.1 = (.*)$", configuration, re.MULTILINE)
+    assert found is not None
+    return f"amqp://guest:guest@{found[1]}"
+
+
+@pytest.fixture(scope="session")
+def rabbitmq_amqp_url(rabbitmq_url: str) -> str:
+    """The AMQP address of the real RabbitMQ."""
+    return amqp_url(shared().folder)
 
 
 @pytest.fixture(scope="session")

@@ -62,8 +62,8 @@ class Peer:
             return
         signs = "; ".join(f"'{each.name}' ({each.title}) by {each.sign}" for each in DIALECTS.values())
         raise RemoteProtocolError(
-            f"{self.address}: is the peer an event log? Its dialect would show: {signs} (ES-010, ES-012). Seen were the "
-            f"capabilities {list(self.offered)}, the product '{self.properties.get('product', '')}' and the SASL "
+            f"{self.address}: is the peer an event log? Its dialect would show: {signs} (ES-010, ES-012). Seen were "
+            f"the capabilities {list(self.offered)}, the product '{self.properties.get('product', '')}' and the SASL "
             f"mechanisms {list(self.mechanisms)}. Set option 'dialect' if it is one of them all the same"
         )
 

@@ -244,19 +244,14 @@ def _drained(link: Link, credit: int, names: tuple[str, ...]) -> Iterator[dict[s
     deliveries, buffer = link.deliveries, ReceiveBuffer(credit, 1 << 20)
     deadline = Deadline(link.connection.timeout_ms)
     with closing(link):
-        while True:
-            if not deliveries.draining:
-                deliveries.take_returned()
-                deliveries.flow(credit)
-                deliveries.drain = True
-            taken = buffer.take(deliveries)
-            if taken:
-                yield decode_columns(buffer.block(), names, places=link.connection.dialect.places)
-                buffer.clear()
-                deadline.restart()
-            elif not deliveries.draining and not deliveries.queued:
-                if deliveries.take_returned():
-                    return
-            else:
-                link.check()
-                link.connection.turn(deadline.left_s(f"{link.what}: no answer to drain"))
+        while not deliveries.take_returned():
+            deliveries.flow(credit)
+            deliveries.drain = True
+            while deliveries.draining or deliveries.queued:
+                if buffer.take(deliveries):
+                    yield decode_columns(buffer.block(), names, places=link.connection.dialect.places)
+                    buffer.clear()
+                    deadline.restart()
+                else:
+                    link.check()
+                    link.connection.turn(deadline.left_s(f"{link.what}: no answer to drain"))

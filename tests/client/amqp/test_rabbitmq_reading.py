@@ -1,0 +1,310 @@
+"""Stream queues of a real RabbitMQ over AMQP 1.0: the same rows as over its own protocol, holes, losses, filters."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from proton import Message, symbol, timestamp
+
+from spark_streams.client import AmqpClient, RabbitClient, RangeRead
+from spark_streams.client.amqp.dialects.rabbitmq import RabbitInquiries
+from spark_streams.endpoint import RABBITMQ_SCHEMES, parse_url
+from spark_streams.errors import ConnectFailed, NotFound, OptionError, PositionLost, Refused
+from spark_streams.filters import read_filter
+from spark_streams.position import EARLIEST, After, At, Earliest
+from spark_streams.wire.amqp.dialects import EVENT_STREAMS, RABBITMQ
+from tests.e2e.rabbitmq.broker import SMALL, body, coloured, numbers, offset
+from tests.e2e.rabbitmq.conftest import Real
+from tests.real_rabbitmq.conftest import rabbitmq_amqp_url as rabbitmq_amqp_url
+from tests.real_rabbitmq.conftest import rabbitmq_url as rabbitmq_url
+
+pytestmark = pytest.mark.rabbitmq
+
+COLUMNS = ("offset", "value", "key", "properties", "application_properties")
+
+
+@pytest.fixture
+def broker(rabbitmq_url: str) -> Iterator[Real]:
+    with contextlib.closing(Real(rabbitmq_url)) as running:
+        yield running
+
+
+@pytest.fixture
+def client(rabbitmq_amqp_url: str) -> Iterator[AmqpClient]:
+    with AmqpClient(parse_url(rabbitmq_amqp_url), timeout_ms=120_000) as opened:
+        yield opened
+
+
+def whole(client: AmqpClient | RabbitClient, stream: str, columns: tuple[str, ...] = COLUMNS, **more: Any) -> list[Any]:
+    """Return the rows that a stream has now; ``start`` and ``end`` may say of which range."""
+    end = more.pop("end", None) or client.describe(stream).partitions[more.get("partition", stream)].latest
+    partition = more.pop("partition", stream)
+    read = RangeRead(stream, partition, more.pop("start", EARLIEST), str(end), columns, **more)
+    return [row for batch in client.fetch(read, max_rows=97) for row in batch.to_pylist()]
+
+
+def bodies(rows: list[dict[str, Any]]) -> list[str]:
+    return [row["value"].decode() for row in rows]
+
+
+def rich(n: int) -> bytes:
+    """Return a message with everything that a row shows, as proton encodes it."""
+    message = Message(body=b"body %d" % n, inferred=True, subject=f"s{n % 3}", id=f"id-{n}", properties={"n": n})
+    message.group_id = None if n % 4 == 0 else f"g{n % 4}"
+    message.annotations = {symbol("x-note"): "n" * (n % 300)}
+    return bytes(message.encode())
+
+
+def test_rows_are_those_of_the_stream_protocol(broker: Real, client: AmqpClient, rabbitmq_url: str) -> None:
+    stream = broker.create()
+    broker.publish(stream, [rich(n) for n in range(1_500)])
+    with RabbitClient(parse_url(rabbitmq_url, schemes=RABBITMQ_SCHEMES), timeout_ms=120_000) as other:
+        expected = whole(other, stream)
+    assert whole(client, stream) == expected and len(expected) == 1_500
+    assert client.dialect is RABBITMQ and client.numeric_offsets
+
+
+def test_what_a_stream_has(broker: Real, client: AmqpClient) -> None:
+    stream = broker.create()
+    empty = client.describe(stream)
+    bounds = empty.partitions[stream]
+    assert (bounds.earliest, bounds.latest, bounds.tells_truncated, empty.offset_digits) == (None, None, True, 20)
+    broker.publish(stream, numbers(0, 250), each=50)
+    bounds = client.describe(stream).partitions[stream]
+    assert (bounds.earliest, bounds.latest, bounds.truncated) == (offset(0), offset(249), None)
+    assert client.remaining(stream, {stream: After(offset(9))}) == {stream: 240}
+    assert client.streams() is None and client.capabilities()["dialect"] == "rabbitmq"
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "first", "last"),
+    [
+        (EARLIEST, 119, 0, 119),
+        (At(offset(30)), 30, 30, 30),
+        (After(offset(30)), 64, 31, 64),
+        (After(offset(119)), 119, 0, -1),
+    ],
+)
+def test_any_range(
+    broker: Real, client: AmqpClient, start: Earliest | At | After, end: int, first: int, last: int
+) -> None:
+    stream = broker.create()
+    broker.publish(stream, numbers(0, 120), each=40)
+    assert bodies(whole(client, stream, start=start, end=offset(end))) == numbers(first, last + 1)
+
+
+def test_holes_are_no_loss_and_may_end_a_range(broker: Real, client: AmqpClient) -> None:
+    """A stored offset uses up an offset of the stream: 0-4, 6-10, and then the end at 11."""
+    stream = broker.create()
+    broker.publish(stream, numbers(0, 5))
+    broker.store(stream, "someone", 3)
+    broker.publish(stream, numbers(5, 10))
+    broker.store(stream, "someone", 8)
+    bounds = client.describe(stream).partitions[stream]
+    assert (bounds.earliest, bounds.latest) == (offset(0), offset(11))
+    rows = whole(client, stream)
+    assert bodies(rows) == numbers(0, 10)
+    assert [row["offset"] for row in rows] == [offset(n) for n in (0, 1, 2, 3, 4, 6, 7, 8, 9, 10)]
+    assert bodies(whole(client, stream, start=At(offset(5)))) == numbers(5, 10)
+    assert bodies(whole(client, stream, start=After(offset(4)), end=offset(5))) == []
+    assert whole(client, stream, start=After(offset(10))) == []
+
+
+def test_what_retention_took_is_a_loss(broker: Real, client: AmqpClient, caplog: pytest.LogCaptureFixture) -> None:
+    stream = broker.create(**SMALL)
+    broker.publish(stream, numbers(0, 100))
+    first = broker.truncate(stream, 100)
+    bounds = client.describe(stream).partitions[stream]
+    assert bounds.earliest is not None and int(bounds.earliest) >= first and bounds.truncated is not None
+    for start in (At(offset(10)), After(offset(10))):
+        with pytest.raises(PositionLost, match="events from"):
+            whole(client, stream, start=start)
+    with caplog.at_level(logging.WARNING):
+        rows = whole(client, stream, start=After(offset(10)), fail_on_data_loss=False)
+    assert "Events may have been lost" in caplog.text
+    assert int(rows[0]["offset"]) >= int(bounds.earliest)
+    assert whole(client, stream, start=After(bounds.truncated), end=bounds.earliest)[0]["offset"] == bounds.earliest
+
+
+def test_a_reader_that_retention_overtakes_notices_it(broker: Real, client: AmqpClient) -> None:
+    stream = broker.create(**SMALL)
+    broker.publish(stream, ["y" * 1_000] * 150, each=5)
+    latest = client.describe(stream).partitions[stream].latest
+    assert latest is not None
+    first = client.describe(stream).partitions[stream].earliest
+    rows = client.fetch(RangeRead(stream, stream, At(str(first)), latest, ("offset",)), max_rows=1, max_bytes=1)
+    next(rows)
+    broker.truncate(stream, int(latest) + 1)  # it has credit for more than that, which is under way by now
+    read = RangeRead(stream, stream, After(str(first)), latest, ("offset",))
+    with pytest.raises(PositionLost, match=f"after '{first}'"):
+        list(client.fetch(read))
+
+
+def test_a_stream_that_ends_before_the_range_is_another_one(rabbitmq_amqp_url: str, broker: Real) -> None:
+    stream = broker.create()
+    broker.publish(stream, numbers(0, 10))
+    with (
+        AmqpClient(parse_url(rabbitmq_amqp_url), timeout_ms=1_500) as client,
+        pytest.raises(PositionLost, match="restored from an older copy, or has lost its newest events"),
+    ):
+        whole(client, stream, end=offset(20))
+
+
+def test_a_stream_that_was_created_again_has_another_identity(broker: Real, client: AmqpClient) -> None:
+    stream = broker.create()
+    broker.publish(stream, numbers(0, 10))
+    before = client.log_identity(stream, {stream: offset(9)})
+    assert before == client.log_identity(stream, {stream: offset(9)}) and before[stream]
+    assert client.log_identity(stream, {stream: offset(10)}) == {stream: None}
+    broker.delete(stream)
+    broker.create(stream)
+    broker.publish(stream, numbers(0, 10, "other"))
+    after = client.log_identity(stream, {stream: offset(9)})
+    assert after[stream] and after != before
+
+
+def test_partitions_of_a_super_stream_are_found_by_their_names(broker: Real, rabbitmq_amqp_url: str) -> None:
+    name = broker.create_super(3)
+    for n in range(3):
+        broker.publish(f"{name}-{n}", numbers(0, 5 + n))
+    keyed = broker.create_super(2, "keyed", keys=["north", "south"])
+    asks = RabbitInquiries(super_stream=True)
+    with AmqpClient(parse_url(rabbitmq_amqp_url), timeout_ms=120_000, rabbitmq=asks) as client:
+        described = client.describe(name).partitions
+        assert {p: bounds.latest for p, bounds in described.items()} == {f"{name}-{n}": offset(4 + n) for n in range(3)}
+        assert bodies(whole(client, name, partition=f"{name}-2")) == numbers(0, 7)
+        assert list(client.describe(keyed).partitions) == [f"{keyed}-0", f"{keyed}-1"]
+        with pytest.raises(NotFound, match="format 'rabbitmq-stream' finds those of any names"):
+            client.describe(broker.name("nothing"))
+
+
+@pytest.mark.parametrize(
+    ("text", "pushed", "residual"),
+    [
+        ("properties.subject = 's1'", "p.subject", False),
+        ("application_properties.n BETWEEN 10 AND 40", "a.n", True),
+        ("key = 'g1'", None, True),
+        ("properties.subject = 's2' AND key = 'g3'", "p.subject", True),
+    ],
+)
+def test_the_broker_checks_what_it_can_of_a_filter(
+    broker: Real, client: AmqpClient, text: str, pushed: str | None, residual: bool
+) -> None:
+    stream = broker.create()
+    broker.publish(stream, [rich(n) for n in range(60)])
+    expression = read_filter(text)
+    split = client.pushdown(stream, expression)
+    assert (split.pushed is None) == (pushed is None) and (split.residual is not None) == residual
+    assert pushed is None or pushed in str(split.pushed).replace("properties.", "p.").replace('"', "")
+    found = whole(client, stream, filter=expression)
+    checks: dict[str, Callable[[dict[str, Any]], bool]] = {
+        "properties.subject = 's1'": lambda row: row["properties"]["subject"] == "s1",
+        "application_properties.n BETWEEN 10 AND 40": lambda row: (
+            10 <= int(dict(row["application_properties"])["n"]) <= 40
+        ),
+        "key = 'g1'": lambda row: row["key"] == "g1",
+        "properties.subject = 's2' AND key = 'g3'": lambda row: (
+            (row["properties"]["subject"], row["key"]) == ("s2", "g3")
+        ),
+    }
+    assert found == [row for row in whole(client, stream) if checks[text](row)] and found
+    first = client.first_matching(stream, stream, expression)
+    assert first == found[0]["offset"]
+
+
+def test_filter_values_leave_out_chunks(broker: Real, rabbitmq_amqp_url: str) -> None:
+    stream = broker.create()
+    broker.publish_filtered(stream, [(c, coloured(f"{c}{n}", c)) for c in ("red", "blue") for n in range(20)], each=20)
+    broker.publish_filtered(stream, [(None, coloured("blue-but-unfiltered", "blue"))])
+    expression = read_filter("application_properties.color = 'blue'")
+    for unfiltered in (True, False):
+        asks = RabbitInquiries(filter_value_from="application_properties.color", match_unfiltered=unfiltered)
+        with AmqpClient(parse_url(rabbitmq_amqp_url), timeout_ms=120_000, rabbitmq=asks) as client:
+            assert "blue" in str(client.pushdown(stream, expression).pushed)
+            expected = [f"blue{n}" for n in range(20)] + (["blue-but-unfiltered"] if unfiltered else [])
+            assert bodies(whole(client, stream, filter=expression)) == expected
+
+
+def test_times_where_the_broker_tells_them(broker: Real, client: AmqpClient) -> None:
+    """As with set_header_timestamp: the annotation has the time, milliseconds; here the publisher has put it there."""
+    stream = broker.create()
+    messages = [
+        Message(
+            body=b"e%d" % n, inferred=True, annotations={symbol("x-opt-rabbitmq-received-time"): timestamp(1_000 + n)}
+        )
+        for n in range(50)
+    ]
+    broker.publish(stream, [bytes(message.encode()) for message in messages])
+    assert client.first_at_time(stream, stream, 1_020) == offset(20)
+    assert client.first_at_time(stream, stream, -5) == offset(0)
+    assert client.first_at_time(stream, stream, 1_050) is None
+    rows = whole(client, stream, ("timestamp",))
+    assert rows[7]["timestamp"].timestamp() == 1.007
+
+
+def test_times_where_nobody_tells_them(broker: Real, client: AmqpClient) -> None:
+    stream = broker.create()
+    broker.publish(stream, numbers(0, 3))
+    with pytest.raises(OptionError, match="Use format 'rabbitmq-stream', which reads the times of chunks"):
+        client.first_at_time(stream, stream, 1)
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [b"no AMQP at all", bytes(Message(annotations={symbol("key"): "k"}).encode())],
+    ids=["raw bytes", "a reserved key"],
+)
+def test_what_amqp_cannot_show(broker: Real, client: AmqpClient, entry: bytes) -> None:
+    stream = broker.create()
+    broker.publish(stream, [body("a"), entry])
+    with pytest.raises(Refused, match="read it with format 'rabbitmq-stream'") as caught:
+        whole(client, stream)
+    assert "erl" not in str(caught.value) and not caught.value.retriable
+
+
+def test_other_names_and_hosts(broker: Real, client: AmqpClient, rabbitmq_amqp_url: str) -> None:
+    with pytest.raises(NotFound, match="no queue"):
+        client.describe(broker.name("none"))
+    odd = broker.create("a b%é")
+    broker.publish(odd, numbers(0, 3))
+    assert bodies(whole(client, odd)) == numbers(0, 3)
+    with (
+        AmqpClient(parse_url(f"{rabbitmq_amqp_url}/nowhere")) as other,
+        pytest.raises(ConnectFailed, match="'nowhere'"),
+    ):
+        other.describe(odd)
+    vhost = broker.name("host")
+    broker.control("add_vhost", vhost)
+    try:
+        broker.control("set_permissions", "-p", vhost, "guest", ".*", ".*", ".*")
+        with AmqpClient(parse_url(f"{rabbitmq_amqp_url}/{vhost}")) as other, pytest.raises(NotFound, match=vhost):
+            other.describe(odd)
+    finally:
+        broker.control("delete_vhost", vhost)
+
+
+def test_a_dialect_that_is_not_the_peers(broker: Real, rabbitmq_amqp_url: str) -> None:
+    stream = broker.create()
+    with (
+        AmqpClient(parse_url(rabbitmq_amqp_url), dialect=EVENT_STREAMS, timeout_ms=120_000) as client,
+        pytest.raises((Refused, NotFound), match=r"amqp_address_v1_not_permitted|not-found"),
+    ):
+        client.describe(stream)
+
+
+def test_a_read_begins_nowhere_else_than_it_was_to(broker: Real, client: AmqpClient) -> None:
+    """The broker leaves out of its echo what it does not understand, and would begin at the end."""
+    from spark_streams.client.amqp.links import Binding, StartRefused, attach_receiver
+    from spark_streams.wire.amqp.dialects.dialect import StartFilter
+    from spark_streams.wire.amqp.values import Described, Symbol
+
+    stream = broker.create()
+    start = StartFilter(Described(Symbol("rabbitmq:stream-offset-spec"), -5))
+    with pytest.raises(StartRefused, match="the read would begin elsewhere"):
+        client._connections.run(
+            lambda connection, _: attach_receiver(connection, f"/queues/{stream}", Binding(stream), start=start)
+        )
