@@ -9,7 +9,7 @@ import ipaddress
 import re
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Final, Literal
 from urllib.parse import quote, unquote
 
 from spark_streams.errors import OptionError
@@ -65,12 +65,16 @@ class Endpoint:
         vhost: RabbitMQ's virtual host.
         path: the path of an http url as it was written, with its first slash; empty for none.
         query: the query of an http url as it was written, without the question mark; it may hold a secret.
-        token: the bearer token of an http peer, or None.
+        token: the bearer token of an http peer, or the token that an AMQP peer takes in place of a password; or None.
         others: the further hosts of a url that lists several; all have the same credentials, TLS and virtual host.
         advertised: nodes that the peer has named; the client tries them when none of the url's hosts answers.
         is_advertised: whether the peer, and no url, has named this host.
         load_balancer: whether the url names a load balancer, which leads to another node of the peer each time. The
             client then connects through it only, and never to the nodes' own addresses.
+        option: the option that names the peer, for messages.
+        transport: what carries the protocol's bytes: ``tcp``, or ``websocket`` on top of it.
+        via: a gateway that connections go to in place of the host, whose name the peer is still called by; None for
+            none.
     """
 
     scheme: str
@@ -87,15 +91,22 @@ class Endpoint:
     advertised: tuple[Node, ...] = ()
     is_advertised: bool = False
     load_balancer: bool = False
+    option: str = "url"
+    transport: Literal["tcp", "websocket"] = "tcp"
+    via: Node | None = None
 
     @property
     def address(self) -> str:
-        """``host:port`` as people write it, for messages; commas separate several hosts.
+        """``host:port`` as people write it, for messages; commas separate several hosts, ``via`` is the gateway.
 
         A host that the peer has named may hold our secrets; they are hidden.
         """
-        address = ",".join(_written(node) for node in ((self.host, self.port), *self.others))
-        return safe_text(address) if self.is_advertised else address
+        return self._authority if self.via is None else f"{self._authority} via {_written(self.via)}"
+
+    @property
+    def _authority(self) -> str:
+        authority = ",".join(_written(node) for node in ((self.host, self.port), *self.others))
+        return safe_text(authority) if self.is_advertised else authority
 
     @property
     def hosts(self) -> tuple[Endpoint, ...]:
@@ -107,7 +118,7 @@ class Endpoint:
     def url(self) -> str:
         """The url without credentials and without the query; a virtual host other than ``/`` is its path."""
         path = self.path if self.vhost == "/" else f"/{quote(self.vhost, safe='')}"
-        return f"{self.scheme}://{self.address}{path}"
+        return f"{self.scheme}://{self._authority}{path}"
 
     def __str__(self) -> str:
         return self.url
@@ -119,6 +130,19 @@ class Endpoint:
     def with_token(self, token: Secret | None) -> Endpoint:
         """Return this endpoint with another bearer token."""
         return replace(self, token=token)
+
+    def named_by(self, option: str) -> Endpoint:
+        """Return this endpoint as another option than ``url`` names it."""
+        return replace(self, option=option)
+
+    def on_port(self, port: int) -> Endpoint:
+        """Return this endpoint with another port of its host, and of each further host that has the same port."""
+        others = tuple((host, port if its == self.port else its) for host, its in self.others)
+        return replace(self, port=port, others=others)
+
+    def reached(self, transport: Literal["tcp", "websocket"], via: Node | None) -> Endpoint:
+        """Return this endpoint with another way to it."""
+        return replace(self, transport=transport, via=via)
 
     def with_tls(self, tls: Tls | None) -> Endpoint:
         """Return this endpoint with other TLS settings."""

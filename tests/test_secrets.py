@@ -52,6 +52,7 @@ PARSERS: dict[str, tuple[Callable[[Mapping[str, str]], Any], dict[str, str]]] = 
     "feed sink": (parse_feed_sink, {"url": "http://h/x"}),
 }
 FEEDS = ("feed source", "feed sink")
+TOKENS = ("amqp source", "amqp sink", *FEEDS)
 
 
 @pytest.fixture
@@ -176,7 +177,7 @@ def test_a_password_from_elsewhere(format: str, file: Path) -> None:
         assert b"geheim" not in pickle.dumps(read) and "geheim" not in repr(read)
 
 
-@pytest.mark.parametrize("format", FEEDS)
+@pytest.mark.parametrize("format", TOKENS)
 def test_a_token_from_elsewhere(format: str, file: Path) -> None:
     parse, least = PARSERS[format]
     for option, source in (("tokenFile", str(file)), ("tokenProvider", f"{HERE}:counted")):
@@ -193,12 +194,16 @@ def test_a_token_from_elsewhere(format: str, file: Path) -> None:
         (None, {"username": "u", "passwordFile": "no/such"}, "option 'passwordFile': 'no/such' is not a file"),
         (None, {"username": "u", "passwordFile": " "}, "option 'passwordFile': is empty"),
         (None, {"username": "u", "passwordProvider": "getcwd"}, "option 'passwordProvider': 'getcwd' is no function"),
-        (FEEDS, {"token": "t", "tokenFile": "FILE"}, "option 'tokenFile': cannot be used together with 'token'"),
-        (FEEDS, {"tokenFile": "FILE", "tokenProvider": "a:b"}, "'tokenProvider': cannot be used together with 'token"),
-        (FEEDS, {"username": "u", "password": "p", "tokenFile": "FILE"}, "option 'tokenFile': cannot be used together"),
-        (FEEDS, {"tokenFile": "no/such"}, "option 'tokenFile': 'no/such' is not a file"),
-        (FEEDS, {"tokenProvider": "getcwd"}, "option 'tokenProvider': 'getcwd' is no function"),
-        (("amqp source", "rabbit sink"), {"tokenFile": "FILE"}, "knows no tokens; use 'username' and 'passwordFile'"),
+        (TOKENS, {"token": "t", "tokenFile": "FILE"}, "option 'tokenFile': cannot be used together with 'token'"),
+        (TOKENS, {"tokenFile": "FILE", "tokenProvider": "a:b"}, "'tokenProvider': cannot be used together with 'token"),
+        (
+            TOKENS,
+            {"username": "u", "password": "p", "tokenFile": "FILE"},
+            "option 'tokenFile': cannot be used together",
+        ),
+        (TOKENS, {"tokenFile": "no/such"}, "option 'tokenFile': 'no/such' is not a file"),
+        (TOKENS, {"tokenProvider": "getcwd"}, "option 'tokenProvider': 'getcwd' is no function"),
+        (("rabbit source", "rabbit sink"), {"tokenFile": "FILE"}, "knows no tokens; use 'username' and 'passwordFile'"),
     ],
 )
 def test_exactly_one_way(format: tuple[str, ...] | None, options: dict[str, str], said: str, file: Path) -> None:

@@ -15,7 +15,7 @@ from spark_streams.filters.targets.amqp import AmqpCapability, AmqpSplit, split_
 from spark_streams.filters.targets.feed import FeedSplit, split_for_feed
 from spark_streams.filters.targets.rabbitmq import RabbitSplit, split_for_rabbitmq
 from spark_streams.filters.tree import references
-from spark_streams.options.values import VALUE_FROM
+from spark_streams.options.filter_values import VALUE_FROM
 from spark_streams.wire.feed.json_pointer import pointer_of
 
 _Split = AmqpSplit | RabbitSplit | FeedSplit

@@ -42,7 +42,8 @@ def open_socket(endpoint: Endpoint, deadline: Deadline, server_name: str | None 
     context = tls_context(endpoint.tls) if endpoint.tls else None
     try:
         raw = socket.create_connection(
-            (endpoint.host, endpoint.port), timeout=deadline.left_s(f"{endpoint.address}: no connection")
+            endpoint.via or (endpoint.host, endpoint.port),
+            timeout=deadline.left_s(f"{endpoint.address}: no connection"),
         )
     except UnicodeError as fault:  # the name is no host name: a part of it is empty, or too long
         raise connect_fault(socket.gaierror(str(fault)), endpoint) from fault
@@ -81,16 +82,19 @@ def connect_fault(fault: OSError, endpoint: Endpoint) -> ConnectFailed:
 
     For a host that the peer, and no option, has named, it advises to check the peer's settings.
     """
+    option = endpoint.option if endpoint.via is None else "customEndpoint"
     reason = f"no connection: {fault.strerror or fault}"
-    text = f"{reason}: check the host and port in option 'url'"
+    text = f"{reason}: check the host and port in option '{option}'"
     if isinstance(fault, socket.gaierror):
-        reason = f"the host name '{safe_text(endpoint.host)}' is not known"
-        text = f"{reason}: check the host in option 'url'"
+        host = endpoint.host if endpoint.via is None else endpoint.via[0]
+        reason = f"the host name '{safe_text(host)}' is not known"
+        text = f"{reason}: check the host in option '{option}'"
     elif isinstance(fault, ConnectionRefusedError):
         reason = "connection refused: nothing listens there"
-        text = f"{reason}; check the port in option 'url' and that the log runs"
+        text = f"{reason}; check the port in option '{option}' and that the log runs"
     elif isinstance(fault, TimeoutError):
-        reason, text = "no answer", "no answer: check the host and port in option 'url', and firewalls on the way"
+        reason = "no answer"
+        text = f"{reason}: check the host and port in option '{option}', and firewalls on the way"
     if endpoint.is_advertised:
         text = f"{reason}: it has to be reachable from here: {_ADVERTISED.get(endpoint.scheme, _REDIRECTED)}"
     failed = ConnectFailed(f"{endpoint.address}: {text}")
@@ -106,11 +110,11 @@ def tls_fault(fault: OSError, endpoint: Endpoint) -> ConnectFailed:
     if advice is not None:
         return final(ConnectFailed(f"{where}: {advice}"))
     if isinstance(fault, TimeoutError):
-        plain = plain_port_advice("no answer to the handshake", endpoint.scheme)
+        plain = plain_port_advice("no answer to the handshake", endpoint.scheme, endpoint.option)
         slow = "else the peer hangs, or the network does: raise option 'requestTimeout' if they are slow"
         return costly(ConnectFailed(f"{where}: {plain}; {slow}"))
     text = (getattr(fault, "reason", None) or str(fault)).lower()
-    failed = ConnectFailed(f"{where}: {plain_port_advice(text, endpoint.scheme)}")
+    failed = ConnectFailed(f"{where}: {plain_port_advice(text, endpoint.scheme, endpoint.option)}")
     return final(failed) if is_no_tls(fault) else failed
 
 

@@ -71,13 +71,18 @@ def is_no_tls(fault: BaseException) -> bool:
     return isinstance(fault, ssl.SSLError) and fault.reason in _NO_TLS
 
 
-def plain_port_advice(reason: str, scheme: str) -> str:
+def plain_port_advice(reason: str, scheme: str, option: str = "url") -> str:
     """Return what to do when TLS does not work: perhaps the port is a plain one.
 
     Args:
         reason: what happened.
         scheme: a scheme of the protocol, with or without TLS.
+        option: the option that names the peer.
     """
+    if option != "url":
+        return (
+            f"TLS does not work there ({reason}): if it is a plain port, say UseDevelopmentEmulator=true in '{option}'"
+        )
     protocol = protocol_of(scheme)
     assert protocol is not None  # an endpoint's scheme is that of an entry
     other = f"write {protocol.scheme}:// instead of {protocol.tls_scheme}:// in option 'url'"

@@ -11,22 +11,24 @@ from typing import Final, Literal
 
 from spark_streams.endpoint import AMQP_SCHEMES
 from spark_streams.errors import OptionError
+from spark_streams.filters.tree import KEY, Expression, Operator, Predicate, ValueType, all_of, property_of
 from spark_streams.options.common import SinkOptions, SourceOptions, read_source
 from spark_streams.options.connection import read_endpoint, request_timeout_ms
+from spark_streams.options.connection_string import stream_of
+from spark_streams.options.filter_values import read_filter_values
 from spark_streams.options.names import (
+    CONNECTION_STRING,
     CONSUMER_GROUP,
+    CUSTOM_ENDPOINT,
     DIALECT,
     EPOCH,
     EXCHANGE,
-    FILTER,
     FILTER_VALUE_COLUMN,
     FILTER_VALUE_FROM,
+    FILTER_VALUES,
     KEY_ANNOTATION,
     MATCH_UNFILTERED,
     MIN_PARTITIONS,
-    PASSWORD,
-    PASSWORD_FILE,
-    PASSWORD_PROVIDER,
     ROUTING,
     ROUTING_KEY_COLUMN,
     STREAM,
@@ -34,13 +36,12 @@ from spark_streams.options.names import (
     TOKEN,
     TOKEN_FILE,
     TOKEN_PROVIDER,
-    USERNAME,
+    TRANSPORT,
 )
 from spark_streams.options.parser import Format, OptionReader
 from spark_streams.options.positions import numbered_position, read_position
-from spark_streams.options.values import VALUE_FROM
 from spark_streams.position import Position
-from spark_streams.wire.amqp.dialects import AUTO, DIALECTS, RABBITMQ, Dialect
+from spark_streams.wire.amqp.dialects import AUTO, DIALECTS, EVENT_HUBS, RABBITMQ, Dialect
 from spark_streams.wire.amqp.dialects.rabbitmq import keyed
 
 
@@ -64,7 +65,7 @@ class AmqpSourceOptions(SourceOptions):
     key_annotation: str | None = None
     super_stream: bool = False
     filter_value_from: str | None = None
-    match_unfiltered: bool = True
+    match_unfiltered: bool = False
 
 
 @dataclass(frozen=True)
@@ -151,16 +152,19 @@ def _reader(options: Mapping[str, str], *, reading: bool | None = None) -> Optio
 
 
 def _dialect(given: OptionReader) -> str:
-    """Return the name of the dialect, ``auto`` where the peer shows it; options of RabbitMQ say it too.
+    """Return the name of the dialect, ``auto`` where the peer shows it; options that only one of them has say it too.
 
     Raises:
         OptionError: there is no such dialect, or an option is for another one.
     """
     name = given.word(DIALECT, AUTO, *DIALECTS)
-    of_rabbitmq = next((option for option in _OF_RABBITMQ if given.has(option)), None)
-    if of_rabbitmq is not None and name not in (AUTO, RABBITMQ.name):
-        raise OptionError(of_rabbitmq, f"is for RabbitMQ, and option '{DIALECT}' is '{name}'")
-    return name if of_rabbitmq is None else RABBITMQ.name
+    for said, options in ((EVENT_HUBS.name, (CONNECTION_STRING,)), (RABBITMQ.name, _OF_RABBITMQ)):
+        option = next((option for option in options if given.has(option)), None)
+        if option is not None and name not in (AUTO, said):
+            by = f"'{DIALECT}'" if given.has(DIALECT) else f"'{CONNECTION_STRING}'"
+            raise OptionError(option, f"is for {DIALECTS[said].title}, and option {by} says '{name}'")
+        name = name if option is None else said
+    return name
 
 
 def _source(given: OptionReader, streaming: bool | None) -> AmqpSourceOptions:
@@ -182,17 +186,7 @@ def _source(given: OptionReader, streaming: bool | None) -> AmqpSourceOptions:
             MIN_PARTITIONS,
             f"cannot be used together with '{CONSUMER_GROUP}': a group reads a partition over one link at a time",
         )
-    taken_from = given.text(FILTER_VALUE_FROM, "such as application_properties.region")
-    if taken_from is not None and not VALUE_FROM.fullmatch(taken_from):
-        raise OptionError(
-            FILTER_VALUE_FROM,
-            f"'{taken_from}' is no part of a message that a filter value can be compared with, expected 'key', "
-            "'application_properties.<name>' or 'properties.<field>' with a text field such as properties.subject",
-        )
-    if given.has(MATCH_UNFILTERED) and taken_from is None:
-        raise OptionError(MATCH_UNFILTERED, f"needs '{FILTER_VALUE_FROM}' beside it: no filter value is asked for else")
-    if taken_from is not None and common.filter is None and not common.pushdown:
-        raise OptionError(FILTER_VALUE_FROM, f"needs '{FILTER}' beside it: all messages are read without it")
+    values, unfiltered, taken_from = read_filter_values(given, common)
     return replace(
         common,
         consumer_group=group,
@@ -200,9 +194,19 @@ def _source(given: OptionReader, streaming: bool | None) -> AmqpSourceOptions:
         dialect=dialect,
         key_annotation=_key_annotation(given),
         super_stream=super_stream,
+        filter=_with_values(common.filter, values, taken_from),
         filter_value_from=taken_from,
-        match_unfiltered=given.boolean(MATCH_UNFILTERED, True),
+        match_unfiltered=unfiltered,
     )
+
+
+def _with_values(condition: Expression | None, values: tuple[str, ...], taken_from: str | None) -> Expression | None:
+    """Return a condition that is true of messages with one of these filter values, and of which ``condition`` is."""
+    if not values or taken_from is None:
+        return condition
+    place = KEY if taken_from == "key" else property_of(taken_from)
+    wanted = Predicate(place, Operator.IN, values, ValueType.STRING)
+    return wanted if condition is None else all_of([condition, wanted])
 
 
 def _sink(given: OptionReader) -> AmqpSinkOptions:
@@ -232,11 +236,14 @@ def _sink(given: OptionReader) -> AmqpSinkOptions:
 
 
 def _named(given: OptionReader) -> tuple[str | None, bool]:
-    """Return the name of the stream, and whether it is a super stream's; None where rows name theirs."""
+    """Return the name of the stream, and whether it is a super stream's; None where rows name theirs.
+
+    A connection string may name it too.
+    """
     option = given.one_of(STREAM, SUPER_STREAM)
-    if option is None:
-        return None, False
-    return given.required(option, given.form.stream_example).strip(), option == SUPER_STREAM
+    if option == SUPER_STREAM:
+        return given.required(option, given.form.stream_example).strip(), True
+    return stream_of(given), False
 
 
 def _require_name(given: OptionReader) -> None:
@@ -264,23 +271,21 @@ def _position(option: str, partition: str, value: object) -> Position:
 
 
 _WRITING: Final = (ROUTING, EXCHANGE, ROUTING_KEY_COLUMN, FILTER_VALUE_COLUMN)
-_OF_RABBITMQ: Final = (SUPER_STREAM, KEY_ANNOTATION, FILTER_VALUE_FROM, MATCH_UNFILTERED, *_WRITING)
+_OF_RABBITMQ: Final = (SUPER_STREAM, KEY_ANNOTATION, FILTER_VALUES, FILTER_VALUE_FROM, MATCH_UNFILTERED, *_WRITING)
 """The options that only RabbitMQ has."""
-_NUMBERS: Final = '{"orders": 42}'
+_NUMBERS: Final = '{"orders-0": 42, "orders-1": {"after": 41}}'
 _FORMAT: Final = Format(
     name="amqp-events",
     schemes=AMQP_SCHEMES,
-    url_example="such as amqp://localhost:5672 or amqps://user:password@host",
+    url_example="such as amqp://localhost:5672 or amqps://user:password@host; or option 'connectionString'",
     stream_example="the name of the log, such as orders",
     naming=f"name the log with option '{STREAM}'",
     position=_position,
     offsets_example='{"0": "earliest", "1": {"at": "00000000000000000042"}, "2": "00000000000000000042"}',
-    both=(DIALECT, SUPER_STREAM, KEY_ANNOTATION),
-    reading=(CONSUMER_GROUP, EPOCH, FILTER_VALUE_FROM, MATCH_UNFILTERED),
+    both=(
+        *(CONNECTION_STRING, TOKEN, TOKEN_FILE, TOKEN_PROVIDER, TRANSPORT, CUSTOM_ENDPOINT),
+        *(DIALECT, SUPER_STREAM, KEY_ANNOTATION),
+    ),
+    reading=(CONSUMER_GROUP, EPOCH, FILTER_VALUES, FILTER_VALUE_FROM, MATCH_UNFILTERED),
     writing=_WRITING,
-    refused={
-        TOKEN: f"amqp-events does not take it in this version; use '{USERNAME}' and '{PASSWORD}'",
-        TOKEN_FILE: f"amqp-events knows no tokens; use '{USERNAME}' and '{PASSWORD_FILE}'",
-        TOKEN_PROVIDER: f"amqp-events knows no tokens; use '{USERNAME}' and '{PASSWORD_PROVIDER}'",
-    },
 )

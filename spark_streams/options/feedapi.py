@@ -10,11 +10,11 @@ from typing import Any, Final, Literal, cast
 from urllib.parse import unquote, urlsplit
 
 from spark_streams import filters
-from spark_streams.endpoint import HTTP_SCHEMES, Endpoint, Secret
+from spark_streams.endpoint import HTTP_SCHEMES, Endpoint
 from spark_streams.errors import FilterError, OptionError
 from spark_streams.filters.row_columns import columns_needed
 from spark_streams.options.common import SourceOptions, read_source
-from spark_streams.options.connection import DEFAULT_REQUEST_TIMEOUT_MS, read_endpoint, read_secret, request_timeout_ms
+from spark_streams.options.connection import DEFAULT_REQUEST_TIMEOUT_MS, read_endpoint, request_timeout_ms
 from spark_streams.options.names import (
     CONSUMER_GROUP,
     DIALECT,
@@ -31,7 +31,6 @@ from spark_streams.options.names import (
     ORDERED,
     PAGE_SIZE,
     PARTITIONS,
-    PASSWORD,
     SPOOL_LOCATION,
     STARTING_OFFSETS_BY_TIMESTAMP,
     STARTING_STRATEGY,
@@ -42,7 +41,6 @@ from spark_streams.options.names import (
     TOKEN_FILE,
     TOKEN_PROVIDER,
     URL,
-    USERNAME,
 )
 from spark_streams.options.parser import Format, OptionReader
 from spark_streams.options.positions import read_position
@@ -160,7 +158,6 @@ def read_feed_source(given: OptionReader, streaming: bool | None) -> FeedSourceO
     )
     name = feed_name(given)
     common = read_source(given, name, FeedSourceOptions, streaming=streaming)
-    endpoint = feed_endpoint(given, common.endpoint)
     dialect = given.word(DIALECT, "auto", "v1", "v2a", "v2b")
     count = given.integer(PARTITIONS, 1, "partitions", high=MAX_PARTITIONS)
     if dialect == "v1" and count is None:
@@ -174,7 +171,6 @@ def read_feed_source(given: OptionReader, streaming: bool | None) -> FeedSourceO
         raise OptionError(FEED_FILTER_PREFIX + next(iter(filters)), f"dialect {dialect} has no filters; v2a has")
     options = replace(
         common,
-        endpoint=endpoint,
         dialect=cast(Any, dialect),
         partitions=count,
         ordered=given.boolean(ORDERED, True),
@@ -257,7 +253,7 @@ def parse_feed_sink(options: Mapping[str, str]) -> FeedSinkOptions:
     data_dir = _data_dir(url)
     endpoint = None
     if data_dir is None:
-        endpoint = feed_endpoint(given, read_endpoint(given))
+        endpoint = read_endpoint(given)
         stream = feed_name(given)
         if not endpoint.path.strip("/"):
             raise OptionError(URL, f"{endpoint} names no feed, expected such as {endpoint.url.rstrip('/')}/orders")
@@ -286,25 +282,6 @@ def feed_name(given: OptionReader) -> str:
         return named
     path = re.sub(r"[?#].*", "", (given.get(URL) or "").partition("://")[2]).rstrip("/")
     return path.rpartition("/")[2] if "/" in path else path.rpartition("@")[2]
-
-
-def feed_endpoint(given: OptionReader, endpoint: Endpoint) -> Endpoint:
-    """Return the endpoint with the bearer token, if one is given.
-
-    Raises:
-        OptionError: more than one way to the token, a token beside a user name, or one that no header can carry.
-    """
-    named = given.one_of(TOKEN, TOKEN_FILE, TOKEN_PROVIDER)
-    if named is None:
-        return endpoint
-    if endpoint.username is not None:
-        raise OptionError(named, f"cannot be used together with '{USERNAME}' and '{PASSWORD}': give one of them")
-    token = given.text(TOKEN, "a bearer token")
-    if token is None:
-        return endpoint.with_token(read_secret(given, TOKEN_FILE, TOKEN_PROVIDER))
-    if not token.isascii() or not token.isprintable():
-        raise OptionError(TOKEN, "has characters that no HTTP header can carry, expected printable ASCII")
-    return endpoint.with_token(Secret(token))
 
 
 def _pointer(given: OptionReader, name: str) -> str | None:

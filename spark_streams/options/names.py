@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 URL: Final = "url"
+CONNECTION_STRING: Final = "connectionString"
 STREAM: Final = "stream"
 USERNAME: Final = "username"
 PASSWORD: Final = "password"
@@ -71,6 +72,8 @@ FEED_FILTER_PREFIX: Final = "filter-"
 TOKEN: Final = "token"
 TOKEN_FILE: Final = "tokenFile"
 TOKEN_PROVIDER: Final = "tokenProvider"
+TRANSPORT: Final = "transport"
+CUSTOM_ENDPOINT: Final = "customEndpoint"
 
 PATH: Final = "path"
 """The argument of ``load`` and ``save``, as Spark puts it into the map."""
@@ -97,5 +100,5 @@ OF_SPARK: Final = frozenset(
 )  # fmt: skip
 """The names that Spark itself puts into, or takes from, the same map; in lower case."""
 
-SECRET: Final = frozenset((URL, PASSWORD.lower(), TOKEN))
+SECRET: Final = frozenset((URL, CONNECTION_STRING.lower(), PASSWORD.lower(), TOKEN))
 """Options that hold secrets; in lower case."""

@@ -10,12 +10,12 @@ from spark_streams.endpoint import RABBITMQ_SCHEMES, Endpoint
 from spark_streams.errors import OptionError
 from spark_streams.options.common import SinkOptions, SourceOptions, read_source
 from spark_streams.options.connection import read_endpoint, request_timeout_ms
+from spark_streams.options.filter_values import read_filter_values
 from spark_streams.options.names import (
     COMPRESSION,
     CONSUMER_GROUP,
     CONSUMER_NAME,
     EPOCH,
-    FILTER,
     FILTER_VALUE_COLUMN,
     FILTER_VALUE_FROM,
     FILTER_VALUES,
@@ -39,8 +39,6 @@ from spark_streams.options.names import (
 )
 from spark_streams.options.parser import Format, OptionReader
 from spark_streams.options.positions import numbered_position
-from spark_streams.options.values import VALUE_FROM, words_list
-from spark_streams.position import Matching
 
 Routing = Literal["hash", "rstream", "key"]
 Compression = Literal["none", "gzip", "snappy", "lz4", "zstd"]
@@ -165,7 +163,7 @@ def _source(given: OptionReader, streaming: bool | None) -> RabbitSourceOptions:
     name, super_stream = _name(given)
     common = read_source(given, name or "", RabbitSourceOptions, streaming=streaming)
     endpoint = _balanced(given, common.endpoint)
-    values, unfiltered, taken_from = _filter(given, common)
+    values, unfiltered, taken_from = read_filter_values(given, common)
     consumer = given.text(CONSUMER_NAME, "the name of a consumer")
     if consumer is not None and len(consumer.encode("utf-8", "surrogatepass")) > MAX_NAME_BYTES:
         raise OptionError(CONSUMER_NAME, f"is longer than the {MAX_NAME_BYTES} bytes of UTF-8 that RabbitMQ takes")
@@ -190,47 +188,6 @@ def _source(given: OptionReader, streaming: bool | None) -> RabbitSourceOptions:
         single_active_consumer=single,
         store_offsets=store,
     )
-
-
-def _may_push(common: SourceOptions) -> bool:
-    """Return whether some expression may require filter values."""
-    places = (common.starting.everywhere, *common.starting.each.values())
-    return common.filter is not None or common.pushdown or any(isinstance(place, Matching) for place in places)
-
-
-def _filter(given: OptionReader, common: SourceOptions) -> tuple[tuple[str, ...], bool, str | None]:
-    """Return the filter values, whether messages without one match too, and where messages have theirs."""
-    text = given.get(FILTER_VALUES)
-    taken_from = given.text(FILTER_VALUE_FROM, "such as application_properties.region")
-    if taken_from is not None and not VALUE_FROM.fullmatch(taken_from):
-        raise OptionError(
-            FILTER_VALUE_FROM,
-            f"'{taken_from}' is no part of a message that a filter value can be compared with, expected 'key', "
-            "'application_properties.<name>' or 'properties.<field>' with a text field such as properties.subject",
-        )
-    by_expression = text is None and _may_push(common)
-    unfiltered = given.boolean(MATCH_UNFILTERED, by_expression and taken_from is not None)
-    if text is None:
-        if not by_expression and (taken_from is not None or unfiltered):
-            option = FILTER_VALUE_FROM if taken_from is not None else MATCH_UNFILTERED
-            raise OptionError(
-                option, f"needs '{FILTER_VALUES}' or '{FILTER}' beside it: all messages are read without them"
-            )
-        if unfiltered and taken_from is None:
-            raise OptionError(
-                MATCH_UNFILTERED,
-                f"needs '{FILTER_VALUE_FROM}' beside it: without it the broker is asked for no filter value, and sends "
-                "messages without one too",
-            )
-        return (), unfiltered, taken_from
-    values = words_list(FILTER_VALUES, text)
-    if taken_from is None:
-        raise OptionError(
-            FILTER_VALUES,
-            f"needs '{FILTER_VALUE_FROM}' beside it, which says where messages have what their filter value was taken "
-            "from: the broker leaves out whole chunks only, and the rest is compared here",
-        )
-    return values, unfiltered, taken_from
 
 
 def _sink(given: OptionReader) -> RabbitSinkOptions:

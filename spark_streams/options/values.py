@@ -32,13 +32,6 @@ _ISO: Final = re.compile(
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _NS_PER_MS: Final = 1_000_000
 
-VALUE_FROM: Final = re.compile(
-    r"key|application_properties\..+|properties\.(?:message_id|to|subject|reply_to|correlation_id|content_type|"
-    r"content_encoding|group_id|reply_to_group_id)",
-    re.DOTALL,
-)
-"""The parts of a message that may hold a RabbitMQ filter value."""
-
 
 def integer(option: str, text: str, *, low: int, high: int, unit: str) -> int:
     """Return a whole number from ``low`` to ``high``, both inclusive.

@@ -60,6 +60,7 @@ RUN: dict[str, dict[str, list[tuple[str, int]]]] = {
     },
     "docs/feedapi-sink.md": {"python": [(f"{FEED_SINK}::test_the_programs", 3)]},
     "docs/feedapi.md": {"python": [(f"{FEED_SOURCE}::test_the_blocks_of_the_page", 3)]},
+    "docs/event-hubs.md": {"python": [("tests/docs/test_event_hubs_page.py::test_the_options_of_the_page", 2)]},
     "docs/filters.md": {
         "python": [(f"{AMQP}::test_the_programs_of_the_filter_language", 2)],
         "bash": [(f"{AMQP}::test_the_commands_that_explain_filters[docs/filters.md]", 1)],
@@ -258,7 +259,7 @@ def test_what_the_drawings_name_is_there() -> None:
     folders = {"spark_streams", "sources", "sinks", *(file.parent.name for file in package.rglob("*/*.py"))}
     named = set(re.findall(r"\b(\w+)/", rooms))
     assert named <= folders
-    assert folders - named == {"columns", "amqp_sql", "demo", "peers"}, "rooms that the drawing leaves out"
+    assert folders - named == {"columns", "dialects", "amqp_sql", "demo", "peers"}, "rooms that the drawing leaves out"
     assert all((package / f"{name}.py").is_file() for name in rooms.splitlines()[-1].split("what")[0].split())
     shown = [json.loads(text) for text in re.findall(r'\{[^}]*\}|(?<= )"\d+"(?= )', positions)]
     assert shown == [{"at": "18"}, {"after": "18"}, "18"]

@@ -118,7 +118,7 @@ def test_positions_that_feeds_do_not_have(position: str) -> None:
         ({"spoolLocation": " "}, "spoolLocation", "empty"),
         ({"ordered": "yes"}, "ordered", "true"),
         ({"pageSize": "0"}, "pageSize", "at least 1"),
-        ({"token": "t"}, "token", "username"),
+        ({"token": "t"}, "token", "credentials in 'url'"),
         ({"startingTimestamp": "0"}, "startingTimestamp", "by time"),
         ({"startingOffsetsByTimestamp": "{}"}, "startingOffsetsByTimestamp", "by time"),
         ({"startingOffsetsByTimestampStrategy": "latest"}, "startingOffsetsByTimestampStrategy", "by time"),

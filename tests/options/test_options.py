@@ -65,11 +65,6 @@ def test_an_unknown_option_suggests_the_nearest() -> None:
     refused("amqp-events knows url, stream", zzz="1")
 
 
-@pytest.mark.parametrize("name", ["token"])
-def test_options_of_later_versions_are_not_taken_silently(name: str) -> None:
-    refused("does not take it in this version", **{name: "x"})
-
-
 def test_required() -> None:
     for missing in ("url", "stream"):
         with pytest.raises(OptionError, match=f"option '{missing}': is required"):

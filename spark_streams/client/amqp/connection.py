@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import contextlib
 import select
-import ssl
 import time
 import uuid
 from collections.abc import Callable
@@ -27,30 +26,18 @@ import proton
 from cproton_ffi import ffi, lib
 
 from spark_streams.client.amqp.deliveries import Deliveries
-from spark_streams.client.amqp.errors import (
-    connection_fault,
-    foreign_answer_fault,
-    no_virtual_host,
-    peer_fault,
-    silent_close_fault,
-)
+from spark_streams.client.amqp.errors import connection_fault, no_virtual_host, peer_fault
 from spark_streams.client.amqp.incoming_frames import IncomingFrames
 from spark_streams.client.amqp.outgoing_deliveries import OutgoingDeliveries
 from spark_streams.client.amqp.peer import Peer
+from spark_streams.client.amqp.sign_in import sign_in
+from spark_streams.client.amqp.token_grants import TokenGrants
 from spark_streams.client.retry import Deadline
-from spark_streams.client.tcp import WOULD_BLOCK, lost, open_socket, tls_fault
+from spark_streams.client.tcp import WOULD_BLOCK, lost, open_socket
 from spark_streams.endpoint import Endpoint
-from spark_streams.errors import (
-    AuthenticationFailed,
-    ConnectionLost,
-    DeadlineExceeded,
-    RemoteProtocolError,
-    SparkStreamsError,
-)
-from spark_streams.redaction import remember
+from spark_streams.errors import ConnectionLost, DeadlineExceeded, RemoteProtocolError, SparkStreamsError
 from spark_streams.wire.amqp.dialects import Dialect
 from spark_streams.wire.amqp.event_streams import CAPABILITY
-from spark_streams.wire.amqp.sasl import SaslClient
 
 MAX_FRAME_BYTES: Final = 16_384
 """Largest frame that we accept. A session's window counts frames, so this times the window bounds its bytes."""
@@ -116,59 +103,19 @@ class Connection:
         self.peer = Peer(endpoint.address, self._server_name, named=dialect)
         self.dialect = self.peer.dialect
         self.broken = False
+        self._grants: TokenGrants | None = None
         self._socket = open_socket(endpoint, Deadline(connect_ms or timeout_ms), server_name)
         try:
-            leftover = self._authenticate(deadline)
-            self._open(leftover, deadline)
+            signed_in = sign_in(self._socket, endpoint, self._server_name, deadline)
+            self.peer = replace(self.peer, mechanisms=signed_in.mechanisms)
+            self._open(signed_in.leftover, deadline)
+            if signed_in.tokens is not None:
+                self._grants = TokenGrants(self, signed_in.tokens)
         except BaseException:
             self.abandon()
             raise
 
     # --- the protocol's layers, in the order they come up
-
-    def _authenticate(self, deadline: Deadline) -> bytes:
-        endpoint = self.endpoint
-        password = endpoint.password.reveal() if endpoint.password is not None else None
-        remember(password or "", endpoint.username or "")
-        sasl = SaslClient(
-            endpoint.username,
-            password,
-            external=endpoint.username is None and endpoint.tls is not None and endpoint.tls.cert_file is not None,
-            hostname=self._server_name,
-        )
-        what = f"{endpoint.address}: no answer to the SASL handshake: is it an AMQP port, and is option 'url' right"
-        heard = b""
-        try:
-            self._socket.settimeout(deadline.left_s(what))
-            self._socket.sendall(sasl.start())
-            while not sasl.done:
-                self._socket.settimeout(deadline.left_s(what))
-                answer = self._socket.recv(_READ_BYTES)
-                if not answer:
-                    raise ConnectionError("the peer closed it during the SASL handshake")  # worded below
-                if len(heard) < 4:
-                    heard += answer[:4]
-                    if not b"AMQP".startswith(heard[:4]):
-                        raise foreign_answer_fault(heard + answer[4:], endpoint)
-                self._socket.sendall(sasl.receive(answer))
-            self._socket.setblocking(False)
-        except TimeoutError as fault:
-            deadline.left_s(what)  # raises; with time left, the network itself gave up (ETIMEDOUT)
-            raise lost(endpoint, fault) from fault
-        except AuthenticationFailed as fault:
-            raise AuthenticationFailed(
-                fault.condition,
-                f"{fault.description}: check options 'username' and 'password'",
-                f"signing in at {endpoint.address}",
-            ) from fault
-        except RemoteProtocolError as fault:
-            raise RemoteProtocolError(f"{endpoint.address}: {fault}") from fault
-        except (ConnectionError, ssl.SSLEOFError) as fault:
-            raise (lost(endpoint, fault) if heard else silent_close_fault(endpoint)) from fault
-        except ssl.SSLError as fault:
-            raise tls_fault(fault, endpoint) from fault
-        self.peer = replace(self.peer, mechanisms=sasl.offered)
-        return sasl.leftover
 
     def _open(self, leftover: bytes, deadline: Deadline) -> None:
         self._engine = proton.Transport(proton.Transport.CLIENT)
@@ -225,6 +172,8 @@ class Connection:
         """
         try:
             self._engine.tick(time.monotonic())
+            if self._grants is not None:
+                self._grants.serve()
             self._flush()
             count = self._read()
             if count is None:
@@ -237,6 +186,8 @@ class Connection:
             if count == 0:
                 raise self._ended("the peer closed the socket")
             self._push(count)
+            if self._grants is not None:
+                self._grants.serve()
             self._flush()
             return True
         except SparkStreamsError:
@@ -255,6 +206,15 @@ class Connection:
         """
         while not done():
             self.turn(deadline.left_s(f"{self.endpoint.address}: {what}"))
+
+    def grant(self, address: str) -> None:
+        """Hand over the token for an address, where the peer wants one before the first link, and wait for its answer.
+
+        Raises:
+            AuthenticationFailed, OptionError, NotFound, TransportError: as for ``TokenGrants.grant``.
+        """
+        if self._grants is not None:
+            self._grants.grant(address)
 
     def session(self) -> Any:
         """Return a new, opened ``proton.Session`` with a window that bounds the bytes under way."""

@@ -39,17 +39,18 @@ class LinkRedirected(SparkStreamsError):
 def foreign_answer_fault(answer: bytes, endpoint: Endpoint) -> ConnectFailed:
     """Return the error for a peer whose first bytes are not AMQP's protocol header."""
     said = safe_text(answer.decode("latin-1"), 16)
-    problem = f"the peer does not speak AMQP 1.0, it answered '{said}': check the port in option 'url'"
+    problem = f"the peer does not speak AMQP 1.0, it answered '{said}': check the port in option '{endpoint.option}'"
     if answer.startswith(_TLS_RECORDS):
-        problem = "the port speaks TLS: write amqps:// instead of amqp:// in option 'url'"
+        problem = f"the port speaks TLS: {_secured(endpoint)}"
     return final(ConnectFailed(f"{endpoint.address}: {problem}"))
 
 
 def silent_close_fault(endpoint: Endpoint) -> ConnectFailed:
     """Return the error for a peer that closed the connection before it sent anything."""
-    other = WANTS_A_CERTIFICATE if endpoint.tls else "speaks TLS, write amqps:// instead of amqp://"
+    other = WANTS_A_CERTIFICATE if endpoint.tls else f"speaks TLS, {_secured(endpoint)}"
     return ConnectFailed(
-        f"{endpoint.address}: the peer closed the connection at once: check the port in option 'url'; if it {other}"
+        f"{endpoint.address}: the peer closed the connection at once: check the port in option '{endpoint.option}'; if "
+        f"it {other}"
     )
 
 
@@ -61,6 +62,12 @@ def no_virtual_host(endpoint: Endpoint) -> ConnectFailed:
             "asked for: is there such a virtual host, may this user use it, and is the peer a RabbitMQ?"
         )
     )
+
+
+def _secured(endpoint: Endpoint) -> str:
+    if endpoint.option != "url":
+        return f"leave out UseDevelopmentEmulator=true in option '{endpoint.option}'"
+    return "write amqps:// instead of amqp:// in option 'url'"
 
 
 def connection_fault(condition: Any, endpoint: Endpoint, conditions: Conditions) -> SparkStreamsError:

@@ -195,7 +195,9 @@ def attach_receiver(
         RemoteProtocolError: the peer bound the link to another partition.
         NotFound, OwnershipLost, Refused, LinkRedirected: the peer refused the link.
         DeadlineExceeded: the peer did not answer.
+        AuthenticationFailed, OptionError: a token for the address was not taken, or there is none.
     """
+    connection.grant(address)
     session = connection.session()
     link = session.receiver(_link_name())
     link.source.address = address
@@ -231,7 +233,9 @@ def attach_sender(connection: Connection, address: str, binding: Binding) -> Lin
         RemoteProtocolError: the peer bound the link to another partition.
         NotFound, OwnershipLost, Refused, LinkRedirected: the peer refused the link.
         DeadlineExceeded: the peer did not answer.
+        AuthenticationFailed, OptionError: a token for the address was not taken, or there is none.
     """
+    connection.grant(address)
     session = connection.session()
     link = session.sender(_link_name())
     link.source.address = link.name

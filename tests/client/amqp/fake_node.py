@@ -130,16 +130,14 @@ class FakeNode:
                 self._threads.append(thread)
 
     def _serve(self, connected: socket.socket) -> None:
-        transport, connection, collector = Transport(Transport.SERVER), Connection(), Collector()
-        sasl = transport.sasl()
-        sasl.allowed_mechs("ANONYMOUS")
-        transport.require_auth(False)
+        connection, collector = Connection(), Collector()
         connection.collect(collector)
-        transport.bind(connection)
         sent: dict[str, int] = {}
         with connected, contextlib.suppress(OSError):
+            transport = self._signed_in(connected, connection)
             while not self._stop.is_set():
                 transport.tick(time.monotonic())
+                self._due()
                 while (happened := collector.peek()) is not None:
                     self._react(happened, connection, sent)
                     collector.pop()
@@ -155,6 +153,17 @@ class FakeNode:
                     if not received:
                         return
                     transport.push(received)
+
+    def _signed_in(self, connected: socket.socket, connection: Connection) -> Any:
+        """Return the engine of a new connection, with what it needs to let the client in."""
+        transport = Transport(Transport.SERVER)
+        transport.sasl().allowed_mechs("ANONYMOUS")
+        transport.require_auth(False)
+        transport.bind(connection)
+        return transport
+
+    def _due(self) -> None:
+        """Do what does not answer anything; called again and again."""
 
     def _react(self, happened: Any, connection: Any, sent: dict[str, int]) -> None:
         kind, link = happened.type, getattr(happened, "link", None)

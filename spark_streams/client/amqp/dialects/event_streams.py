@@ -1,45 +1,239 @@
-"""Asks peers of event streams about their logs: by the information source, and by filters.
+"""Asks peers of event streams about their logs: by the information source ``<stream>/$info``, and by filters.
+
+::
+
+    {"partitions": [{"partition": symbol, "earliest-offset": symbol|null, "latest-offset": symbol|null,
+                     "x-opt-truncated-offset": symbol|null, "x-opt-remaining": ulong, "x-opt-closed": true,
+                     "x-opt-starts-after": symbol, "x-opt-cursor-from": [symbol, …], "x-opt-witness": string}, …],
+     "x-opt-incarnation": string}
+
+An information source about the whole log, ``$streams``, is an extension too: ``{"x-opt-streams": [string, …]}``.
+
+The keys that begin with ``x-opt-`` are extensions of the reference log: it sends ``x-opt-remaining`` in answer to the
+link property ``x-opt-positions`` (partition to the offset that reading is after), ``x-opt-witness`` in answer to
+``x-opt-witnesses`` (partition to an event's offset), only the partitions that these name with ``x-opt-named-only``, and
+``x-opt-closed``, ``x-opt-starts-after`` and ``x-opt-cursor-from`` where partitions were split. The client ignores
+unknown keys (ES-406).
 
 Spec: Event Stream Extensions §5.2, §6.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from itertools import islice
+from typing import Any, Final
 
-from spark_streams.client.amqp import info
+import proton
+
 from spark_streams.client.amqp.connection import Connection
-from spark_streams.client.amqp.links import Binding
+from spark_streams.client.amqp.links import Binding, attach_receiver
 from spark_streams.client.amqp.offset_walk import first_offset
 from spark_streams.client.amqp.pushdown import PushedFilter, push
+from spark_streams.client.amqp.receive_buffer import ReceiveBuffer
 from spark_streams.client.amqp.receivers import Receivers
-from spark_streams.client.log_client import RangeRead, StreamDescription
+from spark_streams.client.log_client import Bounds, RangeRead, StreamDescription
+from spark_streams.client.retry import Deadline
+from spark_streams.errors import NotFound, RemoteProtocolError
 from spark_streams.filters.tree import Expression
-from spark_streams.position import Position
+from spark_streams.offsets import OFFSET_DIGITS
+from spark_streams.position import After, At, Earliest, Latest, Position
+from spark_streams.wire.amqp.message import AMQP_VALUE, decode_sections
+
+STREAMS: Final = "$streams"
+"""The address of our log's information source about the whole log; other peers have none."""
+_POSITIONS: Final = "x-opt-positions"
+_REMAINING: Final = "x-opt-remaining"
+_WITNESSES: Final = "x-opt-witnesses"
+_WITNESS: Final = "x-opt-witness"
+_MAX_WITNESSES: Final = 64
+"""The most offsets that our log answers at once."""
+_MAX_POSITIONS: Final = 256
+"""The most positions of one request: they travel in an attach, which is one frame of limited size."""
+_NAMED_ONLY: Final = "x-opt-named-only"
+_TRUNCATED: Final = "x-opt-truncated-offset"
+_INCARNATION: Final = "x-opt-incarnation"
+_MAX_BYTES: Final = 16 << 20
+"""Bytes of an answer at most: an entry has about 150 bytes, so this holds a hundred thousand partitions."""
+
+
+def info_address(stream: str) -> str:
+    """Return the address of a stream's information source."""
+    return f"{stream}/$info"
+
+
+def describe(connection: Connection, address: str, stream: str) -> StreamDescription:
+    """Request the description of a stream once.
+
+    Raises:
+        NotFound: there is no such stream.
+        RemoteProtocolError: the answer breaks the specification.
+        DeadlineExceeded: no answer came in time.
+    """
+    answer = _ask(connection, address, stream, {})
+    partitions = {
+        partition: Bounds(
+            _offset(entry, "earliest-offset", stream),
+            _offset(entry, "latest-offset", stream),
+            _offset(entry, _TRUNCATED, stream),
+            _TRUNCATED in entry,
+            entry.get("x-opt-closed") is True,
+            _offset(entry, "x-opt-starts-after", stream),
+            _names(entry.get("x-opt-cursor-from")),
+        )
+        for partition, entry in _entries(answer, stream).items()
+    }
+    incarnation = answer.get(_INCARNATION)
+    known = str(incarnation) if isinstance(incarnation, str) else None
+    # Offsets are opaque (ES-301), except those of our log, whose form this project defines.
+    digits = OFFSET_DIGITS if connection.peer.is_reference_log else None
+    return StreamDescription(stream, known, partitions, offset_digits=digits)
+
+
+def list_streams(connection: Connection, address: str) -> list[str] | None:
+    """Request from our log the streams that we may read, in the order of their names; None for a peer without a list.
+
+    Raises:
+        RemoteProtocolError, DeadlineExceeded: as for ``describe``.
+    """
+    # Other peers might take the address for a queue's, and create the queue.
+    if not connection.peer.is_reference_log:
+        return None
+    try:
+        names = _ask(connection, address, address, {}).get("x-opt-streams")
+    except NotFound:
+        return None
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise RemoteProtocolError(f"'{address}': 'x-opt-streams' is no list of strings")
+    return [str(name) for name in names]
+
+
+def remaining(
+    connection: Connection, address: str, stream: str, positions: Mapping[str, Position]
+) -> dict[str, int | None]:
+    """Request how many events there are after each position.
+
+    Returns:
+        Partition to the number of events; None where the peer does not report it, or cannot count from the position.
+
+    Raises:
+        NotFound, RemoteProtocolError, DeadlineExceeded: as for ``describe``.
+    """
+    after = {p: _after(at) for p, at in positions.items()}
+    wanted = {proton.symbol(p): proton.symbol(offset) for p, offset in after.items() if offset is not None}
+    counts = {p: 0 if isinstance(at, Latest) else None for p, at in positions.items()}
+    for asked in _some(wanted, _MAX_POSITIONS) if connection.peer.is_reference_log else [wanted]:
+        properties = {_POSITIONS: asked} if asked else {}
+        alone = len(asked) == len(wanted)
+        answer = _ask(connection, address, stream, properties if alone else {**properties, _NAMED_ONLY: True})
+        for partition, entry in _entries(answer, stream, some=alone).items():
+            count = entry.get(_REMAINING)
+            if partition in counts and isinstance(count, int) and after[partition] is not None:
+                # The read includes the event at the position itself, which the peer did not count.
+                counts[partition] = int(count) + (1 if isinstance(positions[partition], At) else 0)
+    return counts
+
+
+def log_identity(
+    connection: Connection, address: str, stream: str, offsets: Mapping[str, str]
+) -> dict[str, str | None]:
+    """Request a text for the event at an offset of each partition, which another event there would change.
+
+    Returns:
+        Partition to the text; None where the event is not retained, or the peer sends none. Empty for other peers
+        than our log.
+
+    Raises:
+        NotFound, RemoteProtocolError, DeadlineExceeded: as for ``describe``.
+    """
+    if not connection.peer.is_reference_log:
+        return {}
+    found: dict[str, str | None] = dict.fromkeys(offsets)
+    wanted = {proton.symbol(p): proton.symbol(offset) for p, offset in offsets.items()}
+    for asked in _some(wanted, _MAX_WITNESSES) if wanted else ():
+        # Else each of the answers would describe all partitions.
+        answer = _ask(connection, address, stream, {_WITNESSES: asked, _NAMED_ONLY: True})
+        for partition, entry in _entries(answer, stream, some=False).items():
+            text = entry.get(_WITNESS)
+            if partition in asked and isinstance(text, str):
+                found[partition] = str(text)
+    return found
+
+
+def _some(wanted: Mapping[Any, Any], most: int) -> Iterator[dict[Any, Any]]:
+    """Yield the entries in maps of ``most`` at most; an empty one where there are none."""
+    left = iter(wanted.items())
+    yield dict(islice(left, most))
+    while some := dict(islice(left, most)):
+        yield some
+
+
+def _after(position: Position) -> str | None:
+    if isinstance(position, Earliest):
+        return "@earliest"
+    return position.offset if isinstance(position, (After, At)) and position.offset.isascii() else None
+
+
+def _ask(connection: Connection, address: str, stream: str, properties: Mapping[str, Any]) -> Mapping[Any, Any]:
+    link = attach_receiver(connection, address, Binding(stream), properties=properties, max_bytes=_MAX_BYTES)
+    buffer, deadline = ReceiveBuffer(1, 64 << 10), Deadline(connection.timeout_ms)
+    with closing(link):
+        link.deliveries.flow(1)
+        while not buffer.take(link.deliveries):
+            link.check()
+            connection.turn(deadline.left_s(f"{connection.endpoint.address}: no answer from '{address}'"))
+    block = buffer.block()
+    body = dict(decode_sections(bytes(block.buffer[int(block.starts[0]) : int(block.ends[0])]))).get(AMQP_VALUE)
+    if not isinstance(body, Mapping):
+        raise RemoteProtocolError(f"'{address}': the answer's body is no amqp-value map (ES-403)")
+    return {str(k): v for k, v in body.items()}
+
+
+def _entries(answer: Mapping[Any, Any], stream: str, *, some: bool = True) -> dict[str, Mapping[str, Any]]:
+    """Return partition to its entry; there have to be ``some``."""
+    entries = answer.get("partitions")
+    if not isinstance(entries, list) or (some and not entries) or not all(isinstance(e, Mapping) for e in entries):
+        raise RemoteProtocolError(f"'{info_address(stream)}': 'partitions' is no list of maps (ES-404)")
+    named = [{str(k): v for k, v in entry.items()} for entry in entries]
+    if not all(isinstance(entry.get("partition"), str) for entry in named):
+        raise RemoteProtocolError(f"'{info_address(stream)}': an entry without 'partition' (ES-405)")
+    return {str(entry["partition"]): entry for entry in named}
+
+
+def _names(value: object) -> tuple[str, ...]:
+    return tuple(str(name) for name in value) if isinstance(value, (list, tuple)) else ()
+
+
+def _offset(entry: Mapping[str, Any], key: str, stream: str) -> str | None:
+    offset = entry.get(key)
+    if offset is None or isinstance(offset, str):
+        return None if offset is None else str(offset)
+    raise RemoteProtocolError(f"'{info_address(stream)}': '{key}' is no symbol (ES-405)")
 
 
 class EventStreamsInquiries:
     """See ``Inquiries``."""
 
     def describe(self, connection: Connection, at: str | None, stream: str) -> StreamDescription:
-        """See ``info.describe``."""
-        return info.describe(connection, at or info.info_address(stream), stream)
+        """See ``describe``."""
+        return describe(connection, at or info_address(stream), stream)
 
     def list_streams(self, connection: Connection) -> list[str] | None:
-        """See ``info.list_streams``."""
-        return info.list_streams(connection, info.STREAMS)
+        """See ``list_streams``."""
+        return list_streams(connection, STREAMS)
 
     def remaining(
         self, connection: Connection, at: str | None, stream: str, positions: Mapping[str, Position]
     ) -> dict[str, int | None]:
-        """See ``info.remaining``."""
-        return info.remaining(connection, at or info.info_address(stream), stream, positions)
+        """See ``remaining``."""
+        return remaining(connection, at or info_address(stream), stream, positions)
 
     def log_identity(
         self, connection: Connection, at: str | None, stream: str, offsets: Mapping[str, str]
     ) -> dict[str, str | None]:
-        """See ``info.log_identity``."""
-        return info.log_identity(connection, at or info.info_address(stream), stream, offsets)
+        """See ``log_identity``."""
+        return log_identity(connection, at or info_address(stream), stream, offsets)
 
     def first_at_time(
         self,

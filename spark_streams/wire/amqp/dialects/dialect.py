@@ -158,6 +158,8 @@ class Dialect:
         has_holes: whether numbers between two events may belong to none.
         drains: whether the peer gives credit back when a receiver drains it.
         virtual_hosts: whether a url may name a virtual host.
+        tokens: how the peer takes a token in place of a password: over ``$cbs`` after open, or as the password of SASL
+            PLAIN; None for not at all.
     """
 
     name: str
@@ -177,6 +179,7 @@ class Dialect:
     has_holes: bool
     drains: bool
     virtual_hosts: bool = False
+    tokens: Literal["cbs", "password"] | None = None
 
     def starts(self, at: Earliest | At | After, behind: Earliest | After = EARLIEST) -> tuple[StartFilter, ...]:
         """Return the filters that begin at ``at``, see ``StartFilters``."""

@@ -101,4 +101,5 @@ EVENT_HUBS: Final = Dialect(
     numeric_offsets=True,
     has_holes=False,
     drains=False,
+    tokens="cbs",
 )

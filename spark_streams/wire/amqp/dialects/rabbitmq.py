@@ -77,6 +77,7 @@ RABBITMQ: Final = Dialect(
     has_holes=True,
     drains=True,
     virtual_hosts=True,
+    tokens="password",
 )
 
 

@@ -1,0 +1,284 @@
+"""Hands tokens to a peer over its address ``$cbs``, for each hub before its first link, and again before they run out.
+
+::
+
+    grant(hub) --> token --> put-token --> status-code      before the first link to a hub: its caller waits
+    serve()    --> due?  --> put-token ··> status-code      within the turns of the connection: nobody waits
+
+Nothing runs in the background: a token is due while the connection turns, as it does in each read and each write.
+
+Spec: docs/specifications.md, dialect of Event Hubs (CBS).
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple, Protocol
+
+import proton
+
+from spark_streams.client.amqp.sign_in import TokenSource
+from spark_streams.client.retry import Deadline
+from spark_streams.endpoint import Endpoint
+from spark_streams.errors import AuthenticationFailed, NotFound, Refused, SparkStreamsError
+from spark_streams.wire.amqp.cbs import TAKEN, Token, decode_reply, encode_put_token
+from spark_streams.wire.amqp.dialects.event_hubs import CBS
+
+RENEWED_AT: Final = 0.9
+"""The part of a token's time after which it is renewed, as the service's own client does."""
+UNKNOWN_S: Final = 300.0
+"""Seconds after which a token is renewed that does not say when it runs out."""
+AGAIN_S: Final = 10.0
+"""Seconds until the next try, where there is no newer token yet."""
+_CREDIT: Final = 10
+_NOT_FOUND: Final = 404
+_PASSES: Final = 500
+"""The first status that is no fault of the token."""
+
+_log = logging.getLogger(__name__)
+
+
+class Carrier(Protocol):
+    """The connection."""
+
+    endpoint: Endpoint
+    timeout_ms: int
+
+    def session(self) -> Any:
+        """Return a new, opened ``proton.Session``."""
+
+    def was_detached(self, link: Any) -> bool:
+        """Return whether the peer closed or detached ``link``."""
+
+    def wait(self, done: Callable[[], bool], deadline: Deadline, what: str) -> None:
+        """Turn until ``done()``."""
+
+    def fault(self, condition: Any, context: str) -> SparkStreamsError:
+        """Return the error that a condition of the peer means."""
+
+
+@dataclass
+class _Grant:
+    """What is known of one hub's token.
+
+    Args:
+        token: the one that the peer has; None before it has taken one.
+        due_s: when the next one is due, in seconds since the epoch.
+        asked: the one that is to be handed over, or was and has no answer; None for none.
+        request: the message-id with which it was.
+        deadline: for the answer.
+        fault: why the first one was not taken.
+    """
+
+    token: Token | None = None
+    due_s: float = 0.0
+    asked: Token | None = None
+    request: str | None = None
+    deadline: Deadline | None = None
+    fault: SparkStreamsError | None = None
+
+
+class _Links(NamedTuple):
+    session: Any
+    sender: Any
+    receiver: Any
+
+
+class TokenGrants:
+    """The tokens that the peer of one connection has.
+
+    Args:
+        connection: it calls ``serve`` in each turn.
+        source: where tokens come from.
+    """
+
+    def __init__(self, connection: Carrier, source: TokenSource) -> None:
+        self._connection = connection
+        self._source = source
+        self._grants: dict[str, _Grant] = {}
+        self._links: _Links | None = None
+        self._sent: list[Any] = []
+        self._is_busy = self._has_answered = False
+        self._next_s = float("inf")
+
+    def grant(self, address: str) -> None:
+        """Hand over a token for the hub of an address, unless the peer has one, and wait until it is taken.
+
+        Raises:
+            AuthenticationFailed: the token has expired or is for another hub, or the peer refuses it.
+            OptionError: it cannot be read.
+            NotFound: there is no such hub.
+            DeadlineExceeded, TransportError: the peer does not answer, or the connection broke.
+        """
+        hub = address.lstrip("/").partition("/")[0]
+        if not hub or hub.startswith("$") or hub in self._grants:
+            return
+        token = self._source.token(hub)
+        grant = self._grants[hub] = _Grant()
+        deadline = self._ask(grant, token)
+        self._connection.wait(lambda: grant.asked is None, deadline, f"no answer from '{CBS}'")
+        if grant.fault is not None:
+            del self._grants[hub]
+            raise grant.fault
+
+    def serve(self) -> None:
+        """Hand over what is due, and read answers; never wait.
+
+        Raises:
+            AuthenticationFailed: a token was not renewed, and the one that the peer has runs out.
+            SparkStreamsError: the peer refused the new one, does not answer, or closed ``$cbs``.
+        """
+        now_s = self._source.clock()
+        if now_s >= self._next_s:
+            for hub, grant in self._grants.items():
+                if grant.asked is None and now_s >= grant.due_s:
+                    self._renew(hub, grant, now_s)
+            self._schedule()
+        if self._is_busy:
+            self._exchange()
+
+    # --- when
+
+    def _renew(self, hub: str, grant: _Grant, now_s: float) -> None:
+        """Ask for a newer token; without one, go on with the old one as long as it holds."""
+        assert grant.token is not None
+        until_s = grant.token.expires_s
+        fault: SparkStreamsError
+        try:
+            token = self._source.token(hub)
+        except SparkStreamsError as caught:
+            fault = caught
+        else:
+            if token != grant.token or until_s is None:
+                self._ask(grant, token)
+                return
+            fault = self._source.refused(hub, "the token runs out, and there is no newer one")
+        if until_s is None or now_s >= until_s:
+            raise fault
+        _log.warning("%s; going on with the former token for %d s", fault, until_s - now_s)
+        grant.due_s = min(now_s + AGAIN_S, until_s)
+
+    def _ask(self, grant: _Grant, token: Token) -> Deadline:
+        deadline = Deadline(self._connection.timeout_ms)
+        grant.asked, grant.request, grant.deadline, self._is_busy = token, None, deadline, True
+        return deadline
+
+    def _taken(self, grant: _Grant, token: Token) -> None:
+        now_s = self._source.clock()
+        left_s = UNKNOWN_S if token.expires_s is None else RENEWED_AT * (token.expires_s - now_s)
+        grant.token, grant.due_s = token, now_s + max(left_s, 0.0)
+        self._schedule()
+
+    def _schedule(self) -> None:
+        waiting = [each.due_s for each in self._grants.values() if each.token is not None and each.asked is None]
+        self._next_s = min(waiting, default=float("inf"))
+
+    # --- how
+
+    def _exchange(self) -> None:
+        links = self._opened()
+        for hub, grant in self._grants.items():
+            if grant.asked is not None and grant.request is None and links.sender.credit > 0:
+                grant.request = uuid.uuid4().hex
+                name, reply_to = self._source.audience(hub), links.receiver.name
+                self._send(links, encode_put_token(grant.asked, name, grant.request, reply_to))
+            elif grant.asked is not None and grant.deadline is not None:
+                grant.deadline.left_s(f"{self._connection.endpoint.address}: no answer from '{CBS}'")
+        self._settle()
+        while (delivery := links.receiver.current) is not None and delivery.readable and not delivery.partial:
+            message = bytes(links.receiver.recv(delivery.pending) or b"")
+            links.receiver.advance()
+            delivery.update(delivery.ACCEPTED)
+            delivery.settle()
+            links.receiver.flow(1)
+            self._answered(message)
+        self._is_busy = any(grant.asked is not None for grant in self._grants.values())
+
+    def _opened(self) -> _Links:
+        """Return the links, which are attached again where the peer has closed them since the last answer.
+
+        Raises:
+            SparkStreamsError: it closes them at once, or without an answer.
+        """
+        links = self._links = self._links or self._attach()
+        ended = next((each for each in links[1:] if self._connection.was_detached(each)), None)
+        if ended is None and not links.session.state & proton.Endpoint.REMOTE_CLOSED:
+            return links
+        links.session.close()
+        self._links, self._sent = None, []
+        if not self._has_answered or any(grant.request is not None for grant in self._grants.values()):
+            raise self._unusable((links.session if ended is None else ended).remote_condition)
+        self._has_answered = False
+        return self._opened()
+
+    def _attach(self) -> _Links:
+        session = self._connection.session()
+        name = f"spark-streams-cbs-{uuid.uuid4().hex}"
+        sender, receiver = session.sender(f"{name}-out"), session.receiver(f"{name}-in")
+        sender.source.address, sender.target.address = sender.name, CBS
+        receiver.source.address, receiver.target.address = CBS, receiver.name
+        sender.open()
+        receiver.open()
+        receiver.flow(_CREDIT)
+        return _Links(session, sender, receiver)
+
+    def _send(self, links: _Links, message: bytes) -> None:
+        delivery = links.sender.delivery(uuid.uuid4().hex)
+        links.sender.send(message)
+        links.sender.advance()
+        self._sent.append(delivery)
+
+    def _settle(self) -> None:
+        """Settle the requests that the peer has received, and see whether it rejected one."""
+        for delivery in self._sent:
+            if delivery.remote_state == delivery.REJECTED:
+                raise self._unusable(delivery.remote.condition)
+            if delivery.remote_state or delivery.settled:
+                delivery.settle()
+        self._sent = [each for each in self._sent if not (each.remote_state or each.settled)]
+
+    def _unusable(self, condition: Any) -> SparkStreamsError:
+        where = f"signing in at {self._connection.endpoint.address}"
+        fault = self._connection.fault(condition, f"{where}: '{CBS}'")
+        if fault.retriable:
+            return fault
+        name = "" if condition is None else str(condition.name)
+        return AuthenticationFailed(name, f"the peer takes no tokens over '{CBS}': {fault}", where)
+
+    def _answered(self, message: bytes) -> None:
+        reply = decode_reply(message)
+        self._has_answered = True
+        for hub, grant in self._grants.items():
+            if grant.request != reply.request or grant.asked is None:
+                continue
+            asked, grant.asked, grant.request, grant.deadline = grant.asked, None, None, None
+            if reply.status in TAKEN:
+                self._taken(grant, asked)
+            elif grant.token is None:
+                grant.fault = self._refused(hub, reply.status, reply.description)
+            else:
+                self._not_renewed(grant, self._refused(hub, reply.status, reply.description))
+
+    def _not_renewed(self, grant: _Grant, fault: SparkStreamsError) -> None:
+        now_s = self._source.clock()
+        until_s = None if grant.token is None else grant.token.expires_s
+        if not fault.retriable or until_s is None or now_s >= until_s:
+            raise fault
+        _log.warning("%s; going on with the former token for %d s", fault, until_s - now_s)
+        grant.due_s = min(now_s + AGAIN_S, until_s)
+        self._schedule()
+
+    def _refused(self, hub: str, status: int, description: str) -> SparkStreamsError:
+        said = f"status {status}" + (f", {description}" if description else "")
+        if status == _NOT_FOUND:
+            return NotFound("amqp:not-found", said, f"signing in for '{hub}' at {self._connection.endpoint.address}")
+        if status < _PASSES:
+            return self._source.refused(hub, f"the peer refused the token ({said})")
+        fault = Refused(
+            f"status {status}", description, f"signing in for '{hub}' at {self._connection.endpoint.address}"
+        )
+        fault.retriable = True
+        return fault
