@@ -55,6 +55,7 @@ class AmqpSourceOptions(SourceOptions):
         dialect: the name of the peer's dialect, or ``auto``.
         key_annotation: RabbitMQ: the annotation that is ``key``; None for property group-id.
         super_stream: RabbitMQ: whether ``stream`` names a super stream, so that its partitions are read.
+        filter_values: RabbitMQ: the filter values that ``filter`` asks for, as the user named them; empty for none.
         filter_value_from: RabbitMQ: where a message has what its publisher took its filter value from, or None.
         match_unfiltered: RabbitMQ: whether messages without a filter value are looked at too.
     """
@@ -64,6 +65,7 @@ class AmqpSourceOptions(SourceOptions):
     dialect: str = AUTO
     key_annotation: str | None = None
     super_stream: bool = False
+    filter_values: tuple[str, ...] = ()
     filter_value_from: str | None = None
     match_unfiltered: bool = False
 
@@ -195,6 +197,7 @@ def _source(given: OptionReader, streaming: bool | None) -> AmqpSourceOptions:
         key_annotation=_key_annotation(given),
         super_stream=super_stream,
         filter=_with_values(common.filter, values, taken_from),
+        filter_values=values,
         filter_value_from=taken_from,
         match_unfiltered=unfiltered,
     )

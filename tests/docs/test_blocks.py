@@ -61,6 +61,9 @@ RUN: dict[str, dict[str, list[tuple[str, int]]]] = {
     "docs/feedapi-sink.md": {"python": [(f"{FEED_SINK}::test_the_programs", 3)]},
     "docs/feedapi.md": {"python": [(f"{FEED_SOURCE}::test_the_blocks_of_the_page", 3)]},
     "docs/event-hubs.md": {"python": [("tests/docs/test_event_hubs_page.py::test_the_options_of_the_page", 2)]},
+    "docs/rabbitmq-amqp.md": {
+        "python": [("tests/docs/test_event_hubs_page.py::test_the_options_of_the_page_on_rabbitmq", 1)]
+    },
     "docs/filters.md": {
         "python": [(f"{AMQP}::test_the_programs_of_the_filter_language", 2)],
         "bash": [(f"{AMQP}::test_the_commands_that_explain_filters[docs/filters.md]", 1)],

@@ -1,4 +1,4 @@
-"""The page on Event Hubs: its options are taken as they stand."""
+"""The pages on Event Hubs and RabbitMQ over AMQP 1.0: their options are taken as they stand."""
 
 from __future__ import annotations
 
@@ -42,3 +42,11 @@ def test_the_options_of_the_page() -> None:
     other = parse_source(names["options"], streaming=True)
     assert (other.endpoint.username, other.stream) == (None, "orders")
     assert other.endpoint.token is not None and other.endpoint.token.source == "company.entra:token"
+
+
+def test_the_options_of_the_page_on_rabbitmq() -> None:
+    names: dict[str, Any] = {"spark": Reader()}
+    (block,) = blocks("docs/rabbitmq-amqp.md", "python")
+    exec(compile(block, "docs/rabbitmq-amqp.md", "exec"), names)
+    orders = names["orders"]
+    assert (orders.stream, orders.endpoint.vhost, orders.dialect) == ("orders", "shop", "auto")

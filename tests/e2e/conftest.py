@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from spark_streams.testing import LogProcess, StreamFactory
+from tests.real_rabbitmq.conftest import rabbitmq_amqp_url as rabbitmq_amqp_url
 from tests.real_rabbitmq.conftest import rabbitmq_url as rabbitmq_url
 
 if TYPE_CHECKING:
@@ -46,9 +47,13 @@ def create(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[
     from tests.e2e import places
     from tests.e2e.rabbitmq.conftest import Real
 
-    if request.param == places.REAL:
+    if request.param in (places.REAL, places.REAL_AMQP):
         with contextlib.closing(Real(request.getfixturevalue("rabbitmq_url"))) as broker:
-            yield lambda partitions: places.OnRabbitMQ(broker, partitions)
+            if request.param == places.REAL:
+                yield lambda partitions: places.OnRabbitMQ(broker, partitions)
+            else:
+                url = request.getfixturevalue("rabbitmq_amqp_url")
+                yield lambda partitions: places.OnRabbitMQOverAmqp(broker, partitions, url)
         return
     format, dialect = places.IN_LOG[request.param]
     log = request.getfixturevalue("log_process_v2b" if dialect == "v2b" else "reference_log_process")

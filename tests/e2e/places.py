@@ -23,14 +23,15 @@ IN_LOG = {
 }
 """The format, and the dialect if there are such, of a place in the log."""
 REAL = "rabbitmq-stream-of-RabbitMQ"
+REAL_AMQP = "amqp-events-of-RabbitMQ"
 
 
-def places(*by_day: str, of: tuple[str, ...] = (*IN_LOG, REAL)) -> pytest.MarkDecorator:
+def places(*by_day: str, of: tuple[str, ...] = (*IN_LOG, REAL, REAL_AMQP)) -> pytest.MarkDecorator:
     """Have a test run in these places in `make test`, and at night in the others."""
     assert set(by_day) <= set(of)
     params = []
     for each in of:
-        real = [pytest.mark.rabbitmq] if each == REAL else []
+        real = [pytest.mark.rabbitmq] if each in (REAL, REAL_AMQP) else []
         params.append(pytest.param(each, marks=[*nightly_unless(each in by_day), *real]))
     return pytest.mark.parametrize("create", params, indirect=True)
 
@@ -116,3 +117,20 @@ class OnRabbitMQ(Place):
 
     def options(self, **more: str) -> dict[str, Any]:
         return {"url": self._broker.url, "superStream": self.name, **more}
+
+
+class OnRabbitMQOverAmqp(OnRabbitMQ):
+    """The same, over AMQP 1.0.
+
+    Args:
+        broker: with its address for streams.
+        partitions: how many.
+        url: its address for AMQP.
+    """
+
+    def __init__(self, broker: Broker, partitions: int, url: str) -> None:
+        super().__init__(broker, partitions)
+        self.format, self._url = "amqp-events", url
+
+    def options(self, **more: str) -> dict[str, Any]:
+        return {"url": self._url, "superStream": self.name, **more}
