@@ -17,7 +17,7 @@ import pyarrow as pa
 from spark_streams.endpoint import Node
 from spark_streams.errors import LocalProtocolError, RemoteProtocolError
 from spark_streams.filters.tree import Expression
-from spark_streams.offsets import MAX_OFFSET
+from spark_streams.offsets import MAX_OFFSET, first_wanted, offset_number
 from spark_streams.position import After, At, Earliest, Position
 from spark_streams.rows import FULL_MESSAGE_SCHEMA
 
@@ -48,6 +48,15 @@ class Bounds:
     closed: bool = False
     starts_after: str | None = None
     cursor_from: tuple[str, ...] = ()
+
+    def count_from(self, position: Position) -> int | None:
+        """Return how many offsets there are from a position on, where they are numbers; None for no offset."""
+        if not isinstance(position, (Earliest, At, After)):
+            return None
+        if self.earliest is None or self.latest is None:
+            return 0
+        first = max(offset_number(self.earliest), first_wanted(position) or 0)
+        return max(0, offset_number(self.latest) + 1 - first)
 
 
 @dataclass(frozen=True)

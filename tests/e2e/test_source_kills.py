@@ -13,7 +13,7 @@ import os
 import random
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,8 @@ from spark_streams.spark.source.reader import HAS_ADMISSION_CONTROL
 from spark_streams.testing import StreamFactory
 from tests.client.feed.scripted import BadFeed, Part, numbered
 from tests.e2e.lives import Job, check_once
+from tests.e2e.rabbitmq.broker import Broker
+from tests.e2e.rabbitmq.conftest import Real
 
 pytestmark = [pytest.mark.spark, pytest.mark.nightly]
 
@@ -76,6 +78,32 @@ class OfTheLog(Origin):
             self.expected += [(name, f"{n:020d}", text) for n, text in texts.items()]
 
 
+class OfRabbitMQ(Origin):
+    """A super stream of a real RabbitMQ over AMQP 1.0, whose offsets have holes."""
+
+    format = "amqp-events"
+    select = ["partition", "offset", "cast(value AS STRING) AS value"]  # noqa: RUF012
+
+    def __init__(self, broker: Broker, url: str) -> None:
+        super().__init__()
+        self.broker = broker
+        self.name = broker.create_super(PARTITIONS)
+        self.options |= {"url": url, "superStream": self.name, "minPartitions": "4"}
+        self.next = dict.fromkeys(range(PARTITIONS), 0)
+        self.holes = 0
+
+    def append(self, first: int) -> None:
+        for partition in range(PARTITIONS):
+            stream = f"{self.name}-{partition}"
+            texts = [f"{partition}-{n}" for n in range(first, first + ROWS)]
+            self.broker.publish(stream, texts, each=100)
+            offsets = range(self.next[partition], self.next[partition] + ROWS)
+            self.expected += [(stream, f"{n:020d}", text) for n, text in zip(offsets, texts, strict=True)]
+            self.broker.store(stream, "somebody", first)
+            self.next[partition] += ROWS + 1
+            self.holes += 1
+
+
 class OfAFeed(Origin):
     """A feed that behaves as badly as it may."""
 
@@ -106,40 +134,60 @@ def bad_feed(chance: random.Random) -> Iterator[BadFeed]:
 
 @pytest.mark.timeout(3_600)
 def test_every_event_is_there_once(spark: SparkSession, reference_log: StreamFactory, tmp_path: Path) -> None:
-    seed = int.from_bytes(os.urandom(4), "big")
-    print(f"random seed {seed}")
-    chance = random.Random(seed)
-    with bad_feed(chance) as feed:
+    with bad_feed(chance := chosen()) as feed:
         origins: dict[str, Origin] = {
             "amqp": OfTheLog(reference_log, "amqp-events"),
             "rabbitmq": OfTheLog(reference_log, "rabbitmq-stream"),
         }
         if HAS_ADMISSION_CONTROL:  # which streams of feeds need
             origins["feed"] = OfAFeed(feed, tmp_path)
-        copies = {
-            name: {
-                "source": {"format": origin.format, "options": origin.options},
-                "select": origin.select,
-                "sink": {"format": "parquet", "options": {"path": str(tmp_path / f"files-{name}")}},
-            }
-            for name, origin in origins.items()
+        live(spark, tmp_path, origins, chance, 20)
+
+
+@pytest.mark.rabbitmq
+@pytest.mark.timeout(3_600)
+def test_every_event_of_rabbitmq_is_there_once_over_amqp(
+    spark: SparkSession, rabbitmq_url: str, rabbitmq_amqp_url: str, tmp_path: Path
+) -> None:
+    with contextlib.closing(Real(rabbitmq_url)) as broker:
+        origin = OfRabbitMQ(broker, rabbitmq_amqp_url)
+        live(spark, tmp_path, {"rabbitmq over amqp": origin}, chosen(), 10)
+        assert origin.holes, "stored offsets use up some"
+
+
+def chosen() -> random.Random:
+    """Return chances of a seed that is printed."""
+    seed = int.from_bytes(os.urandom(4), "big")
+    print(f"random seed {seed}")
+    return random.Random(seed)
+
+
+def live(spark: SparkSession, folder: Path, origins: Mapping[str, Origin], chance: random.Random, lives: int) -> None:
+    """Copy what is appended into files, in a program that is killed again and again, and check what is there."""
+    copies = {
+        name: {
+            "source": {"format": origin.format, "options": origin.options},
+            "select": origin.select,
+            "sink": {"format": "parquet", "options": {"path": str(folder / f"files-{name}")}},
         }
-        job = Job(tmp_path, copies, pause=0.05, cores=len(copies) * PARTITIONS + 2)
-        for life in range(20):
-            for origin in origins.values():
-                origin.append(life * ROWS)
-            holds = life % 2 == 0
-            before = {name: copy.newest("commits") for name, copy in job.copies.items()}
-            with job.life(hold=HOLD if holds else None):
-                for name, copy in job.copies.items():
-                    if holds:
-                        job.wait(lambda name=name: job.holds(name))
-                    else:
-                        job.wait(lambda copy=copy, done=before[name]: copy.newest("commits") > done)
-                time.sleep(0 if holds else chance.uniform(0, 1.5))
-            assert not holds or all(copy.in_the_middle() for copy in job.copies.values())
-        job.drain()
+        for name, origin in origins.items()
+    }
+    job = Job(folder, copies, pause=0.05, cores=len(copies) * PARTITIONS + 2)
+    for life in range(lives):
+        for origin in origins.values():
+            origin.append(life * ROWS)
+        holds = life % 2 == 0
+        before = {name: copy.newest("commits") for name, copy in job.copies.items()}
+        with job.life(hold=HOLD if holds else None):
+            for name, copy in job.copies.items():
+                if holds:
+                    job.wait(lambda name=name: job.holds(name))
+                else:
+                    job.wait(lambda copy=copy, done=before[name]: copy.newest("commits") > done)
+            time.sleep(0 if holds else chance.uniform(0, 1.5))
+        assert not holds or all(copy.in_the_middle() for copy in job.copies.values())
+    job.drain()
     for name, origin in origins.items():
-        rows = spark.read.parquet(str(tmp_path / f"files-{name}")).collect()
+        rows = spark.read.parquet(str(folder / f"files-{name}")).collect()
         check_once(map(tuple, rows), set(origin.expected))
     assert "are lost, they are fetched again" not in job.output.read_text()

@@ -16,6 +16,7 @@ from spark_streams import filters
 from spark_streams.client.amqp.connection import Connection
 from spark_streams.client.amqp.connections import Connections
 from spark_streams.client.amqp.dialects import Inquiries
+from spark_streams.client.amqp.dialects.event_hubs import EventHubsInquiries
 from spark_streams.client.amqp.dialects.event_streams import EventStreamsInquiries
 from spark_streams.client.amqp.dialects.rabbitmq import RabbitInquiries
 from spark_streams.client.amqp.links import Binding, Link, StartRefused, attach_sender
@@ -27,10 +28,10 @@ from spark_streams.client.amqp.receivers import Receivers
 from spark_streams.client.kept_connections import KeptConnections
 from spark_streams.client.log_client import Bounds, Pushdown, RangeRead, StreamDescription
 from spark_streams.endpoint import Endpoint, Node
-from spark_streams.errors import LocalProtocolError, Refused, RemoteProtocolError
+from spark_streams.errors import LocalProtocolError, Refused
 from spark_streams.filters.tree import Expression
 from spark_streams.position import EARLIEST, After, At, Earliest, Position
-from spark_streams.wire.amqp.dialects import EVENT_STREAMS, RABBITMQ, Dialect
+from spark_streams.wire.amqp.dialects import EVENT_HUBS, EVENT_STREAMS, RABBITMQ, Dialect
 
 _T = TypeVar("_T")
 
@@ -75,6 +76,7 @@ class AmqpClient(contextlib.AbstractContextManager["AmqpClient"]):
         self._by_dialect: dict[str, Inquiries] = {
             EVENT_STREAMS.name: EventStreamsInquiries(),
             RABBITMQ.name: rabbitmq or RabbitInquiries(),
+            EVENT_HUBS.name: EventHubsInquiries(consumer_group),
         }
 
     def __exit__(self, *fault: object) -> None:
@@ -214,12 +216,7 @@ class AmqpClient(contextlib.AbstractContextManager["AmqpClient"]):
 
     def _inquiries(self, connection: Connection) -> Inquiries:
         connection.peer.check_dialect()
-        known = self._by_dialect.get(connection.dialect.name)
-        if known is None:
-            raise RemoteProtocolError(
-                f"{connection.endpoint.address}: the peer is {connection.dialect.title}, which cannot be read yet"
-            )
-        return known
+        return self._by_dialect[connection.dialect.name]
 
     def _push(
         self, connection: Connection, expression: Expression | None, read: RangeRead | None = None

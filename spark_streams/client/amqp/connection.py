@@ -106,7 +106,7 @@ class Connection:
         self._grants: TokenGrants | None = None
         self._socket = open_socket(endpoint, Deadline(connect_ms or timeout_ms), server_name)
         try:
-            signed_in = sign_in(self._socket, endpoint, self._server_name, deadline)
+            signed_in = sign_in(self._socket, endpoint, self._server_name, deadline, dialect)
             self.peer = replace(self.peer, mechanisms=signed_in.mechanisms)
             self._open(signed_in.leftover, deadline)
             if signed_in.tokens is not None:

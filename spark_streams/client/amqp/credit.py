@@ -64,8 +64,12 @@ NARROWED_DRAIN_AFTER_S: Final = 0.02
 """The same where the peer leaves out events, or offsets have holes: only the answer to the drain shows the end then."""
 
 
+LOOK_AFTER_S: Final = 2.0
+"""Seconds of silence after which the reader looks whether its events are gone, where the peer answers no drain."""
+
+
 class DrainTimer:
-    """Measures how long the peer has been silent, decides what is due, and drains the link.
+    """Measures how long the peer has been silent, decides what is due, and drains the link if the peer answers that.
 
     Args:
         link: the link.
@@ -80,12 +84,13 @@ class DrainTimer:
         self._drain_after_s = (
             NARROWED_DRAIN_AFTER_S if link.narrowed or link.connection.dialect.has_holes else DRAIN_AFTER_S
         )
+        self._drains = link.connection.dialect.drains
         self.draining = False
         self.received()
 
     def received(self) -> None:
         """Note that deliveries came, and start all times again."""
-        self._since = time.monotonic()
+        self._since = self._looked = time.monotonic()
         self._end_checked = False
         self._deadline.restart()
 
@@ -102,10 +107,20 @@ class DrainTimer:
 
     def drain_if_due(self) -> bool:
         """Drain the link if that is due; return whether it was."""
+        if not self._drains:
+            return False
         self.draining = time.monotonic() - self._since >= self._drain_after_s
         if self.draining:
             self._link.deliveries.drain = True
         return self.draining
+
+    def look_due(self) -> bool:
+        """Return whether to look now if the events are gone: once in a while where the peer answers no drain."""
+        now = time.monotonic()
+        if self._drains or now - self._looked < LOOK_AFTER_S:
+            return False
+        self._looked = now
+        return True
 
     def answered_empty(self) -> bool:
         """Return whether the peer's answer to the drain says that it has no more.
@@ -135,5 +150,9 @@ class DrainTimer:
         left = self._deadline.left_s(f"{self._link.what}: no events, and no answer to drain")
         if self.draining:
             return left
-        until = CHECK_END_AFTER_S if has_rows and not self._end_checked else self._drain_after_s
-        return min(left, max(0.0, until - (time.monotonic() - self._since)))
+        now = time.monotonic()
+        if has_rows and not self._end_checked:
+            due = self._since + CHECK_END_AFTER_S
+        else:
+            due = self._since + self._drain_after_s if self._drains else self._looked + LOOK_AFTER_S
+        return min(left, max(0.0, due - now))

@@ -36,6 +36,10 @@ class LinkRedirected(SparkStreamsError):
     address: str | None
 
 
+class PositionUnknown(Refused):
+    """The log does not have the position where a link was to begin; a reader tells what is lost, users never see it."""
+
+
 def foreign_answer_fault(answer: bytes, endpoint: Endpoint) -> ConnectFailed:
     """Return the error for a peer whose first bytes are not AMQP's protocol header."""
     said = safe_text(answer.decode("latin-1"), 16)
@@ -107,7 +111,8 @@ def peer_fault(condition: Any, context: str, conditions: Conditions) -> SparkStr
         return NotFound(name, description, context)
     if name in conditions.stolen:
         return OwnershipLost(name, description, context, _thief(info, description))
-    refused = Refused(name, description, context)
+    kind = PositionUnknown if name in conditions.position_lost else Refused
+    refused = kind(name, description, context)
     refused.retriable = refused.retriable or name in conditions.passes
     return refused
 

@@ -34,6 +34,7 @@ import proton
 import pyarrow as pa
 
 from spark_streams.client.amqp.credit import CreditWindow, DrainTimer
+from spark_streams.client.amqp.errors import PositionUnknown
 from spark_streams.client.amqp.links import Link
 from spark_streams.client.amqp.receive_buffer import ReceiveBuffer
 from spark_streams.client.amqp.row_decoder import DecodedRows, RowDecoder, WrongPartition
@@ -114,7 +115,11 @@ class RangeReader:
         if (isinstance(start, After) and start.offset >= end) or (isinstance(start, At) and start.offset > end):
             return  # the range is empty
         # The state of this link; the next one replaces it.
-        link = self._link = self.attach(self._start, self._dropped)
+        try:
+            link = self._link = self.attach(self._start, self._dropped)
+        except PositionUnknown as fault:
+            self._loss.report(self.read.partition, place(self._start), fault.description)
+            return
         self._ask_for_loss = self._first = True
         settled = link.proton_link.remote_snd_settle_mode == proton.Link.SND_SETTLED
         self._buffer = ReceiveBuffer(self.max_rows, self.max_bytes, settles=settled)
@@ -186,6 +191,11 @@ class RangeReader:
             received = deliveries.received
             if drained and timer.answered_empty():
                 return False
+            if timer.look_due():
+                if buffer.rows:
+                    return True
+                if not self._may_come():
+                    return False
             link.check()
             if not timer.draining and not timer.drain_if_due():
                 window.top_up()
@@ -199,6 +209,11 @@ class RangeReader:
                     timer.extend()
             else:
                 link.connection.turn(timeout_s)
+
+    def _may_come(self) -> bool:
+        """Return whether the partition has the end of the range, by its description."""
+        bounds = self.describe()
+        return bounds is not None and instead_of(At(self.read.end), bounds) is None
 
     def _decode(self) -> DecodedRows:
         """Decode the buffer into rows, and check them."""
@@ -282,7 +297,7 @@ class RangeReader:
         Args:
             came: offset of the first event that came, None when none did.
         """
-        if not isinstance(self._start, At) or came == self._start.offset:
+        if not isinstance(self._start, At) or came == self._start.offset or self._dialect.numeric_offsets:
             return None
         if came is not None and not self._link.narrowed:
             return f"the first event there has offset '{came}'"

@@ -23,8 +23,8 @@ from spark_streams.client.rabbitmq.subscription import Consumer, properties_of
 from spark_streams.endpoint import Endpoint, Node
 from spark_streams.errors import LocalProtocolError, NotFound, OptionError
 from spark_streams.filters.tree import Expression
-from spark_streams.offsets import first_wanted, format_offset, offset_number
-from spark_streams.position import EARLIEST, After, At, Earliest, Position
+from spark_streams.offsets import format_offset, offset_number
+from spark_streams.position import EARLIEST, Position
 from spark_streams.wire.rabbitmq.consumer_commands import StoreOffset
 from spark_streams.wire.rabbitmq.publisher_commands import PUBLISH_KEY
 from spark_streams.wire.rabbitmq.registry import COMMANDS
@@ -190,17 +190,7 @@ class RabbitClient(AbstractContextManager["RabbitClient"]):
     def remaining(self, stream: str, positions: Mapping[str, Position]) -> dict[str, int | None]:
         """Return how many offsets there are from each position on; None where the position is not an offset."""
         described = self.describe(stream).partitions
-        out: dict[str, int | None] = {}
-        for partition, position in positions.items():
-            there = described.get(partition)
-            if there is None or not isinstance(position, (Earliest, At, After)):
-                out[partition] = None
-            elif there.earliest is None or there.latest is None:
-                out[partition] = 0
-            else:
-                first = max(offset_number(there.earliest), first_wanted(position) or 0)
-                out[partition] = max(0, offset_number(there.latest) + 1 - first)
-        return out
+        return {p: described[p].count_from(position) if p in described else None for p, position in positions.items()}
 
     def first_at_time(self, stream: str, partition: str, timestamp_ms: int) -> str | None:
         """Return the first offset of the first chunk that is not earlier than ``timestamp_ms``.

@@ -35,8 +35,8 @@ from spark_streams.errors import NotFound, OptionError
 from spark_streams.filters.targets.amqp import AmqpCapability, split_for_amqp
 from spark_streams.filters.targets.rabbitmq import split_for_rabbitmq
 from spark_streams.filters.tree import KEY, Expression, property_of
-from spark_streams.offsets import OFFSET_DIGITS, first_wanted, format_offset, offset_number
-from spark_streams.position import EARLIEST, After, At, Earliest, Position
+from spark_streams.offsets import OFFSET_DIGITS, format_offset, offset_number
+from spark_streams.position import EARLIEST, At, Position
 from spark_streams.wire.amqp.columns.decode import decode_columns
 from spark_streams.wire.amqp.dialects.dialect import StartFilter
 from spark_streams.wire.amqp.dialects.rabbitmq import RABBITMQ, START
@@ -94,9 +94,7 @@ class RabbitInquiries:
     ) -> dict[str, int | None]:
         """Return how many offsets there are from each position on."""
         described = self.describe(connection, at, stream).partitions
-        return {
-            partition: _offsets_from(position, described.get(partition)) for partition, position in positions.items()
-        }
+        return {p: described[p].count_from(position) if p in described else None for p, position in positions.items()}
 
     def log_identity(
         self, connection: Connection, at: str | None, stream: str, offsets: Mapping[str, str]
@@ -173,15 +171,6 @@ class RabbitInquiries:
 def _version(connection: Connection) -> tuple[int, ...]:
     parts = connection.peer.properties.get("version", "").split(".")[:2]
     return tuple(int(part) for part in parts if part.isdigit())
-
-
-def _offsets_from(position: Position, bounds: Bounds | None) -> int | None:
-    if bounds is None or not isinstance(position, (Earliest, At, After)):
-        return None
-    if bounds.earliest is None or bounds.latest is None:
-        return 0
-    first = max(offset_number(bounds.earliest), first_wanted(position) or 0)
-    return max(0, offset_number(bounds.latest) + 1 - first)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,127 @@
+"""Asks Azure Event Hubs about a hub's partitions, by ``$management``; sequence numbers have no holes.
+
+Spec: docs/specifications.md, dialect of Event Hubs (management, receiving).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import closing
+from typing import Any
+
+from spark_streams.client.amqp.connection import Connection
+from spark_streams.client.amqp.links import Binding
+from spark_streams.client.amqp.management import HUB, PARTITION, Management
+from spark_streams.client.amqp.pushdown import PushedFilter, nothing_pushed
+from spark_streams.client.amqp.receive_buffer import ReceiveBuffer
+from spark_streams.client.amqp.receivers import Receivers
+from spark_streams.client.log_client import Bounds, RangeRead, StreamDescription
+from spark_streams.client.retry import Deadline
+from spark_streams.errors import RemoteProtocolError
+from spark_streams.filters.tree import Expression
+from spark_streams.offsets import OFFSET_DIGITS, format_offset
+from spark_streams.position import Position
+from spark_streams.wire.amqp.columns.decode import decode_columns
+from spark_streams.wire.amqp.values import Array
+
+
+class EventHubsInquiries:
+    """See ``Inquiries``.
+
+    Args:
+        consumer_group: the group whose links find the first event at a time; None for the default one.
+    """
+
+    def __init__(self, consumer_group: str | None = None) -> None:
+        self._group = consumer_group
+        self._management: Management | None = None
+
+    def describe(self, connection: Connection, at: str | None, stream: str) -> StreamDescription:
+        """See ``Inquiries``; the time of the hub's creation is its incarnation."""
+        hub, partitions = self._read(connection, stream)
+        created = hub.get("created_at")
+        return StreamDescription(
+            stream,
+            None if created is None else str(int(created)),
+            {name: _bounds(told, stream) for name, told in partitions.items()},
+            offset_digits=OFFSET_DIGITS,
+        )
+
+    def list_streams(self, connection: Connection) -> list[str] | None:
+        """Return None: a namespace lists its hubs elsewhere."""
+        return None
+
+    def remaining(
+        self, connection: Connection, at: str | None, stream: str, positions: Mapping[str, Position]
+    ) -> dict[str, int | None]:
+        """Return how many events there are from each position on."""
+        described = self.describe(connection, at, stream).partitions
+        return {p: described[p].count_from(position) if p in described else None for p, position in positions.items()}
+
+    def log_identity(
+        self, connection: Connection, at: str | None, stream: str, offsets: Mapping[str, str]
+    ) -> dict[str, str | None]:
+        """Return nothing: the hub's creation shows that it is another one."""
+        return {}
+
+    def first_at_time(
+        self,
+        connection: Connection,
+        receivers: Receivers,
+        at: str | None,
+        stream: str,
+        partition: str,
+        timestamp_ms: int,
+    ) -> str | None:
+        """Return the sequence number of the first event that was enqueued at an instant or later.
+
+        The partition's last time tells whether there is one; if so, it comes first.
+        """
+        (told,) = self._manage(connection, stream, [_of(stream, partition)])
+        if told.get("is_partition_empty") or int(told.get("last_enqueued_time_utc") or 0) < timestamp_ms:
+            return None
+        binding = Binding(stream, partition, self._group)
+        link = receivers.attach(connection, at, binding, connection.dialect.start_filters_at_time(timestamp_ms))
+        buffer, deadline = ReceiveBuffer(1, 64 << 10), Deadline(connection.timeout_ms)
+        with closing(link):
+            link.deliveries.flow(1)
+            while not buffer.take(link.deliveries):
+                link.check()
+                connection.turn(deadline.left_s(f"{link.what}: no event from {timestamp_ms} ms on"))
+        return str(decode_columns(buffer.block(), ("offset",), places=connection.dialect.places)["offset"][0])
+
+    def push(self, expression: Expression | None, connection: Connection, read: RangeRead | None) -> PushedFilter:
+        """Push nothing: the service has no filters."""
+        return nothing_pushed(expression)
+
+    def _read(self, connection: Connection, stream: str) -> tuple[Mapping[str, Any], dict[str, Mapping[str, Any]]]:
+        (hub,) = self._manage(connection, stream, [{"type": HUB, "name": stream}])
+        ids = hub.get("partition_ids")
+        names = list(ids.items) if isinstance(ids, Array) else ids
+        if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
+            raise RemoteProtocolError(f"hub '{stream}': 'partition_ids' is no array of strings")
+        asked = [str(name) for name in names]
+        return hub, dict(
+            zip(asked, self._manage(connection, stream, [_of(stream, name) for name in asked]), strict=True)
+        )
+
+    def _manage(self, connection: Connection, stream: str, requests: list[dict[str, str]]) -> list[Mapping[str, Any]]:
+        if self._management is None or self._management.connection is not connection:
+            self._management = Management(connection)
+        connection.grant(stream)
+        return self._management.read(requests, f"hub '{stream}'")
+
+
+def _of(stream: str, partition: str) -> dict[str, str]:
+    return {"type": PARTITION, "name": stream, "partition": partition}
+
+
+def _bounds(told: Mapping[str, Any], stream: str) -> Bounds:
+    """Return what a partition retains; in an empty one the next event comes after the last one that there was."""
+    first, last = told.get("begin_sequence_number"), told.get("last_enqueued_sequence_number")
+    if not isinstance(first, int) or not isinstance(last, int):
+        raise RemoteProtocolError(f"hub '{stream}': a partition without numbers: expected 'begin_sequence_number' …")
+    if told.get("is_partition_empty") or last < first:
+        return Bounds(None, None, format_offset(last) if last >= 0 else None, tells_truncated=True)
+    truncated = format_offset(first - 1) if first > 0 else None
+    return Bounds(format_offset(first), format_offset(last), truncated, tells_truncated=True)
