@@ -41,6 +41,7 @@ class PeerOptions:
         token: bearer token of a feed.
         token_file: a file with the bearer token.
         partitions: value of ``--partitions``.
+        dialect: of an AMQP peer; None for the one that it shows.
         side: ``FROM`` or ``TO`` of a command with two peers, for the names of options and variables; else empty.
     """
 
@@ -48,6 +49,7 @@ class PeerOptions:
     token: str | None = field(default=None, repr=False)
     token_file: str | None = None
     partitions: int | None = None
+    dialect: str | None = None
     side: str = ""
 
     def option(self, name: str) -> str:

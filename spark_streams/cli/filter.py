@@ -16,11 +16,12 @@ from spark_streams.filters.targets.feed import FeedSplit, split_for_feed
 from spark_streams.filters.targets.rabbitmq import RabbitSplit, split_for_rabbitmq
 from spark_streams.filters.tree import references
 from spark_streams.options.filter_values import VALUE_FROM
+from spark_streams.wire.amqp.dialects import DIALECTS, EVENT_HUBS, EVENT_STREAMS, RABBITMQ
 from spark_streams.wire.feed.json_pointer import pointer_of
 
 _Split = AmqpSplit | RabbitSplit | FeedSplit
 _OPTIONS: Final = {
-    "amqp-events": ("--sql", "--draft-types", "--no-event-streams"),
+    "amqp-events": ("--dialect", "--sql", "--draft-types", "--no-event-streams"),
     "rabbitmq-stream": ("--filter-value-from",),
     "feedapi": ("--feed-filter",),
 }
@@ -50,6 +51,11 @@ def filter_group() -> None:
 @filter_group.command(epilog=_EPILOG)
 @click.argument("text")
 @click.option("--to", "target", type=click.Choice(list(_OPTIONS)), required=True, help="The format it is read with.")
+@click.option(
+    "--dialect",
+    type=click.Choice(list(DIALECTS)),
+    help="amqp-events: what the peer is: rabbitmq has SQL filters (4.2 and later), event-hubs has none.",
+)
 @click.option("--sql", is_flag=True, help="amqp-events: the peer has full SQL filters, as RabbitMQ and our log do.")
 @click.option(
     "--draft-types", is_flag=True, help="With --sql: it compares types only as far as the draft says, unlike those two."
@@ -71,6 +77,7 @@ def explain(
     context: click.Context,
     text: str,
     target: str,
+    dialect: str | None,
     sql: bool,
     draft_types: bool,
     no_event_streams: bool,
@@ -82,6 +89,8 @@ def explain(
     TEXT is a filter, or its protobuf form in base64; "-" reads it from stdin.
     """
     _check_options(context, target)
+    if sql and dialect == EVENT_HUBS.name:
+        raise OptionError("--sql", "Event Hubs have no filters: leave it out, or --dialect")
     if draft_types and not sql:
         raise OptionError("--draft-types", "is about full SQL filters: give --sql beside it")
     try:
@@ -91,7 +100,9 @@ def explain(
         raise click.BadParameter(str(fault), param_hint="TEXT") from fault
     split: _Split
     if target == "amqp-events":
-        split = split_for_amqp(expression, AmqpCapability(not no_event_streams, sql, not draft_types))
+        event_streams = not no_event_streams and dialect in (None, EVENT_STREAMS.name)
+        sql = sql or dialect == RABBITMQ.name
+        split = split_for_amqp(expression, AmqpCapability(event_streams, sql, not draft_types))
     elif target == "rabbitmq-stream":
         split = _rabbitmq(expression, filter_value_from)
     else:

@@ -135,3 +135,15 @@ def test_a_megabyte_is_refused_quickly_and_not_repeated(run: Run) -> None:
     assert done.code == 2 and len(done.err) < 2_000
     nested = run("filter", "explain", "(" * 10_000 + "x = 1" + ")" * 10_000, "--to", "feedapi")
     assert nested.code == 2 and "Traceback" not in nested.err and len(nested.err) < 2_000
+
+
+def test_the_dialect_of_an_amqp_peer(run: Run) -> None:
+    text = "properties.subject = 'a' AND publish_time >= 5 AND key = 'b'"
+    rabbitmq = explain(run, text, "amqp-events", "--dialect", "rabbitmq")
+    assert "SQL: p.subject = 'a'\n\nremains\n  publish_time >= 5 AND key = 'b'" in rabbitmq
+    assert "pushed to amqp-events\n  nothing" in explain(run, text, "amqp-events", "--dialect", "event-hubs")
+    assert "event-streams-timestamp > 4" in explain(run, text, "amqp-events", "--dialect", "event-streams")
+    refused = run("filter", "explain", text, "--to", "feedapi", "--dialect", "rabbitmq")
+    assert refused.code != 0 and "'--dialect': is for --to amqp-events, not feedapi" in refused.err
+    refused = run("filter", "explain", text, "--to", "amqp-events", "--dialect", "event-hubs", "--sql")
+    assert refused.code != 0 and "Event Hubs have no filters" in refused.err

@@ -6,13 +6,15 @@ Their partitions tell where they end.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_streams.cli.credentials import PeerOptions
 from spark_streams.cli.peers.peer import TIMEOUT_MS, Peer, PeerReader, PeerWriter, ReadRequest
 from spark_streams.client import (
     AmqpClient,
@@ -24,10 +26,12 @@ from spark_streams.client import (
     TaskPublisher,
     encode_columns,
 )
+from spark_streams.endpoint import Endpoint
 from spark_streams.errors import NotFound, OptionError, PositionLost
 from spark_streams.options.positions import numbered_position
 from spark_streams.options.values import instant_ms
 from spark_streams.position import EARLIEST, After, At, Earliest
+from spark_streams.wire.amqp.dialects import AUTO, DIALECTS, Dialect
 
 
 def in_order(partitions: Mapping[str, Bounds]) -> list[tuple[str, Bounds]]:
@@ -98,15 +102,28 @@ class LogPeer(Peer):
         }
 
 
+@dataclass(frozen=True)
 class AmqpPeer(LogPeer):
-    """An event stream of an AMQP peer."""
+    """An event stream of an AMQP peer.
+
+    Args:
+        dialect: the peer's; None for the one that it shows.
+    """
+
+    dialect: Dialect | None = None
 
     kind: ClassVar = "AMQP peer"
     no_list: ClassVar = "AMQP has no way to ask a peer which event streams it has"
 
     def client(self) -> AmqpClient:
         """Return a client of the peer; the caller closes it."""
-        return AmqpClient(self.endpoint, timeout_ms=TIMEOUT_MS)
+        return AmqpClient(self.endpoint, timeout_ms=TIMEOUT_MS, dialect=self.dialect)
+
+    @classmethod
+    def read(cls, endpoint: Endpoint, names: Sequence[str], options: PeerOptions, needs_stream: bool) -> Peer:
+        """Return the peer of a command's arguments, see ``Peer.read``."""
+        peer = super().read(endpoint, names, options, needs_stream)
+        return replace(peer, dialect=DIALECTS.get(options.dialect or AUTO))  # type: ignore[call-arg]
 
     def stream_kind(self, description: StreamDescription) -> str:
         """Return the name of this kind of stream."""

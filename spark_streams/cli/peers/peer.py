@@ -20,6 +20,7 @@ from spark_streams.endpoint import Endpoint, Tls
 from spark_streams.errors import OptionError
 from spark_streams.protocols import PROTOCOLS, load, protocol_of
 from spark_streams.rows import MESSAGE_SCHEMA
+from spark_streams.wire.amqp.dialects import AUTO, DIALECTS
 
 TIMEOUT_MS: Final = 30_000
 _ADDRESSES: Final = "\n".join(f"  {protocol.address}" for protocol in PROTOCOLS.values())
@@ -253,6 +254,8 @@ def read_peer(
     endpoint = endpoint_of(where, options, tls, schemes)
     protocol = protocol_of(endpoint.scheme)
     assert protocol is not None, "parse_url takes the schemes of the protocols only"
+    if options.dialect is not None and protocol.name != "amqp":
+        raise OptionError(options.option("dialect"), f"is for AMQP, and {endpoint.url} is no address of it")
     kind: type[Peer] = load(protocol.peer)
     return kind.read(endpoint, [name for name in (fragment, stream) if name], options, needs_stream)
 
@@ -285,6 +288,9 @@ def peer_options(side: str = "", user: str = "the url's user", feed: str = "a fe
             given = {name: named.pop(before + name, None) for name in names}
             return command(**{f"{before}options": PeerOptions(**given, side=side)}, **named)
 
+        chosen = click.Choice([AUTO, *DIALECTS])
+        shows = "The dialect of an AMQP peer; by default the one that it shows."
+        with_options = click.option(option("dialect"), type=chosen, help=shows)(with_options)
         with_options = file_option(option("token-file"), f"File with the token of {feed}.")(with_options)
         seen = f"Bearer token of {feed}; everybody sees it in the list of processes: better in a file."
         with_options = click.option(option("token"), metavar="TOKEN", help=seen)(with_options)

@@ -133,7 +133,7 @@ def test_inspect_of_our_log_when_it_has_no_stream(tmp_path: Path) -> None:
 def test_inspect_of_another_peer_says_what_it_is_and_how_to_name_streams(
     reference_log: StreamFactory, door: str, why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("spark_streams.client.amqp.connection.PRODUCT", "another")
+    monkeypatch.setattr("spark_streams.client.amqp.peer.PRODUCT", "another")
     monkeypatch.setattr("spark_streams.client.rabbitmq.connection.PRODUCT", "another")
     address = url(reference_log.create(), door).partition("#")[0]
     shown = run("inspect", address, COLUMNS="900")
@@ -200,3 +200,11 @@ def test_a_feed_that_speaks_version_1_alone_asks_for_the_option() -> None:
         assert "option 'partitions': is required" in without.stderr
         found = json.loads(run("inspect", f"{feed.url}/orders", "--partitions", "2", "--json").stdout)
     assert [(p["partition"], p["last cursor"]) for p in found["partitions"]] == [("0", "17"), ("1", "17")]
+
+
+def test_the_dialect_of_an_amqp_peer_may_be_said(reference_log: StreamFactory) -> None:
+    address = url(reference_log.create(), "amqp")
+    for words in ((), ("--dialect", "event-streams")):
+        assert json.loads(run("inspect", address, *words, "--json").stdout)["peer"]["dialect"] == "event-streams"
+    refused = run("inspect", address.replace("amqp://", "rabbitmq-stream://"), "--dialect", "rabbitmq")
+    assert refused.exit_code != 0 and "'--dialect': is for AMQP" in refused.stderr
