@@ -72,6 +72,7 @@ class StreamDescription:
             peer's answer. None of them is in ``partitions``.
         offset_digits: how many decimal digits every offset of the stream has, leading zeros included; None when the
             form of its offsets is unknown.
+        max_readers: how many links may read a partition at a time; None for any number.
     """
 
     stream: str
@@ -79,6 +80,7 @@ class StreamDescription:
     partitions: dict[str, Bounds] = field(default_factory=dict)
     unavailable: dict[str, str] = field(default_factory=dict)
     offset_digits: int | None = None
+    max_readers: int | None = None
 
     def no_offset(self, text: str) -> str | None:
         """Return why no event of the stream can have the offset ``text``; None when one may.

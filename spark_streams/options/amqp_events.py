@@ -181,9 +181,16 @@ def _source(given: OptionReader, streaming: bool | None) -> AmqpSourceOptions:
             EPOCH if group is None else CONSUMER_GROUP,
             "RabbitMQ has none for AMQP 1.0; format 'rabbitmq-stream' has single active consumers",
         )
-    if epoch is not None and group is None:
+    if dialect == EVENT_HUBS.name:
+        # There is a group without a name, and readers without an epoch share a partition.
+        if epoch is not None and given.has(MIN_PARTITIONS):
+            raise OptionError(
+                MIN_PARTITIONS,
+                f"cannot be used together with '{EPOCH}': with an epoch, one reader at a time has a partition",
+            )
+    elif epoch is not None and group is None:
         raise OptionError(EPOCH, f"needs '{CONSUMER_GROUP}' beside it: an epoch belongs to a group")
-    if group is not None and given.has(MIN_PARTITIONS):
+    elif group is not None and given.has(MIN_PARTITIONS):
         raise OptionError(
             MIN_PARTITIONS,
             f"cannot be used together with '{CONSUMER_GROUP}': a group reads a partition over one link at a time",

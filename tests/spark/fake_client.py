@@ -106,6 +106,8 @@ class FakeLog:
         self.partitions = {p: FakePartition(digits if numeric else name) for p in partitions or ("0",)}
         self.described = self.counted = self.connected = self.walks = self.walked = self.identified = self.fetched = 0
         self.asked_pushdown = 0
+        self.max_readers: int | None = None
+        """How many links may read a partition at a time."""
         self.hidden: set[str] = set()
         """Partitions that are missing for a moment."""
         self.unavailable: set[str] = set()
@@ -184,7 +186,8 @@ class FakeClient:
                 tells,
             )
         identity = self.log.incarnation if self.log.tells and not self.log.numeric else None
-        return StreamDescription(stream, identity, bounds, dict.fromkeys(self.log.unavailable, "gone (0x02)"))
+        gone = dict.fromkeys(self.log.unavailable, "gone (0x02)")
+        return StreamDescription(stream, identity, bounds, gone, max_readers=self.log.max_readers)
 
     def log_identity(self, stream: str, offsets: Mapping[str, str]) -> dict[str, str | None]:
         if not self.log.has_log_identity:

@@ -17,6 +17,7 @@ from spark_streams.endpoint import Node
 from spark_streams.errors import NotFound, OptionError, SparkStreamsError
 from spark_streams.filters.tree import Expression
 from spark_streams.options.common import SourceOptions
+from spark_streams.options.names import MIN_PARTITIONS
 from spark_streams.options.positions import PositionRange
 from spark_streams.position import EARLIEST, After, At, Checkpoint, Earliest, Position
 from spark_streams.spark.source.offset_counting import Arithmetic, Counting, Walking, sample, split_points
@@ -130,7 +131,10 @@ class Driver:
     def split(self, reads: list[RangeRead]) -> list[RangeRead]:
         """Split ranges until there are ``minPartitions`` of them, if the events allow it."""
         wanted = self.options.min_partitions or 0
-        if not reads or wanted <= len(reads):
+        if not reads or not wanted:
+            return reads
+        most = self._readers_of_one()
+        if wanted <= len(reads):
             return reads
         sizes = self.counting.count({r.partition: (r.start, r.end) for r in reads})
         samples: dict[str, list[str]] = {}
@@ -139,8 +143,25 @@ class Driver:
                 with closing(self.counting.walk(read.partition, read.start)) as walk:
                     sizes[read.partition], samples[read.partition] = sample(walk, read.end)
         counts = {partition: size or 0 for partition, size in sizes.items()}
-        parts = split_evenly(counts, wanted)
+        parts = {p: min(count, most or count) for p, count in split_evenly(counts, wanted).items()}
         return [part for read in reads for part in self._split_one(read, counts, parts, samples)]
+
+    def _readers_of_one(self) -> int | None:
+        """Return how many tasks may read a partition at a time; None for any number.
+
+        Raises:
+            OptionError: the peer lets too few read a partition for ``minPartitions``.
+        """
+        description = self._description or self.describe()
+        most, wanted = description.max_readers, self.options.min_partitions or 0
+        there = len(description.partitions)
+        if most is not None and wanted > most * there:
+            raise OptionError(
+                MIN_PARTITIONS,
+                f"{wanted} tasks are too many for {there} partition{'s' if there != 1 else ''}: the peer lets {most} "
+                f"links of a consumer group read a partition at a time; expected up to {most * there}",
+            )
+        return most
 
     def _split_one(
         self, read: RangeRead, counts: Mapping[str, int], parts: Mapping[str, int], samples: Mapping[str, list[str]]

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_streams.errors import PositionLost
+from spark_streams.errors import OptionError, PositionLost
 from spark_streams.options.amqp_events import parse_source
 from spark_streams.position import EARLIEST, After, At, Position
 from spark_streams.spark.source.batch_plan import plan_batch
@@ -94,6 +94,23 @@ def test_shares_of_tasks_are_in_proportion(partitions: dict[str, int]) -> None:
     total = sum(partitions.values())
     for p, count in partitions.items():
         assert len([r for r in planned if r.read.partition == p]) == 8 * count // total
+
+
+def test_a_peer_may_let_only_some_tasks_read_a_partition() -> None:
+    log = FakeLog("0", "1", numeric=True)
+    log.max_readers = 5
+    log.partitions["0"].append(99)
+    log.partitions["1"].append(2)
+
+    def planned(tasks: int) -> list[int]:
+        options = parse_source({"url": "amqp://h", "stream": "orders", "minPartitions": str(tasks)}, streaming=False)
+        reads = [each.read.partition for each in plan_batch(options, ("offset",), log.connect)]
+        return [reads.count("0"), reads.count("1")]
+
+    assert planned(4) == [3, 1]
+    assert planned(10) == [5, 1], "as many as may be, although the other partition has too few events"
+    with pytest.raises(OptionError, match=r"'minPartitions': 11 tasks are too many for 2 partitions: .* up to 10"):
+        planned(11)
 
 
 @pytest.mark.parametrize(("events", "removed"), [(0, 0), (5, 0), (5, 5)])

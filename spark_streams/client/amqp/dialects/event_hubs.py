@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import closing
-from typing import Any
+from typing import Any, Final
 
 from spark_streams.client.amqp.connection import Connection
 from spark_streams.client.amqp.links import Binding
@@ -23,6 +23,9 @@ from spark_streams.offsets import OFFSET_DIGITS, format_offset
 from spark_streams.position import Position
 from spark_streams.wire.amqp.columns.decode import decode_columns
 from spark_streams.wire.amqp.values import Array
+
+MAX_READERS: Final = 5
+"""Receivers without an epoch that the service allows for a partition and group; one more ends in an error."""
 
 
 class EventHubsInquiries:
@@ -45,6 +48,7 @@ class EventHubsInquiries:
             None if created is None else str(int(created)),
             {name: _bounds(told, stream) for name, told in partitions.items()},
             offset_digits=OFFSET_DIGITS,
+            max_readers=MAX_READERS,
         )
 
     def list_streams(self, connection: Connection) -> list[str] | None:
