@@ -3,7 +3,7 @@
 The requests of a call are under way together. The links stay open for the next call; where the peer has closed them
 since, they are attached again.
 
-Spec: docs/specifications.md, dialect of Event Hubs (management).
+Spec: docs/specifications.md, H-3.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ a token, at any other peer          PLAIN, with the token as password: RabbitMQ'
 a client certificate, or nothing    EXTERNAL, or ANONYMOUS
 ==================================  ==========================================================================
 
-Spec: AMQP 1.0 part 5 §5.3 (SASL); docs/specifications.md, dialect of Event Hubs (CBS).
+Spec: AMQP 1.0 part 5 §5.3 (SASL); docs/specifications.md, H-1, H-2.
 """
 
 from __future__ import annotations

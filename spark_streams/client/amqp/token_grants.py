@@ -7,7 +7,7 @@
 
 Nothing runs in the background: a token is due while the connection turns, as it does in each read and each write.
 
-Spec: docs/specifications.md, dialect of Event Hubs (CBS).
+Spec: docs/specifications.md, H-1, H-2.
 """
 
 from __future__ import annotations

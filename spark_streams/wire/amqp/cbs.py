@@ -10,7 +10,7 @@
 
 The audience is the uri of what the token is for. The service takes a token for all that lies below it.
 
-Spec: docs/specifications.md, dialect of Event Hubs (CBS).
+Spec: docs/specifications.md, H-1, H-2.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@
 ``signature`` is the HMAC-SHA256, by the rule's key, of the encoded uri, a newline and the expiry; all parts are
 percent-encoded as in forms. A token covers everything below its uri, compared without case.
 
-Spec: docs/specifications.md, dialect of Event Hubs (CBS).
+Spec: docs/specifications.md, H-1, H-2.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A scripted hub of Event Hubs (amqp-dialects 3.3 to 3.8): management, selector filters, no answer to drain."""
+"""A scripted hub of Event Hubs (H-3 to H-9): management, selector filters, no answer to drain."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Asks Azure Event Hubs about a hub's partitions, by ``$management``; sequence numbers have no holes.
 
-Spec: docs/specifications.md, dialect of Event Hubs (management, receiving).
+Spec: docs/specifications.md, H-3 to H-10.
 """
 
 from __future__ import annotations

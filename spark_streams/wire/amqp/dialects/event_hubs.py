@@ -3,7 +3,7 @@
 ``x-opt-sequence-number`` orders and counts the events of a partition, so it is the offset of rows; the service's own
 ``x-opt-offset`` is a text without an order.
 
-Spec: docs/specifications.md, dialect of Event Hubs.
+Spec: docs/specifications.md, H-1 to H-11.
 """
 
 from __future__ import annotations

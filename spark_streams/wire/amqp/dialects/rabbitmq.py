@@ -3,7 +3,7 @@
 Offsets without a message belong to the broker's own chunks (stored offsets, publishers' numbers) and to messages that
 AMQP 1.0 cannot show. The broker leaves out of its echo what it did not understand, and reads from the end then.
 
-Spec: docs/specifications.md, dialect of RabbitMQ 4.
+Spec: docs/specifications.md, Q-1 to Q-15.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ def way(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 def from_rabbitmq(offset: Any, **more: Any) -> Message:
-    """Return a message with the annotations of RabbitMQ 4.3 in front (amqp-dialects 2.4)."""
+    """Return a message with the annotations of RabbitMQ 4.3 in front (Q-6)."""
     annotations = {symbol("x-stream-offset"): offset, symbol("x-routing-key"): "q", symbol("x-exchange"): ""}
     return Message(body=b"body", inferred=True, annotations={**annotations, **more.pop("annotations", {})}, **more)
 
@@ -52,7 +52,7 @@ def decoded(places: Places, *messages: Message | bytes, names: list[str] = NAMES
 
 
 def test_golden_delivery_of_rabbitmq() -> None:
-    """The bytes are those of amqp-dialects 2.4, as RabbitMQ 4.3.6 sent them, with a body of one data section."""
+    """The bytes before the body are those of RabbitMQ 4.3.6 (Q-6)."""
     head = (
         b"\x00\x53\x70\xc0\x06\x05\x40\x40\x40\x41\x43"
         b"\x00\x53\x72\xc1\x39\x06\xa3\x0fx-stream-offset\x55\x07\xa3\x0dx-routing-key\xa1\x06shapes\xa3\x0ax-exchange\xa1\x00"
