@@ -6,24 +6,37 @@ docs/amqp-events-sink.md is for users; docs/adr/0007-sink-delivery.md has the de
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Final
+from functools import partial
+from typing import TYPE_CHECKING, ClassVar, Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.types import StructType
 
-from spark_streams.client import AmqpClient, Publisher
-from spark_streams.options.common import SinkOptions
-from spark_streams.spark.schemas import check_schema
+from spark_streams.client import AmqpClient, Publisher, key_hash
+from spark_streams.errors import SchemaError
+from spark_streams.options.amqp_events import AmqpSinkOptions, dialect_named, exchange_address
+from spark_streams.spark.schemas import MESSAGE_SINK_COLUMNS, STRING, check_schema
 from spark_streams.spark.sink.columns import encoded, identify, message_columns, require_streams
 from spark_streams.spark.sink.sink import KeepAlive, TaskName, check_once, kept_connections
 
+if TYPE_CHECKING:
+    from spark_streams.client.amqp.connection import Connection
+    from spark_streams.client.kept_connections import KeptConnections
+
 MAX_OPEN_LINKS: Final = 64
-"""Sender links that a task keeps open when column ``stream`` names many streams; it closes the least recently used."""
+"""Sender links that a task keeps open when its rows go to many streams; it closes the least recently used."""
 MAX_ENDED_LINKS: Final = 4
 """A task with more links ends them with its connection: to end each takes a round trip, to connect anew takes five."""
+ROUTING_KEY: Final = "routing_key"
+"""The column of ``Outlet.send`` with the routing keys of an exchange."""
+FILTER_VALUE: Final = "filter_value"
+
+Label = Callable[[int], str]
+"""Names row i of some rows, for errors."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +50,7 @@ class AmqpSink:
         options: checked.
     """
 
-    options: SinkOptions
+    options: AmqpSinkOptions
     repeats_of_batch: ClassVar = "goes out again, under the same message-ids"
     repeats_of_stream: ClassVar = repeats_of_batch
 
@@ -45,84 +58,161 @@ class AmqpSink:
         """Check the DataFrame's columns.
 
         Raises:
-            SchemaError: a column is unknown, has the wrong type, or is missing.
+            SchemaError: a column is unknown, has the wrong type, or is missing; a super stream needs column ``key``.
         """
-        check_schema(schema, stream_option=self.options.stream is not None)
+        chosen = self.options
+        extra = {name: STRING for name in (chosen.filter_value_column, chosen.routing_key_column) if name is not None}
+        somewhere = chosen.stream or chosen.super_stream or chosen.exchange
+        check_schema(schema, stream_option=somewhere is not None, extra=extra)
+        if chosen.super_stream is not None and "key" not in schema.fieldNames():
+            raise SchemaError(
+                "there is no column 'key' (STRING), which decides what partition of the super stream a row goes to: "
+                'name one, such as df.selectExpr("customer AS key", "to_json(struct(*)) AS value")'
+            )
 
     def check(self) -> AmqpSink:
-        """Attach to the stream and detach again; do nothing without option ``stream``. See ``Sink``.
+        """Attach to the stream or exchange and detach again; do nothing where each row names its own. See ``Sink``.
 
         Raises:
-            NotFound: there is no such stream.
+            NotFound: there is no such stream or exchange.
             AuthenticationFailed: the peer does not take the credentials.
             Refused: the peer does not let us send there.
         """
-        endpoint, stream, timeout_ms = self.options.endpoint, self.options.stream, self.options.request_timeout_ms
+        chosen = self.options
+        name = chosen.stream or chosen.super_stream or chosen.exchange
 
-        def attach(name: str) -> None:
-            with AmqpClient(endpoint, timeout_ms=timeout_ms) as client:
-                client.publisher(name, timeout_ms=timeout_ms).close()
+        def attach() -> None:
+            with connect(chosen) as client:
+                if chosen.super_stream is not None:
+                    client.writable_partitions(chosen.super_stream)
+                else:
+                    exchange = None if chosen.exchange is None else exchange_address(chosen.exchange, "")
+                    client.publisher(str(name), exchange=exchange, timeout_ms=chosen.request_timeout_ms).close()
 
-        if stream is not None:
-            check_once((endpoint.url, endpoint.username, stream), f"stream '{stream}'", lambda: attach(stream))
+        if name is not None:
+            what = "stream" if chosen.exchange is None else "exchange"
+            check_once((chosen.endpoint.url, chosen.endpoint.username, what, name), f"{what} '{name}'", attach)
         return self
 
     def columns(self, rows: pa.RecordBatch, name: TaskName, first_row: int) -> dict[str, pa.Array]:
         """Return the columns to encode, with ``message_id``: the row's own, or one that its number determines."""
-        columns = message_columns(rows)
+        chosen = self.options
+        extra = {
+            own: rows.column(column).cast(pa.string())
+            for own, column in ((FILTER_VALUE, chosen.filter_value_column), (ROUTING_KEY, chosen.routing_key_column))
+            if column is not None
+        }
+        own = {name for name in (chosen.filter_value_column, chosen.routing_key_column) if name is not None}
+        others = own & set(rows.schema.names) - MESSAGE_SINK_COLUMNS.keys()
+        columns = message_columns(rows.drop_columns(sorted(others)))
         identify(columns, name.prefix, first_row)
-        return columns
+        return {**columns, **extra}
 
     def open(self, name: TaskName, streaming: bool) -> AmqpOutlet:
         """Return the outlet of one task."""
         return AmqpOutlet(self.options)
 
 
-def _chosen(label: Callable[[int], str], rows: pa.Array) -> Callable[[int], str]:
+def connect(options: AmqpSinkOptions, kept: KeptConnections[Connection] | None = None) -> AmqpClient:
+    """Return a client for the peer that the options name."""
+    dialect = dialect_named(options.dialect, options.key_annotation)
+    return AmqpClient(options.endpoint, timeout_ms=options.request_timeout_ms, dialect=dialect, kept=kept)
+
+
+def _chosen(label: Label, rows: pa.Array) -> Label:
     """Return a function that names row i of a selection of rows, for errors."""
     return lambda i: label(rows[i].as_py())
 
 
 class AmqpOutlet:
-    """One task's connection, with a sender link to each stream that its rows name; the first rows open it.
+    """One task's connection, with a sender link to each place that its rows go to; the first rows open it.
 
     It may be a connection of an earlier task.
 
     Args:
-        options: checked; all rows go to ``stream`` if it is set.
+        options: checked.
     """
 
-    def __init__(self, options: SinkOptions) -> None:
+    def __init__(self, options: AmqpSinkOptions) -> None:
         self._options = options
         self._kept = kept_connections()
-        self._client = AmqpClient(options.endpoint, timeout_ms=options.request_timeout_ms, kept=self._kept)
+        self._client = connect(options, self._kept)
         self._settled = False
-        self._publishers: OrderedDict[str, Publisher] = OrderedDict()
+        self._partitions: tuple[str, ...] = ()
+        self._publishers: OrderedDict[tuple[str, str | None], Publisher] = OrderedDict()
         self._keep_alive = KeepAlive(self._client.turn)
 
-    def send(self, columns: Mapping[str, pa.Array], label: Callable[[int], str]) -> None:
-        """Send rows, in their order within each stream, and wait while the peer gives no credit.
+    def send(self, columns: Mapping[str, pa.Array], label: Label) -> None:
+        """Send rows, in their order within each stream and partition, and wait while the peer gives no credit.
 
         Raises:
             DeliveryFailed: the peer did not accept one of these rows, or an earlier one.
             DeadlineExceeded: the peer gave no credit within option ``requestTimeout``.
-            SchemaError: a row cannot be encoded, or it names no stream and option ``stream`` is not given.
+            SchemaError: a row cannot be encoded, or it names no stream and no option does.
             NotFound: a row names a stream that does not exist.
             TransportError: the connection could not be opened, or it broke.
             AuthenticationFailed: the peer does not take the credentials.
         """
         self._settled = False
         columns = dict(columns)
-        streams = columns.pop("stream", None)
-        payloads = encoded(columns, label)
+        streams, keys = columns.pop("stream", None), columns.pop(ROUTING_KEY, None)
         with self._keep_alive.paused():
-            if self._options.stream is not None:
-                self._publisher(self._options.stream).send(payloads, label)
+            if self._options.exchange is not None:
+                self._send_to_exchange(columns, keys, label)
                 return
+            for rows, stream in self._streams(columns, streams, label):
+                some = columns if rows is None else {name: column.take(rows) for name, column in columns.items()}
+                self._send_to_stream(stream, some, label if rows is None else _chosen(label, rows))
+
+    def _streams(
+        self, columns: Mapping[str, pa.Array], streams: pa.Array | None, label: Label
+    ) -> Iterator[tuple[pa.Array | None, str]]:
+        """Yield which rows (None for all) go to which stream."""
+        if self._options.stream is not None:
+            yield None, self._options.stream
+            return
+        if self._options.super_stream is not None:
+            streams = self._routed(columns["key"].cast(pa.string()), label)
+        elif streams is None or streams.null_count:
             require_streams(streams, label, "option 'stream' is not given")
-            for stream in streams.unique().to_pylist():
-                rows = pc.indices_nonzero(pc.equal(streams, stream))
-                self._publisher(stream).send(payloads.take(rows), _chosen(label, rows))
+        assert streams is not None, "check_schema asks for the column"
+        for stream in streams.unique().to_pylist():
+            yield pc.indices_nonzero(pc.equal(streams, stream)), stream
+
+    def _routed(self, keys: pa.StringArray, label: Label) -> pa.StringArray:
+        """Return the partition of a super stream that each row goes to."""
+        name = str(self._options.super_stream)
+        if keys.null_count:
+            row = pc.index(keys.is_null(), True).as_py()
+            raise SchemaError(f"{label(row)} has null in column 'key', which decides the partition of '{name}'")
+        self._partitions = self._partitions or self._client.writable_partitions(name)
+        numbers = key_hash(self._options.routing)(keys, len(self._partitions))
+        return pa.array(self._partitions).take(pa.array(np.asarray(numbers, np.int64)))
+
+    def _send_to_stream(self, stream: str, columns: Mapping[str, pa.Array], label: Label) -> None:
+        partitions = columns.get("partition") if self._client.dialect.partition_in_address else None
+        if partitions is None or partitions.null_count == len(partitions):
+            self._publisher(stream).send(encoded(columns, label, self._client.encode), label)
+            return
+        for partition in partitions.unique().to_pylist():
+            where = partitions.is_null() if partition is None else pc.equal(partitions, partition)
+            rows = pc.indices_nonzero(where)
+            some, named = {name: column.take(rows) for name, column in columns.items()}, _chosen(label, rows)
+            encode = partial(self._client.encode, for_partition=partition is not None)
+            self._publisher(stream, partition).send(encoded(some, named, encode), named)
+
+    def _send_to_exchange(self, columns: dict[str, pa.Array], keys: pa.StringArray | None, label: Label) -> None:
+        exchange = str(self._options.exchange)
+        if keys is None:
+            publisher = self._publisher(exchange, exchange=exchange_address(exchange, ""))
+        else:
+            _check_addressable(columns, label)
+            distinct = keys.dictionary_encode()
+            addresses = [exchange_address(exchange, key or "") for key in distinct.dictionary.to_pylist()]
+            without = exchange_address(exchange, "")
+            columns["to"] = pc.fill_null(pa.array(addresses, pa.string()).take(distinct.indices), without)
+            publisher = self._publisher(exchange, exchange="")
+        publisher.send(encoded(columns, label, self._client.encode), label)
 
     def flush(self) -> None:
         """Return once the peer has accepted every row.
@@ -147,15 +237,35 @@ class AmqpOutlet:
         else:
             self._client.close()
 
-    def _publisher(self, stream: str) -> Publisher:
-        publisher = self._publishers.get(stream)
+    def _publisher(self, stream: str, partition: str | None = None, *, exchange: str | None = None) -> Publisher:
+        publisher = self._publishers.get((stream, partition))
         if publisher is not None:
-            self._publishers.move_to_end(stream)
+            self._publishers.move_to_end((stream, partition))
             return publisher
         if len(self._publishers) >= MAX_OPEN_LINKS:
             _, idle = self._publishers.popitem(last=False)
             idle.flush()
             idle.close()
-        publisher = self._client.publisher(stream, timeout_ms=self._options.request_timeout_ms)
-        self._publishers[stream] = publisher
+        timeout_ms = self._options.request_timeout_ms
+        publisher = self._client.publisher(stream, partition=partition, exchange=exchange, timeout_ms=timeout_ms)
+        self._publishers[stream, partition] = publisher
         return publisher
+
+
+def _check_addressable(columns: Mapping[str, pa.Array], label: Label) -> None:
+    """Check that rows leave property ``to`` to us, where RabbitMQ takes the routing key from.
+
+    Raises:
+        SchemaError: one does not.
+    """
+    properties, whole = columns.get("properties"), columns.get("message")
+    taken = None
+    if properties is not None and properties.type.get_field_index("to") >= 0:
+        taken, what = pc.struct_field(properties, "to"), "a value in 'properties.to'"
+    if whole is not None and whole.null_count < len(whole):
+        taken, what = whole, "a whole 'message'"
+    if taken is not None and taken.null_count < len(taken):
+        row = pc.index(taken.is_valid(), True).as_py()
+        raise SchemaError(
+            f"{label(row)} has {what}: with 'routingKeyColumn' the property 'to' carries exchange and routing key"
+        )

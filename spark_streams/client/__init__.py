@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from spark_streams.client.log_client import Bounds, OffsetWalk, RangeRead, StreamDescription
     from spark_streams.client.rabbitmq.client import RabbitClient
     from spark_streams.client.rabbitmq.pushdown import FilterValues
+    from spark_streams.client.rabbitmq.routing import key_hash
     from spark_streams.client.rabbitmq.subscription import Consumer
     from spark_streams.client.rabbitmq.task_publisher import RabbitPublishing, TaskPublisher
     from spark_streams.wire.amqp.columns.encode import encode_columns
@@ -33,6 +34,7 @@ __all__ = [
     "TaskIdentity",
     "TaskPublisher",
     "encode_columns",
+    "key_hash",
 ]
 
 _HOMES: Final = {
@@ -44,6 +46,7 @@ _HOMES: Final = {
     "spark_streams.client.rabbitmq.client": ("RabbitClient",),
     "spark_streams.client.rabbitmq.task_publisher": ("RabbitPublishing", "TaskPublisher"),
     "spark_streams.client.digested_rows": ("TaskIdentity",),
+    "spark_streams.client.rabbitmq.routing": ("key_hash",),
     "spark_streams.wire.amqp.columns.encode": ("encode_columns",),
 }
 """Module to what is exported from it; no name is that of a module of this package, which Python would put there."""

@@ -42,6 +42,7 @@ from spark_streams.options.parser import Format, OptionReader
 from spark_streams.options.positions import numbered_position, read_position
 from spark_streams.position import Position
 from spark_streams.wire.amqp.dialects import AUTO, DIALECTS, EVENT_HUBS, RABBITMQ, Dialect
+from spark_streams.wire.amqp.dialects.rabbitmq import exchange_address as exchange_address
 from spark_streams.wire.amqp.dialects.rabbitmq import keyed
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
 from typing import Final, TypeVar
 
 import pyarrow as pa
@@ -28,9 +29,10 @@ from spark_streams.client.amqp.receivers import Receivers
 from spark_streams.client.kept_connections import KeptConnections
 from spark_streams.client.log_client import Bounds, Pushdown, RangeRead, StreamDescription
 from spark_streams.endpoint import Endpoint, Node
-from spark_streams.errors import LocalProtocolError, Refused
+from spark_streams.errors import LocalProtocolError, NotFound, Refused
 from spark_streams.filters.tree import Expression
 from spark_streams.position import EARLIEST, After, At, Earliest, Position
+from spark_streams.wire.amqp.columns.encode import encode_columns
 from spark_streams.wire.amqp.dialects import EVENT_HUBS, EVENT_STREAMS, RABBITMQ, Dialect
 
 _T = TypeVar("_T")
@@ -105,7 +107,9 @@ class AmqpClient(contextlib.AbstractContextManager["AmqpClient"]):
         Raises:
             ConnectFailed, AuthenticationFailed, DeadlineExceeded, RemoteProtocolError: as for ``describe``.
         """
-        return self._dialect or self._connections.retrying(lambda connection, _: connection.dialect)
+        if self._dialect is None:
+            self._dialect = self._connections.retrying(lambda connection, _: connection.dialect)
+        return self._dialect
 
     @property
     def numeric_offsets(self) -> bool:
@@ -290,12 +294,52 @@ class AmqpClient(contextlib.AbstractContextManager["AmqpClient"]):
         _startable(read.start)
         return RangeReader(read, attach, describe, has_event, max_rows=max_rows, max_bytes=max_bytes)
 
-    def publisher(self, stream: str, *, partition: str | None = None, timeout_ms: int | None = None) -> Publisher:
+    def encode(self, columns: Mapping[str, pa.Array], *, for_partition: bool = False) -> pa.LargeBinaryArray:
+        """Encode one message for each row, as the peer's dialect has it; see ``encode_columns``.
+
+        Args:
+            columns: as for ``encode_columns``.
+            for_partition: whether the link's address names the partition; then the key is property group-id in a
+                dialect that has it there.
+        """
+        dialect = self.dialect
+        if for_partition and dialect.partition_in_address:
+            return encode_columns(columns, replace(dialect.places, key=None))
+        return encode_columns(columns, dialect.places)
+
+    def writable_partitions(self, super_stream: str) -> tuple[str, ...]:
+        """Return the partitions of a super stream of RabbitMQ, by their names; to read them is not needed for it.
+
+        Raises:
+            NotFound: there is no queue of the first partition's name.
+            Refused: the user may not write there.
+        """
+        found: list[str] = []
+        while True:
+            name = f"{super_stream}-{len(found)}"
+            try:
+                self.publisher(name).close()
+            except NotFound:
+                if not found:
+                    raise
+                return tuple(found)
+            found.append(name)
+
+    def publisher(
+        self,
+        stream: str,
+        *,
+        partition: str | None = None,
+        exchange: str | None = None,
+        timeout_ms: int | None = None,
+    ) -> Publisher:
         """Return an at-least-once sender.
 
         Args:
             stream: the stream to send to.
             partition: the partition to bind the link to; None leaves the choice to each message and the peer.
+            exchange: of RabbitMQ, to send to instead of a stream: its address, or nothing where each message has the
+                address in property ``to``.
             timeout_ms: how many milliseconds the peer may give neither credit nor an outcome; the client's when None.
 
         Raises:
@@ -307,6 +351,8 @@ class AmqpClient(contextlib.AbstractContextManager["AmqpClient"]):
             if partition is not None:
                 connection.peer.check_dialect()
             address = at or connection.dialect.target_address(stream, partition)
+            if exchange is not None:
+                address = exchange
             return attach_sender(connection, address, Binding(stream, partition))
 
         link = self._connections.retrying(attach)

@@ -229,6 +229,8 @@ def attach_receiver(
 def attach_sender(connection: Connection, address: str, binding: Binding) -> Link:
     """Attach a sender of unsettled deliveries; see ``attach_receiver`` for the arguments.
 
+    An empty address is the anonymous terminus: each message has its own (RabbitMQ's ``ANONYMOUS-RELAY``).
+
     Raises:
         RemoteProtocolError: the peer bound the link to another partition.
         NotFound, OwnershipLost, Refused, LinkRedirected: the peer refused the link.
@@ -239,7 +241,7 @@ def attach_sender(connection: Connection, address: str, binding: Binding) -> Lin
     session = connection.session()
     link = session.sender(_link_name())
     link.source.address = link.name
-    link.target.address = address
+    link.target.address = address or None
     link.snd_settle_mode = proton.Link.SND_UNSETTLED
     outgoing = connection.outgoing_deliveries(link.name)
     return _attached(Link(connection, link, session, binding.what, outgoing), binding, {})

@@ -80,6 +80,11 @@ class Router:
         return DeliveryFailed("not routed", "unroutable", why, row, self.super_stream)
 
 
+def key_hash(routing: Routing) -> KeyHash:
+    """Return the function that chooses a key's partition by its hash."""
+    return murmur3_128_modulo if routing == "rstream" else murmur3_32_modulo
+
+
 def partitions_of(connection: Connection, super_stream: str) -> tuple[str, ...]:
     """Return the partitions of a super stream, in their order.
 
@@ -106,5 +111,4 @@ def open_router(connection: Connection, super_stream: str, routing: Routing) -> 
         return connection.request(Route(key, super_stream), RouteAnswer, what).streams
 
     partitions = partitions_of(connection, super_stream)
-    key_hash = murmur3_128_modulo if routing == "rstream" else murmur3_32_modulo
-    return Router(super_stream, partitions, key_hash, streams_of if routing == "key" else None)
+    return Router(super_stream, partitions, key_hash(routing), streams_of if routing == "key" else None)

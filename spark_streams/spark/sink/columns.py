@@ -78,18 +78,25 @@ def identify(columns: dict[str, pa.Array], prefix: str, first_row: int) -> pa.St
     return ids
 
 
-def encoded(columns: Mapping[str, pa.Array], label: Callable[[int], str]) -> pa.LargeBinaryArray:
+Encode = Callable[[Mapping[str, pa.Array]], pa.LargeBinaryArray]
+"""Encodes columns as ``encode_columns`` does, for one peer."""
+
+
+def encoded(
+    columns: Mapping[str, pa.Array], label: Callable[[int], str], encode: Encode = encode_columns
+) -> pa.LargeBinaryArray:
     """Return the message of each row, encoded.
 
     Args:
         columns: as ``encode_columns`` takes them.
         label: names row i of these rows in errors.
+        encode: what encodes them.
 
     Raises:
         SchemaError: a row cannot be encoded.
     """
     try:
-        return encode_columns(columns)
+        return encode(columns)
     except SchemaError as fault:
         raise SchemaError(f"{fault} (counted from {label(0)})") from fault
 

@@ -8,11 +8,14 @@ column                       becomes
                              where it has none, property group-id, if ``properties.group_id`` is null
 ``partition``                the dialect's annotation for it, such as event-streams-target-partition; nothing where it
                              has none
+``filter_value``             the dialect's annotation for it, such as x-stream-filter-value
+``to``                       property to where ``properties.to`` is null
 ``timestamp``                property creation-time where ``properties.creation_time`` is null; µs to ms by floor (N-07)
 ``message_id``               property message-id (string) where ``properties.message_id`` is null
 ``properties``               the properties section; any subset of the struct's fields
 ``application_properties``   the section of that name: string keys and values, null values as null
-``message_annotations``      the section of that name: symbol keys, string values, null values as null
+``message_annotations``      the section of that name: symbol keys, string values, null values as null; without those
+                             that only the peer sets
 ``message``                  the whole encoded message. Where it is not null, it is sent as it is, and of the other
                              columns only ``partition`` counts; its delivery annotations are removed, because they are
                              for one hop
@@ -47,7 +50,7 @@ from spark_streams.wire.amqp.columns.encoded_runs import (
     sized,
 )
 from spark_streams.wire.amqp.columns.single_message import PROPERTY_FIELDS
-from spark_streams.wire.amqp.dialects.dialect import Place, Places
+from spark_streams.wire.amqp.dialects.dialect import Places
 from spark_streams.wire.amqp.dialects.event_streams import EVENT_STREAMS
 from spark_streams.wire.amqp.encode import encode_value
 from spark_streams.wire.amqp.sections import walk_sections
@@ -76,6 +79,7 @@ def _is_text_map(kind: pa.DataType) -> bool:
 
 _COLUMN_TYPES: Final[Mapping[str, tuple[Callable[[pa.DataType], bool], str]]] = {
     "application_properties": (_is_text_map, "map of strings"),
+    "filter_value": (_is_text, "string"),
     "key": (_is_text, "string"),
     "message": (_is_either, "binary"),
     "message_annotations": (_is_text_map, "map of strings"),
@@ -83,6 +87,7 @@ _COLUMN_TYPES: Final[Mapping[str, tuple[Callable[[pa.DataType], bool], str]]] = 
     "partition": (_is_text, "string"),
     "properties": (pa.types.is_struct, "struct"),
     "timestamp": (pa.types.is_timestamp, "timestamp"),
+    "to": (_is_text, "string"),
     "value": (_is_either, "string or binary"),
 }
 """The columns that ``encode_columns`` encodes: the check of their type, and its name in errors."""
@@ -108,8 +113,8 @@ def encode_columns(columns: Mapping[str, pa.Array], places: Places = EVENT_STREA
         places: where the messages have key and target partition, by the peer's dialect.
 
     Raises:
-        SchemaError: AMQP cannot express a row: a text is no symbol, a group_sequence is outside uint, or ``message`` is
-            no message. The error names column and row.
+        SchemaError: AMQP cannot express a row: a text is no symbol, a group_sequence is outside uint, ``message`` is
+            no message, or the peer takes no annotation with a key. The error names column and row.
         LocalProtocolError: a column is unknown, a required one is missing, or lengths differ.
     """
     unknown = columns.keys() - ENCODED_COLUMNS - _IGNORED
@@ -147,7 +152,7 @@ def _checked(name: str, column: pa.Array | pa.ChunkedArray) -> pa.Array:
 
 def _built(columns: Mapping[str, pa.Array], n: int, places: Places) -> EncodedRun:
     return (
-        _map_section(m.MESSAGE_ANNOTATIONS, "message_annotations", 0xA3, columns, n, places.key)
+        _map_section(m.MESSAGE_ANNOTATIONS, "message_annotations", 0xA3, columns, n, places)
         + _properties(columns, n, keyed=places.key is None)
         + _map_section(m.APPLICATION_PROPERTIES, "application_properties", 0xA1, columns, n)
         + _body(columns["value"])
@@ -169,9 +174,9 @@ def _target_partition(columns: Mapping[str, pa.Array], n: int, places: Places) -
 
 
 def _map_section(
-    code: int, name: str, key_code: int, columns: Mapping[str, pa.Array], n: int, keyed: Place | None = None
+    code: int, name: str, key_code: int, columns: Mapping[str, pa.Array], n: int, places: Places | None = None
 ) -> EncodedRun:
-    """Return a section with a map: the group key, if there is one, and the entries of the column ``name``.
+    """Return a section with a map: what is an annotation by its place, and the entries of the column ``name``.
 
     Args:
         code: the section's code.
@@ -179,26 +184,30 @@ def _map_section(
         key_code: format code of the keys, sym8 or str8.
         columns: all columns.
         n: number of rows.
-        keyed: the annotation that column ``key`` becomes; None for none.
+        places: those of annotations; None for another section.
     """
-    column, group_key = columns.get(name), None if keyed is None else columns.get("key")
-    if group_key is None and column is None:
+    placed = () if places is None else (("key", places.key), ("filter_value", places.filter_value))
+    own = [(columns[each], place.key) for each, place in placed if place is not None and each in columns]
+    column = columns.get(name)
+    if not own and column is None:
         return nothing(n)
     content, count, present = nothing(n), np.zeros(n, np.int64), np.zeros(n, np.bool_)
-    if group_key is not None and keyed is not None:
-        text = as_bytes(group_key)
-        present = np.asarray(text.is_valid())
-        content = constant(encode_value(Symbol(keyed.key)), present) + sized(0xA1, text)
-        count = np.where(present, 2, 0)
+    taken: dict[str, Mask] = {}
+    for text, key in own:
+        there = taken[key] = np.asarray(text.is_valid())
+        content = content + constant(encode_value(Symbol(key)), there) + sized(0xA1, as_bytes(text))
+        count, present = count + np.where(there, 2, 0), present | there
     if column is not None:
-        entries, entry_count = _entries(column, key_code, name, present, "" if keyed is None else keyed.key)
+        if places is not None:
+            taken |= dict.fromkeys(places.of_broker, np.ones(n, np.bool_))
+        entries, entry_count = _entries(column, key_code, name, taken, "" if places is None else places.prefix)
         content, count = content + entries, count + entry_count
         present = present | np.asarray(column.is_valid())
     return counted(0xC1, content, count, present, _section(code))
 
 
 def _entries(
-    column: pa.MapArray, key_code: int, name: str, keyed: Mask, group_key: str
+    column: pa.MapArray, key_code: int, name: str, taken: Mapping[str, Mask], prefix: str
 ) -> tuple[EncodedRun, NDArray[np.int64]]:
     """Return a map column's encoded entries, and the number of keys and values in each row.
 
@@ -206,8 +215,11 @@ def _entries(
         column: map of string to string.
         key_code: format code of the keys, sym8 or str8.
         name: the column's name, for errors.
-        keyed: rows in which an entry for the group key does not count, because column ``key`` has one.
-        group_key: the key of that entry.
+        taken: keys, and the rows in which an entry with the key does not count, because it is elsewhere.
+        prefix: with what keys must begin.
+
+    Raises:
+        SchemaError: a key does not begin so.
     """
     n = len(column)
     if not n:
@@ -219,9 +231,11 @@ def _entries(
     key_bytes = _symbols(keys, f"{name} (key)") if key_code == 0xA3 else as_bytes(keys)
     encoded = join(sized(key_code, key_bytes) + sized(0xA1, as_bytes(items), _NULL))
     counts = np.diff(offsets)
-    if keyed.any():
-        rows = np.repeat(np.arange(n), counts)
-        dropped = keyed[rows] & np.asarray(pc.equal(key_bytes, pa.scalar(group_key.encode(), key_bytes.type)))
+    _check_prefix(keys, counts, np.asarray(column.is_valid()), name, prefix)
+    if any(rows.any() for rows in taken.values()):
+        rows, dropped = np.repeat(np.arange(n), counts), np.zeros(len(keys), np.bool_)
+        for key, where in taken.items():
+            dropped |= where[rows] & np.asarray(pc.equal(key_bytes, pa.scalar(key.encode(), key_bytes.type)))
         if dropped.any():
             encoded = pc.if_else(pa.array(dropped), pa.scalar(b"", encoded.type), encoded)
             counts = counts - np.bincount(rows[dropped], minlength=n)
@@ -236,6 +250,19 @@ def _entries(
     return EncodedRun((joined,), lengths(joined)), np.where(valid, 2 * counts, 0)
 
 
+def _check_prefix(keys: pa.StringArray, counts: NDArray[np.int64], valid: Mask, name: str, prefix: str) -> None:
+    if not prefix:
+        return
+    rows = np.repeat(np.arange(counts.size), counts)
+    wrong = ~np.asarray(pc.starts_with(keys, prefix)) & valid[rows]
+    if wrong.any():
+        at = int(np.argmax(wrong))
+        raise SchemaError(
+            f"column '{name}', row {rows[at]}: the peer takes no annotation '{keys[at].as_py():.80}': expected "
+            f"keys that begin with '{prefix}'"
+        )
+
+
 def _properties(columns: Mapping[str, pa.Array], n: int, *, keyed: bool) -> EncodedRun:
     """Return the properties sections; ``keyed`` says whether column ``key`` is a property."""
     fields: dict[str, pa.Array] = {}
@@ -247,7 +274,8 @@ def _properties(columns: Mapping[str, pa.Array], n: int, *, keyed: bool) -> Enco
         if unknown:
             raise SchemaError(f"column 'properties': no field {', '.join(sorted(unknown))}; there are {sorted(known)}")
         fields = {name: pc.struct_field(struct, name) for name in names}
-    defaults = {"message_id": "message_id", "timestamp": "creation_time"} | ({"key": "group_id"} if keyed else {})
+    defaults = {"message_id": "message_id", "to": "to", "timestamp": "creation_time"}
+    defaults |= {"key": "group_id"} if keyed else {}
     for column, field in defaults.items():
         if column in columns:
             default = columns[column]

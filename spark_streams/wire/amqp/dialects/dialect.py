@@ -42,6 +42,9 @@ class Places:
         source_partition: the partition that the event comes from.
         key: the grouping key; where it is absent, property group-id is the key.
         target_partition: the partition that a producer sends the event to.
+        filter_value: what the broker filters by, see RabbitMQ's filter values.
+        prefix: with what the keys of a producer's message annotations must begin; empty for anything.
+        of_broker: the keys of message annotations that only the peer sets: they are never sent.
     """
 
     offset: Place
@@ -49,6 +52,9 @@ class Places:
     source_partition: Place | None = None
     key: Place | None = None
     target_partition: Place | None = None
+    filter_value: Place | None = None
+    prefix: str = ""
+    of_broker: frozenset[str] = frozenset()
 
     @cached_property
     def by_column(self) -> Mapping[str, Place]:
@@ -158,6 +164,7 @@ class Dialect:
         has_holes: whether numbers between two events may belong to none.
         drains: whether the peer gives credit back when a receiver drains it.
         virtual_hosts: whether a url may name a virtual host.
+        partition_in_address: whether a producer names a partition in its address, and then no key beside it.
         tokens: how the peer takes a token in place of a password: over ``$cbs`` after open, or as the password of SASL
             PLAIN; None for not at all.
     """
@@ -179,6 +186,7 @@ class Dialect:
     has_holes: bool
     drains: bool
     virtual_hosts: bool = False
+    partition_in_address: bool = False
     tokens: Literal["cbs", "password"] | None = None
 
     def starts(self, at: Earliest | At | After, behind: Earliest | After = EARLIEST) -> tuple[StartFilter, ...]:

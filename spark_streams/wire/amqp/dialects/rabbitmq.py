@@ -28,6 +28,7 @@ _NOT_SHOWN: Final = (
     "the stream holds an entry that RabbitMQ cannot show over AMQP 1.0, such as bytes that are no AMQP message, or "
     "annotations whose keys do not begin with 'x-': read it with format 'rabbitmq-stream'"
 )
+OFFSET_KEY: Final = "x-stream-offset"
 RECEIVED_TIME: Final = "x-opt-rabbitmq-received-time"
 """The time at which the broker took a message, where its operator has set an interceptor for it."""
 
@@ -38,8 +39,9 @@ def queue_address(queue: str) -> str:
 
 
 def exchange_address(exchange: str, routing_key: str) -> str:
-    """Return the address of an exchange with a routing key (v2)."""
-    return f"/exchanges/{quote(exchange, safe='')}/{quote(routing_key, safe='')}"
+    """Return the address of an exchange with a routing key, which may be empty (v2)."""
+    named = f"/exchanges/{quote(exchange, safe='')}"
+    return f"{named}/{quote(routing_key, safe='')}" if routing_key else named
 
 
 def _specification(value: object) -> tuple[StartFilter, ...]:
@@ -62,8 +64,11 @@ RABBITMQ: Final = Dialect(
     recognised=lambda seen: seen.product == PRODUCT,
     sign=f"the product {PRODUCT}",
     places=Places(
-        offset=Place(MESSAGE_ANNOTATIONS, "x-stream-offset", "long"),
+        offset=Place(MESSAGE_ANNOTATIONS, OFFSET_KEY, "long"),
         timestamp=Place(MESSAGE_ANNOTATIONS, RECEIVED_TIME, "timestamp"),
+        filter_value=Place(MESSAGE_ANNOTATIONS, "x-stream-filter-value", "string"),
+        prefix="x-",
+        of_broker=frozenset({OFFSET_KEY, "x-routing-key", "x-exchange"}),
     ),
     source_address=lambda stream, partition, group: queue_address(stream if partition is None else partition),
     target_address=lambda stream, partition: queue_address(stream if partition is None else partition),
