@@ -73,8 +73,8 @@ class Endpoint:
             client then connects through it only, and never to the nodes' own addresses.
         option: the option that names the peer, for messages.
         transport: what carries the protocol's bytes: ``tcp``, or ``websocket`` on top of it.
-        via: a gateway that connections go to in place of the host, whose name the peer is still called by; None for
-            none.
+        via: a gateway that connections go to in place of the host, whose name the peer is still called by in the
+            protocol; None for none.
     """
 
     scheme: str
@@ -107,6 +107,22 @@ class Endpoint:
     def _authority(self) -> str:
         authority = ",".join(_written(node) for node in ((self.host, self.port), *self.others))
         return safe_text(authority) if self.is_advertised else authority
+
+    @property
+    def dialled(self) -> Node:
+        """The host and port that a connection goes to."""
+        return self.via or (self.host, self.port)
+
+    @property
+    def tls_name(self) -> str:
+        """The name that the certificate of whoever answers has to hold: a gateway's, unless that is an IP address."""
+        if self.via is None:
+            return self.host
+        try:
+            ipaddress.ip_address(self.via[0])
+        except ValueError:
+            return self.via[0]
+        return self.host
 
     @property
     def hosts(self) -> tuple[Endpoint, ...]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import socket
 import ssl
+from collections.abc import Callable
 from typing import Final, TypeVar
 
 from spark_streams.client.retry import Deadline
@@ -26,13 +27,19 @@ WOULD_BLOCK: Final = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteErr
 _T = TypeVar("_T", bound=SparkStreamsError)
 
 
-def open_socket(endpoint: Endpoint, deadline: Deadline, server_name: str | None = None) -> socket.socket:
+def open_socket(
+    endpoint: Endpoint,
+    deadline: Deadline,
+    server_name: str | None = None,
+    dial: Callable[[], socket.socket] | None = None,
+) -> socket.socket:
     """Return a connected, non-blocking socket.
 
     Args:
         endpoint: the peer.
         deadline: how long to try.
-        server_name: the name that a TLS certificate has to hold; the endpoint's host when None.
+        server_name: the name that a TLS certificate has to hold; the endpoint's when None.
+        dial: connects to the peer in another way than straight on, such as through a proxy; with errors of its own.
 
     Raises:
         ConnectFailed: no connection could be made, or TLS failed on it.
@@ -41,10 +48,8 @@ def open_socket(endpoint: Endpoint, deadline: Deadline, server_name: str | None 
     """
     context = tls_context(endpoint.tls) if endpoint.tls else None
     try:
-        raw = socket.create_connection(
-            endpoint.via or (endpoint.host, endpoint.port),
-            timeout=deadline.left_s(f"{endpoint.address}: no connection"),
-        )
+        left_s = deadline.left_s(f"{endpoint.address}: no connection")
+        raw = socket.create_connection(endpoint.dialled, timeout=left_s) if dial is None else dial()
     except UnicodeError as fault:  # the name is no host name: a part of it is empty, or too long
         raise connect_fault(socket.gaierror(str(fault)), endpoint) from fault
     except (OSError, OverflowError) as fault:
@@ -54,7 +59,7 @@ def open_socket(endpoint: Endpoint, deadline: Deadline, server_name: str | None 
         raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connected: socket.socket = raw
         if context is not None:
-            connected = context.wrap_socket(raw, server_hostname=server_name or endpoint.host)
+            connected = context.wrap_socket(raw, server_hostname=server_name or endpoint.tls_name)
         connected.setblocking(False)
         return connected
     except OSError as fault:

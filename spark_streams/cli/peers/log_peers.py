@@ -113,6 +113,7 @@ class AmqpPeer(LogPeer):
     dialect: Dialect | None = None
 
     kind: ClassVar = "AMQP peer"
+    has_dialects: ClassVar = True
     no_list: ClassVar = "AMQP has no way to ask a peer which event streams it has"
 
     def client(self) -> AmqpClient:

@@ -152,12 +152,14 @@ class Peer(ABC):
 
     Attributes:
         columns: the columns of its events.
+        has_dialects: whether its protocol has dialects (``--dialect``).
     """
 
     endpoint: Endpoint
     stream: str
 
     columns: ClassVar[tuple[str, ...]] = tuple(MESSAGE_SCHEMA.names)
+    has_dialects: ClassVar[bool] = False
 
     @classmethod
     def read(cls, endpoint: Endpoint, names: Sequence[str], options: PeerOptions, needs_stream: bool) -> Peer:
@@ -254,9 +256,9 @@ def read_peer(
     endpoint = endpoint_of(where, options, tls, schemes)
     protocol = protocol_of(endpoint.scheme)
     assert protocol is not None, "parse_url takes the schemes of the protocols only"
-    if options.dialect is not None and protocol.name != "amqp":
-        raise OptionError(options.option("dialect"), f"is for AMQP, and {endpoint.url} is no address of it")
     kind: type[Peer] = load(protocol.peer)
+    if options.dialect is not None and not kind.has_dialects:
+        raise OptionError(options.option("dialect"), f"is for AMQP, and {endpoint.url} is no address of it")
     return kind.read(endpoint, [name for name in (fragment, stream) if name], options, needs_stream)
 
 

@@ -104,7 +104,7 @@ class Connection:
         self.dialect = self.peer.dialect
         self.broken = False
         self._grants: TokenGrants | None = None
-        self._socket = open_socket(endpoint, Deadline(connect_ms or timeout_ms), server_name)
+        self._socket = _carrier(endpoint, Deadline(connect_ms or timeout_ms), server_name)
         try:
             signed_in = sign_in(self._socket, endpoint, self._server_name, deadline, dialect)
             self.peer = replace(self.peer, mechanisms=signed_in.mechanisms)
@@ -114,8 +114,6 @@ class Connection:
         except BaseException:
             self.abandon()
             raise
-
-    # --- the protocol's layers, in the order they come up
 
     def _open(self, leftover: bytes, deadline: Deadline) -> None:
         self._engine = proton.Transport(proton.Transport.CLIENT)
@@ -141,20 +139,15 @@ class Connection:
             if vhost == "/":
                 raise
             raise no_virtual_host(self.endpoint) from fault
-        found = self._connection
-        self.peer = replace(
-            self.peer,
-            offered=tuple(str(each) for each in found.remote_offered_capabilities or ()),
-            properties={str(k): str(v) for k, v in (found.remote_properties or {}).items()},
-        )
+        offered = tuple(str(each) for each in self._connection.remote_offered_capabilities or ())
+        properties = {str(k): str(v) for k, v in (self._connection.remote_properties or {}).items()}
+        self.peer = replace(self.peer, offered=offered, properties=properties)
         self.dialect = self.peer.dialect
         self.peer.check_virtual_host(vhost)
 
     def fault(self, condition: Any, context: str) -> SparkStreamsError:
         """Return the error that a condition of the peer means, see ``errors.peer_fault``."""
         return peer_fault(condition, context, self.dialect.conditions)
-
-    # --- moving bytes
 
     def turn(self, wait_s: float = 0.0) -> bool:
         """Write the pending bytes and read the received ones, once.
@@ -391,6 +384,14 @@ class Connection:
         poll.register(self._socket, select.POLLIN | (select.POLLOUT if write else 0))
         # Round up: a wait of less than a millisecond must not become a busy loop.
         return bool(poll.poll(wait_s * 1000 + 0.999))
+
+
+def _carrier(endpoint: Endpoint, deadline: Deadline, server_name: str | None) -> Any:
+    if endpoint.transport == "tcp":
+        return open_socket(endpoint, deadline, server_name)
+    from spark_streams.client.amqp.web_socket import open_web_socket  # its library takes a tenth of a second to load
+
+    return open_web_socket(endpoint, deadline, server_name)
 
 
 def _address(pointer: Any) -> int:

@@ -101,7 +101,9 @@ def sign_in(
     except RemoteProtocolError as fault:
         raise RemoteProtocolError(f"{endpoint.address}: {fault}") from fault
     except (ConnectionError, ssl.SSLEOFError) as fault:
-        raise (lost(endpoint, fault) if heard else silent_close_fault(endpoint)) from fault
+        # The other end of a WebSocket has said something before.
+        is_silent = not heard and endpoint.transport == "tcp"
+        raise (silent_close_fault(endpoint) if is_silent else lost(endpoint, fault)) from fault
     except ssl.SSLError as fault:
         raise tls_fault(fault, endpoint) from fault
     return SignedIn(sasl.leftover, sasl.offered, chosen.tokens)
