@@ -161,12 +161,16 @@ def _dialect(given: OptionReader) -> str:
         OptionError: there is no such dialect, or an option is for another one.
     """
     name = given.word(DIALECT, AUTO, *DIALECTS)
-    for said, options in ((EVENT_HUBS.name, (CONNECTION_STRING,)), (RABBITMQ.name, _OF_RABBITMQ)):
+    said_by = DIALECT
+    for only, options in ((EVENT_HUBS, (CONNECTION_STRING,)), (RABBITMQ, _OF_RABBITMQ)):
         option = next((option for option in options if given.has(option)), None)
-        if option is not None and name not in (AUTO, said):
-            by = f"'{DIALECT}'" if given.has(DIALECT) else f"'{CONNECTION_STRING}'"
-            raise OptionError(option, f"is for {DIALECTS[said].title}, and option {by} says '{name}'")
-        name = name if option is None else said
+        if option is None:
+            continue
+        if name not in (AUTO, only.name):
+            if said_by == DIALECT:
+                raise OptionError(DIALECT, f"'{name}' contradicts '{option}', which is for {only.title} only")
+            raise OptionError(option, f"is for {only.title}, and '{said_by}' for {DIALECTS[name].title}")
+        name, said_by = only.name, option
     return name
 
 
