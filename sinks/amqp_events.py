@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.types import StructType
 
-from spark_streams.client import AmqpClient, Publisher, key_hash
+from spark_streams.client import AmqpClient, Publisher
 from spark_streams.errors import SchemaError
 from spark_streams.options.amqp_events import AmqpSinkOptions, dialect_named, exchange_address
 from spark_streams.spark.schemas import MESSAGE_SINK_COLUMNS, STRING, check_schema
@@ -185,6 +185,8 @@ class AmqpOutlet:
         if keys.null_count:
             row = pc.index(keys.is_null(), True).as_py()
             raise SchemaError(f"{label(row)} has null in column 'key', which decides the partition of '{name}'")
+        from spark_streams.client import key_hash  # RabbitMQ's, which no other peer needs
+
         self._partitions = self._partitions or self._client.writable_partitions(name)
         numbers = key_hash(self._options.routing)(keys, len(self._partitions))
         return pa.array(self._partitions).take(pa.array(np.asarray(numbers, np.int64)))
@@ -192,27 +194,26 @@ class AmqpOutlet:
     def _send_to_stream(self, stream: str, columns: Mapping[str, pa.Array], label: Label) -> None:
         partitions = columns.get("partition") if self._client.dialect.partition_in_address else None
         if partitions is None or partitions.null_count == len(partitions):
-            self._publisher(stream).send(encoded(columns, label, self._client.encode), label)
+            payloads = encoded(columns, label, self._client.encode)
+            self._publisher(stream).send(payloads, label)
             return
         for partition in partitions.unique().to_pylist():
             where = partitions.is_null() if partition is None else pc.equal(partitions, partition)
             rows = pc.indices_nonzero(where)
             some, named = {name: column.take(rows) for name, column in columns.items()}, _chosen(label, rows)
-            encode = partial(self._client.encode, for_partition=partition is not None)
-            self._publisher(stream, partition).send(encoded(some, named, encode), named)
+            payloads = encoded(some, named, partial(self._client.encode, for_partition=partition is not None))
+            self._publisher(stream, partition).send(payloads, named)
 
     def _send_to_exchange(self, columns: dict[str, pa.Array], keys: pa.StringArray | None, label: Label) -> None:
         exchange = str(self._options.exchange)
-        if keys is None:
-            publisher = self._publisher(exchange, exchange=exchange_address(exchange, ""))
-        else:
+        without = exchange_address(exchange, "")
+        if keys is not None:
             _check_addressable(columns, label)
             distinct = keys.dictionary_encode()
             addresses = [exchange_address(exchange, key or "") for key in distinct.dictionary.to_pylist()]
-            without = exchange_address(exchange, "")
             columns["to"] = pc.fill_null(pa.array(addresses, pa.string()).take(distinct.indices), without)
-            publisher = self._publisher(exchange, exchange="")
-        publisher.send(encoded(columns, label, self._client.encode), label)
+        payloads = encoded(columns, label, self._client.encode)
+        self._publisher(exchange, exchange=without if keys is None else "").send(payloads, label)
 
     def flush(self) -> None:
         """Return once the peer has accepted every row.

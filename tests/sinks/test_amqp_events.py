@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 
 import proton
 import pyarrow as pa
@@ -25,6 +26,8 @@ from spark_streams.options.amqp_events import parse_sink_options
 from spark_streams.spark.sink import sink
 from spark_streams.spark.sink.sink import TaskName
 from spark_streams.spark.sink.writer import batch_writer, stream_writer
+from spark_streams.wire.amqp.columns.encode import encode_columns
+from spark_streams.wire.amqp.dialects import EVENT_STREAMS, Dialect
 
 OPTIONS = {"url": "amqp://localhost:1", "username": "guest", "password": "hush"}
 TASK = TaskName("q", "0", 0, stable=True)
@@ -39,6 +42,7 @@ class FakePublisher:
             message = proton.Message()
             message.decode(payload)
             body = bytes(message.body)
+            self.client.keys.append((message.annotations, message.group_id))
             if body == b"bad":
                 raise DeliveryFailed("rejected", "", "", labels(i), self.stream)
             self.client.sent.setdefault(self.stream, []).append(body)
@@ -57,9 +61,16 @@ class FakeClient:
     open: list[str]
     attached: list[str]
     fault: SparkStreamsError | None
+    keys: list[tuple[object, object]]
 
-    def __init__(self, endpoint: object, *, timeout_ms: int, kept: object = None) -> None:
-        self.timeout_ms = timeout_ms
+    def __init__(
+        self, endpoint: object, *, timeout_ms: int, dialect: Dialect | None = None, kept: object = None
+    ) -> None:
+        self.timeout_ms, self.dialect = timeout_ms, dialect or EVENT_STREAMS
+
+    def encode(self, columns: Mapping[str, pa.Array], *, for_partition: bool = False) -> pa.LargeBinaryArray:
+        places = self.dialect.places
+        return encode_columns(columns, replace(places, key=None) if for_partition else places)
 
     def __enter__(self) -> FakeClient:
         return self
@@ -67,9 +78,12 @@ class FakeClient:
     def __exit__(self, *fault: object) -> None:
         self.close()
 
-    def publisher(self, stream: str, *, timeout_ms: int) -> FakePublisher:
+    def publisher(
+        self, stream: str, *, timeout_ms: int, partition: str | None = None, exchange: str | None = None
+    ) -> FakePublisher:
         if self.fault is not None:
             raise self.fault
+        stream = stream if partition is None else f"{stream}/{partition}"
         FakeClient.attached.append(stream)
         FakeClient.open.append(stream)
         return FakePublisher(FakeClient, stream)
@@ -84,6 +98,7 @@ class FakeClient:
 @pytest.fixture(autouse=True)
 def client(monkeypatch: pytest.MonkeyPatch) -> type[FakeClient]:
     FakeClient.sent, FakeClient.open, FakeClient.attached, FakeClient.fault = {}, [], [], None
+    FakeClient.keys = []
     monkeypatch.setattr(module, "AmqpClient", FakeClient)
     monkeypatch.setattr(sink, "_checked", {})
     return FakeClient
@@ -118,6 +133,14 @@ def test_option_stream_wins_over_the_column(client: type[FakeClient]) -> None:
     opened.send(rows(value=["1", "2"], stream=["a", None]), label)
     opened.close()
     assert client.sent == {"all": [b"1", b"2"]}
+
+
+def test_event_hubs_have_partitions_in_the_address_and_then_no_key_beside_them(client: type[FakeClient]) -> None:
+    opened = AmqpSink(parse_sink_options(OPTIONS | {"stream": "hub", "dialect": "event-hubs"})).open(TASK, True)
+    opened.send(rows(value=["1", "2", "3"], partition=["7", None, "7"], key=["a", "b", None]), label)
+    opened.close()
+    assert client.sent == {"hub/7": [b"1", b"3"], "hub": [b"2"]}
+    assert client.keys == [(None, "a"), (None, None), ({"x-opt-partition-key": "b"}, None)]
 
 
 def test_a_refused_row_is_named_by_its_place_among_all_rows(outlet: AmqpOutlet) -> None:
