@@ -113,6 +113,23 @@ class OutgoingDeliveries:
         found = (each for first, (stop, each) in self._refused.items() if first <= self.done < stop)
         return next(found, None)
 
+    @property
+    def undecided(self) -> int:
+        """Messages that were sent and have no outcome."""
+        return self.under_way - len(self._accepted) - sum(stop - first for first, stop, _ in self.refusals)
+
+    @property
+    def refusals(self) -> list[tuple[int, int, Refusal]]:
+        """Ranges of messages that were not accepted, the end exclusive, and what became of them; in their order."""
+        refused = ((max(first, self.done), stop, each) for first, (stop, each) in self._refused.items())
+        return sorted((first, stop, each) for first, stop, each in refused if first < stop)
+
+    def give_up(self) -> None:
+        """Count the messages that were not accepted as done: they are sent again under other numbers."""
+        for first, stop, _ in self.refusals:
+            self._accept(first, stop)
+        self._refused.clear()
+
     def send(self, memory: NDArray[np.uint8], starts: Positions, ends: Positions) -> None:
         """Send the first messages: as many as take one frame each, or one that takes several.
 

@@ -5,23 +5,33 @@
     payloads --transfers, in columns--> peer    at most as many under way as the peer gave credit for
     count <------dispositions---------- peer    accepted: done; anything else: DeliveryFailed with the row's label
 
+A peer may be busy (``Conditions.busy``): then the publisher waits until everything under way has an outcome, pauses,
+and sends again what was rejected for it, as long as something is accepted within the time-out.
+
 Delivery guarantee: at least once. When the connection breaks, the task fails, and Spark runs it again. The publisher
-sends nothing twice silently.
+sends nothing twice that was accepted.
 """
 
 from __future__ import annotations
 
-from typing import Any, Final
+import logging
+import time
+from collections import deque
+from collections.abc import Iterator
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from spark_streams.client.amqp.links import Link
+from spark_streams.client.amqp.outgoing_deliveries import Refusal
 from spark_streams.client.digested_rows import Label, RowLabels
 from spark_streams.client.retry import Deadline
 from spark_streams.errors import DeliveryFailed, LocalProtocolError, PeerError, SparkStreamsError, TransportError
 from spark_streams.redaction import safe_text
+from spark_streams.wire.columnar.arrays import layout
+
+_log = logging.getLogger(__name__)
 
 MAX_IN_FLIGHT: Final = 8_192
 """Deliveries under way at most, whatever the peer's credit; each of them is also in memory."""
@@ -47,10 +57,18 @@ class Publisher:
         self._fault: SparkStreamsError | None = None
         self._labels = RowLabels()
         self._max_bytes = int(link.proton_link.remote_max_message_size)
+        self._timeout_ms = timeout_ms
+        self._busy = dict(link.connection.dialect.conditions.busy)
+        self._patience: Deadline | None = None
+        """How long a busy peer may accept nothing; None for one that is not busy."""
+        self._waiting: deque[tuple[pa.LargeBinaryArray, int]] = deque()
+        """What is to be sent, and the number of its first row."""
+        self._sent: deque[tuple[int, pa.LargeBinaryArray, int]] = deque()
+        """What was sent to a peer that may be busy: the first delivery, the messages, the number of the first row."""
 
     @property
     def accepted(self) -> int:
-        """Messages that the peer has accepted so far."""
+        """Messages that the peer has accepted so far, in their order."""
         return self._done
 
     def send(self, payloads: pa.LargeBinaryArray, labels: Label) -> None:
@@ -73,26 +91,79 @@ class Publisher:
             raise self._fault
         if payloads.null_count:
             raise LocalProtocolError("payloads have nulls: expected one encoded message a row")
-        _, offsets, memory = payloads.buffers()
-        count = len(payloads)
-        bounds = np.frombuffer(offsets, np.int64)[payloads.offset : payloads.offset + count + 1]
-        self._labels.add(count, labels)
-        self._check_sizes(bounds)
-        content = np.frombuffer(b"" if memory is None else memory, np.uint8)
-        outgoing, row = self._outgoing, 0
+        first = self._labels.rows
+        self._labels.add(len(payloads), labels)
+        self._check_sizes(payloads, first)
+        self._waiting.append((payloads, first))
         self._deadline.restart()
-        while row < count:
-            stop = min(count, row + min(outgoing.room, MAX_IN_FLIGHT - outgoing.under_way))
-            if stop <= row or outgoing.pending:
+        self._transmit()
+
+    def _transmit(self) -> None:
+        """Send what is waiting."""
+        outgoing = self._outgoing
+        while self._waiting:
+            if self._is_busy():
+                self._send_again()
+            payloads, first_row = self._waiting[0]
+            stop = min(len(payloads), outgoing.room, MAX_IN_FLIGHT - outgoing.under_way)
+            if len(payloads) and (stop <= 0 or outgoing.pending):
                 self._wait(f"the peer gave no credit and settled nothing, with {outgoing.under_way} under way")
                 continue
             self._deadline.restart()
-            # One turn sends as many rows as fit its bytes, and at least one.
-            stop = max(row + 1, min(stop, int(np.searchsorted(bounds, bounds[row] + _TURN_BYTES))))
             before = outgoing.sent
-            self._push(content, bounds[row : stop + 1])
-            row += outgoing.sent - before
-            self._turn(last=row == count)
+            if len(payloads):
+                self._push(payloads, stop)
+            count = outgoing.sent - before
+            if self._busy and count:
+                self._sent.append((before, payloads.slice(0, count), first_row))
+            self._waiting.popleft()
+            if count < len(payloads):
+                self._waiting.appendleft((payloads.slice(count), first_row + count))
+            self._turn(last=not self._waiting)
+
+    def _is_busy(self) -> bool:
+        """Return whether the peer rejected a message as it is busy."""
+        refusal = self._outgoing.refusal if self._busy else None
+        return refusal is not None and refusal.condition in self._busy
+
+    def _send_again(self) -> None:
+        """Wait until everything under way has an outcome, pause, and put what was rejected in front of what is waiting.
+
+        Raises:
+            DeliveryFailed: a message was rejected for another reason.
+            DeadlineExceeded: the peer stays busy.
+        """
+        outgoing = self._outgoing
+        while outgoing.undecided:
+            self._wait(f"the peer is busy, and left {outgoing.undecided} messages without an outcome")
+        refusals = outgoing.refusals
+        for first, _, refusal in refusals:
+            if refusal.condition not in self._busy:
+                raise self._failed(refusal, first)
+        said = refusals[0][2]
+        what = f"the peer is busy: {said.condition} {safe_text(said.description)}: it accepted nothing"
+        if self._patience is None or outgoing.under_way > sum(stop - first for first, stop, _ in refusals):
+            self._patience = Deadline(self._timeout_ms)
+        until = time.monotonic() + max(self._busy[refusal.condition] for _, _, refusal in refusals)
+        _log.info("stream '%s': %s, %d messages are sent again", self._stream, what, sum(b - a for a, b, _ in refusals))
+        while (left := until - time.monotonic()) > 0:
+            self._turn(min(left, self._left_s(what, self._patience)), last=False)
+        again = [part for first, stop, _ in refusals for part in self._parts(first, stop)]
+        outgoing.give_up()
+        self._done = outgoing.done
+        self._sent.clear()
+        self._waiting.extendleft(reversed(again))
+
+    def _parts(self, first: int, stop: int) -> Iterator[tuple[pa.LargeBinaryArray, int]]:
+        """Yield the messages of a range of deliveries, and the numbers of their first rows."""
+        for begin, payloads, row in self._sent:
+            low, high = max(first, begin), min(stop, begin + len(payloads))
+            if low < high:
+                yield payloads.slice(low - begin, high - low), row + low - begin
+
+    def _row(self, delivery: int) -> int:
+        """Return the number of a delivery's row; they are equal unless something was sent again."""
+        return next((row for _, row in self._parts(delivery, delivery + 1)), delivery)
 
     def flush(self) -> None:
         """Wait until the peer has accepted every message that was sent.
@@ -104,15 +175,22 @@ class Publisher:
             raise LocalProtocolError(f"the publisher of stream '{self._stream}' is closed")
         self._deadline.restart()
         self._reap()
-        while self._outgoing.under_way:
-            self._wait(f"the peer left {self._outgoing.under_way} messages without an outcome", last=True)
+        while self._outgoing.under_way or self._waiting:
+            if self._is_busy():
+                self._send_again()
+            self._transmit()
+            if self._outgoing.under_way and not self._is_busy():
+                self._wait(f"the peer left {self._outgoing.under_way} messages without an outcome", last=True)
 
     def close(self) -> None:
         """Detach; never raise. Messages without an outcome stay without one."""
         self._link.close()
 
-    def _push(self, content: NDArray[np.uint8], bounds: NDArray[np.int64]) -> None:
-        """Send the first of the messages between ``bounds``: as many as go together."""
+    def _push(self, payloads: pa.LargeBinaryArray, stop: int) -> None:
+        """Send the first messages, ``stop`` at most: as many as go together, and as fit a turn; at least one."""
+        bounds, content = layout(payloads.slice(0, max(1, stop)))
+        stop = max(1, min(stop, int(np.searchsorted(bounds, bounds[0] + _TURN_BYTES))))
+        bounds = bounds[: stop + 1]
         first, places = int(bounds[0]), bounds - bounds[0]
         self._outgoing.send(content[first : int(bounds[-1])], places[:-1], places[1:])
 
@@ -120,20 +198,24 @@ class Publisher:
         """Count the messages that were accepted, in the order that they were sent in."""
         outgoing = self._outgoing
         if outgoing.done > self._done:
-            self._done = outgoing.done
+            self._done, self._patience = outgoing.done, None
             self._deadline.restart()
-            self._labels.take(self._done)
+            while self._sent and self._sent[0][0] + len(self._sent[0][1]) <= self._done:
+                self._sent.popleft()
+            needed = [row for _, _, row in self._sent] + [row for _, row in self._waiting]
+            self._labels.take(min(needed, default=self._labels.rows) if self._busy else self._done)
         refusal = outgoing.refusal
-        if refusal is not None:
-            raise DeliveryFailed(
-                refusal.outcome, refusal.condition, safe_text(refusal.description), self._labels(self._done),
-                self._stream,
-            )  # fmt: skip
+        if refusal is not None and not self._is_busy():
+            raise self._failed(refusal, self._done)
 
-    def _check_sizes(self, bounds: np.ndarray[Any, Any]) -> None:
+    def _failed(self, refusal: Refusal, delivery: int) -> DeliveryFailed:
+        row = self._labels(self._row(delivery))
+        return DeliveryFailed(refusal.outcome, refusal.condition, safe_text(refusal.description), row, self._stream)
+
+    def _check_sizes(self, payloads: pa.LargeBinaryArray, first_row: int) -> None:
         if not self._max_bytes:
             return
-        sizes = np.diff(bounds)
+        sizes = np.diff(layout(payloads)[0])
         too_large = np.flatnonzero(sizes > self._max_bytes)
         if len(too_large):
             row = int(too_large[0])
@@ -141,14 +223,17 @@ class Publisher:
                 "rejected",
                 "amqp:link:message-size-exceeded",
                 f"{int(sizes[row])} bytes encoded, the peer takes at most {self._max_bytes}",
-                self._labels(self._outgoing.sent + row),
+                self._labels(first_row + row),
                 self._stream,
             )
 
+    def _left_s(self, what: str, deadline: Deadline) -> float:
+        address = self._link.connection.endpoint.address
+        return deadline.left_s(f"stream '{self._stream}' at {address}: {what}")
+
     def _wait(self, what: str, *, last: bool = False) -> None:
         """Turn the connection once, and wait until the deadline at most."""
-        address = self._link.connection.endpoint.address
-        self._turn(self._deadline.left_s(f"stream '{self._stream}' at {address}: {what}"), last=last)
+        self._turn(self._left_s(what, self._deadline), last=last)
 
     def _turn(self, wait_s: float = 0.0, *, last: bool) -> None:
         """Turn the connection once, and settle the deliveries that have an outcome.

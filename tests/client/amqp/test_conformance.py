@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import time
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,8 @@ from spark_streams.client.amqp.connection import Connection
 from spark_streams.client.amqp.links import Binding, attach_receiver
 from spark_streams.client.log_client import RangeRead
 from spark_streams.client.retry import Deadline
-from spark_streams.endpoint import Endpoint, Secret
-from spark_streams.errors import OwnershipLost, RemoteProtocolError
+from spark_streams.endpoint import Endpoint, Secret, parse_url
+from spark_streams.errors import OptionError, OwnershipLost, RemoteProtocolError
 from spark_streams.position import EARLIEST, After, At
 from spark_streams.wire.amqp.columns.encode import encode_columns
 from spark_streams.wire.amqp.dialects import EVENT_STREAMS
@@ -312,3 +313,21 @@ def test_es_406_unknown_keys_of_the_information_are_ignored() -> None:
     with FakeNode(Script(info={"orders": answer})) as fake, client_of(fake) as client:
         bounds = client.describe("orders").partitions["0"]
     assert (bounds.earliest, bounds.latest, bounds.truncated) == ("a", "b", None)
+
+
+def test_a_virtual_host_is_for_rabbitmq() -> None:
+    with (
+        FakeNode(Script()) as node,
+        AmqpClient(parse_url(f"{node.url}/shop"), timeout_ms=120_000) as client,
+        pytest.raises(OptionError, match=r"'url': it names the virtual host 'shop', and the peer at .* is no RabbitMQ"),
+    ):
+        client.describe("orders")
+
+
+def test_a_peer_without_a_dialect_can_be_sent_to_and_not_read() -> None:
+    with FakeNode(Script(capability=False)) as node, AmqpClient(parse_url(node.url), timeout_ms=120_000) as client:
+        assert client.capabilities()["dialect"] == "none that is known"
+        client.publisher("orders").close()
+        words = "'rabbitmq' (RabbitMQ 4) by the product RabbitMQ"
+        with pytest.raises(RemoteProtocolError, match=re.escape(words)):
+            client.describe("orders")

@@ -96,6 +96,7 @@ class Conditions(NamedTuple):
         stolen: another consumer took the partition.
         position_lost: the log does not have the position where the link was to begin.
         passes: trying again helps, after a pause.
+        busy: conditions of a rejection that passes, and for how many seconds the sender waits before it sends again.
         advice: words of a peer's description, and what to do about the fault that they tell.
     """
 
@@ -103,6 +104,7 @@ class Conditions(NamedTuple):
     stolen: tuple[str, ...] = ("amqp:link:stolen",)
     position_lost: tuple[str, ...] = ()
     passes: tuple[str, ...] = ("amqp:connection:forced", "amqp:resource-locked", "amqp:link:detach-forced")
+    busy: tuple[tuple[str, float], ...] = ()
     advice: tuple[tuple[str, str], ...] = ()
 
 

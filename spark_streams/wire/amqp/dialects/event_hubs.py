@@ -3,7 +3,7 @@
 ``x-opt-sequence-number`` orders and counts the events of a partition, so it is the offset of rows; the service's own
 ``x-opt-offset`` is a text without an order.
 
-Spec: docs/specifications.md, H-1 to H-11.
+Spec: docs/specifications.md, H-1 to H-12.
 """
 
 from __future__ import annotations
@@ -97,6 +97,12 @@ EVENT_HUBS: Final = Dialect(
             "amqp:connection:forced",
             "amqp:link:detach-forced",
             "amqp:resource-limit-exceeded",
+        ),
+        busy=(
+            ("com.microsoft:server-busy", 4.0),
+            ("com.microsoft:timeout", 2.0),
+            ("com.microsoft:operation-cancelled", 0.1),
+            ("com.microsoft:container-close", 4.0),
         ),
     ),
     numeric_offsets=True,
