@@ -32,6 +32,7 @@ PUBLIC = {
         "TaskIdentity",
         "TaskPublisher",
         "encode_columns",
+        "key_hash",
     ],
     "spark_streams.endpoint": [
         "AMQP_SCHEMES",
