@@ -70,6 +70,7 @@ class Connection:
         server_name: as given.
         peer: what the peer has shown of itself.
         dialect: its dialect (``Peer.dialect``).
+        grants: the tokens that it has; None where it wants none.
 
     Raises:
         ConnectFailed: no connection, TLS failed, the peer speaks another protocol, or it has no such virtual host.
@@ -103,14 +104,14 @@ class Connection:
         self.peer = Peer(endpoint.address, self._server_name, named=dialect)
         self.dialect = self.peer.dialect
         self.broken = False
-        self._grants: TokenGrants | None = None
+        self.grants: TokenGrants | None = None
         self._socket = _carrier(endpoint, Deadline(connect_ms or timeout_ms), server_name)
         try:
             signed_in = sign_in(self._socket, endpoint, self._server_name, deadline, dialect)
             self.peer = replace(self.peer, mechanisms=signed_in.mechanisms)
             self._open(signed_in.leftover, deadline)
             if signed_in.tokens is not None:
-                self._grants = TokenGrants(self, signed_in.tokens)
+                self.grants = TokenGrants(self, signed_in.tokens)
         except BaseException:
             self.abandon()
             raise
@@ -165,8 +166,8 @@ class Connection:
         """
         try:
             self._engine.tick(time.monotonic())
-            if self._grants is not None:
-                self._grants.serve()
+            if self.grants is not None:
+                self.grants.serve()
             self._flush()
             count = self._read()
             if count is None:
@@ -179,8 +180,8 @@ class Connection:
             if count == 0:
                 raise self._ended("the peer closed the socket")
             self._push(count)
-            if self._grants is not None:
-                self._grants.serve()
+            if self.grants is not None:
+                self.grants.serve()
             self._flush()
             return True
         except SparkStreamsError:
@@ -206,8 +207,8 @@ class Connection:
         Raises:
             AuthenticationFailed, OptionError, NotFound, TransportError: as for ``TokenGrants.grant``.
         """
-        if self._grants is not None:
-            self._grants.grant(address)
+        if self.grants is not None:
+            self.grants.grant(address)
 
     def session(self) -> Any:
         """Return a new, opened ``proton.Session`` with a window that bounds the bytes under way."""

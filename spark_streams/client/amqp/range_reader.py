@@ -171,6 +171,8 @@ class RangeReader:
         link, buffer, decoder, end = self._link, self._buffer, self._decoder, self.read.end.encode()
         deliveries = link.deliveries
         searched, received, extensions = 0, deliveries.received, 0
+        # The row at which the range ends at the latest, where offsets are numbers.
+        last_row = decoder.rows_left() if self._dialect.numeric_offsets else 0
         while True:
             taken = buffer.take(deliveries)
             if taken or deliveries.received != received:
@@ -178,10 +180,11 @@ class RangeReader:
                 timer.received()
             complete = buffer.full
             if not complete and buffer.size > searched:
-                if self._dialect.numeric_offsets:  # no text to search for; the last event has the greatest number
-                    complete = decoder.passes_end(buffer.block(buffer.rows - 1))
-                else:
+                if not self._dialect.numeric_offsets:
                     complete = buffer.holds(end, searched) and decoder.passes_end(buffer.block())
+                elif link.narrowed or buffer.rows >= last_row:
+                    last_row = buffer.rows + decoder.rows_left(buffer.block(buffer.rows - 1))
+                    complete = buffer.rows >= last_row
                 searched = buffer.size
             if not complete and buffer.rows and timer.end_check_due():
                 complete = decoder.passes_end(buffer.block(buffer.rows - 1))

@@ -160,6 +160,20 @@ class RowDecoder:
         """Return whether any delivery of the block is at or beyond the end of the range; decode offsets only."""
         return rows_until(self._offsets(block), self.read.end)[1]
 
+    def rows_left(self, last: MessageBlock | None = None) -> int:
+        """Return how many more rows there are at most until the range ends, where offsets are numbers.
+
+        Args:
+            last: the last delivery that has come; None to count from where the next block begins. A start without a
+                number may be a row before the end.
+        """
+        if last is not None:
+            (offset,) = self._offsets(last).to_pylist()
+            return int(self.read.end) - int(offset or 0)
+        if isinstance(self.start, Earliest):
+            return 1
+        return int(self.read.end) - int(self.start.offset) + isinstance(self.start, At)
+
     def _offsets(self, block: MessageBlock) -> pa.StringArray:
         return decode_columns(block, ("offset",), places=self.dialect.places)["offset"]
 

@@ -124,6 +124,11 @@ class TokenGrants:
             del self._grants[hub]
             raise grant.fault
 
+    def held(self, hub: str) -> str | None:
+        """Return the text of the token that the peer has for a hub; None for none."""
+        grant = self._grants.get(hub)
+        return None if grant is None or grant.token is None else grant.token.text
+
     def serve(self) -> None:
         """Hand over what is due, and read answers; never wait.
 

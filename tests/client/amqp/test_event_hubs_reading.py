@@ -149,6 +149,17 @@ def test_what_is_not_there(hub: FakeHub) -> None:
             client.describe(HUB)
 
 
+def test_questions_have_the_token_where_the_service_wants_tokens(hub: FakeHub) -> None:
+    with client_of(hub) as client:
+        client.describe(HUB)
+    assert all("security_token" not in read for read in hub.reads), "PLAIN has signed in for all"
+    hub.reads.clear()
+    hub.namespace.mechanisms = ("MSSBCBS", "ANONYMOUS")
+    with client_of(hub) as client:
+        client.describe(HUB)
+    assert {read["security_token"] for read in hub.reads} == {hub.put[-1].token}
+
+
 def test_management_links_are_attached_again(hub: FakeHub) -> None:
     with client_of(hub) as client:
         client.describe(HUB)

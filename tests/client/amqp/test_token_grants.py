@@ -40,8 +40,8 @@ class Clock:
 
     def __init__(self, connection: Connection) -> None:
         self.now_s = NOW_S
-        assert connection._grants is not None
-        connection._grants._source.clock = lambda: self.now_s
+        assert connection.grants is not None
+        connection.grants._source.clock = lambda: self.now_s
 
 
 def connected(
@@ -285,9 +285,9 @@ def test_links_that_the_peer_closes_in_place_of_an_answer() -> None:
 
 
 def _is_idle(connection: Connection) -> bool:
-    return connection._grants is not None and not connection._grants._is_busy
+    return connection.grants is not None and not connection.grants._is_busy
 
 
 def _cbs_links(connection: Connection) -> list[Any]:
-    assert connection._grants is not None and connection._grants._links is not None
-    return list(connection._grants._links[1:])
+    assert connection.grants is not None and connection.grants._links is not None
+    return list(connection.grants._links[1:])

@@ -113,6 +113,9 @@ class EventHubsInquiries:
         if self._management is None or self._management.connection is not connection:
             self._management = Management(connection)
         connection.grant(stream)
+        token = None if connection.grants is None else connection.grants.held(stream)
+        if token is not None:
+            requests = [{**each, "security_token": token} for each in requests]
         return self._management.read(requests, f"hub '{stream}'")
 
 
