@@ -10,7 +10,7 @@
 The last offset may be one of the broker's own chunks, which use up offsets too: it is never less than the last event's.
 What lies before the first event counts as removed, although the broker's own chunks may be all that was there.
 
-Spec: docs/specifications.md, Q-1 to Q-15.
+Spec: docs/specifications.md, Q-1 to Q-16.
 """
 
 from __future__ import annotations

@@ -8,14 +8,15 @@ column                       becomes
                              where it has none, property group-id, if ``properties.group_id`` is null
 ``partition``                the dialect's annotation for it, such as event-streams-target-partition; nothing where it
                              has none
-``filter_value``             the dialect's annotation for it, such as x-stream-filter-value
+``filter_value``             the dialect's annotation for it, such as x-stream-filter-value, before one in the map;
+                             nothing where it has none
 ``to``                       property to where ``properties.to`` is null
 ``timestamp``                property creation-time where ``properties.creation_time`` is null; µs to ms by floor (N-07)
 ``message_id``               property message-id (string) where ``properties.message_id`` is null
 ``properties``               the properties section; any subset of the struct's fields
 ``application_properties``   the section of that name: string keys and values, null values as null
-``message_annotations``      the section of that name: symbol keys, string values, null values as null; without those
-                             that only the peer sets
+``message_annotations``      the section of that name: symbol keys, string values, null values as null; without what the
+                             dialect leaves out, because it restates the row's origin or its key
 ``message``                  the whole encoded message. Where it is not null, it is sent as it is, and of the other
                              columns only ``partition`` counts; its delivery annotations are removed, because they are
                              for one hop
@@ -23,6 +24,8 @@ column                       becomes
 
 ``stream`` and ``offset`` are the origin of a row and are not encoded. An empty section is left out, unless the row's
 map is there and empty.
+
+For a dialect that takes no null values in maps, their entries are left out.
 """
 
 from __future__ import annotations
@@ -34,10 +37,10 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
 from spark_streams.errors import LocalProtocolError, RemoteProtocolError, SchemaError
 from spark_streams.wire.amqp import message as m
+from spark_streams.wire.amqp.columns.encode_maps import annotations_section, properties_section, section, symbols
 from spark_streams.wire.amqp.columns.encoded_runs import (
     EncodedRun,
     as_bytes,
@@ -113,8 +116,8 @@ def encode_columns(columns: Mapping[str, pa.Array], places: Places = EVENT_STREA
         places: where the messages have key and target partition, by the peer's dialect.
 
     Raises:
-        SchemaError: AMQP cannot express a row: a text is no symbol, a group_sequence is outside uint, ``message`` is
-            no message, or the peer takes no annotation with a key. The error names column and row.
+        SchemaError: AMQP cannot express a row: a text is no symbol, a group_sequence is outside uint, or ``message`` is
+            no message. The error names column and row.
         LocalProtocolError: a column is unknown, a required one is missing, or lengths differ.
     """
     unknown = columns.keys() - ENCODED_COLUMNS - _IGNORED
@@ -128,7 +131,7 @@ def encode_columns(columns: Mapping[str, pa.Array], places: Places = EVENT_STREA
         raise LocalProtocolError("columns of different lengths: " + ", ".join(f"{k} {len(v)}" for k, v in flat.items()))
     raw = flat.get("message")
     if raw is None:
-        return join(_target_partition(flat, n, places) + _built(flat, n, places))
+        return join(_target_partition(flat, n, places) + _built(flat, n, places, np.ones(n, np.bool_)))
     raw = as_bytes(raw)
     whole = np.asarray(raw.is_valid())
     headers, rest = _split_raw(raw)
@@ -136,7 +139,7 @@ def encode_columns(columns: Mapping[str, pa.Array], places: Places = EVENT_STREA
     if not whole.all():
         if "value" not in flat:
             raise SchemaError(f"column 'message', row {int(np.argmin(whole))}: null, and there is no column 'value'")
-        built = join(_built(flat, n, places))
+        built = join(_built(flat, n, places, ~whole))
         built = pc.if_else(pa.array(whole), pa.scalar(None, built.type), built)
         message = message + EncodedRun((built,), lengths(built))
     return join(message)
@@ -150,117 +153,24 @@ def _checked(name: str, column: pa.Array | pa.ChunkedArray) -> pa.Array:
     return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
 
 
-def _built(columns: Mapping[str, pa.Array], n: int, places: Places) -> EncodedRun:
+def _built(columns: Mapping[str, pa.Array], n: int, places: Places, sent: Mask) -> EncodedRun:
+    """Return the messages that are made of columns; those of rows that are not ``sent`` do not matter."""
     return (
-        _map_section(m.MESSAGE_ANNOTATIONS, "message_annotations", 0xA3, columns, n, places)
+        annotations_section(columns, n, places, sent)
         + _properties(columns, n, keyed=places.key is None)
-        + _map_section(m.APPLICATION_PROPERTIES, "application_properties", 0xA1, columns, n)
+        + properties_section(columns.get("application_properties"), n, places)
         + _body(columns["value"])
     )
-
-
-def _section(code: int) -> bytes:
-    return bytes((0x00, 0x53, code))
 
 
 def _target_partition(columns: Mapping[str, pa.Array], n: int, places: Places) -> EncodedRun:
     column, place = columns.get("partition"), places.target_partition
     if column is None or place is None:
         return nothing(n)
-    partition = _symbols(column, "partition")
+    partition = symbols(column, "partition")
     present = np.asarray(partition.is_valid())
     entry = constant(encode_value(Symbol(place.key)), present) + sized(0xA3, partition)
-    return counted(0xC1, entry, np.full(n, 2), present, _section(place.section))
-
-
-def _map_section(
-    code: int, name: str, key_code: int, columns: Mapping[str, pa.Array], n: int, places: Places | None = None
-) -> EncodedRun:
-    """Return a section with a map: what is an annotation by its place, and the entries of the column ``name``.
-
-    Args:
-        code: the section's code.
-        name: the column's name; the column may be missing.
-        key_code: format code of the keys, sym8 or str8.
-        columns: all columns.
-        n: number of rows.
-        places: those of annotations; None for another section.
-    """
-    placed = () if places is None else (("key", places.key), ("filter_value", places.filter_value))
-    own = [(columns[each], place.key) for each, place in placed if place is not None and each in columns]
-    column = columns.get(name)
-    if not own and column is None:
-        return nothing(n)
-    content, count, present = nothing(n), np.zeros(n, np.int64), np.zeros(n, np.bool_)
-    taken: dict[str, Mask] = {}
-    for text, key in own:
-        there = taken[key] = np.asarray(text.is_valid())
-        content = content + constant(encode_value(Symbol(key)), there) + sized(0xA1, as_bytes(text))
-        count, present = count + np.where(there, 2, 0), present | there
-    if column is not None:
-        if places is not None:
-            taken |= dict.fromkeys(places.of_broker, np.ones(n, np.bool_))
-        entries, entry_count = _entries(column, key_code, name, taken, "" if places is None else places.prefix)
-        content, count = content + entries, count + entry_count
-        present = present | np.asarray(column.is_valid())
-    return counted(0xC1, content, count, present, _section(code))
-
-
-def _entries(
-    column: pa.MapArray, key_code: int, name: str, taken: Mapping[str, Mask], prefix: str
-) -> tuple[EncodedRun, NDArray[np.int64]]:
-    """Return a map column's encoded entries, and the number of keys and values in each row.
-
-    Args:
-        column: map of string to string.
-        key_code: format code of the keys, sym8 or str8.
-        name: the column's name, for errors.
-        taken: keys, and the rows in which an entry with the key does not count, because it is elsewhere.
-        prefix: with what keys must begin.
-
-    Raises:
-        SchemaError: a key does not begin so.
-    """
-    n = len(column)
-    if not n:
-        return nothing(0), np.zeros(0, np.int64)
-    offsets = np.asarray(column.offsets).astype(np.int64)
-    first, last = int(offsets[0]), int(offsets[-1])
-    offsets = offsets - first
-    keys, items = column.keys.slice(first, last - first), column.items.slice(first, last - first)
-    key_bytes = _symbols(keys, f"{name} (key)") if key_code == 0xA3 else as_bytes(keys)
-    encoded = join(sized(key_code, key_bytes) + sized(0xA1, as_bytes(items), _NULL))
-    counts = np.diff(offsets)
-    _check_prefix(keys, counts, np.asarray(column.is_valid()), name, prefix)
-    if any(rows.any() for rows in taken.values()):
-        rows, dropped = np.repeat(np.arange(n), counts), np.zeros(len(keys), np.bool_)
-        for key, where in taken.items():
-            dropped |= where[rows] & np.asarray(pc.equal(key_bytes, pa.scalar(key.encode(), key_bytes.type)))
-        if dropped.any():
-            encoded = pc.if_else(pa.array(dropped), pa.scalar(b"", encoded.type), encoded)
-            counts = counts - np.bincount(rows[dropped], minlength=n)
-    # The entries of a row are adjacent, so a row's bytes are a range of the same buffer, without a copy.
-    entry_bounds, content = layout(encoded)
-    valid = np.asarray(column.is_valid())
-    joined = pa.Array.from_buffers(
-        pa.large_binary(), n, [None, pa.py_buffer(entry_bounds[offsets]), pa.py_buffer(content)]
-    )
-    if not valid.all():
-        joined = pc.if_else(pa.array(valid), joined, pa.scalar(None, joined.type))
-    return EncodedRun((joined,), lengths(joined)), np.where(valid, 2 * counts, 0)
-
-
-def _check_prefix(keys: pa.StringArray, counts: NDArray[np.int64], valid: Mask, name: str, prefix: str) -> None:
-    if not prefix:
-        return
-    rows = np.repeat(np.arange(counts.size), counts)
-    wrong = ~np.asarray(pc.starts_with(keys, prefix)) & valid[rows]
-    if wrong.any():
-        at = int(np.argmax(wrong))
-        raise SchemaError(
-            f"column '{name}', row {rows[at]}: the peer takes no annotation '{keys[at].as_py():.80}': expected "
-            f"keys that begin with '{prefix}'"
-        )
+    return counted(0xC1, entry, np.full(n, 2), present, section(place.section))
 
 
 def _properties(columns: Mapping[str, pa.Array], n: int, *, keyed: bool) -> EncodedRun:
@@ -274,8 +184,9 @@ def _properties(columns: Mapping[str, pa.Array], n: int, *, keyed: bool) -> Enco
         if unknown:
             raise SchemaError(f"column 'properties': no field {', '.join(sorted(unknown))}; there are {sorted(known)}")
         fields = {name: pc.struct_field(struct, name) for name in names}
-    defaults = {"message_id": "message_id", "to": "to", "timestamp": "creation_time"}
-    defaults |= {"key": "group_id"} if keyed else {}
+    defaults = {"message_id": "message_id", "timestamp": "creation_time", "to": "to"} | (
+        {"key": "group_id"} if keyed else {}
+    )
     for column, field in defaults.items():
         if column in columns:
             default = columns[column]
@@ -295,7 +206,7 @@ def _properties(columns: Mapping[str, pa.Array], n: int, *, keyed: bool) -> Enco
             content = content + constant(_NULL * (index - before - 1), present)
         name, kind = PROPERTY_FIELDS[index]
         content = content + _field(fields[name], name, kind, present)
-    return counted(0xC0, content, np.full(n, used[-1] + 1), present, _section(m.PROPERTIES))
+    return counted(0xC0, content, np.full(n, used[-1] + 1), present, section(m.PROPERTIES))
 
 
 def _field(column: pa.Array, name: str, kind: str, present: Mask) -> EncodedRun:
@@ -315,23 +226,15 @@ def _field(column: pa.Array, name: str, kind: str, present: Mask) -> EncodedRun:
     if kind == "binary":
         return sized(0xA0, as_bytes(column)) + nulls
     if name in ("content_type", "content_encoding"):
-        return sized(0xA3, _symbols(column, f"properties.{name}")) + nulls
+        return sized(0xA3, symbols(column, f"properties.{name}")) + nulls
     return sized(0xA1, as_bytes(column)) + nulls
 
 
 def _body(column: pa.Array) -> EncodedRun:
     content = as_bytes(column)
     present = np.asarray(content.is_valid())
-    body = constant(_section(m.DATA), present) + sized(0xA0, content)
-    return body if present.all() else body + constant(_section(m.AMQP_VALUE) + _NULL, ~present)
-
-
-def _symbols(column: pa.Array, name: str) -> pa.LargeBinaryArray:
-    ascii_only = pc.fill_null(pc.string_is_ascii(column), True)
-    if not pc.all(ascii_only, min_count=0).as_py():
-        row = int(np.argmin(np.asarray(ascii_only)))
-        raise SchemaError(f"column '{name}', row {row}: {column[row].as_py()!r:.80} is no AMQP symbol: expected ASCII")
-    return as_bytes(column)
+    body = constant(section(m.DATA), present) + sized(0xA0, content)
+    return body if present.all() else body + constant(section(m.AMQP_VALUE) + _NULL, ~present)
 
 
 def _split_raw(column: pa.LargeBinaryArray) -> tuple[EncodedRun, EncodedRun]:

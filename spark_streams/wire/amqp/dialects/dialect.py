@@ -44,7 +44,10 @@ class Places:
         target_partition: the partition that a producer sends the event to.
         filter_value: what the broker filters by, see RabbitMQ's filter values.
         prefix: with what the keys of a producer's message annotations must begin; empty for anything.
-        of_broker: the keys of message annotations that only the peer sets: they are never sent.
+        broker_keys: message annotations that the peer itself sets: producers do not send them, as they tell where an
+            event came from.
+        other_keys: message annotations that are the key in another dialect: producers do not send them beside a key.
+        null_values: whether maps may have null values.
     """
 
     offset: Place
@@ -54,7 +57,9 @@ class Places:
     target_partition: Place | None = None
     filter_value: Place | None = None
     prefix: str = ""
-    of_broker: frozenset[str] = frozenset()
+    broker_keys: frozenset[str] = frozenset()
+    other_keys: frozenset[str] = frozenset()
+    null_values: bool = True
 
     @cached_property
     def by_column(self) -> Mapping[str, Place]:

@@ -76,7 +76,7 @@ EVENT_HUBS: Final = Dialect(
         offset=Place(MESSAGE_ANNOTATIONS, SEQUENCE_NUMBER_KEY, "long"),
         timestamp=Place(MESSAGE_ANNOTATIONS, ENQUEUED_TIME_KEY, "timestamp"),
         key=Place(MESSAGE_ANNOTATIONS, PARTITION_KEY, "string"),
-        of_broker=frozenset({SEQUENCE_NUMBER_KEY, OFFSET_KEY, ENQUEUED_TIME_KEY}),
+        broker_keys=frozenset({SEQUENCE_NUMBER_KEY, OFFSET_KEY, ENQUEUED_TIME_KEY}),
     ),
     source_address=_source_address,
     target_address=_target_address,

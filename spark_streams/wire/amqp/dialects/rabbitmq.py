@@ -3,7 +3,11 @@
 Offsets without a message belong to the broker's own chunks (stored offsets, publishers' numbers) and to messages that
 AMQP 1.0 cannot show. The broker leaves out of its echo what it did not understand, and reads from the end then.
 
-Spec: docs/specifications.md, Q-1 to Q-15.
+Of what a producer sends, an annotation whose key does not begin with ``x-`` ends its link; a null among the annotations
+ends its session, or that of each reader; a null among the application properties that of readers with SQL filters.
+``x-routing-key`` and ``x-exchange`` are overwritten, and so is ``x-stream-offset`` in streams; other queues keep it.
+
+Spec: docs/specifications.md, Q-1 to Q-16.
 """
 
 from __future__ import annotations
@@ -16,6 +20,7 @@ from urllib.parse import quote
 from spark_streams.offsets import first_wanted
 from spark_streams.position import After, At, Earliest
 from spark_streams.wire.amqp.dialects.dialect import Conditions, Dialect, LinkProperties, Place, Places, StartFilter
+from spark_streams.wire.amqp.event_streams import GROUP_KEY
 from spark_streams.wire.amqp.message import MESSAGE_ANNOTATIONS
 from spark_streams.wire.amqp.values import Described, Symbol, Timestamp, ULong
 
@@ -68,7 +73,9 @@ RABBITMQ: Final = Dialect(
         timestamp=Place(MESSAGE_ANNOTATIONS, RECEIVED_TIME, "timestamp"),
         filter_value=Place(MESSAGE_ANNOTATIONS, "x-stream-filter-value", "string"),
         prefix="x-",
-        of_broker=frozenset({OFFSET_KEY, "x-routing-key", "x-exchange"}),
+        broker_keys=frozenset({OFFSET_KEY, "x-routing-key", "x-exchange", RECEIVED_TIME}),
+        other_keys=frozenset({GROUP_KEY}),
+        null_values=False,
     ),
     source_address=lambda stream, partition, group: queue_address(stream if partition is None else partition),
     target_address=lambda stream, partition: queue_address(stream if partition is None else partition),
