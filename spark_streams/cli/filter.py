@@ -16,7 +16,7 @@ from spark_streams.filters.targets.feed import FeedSplit, split_for_feed
 from spark_streams.filters.targets.rabbitmq import RabbitSplit, split_for_rabbitmq
 from spark_streams.filters.tree import references
 from spark_streams.options.filter_values import VALUE_FROM
-from spark_streams.wire.amqp.dialects import DIALECTS, EVENT_HUBS, EVENT_STREAMS, RABBITMQ
+from spark_streams.wire.amqp.dialects import DIALECTS, EVENT_STREAMS
 from spark_streams.wire.feed.json_pointer import pointer_of
 
 _Split = AmqpSplit | RabbitSplit | FeedSplit
@@ -89,8 +89,9 @@ def explain(
     TEXT is a filter, or its protobuf form in base64; "-" reads it from stdin.
     """
     _check_options(context, target)
-    if sql and dialect == EVENT_HUBS.name:
-        raise OptionError("--sql", "Event Hubs have no filters: leave it out, or --dialect")
+    peer = DIALECTS[dialect or EVENT_STREAMS.name]
+    if sql and peer.sql_filters is False:
+        raise OptionError("--sql", f"{peer.title} has no such filters: leave it out, or --dialect")
     if draft_types and not sql:
         raise OptionError("--draft-types", "is about full SQL filters: give --sql beside it")
     try:
@@ -100,9 +101,10 @@ def explain(
         raise click.BadParameter(str(fault), param_hint="TEXT") from fault
     split: _Split
     if target == "amqp-events":
-        event_streams = not no_event_streams and dialect in (None, EVENT_STREAMS.name)
-        sql = sql or dialect == RABBITMQ.name
-        split = split_for_amqp(expression, AmqpCapability(event_streams, sql, not draft_types))
+        event_streams = peer.event_stream_filters and not no_event_streams
+        split = split_for_amqp(
+            expression, AmqpCapability(event_streams, sql or bool(peer.sql_filters), not draft_types)
+        )
     elif target == "rabbitmq-stream":
         split = _rabbitmq(expression, filter_value_from)
     else:

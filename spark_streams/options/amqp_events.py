@@ -41,7 +41,7 @@ from spark_streams.options.names import (
 from spark_streams.options.parser import Format, OptionReader
 from spark_streams.options.positions import numbered_position, read_position
 from spark_streams.position import Position
-from spark_streams.wire.amqp.dialects import AUTO, DIALECTS, EVENT_HUBS, RABBITMQ, Dialect
+from spark_streams.wire.amqp.dialects import AUTO, DIALECTS, EVENT_HUBS, EVENT_STREAMS, RABBITMQ, Dialect
 from spark_streams.wire.amqp.dialects.rabbitmq import exchange_address as exchange_address
 from spark_streams.wire.amqp.dialects.rabbitmq import keyed
 
@@ -178,16 +178,16 @@ def _source(given: OptionReader, streaming: bool | None) -> AmqpSourceOptions:
     name, super_stream = _named(given)
     common = read_source(given, name or "", AmqpSourceOptions, streaming=streaming)
     dialect = _dialect(given)
+    groups = DIALECTS.get(dialect, EVENT_STREAMS).groups
     group, epoch = given.get(CONSUMER_GROUP), given.integer(EPOCH, 0, "an epoch")
     if group is not None and not group.strip():
         raise OptionError(CONSUMER_GROUP, "is empty, expected the name of a group")
-    if dialect == RABBITMQ.name and (group is not None or epoch is not None):
+    if groups == "never" and (group is not None or epoch is not None):
         raise OptionError(
             EPOCH if group is None else CONSUMER_GROUP,
-            "RabbitMQ has none for AMQP 1.0; format 'rabbitmq-stream' has single active consumers",
+            f"{DIALECTS[dialect].title} has none over AMQP 1.0; format 'rabbitmq-stream' has single active consumers",
         )
-    if dialect == EVENT_HUBS.name:
-        # There is a group without a name, and readers without an epoch share a partition.
+    if groups == "always":  # and readers without an epoch share a partition
         if epoch is not None and given.has(MIN_PARTITIONS):
             raise OptionError(
                 MIN_PARTITIONS,

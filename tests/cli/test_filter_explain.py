@@ -146,4 +146,4 @@ def test_the_dialect_of_an_amqp_peer(run: Run) -> None:
     refused = run("filter", "explain", text, "--to", "feedapi", "--dialect", "rabbitmq")
     assert refused.code != 0 and "'--dialect': is for --to amqp-events, not feedapi" in refused.err
     refused = run("filter", "explain", text, "--to", "amqp-events", "--dialect", "event-hubs", "--sql")
-    assert refused.code != 0 and "Event Hubs have no filters" in refused.err
+    assert refused.code != 0 and "Azure Event Hubs has no such filters" in refused.err

@@ -171,6 +171,10 @@ class Dialect:
         has_holes: whether numbers between two events may belong to none.
         drains: whether the peer gives credit back when a receiver drains it.
         virtual_hosts: whether a url may name a virtual host.
+        groups: whether a receiver joins a consumer group: never; if one is named, which then has one reader for a
+            partition at a time, and an epoch needs it; or always, by default one without a name of its own.
+        event_stream_filters: whether a peer checks the filters of event streams.
+        sql_filters: whether a peer checks full SQL filters; None where it shows that itself.
         partition_in_address: whether a producer names a partition in its address, and then no key beside it.
         tokens: how the peer takes a token in place of a password: over ``$cbs`` after open, or as the password of SASL
             PLAIN; None for not at all.
@@ -193,6 +197,9 @@ class Dialect:
     has_holes: bool
     drains: bool
     virtual_hosts: bool = False
+    groups: Literal["never", "named", "always"] = "never"
+    event_stream_filters: bool = False
+    sql_filters: bool | None = False
     partition_in_address: bool = False
     tokens: Literal["cbs", "password"] | None = None
 

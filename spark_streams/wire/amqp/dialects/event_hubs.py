@@ -108,6 +108,7 @@ EVENT_HUBS: Final = Dialect(
     numeric_offsets=True,
     has_holes=False,
     drains=False,
+    groups="always",
     partition_in_address=True,
     tokens="cbs",
 )

@@ -114,4 +114,7 @@ EVENT_STREAMS: Final = Dialect(
     numeric_offsets=False,
     has_holes=False,
     drains=True,
+    groups="named",
+    event_stream_filters=True,
+    sql_filters=None,
 )

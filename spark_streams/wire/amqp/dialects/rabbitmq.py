@@ -89,6 +89,7 @@ RABBITMQ: Final = Dialect(
     has_holes=True,
     drains=True,
     virtual_hosts=True,
+    sql_filters=True,
     tokens="password",
 )
 
