@@ -253,23 +253,26 @@ def _link_name() -> str:
 
 def _attached(attached: Link, binding: Binding, properties: Mapping[str, Any]) -> Link:
     """Open a link, wait for the peer's answer, and check which partition the link is bound to."""
-    connection, link = attached.connection, attached.proton_link
+    connection, link, session = attached.connection, attached.proton_link, attached.session
+
+    def ended() -> bool:
+        # RabbitMQ ends the session where a permission is missing.
+        return connection.was_detached(link) or bool(session.state & proton.Endpoint.REMOTE_CLOSED)
+
     link.rcv_settle_mode = proton.Link.RCV_FIRST
     named = {**properties, **binding.properties(connection.dialect.link_properties)}
     link.properties = {proton.symbol(name): value for name, value in named.items()} or None
     link.open()
     try:
         connection.wait(
-            lambda: bool(link.state & proton.Endpoint.REMOTE_ACTIVE) or connection.was_detached(link),
+            lambda: bool(link.state & proton.Endpoint.REMOTE_ACTIVE) or ended(),
             Deadline(connection.timeout_ms),
             f"no answer to {attached.what}",
         )
         terminus = link.remote_source if link.is_receiver else link.remote_target
-        if terminus.type == proton.Terminus.UNSPECIFIED and not connection.was_detached(link):
+        if terminus.type == proton.Terminus.UNSPECIFIED and not ended():
             # A refusal: an attach without terminus, and right after it the detach with the reason (§2.6.3).
-            connection.wait(
-                lambda: connection.was_detached(link), Deadline(_REFUSAL_MS), f"no reason for refusing {attached.what}"
-            )
+            connection.wait(ended, Deadline(_REFUSAL_MS), f"no reason for refusing {attached.what}")
         attached.check()
         if connection.dialect.link_properties.partition is not None:
             _check_bound(link, binding, attached.what, connection.dialect.link_properties.partition)

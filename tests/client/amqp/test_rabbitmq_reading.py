@@ -6,6 +6,7 @@ import contextlib
 import logging
 from collections.abc import Callable, Iterator
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from proton import Message, symbol, timestamp
@@ -261,7 +262,7 @@ def test_times_where_nobody_tells_them(broker: Real, client: AmqpClient) -> None
 def test_what_amqp_cannot_show(broker: Real, client: AmqpClient, entry: bytes) -> None:
     stream = broker.create()
     broker.publish(stream, [body("a"), entry])
-    with pytest.raises(Refused, match="read it with format 'rabbitmq-stream'") as caught:
+    with pytest.raises(Refused, match="with format 'rabbitmq-stream'") as caught:
         whole(client, stream)
     assert "erl" not in str(caught.value) and not caught.value.retriable
 
@@ -285,6 +286,17 @@ def test_other_names_and_hosts(broker: Real, client: AmqpClient, rabbitmq_amqp_u
             other.describe(odd)
     finally:
         broker.control("delete_vhost", vhost)
+
+
+def test_who_may_not_is_told_at_once(broker: Real, rabbitmq_amqp_url: str) -> None:
+    """The broker ends the session in place of an answer to the attach."""
+    stream = broker.create()
+    with broker.outsider() as url:
+        theirs = rabbitmq_amqp_url.replace("guest:guest", urlsplit(url).netloc.rpartition("@")[0])
+        with AmqpClient(parse_url(theirs), timeout_ms=120_000) as client:
+            for asked in (client.describe, client.publisher):
+                with pytest.raises(Refused, match="unauthorized-access"):
+                    asked(stream)
 
 
 def test_a_dialect_that_is_not_the_peers(broker: Real, rabbitmq_amqp_url: str) -> None:

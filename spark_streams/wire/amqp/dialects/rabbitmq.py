@@ -6,6 +6,7 @@ AMQP 1.0 cannot show. The broker leaves out of its echo what it did not understa
 Of what a producer sends, an annotation whose key does not begin with ``x-`` ends its link; a null among the annotations
 ends its session, or that of each reader; a null among the application properties that of readers with SQL filters.
 ``x-routing-key`` and ``x-exchange`` are overwritten, and so is ``x-stream-offset`` in streams; other queues keep it.
+``x-cc``, further routing keys, must be a list: a text ends the link.
 
 Spec: docs/specifications.md, Q-1 to Q-16.
 """
@@ -30,8 +31,8 @@ PRODUCT: Final = "RabbitMQ"
 _UNREADABLE: Final = ("reserved_annotation_key", "primitive_type_unsupported")
 """What the broker's error says where a stream holds an entry that it cannot turn into a message of AMQP 1.0."""
 _NOT_SHOWN: Final = (
-    "the stream holds an entry that RabbitMQ cannot show over AMQP 1.0, such as bytes that are no AMQP message, or "
-    "annotations whose keys do not begin with 'x-': read it with format 'rabbitmq-stream'"
+    "over AMQP 1.0 RabbitMQ takes and shows only AMQP messages whose annotations have keys that begin with 'x-': read "
+    "a stream that holds others with format 'rabbitmq-stream', and leave such annotations out of column 'message'"
 )
 OFFSET_KEY: Final = "x-stream-offset"
 RECEIVED_TIME: Final = "x-opt-rabbitmq-received-time"
@@ -73,7 +74,7 @@ RABBITMQ: Final = Dialect(
         timestamp=Place(MESSAGE_ANNOTATIONS, RECEIVED_TIME, "timestamp"),
         filter_value=Place(MESSAGE_ANNOTATIONS, "x-stream-filter-value", "string"),
         prefix="x-",
-        broker_keys=frozenset({OFFSET_KEY, "x-routing-key", "x-exchange", RECEIVED_TIME}),
+        broker_keys=frozenset({OFFSET_KEY, "x-routing-key", "x-exchange", "x-cc", RECEIVED_TIME}),
         other_keys=frozenset({GROUP_KEY}),
         null_values=False,
     ),
