@@ -20,6 +20,8 @@ from spark_streams.options.amqp_events import dialect_named, parse_sink_options
 from spark_streams.position import EARLIEST
 from spark_streams.rows import PROPERTIES_TYPE
 from spark_streams.spark.sink.sink import TaskName
+from spark_streams.testing import StreamFactory
+from tests.cli.peers.opened import run, url
 from tests.e2e.rabbitmq.conftest import Real
 from tests.real_rabbitmq.conftest import rabbitmq_amqp_url as rabbitmq_amqp_url
 from tests.real_rabbitmq.conftest import rabbitmq_url as rabbitmq_url
@@ -76,9 +78,9 @@ def table(**columns: Any) -> pa.RecordBatch:
     return pa.RecordBatch.from_pydict(arrays)
 
 
-def write(url: str, rows: pa.RecordBatch, **options: str) -> None:
+def write(broker_url: str, rows: pa.RecordBatch, **options: str) -> None:
     """Write rows as one task does, with the checks of the driver before it."""
-    sink = AmqpSink(parse_sink_options({"url": url, "requestTimeout": "120000", **options})).check()
+    sink = AmqpSink(parse_sink_options({"url": broker_url, "requestTimeout": "120000", **options})).check()
     name = TaskName(f"job-{secrets.token_hex(4)}", None, 0)
     outlet = sink.open(name, streaming=False)
     with contextlib.closing(outlet):
@@ -86,9 +88,9 @@ def write(url: str, rows: pa.RecordBatch, **options: str) -> None:
         outlet.flush()
 
 
-def received(url: str, queue_name: str, count: int) -> list[Message]:
+def received(broker_url: str, queue_name: str, count: int) -> list[Message]:
     """Return the messages of a queue, as proton reads them."""
-    connection = BlockingConnection(url.replace("guest:guest@", ""), timeout=120, user="guest", password="guest")
+    connection = BlockingConnection(broker_url.replace("guest:guest@", ""), timeout=120, user="guest", password="guest")
     try:
         receiver = connection.create_receiver(f"/queues/{queue_name}", credit=count)
         found = []
@@ -235,3 +237,18 @@ def test_more_links_than_a_connection_takes_go_on_another(broker: Broker, rabbit
         for publisher in (*publishers[10:], *more):
             publisher.close()
         assert client.describe(stream).partitions[stream].latest == f"{69:020d}"
+
+
+def test_the_command_line_writes_what_rabbitmq_takes(
+    broker: Broker, rabbitmq_amqp_url: str, reference_log: StreamFactory
+) -> None:
+    """Keyed events of the log: their key is an annotation there that would end the link."""
+    orders = reference_log.create("orders", 1)
+    orders.produce({"value": f"e{n}", "key": f"k{n}"} for n in range(5))
+    target = broker.declare("copied", "classic")
+    broker.made()
+    done = run("copy", url(orders, "amqp"), f"{rabbitmq_amqp_url}#{target}")
+    assert done.exit_code == 0, done.output
+    assert [(bytes(each.body), each.group_id) for each in received(rabbitmq_amqp_url, target, 5)] == [
+        (f"e{n}".encode(), f"k{n}") for n in range(5)
+    ]

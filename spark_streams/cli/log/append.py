@@ -11,7 +11,7 @@ import click
 import pyarrow as pa
 
 from spark_streams.cli.credentials import PeerOptions, endpoint_of, password_option, tls_options
-from spark_streams.client import AmqpClient, encode_columns
+from spark_streams.client import AmqpClient
 from spark_streams.endpoint import Tls
 from spark_streams.errors import OptionError
 from spark_streams.options.values import instant_ms
@@ -62,7 +62,7 @@ def append(
         publisher = client.publisher(stream)
         for block in blocks:
             columns = _columns(block, key, partition, creation_us)
-            publisher.send(encode_columns(columns), _labels(appended + 1))
+            publisher.send(client.encode(columns), _labels(appended + 1))
             publisher.flush()
             appended += len(block)
         publisher.close()

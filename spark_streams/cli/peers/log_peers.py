@@ -134,7 +134,7 @@ class AmqpPeer(LogPeer):
     def open_writer(self) -> Iterator[PeerWriter]:
         """Return a context with a writer; see ``Peer.open_writer``."""
         with self.client() as client:
-            yield PeerWriter(client.publisher(self.stream), lambda rows: (_messages(rows),))
+            yield PeerWriter(client.publisher(self.stream), lambda rows: (client.encode(_sent(rows)),))
 
 
 class RabbitPeer(LogPeer):
@@ -173,7 +173,7 @@ class RabbitPeer(LogPeer):
         def arguments(rows: pa.RecordBatch) -> tuple[pa.Array, pa.Array | str, None]:
             # The partition replaces a missing key, so that events without a key stay together and in their order.
             keys = pc.coalesce(rows.column("key"), rows.column("partition"))
-            return _messages(rows), self.stream if super_stream is None else keys, None
+            return encode_columns(_sent(rows)), self.stream if super_stream is None else keys, None
 
         how = RabbitPublishing(super_stream=super_stream, timeout_ms=TIMEOUT_MS)
         with closing(TaskPublisher(self.endpoint, how, None)) as publisher:
@@ -254,7 +254,7 @@ def _beyond(position: At | After, latest: str) -> bool:
     return position.offset > latest or (isinstance(position, After) and position.offset == latest)
 
 
-def _messages(rows: pa.RecordBatch) -> pa.LargeBinaryArray:
-    """Encode rows as Spark's sinks do, without stream, partition, offset and timestamp, which the target decides."""
+def _sent(rows: pa.RecordBatch) -> dict[str, pa.Array]:
+    """Return the columns that are written: all but those that the target decides."""
     names = [n for n in rows.schema.names if n not in ("stream", "partition", "offset", "timestamp")]
-    return encode_columns({name: rows.column(name) for name in names})
+    return {name: rows.column(name) for name in names}
