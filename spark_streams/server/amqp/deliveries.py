@@ -51,12 +51,14 @@ class Messages(NamedTuple):
         memory: the bytes; those between the messages mean nothing.
         starts, ends: where each message lies, the end exclusive.
         ids: their delivery-ids, ``SETTLED`` for those that the peer has settled.
+        formats: their message formats; None: all have format 0, that of AMQP's messages.
     """
 
     memory: NDArray[np.uint8]
     starts: Positions
     ends: Positions
     ids: Positions
+    formats: Positions | None = None
 
     @property
     def sizes(self) -> Positions:
@@ -70,7 +72,8 @@ class Messages(NamedTuple):
 
     def rows(self, rows: slice) -> Messages:
         """Return some of the messages."""
-        return Messages(self.memory, self.starts[rows], self.ends[rows], self.ids[rows])
+        formats = None if self.formats is None else self.formats[rows]
+        return Messages(self.memory, self.starts[rows], self.ends[rows], self.ids[rows], formats)
 
 
 _NO_PLACES: Final = np.zeros(0, np.int64)
@@ -85,12 +88,19 @@ def _joined(pieces: list[Messages]) -> Messages:
     places = np.cumsum([0, *(len(memory) for memory in memories[:-1])]).tolist()
     moved = [place - first for place, first in zip(places, firsts, strict=True)]
     if len(pieces) == 1:
-        return Messages(memories[0], pieces[0].starts + moved[0], pieces[0].ends + moved[0], pieces[0].ids)
+        (piece,) = pieces
+        return Messages(memories[0], piece.starts + moved[0], piece.ends + moved[0], piece.ids, piece.formats)
+    formats = None
+    if any(piece.formats is not None for piece in pieces):
+        formats = np.concatenate(
+            [np.zeros(len(piece.ids), np.int64) if piece.formats is None else piece.formats for piece in pieces]
+        )
     return Messages(
         np.concatenate(memories),
         np.concatenate([piece.starts + by for piece, by in zip(pieces, moved, strict=True)]),
         np.concatenate([piece.ends + by for piece, by in zip(pieces, moved, strict=True)]),
         np.concatenate([piece.ids for piece in pieces]),
+        formats,
     )
 
 
@@ -210,6 +220,7 @@ class Deliveries:
         self._max_message_bytes = max_message_bytes
         self._begun_id: int | None = None
         self._begun_settled = False
+        self._begun_format = 0
 
     # --- what comes
 
@@ -241,6 +252,7 @@ class Deliveries:
             if number is None and more:
                 raise Violation(INVALID_FIELD, "delivery-id required for transfer")
             self._begun_id, self._begun_settled = self.session.next_id(number), False
+            self._begun_format = transfer.number(3, 0)
             self._count(1)
         elif number is not None and number != self._begun_id:
             raise Violation(INVALID_FIELD, "invalid delivery-id for a continuation transfer")
@@ -257,7 +269,8 @@ class Deliveries:
                     # The memory is handed over as it is: a message may come in thousands of frames.
                     memory, end = np.frombuffer(self.begun, np.uint8), len(self.begun)
                     number = SETTLED if self._begun_settled else self._begun_id
-                    self._add(Messages(memory, np.zeros(1, np.int64), np.array([end]), np.array([number])))
+                    formats = np.array([self._begun_format]) if self._begun_format else None
+                    self._add(Messages(memory, np.zeros(1, np.int64), np.array([end]), np.array([number]), formats))
         if aborted or not more:
             self.begun = bytearray()  # with aborted, the peer takes back what it began (AMQP 1.0 part 2 §2.6.14)
             self._begun_id = None

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from proton import symbol
 
 from spark_streams.server.amqp.config import AmqpConfig
-from spark_streams.server.amqp.engine import Engine, open_connection
+from spark_streams.server.amqp.engine import Engine
 from spark_streams.server.amqp.incoming_frames import IncomingFrames
 from spark_streams.server.amqp.outgoing_deliveries import DONE, Outcome, OutgoingDeliveries, OutgoingSession
 from spark_streams.server.amqp.outgoing_frames import OutgoingFrames
@@ -57,7 +57,7 @@ class Door:
     def _handle(self) -> None:
         for name, endpoint in self.engine.events():
             if name == "connection_opened":
-                open_connection(endpoint, "door")
+                endpoint.open()
             elif name == "session_opened":
                 assert self.incoming.begun is not None
                 endpoint.incoming_capacity = CONFIG.session_bytes
