@@ -65,7 +65,7 @@ nightly: $(READY)  ## of the rest, what runs on the highest Spark
 	@bash conf/system-requirements.sh java
 	@$(WITH_BROKER) $(BIN)/python $(PYTEST) --part $(PART) -m "nightly"
 
-fuzz: $(READY)  ## throw broken bytes at the three doors for SECONDS (600) of time, with the seed SEED or a random one
+fuzz: $(READY)  ## throw broken bytes at the doors for SECONDS (600) of time, with the seed SEED or a random one
 	@$(BIN)/python -m tests.fuzz.campaign --seconds $(or $(SECONDS),600) $(if $(SEED),--seed $(SEED))
 
 # Kept in .venv-spark-<version> as long as the dependencies stay as they are.

@@ -7,10 +7,31 @@ program adds a protocol by adding an entry before it uses them (docs/extending.m
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Final, Literal
+
+
+@dataclass(frozen=True)
+class DoorEntry:
+    """A door of the log.
+
+    Args:
+        name: its name in the settings, as an option of ``spark-streams log serve``, and in its line of JSON.
+        scheme: the scheme of the urls where it listens.
+        tls_scheme: the same with TLS.
+        config: its ``DoorConfig``, in the form ``package.module:Class``.
+        door: its ``Door``.
+        title: what people call it.
+    """
+
+    name: str
+    scheme: str
+    tls_scheme: str
+    config: str
+    door: str
+    title: str
 
 
 @dataclass(frozen=True)
@@ -58,6 +79,13 @@ class Protocol:
     def ports(self) -> dict[str, int]:
         """Scheme to the port of a url that names none."""
         return {self.scheme: self.port, self.tls_scheme: self.tls_port}
+
+    @property
+    def own_door(self) -> DoorEntry | None:
+        """Its door; None when the server has none."""
+        if self.config is None or self.door is None:
+            return None
+        return DoorEntry(self.name, self.scheme, self.tls_scheme, self.config, self.door, self.title)
 
     @property
     def schemes(self) -> frozenset[str]:
@@ -122,14 +150,28 @@ PROTOCOLS: Final = {
 """Name to entry, in the order of every listing."""
 
 
+FURTHER_DOORS: Final = (
+    DoorEntry(
+        name="event-hubs",
+        scheme="sb",
+        tls_scheme="sb",
+        config="spark_streams.server.event_hubs.config:EventHubsConfig",
+        door="spark_streams.server.event_hubs.door:EventHubsDoor",
+        title="Event Hubs door",
+    ),
+)
+"""Doors to the log that speak another protocol's dialect."""
+
+
 def protocol_of(scheme: str) -> Protocol | None:
     """Return the protocol that has urls with a scheme; None when no entry has the scheme."""
     return next((entry for entry in PROTOCOLS.values() if scheme in entry.schemes), None)
 
 
-def with_doors() -> Iterable[Protocol]:
-    """Return the protocols that the server has a door for."""
-    return [entry for entry in PROTOCOLS.values() if entry.door is not None]
+def with_doors() -> Mapping[str, DoorEntry]:
+    """Return the doors that the server has, by their names."""
+    own = [entry.own_door for entry in PROTOCOLS.values()]
+    return {door.name: door for door in (*own, *FURTHER_DOORS) if door is not None}
 
 
 def load(name: str | None) -> Any:

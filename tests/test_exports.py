@@ -144,6 +144,7 @@ PUBLIC = {
     "spark_streams.server": [
         "AmqpConfig",
         "BearerToken",
+        "EventHubsConfig",
         "FeedConfig",
         "LogServer",
         "Permissions",

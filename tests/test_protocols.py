@@ -115,7 +115,9 @@ def test_its_door_fails_closed_as_all_do(toy: None, tmp_path: Path) -> None:
             ToyConfig(max_events=0)
         with pytest.raises(ValueError, match="2 doors have the name 'toy'"):
             LogServer(log, ToyConfig(), doors=[ToyDoor(ToyConfig())])
-        with pytest.raises(TypeError, match="there is no argument 'ampq': expected one of amqp, rabbit, feed, doors"):
+        with pytest.raises(
+            TypeError, match="there is no argument 'ampq': expected one of amqp, rabbit, feed, event_hubs, doors"
+        ):
             LogServer(log, ampq=AmqpConfig())  # type: ignore[call-arg]
 
 
@@ -159,9 +161,9 @@ def test_what_else_goes_over_the_entries(toy: None) -> None:
     assert registered == [load(entry.source) for entry in PROTOCOLS.values()] and len(registered) == 4
 
 
-ROOMS = re.compile(r"amqp|rabbitmq|feed")
+ROOMS = re.compile(r"amqp|rabbitmq|feed|event_hubs")
 """What the paths of a protocol's own files have in them."""
-ROOM = re.compile(r"\.(amqp|rabbitmq|feed)(_events|_stream|api)?(\.|$)")
+ROOM = re.compile(r"\.(amqp|rabbitmq|feed|event_hubs)(_events|_stream|api)?(\.|$)")
 """The same of what is imported."""
 NAMES = {name for entry in PROTOCOLS.values() for name in (entry.name, entry.format, *entry.schemes)}
 OLDER = {

@@ -18,6 +18,7 @@ import click
 
 from spark_streams.endpoint import AMQP_SCHEMES, HTTP_SCHEMES, Endpoint, Secret, Tls, parse_url
 from spark_streams.errors import OptionError
+from spark_streams.options.connection_string import ConnectionString, is_connection_string, parse_connection_string
 from spark_streams.secrets import FileSecret
 from spark_streams.server import BearerToken
 
@@ -28,6 +29,7 @@ Passwords and tokens, so that no list of processes shows them:
   the environment   SPARK_STREAMS_USERNAME, SPARK_STREAMS_PASSWORD, SPARK_STREAMS_TOKEN,
                     or SPARK_STREAMS_PASSWORD_FILE, SPARK_STREAMS_TOKEN_FILE
   a file            --password-file, with a user in the url: amqp://reader@host
+A connection string of Event Hubs may be without its key, which is a password then.
 What is said on the command line counts more than the environment.
 """
 
@@ -82,7 +84,7 @@ def endpoint_of(url: str, options: PeerOptions, tls: Tls | None, schemes: Collec
     """Return the endpoint of ``url``, with credentials from a file or the environment when the url has none.
 
     Args:
-        url: the user's url.
+        url: the user's url; or a connection string of Event Hubs, where the command speaks AMQP.
         options: the options about the peer.
         tls: the TLS options, which turn on TLS for a plain scheme too; None without any.
         schemes: schemes that the command accepts.
@@ -92,7 +94,10 @@ def endpoint_of(url: str, options: PeerOptions, tls: Tls | None, schemes: Collec
             has no password.
     """
     option = options.option("password-file")
-    endpoint = parse_url(url, schemes=schemes, option="URL")
+    if is_connection_string(url) and not AMQP_SCHEMES.isdisjoint(schemes):
+        endpoint = hub_of(url).endpoint
+    else:
+        endpoint = parse_url(url, schemes=schemes, option="URL")
     if tls is not None:
         endpoint = endpoint.with_tls(tls)
         endpoint = replace(endpoint, scheme={"http": "https"}.get(endpoint.scheme, endpoint.scheme))
@@ -113,6 +118,19 @@ def endpoint_of(url: str, options: PeerOptions, tls: Tls | None, schemes: Collec
     if password is None:
         raise OptionError("URL", f"user '{username}' has no password: expected {option} FILE or {PREFIX}PASSWORD")
     return endpoint.with_credentials(username, password)
+
+
+def hub_of(text: str) -> ConnectionString:
+    """Read a connection string in the place of a url.
+
+    Raises:
+        OptionError: it is malformed; the message shows nothing of it.
+    """
+    try:
+        found = parse_connection_string(text)
+    except OptionError as fault:
+        raise OptionError("URL", f"a connection string: {fault.problem}") from None
+    return found._replace(endpoint=found.endpoint.named_by("URL"))
 
 
 def tls_options(command: Callable[..., Any]) -> Callable[..., Any]:

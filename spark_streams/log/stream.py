@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import shutil
+import time
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -44,6 +45,7 @@ class Stream:
             reader notices by it that its positions are of another stream.
         config: the stream's settings.
         partition_names: the names that clients of RabbitMQ gave its first partitions; None when they gave none.
+        created_ms: when it was created, in ms since the epoch; None: by a release that did not note that.
 
     Raises:
         CorruptLog: an acknowledged batch fails its check.
@@ -55,6 +57,7 @@ class Stream:
         self.incarnation = metadata.incarnation
         self.config = metadata.config
         self.partition_names = metadata.partition_names
+        self.created_ms = metadata.created_ms
         self._open_partition = open_partition
         self._tree = metadata.tree
         self._histories: dict[str, SplitHistory] = {}
@@ -245,7 +248,10 @@ class Stream:
             OSError: they could not be written; the old ones are in effect.
         """
         try:
-            StreamMetadata(self.name, self.incarnation, self.config, tree, self.partition_names).write(self.folder)
+            changed = StreamMetadata(
+                self.name, self.incarnation, self.config, tree, self.partition_names, self.created_ms
+            )
+            changed.write(self.folder)
         except OSError:
             # The file may be the new one all the same, and the next start reads it.
             if StreamMetadata.read(self.folder).tree.to_metadata() != tree.to_metadata():
@@ -312,7 +318,8 @@ def new_stream(
     folder.mkdir(parents=True)
     with ExitStack() as undo:
         undo.callback(shutil.rmtree, folder, ignore_errors=True)
-        metadata = StreamMetadata(name, uuid.uuid4().hex, config, tree, partition_names)
+        now_ms = time.time_ns() // 1_000_000
+        metadata = StreamMetadata(name, uuid.uuid4().hex, config, tree, partition_names, now_ms)
         stream = Stream(folder, metadata, open_partition)
         undo.callback(stream.discard)
         metadata.write(folder)

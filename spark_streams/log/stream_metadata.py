@@ -54,6 +54,7 @@ class StreamMetadata:
         config: the stream's settings.
         tree: the partitions that there are and were.
         partition_names: the names that clients of RabbitMQ gave the first partitions; None when they gave none.
+        created_ms: when it was created, in ms since the epoch; None: by a release that did not note that.
     """
 
     name: str
@@ -61,6 +62,7 @@ class StreamMetadata:
     config: StreamConfig
     tree: PartitionTree
     partition_names: tuple[str, ...] | None
+    created_ms: int | None = None
 
     def write(self, folder: Path) -> None:
         """Write the file into the stream's folder, whole or not at all.
@@ -78,6 +80,8 @@ class StreamMetadata:
         }
         if self.partition_names is not None:
             content["partition_names"] = list(self.partition_names)
+        if self.created_ms is not None:
+            content["created_ms"] = self.created_ms
         content["crc32c"] = _checksum(content)
         write_atomically(folder / METADATA_FILE, json.dumps(content, indent=1).encode())
 
@@ -115,7 +119,8 @@ class StreamMetadata:
                     )
             names = content.get("partition_names")
             given = None if names is None else tuple(map(str, names))
-            return cls(content["name"], content["incarnation"], StreamConfig(**content["config"]), tree, given)
+            config, created_ms = StreamConfig(**content["config"]), content.get("created_ms")
+            return cls(content["name"], content["incarnation"], config, tree, given, created_ms)
         except (ValueError, KeyError, TypeError, AttributeError) as fault:
             raise CorruptLog(str(path), 0, f"the stream's metadata cannot be read: {fault}") from fault
 

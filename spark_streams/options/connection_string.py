@@ -2,7 +2,7 @@
 
 ::
 
-    Endpoint=sb://<host>[:port]/;SharedAccessKeyName=<rule>;SharedAccessKey=<key>[;EntityPath=<hub>]
+    Endpoint=sb://<host>[:port]/[<hub>];SharedAccessKeyName=<rule>;SharedAccessKey=<key>[;EntityPath=<hub>]
     Endpoint=sb://<host>[:port]/;SharedAccessSignature=SharedAccessSignature sr=…&sig=…&se=…&skn=…[;EntityPath=<hub>]
     …;UseDevelopmentEmulator=true         plain AMQP
 
@@ -29,7 +29,10 @@ _SIGNATURE: Final = "SharedAccessSignature"
 _HUB: Final = "EntityPath"
 _EMULATOR: Final = "UseDevelopmentEmulator"
 _NAMES: Final = {name.lower(): name for name in (_ENDPOINT, _RULE, _KEY, _SIGNATURE, _HUB, _EMULATOR)}
-_ADDRESS: Final = re.compile(r"sb://(\[[^\[\]/@,]+\](?::[0-9]+)?|[^\[\]/@,?#\s:]+(?::[0-9]+)?)/?", re.IGNORECASE)
+_ADDRESS: Final = re.compile(
+    r"sb://(\[[^\[\]/@,]+\](?::[0-9]+)?|[^\[\]/@,?#\s:]+(?::[0-9]+)?)(?:/(?P<path>[^?#\s]*))?", re.IGNORECASE
+)
+_BEGINS: Final = re.compile(rf"(?:^|;)\s*{_ENDPOINT}\s*=", re.IGNORECASE)
 _SIGNED: Final = re.compile(r"SharedAccessSignature (?=.*\bsr=)(?=.*\bsig=)(?=.*\bse=[0-9]+\b)(?=.*\bskn=)\S+")
 EXAMPLE: Final = "Endpoint=sb://<namespace>.servicebus.windows.net/;SharedAccessKeyName=<rule>;SharedAccessKey=<key>"
 
@@ -48,6 +51,11 @@ class ConnectionString(NamedTuple):
     is_emulator: bool
 
 
+def is_connection_string(text: str) -> bool:
+    """Return whether a text that may be a url is meant as a connection string."""
+    return bool(_BEGINS.search(text))
+
+
 def parse_connection_string(text: str) -> ConnectionString:
     """Read a connection string.
 
@@ -58,7 +66,8 @@ def parse_connection_string(text: str) -> ConnectionString:
     if _ENDPOINT not in parts:
         raise _fault(f"has no {_ENDPOINT}, expected such as {EXAMPLE}")
     address = _ADDRESS.fullmatch(parts[_ENDPOINT])
-    if address is None:
+    # Strings written for azure-event-hubs-spark name the hub there, too.
+    if address is None or address["path"] not in (None, "", parts.get(_HUB)):
         raise _fault(f"{_ENDPOINT} is no address such as sb://<namespace>.servicebus.windows.net/ (the hub is {_HUB})")
     if (_RULE in parts) != (_KEY in parts):
         there, missing = (_RULE, _KEY) if _RULE in parts else (_KEY, _RULE)

@@ -1,6 +1,7 @@
 """The server of the reference log: its doors, one for each protocol, on one asyncio loop in one thread."""
 
 from spark_streams.server.amqp.config import AmqpConfig, Redirect
+from spark_streams.server.event_hubs.config import EventHubsConfig
 from spark_streams.server.feed.config import BearerToken, FeedConfig
 from spark_streams.server.log_server import LogServer
 from spark_streams.server.rabbitmq.config import RabbitConfig
@@ -10,6 +11,7 @@ from spark_streams.server.users import Permissions
 __all__ = [
     "AmqpConfig",
     "BearerToken",
+    "EventHubsConfig",
     "FeedConfig",
     "LogServer",
     "Permissions",

@@ -216,7 +216,7 @@ def _not_due(batch: Batch) -> list[Outcome]:
 
 
 def _store_together(partition: Partition, batches: list[Batch]) -> list[Outcome]:
-    if len(batches) > 1 and not any(batch.notes or batch.groups is not None for batch in batches):
+    if len(batches) > 1 and not any(batch.notes for batch in batches):
         batches = [_joined(batches)]
     outcomes: list[Outcome] = []
     failed = False
@@ -230,12 +230,33 @@ def _store_together(partition: Partition, batches: list[Batch]) -> list[Outcome]
 
 def _joined(batches: list[Batch]) -> Batch:
     """Return the events of all batches as one batch."""
+    groups = None
+    if any(batch.groups is not None for batch in batches):
+        groups = np.concatenate([_group_sizes(batch) for batch in batches])
     return replace(
         batches[0],
         values=pa.concat_arrays([batch.values for batch in batches]),
         keys=pa.concat_arrays([batch.keys for batch in batches]),
         timestamps=np.concatenate([batch.timestamps for batch in batches]),
+        groups=groups,
     )
+
+
+def _group_sizes(batch: Batch) -> NDArray[np.int64]:
+    return np.ones(len(batch.values), np.int64) if batch.groups is None else batch.groups
+
+
+def _halves(batch: Batch) -> tuple[Batch, Batch]:
+    """Return the groups of a batch, or its events, as two batches."""
+    groups = batch.groups
+    at = len(batch.values) // 2 if groups is None else int(groups[: len(groups) // 2].sum())
+    first, rest = (
+        replace(batch, values=batch.values[part], keys=batch.keys[part], timestamps=batch.timestamps[part])
+        for part in (slice(at), slice(at, None))
+    )
+    if groups is None:
+        return first, rest
+    return replace(first, groups=groups[: len(groups) // 2]), replace(rest, groups=groups[len(groups) // 2 :])
 
 
 def _store(partition: Partition, batch: Batch) -> list[Outcome]:
@@ -248,10 +269,8 @@ def _store(partition: Partition, batch: Batch) -> list[Outcome]:
         partition.append(values, keys, timestamps, notes=batch.notes, groups=batch.groups)
         return [None] * count
     except ValueError as fault:
-        if count > 1 and not batch.notes and batch.groups is None:  # notes and groups describe the whole append
-            half = count // 2
-            first = replace(batch, values=values[:half], keys=keys[:half], timestamps=timestamps[:half])
-            rest = replace(batch, values=values[half:], keys=keys[half:], timestamps=timestamps[half:])
+        if len(_group_sizes(batch)) > 1 and not batch.notes:  # notes describe the whole append
+            first, rest = _halves(batch)
             return _store(partition, first) + _store(partition, rest)
         refused = AppendRefused(RefusalReason.INVALID, str(fault))
     except PartitionEnded as fault:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection
 from typing import Any, Final, Protocol
 
 from spark_streams.log import ReferenceLog
-from spark_streams.protocols import PROTOCOLS
+from spark_streams.protocols import with_doors
 from spark_streams.server.admission import BACKLOG, Admission, AdmissionControl, Sockets
 from spark_streams.server.appender import Appender
 from spark_streams.server.door_config import DoorConfig
@@ -96,7 +96,7 @@ class TcpDoor:
     def __init__(self, config: DoorConfig) -> None:
         self.config = config
         self.url = ""
-        self._protocol = PROTOCOLS[config.protocol]
+        self._protocol = with_doors()[config.protocol]
         self._admission: AdmissionControl | None = None
         self._listener: asyncio.Server | None = None
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import Any, TypedDict
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
-from spark_streams.protocols import PROTOCOLS, load
+from spark_streams.protocols import load, with_doors
 from spark_streams.server.amqp.config import AmqpConfig
 from spark_streams.server.door import Door
 from spark_streams.server.door_config import DoorConfig
+from spark_streams.server.event_hubs.config import EventHubsConfig, connection_string
 from spark_streams.server.feed.config import FeedConfig
 from spark_streams.server.rabbitmq.config import RabbitConfig
 
@@ -20,6 +21,7 @@ class DoorArguments(TypedDict, total=False):
     amqp: AmqpConfig | None
     rabbit: RabbitConfig | None
     feed: FeedConfig | None
+    event_hubs: EventHubsConfig | None
     doors: Iterable[Door]
 
 
@@ -41,7 +43,7 @@ def doors_of(configs: Iterable[DoorConfig | None], named: DoorArguments) -> list
         known = ", ".join(DoorArguments.__annotations__)
         raise TypeError(f"there is no argument '{unknown[0]}': expected one of {known}")
     found: list[Door] = [
-        load(PROTOCOLS[config.protocol].door)(config) for config in (*configs, *rest.values()) if config is not None
+        load(with_doors()[config.protocol].door)(config) for config in (*configs, *rest.values()) if config is not None
     ]
     found += own
     names = [door.name for door in found]
@@ -62,16 +64,18 @@ class DoorUrls:
 
     @property
     def urls(self) -> dict[str, str]:
-        """Door name to the URL where it listens, without credentials."""
+        """Door name to the URL where it listens, without credentials; of ``event-hubs`` the connection string."""
         urls: dict[str, str] = self.server.urls
         return urls
 
     def url(self, door: str) -> str:
-        """Return a door's URL with the first user's credentials in it.
+        """Return a door's URL, or its connection string, with the first user's credentials in it.
 
         Raises:
             KeyError: there is no such door, or it is not open.
         """
+        if isinstance(self.server.door(door).config, EventHubsConfig):
+            return self.event_hubs_connection_string
         scheme, _, where = self.urls[door].partition("://")
         for user, password in self.server.door(door).config.users.items():
             return f"{scheme}://{quote(user, safe='')}:{quote(password, safe='')}@{where}"
@@ -86,6 +90,14 @@ class DoorUrls:
     def rabbit_url(self) -> str:
         """The RabbitMQ streams door's URL with the first user's credentials in it, for tests."""
         return self.url("rabbitmq-stream")
+
+    @property
+    def event_hubs_connection_string(self) -> str:
+        """The Event Hubs door's connection string, with the first user as the rule and its password as the key."""
+        door = self.server.door("event-hubs")
+        where = urlsplit(self.urls["event-hubs"].removeprefix("Endpoint=").partition(";")[0])
+        tls = door.config.tls_cert is not None
+        return connection_string(where.hostname or "", where.port or 0, door.config.users, tls=tls)
 
     @property
     def feed_url(self) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import select
 import socket
 import subprocess
@@ -14,7 +15,6 @@ import weakref
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
-from urllib.parse import urlsplit
 
 from spark_streams.protocols import with_doors
 
@@ -51,14 +51,23 @@ class LogProcess:
         self._arguments = tuple(arguments)
         self._timeout_s = timeout_s
         self._process: subprocess.Popen[bytes] | None = None
-        self._ports = {protocol.name: self._held_port() for protocol in with_doors()}
+        self._ports = {name: self._held_port() for name in with_doors()}
         self.urls: dict[str, str] = {}
-        """Door (``amqp``, ``rabbitmq-stream``, ``feedapi``) to its URL, without credentials."""
+        """Door (``amqp``, ``rabbitmq-stream``, ``feedapi``) to its URL, without credentials; ``event-hubs`` to its
+        connection string."""
 
     @property
     def pid(self) -> int | None:
         """The process's id, None while there is no process."""
         return None if self._process is None else self._process.pid
+
+    @property
+    def event_hubs_connection_string(self) -> str:
+        """The connection string of the log as an Event Hubs namespace; a stream's name is the event hub's.
+
+        It has guest's key. With a ``--user`` in ``arguments`` it has none, as that would be a secret.
+        """
+        return self.urls["event-hubs"]
 
     def start(self) -> None:
         """Start the process, and return when all doors are open.
@@ -85,7 +94,7 @@ class LogProcess:
             self.kill()
             raise
         # The next start uses the same ports, so that clients find the log again.
-        self._ports = {door: urlsplit(url).port or 0 for door, url in self.urls.items()}
+        self._ports = {door: _port(url) for door, url in self.urls.items()}
 
     def stop(self) -> None:
         """Stop the process with SIGTERM, and wait until it has ended.
@@ -153,3 +162,9 @@ class LogProcess:
     def _output(self) -> str:
         words = self._words.read_text(errors="replace")[-_SHOWN:].strip() if self._words.exists() else ""
         return f"; it said:\n{words}" if words else ""
+
+
+def _port(where: str) -> int:
+    """Return the port of a url, or of a connection string with one in it."""
+    found = re.search(r":(\d+)/?(?:;|$)", where)
+    return int(found[1]) if found else 0

@@ -35,6 +35,11 @@ class StreamFactory:
     def __init__(self, process: LogProcess) -> None:
         self.process = process
 
+    @property
+    def event_hubs_connection_string(self) -> str:
+        """The connection string with which clients of Azure Event Hubs find the log; a stream is an event hub."""
+        return self.process.event_hubs_connection_string
+
     def create(self, name: str = "events", partitions: int = 1, **settings: str | int) -> LogStream:
         """Return a new, empty stream.
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 
 from spark_streams.log import ReferenceLog
-from spark_streams.server import AmqpConfig, FeedConfig, RabbitConfig, ServerThread
+from spark_streams.server import AmqpConfig, EventHubsConfig, FeedConfig, RabbitConfig, ServerThread
 from spark_streams.wire.amqp.columns.encode import encode_columns
 from tests.cli.peers import opened
 
@@ -133,7 +133,7 @@ def served_here(folder: Path, **streams: int) -> Iterator[ServedHere]:
     with ReferenceLog(folder) as log:
         for name, partitions in streams.items():
             log.create_stream(name, partitions)
-        doors = (AmqpConfig(port=0), RabbitConfig(port=0), FeedConfig(port=0))
+        doors = (AmqpConfig(port=0), RabbitConfig(port=0), FeedConfig(port=0), EventHubsConfig(port=0))
         with ServerThread(log, *doors) as server:
             yield ServedHere(server.urls, log)
 

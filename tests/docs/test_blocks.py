@@ -29,6 +29,7 @@ SHELL = "tests/docs/test_monitoring_page.py"
 SECURITY = "tests/docs/test_security_page.py"
 WHEEL = "tests/packaging/test_installed_wheel.py"
 HERE = "tests/docs/test_blocks.py"
+HUBS_DOOR = "tests/docs/test_event_hubs_door_page.py"
 
 RUN: dict[str, dict[str, list[tuple[str, int]]]] = {
     "README.md": {
@@ -60,6 +61,15 @@ RUN: dict[str, dict[str, list[tuple[str, int]]]] = {
     },
     "docs/feedapi-sink.md": {"python": [(f"{FEED_SINK}::test_the_programs", 3)]},
     "docs/feedapi.md": {"python": [(f"{FEED_SOURCE}::test_the_blocks_of_the_page", 3)]},
+    "docs/event-hubs-door.md": {
+        "bash": [(f"{HUBS_DOOR}::test_the_command_and_what_it_prints", 1)],
+        "json": [(f"{HUBS_DOOR}::test_the_command_and_what_it_prints", 1)],
+        "python": [(f"{HUBS_DOOR}::test_the_program", 1)],
+        "toml": [(f"{HUBS_DOOR}::test_the_settings", 1)],
+    },
+    "docs/from-azure-event-hubs-spark.md": {
+        "python": [("tests/docs/test_event_hubs_page.py::test_coming_from_the_scala_connector", 2)]
+    },
     "docs/event-hubs.md": {"python": [("tests/docs/test_event_hubs_page.py::test_the_options_of_the_page", 2)]},
     "docs/rabbitmq-amqp.md": {
         "python": [("tests/docs/test_event_hubs_page.py::test_the_options_of_the_page_on_rabbitmq", 1)]

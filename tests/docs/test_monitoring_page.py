@@ -1,4 +1,4 @@
-"""The commands of docs/monitoring.md that speak with any peer, run against a log with all three doors."""
+"""The commands of docs/monitoring.md that speak with any peer, run against a log with all its doors."""
 
 from __future__ import annotations
 
@@ -11,7 +11,12 @@ from tests.cli.conftest import served_here
 from tests.cli.peers.opened import run as command
 from tests.docs.pages import blocks
 
-PORTS = {"amqp": "localhost:5672", "rabbitmq-stream": "localhost:5552", "feedapi": "localhost:8080"}
+PORTS = {
+    "amqp": "localhost:5672",
+    "rabbitmq-stream": "localhost:5552",
+    "feedapi": "localhost:8080",
+    "event-hubs": "localhost:5673",
+}
 
 
 def test_the_commands_that_speak_with_any_peer(tmp_path: Path) -> None:
@@ -20,13 +25,15 @@ def test_the_commands_that_speak_with_any_peer(tmp_path: Path) -> None:
     with served_here(tmp_path, orders=4, payments=1, copies=1) as served:
         served.publish("orders", *([f"v{2 * n}", f"v{2 * n + 1}"] for n in range(4)))
         for door, address in PORTS.items():
-            block = block.replace(address, urlsplit(served.doors[door]).netloc)
+            block = block.replace(
+                address, urlsplit(served.doors[door].partition(";")[0].removeprefix("Endpoint=")).netloc
+            )
         for line in block.splitlines():
             name, *words = shlex.split(line)
             done = command(*words, COLUMNS="200")
             assert (name, done.exit_code) == ("spark-streams", 0), done.stderr
             said.append(done.stdout)
-    peer, streams, feed, feeds, tailed, version_1, copied = said
+    peer, streams, feed, feeds, tailed, version_1, copied, hub = said
     assert "AMQP_EVENT_STREAMS_V1_0" in peer
     for listed in (peer, feeds):
         assert [listed.count(f"{name} ") for name in ("orders", "payments", "copies")] == [4, 1, 1]
@@ -34,4 +41,5 @@ def test_the_commands_that_speak_with_any_peer(tmp_path: Path) -> None:
     assert len(json.loads(feed)["partitions"]) == 4
     assert sorted(line.split("\t")[4] for line in tailed.splitlines()) == [f"v{n}" for n in range(8)]
     assert len([json.loads(line) for line in version_1.splitlines()]) == 2
+    assert hub.startswith("orders (AMQP event stream)")
     assert copied.startswith("8 events copied from rabbitmq-stream://")

@@ -19,7 +19,7 @@ from spark_streams.cli.log.config_file import read_configuration
 from spark_streams.log import LogConfig, ReferenceLog
 from spark_streams.options.amqp_events import parse_source
 from spark_streams.options.feedapi import parse_feed_source
-from spark_streams.server import AmqpConfig, FeedConfig, RabbitConfig, ServerThread
+from spark_streams.server import AmqpConfig, EventHubsConfig, FeedConfig, RabbitConfig, ServerThread
 from spark_streams.server.users import permissions_of
 from spark_streams.wire.amqp.columns.encode import encode_columns
 from tests.certificate_authority import Authority
@@ -99,7 +99,7 @@ def test_the_permissions_of_the_page_are_read(tmp_path: Path) -> None:
 
 def test_the_limits_of_the_page_have_the_defaults_of_the_code() -> None:
     """And every limit of time or number that all doors have is there."""
-    doors = (AmqpConfig, RabbitConfig, FeedConfig)
+    doors = (AmqpConfig, RabbitConfig, FeedConfig, EventHubsConfig)
     kinds = (*doors, LogConfig)
     section = PAGE.read_text().split("## Hostile clients")[1].split("\n## ")[0]
     told = set()

@@ -58,7 +58,10 @@ def create(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[
     format, dialect = places.IN_LOG[request.param]
     log = request.getfixturevalue("log_process_v2b" if dialect == "v2b" else "reference_log_process")
     streams = StreamFactory(log)
-    if dialect:
+    if request.param == places.HUB:
+        hub = streams.event_hubs_connection_string
+        yield lambda partitions: places.InHub(streams.create("orders", partitions), hub)
+    elif dialect:
         spool = str(tmp_path / "spool")
         yield lambda partitions: places.InFeed(streams.create("orders", partitions), dialect, spool)
     else:

@@ -16,8 +16,10 @@ from tests.e2e.by_day import nightly_unless
 from tests.e2e.feed.conftest import DIALECTS, Feed
 from tests.e2e.rabbitmq.broker import Broker
 
+HUB = "amqp-events-of-an-event-hub"
 IN_LOG = {
     "amqp-events": ("amqp-events", ""),
+    HUB: ("amqp-events", "event-hubs"),
     "rabbitmq-stream": ("rabbitmq-stream", ""),
     **{f"feedapi-{dialect}": ("feedapi", dialect) for dialect in DIALECTS},
 }
@@ -85,6 +87,22 @@ class InLog(Place):
 
     def options(self, **more: str) -> dict[str, str]:
         return self.stream.options(self.format, **more)
+
+
+class InHub(InLog):
+    """A stream of the log, as an event hub.
+
+    Args:
+        stream: which.
+        connection_string: of the log's Event Hubs door.
+    """
+
+    def __init__(self, stream: LogStream, connection_string: str) -> None:
+        super().__init__("amqp-events", stream)
+        self._connection_string = connection_string
+
+    def options(self, **more: str) -> dict[str, str]:
+        return {"connectionString": self._connection_string, "stream": self.name, **more}
 
 
 class InFeed(InLog):

@@ -41,9 +41,8 @@ def start(
     return writer.trigger(**(trigger or {"processingTime": "0 seconds"})).start()
 
 
-@pytest.mark.parametrize(
-    "name", ["rabbitmq-stream", *(pytest.param(name, marks=pytest.mark.nightly) for name in ("amqp-events", "feedapi"))]
-)
+@pytest.mark.nightly  # by day the doors have it: tests/faults/full_disk
+@pytest.mark.parametrize("name", ["rabbitmq-stream", "amqp-events", "feedapi"])
 def test_a_query_whose_log_has_no_room(
     spark: SparkSession,
     reference_log: StreamFactory,

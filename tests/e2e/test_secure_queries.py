@@ -87,9 +87,8 @@ def wait_until_copied(log: ReferenceLog, count: int, query: Any) -> None:
         time.sleep(0.1)
 
 
-@pytest.mark.parametrize(
-    "name", ["rabbitmq-stream", *(pytest.param(name, marks=pytest.mark.nightly) for name in ("amqp-events", "feedapi"))]
-)
+@pytest.mark.nightly  # the clients' own tests have it by day
+@pytest.mark.parametrize("name", ["rabbitmq-stream", "amqp-events", "feedapi"])
 def test_secrets_change_while_a_query_reads_and_writes(
     name: str, spark: Any, log: ReferenceLog, tmp_path: Path, rate_limits: bool
 ) -> None:

@@ -78,6 +78,15 @@ class OfTheLog(Origin):
             self.expected += [(name, f"{n:020d}", text) for n, text in texts.items()]
 
 
+class OfAnEventHub(OfTheLog):
+    """A stream of the log, read as an event hub."""
+
+    def __init__(self, streams: StreamFactory) -> None:
+        super().__init__(streams, "amqp-events")
+        del self.options["url"]
+        self.options |= {"connectionString": streams.event_hubs_connection_string, "stream": self.stream.name}
+
+
 class OfRabbitMQ(Origin):
     """A super stream of a real RabbitMQ over AMQP 1.0, whose offsets have holes."""
 
@@ -142,6 +151,13 @@ def test_every_event_is_there_once(spark: SparkSession, reference_log: StreamFac
         if HAS_ADMISSION_CONTROL:  # which streams of feeds need
             origins["feed"] = OfAFeed(feed, tmp_path)
         live(spark, tmp_path, origins, chance, 20)
+
+
+@pytest.mark.timeout(3_600)
+def test_every_event_of_an_event_hub_is_there_once(
+    spark: SparkSession, reference_log: StreamFactory, tmp_path: Path
+) -> None:
+    live(spark, tmp_path, {"event hub": OfAnEventHub(reference_log)}, chosen(), 20)
 
 
 @pytest.mark.rabbitmq

@@ -12,7 +12,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from spark_streams.testing import KeptQuery, eventually
-from tests.e2e.places import REAL, REAL_AMQP, Place, places
+from tests.e2e.places import HUB, REAL, REAL_AMQP, Place, places
 
 pytestmark = pytest.mark.spark
 
@@ -49,7 +49,7 @@ def test_a_stream_starts_at_the_latest_event_and_remembers_it(
     assert orders.numbers(query.rows) == {0: [*range(100, 150)], 2: [*range(50)]}
 
 
-@places("amqp-events", "rabbitmq-stream", "feedapi-v2b", REAL_AMQP)
+@places("amqp-events", HUB, "rabbitmq-stream", "feedapi-v2b", REAL_AMQP)
 def test_available_now_with_a_limit_and_restarts_read_all_once(
     spark: SparkSession, create: Create, query: KeptQuery, rate_limits: bool
 ) -> None:
@@ -88,7 +88,7 @@ def test_available_now_with_a_limit_and_restarts_read_all_once(
 
 
 # A feed does not say how much it has.  In this process, of all clients: tests/spark/source/test_trigger_gate.py.
-@places(of=("amqp-events", "rabbitmq-stream", REAL, REAL_AMQP))
+@places(of=("amqp-events", HUB, "rabbitmq-stream", REAL, REAL_AMQP))
 @pytest.mark.parametrize("most", [{}, {"maxOffsetsPerTrigger": "30"}], ids=["no most", "most"])
 def test_a_stream_waits_for_a_minimum_and_other_triggers_do_not(
     spark: SparkSession, create: Create, query: KeptQuery, rate_limits: bool, most: dict[str, str]

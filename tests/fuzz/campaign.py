@@ -25,7 +25,8 @@ from types import ModuleType
 from typing import Any
 from urllib.parse import urlsplit
 
-from tests.fuzz import amqp_cases, feed_cases, rabbit_cases
+from tests.door_urls import plain_url
+from tests.fuzz import amqp_cases, event_hubs_cases, feed_cases, rabbit_cases
 from tests.fuzz.door_process import Died, DoorProcess
 from tests.fuzz.mutation import chunked, damaged, rearranged
 from tests.fuzz.witness import check_witness, check_written
@@ -34,9 +35,10 @@ DOORS: dict[str, tuple[str, ModuleType]] = {
     "amqp": ("amqp", amqp_cases),
     "rabbit": ("rabbitmq-stream", rabbit_cases),
     "feed": ("feedapi", feed_cases),
+    "event-hubs": ("event-hubs", event_hubs_cases),
 }
 TOGETHER = 32
-QUIET_S = {"amqp": 0.02, "rabbit": 0.02, "feed": 0.05}
+QUIET_S = {"amqp": 0.02, "rabbit": 0.02, "feed": 0.05, "event-hubs": 0.02}
 """How long a door may say nothing before a case goes on; a slow machine gets less deep, and fails nothing."""
 END_S = 60.0
 """How long a connection may stay after its peer has said that nothing more comes."""
@@ -108,7 +110,7 @@ class Player:
 
     def __init__(self, door: str, process: DoorProcess) -> None:
         self._door = door
-        url = urlsplit(process.urls[DOORS[door][0]])
+        url = urlsplit(plain_url(process.urls[DOORS[door][0]]))
         self._address = (url.hostname or "127.0.0.1", url.port or 0)
 
     def play(self, cases: Sequence[tuple[int, list[bytes]]]) -> str | None:

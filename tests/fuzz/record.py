@@ -1,17 +1,19 @@
 """Writes ``recorded/*.hex``: what real clients send to the doors, one frame or request a line.
 
-    python -m tests.fuzz.record
+    python -m tests.fuzz.record [amqp] [rabbit] [feed] [event-hubs]
 
-AMQP is spoken by qpid-proton, RabbitMQ's stream protocol by rstream, HTTP by requests. Run it again only when there are
-more things to say: what a seed's cases are depends on these files.
+AMQP is spoken by qpid-proton, RabbitMQ's stream protocol by rstream, HTTP by requests, Event Hubs by azure-eventhub.
+Run it again only when there are more things to say, and name the doors: what a seed's cases are depends on these files.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gzip
 import logging
 import socket
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -20,6 +22,9 @@ from urllib.parse import urlsplit
 
 import pyarrow as pa
 import requests
+
+from spark_streams.wire.amqp.shared_access import SharedAccessSignature
+from tests.door_urls import plain_url
 
 FOLDER = Path(__file__).parent / "recorded"
 
@@ -45,11 +50,12 @@ class Recorder:
 
     @staticmethod
     def _pump(source: socket.socket, sink: socket.socket, kept: bytearray | None) -> None:
-        while piece := source.recv(1 << 16):
-            if kept is not None:
-                kept += piece
-            sink.sendall(piece)
-        sink.shutdown(socket.SHUT_WR)
+        with contextlib.suppress(OSError):  # a client may be gone before the door is
+            while piece := source.recv(1 << 16):
+                if kept is not None:
+                    kept += piece
+                sink.sendall(piece)
+            sink.shutdown(socket.SHUT_WR)
 
 
 def amqp(recorder: Recorder) -> None:
@@ -124,6 +130,32 @@ def feed(recorder: Recorder) -> None:
         )
 
 
+def event_hubs(recorder: Recorder) -> None:
+    from azure.eventhub import EventData, EventHubConsumerClient, EventHubProducerClient
+
+    from tests.fuzz.event_hubs_cases import CENTURY_S
+
+    token = SharedAccessSignature.signed("sb://h/", "guest", "guest", CENTURY_S).text
+    where = f"Endpoint=sb://127.0.0.1:{recorder.port}/;SharedAccessSignature={token};UseDevelopmentEmulator=true"
+    with EventHubProducerClient.from_connection_string(where, eventhub_name="many") as producer:
+        producer.get_eventhub_properties()
+        producer.get_partition_properties("1")
+        event = EventData(b"\x00\xff")
+        event.properties = {"text": "a", "number": 7}
+        producer.send_batch([event, EventData("b")], partition_key="customer-7")
+        producer.send_batch([EventData(f"event {number}") for number in range(20)])
+        producer.send_event(EventData("alone"), partition_id="1")
+    for options in ({"owner_level": 3, "track_last_enqueued_event_properties": True}, {}):
+        consumer = EventHubConsumerClient.from_connection_string(where, "$Default", eventhub_name="many")
+        consumer.receive_batch(
+            lambda context, events, client=consumer: client.close() if events else None,
+            partition_id="1",
+            starting_position="-1",
+            prefetch=10,
+            **options,
+        )
+
+
 def frames_of_amqp(said: bytes) -> list[bytes]:
     frames = []
     while said:
@@ -165,9 +197,12 @@ def main() -> None:
             ("amqp", "amqp", amqp, frames_of_amqp),
             ("rabbit", "rabbitmq-stream", rabbit, frames_of_rabbit),
             ("feed", "feedapi", feed, requests_of),
+            ("event-hubs", "event-hubs", event_hubs, frames_of_amqp),
         ]
         for name, door, speak, cut in every:
-            recorder = Recorder(urlsplit(doors.urls[door]).port or 0)
+            if sys.argv[1:] and name not in sys.argv[1:]:
+                continue
+            recorder = Recorder(urlsplit(plain_url(doors.urls[door])).port or 0)
             speak(recorder)
             told = [cut(bytes(said)) for said in recorder.said]
             text = "\n\n".join("\n".join(frame.hex() for frame in frames) for frames in told if frames)

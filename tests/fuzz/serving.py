@@ -1,4 +1,4 @@
-"""The program that is fuzzed: a log behind its three doors, which answers questions about itself on stdin and stdout.
+"""The program that is fuzzed: a log behind its doors, which answers questions about itself on stdin and stdout.
 
 It runs in a process of its own: what it takes of memory is its own, and a crash of native code ends it and no test.
 Everything that would differ from run to run, the identities of its streams, is the same in each.
@@ -21,7 +21,7 @@ from typing import Any
 import pyarrow as pa
 
 from spark_streams.log import LogConfig, ReferenceLog, Stream, StreamConfig
-from spark_streams.server import AmqpConfig, ServerThread
+from spark_streams.server import AmqpConfig, EventHubsConfig, ServerThread
 from spark_streams.server.feed.config import FeedConfig
 from spark_streams.server.rabbitmq.config import RabbitConfig
 from spark_streams.wire.amqp.columns.encode import encode_columns
@@ -76,7 +76,7 @@ def forget_peak() -> None:
 
 def connections(server: ServerThread) -> int:
     door = server.server.door
-    return sum(len(door(name).connections) for name in ("amqp", "rabbitmq-stream", "feedapi"))
+    return sum(len(door(name).connections) for name in ("amqp", "rabbitmq-stream", "feedapi", "event-hubs"))
 
 
 def main(folder: str, variant: int) -> None:
@@ -95,6 +95,7 @@ def main(folder: str, variant: int) -> None:
             AmqpConfig(port=0, unassigned="wait" if waits else "reject", unassigned_wait_ms=50),
             RabbitConfig(port=0, authentication_delay_ms=1, max_super_stream_partitions=50),
             FeedConfig(port=0, max_partitions=50, max_stream_ms=200, dialect="v2b" if second else "v2a"),
+            EventHubsConfig(port=0, max_tokens=5, groups=frozenset({"g"}) if second else "dynamic"),
         ) as server:
             for line in sys.stdin:
                 print(json.dumps(answer(line.strip(), server, log, kept)), flush=True)

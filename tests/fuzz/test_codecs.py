@@ -15,17 +15,20 @@ from typing import Any
 import numpy as np
 import pytest
 
-from spark_streams.errors import FilterError, RemoteProtocolError
+from spark_streams.errors import FilterError, LocalProtocolError, RemoteProtocolError
 from spark_streams.filters import parse
 from spark_streams.filters.predicates.amqp_sql import parse_amqp_sql
 from spark_streams.filters.predicates.event_streams import parse_sql
+from spark_streams.server.event_hubs.requests import read_request
 from spark_streams.server.feed.cursors import Cursors
 from spark_streams.server.feed.http_requests import HttpError
 from spark_streams.server.feed.request_bodies import ARROW, plain_pieces, read_body
 from spark_streams.wire.amqp.columns.block import MessageBlock
 from spark_streams.wire.amqp.columns.from_producers import incoming_columns
 from spark_streams.wire.amqp.decode import decode_value
+from spark_streams.wire.amqp.event_batches import split_batch
 from spark_streams.wire.amqp.sasl import SaslServer
+from spark_streams.wire.amqp.shared_access import SharedAccessSignature
 from spark_streams.wire.feed.dialect import NDJSON, Dialect
 from spark_streams.wire.feed.discovery import decode_discovery
 from spark_streams.wire.feed.lines import parse_lines
@@ -34,7 +37,7 @@ from spark_streams.wire.rabbitmq.compression import decompress
 from spark_streams.wire.rabbitmq.frames import FrameReader
 from spark_streams.wire.rabbitmq.publish_decode import decode_publish
 from spark_streams.wire.rabbitmq.registry import decode
-from tests.fuzz import amqp_cases, feed_cases, rabbit_cases
+from tests.fuzz import amqp_cases, event_hubs_cases, feed_cases, rabbit_cases
 from tests.fuzz.mutation import damaged
 from tests.real_rabbitmq import by_hand as hand
 from tests.wire.amqp.messages import decode_message
@@ -90,6 +93,17 @@ READERS: dict[str, tuple[Callable[[bytes], Any], Callable[[random.Random], bytes
     "amqp value": (decode_value, amqp_cases.anything, RemoteProtocolError),
     "amqp message": (decode_message, amqp_cases.message, RemoteProtocolError),
     "amqp columns": (_columns, amqp_cases.message, RemoteProtocolError),
+    "event hubs batch": (split_batch, event_hubs_cases.batch, RemoteProtocolError),
+    "event hubs request": (
+        read_request,
+        lambda chance: event_hubs_cases.request(chance, chance.choice(("$cbs", "$management"))),
+        RemoteProtocolError,
+    ),
+    "event hubs token": (
+        lambda c: SharedAccessSignature.parsed(c.decode("utf-8", "replace")).covers("orders/Partitions/0"),
+        lambda chance: event_hubs_cases.token(chance).encode(),
+        LocalProtocolError,
+    ),
     "sasl": (
         lambda content: SaslServer(["PLAIN"], lambda user, password: False, None).receive(content),
         lambda chance: b"".join(amqp_cases.opening()[:2]),

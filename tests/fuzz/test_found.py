@@ -6,12 +6,14 @@ import contextlib
 import socket
 import threading
 from collections.abc import Iterator
-from urllib.parse import urlsplit
+from urllib.parse import quote_plus, urlsplit
 
 import pytest
 import requests
 
+from tests.door_urls import plain_url
 from tests.fuzz import amqp_cases, feed_cases, rabbit_cases
+from tests.fuzz import event_hubs_cases as hubs
 from tests.fuzz.campaign import check
 from tests.fuzz.door_process import DoorProcess
 from tests.fuzz.witness import check_witness, peer_of, read_all
@@ -36,7 +38,7 @@ def _well_afterwards(process: DoorProcess) -> Iterator[None]:
 
 def told(process: DoorProcess, door: str, *pieces: bytes) -> bytes:
     """Send pieces, and return all that a door says until it closes."""
-    url = urlsplit(process.urls[door])
+    url = urlsplit(plain_url(process.urls[door]))
     with socket.create_connection((url.hostname, url.port), timeout=WAIT_S) as peer:
         said = b""
         with contextlib.suppress(ConnectionError):  # it may close before it was told everything
@@ -177,3 +179,111 @@ def test_a_feed_that_is_deleted_before_its_split_begins(process: DoorProcess) ->
         for thread in threads:
             thread.join()
     assert seen <= {200, 404}
+
+
+# --- the Event Hubs door
+
+
+def asked(process: DoorProcess, to: str, until: bytes, *requests: bytes) -> bytes:
+    """Send requests, and close once the door has said something; return all that it says."""
+    own, null = hubs.string("l"), [hubs.NULL] * 2
+    source, target = (amqp_cases.described(code, amqp_cases.listed([hubs.string(to)])) for code in (0x28, 0x29))
+    attaches = [
+        hubs.body(0x12, own, handle, role, *null, source, target, *null, hubs.ZERO)
+        for handle, role in ((hubs.ZERO, hubs.FALSE), (hubs.number(1), hubs.TRUE))
+    ]
+    zero, window = hubs.ZERO, hubs.number(1_000)
+    flow = hubs.body(0x13, zero, window, zero, window, hubs.number(1), zero, window)
+    transfers = [
+        hubs.body(0x14, zero, hubs.number(at), b"\xa0\x01t", zero, hubs.FALSE) + request
+        for at, request in enumerate(requests)
+    ]
+    frames = [amqp_cases.frame(each) for each in (*attaches, flow, *transfers)]
+    url = urlsplit(plain_url(process.urls["event-hubs"]))
+    with socket.create_connection((url.hostname, url.port), timeout=WAIT_S) as peer:
+        peer.sendall(b"".join([*amqp_cases.opening(), *frames]))
+        said = b""
+        while until not in said:
+            more = peer.recv(1 << 16)
+            assert more, said
+            said += more
+        peer.sendall(amqp_cases.frame(hubs.body(0x18)))
+        while more := peer.recv(1 << 16):
+            said += more
+    assert amqp_cases.illegal(said, reset=False) is None
+    assert b"amqp:internal-error" not in said
+    return said
+
+
+def request(body: bytes, *entries: bytes, message_id: bytes = b"\xa1\x01r") -> bytes:
+    properties = b"\x00\x53\x73" + amqp_cases.listed([message_id])
+    return properties + b"\x00\x53\x74" + amqp_cases.mapped(list(entries)) + b"\x00\x53\x77" + body
+
+
+@pytest.mark.parametrize(
+    ("uri", "expires_s", "words"),
+    [
+        ("sb://h/orders", "9" * 5_000, b"no number of seconds"),
+        ("sb://h/orders", "9" * 400, b"no number of seconds"),
+        ("//[", "4102444800", b"InvalidSignature"),
+        ("sb://h\u2100/orders", "4102444800", b"InvalidSignature"),
+    ],
+)
+def test_a_token_that_cannot_be_computed_with(process: DoorProcess, uri: str, expires_s: str, words: bytes) -> None:
+    token = f"SharedAccessSignature sr={quote_plus(uri)}&sig=x&se={expires_s}&skn=guest"
+    named = [amqp_cases.string(word) for word in ("operation", "put-token", "type", hubs.SAS_TYPE)]
+    asked(process, "$cbs", words, request(amqp_cases.string(token), *named))
+
+
+def test_a_request_whose_properties_are_no_map_or_whose_identity_is_none(process: DoorProcess) -> None:
+    compound = [amqp_cases.listed([]), hubs.NULL]  # a key that no dict can hold
+    map_as_id = request(hubs.NULL, message_id=amqp_cases.mapped([]))
+    said = asked(process, "$management", b"status-code", request(hubs.NULL, *compound), map_as_id, request(hubs.NULL))
+    assert said.count(b"amqp:decode-error") == 2
+    assert said.count(b"status-code") == 1, "the others are answered"
+
+
+def test_an_attach_that_repeats_what_is_no_utf_8(process: DoorProcess) -> None:
+    """Its answer is written with all fields, and this one as it is."""
+    source = b"\x00\x53\x28" + amqp_cases.listed([b"\xa1\x03a\xff\xfe"])
+    target = b"\x00\x53\x29" + amqp_cases.listed([amqp_cases.string("orders")])
+    fields = [
+        amqp_cases.string("l"),
+        b"\x43",
+        b"\x42",
+        hubs.NULL,
+        hubs.NULL,
+        source,
+        target,
+        hubs.NULL,
+        hubs.NULL,
+        b"\x43",
+    ]
+    frames = [amqp_cases.frame(hubs.body(0x12, *fields)), amqp_cases.frame(hubs.body(0x18))]
+    said = told(process, "event-hubs", *amqp_cases.opening(), *frames)
+    assert amqp_cases.illegal(said, reset=False) is None
+    assert b"a\xff\xfe" in said and b"amqp:internal-error" not in said
+
+
+@pytest.mark.parametrize("door", ["amqp", "event-hubs"])
+def test_a_link_whose_address_is_no_utf_8_is_detached_in_the_same_breath(process: DoorProcess, door: str) -> None:
+    """It has not become a link that could be detached."""
+    source = b"\x00\x53\x28" + amqp_cases.listed([b"\xa1\x03a\xff\xfe"])
+    attach = hubs.body(
+        0x12, amqp_cases.string("l"), b"\x43", b"\x41", hubs.NULL, hubs.NULL, source, b"\x00\x53\x29\x45"
+    )
+    frames = [attach, hubs.body(0x16, b"\x43", b"\x41"), hubs.body(0x17), hubs.body(0x18)]
+    said = told(process, door, b"".join([*amqp_cases.opening(), *map(amqp_cases.frame, frames)]))
+    assert b"amqp:decode-error" in said
+    assert amqp_cases.illegal(said, reset=False) is None
+
+
+@pytest.mark.parametrize("door", ["amqp", "event-hubs"])
+def test_an_attach_with_fields_that_it_does_not_count(process: DoorProcess, door: str) -> None:
+    """proton reads them all the same: it is refused, as two who read it differently have two links."""
+    fields = [amqp_cases.string("l"), b"\x43", b"\x41", hubs.NULL, hubs.NULL, b"\x00\x53\x28\x45", b"\x00\x53\x29\x45"]
+    attach = bytearray(hubs.body(0x12, *fields))
+    attach[8:12] = bytes(4)
+    said = told(process, door, *amqp_cases.opening(), amqp_cases.frame(bytes(attach)))
+    assert b"amqp:decode-error" in said
+    assert amqp_cases.illegal(said, reset=False) is None

@@ -11,16 +11,17 @@ from spark_streams.cli.credentials import PeerOptions
 from spark_streams.cli.peers.peer import Peer, ReadRequest, read_peer
 from spark_streams.errors import SparkStreamsError
 from spark_streams.rows import COMMON_SCHEMA
+from tests.door_urls import plain_url
 from tests.fuzz.serving import FUZZED, WITNESS
 
-DOORS = ("amqp", "rabbitmq-stream", "feedapi")
+DOORS = ("amqp", "rabbitmq-stream", "feedapi", "event-hubs")
 _numbers = itertools.count(1)
 
 
 def peer_of(urls: dict[str, Any], door: str, stream: str) -> Peer:
     if door == "feedapi":
         return read_peer(f"{urls[door]}/{stream}", PeerOptions())
-    return read_peer(urls[door].replace("://", "://guest:guest@"), PeerOptions(), stream)
+    return read_peer(plain_url(urls[door]).replace("://", "://guest:guest@"), PeerOptions(), stream)
 
 
 def read_all(peer: Peer) -> list[bytes]:
@@ -39,7 +40,7 @@ def check_witness(urls: dict[str, Any]) -> str | None:
     number = next(_numbers)
     written = b'{"witness":%d}' % number
     try:
-        with peer_of(urls, DOORS[number % 3], WITNESS).open_writer() as writer:
+        with peer_of(urls, DOORS[number % len(DOORS)], WITNESS).open_writer() as writer:
             writer.send(_row(written))
             writer.flush()
         read = {door: read_all(peer_of(urls, door, WITNESS)) for door in DOORS}

@@ -63,6 +63,15 @@ def test_a_hub_is_named_once_or_twice_alike() -> None:
         read(PORTAL, stream="returns")
 
 
+def test_the_hub_may_be_named_in_the_endpoint_too() -> None:
+    """As azure-event-hubs-spark's documentation has it."""
+    text = f"{ENDPOINT}orders;EntityPath=orders;{RULE};{KEY}"
+    assert (read(text).stream, read(text).endpoint.host) == ("orders", "ns.servicebus.windows.net")
+    for wrong in (text.replace("EntityPath=orders", "EntityPath=returns"), text.replace("EntityPath=orders;", "")):
+        with pytest.raises(OptionError, match="the hub is EntityPath"):
+            read(wrong, stream="orders")
+
+
 def test_names_are_taken_in_any_case_and_order() -> None:
     text = f" entitypath = orders ;SHAREDACCESSKEY=geheim+key/==;;sharedaccesskeyname={RULE[20:]};endpoint=SB://h ; "
     endpoint = read(text).endpoint

@@ -112,7 +112,7 @@ def shell(spark: str, line: str, folder: Path) -> str:
     return run("bash", "-c", line, cwd=folder, env=variables)
 
 
-@pytest.fixture(scope="module", params=["4.0", pytest.param("newest", marks=pytest.mark.nightly)])
+@pytest.fixture(scope="module", params=[pytest.param(spark, marks=pytest.mark.nightly) for spark in SPARKS])
 def installed(request: pytest.FixtureRequest, checkout: Path, wheel: Path) -> tuple[str, Path]:
     """(name of the Spark, Python of an environment that has the package and that Spark)."""
     spark, constraints = request.param, SPARKS[request.param]
@@ -182,7 +182,6 @@ def test_the_command_is_installed(installed: tuple[str, Path], tmp_path: Path) -
     assert said.startswith("spark-streams 0.")
 
 
-@pytest.mark.nightly
 def test_the_example_project_runs_as_its_page_says(installed: tuple[str, Path], tmp_path: Path) -> None:
     spark, _ = installed
     if INSTALLED_BY[spark] != EXAMPLE:

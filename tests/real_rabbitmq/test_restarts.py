@@ -119,6 +119,7 @@ def test_a_batch_of_two_ranges_goes_on_after_a_restart_in_the_first(own: Broker,
 WAYS: tuple[dict[str, Any], ...] = ({}, {"sub_entry_size": 50, "compression": "gzip"})
 
 
+@pytest.mark.nightly
 def test_a_broker_that_crashes_under_an_attempt(own: Broker, own_rabbitmq: Own) -> None:
     """With rows on their way: the next attempt adds what is missing, in entries as in sub-entry batches."""
     identity, rows = TaskIdentity("spark/query/0", 1), [body(f"{n}") for n in range(30_000)]

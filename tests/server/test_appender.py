@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from spark_streams.log import NO_TIMESTAMP, LogConfig, Partition, ReferenceLog
+from spark_streams.log import NO_TIMESTAMP, LogConfig, Partition, ReferenceLog, StreamConfig
 from spark_streams.server import ServerThread
 from spark_streams.server.appender import Appender, Batch, Outcome
 from spark_streams.server.rabbitmq.config import RabbitConfig
@@ -36,9 +36,9 @@ def raising(*_: object, **__: object) -> Any:
 class Run:
     """An appender, its partition, and what senders were told."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, config: StreamConfig | None = None) -> None:
         self.told: dict[bytes, str] = {}
-        self._folder = folder
+        self._folder, self._config = folder, config
 
     def play(self, steps: Callable[[Run], None], expected: set[bytes]) -> list[bytes]:
         """Append in ``steps``, wait until all ``expected`` were told, and return what is stored."""
@@ -46,7 +46,7 @@ class Run:
         async def run() -> list[bytes]:
             loop = asyncio.get_running_loop()
             with ReferenceLog(self._folder) as log:
-                self.partition = log.create_stream("s").partitions["0"]
+                self.partition = log.create_stream("s", 1, self._config).partitions["0"]
                 self.appender = Appender(loop, off_loop=True)
                 steps(self)
                 deadline = loop.time() + WAIT_S
@@ -93,6 +93,32 @@ def test_equal_batches_are_queued_beside_each_other(tmp_path: Path) -> None:
 
     assert run.play(steps, {b"first", b"last"}) == [b"first", b"same", b"same", b"last"]
     assert told == ["a", "b"]
+
+
+def test_a_group_is_refused_whole_and_no_other_with_it(tmp_path: Path) -> None:
+    """Those of several batches are appended together; a group with and without times cannot be in one stored batch."""
+    outcomes: dict[str, list[str | None]] = {}
+
+    def append(run: Run, name: str, times: list[int], groups: list[int] | None) -> None:
+        def done(told: list[Outcome]) -> None:
+            outcomes[name] = [None if each is None else each.description.partition(":")[0] for each in told]
+            run.told[name.encode()] = "told"
+
+        values = pa.array([f"{name}{n}".encode() for n in range(len(times))], pa.large_binary())
+        sizes = None if groups is None else np.array(groups, np.int64)
+        made = Batch(values, pa.nulls(len(times), pa.binary()), np.array(times, np.int64), done, groups=sizes)
+        run.appender.append(run.partition, made)
+
+    def steps(run: Run) -> None:
+        append(run, "a", [1, 2, 3, NO_TIMESTAMP, 4, 5], [1, 1, 2, 2])
+        append(run, "b", [6, 7], None)
+        append(run, "c", [NO_TIMESTAMP, NO_TIMESTAMP, 8, NO_TIMESTAMP], [2, 2])
+
+    run = Run(tmp_path, StreamConfig(timestamp_type="create"))
+    stored = run.play(steps, {b"a", b"b", b"c"})
+    why = "records of one group with and without a timestamp"
+    assert outcomes == {"a": [None, None, why, why, None, None], "b": [None, None], "c": [None, None, why, why]}
+    assert stored == [b"a0", b"a1", b"a4", b"a5", b"b0", b"b1", b"c0", b"c1"]
 
 
 @pytest.mark.parametrize("what", ["its sender", "its due", "its append"])

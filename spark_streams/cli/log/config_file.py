@@ -7,7 +7,7 @@
     [permissions.NAME]       configure, write, read, at every door
     [log]                    LogConfig
     [log.stream]             StreamConfig, the default of all streams
-    [DOOR]                   the door's settings; DOOR is amqp, rabbitmq-stream, feedapi
+    [DOOR]                   the door's settings; DOOR is amqp, rabbitmq-stream, feedapi, event-hubs
     [DOOR.users]             NAME = "PASSWORD", at this door
     [DOOR.permissions.NAME]  configure, write, read, at this door instead of [permissions.NAME]
     [[amqp.redirects]]       stream, partition, and the fields of Redirect
@@ -48,7 +48,7 @@ _PATHS: Final = ("tls_cert", "tls_key", "tls_client_ca")
 
 
 def _defaults() -> dict[str, DoorConfig]:
-    return {protocol.name: load(protocol.config)() for protocol in with_doors()}
+    return {name: load(door.config)() for name, door in with_doors().items()}
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ class _Reader:
         self._of_all_doors: dict[str, Any] = {}
 
     def configuration(self, content: Mapping[str, Any]) -> Configuration:
-        doors = {protocol.name: load(protocol.config) for protocol in with_doors()}
+        doors = {name: load(door.config) for name, door in with_doors().items()}
         self._known("", content, ("data_dir", "users", "permissions", "log", *doors, "streams"))
         self._of_all_doors = self._users("", {key: content[key] for key in ("users", "permissions") if key in content})
         data_dir = content.get("data_dir")

@@ -26,7 +26,7 @@ from spark_streams.cli.errors import exit_on_signal
 from spark_streams.cli.log.config_file import Configuration, read_configuration
 from spark_streams.errors import OptionError
 from spark_streams.log import ReferenceLog
-from spark_streams.protocols import PROTOCOLS, load, with_doors
+from spark_streams.protocols import load, with_doors
 from spark_streams.server import BearerToken, LogServer
 from spark_streams.server.admission import allow_descriptors
 from spark_streams.server.door import Door, DoorShut
@@ -36,7 +36,7 @@ from spark_streams.server.exposure import exposed
 _EPILOG = """\b
 Prints one line of JSON on stdout once it listens, such as
   {"amqp": "amqp://127.0.0.1:5672", "rabbitmq-stream": "rabbitmq-stream://127.0.0.1:5552",
-   "feedapi": "http://127.0.0.1:8080"}
+   "feedapi": "http://127.0.0.1:8080", "event-hubs": "Endpoint=sb://127.0.0.1:5673/;…"}
 SIGTERM or Ctrl-C stop it cleanly. After kill -9 it starts again with every event
 that was acknowledged.
 
@@ -46,12 +46,14 @@ Doors:
   --config; when none is, all of them, on their usual ports. They serve the same
   streams: orders with four partitions is the AMQP address orders and the RabbitMQ
   super stream orders of the streams orders-0 to orders-3; with one partition it is
-  the RabbitMQ stream orders. Its feed is http://127.0.0.1:8080/orders.
+  the RabbitMQ stream orders. Its feed is http://127.0.0.1:8080/orders. For clients of
+  Azure Event Hubs it is the event hub orders, by the connection string printed.
 
 \b
 Who is let in:
   The users of --user sign in at every door: over AMQP and RabbitMQ's protocol, and
-  at the feeds with basic authentication, where a --token is as good. With none of
+  at the feeds with basic authentication, where a --token is as good; at Event Hubs'
+  door they are SharedAccessKeyName and SharedAccessKey. With none of
   them it is guest with password guest, and anybody at the feeds, from this machine
   alone: a door on another address than loopback is not opened without credentials.
 
@@ -75,16 +77,16 @@ def _bearers(ctx: click.Context, param: click.Parameter, value: tuple[str, ...])
 
 def _door_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add an option for each door to a command, which gets argument ``where``: door name to host and port, or None."""
-    doors = {protocol.name: protocol.name.replace("-", "_") for protocol in with_doors()}
+    doors = {name: name.replace("-", "_") for name in with_doors()}
 
     @functools.wraps(command)
     def with_doors_named(**named: Any) -> Any:
         return command(where={door: named.pop(parameter) for door, parameter in doors.items()}, **named)
 
-    for protocol in reversed(list(with_doors())):
-        config = load(protocol.config)
-        where = f"Where the {protocol.title} listens; port 0 is any free one.  [default: {config.host}:{config.port}]"
-        option = click.option(f"--{protocol.name}", type=listen, metavar="[HOST:]PORT", help=where)
+    for door in reversed(list(with_doors().values())):
+        config = load(door.config)
+        where = f"Where the {door.title} listens; port 0 is any free one.  [default: {config.host}:{config.port}]"
+        option = click.option(f"--{door.name}", type=listen, metavar="[HOST:]PORT", help=where)
         with_doors_named = option(with_doors_named)
     return with_doors_named
 
@@ -160,7 +162,7 @@ def serve(
     config_path: Path | None,
     until_stdin_closes: bool,
 ) -> None:
-    """Serve the reference log as an AMQP 1.0 event log node, a RabbitMQ stream broker and a FeedAPI publisher."""
+    """Serve the reference log: AMQP 1.0 event log node, RabbitMQ stream broker, FeedAPI publisher, Event Hubs."""
     if (tls_cert is None) != (tls_key is None):
         raise click.UsageError("--tls-cert and --tls-key are needed together")
     configured = read_configuration(config_path) if config_path is not None else Configuration()
@@ -235,7 +237,7 @@ def _door(name: str, configured: DoorConfig, where: tuple[str, int] | None, comm
     changes: dict[str, Any] = {key: each for key, each in common.items() if each and hasattr(configured, key)}
     if where is not None:
         changes["host"], changes["port"] = where
-    door: Door = load(PROTOCOLS[name].door)(dataclasses.replace(configured, **changes))
+    door: Door = load(with_doors()[name].door)(dataclasses.replace(configured, **changes))
     return door
 
 

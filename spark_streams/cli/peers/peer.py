@@ -15,18 +15,27 @@ from typing import Any, ClassVar, Final
 import click
 import pyarrow as pa
 
-from spark_streams.cli.credentials import CREDENTIALS_EPILOG, PeerOptions, endpoint_of, file_option, password_option
+from spark_streams.cli.credentials import (
+    CREDENTIALS_EPILOG,
+    PeerOptions,
+    endpoint_of,
+    file_option,
+    hub_of,
+    password_option,
+)
 from spark_streams.endpoint import Endpoint, Tls
 from spark_streams.errors import OptionError
+from spark_streams.options.connection_string import is_connection_string
 from spark_streams.protocols import PROTOCOLS, load, protocol_of
 from spark_streams.rows import MESSAGE_SCHEMA
-from spark_streams.wire.amqp.dialects import AUTO, DIALECTS
+from spark_streams.wire.amqp.dialects import AUTO, DIALECTS, EVENT_HUBS
 
 TIMEOUT_MS: Final = 30_000
 _ADDRESSES: Final = "\n".join(f"  {protocol.address}" for protocol in PROTOCOLS.values())
 PEER_EPILOG: Final = f"""\b
 A peer is
 {_ADDRESSES}
+  'Endpoint=sb://HOST/;SharedAccessKeyName=RULE;SharedAccessKey=KEY;EntityPath=HUB'
 
 {CREDENTIALS_EPILOG}"""
 POSITIONS_EPILOG: Final = """\b
@@ -242,7 +251,7 @@ def read_peer(
     """Return the peer of a url and a command's options.
 
     Args:
-        url: the url, in a form of ``PEER_EPILOG``.
+        url: the url, in a form of ``PEER_EPILOG``, or a connection string of Event Hubs.
         options: the options about the peer.
         stream: the stream, if an argument names it apart from the url.
         tls: the TLS options.
@@ -251,19 +260,24 @@ def read_peer(
     Raises:
         OptionError: the url is invalid or names no stream, or an option does not fit it; the text has no secret.
     """
-    where, _, fragment = url.partition("#")
+    where, _, fragment = (url, "", "") if is_connection_string(url) else url.partition("#")
     schemes = [scheme for protocol in PROTOCOLS.values() for scheme in protocol.schemes]
     endpoint = endpoint_of(where, options, tls, schemes)
     protocol = protocol_of(endpoint.scheme)
     assert protocol is not None, "parse_url takes the schemes of the protocols only"
     kind: type[Peer] = load(protocol.peer)
+    if is_connection_string(url):
+        fragment = hub_of(url).hub or ""
+        options = replace(options, dialect=options.dialect or EVENT_HUBS.name)
     if options.dialect is not None and not kind.has_dialects:
         raise OptionError(options.option("dialect"), f"is for AMQP, and {endpoint.url} is no address of it")
     return kind.read(endpoint, [name for name in (fragment, stream) if name], options, needs_stream)
 
 
 def speaks_tls(url: str) -> bool:
-    """Return whether a url's scheme means TLS."""
+    """Return whether a url's scheme, or a connection string, means TLS."""
+    if is_connection_string(url):
+        return not hub_of(url).is_emulator
     scheme = url.strip().partition("://")[0].lower()
     return any(scheme == protocol.tls_scheme for protocol in PROTOCOLS.values())
 

@@ -62,7 +62,9 @@ class Binding:
     @property
     def what(self) -> str:
         """The name of the link in messages, such as ``attach to 'orders' partition '0'``."""
-        return f"attach to '{self.stream}'" + ("" if self.partition is None else f" partition '{self.partition}'")
+        partition = "" if self.partition is None else f" partition '{self.partition}'"
+        group = "" if self.consumer_group is None else f" in consumer group '{self.consumer_group}'"
+        return f"attach to '{self.stream}'{partition}{group}"
 
     def properties(self, names: LinkProperties) -> dict[str, Any]:
         """Return the properties of the link, under the names that the peer's dialect has for them."""

@@ -41,7 +41,7 @@ def open_consumer(link: Any, filters: LinkFilters, bound: str | None, claim: Cla
         link.source.expiry_policy = proton.Terminus.EXPIRE_WITH_LINK
         link.source.timeout = 0
     _set_properties(link, bound, claim)
-    return _settles(link)
+    return settle_modes(link)
 
 
 def open_info(link: Any) -> bool:
@@ -49,10 +49,10 @@ def open_info(link: Any) -> bool:
     link.source.copy(link.remote_source)
     link.source.filter.clear()
     link.source.durability = proton.Terminus.NONDURABLE
-    return _settles(link)
+    return settle_modes(link)
 
 
-def _settles(link: Any) -> bool:
+def settle_modes(link: Any) -> bool:
     """Set how a link on which the door sends settles deliveries; return whether it sends them settled."""
     link.target.copy(link.remote_target)
     presettled: bool = link.remote_snd_settle_mode == proton.Link.SND_SETTLED

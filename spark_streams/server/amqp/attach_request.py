@@ -5,6 +5,7 @@ Spec: Event Stream Extensions §4.6.1 to §4.6.3, §6; A-2, A-5, A-26, A-28.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -14,11 +15,23 @@ import proton
 
 from spark_streams.errors import UnknownStream
 from spark_streams.log import ReferenceLog, Stream
-from spark_streams.server.amqp.connection_links import ConnectionLinks
+from spark_streams.server.amqp.config import AmqpConfig
+from spark_streams.server.amqp.connection_links import ConnectionLinks, LinkResources
+from spark_streams.server.amqp.consumer_groups import Groups
 from spark_streams.server.amqp.durable_termini import Resumed, Termini
-from spark_streams.server.amqp.error_conditions import DETACH_FORCED, INVALID_FIELD, NOT_FOUND, LinkRefused, read_value
+from spark_streams.server.amqp.error_conditions import (
+    DETACH_FORCED,
+    INVALID_FIELD,
+    NOT_FOUND,
+    NOT_IMPLEMENTED,
+    UNAUTHORIZED,
+    LinkRefused,
+    read_value,
+)
 from spark_streams.server.amqp.link_filters import LinkFilters
 from spark_streams.server.amqp.outgoing_deliveries import OutgoingDeliveries
+from spark_streams.server.amqp.placement import Placement
+from spark_streams.server.users import permissions_of
 from spark_streams.wire.amqp.event_streams import CONSUMER_GROUP, EPOCH, PARTITION
 
 INFO_SUFFIX: Final = "/$info"
@@ -46,11 +59,33 @@ class AttachRequest:
     epoch: int | None
 
 
+class ConsumerResources(LinkResources):
+    """The node, as links on which the door sends events use it.
+
+    Attributes:
+        termini: positions of durable links.
+        groups: consumer groups.
+    """
+
+    config: AmqpConfig
+
+    def __init__(self, log: ReferenceLog, config: AmqpConfig, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(log, config, loop, Placement(config.redirects, bind_unrequested=config.bind_unrequested))
+        self.termini = Termini(log, loop, config.max_durable_links)
+        self.groups = Groups(log, config.reset_epoch, config.max_groups)
+
+    def close(self) -> None:
+        """Finish work that has begun, and write durable state."""
+        super().close()
+        self.termini.close()
+
+
 @dataclass(frozen=True)
 class ConsumerAttach:
     """The attach of a receiver of events, decoded.
 
     Args:
+        node: the node.
         connection: the receiver's connection.
         link: the ``proton.Link``.
         stream: the log.
@@ -58,6 +93,7 @@ class ConsumerAttach:
         request: its link properties.
     """
 
+    node: ConsumerResources
     connection: ConnectionLinks
     link: Any
     stream: Stream
@@ -88,7 +124,7 @@ class ConsumerAttach:
         """Return the kept state of its terminus, if it is durable and has one."""
         if not self.durable:
             return None
-        return self.connection.node.termini.resume(self.terminus_key, self.stream.incarnation, self.filters.fingerprint)
+        return self.node.termini.resume(self.terminus_key, self.stream.incarnation, self.filters.fingerprint)
 
     @property
     def none_free(self) -> LinkRefused:
@@ -137,6 +173,20 @@ def read_attach_request(link: Any) -> AttachRequest:
     return AttachRequest(partition, None if group is None else str(group), None if epoch is None else int(epoch))
 
 
+def address_of(terminus: Any) -> str:
+    """Return the address of a terminus.
+
+    Raises:
+        LinkRefused: it has none.
+    """
+    if terminus.type == proton.Terminus.UNSPECIFIED or terminus.dynamic:
+        raise LinkRefused(NOT_IMPLEMENTED, "a node without an address cannot be made here: name a stream")
+    address = terminus.address
+    if not address:
+        raise LinkRefused(INVALID_FIELD, "the terminus has no address: name a stream")
+    return str(address)
+
+
 def stream_names(address: str) -> list[str]:
     """Return the names that an address may mean: as it is, without one leading slash, or percent-encoded."""
     plain = address[1:] if address.startswith("/") else address
@@ -155,6 +205,21 @@ def find_stream(log: ReferenceLog, address: str) -> Stream:
         except (UnknownStream, ValueError):
             continue
     raise LinkRefused(NOT_FOUND, f"there is no stream '{address:.200}' here")
+
+
+def permitted_stream(node: LinkResources, user: str, action: str, address: str) -> Stream:
+    """Return the stream of an address, if a user may ``write`` or ``read`` it.
+
+    Raises:
+        LinkRefused: the user may not, whether the stream exists or not (amqp:unauthorized-access); or there is no such
+            stream (amqp:not-found).
+    """
+    permissions = permissions_of(node.config.permissions, user)
+    if permissions is None or any(permissions.allow(action, name) for name in stream_names(address)):
+        stream = find_stream(node.log, address)
+        if permissions is None or permissions.allow(action, stream.name):
+            return stream
+    raise LinkRefused(UNAUTHORIZED, f"user '{user}' may not {action} stream '{address:.200}'")
 
 
 def _kind(value: Any) -> str:

@@ -13,17 +13,18 @@ The engine's clock stands still meanwhile, so that a peer whose bytes are not re
 
 from __future__ import annotations
 
+import abc
 import asyncio
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import proton
 
 from spark_streams.server.admission import Admission
-from spark_streams.server.amqp.connection_links import ConnectionLinks
+from spark_streams.server.amqp.connection_links import ConnectionLinks, LinkResources
 from spark_streams.server.amqp.deliveries import Violation
-from spark_streams.server.amqp.engine import Engine, EngineClock, open_connection
+from spark_streams.server.amqp.engine import Engine, EngineClock
 from spark_streams.server.amqp.error_conditions import (
     CONNECTION_FORCED,
     DECODE_ERROR,
@@ -35,7 +36,6 @@ from spark_streams.server.amqp.error_conditions import (
 from spark_streams.server.amqp.handshake import Handshake
 from spark_streams.server.amqp.incoming_frames import IncomingFrames
 from spark_streams.server.amqp.link_states import LinkInput
-from spark_streams.server.amqp.node import Node
 from spark_streams.server.amqp.outgoing_frames import OutgoingFrames
 from spark_streams.server.door import LINGER_S
 from spark_streams.server.turns import Turn
@@ -44,16 +44,16 @@ logger = logging.getLogger("spark_streams.server")
 
 
 class AmqpConnection(ConnectionLinks):
-    """One connection of the door.
+    """One connection of a door that speaks AMQP 1.0; a subclass answers what doors answer differently.
 
     Args:
         node: links are attached to it.
         admission: the connection's place among those that the door may have.
     """
 
-    node: Node
+    node: LinkResources
 
-    def __init__(self, node: Node, admission: Admission) -> None:
+    def __init__(self, node: LinkResources, admission: Admission) -> None:
         super().__init__(node, admission)
         self._handshake: Handshake
         self._engine: Engine | None = None
@@ -67,7 +67,7 @@ class AmqpConnection(ConnectionLinks):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin with the SASL layer; asyncio calls it."""
         super().connection_made(transport)
-        self._handshake = Handshake(self.config, self.peer_host, transport.get_extra_info("peercert"))
+        self._handshake = self._shake_hands(transport.get_extra_info("peercert"))
 
     def data_received(self, data: bytes) -> None:
         """Take bytes from the peer."""
@@ -136,10 +136,28 @@ class AmqpConnection(ConnectionLinks):
         elif answer.leftover is not None:
             self.user = self._handshake.user
             self._engine = Engine(self.config)
-            self.incoming = IncomingFrames(self.config, self.unfinished)
-            self.outgoing = OutgoingFrames(self._engine)
+            self.incoming = self._read_frames()
+            self.outgoing = self._write_frames(self._engine)
             return answer.leftover
         return b""
+
+    # --- what may differ between doors
+
+    @abc.abstractmethod
+    def _shake_hands(self, certificate: Mapping[str, Any] | None) -> Handshake:
+        """Return the SASL layer."""
+
+    def _read_frames(self) -> IncomingFrames:
+        """Return what reads the peer's frames."""
+        return IncomingFrames(self.config, self.unfinished)
+
+    def _write_frames(self, engine: Engine) -> OutgoingFrames:
+        """Return what writes frames for the peer."""
+        return OutgoingFrames(engine)
+
+    @abc.abstractmethod
+    def _answer_open(self, connection: proton.Connection) -> None:
+        """Answer the peer's open."""
 
     # --- turns
 
@@ -248,7 +266,11 @@ class AmqpConnection(ConnectionLinks):
     # --- what the peer does
 
     def _handle_events(self) -> None:
-        """Handle the events of the engine."""
+        """Handle the events of the engine.
+
+        Raises:
+            Violation: a string of the peer's is none.
+        """
         engine = self._engine
         assert engine is not None
         while True:
@@ -264,15 +286,16 @@ class AmqpConnection(ConnectionLinks):
                 except UnicodeDecodeError as fault:
                     # proton finds out when the string is read.
                     logger.info("%s: %s: a string that is no UTF-8: %s", self.peer, name, fault)
-                    self._close(DECODE_ERROR, "a string is no UTF-8")
-                    self._end_transport()
-                    return
+                    # Nothing that follows is dealt with: the link has not become one.
+                    raise Violation(DECODE_ERROR, "a string is no UTF-8") from fault
 
     def _connection_opened(self, connection: Any) -> None:
-        admitted = self._admission.establish()
         self.container = str(connection.remote_container or "")
-        open_connection(connection, self.node.container)
-        if not admitted:
+        self._answer_open(connection)
+
+    def _establish(self) -> None:
+        """Count the connection as one that is served; close it if there are as many as there may be."""
+        if not self._admission.establish():
             most = self.config.max_connections
             self._close(RESOURCE_LIMIT, f"this container serves {most} connections, and has as many")
 

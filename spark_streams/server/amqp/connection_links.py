@@ -4,9 +4,6 @@ Each input changes the state by the table of ``link_states``; the states before 
 proton's link. A refused link has a state and no ``AttachedLink``: the engine keeps it until the peer has detached it
 too.
 
-A link that has work to do is due. Each turn of the connection serves the links that are due, each a bounded share;
-a link that waits for room in the socket or in memory is blocked, and due again when bytes have been written.
-
 ``LinkResources`` is what links use of the node, the public methods of ``ConnectionLinks`` what they and the node use of
 the connection; each kind of link is an ``AttachedLink``.
 """
@@ -15,58 +12,92 @@ from __future__ import annotations
 
 import abc
 import asyncio
+import functools
 import logging
-import time
+import uuid
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Any, ClassVar
 
 import proton
 
 from spark_streams.errors import UnknownStream
 from spark_streams.log import ReferenceLog, Stream
 from spark_streams.server.admission import Admission
-from spark_streams.server.amqp.config import AmqpConfig
-from spark_streams.server.amqp.consumer_groups import Groups
-from spark_streams.server.amqp.durable_termini import Termini
+from spark_streams.server.amqp.config import LinkConfig
 from spark_streams.server.amqp.engine import address
-from spark_streams.server.amqp.error_conditions import RESOURCE_LIMIT, LinkRefused
+from spark_streams.server.amqp.error_conditions import RESOURCE_DELETED, RESOURCE_LIMIT, LinkRefused
 from spark_streams.server.amqp.incoming_frames import IncomingFrames
 from spark_streams.server.amqp.link_states import TRANSITIONS, LinkInput, LinkState, next_state
+from spark_streams.server.amqp.link_turns import LinkTurns
 from spark_streams.server.amqp.outgoing_frames import OutgoingFrames
 from spark_streams.server.amqp.placement import Placement
-from spark_streams.server.amqp.transfer_block import BlockReader
-from spark_streams.server.door import DoorNode, TcpConnection
+from spark_streams.server.amqp.transfer_block import BlockReader, TransferBlock
+from spark_streams.server.door import DoorNode
 from spark_streams.server.partition_readers import PartitionReaders
-from spark_streams.server.turns import Turn
-
-WRITE_BUFFER_BYTES: Final = 256 << 10
 
 logger = logging.getLogger("spark_streams.server")
 
 
 class LinkResources(DoorNode):
-    """The node, as its links use it: the objects that all of them share. ``node.py`` has the rest of it.
+    """A node, as its connections and links use it: the objects that all of them share.
 
     Args:
         log: the served log.
         config: the door's settings.
         loop: the server's.
+        placement: which partitions are served here.
+        make_block: prepares stored events for the door's consumers.
 
     Attributes:
+        container: the server's container-id.
         readers: the readers of the partitions that consumers read.
-        termini: positions of durable links.
-        groups: consumer groups.
         placement: which partitions are served here.
     """
 
-    config: AmqpConfig
+    config: LinkConfig
 
-    def __init__(self, log: ReferenceLog, config: AmqpConfig, loop: asyncio.AbstractEventLoop) -> None:
-        super().__init__(log, config, loop, "spark-streams-amqp")
-        self.readers = PartitionReaders(loop, BlockReader)
-        self.termini = Termini(log, loop, config.max_durable_links)
-        self.groups = Groups(log, config.reset_epoch, config.max_groups)
-        self.placement = Placement(config)
+    def __init__(
+        self,
+        log: ReferenceLog,
+        config: LinkConfig,
+        loop: asyncio.AbstractEventLoop,
+        placement: Placement,
+        make_block: type[TransferBlock] = TransferBlock,
+    ) -> None:
+        super().__init__(log, config, loop, f"spark-streams-{config.protocol}")
+        self.container = f"spark-streams-{uuid.uuid4().hex}"
+        self.readers = PartitionReaders(loop, functools.partial(BlockReader, make_block=make_block))
+        self.placement = placement
+        self._known: dict[str, tuple[str, int]] = {}
+
+    def attach(self, connection: ConnectionLinks, link: Any) -> None:
+        """Answer a peer's attach: with a link that is served, one that waits, or a refusal."""
+        try:
+            if connection.link_count >= self.config.max_links:
+                raise LinkRefused(
+                    RESOURCE_LIMIT, f"the connection has {connection.link_count} links, the most that it may have"
+                )
+            attached = self._consumer(connection, link) if link.is_sender else self._producer(connection, link)
+        except LinkRefused as refusal:
+            connection.refuse(link, refusal)
+            return
+        connection.serve(attached, LinkInput.NO_PARTITION if attached.waits else LinkInput.ACCEPT)
+
+    @abc.abstractmethod
+    def _consumer(self, connection: ConnectionLinks, link: Any) -> AttachedLink:
+        """Answer the attach of a link on which the door sends.
+
+        Raises:
+            LinkRefused: the attach is refused.
+        """
+
+    @abc.abstractmethod
+    def _producer(self, connection: ConnectionLinks, link: Any) -> AttachedLink:
+        """Answer the attach of a link on which the peer sends.
+
+        Raises:
+            LinkRefused: the attach is refused.
+        """
 
     def is_there(self, stream: str, incarnation: str) -> bool:
         """Return whether a stream is still the one that a link was attached to."""
@@ -75,13 +106,31 @@ class LinkResources(DoorNode):
         except UnknownStream:
             return False
 
-    def close(self) -> None:
-        """Finish work that has begun, and write durable state."""
-        super().close()
-        self.termini.close()
+    @property
+    def _links(self) -> list[AttachedLink]:
+        """The links that are attached to logs."""
+        return [link for connection in self.connections for link in connection.served if link.stream]
+
+    def follow(self) -> None:
+        """Tell links of the partitions that were added to their logs; end the links of logs that were deleted."""
+        now: dict[str, tuple[str, int]] = {}
+        links = self._links
+        for name in {link.stream for link in links}:
+            try:
+                stream = self.log.stream(name)
+                now[name] = (stream.incarnation, len(stream.partitions))  # every change adds partitions
+            except UnknownStream:
+                now[name] = ("", 0)
+        for link in links:
+            if link.incarnation != now[link.stream][0]:
+                deleted = LinkRefused(RESOURCE_DELETED, f"stream '{link.stream}' was deleted")
+                link.fail_from_outside(deleted)
+            elif self._known.get(link.stream) != now[link.stream]:
+                link.connection.guarded(link.follow)
+        self._known = now
 
 
-class ConnectionLinks(TcpConnection):
+class ConnectionLinks(LinkTurns):
     """A connection, as its links use it, and its links: those not detached on both sides.
 
     ``connection.py`` implements it on a socket.
@@ -94,7 +143,6 @@ class ConnectionLinks(TcpConnection):
         config: the door's settings.
         user: the peer's user, once SASL is over.
         container: the peer's container-id.
-        write_paused: whether the socket accepts no more bytes.
         incoming: what the peer sends, once SASL is over.
         outgoing: what is to be written, once SASL is over.
     """
@@ -104,29 +152,14 @@ class ConnectionLinks(TcpConnection):
     outgoing: OutgoingFrames
 
     def __init__(self, node: LinkResources, admission: Admission) -> None:
-        super().__init__(node, admission, WRITE_BUFFER_BYTES)
-        self.config = node.config
+        super().__init__(node, admission, node.config)
         self.user = ""
         self.container = ""
-        self.write_paused = False
-        self._closing = False
-        self._unfinished_bytes = 0
-        self._storing_bytes = 0
         self._served: dict[int, AttachedLink] = {}
         """Address of proton's link to its ``AttachedLink``: all links but the refused ones."""
         self._states: dict[int, LinkState] = {}
         self._sessions: dict[int, int] = {}
         """Address of each link to that of its session."""
-        self._due: dict[AttachedLink, None] = {}
-        self._blocked: dict[AttachedLink, None] = {}
-
-    @abc.abstractmethod
-    def _queue_turn(self) -> None:
-        """Queue a turn of this connection."""
-
-    @abc.abstractmethod
-    def _close(self, name: str, description: str) -> None:
-        """Close the connection with an error."""
 
     @property
     def served(self) -> list[AttachedLink]:
@@ -244,12 +277,6 @@ class ConnectionLinks(TcpConnection):
 
     # --- turns
 
-    def wake(self, attached: AttachedLink | None = None) -> None:
-        """Queue a turn of this connection, and make a link due in it."""
-        if attached is not None and not attached.ended:
-            self._due[attached] = None
-        self._queue_turn()
-
     def _make_arrived_due(self) -> None:
         """Make the links due for which messages, credit or outcomes have come."""
         for deliveries in self.incoming.arrived:
@@ -257,56 +284,10 @@ class ConnectionLinks(TcpConnection):
                 self._due[deliveries.owner] = None
         self.incoming.arrived.clear()
 
-    def block(self, attached: AttachedLink) -> None:
-        """Make a link due again when bytes have been written."""
-        self._blocked[attached] = None
-
-    def _unblock(self) -> None:
-        """Make the blocked links due, if the socket accepts bytes: before those that have had what they wait for."""
-        if not self.write_paused:
-            self._due = {**self._blocked, **self._due}
-            self._blocked.clear()
-
-    def _serve_due(self) -> None:
-        """Serve the links that are due, at least one, until the turn is over."""
-        waiting, self._due = self._due, {}
-        turn = Turn(time.monotonic)  # links read from the disk
-        while waiting:
-            attached = next(iter(waiting))
-            del waiting[attached]
-            if not attached.ended and attached.serve():
-                self._due[attached] = None
-            if turn.over:
-                break
-        # Links that had no turn come before links that need another one.
-        self._due = {**waiting, **self._due}
-
     def _take_input(self) -> None:
         """Make each link take all messages that have come in."""
         for attached in list(self._served.values()):
             attached.take_input()
-
-    # --- memory
-
-    def unfinished(self, more_bytes: int) -> None:
-        """Count bytes of messages of which only some frames have come; with too many the connection is closed."""
-        self._unfinished_bytes += more_bytes
-        most = self.config.session_bytes
-        if self._unfinished_bytes > most and not self._closing:
-            self._close(RESOURCE_LIMIT, f"unfinished messages of the connection have more than {most} bytes")
-
-    def storing(self, more_bytes: int) -> None:
-        """Count bytes of messages that are being stored; links that were ``full`` are served when there is room."""
-        before = self.full
-        self._storing_bytes += more_bytes
-        if before and not self.full:
-            self._unblock()
-            self._queue_turn()
-
-    @property
-    def full(self) -> bool:
-        """Whether links must accept no more messages: the engine holds up to ``session_bytes`` of the next ones."""
-        return self._storing_bytes >= self.config.session_bytes
 
 
 class AttachedLink(abc.ABC):
@@ -324,6 +305,9 @@ class AttachedLink(abc.ABC):
         ended: whether it has released what it held, and serves no more.
     """
 
+    waits: ClassVar[bool] = False
+    """Whether its attach is not answered yet."""
+
     def __init__(self, connection: ConnectionLinks, link: Any, log_stream: Stream | None) -> None:
         self.connection = connection
         self.node = connection.node
@@ -336,7 +320,7 @@ class AttachedLink(abc.ABC):
     def serve(self) -> bool:
         """Do a bounded part of the work that is due; return whether there is more to do at once."""
 
-    def follow(self) -> None:  # noqa: B027  only agnostic consumers care
+    def follow(self) -> None:  # noqa: B027  only links that events are sent on care
         """Handle a possible change of the log's partitions."""
 
     def take_input(self) -> None:  # noqa: B027  only producers have input

@@ -51,12 +51,14 @@ class Messages(NamedTuple):
         memory: the bytes; those between the messages mean nothing.
         starts, ends: where each message lies, the end exclusive.
         ids: their delivery-ids, ``SETTLED`` for those that the peer has settled.
+        formats: their message formats; None: all have format 0, that of AMQP's messages.
     """
 
     memory: NDArray[np.uint8]
     starts: Positions
     ends: Positions
     ids: Positions
+    formats: Positions | None = None
 
     @property
     def sizes(self) -> Positions:
@@ -68,9 +70,10 @@ class Messages(NamedTuple):
         """The messages, without their ids."""
         return MessageBlock(self.memory, self.starts, self.ends)
 
-    def rows(self, rows: slice) -> Messages:
+    def rows(self, rows: slice | Mask) -> Messages:
         """Return some of the messages."""
-        return Messages(self.memory, self.starts[rows], self.ends[rows], self.ids[rows])
+        formats = None if self.formats is None else self.formats[rows]
+        return Messages(self.memory, self.starts[rows], self.ends[rows], self.ids[rows], formats)
 
 
 _NO_PLACES: Final = np.zeros(0, np.int64)
@@ -85,12 +88,19 @@ def _joined(pieces: list[Messages]) -> Messages:
     places = np.cumsum([0, *(len(memory) for memory in memories[:-1])]).tolist()
     moved = [place - first for place, first in zip(places, firsts, strict=True)]
     if len(pieces) == 1:
-        return Messages(memories[0], pieces[0].starts + moved[0], pieces[0].ends + moved[0], pieces[0].ids)
+        (piece,) = pieces
+        return Messages(memories[0], piece.starts + moved[0], piece.ends + moved[0], piece.ids, piece.formats)
+    formats = None
+    if any(piece.formats is not None for piece in pieces):
+        formats = np.concatenate(
+            [np.zeros(len(piece.ids), np.int64) if piece.formats is None else piece.formats for piece in pieces]
+        )
     return Messages(
         np.concatenate(memories),
         np.concatenate([piece.starts + by for piece, by in zip(pieces, moved, strict=True)]),
         np.concatenate([piece.ends + by for piece, by in zip(pieces, moved, strict=True)]),
         np.concatenate([piece.ids for piece in pieces]),
+        formats,
     )
 
 
@@ -196,6 +206,8 @@ class Deliveries:
         delivery_count, credit: what a flow tells the peer; the credit is below 0 if the peer sent more than it may.
         begun: the bytes of a message of which only some frames have come.
         refusal: why the link must end after the messages that have come, or None.
+        max_message_bytes: the largest message that is accepted.
+        rejects_large: whether a message that is too large is rejected; otherwise it ends the link.
     """
 
     def __init__(self, session: IncomingSession, delivery_count: int, max_message_bytes: int) -> None:
@@ -206,10 +218,14 @@ class Deliveries:
         self.credit = 0
         self.begun = bytearray()
         self.refusal: LinkRefused | None = None
+        self.rejects_large = False
+        self._rejected: dict[int, LinkRefused] = {}
         self._messages: deque[Messages] = deque()
-        self._max_message_bytes = max_message_bytes
+        self.max_message_bytes = max_message_bytes
         self._begun_id: int | None = None
         self._begun_settled = False
+        self._begun_format = 0
+        self._begun_bytes = 0
 
     # --- what comes
 
@@ -219,9 +235,12 @@ class Deliveries:
         if self.owner is None or self.refusal is not None:
             return
         sizes = messages.ends - messages.starts
-        if int(sizes.max()) > self._max_message_bytes:
-            messages = messages.rows(slice(0, int(np.argmax(sizes > self._max_message_bytes))))
-            self._refuse()
+        for row in np.flatnonzero(sizes > self.max_message_bytes).tolist():
+            if not self._reject(int(messages.ids[row]), int(sizes[row])):
+                messages, sizes = messages.rows(slice(0, row)), sizes[:row]
+                break
+        if self._rejected:
+            messages = messages.rows(sizes <= self.max_message_bytes)
         if len(messages.ids):
             self._add(messages)
 
@@ -241,6 +260,7 @@ class Deliveries:
             if number is None and more:
                 raise Violation(INVALID_FIELD, "delivery-id required for transfer")
             self._begun_id, self._begun_settled = self.session.next_id(number), False
+            self._begun_format, self._begun_bytes = transfer.number(3, 0), 0
             self._count(1)
         elif number is not None and number != self._begun_id:
             raise Violation(INVALID_FIELD, "invalid delivery-id for a continuation transfer")
@@ -249,15 +269,19 @@ class Deliveries:
         assert self._begun_id is not None
         self._begun_settled |= settled
         if self.owner is not None and self.refusal is None and not aborted:
-            if len(self.begun) + len(payload) > self._max_message_bytes:
-                self._refuse()
+            number = SETTLED if self._begun_settled else self._begun_id
+            self._begun_bytes += len(payload)
+            if self._begun_bytes > self.max_message_bytes:
+                self.begun = bytearray()
+                if not more or not self.rejects_large:
+                    self._reject(number, self._begun_bytes)
             else:
                 self.begun += payload
                 if not more:
                     # The memory is handed over as it is: a message may come in thousands of frames.
                     memory, end = np.frombuffer(self.begun, np.uint8), len(self.begun)
-                    number = SETTLED if self._begun_settled else self._begun_id
-                    self._add(Messages(memory, np.zeros(1, np.int64), np.array([end]), np.array([number])))
+                    formats = np.array([self._begun_format]) if self._begun_format else None
+                    self._add(Messages(memory, np.zeros(1, np.int64), np.array([end]), np.array([number]), formats))
         if aborted or not more:
             self.begun = bytearray()  # with aborted, the peer takes back what it began (AMQP 1.0 part 2 §2.6.14)
             self._begun_id = None
@@ -281,18 +305,31 @@ class Deliveries:
         self.delivery_count = self.delivery_count + count & SERIAL
         self.credit -= count
 
-    def _refuse(self) -> None:
+    def _reject(self, number: int, size: int) -> bool:
+        """Note that a message is too large; return False if the link must end, since nothing else says it."""
+        if self.rejects_large and number != SETTLED:
+            self._rejected[number] = LinkRefused(
+                MESSAGE_TOO_LARGE,
+                f"The received message (delivery-id:{int(number)}, size:{size} bytes) exceeds the limit "
+                f"({self.max_message_bytes} bytes) currently allowed on the link.",
+            )
+            return True
         self.refusal = LinkRefused(
             MESSAGE_TOO_LARGE,
-            f"a message of more than {self._max_message_bytes} bytes, this node's max-message-size, was sent",
+            f"a message of more than {self.max_message_bytes} bytes, this node's max-message-size, was sent",
         )
-        self.begun = bytearray()
+        return False
 
     def _add(self, messages: Messages) -> None:
         self._messages.append(messages)
         self.session.hold(int(messages.sizes.sum()))
 
     # --- for the link that takes them
+
+    def take_rejected(self) -> dict[int, LinkRefused]:
+        """Take the messages that were too large: delivery-id to why each is rejected."""
+        rejected, self._rejected = self._rejected, {}
+        return rejected
 
     def take(self, max_rows: int, max_bytes: int) -> Messages:
         """Take messages in their order: at most ``max_rows``, of about ``max_bytes``, and at least one if there is."""

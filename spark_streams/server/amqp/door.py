@@ -3,13 +3,37 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+import proton
 
 from spark_streams.log import ReferenceLog
 from spark_streams.server.admission import Sockets
 from spark_streams.server.amqp.config import AmqpConfig
 from spark_streams.server.amqp.connection import AmqpConnection
+from spark_streams.server.amqp.handshake import Handshake
 from spark_streams.server.amqp.node import Node
 from spark_streams.server.door import TcpDoor
+from spark_streams.wire.amqp.event_streams import CAPABILITY, SQL_CAPABILITY
+
+
+class NodeConnection(AmqpConnection):
+    """One connection of the AMQP door."""
+
+    config: AmqpConfig
+
+    def _shake_hands(self, certificate: Mapping[str, Any] | None) -> Handshake:
+        anonymous = self.config.allow_anonymous
+        mechanisms = ["ANONYMOUS"] if anonymous else []
+        return Handshake(self.config, self.peer_host, certificate, anonymous=mechanisms, skippable=anonymous)
+
+    def _answer_open(self, connection: proton.Connection) -> None:
+        connection.container = self.node.container
+        connection.offered_capabilities = [proton.symbol(CAPABILITY), proton.symbol(SQL_CAPABILITY)]
+        connection.properties = {proton.symbol("product"): "spark-streams"}
+        connection.open()
+        self._establish()
 
 
 class AmqpDoor(TcpDoor):
@@ -28,7 +52,7 @@ class AmqpDoor(TcpDoor):
     async def open(self, log: ReferenceLog, sockets: Sockets) -> None:
         """Listen; see ``Door.open``."""
         node = self.node = Node(log, self.config, asyncio.get_running_loop())
-        await self.listen(sockets, lambda admission: AmqpConnection(node, admission))
+        await self.listen(sockets, lambda admission: NodeConnection(node, admission))
 
     def renegotiate(self, stream: str, group: str) -> int:
         """Gracefully close all receivers of a consumer group, so that its partitions are distributed again.

@@ -13,13 +13,9 @@ from typing import Any, Final
 import proton
 from cproton_ffi import ffi, lib
 
-from spark_streams.server.amqp.config import AmqpConfig
+from spark_streams.server.amqp.config import LinkConfig
 from spark_streams.server.turns import Timer
 
-CAPABILITY: Final = "AMQP_EVENT_STREAMS_V1_0"
-"""Spec: Event Stream Extensions §3.1 (ES-010)."""
-SQL_CAPABILITY: Final = "AMQP_FILTEX_SQL_V1_0"
-"""Spec: AMQP Filter Expressions 1.0 §2.2."""
 _OUTPUT_BYTES: Final = 256 << 10
 
 _CONTROL: Final = {
@@ -38,14 +34,6 @@ def address(pointer: Any) -> int:
     return int(ffi.cast("uintptr_t", pointer))
 
 
-def open_connection(connection: proton.Connection, container: str) -> None:
-    """Answer the peer's open with the container's id and the extensions that it has."""
-    connection.container = container
-    connection.offered_capabilities = [proton.symbol(CAPABILITY), proton.symbol(SQL_CAPABILITY)]
-    connection.properties = {proton.symbol("product"): "spark-streams"}
-    connection.open()
-
-
 class Engine:
     """One connection's engine, the server's side.
 
@@ -54,7 +42,7 @@ class Engine:
             ``idle_timeout_ms`` is announced in open and enforced by ``tick``; 0 for none.
     """
 
-    def __init__(self, config: AmqpConfig) -> None:
+    def __init__(self, config: LinkConfig) -> None:
         self.transport = proton.Transport(proton.Transport.SERVER)
         self.transport.max_frame_size = config.max_frame_bytes
         self.transport.channel_max = config.max_sessions - 1

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from spark_streams.errors import RemoteProtocolError
-from spark_streams.server.amqp.config import AmqpConfig
+from spark_streams.server.amqp.config import LinkConfig
 from spark_streams.server.users import ANONYMOUS, common_name, knows
 from spark_streams.wire.amqp.sasl import SASL_HEADER, SaslServer
 
@@ -31,12 +31,22 @@ class Handshake:
     """The server's side of the SASL layer.
 
     Args:
-        config: the users, and whether anonymous peers may connect.
+        config: the users.
         peer_host: the peer's address, None when it is not known.
         certificate: the peer's verified TLS certificate, in the form of ``ssl.SSLSocket.getpeercert``, or None.
+        anonymous: the mechanisms to offer to peers without credentials.
+        skippable: whether peers may begin without SASL.
     """
 
-    def __init__(self, config: AmqpConfig, peer_host: str | None, certificate: Mapping[str, Any] | None) -> None:
+    def __init__(
+        self,
+        config: LinkConfig,
+        peer_host: str | None,
+        certificate: Mapping[str, Any] | None,
+        *,
+        anonymous: Sequence[str] = (),
+        skippable: bool = False,
+    ) -> None:
         self._config = config
         self._peer_host = peer_host
         self._kept_out = ""
@@ -46,14 +56,19 @@ class Handshake:
         mechanisms = ["EXTERNAL"] if identity is not None else []
         if config.users:
             mechanisms.append("PLAIN")
-        if config.allow_anonymous:
-            mechanisms.append("ANONYMOUS")
+        mechanisms += anonymous
+        self._anonymous, self._skippable = tuple(anonymous), skippable
         self._sasl = SaslServer(mechanisms, self._check_plain, identity)
 
     @property
     def user(self) -> str:
         """The peer's user, once the layer is over; ``anonymous`` without credentials."""
         return self._sasl.identity or ANONYMOUS
+
+    @property
+    def proven(self) -> bool:
+        """Whether the peer has proved who it is, once the layer is over."""
+        return self._sasl.mechanism is not None and self._sasl.mechanism not in self._anonymous
 
     def receive(self, received: bytes) -> Answer:
         """Take bytes from the peer; return the answer to them."""
@@ -65,7 +80,7 @@ class Handshake:
             return Answer(send, self._kept_out or "wrong credentials")
         if not self._sasl.done:
             return Answer(send)
-        if self._sasl.skipped and not self._config.allow_anonymous:
+        if self._sasl.skipped and not self._skippable:
             return Answer(SASL_HEADER, "it began without SASL, which is not configured")
         return Answer(send, leftover=self._sasl.leftover)
 

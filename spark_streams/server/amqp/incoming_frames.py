@@ -24,7 +24,7 @@ from typing import Any, Final
 import numpy as np
 
 from spark_streams.errors import RemoteProtocolError
-from spark_streams.server.amqp.config import AmqpConfig
+from spark_streams.server.amqp.config import LinkConfig
 from spark_streams.server.amqp.deliveries import Deliveries, IncomingSession, Messages, Violation, delivery_ids
 from spark_streams.server.amqp.error_conditions import DECODE_ERROR
 from spark_streams.server.amqp.outgoing_deliveries import DONE, OutgoingDeliveries, OutgoingSession
@@ -65,21 +65,25 @@ class IncomingFrames:
     Args:
         config: the door's settings.
         unfinished: called with the number of bytes that messages of which only some frames have come grew by.
+        outcomes: whether the door needs to know what becomes of what it sends.
 
     Attributes:
+        attach: the attach that was given to proton last.
         begun: the session of the begin that was given to proton last.
         attached: the deliveries of the attach that was given to proton last; None for a link on which the door sends.
         attached_sender: the same for such a link; None for one on which the peer sends.
         arrived: the deliveries that have got messages or a refusal, credit or outcomes; whoever reads it clears it.
     """
 
-    def __init__(self, config: AmqpConfig, unfinished: Callable[[int], None]) -> None:
+    def __init__(self, config: LinkConfig, unfinished: Callable[[int], None], *, outcomes: bool = True) -> None:
+        self.attach: Performative | None = None
         self.begun: IncomingSession | None = None
         self.attached: Deliveries | None = None
         self.attached_sender: OutgoingDeliveries | None = None
         self.arrived: dict[Deliveries | OutgoingDeliveries, None] = {}
         self._config = config
         self._unfinished = unfinished
+        self._outcomes = outcomes
         self._rest = bytearray()
         self._needed = HEAD_BYTES
         self._started = self._ended = False
@@ -210,11 +214,12 @@ class IncomingFrames:
             return
         starts, ends = transfers.payload_start[rows], frames.ends[rows]
         ids = delivery_ids(transfers.delivery_id[rows], transfers.settled[rows])
+        formats = transfers.message_format[rows] if transfers.message_format[rows].any() else None
         if len(distinct) == 1:
             # A copy: the message that came with many others, and waits for its turn, must not keep all their memory.
             origin = int(starts[0])
             memory = np.array(view[origin : int(ends[-1])])
-            self._give(distinct[0], Messages(memory, starts - origin, ends - origin, ids))
+            self._give(distinct[0], Messages(memory, starts - origin, ends - origin, ids, formats))
             return
         for place in distinct:
             chosen = np.flatnonzero(places[rows] == place)
@@ -222,7 +227,8 @@ class IncomingFrames:
                 values = copied(view, starts[chosen], ends[chosen])
                 bounds = np.frombuffer(values.buffers()[1], np.int64, len(chosen) + 1)
                 memory = np.frombuffer(values.buffers()[2] or b"", np.uint8)
-                self._give(place, Messages(memory, bounds[:-1], bounds[1:], ids[chosen]))
+                of_place = None if formats is None else formats[chosen]
+                self._give(place, Messages(memory, bounds[:-1], bounds[1:], ids[chosen], of_place))
 
     def _one_transfer(self, view: memoryview, frames: Frames, places: Positions, row: int) -> None:
         deliveries = self._links[int(places[row])]
@@ -272,12 +278,13 @@ class IncomingFrames:
                     read.number(1, 0),
                     self._config.session_bytes,
                     self._config.max_frame_bytes,
-                    OutgoingSession(read.number(2, 0)),
+                    OutgoingSession(read.number(2, 0), outcomes=self._outcomes),
                 )
                 return False
             assert session is not None
             if code == ATTACH:
                 place = _place(channel, read.number(1, 0))
+                self.attach = read
                 self.attached = self.attached_sender = None
                 if read.field(2, bool, False):
                     self.attached_sender = self._sending[place] = OutgoingDeliveries(session.outgoing)

@@ -45,6 +45,7 @@ from spark_streams.log.storage.readable_partition import PartitionClosed
 from spark_streams.offsets import equal_range
 from spark_streams.server.amqp.attach_reply import open_info
 from spark_streams.server.amqp.attach_request import link_properties
+from spark_streams.server.amqp.config import AmqpConfig
 from spark_streams.server.amqp.connection_links import AttachedLink, ConnectionLinks
 from spark_streams.server.amqp.error_conditions import INVALID_FIELD, LinkRefused
 from spark_streams.server.amqp.outgoing_deliveries import BYTES_PER_TURN
@@ -191,13 +192,19 @@ class InfoLink(AttachedLink):
         connection, link: see ``AttachedLink``.
         stream: the log; None: the source is about the container.
         message: returns the encoded message about the present state.
+        config: the door's settings.
 
     Messages are sent settled where the receiver requests it. Otherwise each is settled when the receiver gives it any
     outcome: a description of the moment is not sent again.
     """
 
     def __init__(
-        self, connection: ConnectionLinks, link: Any, stream: Stream | None, message: Callable[[], bytes]
+        self,
+        connection: ConnectionLinks,
+        link: Any,
+        stream: Stream | None,
+        message: Callable[[], bytes],
+        config: AmqpConfig,
     ) -> None:
         super().__init__(connection, link, stream)
         self._message = message
@@ -206,8 +213,8 @@ class InfoLink(AttachedLink):
         assert deliveries is not None
         self._deliveries, deliveries.owner = deliveries, self
         connection.outgoing.open_sender(deliveries, link)
-        self._max_unsettled = connection.config.max_unsettled
-        self._interval_s = connection.config.info_interval_ms / 1000
+        self._max_unsettled = config.max_unsettled
+        self._interval_s = config.info_interval_ms / 1000
         self._timer = Timer(asyncio.get_running_loop())
 
     def serve(self) -> bool:

@@ -7,32 +7,27 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import uuid
 from typing import Any
 
 import proton
 
-from spark_streams.errors import UnknownStream
 from spark_streams.log import ReferenceLog, Stream
 from spark_streams.server.amqp.attach_request import (
     INFO_SUFFIX,
     ConsumerAttach,
-    find_stream,
+    ConsumerResources,
+    address_of,
+    permitted_stream,
     read_attach_request,
-    stream_names,
 )
 from spark_streams.server.amqp.config import AmqpConfig
-from spark_streams.server.amqp.connection_links import AttachedLink, ConnectionLinks, LinkResources
+from spark_streams.server.amqp.connection_links import AttachedLink, ConnectionLinks
 from spark_streams.server.amqp.consumer_groups import Group
 from spark_streams.server.amqp.consumer_link import ConsumerLink
 from spark_streams.server.amqp.error_conditions import (
-    INVALID_FIELD,
     NOT_ALLOWED,
     NOT_FOUND,
     NOT_IMPLEMENTED,
-    RESOURCE_DELETED,
-    RESOURCE_LIMIT,
-    UNAUTHORIZED,
     LinkRefused,
 )
 from spark_streams.server.amqp.info_link import (
@@ -50,59 +45,28 @@ from spark_streams.server.amqp.producer_link import ProducerLink
 from spark_streams.server.users import permissions_of
 
 
-class Node(LinkResources):
+class Node(ConsumerResources):
     """All logs of a container, for all its connections.
 
     Args:
         log: the served log.
         config: the door's settings.
         loop: the server's.
-
-    Attributes:
-        container: the server's container-id.
     """
 
     def __init__(self, log: ReferenceLog, config: AmqpConfig, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(log, config, loop)
-        self.container = f"spark-streams-{uuid.uuid4().hex}"
         self._descriptions = Descriptions()
-        self._known: dict[str, tuple[str, int]] = {}
-
-    # --- attaching
-
-    def attach(self, connection: ConnectionLinks, link: Any) -> None:
-        """Answer a peer's attach: with a link that is served, one that waits, or a refusal."""
-        try:
-            if connection.link_count >= self.config.max_links:
-                raise LinkRefused(
-                    RESOURCE_LIMIT, f"the connection has {connection.link_count} links, the most that it may have"
-                )
-            attached = self._consumer(connection, link) if link.is_sender else self._producer(connection, link)
-        except LinkRefused as refusal:
-            connection.refuse(link, refusal)
-            return
-        waits = isinstance(attached, PendingAttach)
-        connection.serve(attached, LinkInput.NO_PARTITION if waits else LinkInput.ACCEPT)
 
     def _stream(self, connection: ConnectionLinks, action: str, address: str) -> Stream:
-        """Return the stream of an address, if the connection's user may ``write`` or ``read`` it.
-
-        Raises:
-            LinkRefused: the user may not, whether the stream exists or not (amqp:unauthorized-access); or there is no
-                such stream (amqp:not-found).
-        """
-        permissions = permissions_of(self.config.permissions, connection.user)
-        if permissions is None or any(permissions.allow(action, name) for name in stream_names(address)):
-            stream = find_stream(self.log, address)
-            if permissions is None or permissions.allow(action, stream.name):
-                return stream
-        raise LinkRefused(UNAUTHORIZED, f"user '{connection.user}' may not {action} stream '{address:.200}'")
+        """Return the stream of an address; see ``permitted_stream``."""
+        return permitted_stream(self, connection.user, action, address)
 
     def _producer(self, connection: ConnectionLinks, link: Any) -> AttachedLink:
         target = link.remote_target
         if target.type == proton.Terminus.COORDINATOR:
             raise LinkRefused(NOT_IMPLEMENTED, "transactions are not supported")
-        address = _address(target)
+        address = address_of(target)
         if address.endswith(INFO_SUFFIX):
             self._stream(connection, "read", address[: -len(INFO_SUFFIX)])
             raise LinkRefused(NOT_ALLOWED, "an information source can only be read")
@@ -111,7 +75,7 @@ class Node(LinkResources):
         return ProducerLink(connection, link, stream, bound)
 
     def _consumer(self, connection: ConnectionLinks, link: Any) -> AttachedLink:
-        address = _address(link.remote_source)
+        address = address_of(link.remote_source)
         if address.endswith(INFO_SUFFIX):
             return self._info(connection, link, address)
         if address == STREAMS:
@@ -120,7 +84,7 @@ class Node(LinkResources):
         filters = read_filters(link.remote_source)
         deliveries = connection.incoming.attached_sender
         assert deliveries is not None
-        attach = ConsumerAttach(connection, link, stream, filters, read_attach_request(link), deliveries)
+        attach = ConsumerAttach(self, connection, link, stream, filters, read_attach_request(link), deliveries)
         group, partition = attach.request.group, attach.request.partition
         self._check_room(attach)
         if attach.durable:
@@ -174,7 +138,7 @@ class Node(LinkResources):
         positions, witnessed = read_positions(link), read_positions(link, WITNESSES)
         named_only = reads_named_only(link)
         message = functools.partial(self._descriptions.describe, stream, positions, witnessed, named_only=named_only)
-        return InfoLink(connection, link, stream, message)
+        return InfoLink(connection, link, stream, message, self.config)
 
     def _directory(self, connection: ConnectionLinks, link: Any) -> AttachedLink:
         """Open a link whose messages list the streams that this user may read."""
@@ -184,32 +148,7 @@ class Node(LinkResources):
             names = (stream.name for stream in self.log.streams())
             return list_streams(n for n in names if permissions is None or permissions.allow("read", n))
 
-        return InfoLink(connection, link, None, message)
-
-    # --- what changes while links are attached
-
-    @property
-    def _links(self) -> list[AttachedLink]:
-        """The links that are attached to logs."""
-        return [link for connection in self.connections for link in connection.served if link.stream]
-
-    def follow(self) -> None:
-        """Tell links of the partitions that were added to their logs; end the links of logs that were deleted."""
-        now: dict[str, tuple[str, int]] = {}
-        links = self._links
-        for name in {link.stream for link in links}:
-            try:
-                stream = self.log.stream(name)
-                now[name] = (stream.incarnation, len(stream.partitions))  # every change adds partitions
-            except UnknownStream:
-                now[name] = ("", 0)
-        for link in links:
-            if link.incarnation != now[link.stream][0]:
-                deleted = LinkRefused(RESOURCE_DELETED, f"stream '{link.stream}' was deleted")
-                link.fail_from_outside(deleted)
-            elif self._known.get(link.stream) != now[link.stream]:
-                link.connection.guarded(link.follow)
-        self._known = now
+        return InfoLink(connection, link, None, message, self.config)
 
 
 class PendingAttach(AttachedLink):
@@ -219,6 +158,8 @@ class PendingAttach(AttachedLink):
         node: assigns a partition of the consumer group.
         attach: the attach.
     """
+
+    waits = True
 
     def __init__(self, node: Node, attach: ConsumerAttach) -> None:
         super().__init__(attach.connection, attach.link, attach.stream)
@@ -260,12 +201,3 @@ class PendingAttach(AttachedLink):
     def _released(self, *, closed: bool) -> None:
         self._timer.cancel()
         self._node.groups.leave(self._group, self.try_again)
-
-
-def _address(terminus: Any) -> str:
-    if terminus.type == proton.Terminus.UNSPECIFIED or terminus.dynamic:
-        raise LinkRefused(NOT_IMPLEMENTED, "a node without an address cannot be made here: name a stream")
-    address = terminus.address
-    if not address:
-        raise LinkRefused(INVALID_FIELD, "the terminus has no address: name a stream")
-    return str(address)

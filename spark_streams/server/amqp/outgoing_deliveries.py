@@ -29,7 +29,7 @@ from spark_streams.wire.amqp.performatives import (
     Performative,
     signed,
 )
-from spark_streams.wire.amqp.transfer_encode import HEAD_BYTES, encode_transfers, split_message
+from spark_streams.wire.amqp.transfer_encode import HEAD_BYTES, UNUSED_BYTES, encode_transfers, split_message
 from spark_streams.wire.amqp.values import Described, Symbol
 from spark_streams.wire.columnar.byte_view import Positions
 from spark_streams.wire.columnar.interleave import Ranges
@@ -95,6 +95,7 @@ class OutgoingSession:
 
     Args:
         window: transfer frames that the peer takes, from its begin.
+        outcomes: whether unsettled deliveries are noted, for the links to know what became of them.
 
     Attributes:
         channel: the door's channel; None before the door's begin and after the peer's end.
@@ -105,7 +106,8 @@ class OutgoingSession:
         drained: links that have given back their credit, and the peer does not know yet.
     """
 
-    def __init__(self, window: int) -> None:
+    def __init__(self, window: int, *, outcomes: bool = True) -> None:
+        self.outcomes = outcomes
         self.channel: int | None = None
         self.next_transfer = 0
         self.next_id = 0
@@ -143,7 +145,7 @@ class OutgoingSession:
         if code is None and not settled:
             return ()  # "received", which is no outcome yet (AMQP 1.0 part 3 §3.4.1)
         links = self.settle(first, last, DONE if state is None or code is None else _outcome(code, state))
-        if links and not settled:
+        if (links or not self.outcomes) and not settled:
             self.heard.append((first, last))
         return links
 
@@ -237,11 +239,18 @@ class OutgoingDeliveries:
         self._presettled = False
         self._write: Callable[[pa.Buffer | bytes], None] = lambda frames: None
         self._max_frame_bytes = MIN_FRAME_BYTES
+        self._all_fields = False
         self._begun: Iterator[bytes] = iter(())
         self._next_frame: bytes | None = None
 
     def open(
-        self, handle: int | None, write: Callable[[pa.Buffer | bytes], None], max_frame_bytes: int, *, presettled: bool
+        self,
+        handle: int | None,
+        write: Callable[[pa.Buffer | bytes], None],
+        max_frame_bytes: int,
+        *,
+        presettled: bool,
+        all_fields: bool = False,
     ) -> None:
         """Note the door's attach.
 
@@ -250,9 +259,11 @@ class OutgoingDeliveries:
             write: queues frames for the peer.
             max_frame_bytes: the largest frame that the peer takes; 0 for any.
             presettled: whether deliveries are settled as they are sent.
+            all_fields: whether transfers have all their fields, null ones at their end too.
         """
-        self.handle, self._write, self._presettled = handle, write, presettled
+        self.handle, self._write, self._presettled, self._all_fields = handle, write, presettled, all_fields
         self._max_frame_bytes = max(MIN_FRAME_BYTES, min(max_frame_bytes or MAX_FRAME_BYTES, MAX_FRAME_BYTES))
+        self._max_frame_bytes -= UNUSED_BYTES if all_fields else 0
 
     def on_flow(self, flow: Performative) -> None:
         """Read the link's part of the peer's flow.
@@ -296,13 +307,18 @@ class OutgoingDeliveries:
         self.delivery_count = self.delivery_count + count & SERIAL
         self.credit -= count
         session.next_id += count
-        if not self._presettled:
+        if not self._presettled and session.outcomes:
             self.unsettled += count
             session.add(Sent(self, first, offsets[:count], origin, np.ones(count, np.bool_), count))
         if count > 1:
             shortened = [Ranges(piece.buffer, piece.starts[:count], piece.ends[:count]) for piece in pieces]
             frames = encode_transfers(
-                *shortened, channel=session.channel, handle=handle, first_id=first, settled=self._presettled
+                *shortened,
+                channel=session.channel,
+                handle=handle,
+                first_id=first,
+                settled=self._presettled,
+                all_fields=self._all_fields,
             )
             self._queue(frames, count)
             return count
@@ -315,6 +331,7 @@ class OutgoingDeliveries:
             delivery_id=first,
             max_frame_bytes=self._max_frame_bytes,
             settled=self._presettled,
+            all_fields=self._all_fields,
         )
         self._next_frame = next(self._begun)
         self.go_on(0)

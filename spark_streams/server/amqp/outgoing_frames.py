@@ -9,7 +9,7 @@ Spec: AMQP 1.0 part 2 §2.7.2 (begin), §2.7.3 (attach), §2.7.4 (flow), §2.7.6
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import proton
 import pyarrow as pa
@@ -44,7 +44,12 @@ class OutgoingFrames:
 
     Args:
         engine: the connection's engine.
+
+    Attributes:
+        all_fields: whether the door writes fields at the end of performatives that say nothing.
     """
+
+    all_fields: ClassVar[bool] = False
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -60,6 +65,10 @@ class OutgoingFrames:
             ready = b"".join(self._ready)
             self._ready.clear()
             return ready
+        return self._proton_output()
+
+    def _proton_output(self) -> bytes | None:
+        """Take what proton has to write, as ``output`` does."""
         return self._engine.output()
 
     # --- what proton writes
@@ -80,7 +89,13 @@ class OutgoingFrames:
         """Open a link on which the door sends, and learn its handle."""
         presettled: bool = link.snd_settle_mode == proton.Link.SND_SETTLED
         handle = self._attach(link)
-        deliveries.open(handle, self._queue, self._engine.transport.remote_max_frame_size, presettled=presettled)
+        deliveries.open(
+            handle,
+            self._queue,
+            self._engine.transport.remote_max_frame_size,
+            presettled=presettled,
+            all_fields=self.all_fields,
+        )
 
     def _attach(self, link: proton.Link) -> int | None:
         self._end_frame()
@@ -90,7 +105,7 @@ class OutgoingFrames:
 
     def _emitted(self, code: int) -> bytes | None:
         """Queue the whole frames that proton has to write, when before it had none; return the one with a code."""
-        written, found, at = b"".join(iter(lambda: self._engine.output() or b"", b"")), None, 0
+        written, found, at = b"".join(iter(lambda: self._proton_output() or b"", b"")), None, 0
         self._ready.append(written)
         while at < len(written):
             end = at + int.from_bytes(written[at : at + 4], "big")
@@ -101,7 +116,7 @@ class OutgoingFrames:
 
     def _end_frame(self) -> None:
         """Take all that proton has to write, so that a frame has just ended."""
-        while output := self._engine.output():
+        while output := self._proton_output():
             self._ready.append(output)
 
     # --- what the door writes
@@ -118,11 +133,15 @@ class OutgoingFrames:
         sent = session.outgoing
         numbers = [session.next_transfer, session.announce(), sent.next_transfer, _OUTGOING_WINDOW]
         if deliveries is None or deliveries.handle is None:
-            self._queue(encode_frame(session.channel, FLOW, [UInt(number) for number in numbers]))
+            self._queue(self._frame(session.channel, FLOW, [UInt(number) for number in numbers]))
             return
         numbers += [deliveries.handle, deliveries.delivery_count, max(0, deliveries.credit)]
         drain = isinstance(deliveries, OutgoingDeliveries) and deliveries.drain
-        self._queue(encode_flow(session.channel, *numbers, drain=drain))
+        self._queue(encode_flow(session.channel, *numbers, drain=drain, all_fields=self.all_fields))
+
+    def _frame(self, channel: int, code: int, fields: list[Any]) -> bytes:
+        """Return a frame of the door's own, without payload."""
+        return encode_frame(channel, code, fields)
 
     def accept(self, session: IncomingSession, ids: Positions) -> None:
         """Settle deliveries as accepted."""
@@ -137,7 +156,7 @@ class OutgoingFrames:
     def _settle(self, session: IncomingSession, runs: list[tuple[int, int]], outcome: Described) -> None:
         for first, last in runs if session.channel is not None else ():
             fields = [True, UInt(first), UInt(last), True, outcome]
-            self._queue(encode_frame(session.channel or 0, DISPOSITION, fields))
+            self._queue(self._frame(session.channel or 0, DISPOSITION, fields))
 
     def answer(self, session: IncomingSession) -> None:
         """Write what a session owes the peer: a larger window, links' drained credit, and what is settled here."""
@@ -149,5 +168,5 @@ class OutgoingFrames:
                 self.flow(session, deliveries)
         drained.clear()
         for first, last in heard if session.channel is not None else ():
-            self._queue(encode_frame(session.channel or 0, DISPOSITION, [False, UInt(first), UInt(last), True]))
+            self._queue(self._frame(session.channel or 0, DISPOSITION, [False, UInt(first), UInt(last), True]))
         heard.clear()

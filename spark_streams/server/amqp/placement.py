@@ -5,10 +5,13 @@ Spec: Event Stream Extensions §4.1, §4.3 (ES-101 to ES-106).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 import proton
 
 from spark_streams.log import Partition, Stream
-from spark_streams.server.amqp.config import AmqpConfig
+from spark_streams.server.amqp.config import Redirect
 from spark_streams.server.amqp.error_conditions import NOT_ALLOWED, NOT_FOUND, REDIRECT, LinkRefused
 
 
@@ -25,12 +28,15 @@ class Placement:
     """The partitions that this container serves.
 
     Args:
-        config: the redirects, and whether links that request no partition are bound.
+        redirects: (stream, partition) to the container that serves it.
+        bind_unrequested: whether links that request no partition are bound to one.
     """
 
-    def __init__(self, config: AmqpConfig) -> None:
-        self._redirects = config.redirects
-        self._bind_unrequested = config.bind_unrequested
+    def __init__(
+        self, redirects: Mapping[tuple[str, str], Redirect] = MappingProxyType({}), *, bind_unrequested: bool = False
+    ) -> None:
+        self._redirects = redirects
+        self._bind_unrequested = bind_unrequested
         self._turn = 0
 
     def here(self, stream: Stream) -> list[str]:

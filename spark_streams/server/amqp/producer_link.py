@@ -12,8 +12,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Any, ClassVar, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -42,31 +42,43 @@ from spark_streams.wire.columnar.byte_view import Positions
 MAX_ROWS: Final = 2_048
 MAX_BYTES: Final = 1 << 20
 """The most messages of one turn, and about the most bytes of theirs."""
-_CONDITIONS: Final = {
-    RefusalReason.INVALID: INVALID_FIELD,
-    RefusalReason.SPLIT: RESOURCE_DELETED,
-    RefusalReason.DISK_FULL: RESOURCE_LIMIT,
-    RefusalReason.FAILED: INTERNAL_ERROR,
-}
-"""The error condition of each reason for which events are not stored."""
+NO_INSTANT: Final = LinkRefused(INVALID_FIELD, "creation-time is -2^63 ms, which means none inside the log")
+"""The refusal of an event with this creation-time, where creation times are events' timestamps."""
 _RESERVED_INSTANT = b"\x83" + (-(2**63)).to_bytes(8, "big", signed=True)
 
 logger = logging.getLogger("spark_streams.server")
 
 
-class _Read(NamedTuple):
-    """Messages in columns, their routes, and the partitions that the routes index."""
+CONTINUED: Final = -2
+"""In the place of the delivery-id of an event that came in one delivery with the event before it."""
 
+
+class Read(NamedTuple):
+    """The events of one turn.
+
+    Args:
+        ids: the delivery-ids of their deliveries, ``SETTLED`` or ``CONTINUED``; events of one delivery are stored in
+            one partition, and together or not at all.
+        block: their messages.
+        incoming: what the log needs of these.
+        routed: their routes.
+        partitions: the partitions that the routes index.
+        free: bool[n], whether each may go to another partition if the partition of its route is split meanwhile.
+    """
+
+    ids: Positions
+    block: MessageBlock
     incoming: Incoming
     routed: Routed
     partitions: dict[str, Partition]
+    free: NDArray[np.bool_]
 
 
 class _Rows(NamedTuple):
     """Messages that are appended to one partition together.
 
     Args:
-        ids: their delivery-ids; ``SETTLED`` for a message that was sent settled.
+        ids: see ``Read``.
         values: their stored form.
         keys: their group keys, binary, null for none.
         timestamps: int64[n], their creation times in ms.
@@ -78,6 +90,13 @@ class _Rows(NamedTuple):
     keys: pa.Array
     timestamps: NDArray[np.int64]
     free: NDArray[np.bool_]
+
+    @property
+    def groups(self) -> NDArray[np.int64] | None:
+        """How many events each delivery has; None: one each."""
+        if not (self.ids == CONTINUED).any():
+            return None
+        return np.diff(np.append(np.flatnonzero(self.ids != CONTINUED), len(self.ids)))
 
     def take(self, rows: NDArray[np.int64]) -> _Rows:
         """Return some of the messages."""
@@ -123,13 +142,21 @@ class ProducerLink(AttachedLink):
         bound: the partition that the link is bound to, or None.
     """
 
+    conditions: ClassVar[Mapping[RefusalReason, str]] = {
+        RefusalReason.INVALID: INVALID_FIELD,
+        RefusalReason.SPLIT: RESOURCE_DELETED,
+        RefusalReason.DISK_FULL: RESOURCE_LIMIT,
+        RefusalReason.FAILED: INTERNAL_ERROR,
+    }
+    """Reason to error condition."""
+
     def __init__(self, connection: ConnectionLinks, link: Any, stream: Stream, bound: str | None) -> None:
         super().__init__(connection, link, stream)
         deliveries = connection.incoming.attached
         assert deliveries is not None
         self._deliveries: Deliveries = deliveries
         self._session = deliveries.session
-        open_producer(link, bound, connection.config.max_message_bytes)
+        self._answer(link, bound)
         connection.outgoing.open(deliveries, link._impl)
         deliveries.owner = self
         self.bound = bound
@@ -137,9 +164,13 @@ class ProducerLink(AttachedLink):
         self._window = connection.config.producer_credit
         self._appending = 0
         self._waiting: deque[Messages] = deque()
-        self._reading: asyncio.Future[_Read] | None = None
+        self._reading: asyncio.Future[Read] | None = None
         self._turn = 0
         self._top_up()
+
+    def _answer(self, link: Any, bound: str | None) -> None:
+        """Answer the attach; ``OutgoingFrames`` opens the link."""
+        open_producer(link, bound, self.connection.config.max_message_bytes)
 
     def serve(self) -> bool:
         """Take, route and append the messages that have come, within one turn's share."""
@@ -160,31 +191,39 @@ class ProducerLink(AttachedLink):
         more = self._deliveries.waiting
         if len(taken.ids):
             self._appending += len(taken.ids)
-            if self._reading is not None or len(taken.memory) > LARGE_BYTES:
+            if self._reading is not None or self._takes_long(taken):
                 self._waiting.append(taken)
                 self._read_next()
             else:
-                self._store(taken, self._reader(taken.block)())
+                self._store(self._reader(taken)())
         if self._deliveries.refusal is not None and not more:
             self.fail(self._deliveries.refusal)
         else:
             self._top_up()
         return more and not self.ended
 
+    def _takes_long(self, taken: Messages) -> bool:
+        """Return whether messages are to be read in the worker thread."""
+        return len(taken.memory) > LARGE_BYTES
+
     def _read_next(self) -> None:
         """Read the waiting messages in the worker thread, in their order, even if the link has ended."""
         if self._reading is not None or not self._waiting:
             return
         taken = self._waiting.popleft()
-        self._reading = asyncio.ensure_future(self.node.worker.step(self._reader(taken.block)))
-        self._reading.add_done_callback(lambda future: self.connection.guarded(lambda: self._was_read(taken, future)))
+        self._reading = asyncio.ensure_future(self._read_beside(taken))
+        self._reading.add_done_callback(lambda future: self.connection.guarded(lambda: self._was_read(future)))
 
-    def _was_read(self, taken: Messages, future: asyncio.Future[_Read]) -> None:
+    def _read_beside(self, taken: Messages) -> Coroutine[Any, Any, Read]:
+        """Read and route messages in the worker thread."""
+        return self.node.worker.step(self._reader(taken))
+
+    def _was_read(self, future: asyncio.Future[Read]) -> None:
         self._reading = None
         if future.cancelled():
             return  # the server stops
         try:
-            self._store(taken, future.result())
+            self._store(future.result())
         finally:
             self._read_next()
         self.connection.wake(self)
@@ -198,33 +237,30 @@ class ProducerLink(AttachedLink):
             self._deliveries.credit += free
             self.connection.outgoing.flow(self._session, self._deliveries)
 
-    def _reader(self, block: MessageBlock) -> Callable[[], _Read]:
+    def _reader(self, taken: Messages) -> Callable[[], Read]:
         """Return a function that reads and routes messages in any thread."""
         partitions = self.node.placement.open_here(self._log_stream)
         created = self._log_stream.config.timestamp_type == "create"
+        block, bound = taken.block, self.bound is not None
 
-        def read() -> _Read:
+        def read() -> Read:
             # Thorough: a message that no reader of ours can decode would stop every query on the stream for good.
             incoming = incoming_columns(block, thorough=True)
             routed = route(incoming, self._log_stream, list(partitions), self.bound, self._turn)
-            for row in _reserved_instants(block, incoming) if created else ():
-                routed.rejections.setdefault(
-                    row, LinkRefused(INVALID_FIELD, "creation-time is -2^63 ms, which means none inside the log")
-                )
+            for row in reserved_instants(block, incoming) if created else ():
+                routed.rejections.setdefault(row, NO_INSTANT)
                 routed.partitions[row] = -1
-            return _Read(incoming, routed, partitions)
+            aimed = np.full(len(taken.ids), bound) | incoming.target_partition.is_valid().to_numpy(zero_copy_only=False)
+            return Read(taken.ids, block, incoming, routed, partitions, ~aimed)
 
         return read
 
-    def _store(self, taken: Messages, read: _Read) -> None:
-        block, ids = taken.block, taken.ids
-        incoming, partitions = read.incoming, read.partitions
+    def _store(self, read: Read) -> None:
+        ids, block, incoming, partitions = read.ids, read.block, read.incoming, read.partitions
         self._turn = read.routed.turn
         places, rejections = read.routed.partitions, read.routed.rejections
         keys = incoming.group_key.cast(pa.binary())
         homes = list(partitions.values())
-        bound = self.bound is not None
-        aimed = np.full(len(places), bound) | incoming.target_partition.is_valid().to_numpy(zero_copy_only=False)
         together = _Block(self._accept)
         together.appends += 1  # until all have begun, since an append may end at once
         for place in np.unique(places[places >= 0]).tolist():
@@ -234,7 +270,7 @@ class ProducerLink(AttachedLink):
             rows = slice(None) if whole else rows_there
             # From their message annotations on; a copy, since the block holds more than these.
             values = copied(block.buffer, incoming.value_starts[rows], block.ends[rows])
-            part = _Rows(ids[rows], values, there, incoming.creation_time_ms[rows], ~aimed[rows])
+            part = _Rows(ids[rows], values, there, incoming.creation_time_ms[rows], read.free[rows])
             self._append(homes[place], part, together)
         self._ended(together)
         if rejections and not self.ended:
@@ -255,7 +291,7 @@ class ProducerLink(AttachedLink):
                 self._ended(together)
 
         self.connection.storing(size)
-        self.node.appender.append(partition, Batch(rows.values, rows.keys, rows.timestamps, done))
+        self.node.appender.append(partition, Batch(rows.values, rows.keys, rows.timestamps, done, groups=rows.groups))
 
     def _take_outcomes(self, partition: Partition, rows: _Rows, outcomes: list[Outcome], together: _Block) -> None:
         if not partition.closed or outcomes.count(None) == len(outcomes) or not rows.free.any():
@@ -295,6 +331,10 @@ class ProducerLink(AttachedLink):
             self.connection.wake()
 
     def _settle(self, ids: Positions, outcomes: Sequence[LinkRefused | Outcome], together: _Block) -> None:
+        begun = ids != CONTINUED  # the outcome of a delivery's events is one
+        if not begun.all():
+            outcomes = [outcomes[row] for row in np.flatnonzero(begun).tolist()]
+            ids = ids[begun]
         self._appending -= len(ids)
         outgoing, unheard = self.connection.outgoing, None
         refused = np.array([outcome is not None for outcome in outcomes]) if any(outcomes) else np.zeros(len(ids), bool)
@@ -302,32 +342,37 @@ class ProducerLink(AttachedLink):
             outcome = outcomes[row]
             assert outcome is not None
             if ids[row] == SETTLED:
-                unheard = unheard or _link_refused(outcome)
+                unheard = unheard or self._link_refused(outcome)
             else:
-                outgoing.reject(self._session, int(ids[row]), _link_refused(outcome))
+                outgoing.reject(self._session, int(ids[row]), self._link_refused(outcome))
         together.add(ids[~refused & (ids != SETTLED)])
         if unheard is not None:
             together.tell()
             self.fail(unheard)
+
+    def _link_refused(self, refusal: AppendRefused | LinkRefused) -> LinkRefused:
+        if isinstance(refusal, LinkRefused):
+            return refusal
+        return LinkRefused(self._condition(refusal.reason), refusal.description)
+
+    def _condition(self, reason: RefusalReason) -> str:
+        """Return the error condition of a reason for which events are not stored."""
+        return self.conditions[reason]
 
     def _released(self, *, closed: bool) -> None:
         self.connection.unfinished(-len(self._deliveries.begun))
         self._deliveries.drop()
 
 
-def _link_refused(refusal: AppendRefused | LinkRefused) -> LinkRefused:
-    if isinstance(refusal, LinkRefused):
-        return refusal
-    return LinkRefused(_CONDITIONS[refusal.reason], refusal.description)
-
-
-def _reserved_instants(block: MessageBlock, incoming: Incoming) -> list[int]:
+def reserved_instants(block: MessageBlock, incoming: Incoming) -> list[int]:
     """Return the events whose creation-time is the instant that means none inside the log (N-04)."""
     raw = bytes(block.buffer)
     found = []
     at = raw.find(_RESERVED_INSTANT)
     while at >= 0:
         row = int(np.searchsorted(block.ends, at, side="right"))
+        if row == len(block.ends):
+            break  # behind the last message: the end of a batch
         if not incoming.malformed[row]:
             try:
                 message = raw[int(block.starts[row]) : int(block.ends[row])]

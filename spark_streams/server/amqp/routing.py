@@ -68,7 +68,7 @@ def route(incoming: Incoming, stream: Stream, partitions: Sequence[str], bound: 
         names.append(bound)
     for code, name in enumerate(names):
         rows = np.flatnonzero((codes == code) & whole)
-        refusal = _refused(stream, name, index, bound)
+        refusal = target_refusal(stream, name, index, bound)
         if refusal is None:
             places[rows] = index[name]
         else:
@@ -102,7 +102,7 @@ def _distinct_keys(texts: pa.StringArray) -> tuple[NDArray[np.int64], list[bytes
     return codes, [whole[start:end] for start, end in pairwise(edges)]
 
 
-def _refused(stream: Stream, name: str, index: dict[str, int], bound: str | None) -> LinkRefused | None:
+def target_refusal(stream: Stream, name: str, index: dict[str, int], bound: str | None) -> LinkRefused | None:
     """Return why events of a link may not go to a partition, or None."""
     if name not in index:
         partition = stream.partitions.get(name)

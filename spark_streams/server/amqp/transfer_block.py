@@ -1,7 +1,7 @@
 """Prepares stored events to be sent as AMQP transfers, and caches them for each partition.
 
-A transfer carries two pieces: the delivery annotations section, which the door renders for a whole block at once, and
-the bare message, which is sent from the log's own bytes. A producer of the AMQP door cannot store the sections header
+A transfer carries the section with the log's annotations, which the door renders for a whole block at once, and the
+bare message, which is sent from the log's own bytes. A producer of the AMQP door cannot store the sections header
 and delivery annotations: they are meant for the node, which drops them. A RabbitMQ stream gives its readers the bytes
 that were published, so it stores these sections; when the AMQP door sends such a message, the door's own delivery
 annotations replace them.
@@ -47,13 +47,12 @@ class TransferBlock:
     Attributes:
         offsets, timestamps: int64[n], for filters.
         first, last: the offsets of the first and the last event.
-        annotations, values: for each event, where its delivery annotations section is, and its bare message.
+        pieces: where the bytes of each transfer are, one piece after the other.
         sizes: bytes of each transfer.
         largest: bytes of the largest one.
     """
 
-    annotations: Ranges
-    values: Ranges
+    pieces: tuple[Ranges, ...]
     sizes: Longs
     largest: int
 
@@ -68,12 +67,19 @@ class TransferBlock:
 
     def only(self, rows: NDArray[np.int64]) -> TransferBlock:
         """Return a block of one or more of these events, by their rising rows."""
-        return TransferBlock(self.records.take(rows), self._partition)
+        return type(self)(self.records.take(rows), self._partition)
 
     def prepare(self) -> None:
-        """Render the delivery annotations and find the bare messages, once."""
+        """Find the pieces of each transfer, once."""
         if self._prepared:
             return
+        self.pieces = self._pieces()
+        self.sizes = sum((each.ends - each.starts for each in self.pieces), np.zeros(len(self.offsets), np.int64))
+        self.largest = int(self.sizes.max())
+        self._prepared = True
+
+    def _pieces(self) -> tuple[Ranges, ...]:
+        """Render the delivery annotations, and find the bare messages."""
         records = self.records
         count = len(records.offsets)
         starts, sizes, pieces, total = np.empty(count, np.int64), np.empty(count, np.int64), [], 0
@@ -84,28 +90,22 @@ class TransferBlock:
             pieces.append(sections.reshape(-1))
             total += sections.size
         rendered: NDArray[np.uint8] = pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
-        self.annotations = Ranges(rendered, starts, starts + sizes)
-        self.values = Ranges(records.buffer, _bare_starts(records), records.value_ends)
-        self.sizes = sizes + self.values.ends - self.values.starts
-        self.largest = int(self.sizes.max())
-        self._prepared = True
-
-    def rows(self, rows: Longs) -> tuple[Ranges, Ranges]:
-        """Return the delivery annotations sections of some events, and their bare messages."""
-        self.prepare()
-        annotations, values = (
-            Ranges(each.buffer, each.starts[rows], each.ends[rows]) for each in (self.annotations, self.values)
+        return (
+            Ranges(rendered, starts, starts + sizes),
+            Ranges(records.buffer, bare_starts(records), records.value_ends),
         )
-        return annotations, values
 
-    def message(self, row: int) -> tuple[bytes, bytes]:
-        """Return one event's delivery annotations section and its bare message."""
+    def rows(self, rows: Longs) -> tuple[Ranges, ...]:
+        """Return the pieces of some events' transfers."""
         self.prepare()
-        annotations, values = (
-            np.frombuffer(each.buffer, np.uint8)[each.starts[row] : each.ends[row]].tobytes()
-            for each in (self.annotations, self.values)
+        return tuple(Ranges(each.buffer, each.starts[rows], each.ends[rows]) for each in self.pieces)
+
+    def message(self, row: int) -> tuple[bytes, ...]:
+        """Return the pieces of one event's transfer."""
+        self.prepare()
+        return tuple(
+            np.frombuffer(each.buffer, np.uint8)[each.starts[row] : each.ends[row]].tobytes() for each in self.pieces
         )
-        return annotations, values
 
 
 class BlockReader(PartitionReader):
@@ -113,10 +113,14 @@ class BlockReader(PartitionReader):
 
     Args:
         partition, loop: see ``PartitionReader``.
+        make_block: prepares its events.
     """
 
-    def __init__(self, partition: Partition, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, partition: Partition, loop: asyncio.AbstractEventLoop, make_block: type[TransferBlock] = TransferBlock
+    ) -> None:
         super().__init__(partition, loop)
+        self._make_block = make_block
         self._blocks: deque[TransferBlock] = deque(maxlen=CACHED_BLOCKS)
 
     def block(self, offset: int, size: int = READ_BYTES) -> TransferBlock | None:
@@ -138,12 +142,12 @@ class BlockReader(PartitionReader):
         records = self.partition.read(offset, size)
         if records is None or not len(records.offsets):
             return None
-        block = TransferBlock(records, self.partition.id)
+        block = self._make_block(records, self.partition.id)
         self._blocks.append(block)
         return block
 
 
-def _bare_starts(records: Records) -> Longs:
+def bare_starts(records: Records) -> Longs:
     """Return the first byte of each record's bare message; the record's end where it has none."""
     starts, ends = records.value_starts, records.value_ends
     words = Words(np.frombuffer(records.buffer, np.uint8))

@@ -166,3 +166,34 @@ def decode_sections(raw: bytes) -> list[tuple[int, Any]]:
         RemoteProtocolError: the bytes are anything else.
     """
     return [(section.code, decode_section(raw, section)) for section in split_sections(raw)]
+
+
+class Entry(NamedTuple):
+    """An entry of a map: its key (empty for one that is no text), and where it begins, its value, and its end."""
+
+    key: str
+    start: int
+    value: int
+    end: int
+
+
+def map_entries(raw: bytes, at: int) -> list[Entry]:
+    """Return the entries of the map at a place.
+
+    Raises:
+        RemoteProtocolError: the bytes are no map.
+    """
+    end = skip_value(raw, at)
+    width = 1 if raw[at] == 0xC1 else 4
+    count = int.from_bytes(raw[at + 1 + width : at + 1 + 2 * width], "big")
+    at += 1 + 2 * width
+    entries = []
+    for _ in range(count // 2):
+        value = skip_value(raw, at)
+        key, _ = decode_value(raw, at)
+        stop = skip_value(raw, value)
+        entries.append(Entry(str(key) if isinstance(key, str) else "", at, value, stop))
+        at = stop
+    if at != end or count % 2:
+        raise RemoteProtocolError("a map: its entries do not end with it")
+    return entries

@@ -30,6 +30,8 @@ REJECTED: Final = 0x25
 RELEASED: Final = 0x26
 MODIFIED: Final = 0x27
 ERROR: Final = 0x1D
+SOURCE: Final = 0x28
+TARGET: Final = 0x29
 SERIAL: Final = 0xFFFF_FFFF
 """Delivery-ids, counts and transfer numbers are serial numbers of 32 bits (§2.8.8)."""
 
@@ -182,21 +184,42 @@ def read_performative(frame: bytes) -> Performative:
         at += _WIDTHS[frame[at]] or skip_value(frame, at) - at
         count -= 1
     # Bytes may follow the counted fields: proton 0.40 writes an attach's properties twice when capabilities are null.
-    if count or at > payload or (at < payload and code != ATTACH):
+    if count or at > payload or (at < payload and (code != ATTACH or len(places) < _FIELDS[ATTACH])):
         raise RemoteProtocolError(f"performative 0x{code:02x}: its fields do not end with its list")
     return Performative(code, frame, places, payload)
 
 
-def encode_flow(channel: int, *numbers: int, drain: bool) -> bytes:
+_FIELDS: Final = {
+    **dict(zip(range(OPEN, CLOSE + 1), (10, 8, 14, 11, 11, 6, 3, 1, 1), strict=True)),
+    SOURCE: 11,
+    TARGET: 7,
+    ERROR: 3,
+    REJECTED: 1,
+}
+"""How many fields a performative, or a list in one, has (AMQP 1.0 part 2 §2.7, §2.8.14; part 3 §3.4.3, §3.5.3)."""
+
+
+def with_all_fields(value: Any) -> Any:
+    """Return a described list with null in the place of each field that was left out at its end, and so on within."""
+    if not isinstance(value, Described) or not isinstance(value.value, list):
+        return value
+    fields = [with_all_fields(each) for each in value.value]
+    count = _FIELDS.get(value.descriptor, 0) if isinstance(value.descriptor, int) else 0
+    return Described(value.descriptor, fields + [None] * (count - len(fields)))
+
+
+def encode_flow(channel: int, *numbers: int, drain: bool, all_fields: bool = False) -> bytes:
     """Return a flow of a link; it is sent so often that ``encode_frame`` would take a tenth of a reader's time.
 
     Args:
         channel: the channel.
         numbers: the first seven fields, from next-incoming-id to link-credit.
         drain: the field.
+        all_fields: whether to write the fields after it, too, which say nothing.
     """
     fields = b"".join([b"\x70" + _U32.pack(number) for number in numbers]) + (b"\x40\x41" if drain else b"\x40\x42")
-    performative = b"\x00\x53\x13\xc0" + bytes((len(fields) + 1, len(numbers) + 2)) + fields
+    fields += b"\x40\x40" if all_fields else b""
+    performative = b"\x00\x53\x13\xc0" + bytes((len(fields) + 1, len(numbers) + (4 if all_fields else 2))) + fields
     return _HEAD.pack(_HEAD.size + len(performative), 2, 0, channel) + performative
 
 

@@ -11,7 +11,8 @@
     sasl-outcome      0x44 [code, additional-data]            0 ok, 1 auth, 2 sys, 3 sys-perm, 4 sys-temp
 
 After outcome 0 both sides begin again with the header ``AMQP`` 0 1 0 0; the bytes after the layer are in ``leftover``.
-Mechanisms: PLAIN (RFC 4616), EXTERNAL (RFC 4422, appendix A; the identity comes from TLS), ANONYMOUS (RFC 4505).
+Mechanisms: PLAIN (RFC 4616), EXTERNAL (RFC 4422, appendix A; the identity comes from TLS), ANONYMOUS (RFC 4505), and
+Event Hubs' MSSBCBS, by which a server is known that takes tokens after this layer; it is ANONYMOUS by another name.
 
 Spec: AMQP 1.0 part 5 §5.3 (SASL).
 """
@@ -152,7 +153,8 @@ class SaslServer(_Side):
     """The server's side, for one connection.
 
     Args:
-        mechanisms: the mechanisms to offer, in order of preference: of ``PLAIN``, ``EXTERNAL``, ``ANONYMOUS``.
+        mechanisms: the mechanisms to offer, in order of preference: of ``PLAIN``, ``EXTERNAL``, ``ANONYMOUS``,
+            ``MSSBCBS``.
         check_plain: returns whether user and password are right; it must compare in constant time.
         external_identity: the client's identity by its verified TLS certificate; without it EXTERNAL is not offered.
 
@@ -168,7 +170,7 @@ class SaslServer(_Side):
     def __init__(
         self, mechanisms: Sequence[str], check_plain: Callable[[str, str], bool], external_identity: str | None = None
     ) -> None:
-        unknown = set(mechanisms) - {"PLAIN", "EXTERNAL", "ANONYMOUS"}
+        unknown = set(mechanisms) - {"PLAIN", "EXTERNAL", "ANONYMOUS", "MSSBCBS"}
         if unknown:
             raise LocalProtocolError(f"SASL server with mechanisms {list(mechanisms)}")
         self.mechanisms = tuple(m for m in mechanisms if m != "EXTERNAL" or external_identity is not None)

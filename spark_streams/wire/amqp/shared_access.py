@@ -5,7 +5,8 @@
     SharedAccessSignature sr=<uri>&sig=<signature>&se=<expiry>&skn=<rule>
 
 ``signature`` is the HMAC-SHA256, by the rule's key, of the encoded uri, a newline and the expiry; all parts are
-percent-encoded as in forms. A token covers everything below its uri, compared without case.
+percent-encoded. Programs encode differently (``%2f``, ``%20``), so what is signed is the text as it stands in the
+token. A token covers everything below its uri, compared without case.
 
 Spec: docs/specifications.md, H-1, H-2.
 """
@@ -16,11 +17,14 @@ import base64
 import hmac
 from hashlib import sha256
 from typing import Final, NamedTuple
-from urllib.parse import parse_qsl, quote_plus, urlsplit
+from urllib.parse import quote_plus, unquote_plus
 
 from spark_streams.errors import LocalProtocolError
 
 _SCHEME: Final = "SharedAccessSignature "
+_PARTS: Final = ("sr", "sig", "se", "skn")
+_MOST_DIGITS: Final = 15
+"""Of an expiry; it is computed with as a float too."""
 
 
 class SharedAccessSignature(NamedTuple):
@@ -31,12 +35,14 @@ class SharedAccessSignature(NamedTuple):
         rule: the name of the rule that has the key.
         expires_s: when it runs out, in seconds since the epoch.
         signature: as the token has it, in base64.
+        signed_text: what was signed.
     """
 
     uri: str
     rule: str
     expires_s: int
     signature: str
+    signed_text: str
 
     def __repr__(self) -> str:
         return f"SharedAccessSignature({self.uri!r}, {self.rule!r}, {self.expires_s})"  # a signature is a secret
@@ -44,7 +50,8 @@ class SharedAccessSignature(NamedTuple):
     @classmethod
     def signed(cls, uri: str, rule: str, key: str, expires_s: int) -> SharedAccessSignature:
         """Return a token of our own."""
-        return cls(uri, rule, expires_s, _signature(uri, key, expires_s))
+        text = f"{quote_plus(uri)}\n{expires_s}"
+        return cls(uri, rule, expires_s, _signature(text, key), text)
 
     @classmethod
     def parsed(cls, text: str) -> SharedAccessSignature:
@@ -53,30 +60,48 @@ class SharedAccessSignature(NamedTuple):
         Raises:
             LocalProtocolError: the text is no such token; the message has nothing of it.
         """
-        parts = dict(parse_qsl(text.removeprefix(_SCHEME))) if text.startswith(_SCHEME) else {}
-        missing = [name for name in ("sr", "sig", "se", "skn") if not parts.get(name)]
-        if missing or not (parts["se"].isascii() and parts["se"].isdigit()):
-            what = f"without {', '.join(missing)}" if missing else "with an expiry 'se' that is no number"
+        encoded: dict[str, str] = {}
+        if text.startswith(_SCHEME):
+            encoded = {name: value for name, _, value in (p.partition("=") for p in text[len(_SCHEME) :].split("&"))}
+        parts = {name: unquote_plus(encoded.get(name, "")) for name in _PARTS}
+        missing = [name for name, value in parts.items() if not value]
+        what = f"without {', '.join(missing)}" if missing else ""
+        if not what and not (parts["se"].isascii() and parts["se"].isdigit() and len(parts["se"]) <= _MOST_DIGITS):
+            what = "with an expiry 'se' that is no number of seconds"
+        if what:
             raise LocalProtocolError(f"expected 'SharedAccessSignature sr=…&sig=…&se=…&skn=…', got a text {what}")
-        return cls(parts["sr"], parts["skn"], int(parts["se"]), parts["sig"])
+        signed_text = f"{encoded['sr']}\n{encoded['se']}"
+        return cls(parts["sr"], parts["skn"], int(parts["se"]), parts["sig"], signed_text)
 
     @property
     def text(self) -> str:
         """The token as it is sent."""
-        encoded = (quote_plus(each) for each in (self.uri, self.signature, str(self.expires_s), self.rule))
-        return _SCHEME + "sr={}&sig={}&se={}&skn={}".format(*encoded)
+        uri, _, expiry = self.signed_text.partition("\n")
+        return f"{_SCHEME}sr={uri}&sig={quote_plus(self.signature)}&se={expiry}&skn={quote_plus(self.rule)}"
 
     def is_signed_by(self, key: str) -> bool:
         """Return whether a key has made the signature, in a time that does not depend on the signature."""
-        return hmac.compare_digest(self.signature.encode(), _signature(self.uri, key, self.expires_s).encode())
+        return hmac.compare_digest(self.signature.encode(), _signature(self.signed_text, key).encode())
+
+    @property
+    def path(self) -> tuple[str, ...]:
+        """The path of what the token grants access to; the host may be without a scheme."""
+        _, scheme, rest = self.uri.partition("://")
+        return path_of((rest if scheme else self.uri).partition("/")[2])
 
     def covers(self, address: str) -> bool:
         """Return whether the token grants access to an address of the namespace, such as ``hub/Partitions/0``."""
-        granted, wanted = ([part for part in urlsplit(f"//h/{each}").path.lower().split("/") if part]
-                           for each in (urlsplit(self.uri).path, address))  # fmt: skip
-        return wanted[: len(granted)] == granted
+        path = self.path
+        return path_of(address)[: len(path)] == path
 
 
-def _signature(uri: str, key: str, expires_s: int) -> str:
-    signed = f"{quote_plus(uri)}\n{expires_s}".encode()
-    return base64.b64encode(hmac.new(key.encode(), signed, sha256).digest()).decode()
+def path_of(address: str) -> tuple[str, ...]:
+    """Return the parts of an address of a namespace, such as ``hub/Partitions/0``, to be compared without case.
+
+    A token covers the addresses whose parts begin with those of its path.
+    """
+    return tuple(part for part in address.lower().split("/") if part)
+
+
+def _signature(text: str, key: str) -> str:
+    return base64.b64encode(hmac.new(key.encode(), text.encode(), sha256).digest()).decode()

@@ -67,6 +67,7 @@ class Transfers(NamedTuple):
         settled: whether the sender has settled it; False where the field is absent.
         tag_start, tag_end: where the bytes of the delivery's tag lie, the end exclusive.
         payload_start: first byte of the payload, inclusive; it ends where the frame does.
+        message_format: the message's format, 0 where the field is absent.
     """
 
     usual: Mask
@@ -77,6 +78,7 @@ class Transfers(NamedTuple):
     tag_start: Positions
     tag_end: Positions
     payload_start: Positions
+    message_format: Positions
 
 
 def split_frames(buffer: Readable, start: int, end: int, max_bytes: int) -> Frames:
@@ -164,7 +166,7 @@ def read_transfers(buffer: Readable, frames: Frames) -> Transfers:
     return found.result()
 
 
-_Values = tuple[Positions, Positions, Positions, Mask, Positions, Positions, Positions]
+_Values = tuple[Positions, Positions, Positions, Mask, Positions, Positions, Positions, Positions]
 """The columns of ``Transfers`` after the first."""
 
 
@@ -173,7 +175,7 @@ class _Columns:
 
     def __init__(self, n: int) -> None:
         self._usual = np.zeros(n, np.bool_)
-        self._numbers = np.zeros((6, n), np.int64)
+        self._numbers = np.zeros((7, n), np.int64)
         self._settled = np.zeros(n, np.bool_)
 
     def set(self, rows: Positions, values: _Values) -> None:
@@ -193,8 +195,8 @@ class _Columns:
                 self._numbers[:, row] = layout.numbers(buffer, start)
 
     def result(self) -> Transfers:
-        channel, handle, delivery_id, tag_start, tag_end, payload_start = self._numbers
-        return Transfers(self._usual, channel, handle, delivery_id, self._settled, tag_start, tag_end, payload_start)
+        channel, handle, delivery_id, *places = self._numbers
+        return Transfers(self._usual, channel, handle, delivery_id, self._settled, *places)
 
 
 class _Number(NamedTuple):
@@ -224,6 +226,7 @@ class _Layout(NamedTuple):
         tag_start, tag_end: where the tag is.
         settled: what the field says.
         size: bytes before the payload.
+        message_format: what the field says.
         text: these bytes, of the frame that the layout was taken of.
     """
 
@@ -233,9 +236,10 @@ class _Layout(NamedTuple):
     tag_end: int
     settled: bool
     size: int
+    message_format: int
     text: bytes
 
-    def numbers(self, buffer: Readable, start: int) -> tuple[int, int, int, int, int, int]:
+    def numbers(self, buffer: Readable, start: int) -> tuple[int, int, int, int, int, int, int]:
         """Return the numbers of the columns, for one frame."""
         return (
             _U16.unpack_from(buffer, start + 6)[0],
@@ -244,6 +248,7 @@ class _Layout(NamedTuple):
             start + self.tag_start,
             start + self.tag_end,
             start + self.size,
+            self.message_format,
         )
 
     def columns(self, buffer: Readable, starts: Positions) -> _Values:
@@ -257,6 +262,7 @@ class _Layout(NamedTuple):
             starts + self.tag_start,
             starts + self.tag_end,
             starts + self.size,
+            np.full(starts.size, self.message_format),
         )
 
     def matches(self, memory: NDArray[np.uint8], starts: Positions, ends: Positions) -> Mask:
@@ -300,6 +306,7 @@ _IGNORED_WIDTHS: Final = (
     {_NULL: 0, _TRUE: 0, _FALSE: 0, _BOOLEAN: 1},  # batchable
 )
 """Of the fields after the tag: the bytes after each format code that a usual transfer has there."""
+_FORMAT: Final = 3
 _SETTLED: Final = 4
 _BATCHABLE: Final = 10
 _FIELDS: Final = 11
@@ -336,7 +343,7 @@ def _layout(buffer: Readable, start: int, end: int) -> _Layout | None:
     else:
         return None
     at = tag_end = tag_start + tag_size
-    settled = False
+    settled, message_format = False, 0
     for index in range(3, count):
         code = buffer[at] if at < stop else -1
         width = _IGNORED_WIDTHS[index - 3].get(code)
@@ -344,11 +351,14 @@ def _layout(buffer: Readable, start: int, end: int) -> _Layout | None:
             return None
         if code == _BOOLEAN and buffer[at + 1] > (index in (_SETTLED, _BATCHABLE)):
             return None
-        if index == _SETTLED:
+        if index == _FORMAT and code != _NULL:
+            message_format = int.from_bytes(bytes(buffer[at + 1 : at + 1 + width]), "big")
+        elif index == _SETTLED:
             settled = code == _TRUE or (code == _BOOLEAN and buffer[at + 1] == 1)
         at += 1 + width
     if at != stop:
         return None
     handle, delivery_id = numbers
     text = bytes(buffer[start:stop])
-    return _Layout(handle, delivery_id, tag_start - start, tag_end - start, settled, stop - start, text)
+    places = tag_start - start, tag_end - start
+    return _Layout(handle, delivery_id, *places, settled, stop - start, message_format, text)

@@ -12,7 +12,15 @@ import pytest
 from spark_streams.cli.log.config_file import Configuration, read_configuration
 from spark_streams.errors import OptionError
 from spark_streams.log import LogConfig, StreamConfig
-from spark_streams.server import AmqpConfig, BearerToken, FeedConfig, Permissions, RabbitConfig, Redirect
+from spark_streams.server import (
+    AmqpConfig,
+    BearerToken,
+    EventHubsConfig,
+    FeedConfig,
+    Permissions,
+    RabbitConfig,
+    Redirect,
+)
 
 SHIPPED = Path(__file__).parents[3] / "conf" / "log.toml"
 TABLES = {"stream", "users", "redirects", "permissions", "tokens"}
@@ -23,6 +31,7 @@ KINDS = {
     "amqp": AmqpConfig,
     "rabbitmq-stream": RabbitConfig,
     "feedapi": FeedConfig,
+    "event-hubs": EventHubsConfig,
 }
 
 
@@ -64,17 +73,16 @@ def test_what_is_commented_out_can_be_put_in(tmp_path: Path) -> None:
     assert read.log.stream.retention_max_age_ms == 604_800_000
     assert read.doors["amqp"].tls_cert == str(tmp_path / "server.pem")
     assert read.doors["amqp"].redirects[("orders", "3")] == Redirect("log-2.example.com", "10.0.0.2", 5672, "orders")
-    for door in (read.doors["amqp"], read.doors["rabbitmq-stream"], read.doors["feedapi"]):
+    assert set(read.doors) == {"amqp", "rabbitmq-stream", "feedapi", "event-hubs"}
+    for door in read.doors.values():
         assert door.users == {"writer": "secret"}
         assert door.permissions == {"reader": Permissions("", "", "orders.*")}
     assert read.doors["rabbitmq-stream"].tls_client_ca == str(tmp_path / "clients-ca.pem")
     assert read.doors["rabbitmq-stream"].advertised_port == 5552
-    assert all(
-        door.tls_client_required for door in (read.doors["amqp"], read.doors["rabbitmq-stream"], read.doors["feedapi"])
-    )
+    assert all(door.tls_client_required for door in read.doors.values())
     assert read.doors["feedapi"].tls_key == str(tmp_path / "server.key")
     assert read.doors["feedapi"].bearers == (BearerToken("secret", "", "", "orders.*"),)
-    assert read.named == {"amqp", "rabbitmq-stream", "feedapi"}
+    assert read.named == set(read.doors)
     (stream,) = read.streams
     assert (stream.name, stream.partitions) == ("orders", 4)
     assert stream.config is not None and stream.config.timestamp_type == "create"
@@ -118,14 +126,12 @@ def test_every_key_sets_its_field(tmp_path: Path, table: str, kind: type, name: 
     parts = {
         "log": read.log,
         "log.stream": read.log.stream,
-        "amqp": read.doors["amqp"],
-        "feedapi": read.doors["feedapi"],
     }
-    part = parts.get(table, read.doors["rabbitmq-stream"])
+    part = parts[table] if table in parts else read.doors[table]
     assert getattr(part, name) == wanted != default
 
 
-@pytest.mark.parametrize("door", ["amqp", "rabbitmq-stream", "feedapi"])
+@pytest.mark.parametrize("door", ["amqp", "rabbitmq-stream", "feedapi", "event-hubs"])
 def test_client_certificates_need_an_authority(tmp_path: Path, door: str) -> None:
     file = tmp_path / "log.toml"
     file.write_text(f"[{door}]\ntls_client_required = true\n")

@@ -16,7 +16,7 @@ import proton
 import requests
 
 from spark_streams.log import LogConfig, ReferenceLog
-from spark_streams.server import AmqpConfig, ServerThread
+from spark_streams.server import AmqpConfig, EventHubsConfig, ServerThread
 from spark_streams.server.feed.config import FeedConfig
 from spark_streams.server.rabbitmq.config import RabbitConfig
 from tests.fuzz.witness import DOORS, peer_of, read_all
@@ -45,11 +45,12 @@ class PatientPeer(Peer):
 
 
 class Doors:
-    """The three doors of a log in a folder, while the context is open."""
+    """All doors of a log in a folder, while the context is open."""
 
     def __init__(self, folder: Path, fsync: Any = "interval") -> None:
         self.log = ReferenceLog(folder, LogConfig(fsync=fsync))
-        self._server = ServerThread(self.log, AmqpConfig(port=0), RabbitConfig(port=0), FeedConfig(port=0))
+        doors = AmqpConfig(port=0), RabbitConfig(port=0), FeedConfig(port=0), EventHubsConfig(port=0)
+        self._server = ServerThread(self.log, *doors)
 
     @property
     def urls(self) -> dict[str, str]:

@@ -136,7 +136,7 @@ class Ours:
         except Violation as fault:
             self.violation = fault.condition
         for place, deliveries in self.links.items():
-            memory, starts, ends, ids = deliveries.take(10_000, 1 << 30)
+            memory, starts, ends, ids, _ = deliveries.take(10_000, 1 << 30)
             for start, end, number in zip(starts, ends, ids, strict=True):
                 self.messages[place].append((memory[start:end].tobytes(), bool(number == SETTLED)))
 

@@ -3,39 +3,22 @@
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-HERE = Path(__file__).parent / "rhea"
-INSTALLED = Path(__file__).parents[3] / ".make" / "rhea"
-"""Outside git: Node's packages as the lock file pins them."""
+from tests.server.node_packages import installed, needs_node
 
-pytestmark = [
-    pytest.mark.node,
-    pytest.mark.skipif(shutil.which("node") is None, reason="Node.js is not installed: there is no node on the PATH"),
-]
+HERE = Path(__file__).parent / "rhea"
+pytestmark = needs_node
 
 
 @pytest.fixture(scope="module")
 def script() -> Path:
-    """Install rhea once, as the lock file says, and return the script beside it."""
-    lock = (HERE / "package-lock.json").read_bytes()
-    done = INSTALLED / "node_modules" / "installed.json"
-    if not done.exists() or done.read_bytes() != lock:
-        INSTALLED.mkdir(parents=True, exist_ok=True)
-        for name in ("package.json", "package-lock.json"):
-            shutil.copy(HERE / name, INSTALLED / name)
-        install = ["npm", "ci", "--no-fund", "--no-audit"]
-        ran = subprocess.run(install, cwd=INSTALLED, capture_output=True, text=True, timeout=120)
-        if ran.returncode:
-            pytest.fail(f"{' '.join(install)} in {INSTALLED} failed; rhea comes from the npm registry: {ran.stderr}")
-        done.write_bytes(lock)
-    shutil.copy(HERE / "interop.js", INSTALLED / "interop.js")
-    return INSTALLED / "interop.js"
+    """Install rhea once, and return the script beside it."""
+    return installed(HERE, "rhea")
 
 
 class Rhea:

@@ -10,6 +10,8 @@ import psutil
 import pytest
 import requests
 
+from tests.door_urls import plain_url
+
 MAX_CONNECTIONS = 24
 MAX_HANDSHAKES = 12
 MAX_LINKS = 50
@@ -41,8 +43,13 @@ authentication_delay_ms = 0
 body_timeout_ms = 4_000
 max_body_bytes = 8_000_000
 cache_bytes = 4_000_000
+[event-hubs]
+{COMMON}
+max_links = {MAX_LINKS}
+session_bytes = 4_000_000
+max_tokens = 20
 """
-DOORS = ("amqp", "rabbitmq-stream", "feedapi")
+DOORS = ("amqp", "rabbitmq-stream", "feedapi", "event-hubs")
 
 
 class Served:
@@ -51,7 +58,7 @@ class Served:
     def __init__(self, process: Any) -> None:
         from tests.server.hostile.doors import comes_in
 
-        self.urls = process.urls
+        self.urls = {door: plain_url(url) for door, url in process.urls.items()}
         self.system = psutil.Process(process.pid)
         self.beside = {door: comes_in(door, self.urls[door], f"calm-{door}") for door in DOORS}
 

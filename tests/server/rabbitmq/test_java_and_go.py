@@ -15,9 +15,10 @@ import pytest
 
 from tests.certificate_authority import Authority
 from tests.real_rabbitmq.conftest import FOLDER
-from tests.server.rabbitmq.interop import PROGRAMS, Client, Driver, Refused, numbered, of
+from tests.server.foreign_programs import Driver, Refused
+from tests.server.rabbitmq.interop import PROGRAMS, Client, numbered, of
 
-pytestmark = pytest.mark.timeout(1200)  # the first one of a machine downloads and compiles
+pytestmark = [pytest.mark.nightly, pytest.mark.timeout(1200)]  # the first one of a machine downloads and compiles
 
 ABSENT = {"java": "StreamDoesNotExistException", "go": "Stream Does Not Exist"}
 WRONG_PASSWORD = {"java": "AuthenticationFailureException", "go": "Authentication Failure"}

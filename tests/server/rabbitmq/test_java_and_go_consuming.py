@@ -9,7 +9,7 @@ import pytest
 from tests.server.rabbitmq.consuming import wait_until_stored
 from tests.server.rabbitmq.interop import Client, Made, of
 
-pytestmark = pytest.mark.timeout(1200)  # the first one of a machine downloads and compiles
+pytestmark = [pytest.mark.nightly, pytest.mark.timeout(1200)]  # the first one of a machine downloads and compiles
 
 WANTED = {"filter_values": ["apac"]}
 UNFILTERED = {**WANTED, "match_unfiltered": True}

@@ -11,10 +11,11 @@ import pytest
 
 from spark_streams.wire.rabbitmq.hashes import murmur3_32
 from tests.real_rabbitmq.by_hand import DELETE_SUPER_STREAM, text
+from tests.server.foreign_programs import Refused
 from tests.server.rabbitmq.consuming import wait_until_stored
-from tests.server.rabbitmq.interop import Client, Made, Refused
+from tests.server.rabbitmq.interop import Client, Made
 
-pytestmark = pytest.mark.timeout(1200)  # the first one of a machine downloads and compiles
+pytestmark = [pytest.mark.nightly, pytest.mark.timeout(1200)]  # the first one of a machine downloads and compiles
 
 KEYS = [f"customer-{n}" for n in range(80)] + ["", "é", "ñandú", "日本", "🌞 sun", *(str(n) for n in range(12))]
 NO_ROUTE_FOUND = 10_005

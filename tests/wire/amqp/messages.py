@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import proton
+
 from spark_streams.wire.amqp.encode import encode_value
 from spark_streams.wire.amqp.message import (
     AMQP_SEQUENCE,
@@ -98,3 +100,10 @@ def decode_message(raw: bytes | bytearray | memoryview) -> Message:
         values = tuple(value for _, value in body)
         fields["body"] = Amqp(values[0]) if kind == AMQP_VALUE else (Data if kind == DATA else Sequence)(values)
     return Message(**fields)
+
+
+def by_proton(message: proton.Message) -> bytes:
+    """Return a message as proton encodes it, without the header that it puts in front."""
+    raw = bytes(message.encode())
+    head, size = {0x45: (1, 0), 0xC0: (2, raw[4]), 0xD0: (5, int.from_bytes(raw[4:8], "big"))}[raw[3]]
+    return raw[3 + head + size :]

@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from spark_streams.wire.amqp.transfer_encode import encode_transfers, split_message
+from spark_streams.wire.amqp.transfer_encode import FORMAT_BYTES, HEAD_BYTES, encode_transfers, split_message
 from spark_streams.wire.columnar.interleave import Ranges
 
 
@@ -59,3 +59,28 @@ def test_a_message_in_several_frames(settled: bool, flag: str) -> None:
         f"00 00 00 29 02 00 00 03 {listed} 42",
     ]
     assert b"".join(each[29:] for each in frames) == message
+
+
+def test_messages_of_several_formats() -> None:
+    memory = np.frombuffer(b"abcde", np.uint8)
+    messages = Ranges(memory, np.array([0, 3]), np.array([3, 5]))
+    formats = np.array([0x8001_3700, 0], np.uint32)
+    written = encode_transfers(messages, channel=0, handle=0, first_id=9, formats=formats)
+    assert bytes(written) == bytes.fromhex(
+        "00000023 02 00 0000  00 53 14 c0 13 05  43 7000000009 a00400000009 7080013700 42  616263"
+        "00000022 02 00 0000  00 53 14 c0 13 05  43 700000000a a0040000000a 7000000000 42  6465"
+    )
+    assert len(written) - 5 <= 2 * (HEAD_BYTES + FORMAT_BYTES)
+
+
+def test_a_message_of_another_format_in_several_frames() -> None:
+    message = memoryview(b"x" * 500)
+    frames = list(
+        split_message(message, channel=3, handle=0, delivery_id=9, max_frame_bytes=512, message_format=0x8001_3700)
+    )
+    listed = "00 53 14 c0 14 06 43 70 00 00 00 09 a0 04 00 00 00 09 70 80 01 37 00 42"
+    assert [each[:33].hex(" ") for each in frames] == [
+        f"00 00 01 fc 02 00 00 03 {listed} 41",
+        f"00 00 00 3a 02 00 00 03 {listed} 42",
+    ]
+    assert b"".join(each[33:] for each in frames) == message

@@ -176,6 +176,8 @@ class Dialect:
         event_stream_filters: whether a peer checks the filters of event streams.
         sql_filters: whether a peer checks full SQL filters; None where it shows that itself.
         partition_in_address: whether a producer names a partition in its address, and then no key beside it.
+        batch_format: the message-format of a batch, each of whose data sections is a whole message, and whose message
+            annotations have the key of all of them, if they have one; None where the peer takes single messages only.
         tokens: how the peer takes a token in place of a password: over ``$cbs`` after open, or as the password of SASL
             PLAIN; None for not at all.
     """
@@ -201,6 +203,7 @@ class Dialect:
     event_stream_filters: bool = False
     sql_filters: bool | None = False
     partition_in_address: bool = False
+    batch_format: int | None = None
     tokens: Literal["cbs", "password"] | None = None
 
     def starts(self, at: Earliest | At | After, behind: Earliest | After = EARLIEST) -> tuple[StartFilter, ...]:

@@ -3,7 +3,7 @@
 ``x-opt-sequence-number`` orders and counts the events of a partition, so it is the offset of rows; the service's own
 ``x-opt-offset`` is a text without an order.
 
-Spec: docs/specifications.md, H-1 to H-12.
+Spec: docs/specifications.md, H-1 to H-13.
 """
 
 from __future__ import annotations
@@ -104,11 +104,18 @@ EVENT_HUBS: Final = Dialect(
             ("com.microsoft:operation-cancelled", 0.1),
             ("com.microsoft:container-close", 4.0),
         ),
+        advice=(
+            (
+                "could not be found",
+                "the hub is in option 'stream', and a reader's consumer group, which has to exist, in 'consumerGroup'",
+            ),
+        ),
     ),
     numeric_offsets=True,
     has_holes=False,
     drains=False,
     groups="always",
     partition_in_address=True,
+    batch_format=BATCH_FORMAT,
     tokens="cbs",
 )

@@ -1,0 +1,206 @@
+"""One connection of the Event Hubs door: it signs in by SASL or by tokens, and is written whole frames.
+
+Clients of Event Hubs index the fields of performatives, so the ones at the end that say nothing are written too.
+
+Spec: AMQP 1.0 part 1 §1.4 (a field that is null may be left out); docs/specifications.md, Event Hubs.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+from weakref import WeakKeyDictionary
+
+import proton
+
+from spark_streams.errors import LocalProtocolError, RemoteProtocolError
+from spark_streams.server.admission import Admission
+from spark_streams.server.amqp.connection import AmqpConnection
+from spark_streams.server.amqp.connection_links import AttachedLink, LinkResources
+from spark_streams.server.amqp.engine import Engine
+from spark_streams.server.amqp.error_conditions import LinkRefused
+from spark_streams.server.amqp.handshake import Handshake
+from spark_streams.server.amqp.incoming_frames import IncomingFrames
+from spark_streams.server.amqp.outgoing_frames import OutgoingFrames
+from spark_streams.server.event_hubs.access import Access
+from spark_streams.server.event_hubs.config import EventHubsConfig
+from spark_streams.server.event_hubs.requests import Replies
+from spark_streams.server.turns import Timer
+from spark_streams.wire.amqp.decode import decode_value
+from spark_streams.wire.amqp.dialects.event_hubs import CBS_MECHANISM
+from spark_streams.wire.amqp.performatives import (
+    ATTACH,
+    encode_frame,
+    performative_code,
+    read_performative,
+    with_all_fields,
+)
+from spark_streams.wire.amqp.sasl import AMQP_HEADER
+from spark_streams.wire.amqp.values import Array, Described, Symbol, ULong
+
+_OFFERED: Final = 11
+"""The place of attach's offered-capabilities."""
+_SYMBOLS: Final = 0xA3
+_MOST_TIMER_S: Final = 86_400.0
+_MOST_EARLY_BYTES: Final = 512 << 10
+"""More than is read at a time, as a peer may have sent everything before it is known to have signed in."""
+
+
+class WholeFrames(OutgoingFrames):
+    """Writes all fields of every performative, those of proton too, and what proton has no words for.
+
+    Args:
+        engine: the connection's engine.
+
+    Attributes:
+        offered: the capabilities that the next attach offers.
+    """
+
+    all_fields = True
+
+    def __init__(self, engine: Engine) -> None:
+        super().__init__(engine)
+        self.offered: tuple[str, ...] = ()
+        self._rest = b""
+
+    def _proton_output(self) -> bytes | None:
+        whole = b""
+        while not whole:
+            output = super()._proton_output()
+            if not output:
+                return output
+            self._rest += output
+            whole = self._whole()
+        return whole
+
+    def _whole(self) -> bytes:
+        """Take the frames that proton has written to their ends."""
+        frames, at, rest = [], 0, self._rest
+        while len(rest) - at >= len(AMQP_HEADER):
+            size = (
+                len(AMQP_HEADER) if rest[at : at + 4] == AMQP_HEADER[:4] else int.from_bytes(rest[at : at + 4], "big")
+            )
+            if size > len(rest) - at:
+                break
+            try:
+                frames.append(self._with_all_fields(rest[at : at + size]))
+            except (RemoteProtocolError, LocalProtocolError):
+                # It repeats what the peer has said in its attach, which proton need not have read.
+                frames.append(rest[at : at + size])
+            at += size
+        self._rest = rest[at:]
+        return b"".join(frames)
+
+    def _with_all_fields(self, frame: bytes) -> bytes:
+        code = None if frame[:4] == AMQP_HEADER[:4] else performative_code(frame)
+        if code is None:
+            return frame
+        read = read_performative(frame)
+        fields = [decode_value(frame, at)[0] for at in read.places]
+        whole = self._frame(int.from_bytes(frame[6:8], "big"), code, fields)
+        if code != ATTACH or not self.offered:
+            return whole
+        fields += [None] * (_OFFERED + 1 - len(fields))
+        fields[_OFFERED] = Array(_SYMBOLS, tuple(Symbol(name) for name in self.offered))
+        self.offered = ()
+        return self._frame(int.from_bytes(frame[6:8], "big"), code, fields)
+
+    def _frame(self, channel: int, code: int, fields: list[Any]) -> bytes:
+        return encode_frame(channel, code, with_all_fields(Described(ULong(code), fields)).value)
+
+
+class HubConnection(AmqpConnection):
+    """One connection of the door.
+
+    Args:
+        node: links are attached to it.
+        admission: the connection's place among those that the door may have.
+
+    Attributes:
+        access: what it may use, once SASL is over.
+        outgoing: what is to be written, once SASL is over.
+    """
+
+    config: EventHubsConfig
+    access: Access
+    outgoing: WholeFrames
+
+    def __init__(self, node: LinkResources, admission: Admission) -> None:
+        super().__init__(node, admission)
+        self._replies: dict[str, Replies] = {}
+        self._established = False
+        self._early_bytes = 0
+        self._granted: WeakKeyDictionary[AttachedLink, Callable[[], object]] = WeakKeyDictionary()
+        self._expiry = Timer(node.loop)
+
+    def data_received(self, data: bytes) -> None:
+        """Take bytes from the peer: a bounded number until it has signed in, as it may have links before."""
+        if not self._established:
+            self._early_bytes += len(data)
+            if self._early_bytes > _MOST_EARLY_BYTES:
+                self._admission.drop(f"it sent {self._early_bytes} bytes, and has not signed in")
+                return
+        super().data_received(data)
+
+    def _shake_hands(self, certificate: Mapping[str, Any] | None) -> Handshake:
+        # With a signature in its connection string, Microsoft's SDK for JavaScript leaves SASL out.
+        mechanisms = (CBS_MECHANISM, "ANONYMOUS")
+        return Handshake(self.config, self.peer_host, certificate, anonymous=mechanisms, skippable=True)
+
+    def _read_frames(self) -> IncomingFrames:
+        self.access = Access(self.config, self.peer_host, self._handshake.user if self._handshake.proven else None)
+        return IncomingFrames(self.config, self.unfinished, outcomes=False)
+
+    def _write_frames(self, engine: Engine) -> OutgoingFrames:
+        return WholeFrames(engine)
+
+    def _answer_open(self, connection: proton.Connection) -> None:
+        connection.container = self.node.container
+        connection.open()
+        self._sign_in()
+
+    def _sign_in(self) -> None:
+        """Count the connection as one that is served, once it has signed in: until then it must hurry."""
+        if self.access.signed_in and not self._established:
+            self._established = True
+            self._establish()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Release what the connection and its links hold."""
+        self._expiry.stop()
+        super().connection_lost(exc)
+
+    def replies_from(self, address: str) -> Replies:
+        """Return the links on which the peer gets replies from an address."""
+        return self._replies.setdefault(address, Replies())
+
+    # --- tokens
+
+    def token_put(self) -> None:
+        """Note that the peer has put a token."""
+        self._sign_in()
+        self._wait_for_expiry()
+
+    def grant(self, attached: AttachedLink, check: Callable[[], object]) -> None:
+        """Serve a link as long as the tokens allow it.
+
+        Args:
+            attached: the link.
+            check: raises ``LinkRefused`` once they do not; it is asked whenever one has run out.
+        """
+        self._granted[attached] = check
+
+    def _wait_for_expiry(self) -> None:
+        expires_s = self.access.expires_s
+        if expires_s is not None:
+            self._expiry.start(min(_MOST_TIMER_S, max(0.0, expires_s - time.time())), self.guarded, self._check_tokens)
+
+    def _check_tokens(self) -> None:
+        for attached, check in list(self._granted.items()):
+            try:
+                if not attached.ended:
+                    check()
+            except LinkRefused as refusal:
+                attached.fail(refusal)
+        self._wait_for_expiry()

@@ -1,0 +1,212 @@
+"""The Event Hubs door: listens, and attaches the links of its connections to the hubs of one namespace."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from http import HTTPStatus
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import proton
+
+from spark_streams.errors import UnknownStream
+from spark_streams.log import ReferenceLog, Stream
+from spark_streams.server.admission import Sockets
+from spark_streams.server.amqp.attach_request import address_of, link_properties, permitted_stream
+from spark_streams.server.amqp.connection_links import AttachedLink, ConnectionLinks, LinkResources
+from spark_streams.server.amqp.error_conditions import (
+    INVALID_FIELD,
+    NOT_ALLOWED,
+    NOT_FOUND,
+    NOT_IMPLEMENTED,
+    LinkRefused,
+)
+from spark_streams.server.amqp.placement import Placement, split_refusal
+from spark_streams.server.door import TcpDoor
+from spark_streams.server.event_hubs.addresses import HubAddress, read_address, read_start
+from spark_streams.server.event_hubs.config import EventHubsConfig, connection_string, shown_users
+from spark_streams.server.event_hubs.connection import HubConnection
+from spark_streams.server.event_hubs.links import RUNTIME_METRIC, HubBlock, HubReceiver, HubSender
+from spark_streams.server.event_hubs.management import answer, partition_of
+from spark_streams.server.event_hubs.receivers import Place, Receiver, Receivers
+from spark_streams.server.event_hubs.requests import Reply, ReplyLink, Request, RequestLink
+from spark_streams.wire.amqp.dialects.event_hubs import CBS, DEFAULT_GROUP, EPOCH, MANAGEMENT
+from spark_streams.wire.amqp.performatives import Performative
+from spark_streams.wire.amqp.values import Array
+
+RECEIVER_NAME: Final = "com.microsoft:receiver-name"
+_DESIRED: Final = 12
+"""The place of attach's desired-capabilities."""
+_PUT_TOKEN: Final = "put-token"
+_MOST_SHOWN: Final = 80
+"""Of a receiver's name, in the words for others."""
+
+
+class HubNode(LinkResources):
+    """All streams of a log, as the hubs of a namespace.
+
+    Args:
+        log: the served log.
+        config: the door's settings.
+        loop: the server's.
+    """
+
+    config: EventHubsConfig
+
+    def __init__(self, log: ReferenceLog, config: EventHubsConfig, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(log, config, loop, Placement(), HubBlock)
+        self.receivers = Receivers(config.max_receivers)
+
+    def _producer(self, connection: ConnectionLinks, link: Any) -> AttachedLink:
+        assert isinstance(connection, HubConnection)
+        if link.remote_target.type == proton.Terminus.COORDINATOR:
+            raise LinkRefused(NOT_IMPLEMENTED, "transactions are not supported")
+        address = read_address(address_of(link.remote_target))
+        if address.path.lower() == CBS:
+            return RequestLink(
+                connection, link, connection.replies_from(CBS), lambda request: _put(connection, request)
+            )
+        if address.path.lower() == MANAGEMENT:
+            return self._management(connection, link)
+        if address.group is not None:
+            raise LinkRefused(NOT_ALLOWED, "a consumer group can only be read: send to the hub, or to a partition")
+        stream = self._hub(connection.access.users(address.path), "write", address)
+        if address.partition is not None:
+            partition = partition_of(stream, address.partition)
+            if partition.closed:
+                raise split_refusal(partition)
+        sender = HubSender(connection, link, stream, address.partition)
+        self._grant(connection, sender, "write", address)
+        return sender
+
+    def _management(self, connection: HubConnection, link: Any) -> AttachedLink:
+        def stream_of(name: str, token: str) -> Stream:
+            return self._hub(connection.access.managers(name, token), "read", HubAddress(name, name, None, None))
+
+        replies = connection.replies_from(MANAGEMENT)
+        return RequestLink(connection, link, replies, lambda request: answer(request, stream_of))
+
+    def _consumer(self, connection: ConnectionLinks, link: Any) -> AttachedLink:
+        assert isinstance(connection, HubConnection)
+        attach = connection.incoming.attach
+        address = read_address(address_of(link.remote_source))
+        if address.path.lower() in (CBS, MANAGEMENT):
+            return ReplyLink(connection, link, connection.replies_from(address.path.lower()))
+        if address.partition is None or address.group is None:
+            raise LinkRefused(
+                NOT_FOUND,
+                f"'{address.path:.200}' cannot be read: expected <hub>/ConsumerGroups/<group>/Partitions/<partition>",
+            )
+        stream = self._hub(connection.access.users(address.path), "read", address)
+        partition = partition_of(stream, address.partition)
+        self._check_group(address)
+        properties = link_properties(link)
+        start = read_start(link.remote_source, partition)
+        place = Place(stream.incarnation, address.group.lower(), partition.id)
+        name = properties.get(RECEIVER_NAME)
+        shown = name if isinstance(name, str) and name else str(link.name)
+        receiver = Receiver(place, shown[:_MOST_SHOWN], _epoch(properties))
+        self.receivers.enter(receiver)
+        metrics = RUNTIME_METRIC in _desired(attach)
+        try:
+            attached = HubReceiver(
+                connection, link, stream, partition, start, receiver, self.receivers, metrics=metrics
+            )
+        except BaseException:
+            self.receivers.leave(receiver)
+            raise
+        self._grant(connection, attached, "read", address)
+        return attached
+
+    def _grant(self, connection: HubConnection, attached: AttachedLink, action: str, address: HubAddress) -> None:
+        connection.grant(attached, lambda: self._hub(connection.access.users(address.path), action, address))
+
+    def _hub(self, users: Sequence[str], action: str, address: HubAddress) -> Stream:
+        """Return a hub that one of some users may ``write`` or ``read``.
+
+        Raises:
+            LinkRefused: none of them may (amqp:unauthorized-access), or there is no such hub (amqp:not-found).
+        """
+        name = self._name(address.hub)
+        for number, user in enumerate(users, 1):
+            try:
+                return permitted_stream(self, user, action, name)
+            except LinkRefused as refusal:
+                if refusal.name == NOT_FOUND:
+                    found = f"The messaging entity '{address.path:.200}' could not be found."
+                    raise LinkRefused(NOT_FOUND, found) from refusal
+                if number == len(users):
+                    raise
+        raise AssertionError("there is at least one user")
+
+    def _name(self, hub: str) -> str:
+        """Return the name of the stream that a hub's name means: that name, or the one that differs in case alone."""
+        try:
+            return self.log.stream(hub).name
+        except UnknownStream:
+            alike = [stream.name for stream in self.log.streams() if stream.name.lower() == hub.lower()]
+            return alike[0] if len(alike) == 1 else hub
+
+    def _check_group(self, address: HubAddress) -> None:
+        known, group = self.config.groups, (address.group or "").lower()
+        if known != "dynamic" and group not in {each.lower() for each in (DEFAULT_GROUP, *known)}:
+            raise LinkRefused(NOT_FOUND, f"The messaging entity '{address.path:.200}' could not be found.")
+
+
+def _put(connection: HubConnection, request: Request) -> Reply:
+    """Take the token of a request to ``$cbs``."""
+    if request.text("operation") != _PUT_TOKEN or not isinstance(request.body, str):
+        return Reply(HTTPStatus.BAD_REQUEST, f"expected {_PUT_TOKEN}, with a token as the body")
+    try:
+        connection.access.put(request.body, request.text("type"))
+    except LinkRefused as refusal:
+        return Reply(HTTPStatus.UNAUTHORIZED, refusal.description)  # with a condition, the Python SDK hides the status
+    connection.token_put()
+    return Reply(HTTPStatus.ACCEPTED, "Accepted")
+
+
+def _epoch(properties: dict[str, Any]) -> int | None:
+    """Return the epoch of a receiver.
+
+    Raises:
+        LinkRefused: it is no long, or negative (amqp:invalid-field).
+    """
+    epoch = properties.get(EPOCH)
+    if epoch is None:
+        return None
+    if type(epoch) is not int or epoch < 0:  # proton has other classes for the other integers
+        kind = type(epoch).__name__
+        raise LinkRefused(INVALID_FIELD, f"link property {EPOCH} is {epoch!r:.40} ({kind}): expected a long from 0 on")
+    return epoch
+
+
+def _desired(attach: Performative | None) -> tuple[str, ...]:
+    """Return the capabilities that an attach desires, of which proton says nothing."""
+    value = None if attach is None else attach.field(_DESIRED, object, None)
+    items = value.items if isinstance(value, Array) else (value,)
+    return tuple(str(item) for item in items if isinstance(item, str))
+
+
+class EventHubsDoor(TcpDoor):
+    """The Event Hubs door.
+
+    Args:
+        config: its settings.
+
+    Attributes:
+        url: the connection string; with the key of a rule only where that is no secret.
+        node: the node that links are attached to; None while the door is not open.
+    """
+
+    config: EventHubsConfig
+    node: HubNode | None
+
+    async def open(self, log: ReferenceLog, sockets: Sockets) -> None:
+        """Listen; see ``Door.open``."""
+        node = self.node = HubNode(log, self.config, asyncio.get_running_loop())
+        await self.listen(sockets, lambda admission: HubConnection(node, admission))
+        where = urlsplit(self.url)
+        self.url = connection_string(
+            where.hostname or "", where.port or 0, shown_users(self.config.users), tls=self.config.tls_cert is not None
+        )

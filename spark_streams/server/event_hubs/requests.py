@@ -1,0 +1,275 @@
+"""Requests and replies: a link on which the peer sends requests to an address, and one on which it gets the replies.
+
+A reply goes to the link whose target is the request's reply-to, else to the peer's latest link from that address.
+
+Spec: docs/specifications.md, Event Hubs (``$cbs``, ``$management``).
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import Any, Final
+
+import numpy as np
+
+from spark_streams.errors import RemoteProtocolError
+from spark_streams.server.amqp.attach_reply import open_info, open_producer
+from spark_streams.server.amqp.connection_links import AttachedLink, ConnectionLinks
+from spark_streams.server.amqp.deliveries import SETTLED, Deliveries
+from spark_streams.server.amqp.error_conditions import DECODE_ERROR, RESOURCE_LIMIT, LinkRefused
+from spark_streams.server.amqp.outgoing_deliveries import BYTES_PER_TURN
+from spark_streams.server.turns import Turn
+from spark_streams.wire.amqp.encode import encode_value
+from spark_streams.wire.amqp.message import AMQP_VALUE, APPLICATION_PROPERTIES, PROPERTIES, decode_sections
+from spark_streams.wire.amqp.values import Described, Int, Symbol, ULong
+from spark_streams.wire.columnar.interleave import Ranges
+
+_CREDIT: Final = 100
+_MOST_BYTES: Final = 32 << 10
+"""The largest request: a token has some kilobytes."""
+_MOST_WAITING: Final = 100
+"""With so many replies that wait for the peer to take them, no more requests are answered."""
+_MOST_LINKS: Final = 16
+"""The most links of a connection for the replies from one address."""
+_MOST_ID_BYTES: Final = 1_024
+"""The longest message-id; a reply repeats it."""
+_MESSAGE_ID, _REPLY_TO, _CORRELATION_ID = 0, 4, 5
+_MESSAGE_IDS: Final = (ULong, uuid.UUID, bytes, str, type(None))
+"""The types of a message-id (AMQP 1.0 part 3 §3.2.4); the reply has it as it was."""
+_NO_OFFSET: Final = np.zeros(1, np.int64)
+
+
+@dataclass(frozen=True)
+class Request:
+    """A request.
+
+    Args:
+        properties: its application properties.
+        body: its amqp-value, or None.
+        message_id: its message-id, in the type that it has.
+        reply_to: the address for the reply, or None.
+    """
+
+    properties: Mapping[str, Any]
+    body: Any
+    message_id: Any
+    reply_to: Any
+
+    def text(self, name: str) -> str:
+        """Return an application property that is a text; an empty one where it is none."""
+        value = self.properties.get(name)
+        return str(value) if isinstance(value, str) else ""
+
+
+@dataclass(frozen=True)
+class Reply:
+    """A reply.
+
+    Args:
+        status: of HTTP.
+        description: in words.
+        condition: an error's condition, or None.
+        body: its amqp-value.
+    """
+
+    status: HTTPStatus
+    description: str
+    condition: str | None = None
+    body: Mapping[str, Any] = field(default_factory=dict)
+
+    def encoded(self, message_id: Any) -> bytes:
+        """Return the message that answers the request with a message-id."""
+        properties: dict[str, Any] = {"status-code": Int(self.status), "status-description": self.description}
+        if self.condition is not None:
+            properties["error-condition"] = Symbol(self.condition)
+        sections = (
+            (PROPERTIES, [None] * _CORRELATION_ID + [message_id]),
+            (APPLICATION_PROPERTIES, properties),
+            (AMQP_VALUE, dict(self.body) or None),
+        )
+        return b"".join(encode_value(Described(ULong(code), value)) for code, value in sections)
+
+
+def read_request(raw: bytes) -> Request:
+    """Read a request.
+
+    Raises:
+        RemoteProtocolError: the bytes are no message, or its message-id or its application properties are none.
+    """
+    sections = dict(decode_sections(raw))
+    found = [*sections.get(PROPERTIES, ()), *(None for _ in range(_CORRELATION_ID + 1))]
+    properties, message_id = sections.get(APPLICATION_PROPERTIES, {}), found[_MESSAGE_ID]
+    if not isinstance(properties, Mapping):
+        raise RemoteProtocolError("application properties with a key twice")
+    if not isinstance(message_id, _MESSAGE_IDS):
+        raise RemoteProtocolError(f"a message-id that is a {type(message_id).__name__}")
+    if isinstance(message_id, str | bytes) and len(message_id) > _MOST_ID_BYTES:
+        raise RemoteProtocolError(f"a message-id of more than {_MOST_ID_BYTES} bytes")
+    named = {str(key): value for key, value in properties.items() if isinstance(key, str)}
+    return Request(named, sections.get(AMQP_VALUE), message_id, found[_REPLY_TO])
+
+
+class Replies:
+    """The links on which a peer gets replies from one address."""
+
+    def __init__(self) -> None:
+        self.links: list[ReplyLink] = []
+
+    @property
+    def waiting(self) -> int:
+        """How many replies wait for the peer to take them."""
+        return sum(len(link.waiting) for link in self.links)
+
+    def send(self, reply: bytes, reply_to: object) -> None:
+        """Send a reply to the link with the target that a request names, else to the latest one."""
+        links = [link for link in self.links if link.target == reply_to] or self.links
+        if links:
+            links[-1].send(reply)
+
+
+class ReplyLink(AttachedLink):
+    """A link on which the peer gets replies.
+
+    Args:
+        connection, link: see ``AttachedLink``.
+        replies: the connection's links for replies from this address; it is among them while it lives.
+
+    Attributes:
+        target: the address of the peer's target.
+        waiting: replies that the peer has not taken.
+
+    Raises:
+        LinkRefused: there are as many already as there may be (amqp:resource-limit-exceeded).
+    """
+
+    def __init__(self, connection: ConnectionLinks, link: Any, replies: Replies) -> None:
+        if len(replies.links) >= _MOST_LINKS:
+            raise LinkRefused(RESOURCE_LIMIT, f"{_MOST_LINKS} links get replies from this address, and no more may")
+        super().__init__(connection, link, None)
+        self.target = str(link.remote_target.address or "")
+        self._replies = replies
+        self.waiting: deque[bytes] = deque()
+        open_info(link)
+        deliveries = connection.incoming.attached_sender
+        assert deliveries is not None
+        self._deliveries, deliveries.owner = deliveries, self
+        connection.outgoing.open_sender(deliveries, link)
+        replies.links.append(self)
+
+    def send(self, reply: bytes) -> None:
+        """Send a reply, once the peer takes it."""
+        self.waiting.append(reply)
+        self.connection.wake(self)
+
+    def serve(self) -> bool:
+        """Send the replies that wait, as credit and window allow."""
+        deliveries = self._deliveries
+        if self.ended:
+            return False
+        if self.connection.write_paused:
+            self.connection.block(self)
+            return False
+        deliveries.go_on(BYTES_PER_TURN)
+        before = self._replies.waiting
+        while self.waiting and not deliveries.is_begun and deliveries.room > 0:
+            message = np.frombuffer(self.waiting.popleft(), np.uint8)
+            whole = Ranges(message, np.zeros(1, np.int64), np.array([len(message)]))
+            deliveries.send(whole, offsets=_NO_OFFSET)
+        self._make_room(before)
+        if deliveries.is_begun or (self.waiting and deliveries.credit > 0):
+            self.connection.block(self)
+        elif deliveries.drain and not self.waiting:
+            deliveries.give_back()
+        return False
+
+    def _make_room(self, before: int) -> None:
+        """Have the requests that wait for room answered, if there is some; ``before`` replies were waiting."""
+        if before >= _MOST_WAITING > self._replies.waiting:
+            for link in self.connection.served:
+                if isinstance(link, RequestLink):
+                    self.connection.wake(link)
+
+    def _released(self, *, closed: bool) -> None:
+        before = self._replies.waiting
+        self._replies.links.remove(self)
+        self._make_room(before)
+        self.waiting.clear()
+        self._deliveries.end()
+
+
+class RequestLink(AttachedLink):
+    """A link on which the peer sends requests.
+
+    Args:
+        connection, link: see ``AttachedLink``.
+        replies: the connection's links for replies from this address.
+        answer: answers a request.
+    """
+
+    def __init__(
+        self, connection: ConnectionLinks, link: Any, replies: Replies, answer: Callable[[Request], Reply]
+    ) -> None:
+        super().__init__(connection, link, None)
+        deliveries = connection.incoming.attached
+        assert deliveries is not None
+        self._deliveries: Deliveries = deliveries
+        self._replies = replies
+        self._answer = answer
+        deliveries.max_message_bytes = _MOST_BYTES
+        open_producer(link, None, _MOST_BYTES)
+        connection.outgoing.open(deliveries, link._impl)
+        deliveries.owner = self
+        self._top_up()
+
+    def serve(self) -> bool:
+        """Answer requests that have come, within one turn's share; return whether there are more."""
+        turn = Turn(time.monotonic)
+        while not self.ended and self._replies.waiting < _MOST_WAITING and self._answer_one():
+            if turn.over:
+                return True
+        return False
+
+    def take_input(self) -> None:
+        """Answer what has come, because the link may be about to end; within one turn's share, too."""
+        self.serve()
+
+    def _answer_one(self) -> bool:
+        """Answer the next request; return False where none has come."""
+        taken = self._deliveries.take(1, _MOST_BYTES)
+        if not len(taken.ids):
+            if self._deliveries.refusal is not None:
+                self.fail(self._deliveries.refusal)
+            return False
+        raw, number = taken.memory[taken.starts[0] : taken.ends[0]].tobytes(), int(taken.ids[0])
+        try:
+            request = read_request(raw)
+            self._replies.send(self._answer(request).encoded(request.message_id), request.reply_to)
+        except RemoteProtocolError:
+            self._reject(number, LinkRefused(DECODE_ERROR, "the request cannot be decoded"))
+        except LinkRefused as refusal:
+            self._reject(number, refusal)
+        else:
+            if number != SETTLED:
+                self.connection.outgoing.accept(self._deliveries.session, taken.ids)
+        self._top_up()
+        return True
+
+    def _reject(self, number: int, refusal: LinkRefused) -> None:
+        if number == SETTLED:
+            self.fail(refusal)
+        else:
+            self.connection.outgoing.reject(self._deliveries.session, number, refusal)
+
+    def _top_up(self) -> None:
+        if not self.ended and self._deliveries.credit <= _CREDIT // 2:
+            self._deliveries.credit = _CREDIT
+            self.connection.outgoing.flow(self._deliveries.session, self._deliveries)
+
+    def _released(self, *, closed: bool) -> None:
+        self.connection.unfinished(-len(self._deliveries.begun))
+        self._deliveries.drop()
