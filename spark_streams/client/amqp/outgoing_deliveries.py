@@ -30,7 +30,7 @@ from spark_streams.wire.amqp.performatives import (
     signed,
     usual_range,
 )
-from spark_streams.wire.amqp.transfer_encode import HEAD_BYTES, encode_transfers, split_message
+from spark_streams.wire.amqp.transfer_encode import FORMAT_BYTES, HEAD_BYTES, encode_transfers, split_message
 from spark_streams.wire.amqp.values import Described, Symbol, UInt
 from spark_streams.wire.columnar.byte_view import Positions
 from spark_streams.wire.columnar.interleave import Ranges
@@ -130,21 +130,35 @@ class OutgoingDeliveries:
             self._accept(first, stop)
         self._refused.clear()
 
-    def send(self, memory: NDArray[np.uint8], starts: Positions, ends: Positions) -> None:
+    def send(
+        self,
+        memory: NDArray[np.uint8],
+        starts: Positions,
+        ends: Positions,
+        formats: NDArray[np.uint32] | None = None,
+    ) -> None:
         """Send the first messages: as many as take one frame each, or one that takes several.
 
         Args:
             memory: holds the messages.
             starts: first byte of each message; at least one, and at most ``room`` messages.
             ends: where they end, exclusive.
+            formats: the message-format of each; None for 0.
         """
         assert self._channel is not None
-        large = ends - starts > self._max_frame_bytes - HEAD_BYTES
+        head = HEAD_BYTES if formats is None else HEAD_BYTES + FORMAT_BYTES
+        large = ends - starts > self._max_frame_bytes - head
         count = int(large.argmax()) if large.any() else len(starts)
         number = self.sent & SERIAL
         if count:
             messages = Ranges(memory, starts[:count], ends[:count])
-            frames = encode_transfers(messages, channel=self._channel, handle=_HANDLE, first_id=number)
+            frames = encode_transfers(
+                messages,
+                channel=self._channel,
+                handle=_HANDLE,
+                first_id=number,
+                formats=None if formats is None else formats[:count],
+            )
             self._written.append(frames)
             self._window -= count
             self._frames_sent += count
@@ -156,6 +170,7 @@ class OutgoingDeliveries:
                 handle=_HANDLE,
                 delivery_id=number,
                 max_frame_bytes=self._max_frame_bytes,
+                message_format=0 if formats is None else int(formats[0]),
             )
             self._next_frame = next(self._begun)
         self.sent += count

@@ -5,6 +5,9 @@
     payloads --transfers, in columns--> peer    at most as many under way as the peer gave credit for
     count <------dispositions---------- peer    accepted: done; anything else: DeliveryFailed with the row's label
 
+Where the peer takes batches (``Dialect.batch_format``), the events of one call go in them: those of one key together,
+and those without a key, each in their order. The outcome of a batch is that of all its events.
+
 A peer may be busy (``Conditions.busy``): then the publisher waits until everything under way has an outcome, pauses,
 and sends again what was rejected for it, as long as something is accepted within the time-out.
 
@@ -25,6 +28,7 @@ import pyarrow as pa
 
 from spark_streams.client.amqp.links import Link
 from spark_streams.client.amqp.outgoing_deliveries import Refusal
+from spark_streams.client.amqp.outgoing_events import OutgoingEvents, outgoing_events
 from spark_streams.client.digested_rows import Label, RowLabels
 from spark_streams.client.retry import Deadline
 from spark_streams.errors import DeliveryFailed, LocalProtocolError, PeerError, SparkStreamsError, TransportError
@@ -35,6 +39,8 @@ _log = logging.getLogger(__name__)
 
 MAX_IN_FLIGHT: Final = 8_192
 """Deliveries under way at most, whatever the peer's credit; each of them is also in memory."""
+_MAX_KEPT_BYTES: Final = 16 << 20
+"""No more is sent while so many bytes are under way that may have to be sent again."""
 _TURN_BYTES: Final = 1 << 20
 """After this many bytes the frames go to the socket before the publisher adds more."""
 
@@ -58,21 +64,30 @@ class Publisher:
         self._labels = RowLabels()
         self._max_bytes = int(link.proton_link.remote_max_message_size)
         self._timeout_ms = timeout_ms
-        self._busy = dict(link.connection.dialect.conditions.busy)
+        self._dialect = link.connection.dialect
+        self._busy = dict(self._dialect.conditions.busy)
+        self._keeps = bool(self._busy) or self._dialect.batch_format is not None
         self._patience: Deadline | None = None
         """How long a busy peer may accept nothing; None for one that is not busy."""
-        self._waiting: deque[tuple[pa.LargeBinaryArray, int]] = deque()
-        """What is to be sent, and the number of its first row."""
-        self._sent: deque[tuple[int, pa.LargeBinaryArray, int]] = deque()
-        """What was sent to a peer that may be busy: the first delivery, the messages, the number of the first row."""
+        self._waiting: deque[OutgoingEvents] = deque()
+        """What is to be sent."""
+        self._sent: deque[tuple[int, OutgoingEvents]] = deque()
+        """What was sent, and the number of its first delivery: where it may have to be sent again, or has batches."""
+        self._kept_bytes = 0
+        self._rows = 0
 
     @property
     def accepted(self) -> int:
         """Messages that the peer has accepted so far, in their order."""
-        return self._done
+        if not self._keeps:
+            return self._done
+        waiting = sum(each.events for each in self._waiting)
+        return self._rows - waiting - sum(each.slice(max(0, self._done - at)).events for at, each in self._sent)
 
     def send(self, payloads: pa.LargeBinaryArray, labels: Label) -> None:
-        """Send one message a row, in order; return when all are sent, not when all are settled (see ``flush``).
+        """Send one message a row; return when all are sent, not when all are settled (see ``flush``).
+
+        They go in order; where the peer takes batches, in the order of each key.
 
         Args:
             payloads: whole encoded messages, without nulls.
@@ -94,9 +109,11 @@ class Publisher:
         first = self._labels.rows
         self._labels.add(len(payloads), labels)
         self._check_sizes(payloads, first)
-        self._waiting.append((payloads, first))
-        self._deadline.restart()
-        self._transmit()
+        for events in outgoing_events(payloads, first, self._dialect, self._max_bytes):
+            self._waiting.append(events)
+            self._rows += events.events
+            self._deadline.restart()
+            self._transmit()
 
     def _transmit(self) -> None:
         """Send what is waiting."""
@@ -104,21 +121,22 @@ class Publisher:
         while self._waiting:
             if self._is_busy():
                 self._send_again()
-            payloads, first_row = self._waiting[0]
-            stop = min(len(payloads), outgoing.room, MAX_IN_FLIGHT - outgoing.under_way)
-            if len(payloads) and (stop <= 0 or outgoing.pending):
+            events = self._waiting[0]
+            stop = min(len(events), outgoing.room, MAX_IN_FLIGHT - outgoing.under_way)
+            if len(events) and (stop <= 0 or outgoing.pending or self._kept_bytes >= _MAX_KEPT_BYTES):
                 self._wait(f"the peer gave no credit and settled nothing, with {outgoing.under_way} under way")
                 continue
             self._deadline.restart()
             before = outgoing.sent
-            if len(payloads):
-                self._push(payloads, stop)
+            if len(events):
+                self._push(events, stop)
             count = outgoing.sent - before
-            if self._busy and count:
-                self._sent.append((before, payloads.slice(0, count), first_row))
+            if self._keeps and count:
+                self._sent.append((before, events.slice(0, count)))
+                self._kept_bytes += self._sent[-1][1].size
             self._waiting.popleft()
-            if count < len(payloads):
-                self._waiting.appendleft((payloads.slice(count), first_row + count))
+            if count < len(events):
+                self._waiting.appendleft(events.slice(count))
             self._turn(last=not self._waiting)
 
     def _is_busy(self) -> bool:
@@ -152,18 +170,21 @@ class Publisher:
         outgoing.give_up()
         self._done = outgoing.done
         self._sent.clear()
+        self._kept_bytes = 0
         self._waiting.extendleft(reversed(again))
 
-    def _parts(self, first: int, stop: int) -> Iterator[tuple[pa.LargeBinaryArray, int]]:
-        """Yield the messages of a range of deliveries, and the numbers of their first rows."""
-        for begin, payloads, row in self._sent:
-            low, high = max(first, begin), min(stop, begin + len(payloads))
+    def _parts(self, first: int, stop: int) -> Iterator[OutgoingEvents]:
+        """Yield what was sent in a range of deliveries."""
+        for begin, events in self._sent:
+            low, high = max(first, begin), min(stop, begin + len(events))
             if low < high:
-                yield payloads.slice(low - begin, high - low), row + low - begin
+                yield events.slice(low - begin, high - low)
 
-    def _row(self, delivery: int) -> int:
-        """Return the number of a delivery's row; they are equal unless something was sent again."""
-        return next((row for _, row in self._parts(delivery, delivery + 1)), delivery)
+    def _label(self, delivery: int) -> str:
+        """Return the name of a delivery's row; of a batch's first row, as nobody knows which one it was."""
+        # The number is that of the row where nothing is sent again, or together.
+        row, count = next((events.rows_of(0) for events in self._parts(delivery, delivery + 1)), (delivery, 1))
+        return self._labels(row) + (f", in a batch of {count}," if count > 1 else "")
 
     def flush(self) -> None:
         """Wait until the peer has accepted every message that was sent.
@@ -186,13 +207,14 @@ class Publisher:
         """Detach; never raise. Messages without an outcome stay without one."""
         self._link.close()
 
-    def _push(self, payloads: pa.LargeBinaryArray, stop: int) -> None:
-        """Send the first messages, ``stop`` at most: as many as go together, and as fit a turn; at least one."""
-        bounds, content = layout(payloads.slice(0, max(1, stop)))
+    def _push(self, events: OutgoingEvents, stop: int) -> None:
+        """Send the first deliveries, ``stop`` at most: as many as go together, and as fit a turn; at least one."""
+        bounds, content = layout(events.payloads.slice(0, max(1, stop)))
         stop = max(1, min(stop, int(np.searchsorted(bounds, bounds[0] + _TURN_BYTES))))
         bounds = bounds[: stop + 1]
         first, places = int(bounds[0]), bounds - bounds[0]
-        self._outgoing.send(content[first : int(bounds[-1])], places[:-1], places[1:])
+        formats = None if events.formats is None else events.formats[:stop]
+        self._outgoing.send(content[first : int(bounds[-1])], places[:-1], places[1:], formats)
 
     def _reap(self) -> None:
         """Count the messages that were accepted, in the order that they were sent in."""
@@ -201,15 +223,15 @@ class Publisher:
             self._done, self._patience = outgoing.done, None
             self._deadline.restart()
             while self._sent and self._sent[0][0] + len(self._sent[0][1]) <= self._done:
-                self._sent.popleft()
-            needed = [row for _, _, row in self._sent] + [row for _, row in self._waiting]
-            self._labels.take(min(needed, default=self._labels.rows) if self._busy else self._done)
+                self._kept_bytes -= self._sent.popleft()[1].size
+            needed = [each.first_row for each in (*(each for _, each in self._sent), *self._waiting)]
+            self._labels.take(min(needed, default=self._labels.rows) if self._keeps else self._done)
         refusal = outgoing.refusal
         if refusal is not None and not self._is_busy():
             raise self._failed(refusal, self._done)
 
     def _failed(self, refusal: Refusal, delivery: int) -> DeliveryFailed:
-        row = self._labels(self._row(delivery))
+        row = self._label(delivery)
         return DeliveryFailed(refusal.outcome, refusal.condition, safe_text(refusal.description), row, self._stream)
 
     def _check_sizes(self, payloads: pa.LargeBinaryArray, first_row: int) -> None:

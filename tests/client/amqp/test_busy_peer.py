@@ -21,7 +21,8 @@ from tests.client.amqp.fake_peer import FakePeer, Script
 from tests.client.amqp.test_publisher import payloads
 
 BUSY = proton.Condition("com.microsoft:server-busy", "the namespace is throttled")
-QUICK = replace(EVENT_HUBS, conditions=EVENT_HUBS.conditions._replace(busy=((BUSY.name, 0.02),)))
+QUICK = replace(EVENT_HUBS, conditions=EVENT_HUBS.conditions._replace(busy=((BUSY.name, 0.02),)), batch_format=None)
+"""Single messages; test_busy_with_batches.py is about batches."""
 
 
 @pytest.fixture

@@ -147,6 +147,22 @@ def test_protons_engine_receives_what_was_sent_and_its_outcomes_are_heard(steps:
         assert joined.outgoing.room <= WINDOW
 
 
+def test_protons_engine_reads_messages_of_another_format() -> None:
+    joined = Joined()
+    joined.link.flow(30)
+    joined.pump()
+    memory = np.frombuffer(b"abc" * 900, np.uint8)
+    edges = np.array([0, 100, 575, 1_050, 1_530, 2_700])
+    formats = np.array([0x8001_3700, 0, 0x8001_3700, 0, 0x8001_3700], np.uint32)
+    at = 0
+    while at < len(formats):
+        before = joined.outgoing.sent
+        joined.outgoing.send(memory, edges[at:-1], edges[at + 1 :], formats[at:])
+        at += joined.outgoing.sent - before
+        joined.pump()
+    assert joined.bodies == [memory[a:b].tobytes() for a, b in itertools.pairwise(edges)]
+
+
 def test_no_more_is_sent_than_credit_and_window_allow() -> None:
     joined = Joined()
     assert joined.outgoing.room == 0
