@@ -18,7 +18,7 @@ from tests.bench.peers.__main__ import JVM, MEASURES, PLAIN
 
 ROOT = Path(__file__).resolve().parents[2]
 WITHOUT_BROKER = {
-    *("rabbitmq-log", "amqp-events", "plain-proton"),
+    *("rabbitmq-log", "amqp-events", "plain-proton", "event-hubs", "plain-event-hubs"),
     *("feedapi", "plain-feed", "plain-zeroeventhub", "ceiling"),
 }
 TINY = ("--rows", "2000", "--rounds", "1", "--partitions", "2,3")

@@ -71,6 +71,14 @@ def _amqp(peers: Peers, stream: str) -> dict[str, str]:
     return {"url": peers.urls["amqp"], "stream": stream}
 
 
+def _hub(peers: Peers, stream: str) -> dict[str, str]:
+    return {"connectionString": peers.urls["event-hubs"], "stream": stream}
+
+
+def _plain_hub(peers: Peers, stream: str) -> dict[str, str]:
+    return _hub(peers, stream) | {"rows": str(peers.rows.get(stream, 0))}
+
+
 def _plain(door: str) -> Callable[[Peers, str], dict[str, str]]:
     """Options of a format of tests/bench/plain, which reads as many rows as it is told."""
     return lambda peers, stream: {"url": peers.urls[door], "stream": stream, "rows": str(peers.rows.get(stream, 0))}
@@ -97,6 +105,9 @@ FORMATS = {
         Format("plain-rstream", "rabbitmq", "plain-rstream", _plain("rabbitmq"), _plain("rabbitmq")),
         Format("amqp-events", "log", "amqp-events", _amqp, _amqp),
         Format("plain-proton", "log", "plain-proton", _plain("amqp"), _plain("amqp")),
+        # ... on the log as an Event Hubs namespace
+        Format("event-hubs", "log", "amqp-events", _hub, _hub),
+        Format("plain-event-hubs", "log", "plain-event-hubs", _plain_hub, _plain_hub),
         Format("feedapi", "log", "feedapi", _feed, _feed, streams_since="4.2"),
         Format("plain-feed", "log", "plain-feed", _feed, _feed),
         Format("plain-zeroeventhub", "log", "plain-zeroeventhub", _feed, _feed),

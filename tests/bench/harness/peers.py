@@ -53,7 +53,10 @@ class Peers:
                 settings.write_text(f"[log]\nmax_partitions = {MOST_PARTITIONS}\n")
                 log = stack.enter_context(LogProcess(arguments=["--config", str(settings)]))
                 assert log.pid is not None
-                self.urls |= {door: url.replace("//", "//guest:guest@") for door, url in log.urls.items()}
+                self.urls |= {
+                    door: url if door == "event-hubs" else url.replace("//", "//guest:guest@")  # it has guest's key
+                    for door, url in log.urls.items()
+                }
                 self.pids["log"] = [log.pid]
             self._stack = stack.pop_all()
         return self

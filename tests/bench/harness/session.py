@@ -43,6 +43,7 @@ def session(jars: Sequence[Path], settings: Mapping[str, str]) -> Any:
     import spark_streams
     from tests.bench.harness.ceiling import Ceiling
     from tests.bench.harness.cpu import MARK
+    from tests.bench.plain.event_hubs import PlainEventHubs
     from tests.bench.plain.feed import PlainFeed, PlainZeroEventHub
     from tests.bench.plain.proton import PlainProton
     from tests.bench.plain.rstream import PlainRstream
@@ -57,7 +58,7 @@ def session(jars: Sequence[Path], settings: Mapping[str, str]) -> Any:
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
     spark_streams.register(spark)
-    for source in (Ceiling, PlainProton, PlainRstream, PlainFeed, PlainZeroEventHub):
+    for source in (Ceiling, PlainProton, PlainEventHubs, PlainRstream, PlainFeed, PlainZeroEventHub):
         spark.dataSource.register(source)
     spark.range(100_000).selectExpr("sum(id)").collect()
     return spark

@@ -34,13 +34,14 @@ MEASURE = Measure(
     NAME,
     (
         *("rabbitmq-stream", "plain-rstream", "amqp-events", "plain-proton"),
-        *("feedapi", "plain-feed", "plain-zeroeventhub"),
+        *("event-hubs", "plain-event-hubs", "feedapi", "plain-feed", "plain-zeroeventhub"),
     ),
     one,
     prepare,
     targets=(
         ratio(NAME, "rabbitmq-stream", "plain-rstream", "k rows/s", at_least=5),
         ratio(NAME, "plain-proton", "amqp-events", PYTHON, at_least=10),
+        ratio(NAME, "plain-event-hubs", "event-hubs", PYTHON, at_least=20),
         ratio(NAME, "feedapi", "plain-feed", "k rows/s", at_least=3),
         ratio(NAME, "feedapi", "plain-zeroeventhub", "k rows/s"),
     ),

@@ -21,12 +21,16 @@ def one(run: Run, form: Format) -> dict[str, float]:
 
 MEASURE = Measure(
     NAME,
-    ("rabbitmq-stream", "plain-rstream", "amqp-events", "plain-proton", "feedapi", "plain-feed"),
+    (
+        *("rabbitmq-stream", "plain-rstream", "amqp-events", "plain-proton"),
+        *("event-hubs", "plain-event-hubs", "feedapi", "plain-feed"),
+    ),
     one,
     write_batch.prepare,
     targets=(
         ratio(NAME, "rabbitmq-stream", "plain-rstream", "k rows/s", at_least=4),
         ratio(NAME, "plain-proton", "amqp-events", PYTHON, at_least=10),
+        ratio(NAME, "plain-event-hubs", "event-hubs", PYTHON, at_least=10),
         ratio(NAME, "feedapi", "plain-feed", "k rows/s"),
     ),
 )
