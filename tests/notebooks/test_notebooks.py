@@ -19,6 +19,7 @@ NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
 AT_A_TIME = 2
 WHAT_IT_SHOWS = {
     "amqp-events": ["ada", "edsger", "partition"],
+    "event-hubs": ["chiller", "pump-1", "00000000000000001000", "the last one: at least one"],
     "feedapi": ["18000 payments", "payments of 380 EUR and more"],
     "rabbitmq-stream": ["[30000, 0]", "42000 events in", "from 1957: 42000"],
     "tour": [

@@ -20,15 +20,16 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 FOLDER = Path(__file__).resolve().parents[2] / "notebooks"
 VOLUME = "/Volumes/main/default/spark_streams"
-STREAMS = ("orders:4", "measurements:3", "payments:2")
+STREAMS = ("orders:4", "telemetry:4", "measurements:3", "payments:2")
 """What the notebooks say must be there; the tour makes its own."""
 SHOWN_BY_RUN = {
     "amqp-events": (r"\| +0\|11015\|\n\+", r"\| +0\|22030\|\n\| +2\| +2823\|\n\| +3\| +6162\|\n\+"),
+    "event-hubs": (r"\| +0\|0+1000\|5162\|\n\+", r"\| +0\|0+1000\|11324\|\n\| +1\| +0+\|"),
     "feedapi": ("18000 payments", "36000 payments"),
     "rabbitmq-stream": (r"\[30000, 0\][^[]*42000 events in", r"\[30000, 0\][^[]*42000 events in"),
     "tour": ("only the log has: +0\n.*only the feed has: 0\n +16 events", "has: +0\n.*has: 0\n +32 events"),
 }
-READ_BY_RUN = {"amqp-events": 20_000, "feedapi": 18_000, "rabbitmq-stream": 42_000, "tour": 16}
+READ_BY_RUN = {"amqp-events": 20_000, "event-hubs": 20_000, "feedapi": 18_000, "rabbitmq-stream": 42_000, "tour": 16}
 """Events that the query with the listener reads: those of one run, as it goes on from its checkpoint."""
 
 
@@ -80,7 +81,9 @@ def urls() -> Iterator[dict[str, str]]:
     arguments = [word for stream in STREAMS for word in ("--stream", stream)]
     with LogProcess(arguments=arguments) as log:
         doors = {door: url.replace("//", "//guest:guest@") for door, url in log.urls.items()}
-        yield {"amqp-url": doors["amqp"], "rabbitmq-url": doors["rabbitmq-stream"], "feed-url": doors["feedapi"]}
+        yield {"amqp-url": doors["amqp"], "rabbitmq-url": doors["rabbitmq-stream"], "feed-url": doors["feedapi"]} | {
+            "event-hubs-connection": log.event_hubs_connection_string
+        }
 
 
 @pytest.fixture
