@@ -74,6 +74,16 @@ T = TypeVar("T")
 _OVER: Final = object()
 
 
+def finished(steps: Generator[object, None, T]) -> T:
+    """Run a generator to its end, and return what it returns."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            returned: T = end.value
+            return returned
+
+
 class Worker:
     """The worker thread; it is started when it is first needed.
 

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 from tests.cli.conftest import served_here
 from tests.cli.peers.opened import run as command
 from tests.docs.pages import blocks
+from tests.door_urls import plain_url
 
 PORTS = {
     "amqp": "localhost:5672",
@@ -25,9 +26,7 @@ def test_the_commands_that_speak_with_any_peer(tmp_path: Path) -> None:
     with served_here(tmp_path, orders=4, payments=1, copies=1) as served:
         served.publish("orders", *([f"v{2 * n}", f"v{2 * n + 1}"] for n in range(4)))
         for door, address in PORTS.items():
-            block = block.replace(
-                address, urlsplit(served.doors[door].partition(";")[0].removeprefix("Endpoint=")).netloc
-            )
+            block = block.replace(address, urlsplit(plain_url(served.doors[door])).netloc)
         for line in block.splitlines():
             name, *words = shlex.split(line)
             done = command(*words, COLUMNS="200")

@@ -260,15 +260,16 @@ def read_peer(
     Raises:
         OptionError: the url is invalid or names no stream, or an option does not fit it; the text has no secret.
     """
-    where, _, fragment = (url, "", "") if is_connection_string(url) else url.partition("#")
+    if is_connection_string(url):
+        where, fragment = url, hub_of(url).hub or ""
+        options = replace(options, dialect=options.dialect or EVENT_HUBS.name)
+    else:
+        where, _, fragment = url.partition("#")
     schemes = [scheme for protocol in PROTOCOLS.values() for scheme in protocol.schemes]
     endpoint = endpoint_of(where, options, tls, schemes)
     protocol = protocol_of(endpoint.scheme)
     assert protocol is not None, "parse_url takes the schemes of the protocols only"
     kind: type[Peer] = load(protocol.peer)
-    if is_connection_string(url):
-        fragment = hub_of(url).hub or ""
-        options = replace(options, dialect=options.dialect or EVENT_HUBS.name)
     if options.dialect is not None and not kind.has_dialects:
         raise OptionError(options.option("dialect"), f"is for AMQP, and {endpoint.url} is no address of it")
     return kind.read(endpoint, [name for name in (fragment, stream) if name], options, needs_stream)

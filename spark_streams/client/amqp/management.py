@@ -23,8 +23,6 @@ from spark_streams.wire.amqp.encode import encode_value
 from spark_streams.wire.amqp.message import AMQP_VALUE, APPLICATION_PROPERTIES, PROPERTIES, decode_sections
 from spark_streams.wire.amqp.values import Described, ULong
 
-HUB: Final = "com.microsoft:eventhub"
-PARTITION: Final = "com.microsoft:partition"
 _CREDIT: Final = 500
 _OK: Final = 200
 _UNAUTHORIZED: Final = (401, 403)

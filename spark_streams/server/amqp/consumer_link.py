@@ -47,7 +47,14 @@ class ConsumerLink(EventSender):
 
     def __init__(self, attach: ConsumerAttach, bound: str | None, claim: Claim | None = None) -> None:
         node = attach.node
-        super().__init__(attach.connection, attach.link, attach.stream, attach.deliveries, node.config.max_unsettled)
+        super().__init__(
+            attach.connection,
+            attach.link,
+            attach.stream,
+            attach.deliveries,
+            node.config.max_unsettled,
+            int(attach.link.remote_max_message_size),
+        )
         self.node = node
         resumed = attach.resume()
         open_consumer(attach.link, attach.filters, bound, claim, durable=attach.durable)
@@ -98,6 +105,9 @@ class ConsumerLink(EventSender):
             if self.ended:
                 return False
         return super()._serve()
+
+    def _send_from(self, position: LinkPosition, limit: int) -> tuple[int | None, int]:
+        return (self._send_again(position), 1) if position.again else super()._send_from(position, limit)
 
     def _send_rows(self, position: LinkPosition, block: TransferBlock, rows: Positions) -> int:
         if not self._changed:

@@ -40,6 +40,7 @@ class EventSender(AttachedLink):
         stream: the log.
         deliveries: the link's deliveries.
         max_unsettled: with as many unsettled deliveries no more are sent.
+        size_limit: bytes of the largest transfer that the peer takes; 0 for any.
 
     Attributes:
         positions: partition to the link's position in it; a subclass sets them with ``set_positions``.
@@ -52,13 +53,14 @@ class EventSender(AttachedLink):
         stream: Stream,
         deliveries: OutgoingDeliveries,
         max_unsettled: int = _UNLIMITED,
+        size_limit: int = 0,
     ) -> None:
         super().__init__(connection, link, stream)
         self.positions: dict[str, LinkPosition] = {}
         self._deliveries = deliveries
         self._log_stream = stream
         self._max_unsettled = max_unsettled
-        self._size_limit = int(link.remote_max_message_size)
+        self._size_limit = size_limit
         self._turn = 0
         self._order: list[LinkPosition] = []
 
@@ -125,20 +127,23 @@ class EventSender(AttachedLink):
         """
         scanned = 0
         for step in range(len(self._order)):
-            position = self._order[(self._turn + step) % len(self._order)]
-            if position.again:
+            sent, looked = self._send_from(self._order[(self._turn + step) % len(self._order)], limit)
+            scanned += looked
+            if sent is not None:
                 self._turn += step + 1
-                return self._send_again(position), 1
-            if not position.advance():
-                continue
-            scanned += 1
-            taken = position.take(limit)
-            if taken is None:
-                continue
-            self._turn += step + 1
-            block, rows = taken
-            return self._send(position, block, rows), scanned
+                return sent, scanned
         return 0, scanned
+
+    def _send_from(self, position: LinkPosition, limit: int) -> tuple[int | None, int]:
+        """Send from one partition.
+
+        Returns:
+            Events sent, None if there are none to send; and blocks that were read or skipped.
+        """
+        if not position.advance():
+            return None, 0
+        taken = position.take(limit)
+        return (None if taken is None else self._send(position, *taken)), 1
 
     def _send(self, position: LinkPosition, block: TransferBlock, rows: Positions) -> int:
         block.prepare()
@@ -156,10 +161,6 @@ class EventSender(AttachedLink):
     def _pieces(self, block: TransferBlock, rows: Positions) -> tuple[Ranges, ...]:
         """Return what the transfers of some events consist of."""
         return block.rows(rows)
-
-    def _send_again(self, position: LinkPosition) -> int:
-        """Send an event again that was released; return how many were sent."""
-        raise NotImplementedError  # only of links that release events
 
     def _within_limit(self, position: LinkPosition, block: TransferBlock, rows: Positions) -> Positions:
         """Return the rows before the first event too large for the peer; raise LinkRefused if it is the first row."""

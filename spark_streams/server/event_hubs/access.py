@@ -16,10 +16,10 @@ from typing import Final
 from spark_streams.errors import LocalProtocolError
 from spark_streams.server.amqp.error_conditions import RESOURCE_LIMIT, UNAUTHORIZED, LinkRefused
 from spark_streams.server.event_hubs.config import EventHubsConfig
+from spark_streams.wire.amqp.cbs import SIGNATURE_TYPE
 from spark_streams.wire.amqp.dialects.event_hubs import MANAGEMENT
 from spark_streams.wire.amqp.shared_access import SharedAccessSignature, path_of
 
-SAS_TYPE: Final = "servicebus.windows.net:sastoken"
 _UNKNOWN_KEY: Final = "\0"
 """Signs nothing that a peer sends: a rule that there is not takes as long as a wrong signature."""
 
@@ -62,9 +62,11 @@ class Access:
             raise LinkRefused(RESOURCE_LIMIT, f"the connection has put {count} tokens, and may no more")
         self._tokens.setdefault(token.path, {})[token.rule] = token
 
-    def _checked(self, text: str, kind: str = SAS_TYPE) -> SharedAccessSignature:
-        if kind != SAS_TYPE:
-            raise LinkRefused(UNAUTHORIZED, f"a token of type '{kind:.80}': this namespace knows {SAS_TYPE} alone")
+    def _checked(self, text: str, kind: str = SIGNATURE_TYPE) -> SharedAccessSignature:
+        if kind != SIGNATURE_TYPE:
+            raise LinkRefused(
+                UNAUTHORIZED, f"a token of type '{kind:.80}': this namespace knows {SIGNATURE_TYPE} alone"
+            )
         try:
             token = SharedAccessSignature.parsed(text)
         except LocalProtocolError as fault:

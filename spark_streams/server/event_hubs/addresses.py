@@ -7,7 +7,7 @@
     <hub>/ConsumerGroups/<group>/Partitions/<n>        receive
     $management   $cbs                                 requests about hubs; tokens
 
-Each may have a scheme and a host in front of it. The fixed words are not case-sensitive; the names of streams are.
+Each may have a scheme and a host in front of it. The fixed words are not case-sensitive.
 
 Spec: docs/specifications.md, Event Hubs.
 """
@@ -25,6 +25,7 @@ from spark_streams.log import Partition
 from spark_streams.offsets import format_offset
 from spark_streams.server.amqp.error_conditions import INVALID_FIELD, NOT_FOUND, LinkRefused, read_value
 from spark_streams.wire.amqp.dialects.event_hubs import (
+    ARGUMENT_ERROR,
     ENQUEUED_TIME_KEY,
     OFFSET_KEY,
     SELECTOR,
@@ -32,7 +33,6 @@ from spark_streams.wire.amqp.dialects.event_hubs import (
     SEQUENCE_NUMBER_KEY,
 )
 
-ARGUMENT_ERROR: Final = "com.microsoft:argument-error"
 _PATH: Final = re.compile(
     r"(?P<hub>.+?)(?:/ConsumerGroups/(?P<group>[^/]+))?(?:/Partitions/(?P<partition>[^/]+))?/?",
     re.IGNORECASE | re.DOTALL,

@@ -96,14 +96,13 @@ class WholeFrames(OutgoingFrames):
         code = None if frame[:4] == AMQP_HEADER[:4] else performative_code(frame)
         if code is None:
             return frame
-        read = read_performative(frame)
-        fields = [decode_value(frame, at)[0] for at in read.places]
-        whole = self._frame(int.from_bytes(frame[6:8], "big"), code, fields)
-        if code != ATTACH or not self.offered:
-            return whole
-        fields += [None] * (_OFFERED + 1 - len(fields))
-        fields[_OFFERED] = Array(_SYMBOLS, tuple(Symbol(name) for name in self.offered))
-        self.offered = ()
+        offered: tuple[str, ...] = ()
+        if code == ATTACH:
+            offered, self.offered = self.offered, ()
+        fields = [decode_value(frame, at)[0] for at in read_performative(frame).places]
+        if offered:
+            fields += [None] * (_OFFERED + 1 - len(fields))
+            fields[_OFFERED] = Array(_SYMBOLS, tuple(Symbol(name) for name in offered))
         return self._frame(int.from_bytes(frame[6:8], "big"), code, fields)
 
     def _frame(self, channel: int, code: int, fields: list[Any]) -> bytes:

@@ -27,18 +27,24 @@ from spark_streams.server.door import TcpDoor
 from spark_streams.server.event_hubs.addresses import HubAddress, read_address, read_start
 from spark_streams.server.event_hubs.config import EventHubsConfig, connection_string, shown_users
 from spark_streams.server.event_hubs.connection import HubConnection
-from spark_streams.server.event_hubs.links import RUNTIME_METRIC, HubBlock, HubReceiver, HubSender
+from spark_streams.server.event_hubs.links import HubBlock, HubReceiver, HubSender
 from spark_streams.server.event_hubs.management import answer, partition_of
 from spark_streams.server.event_hubs.receivers import Place, Receiver, Receivers
 from spark_streams.server.event_hubs.requests import Reply, ReplyLink, Request, RequestLink
-from spark_streams.wire.amqp.dialects.event_hubs import CBS, DEFAULT_GROUP, EPOCH, MANAGEMENT
+from spark_streams.wire.amqp.cbs import PUT_TOKEN
+from spark_streams.wire.amqp.dialects.event_hubs import (
+    CBS,
+    DEFAULT_GROUP,
+    EPOCH,
+    MANAGEMENT,
+    RECEIVER_NAME,
+    RUNTIME_METRIC,
+)
 from spark_streams.wire.amqp.performatives import Performative
 from spark_streams.wire.amqp.values import Array
 
-RECEIVER_NAME: Final = "com.microsoft:receiver-name"
 _DESIRED: Final = 12
 """The place of attach's desired-capabilities."""
-_PUT_TOKEN: Final = "put-token"
 _MOST_SHOWN: Final = 80
 """Of a receiver's name, in the words for others."""
 
@@ -156,8 +162,8 @@ class HubNode(LinkResources):
 
 def _put(connection: HubConnection, request: Request) -> Reply:
     """Take the token of a request to ``$cbs``."""
-    if request.text("operation") != _PUT_TOKEN or not isinstance(request.body, str):
-        return Reply(HTTPStatus.BAD_REQUEST, f"expected {_PUT_TOKEN}, with a token as the body")
+    if request.text("operation") != PUT_TOKEN or not isinstance(request.body, str):
+        return Reply(HTTPStatus.BAD_REQUEST, f"expected {PUT_TOKEN}, with a token as the body")
     try:
         connection.access.put(request.body, request.text("type"))
     except LinkRefused as refusal:

@@ -24,18 +24,15 @@ from spark_streams.server.event_hubs.addresses import Start
 from spark_streams.server.event_hubs.connection import HubConnection
 from spark_streams.server.event_hubs.management import newest, now_ms
 from spark_streams.server.event_hubs.receivers import Receiver, Receivers
+from spark_streams.server.turns import finished
 from spark_streams.wire.amqp.columns.block import MessageBlock, chosen
 from spark_streams.wire.amqp.columns.from_producers import Incoming, incoming_columns
-from spark_streams.wire.amqp.dialects.event_hubs import BATCH_FORMAT
+from spark_streams.wire.amqp.dialects.event_hubs import BATCH_FORMAT, OPERATION_CANCELLED, RUNTIME_METRIC, SERVER_BUSY
 from spark_streams.wire.amqp.event_batches import split_batch
 from spark_streams.wire.amqp.event_hubs import Newest, outgoing_pieces, runtime_metrics, with_group_keys
 from spark_streams.wire.columnar.byte_view import Positions
 from spark_streams.wire.columnar.interleave import Ranges
 
-SERVER_BUSY: Final = "com.microsoft:server-busy"
-OPERATION_CANCELLED: Final = "com.microsoft:operation-cancelled"
-RUNTIME_METRIC: Final = "com.microsoft:enable-receiver-runtime-metric"
-"""The capability by which a receiver wants to know how far behind it is."""
 _FEW_BYTES: Final = 8 << 10
 """Of batches, so many are read at once: they may have an event in five bytes, and one of these may take 0.1 ms."""
 _ROWS_PER_STEP: Final = 4_096
@@ -82,10 +79,9 @@ class HubReceiver(EventSender):
     ) -> None:
         deliveries = connection.incoming.attached_sender
         assert deliveries is not None
+        # Without a limit: the peer's max-message-size says nothing of the annotations. Microsoft's client for Python
+        # says as much as the door takes, and reads more.
         super().__init__(connection, link, stream, deliveries)
-        # The peer's max-message-size says nothing of the annotations: Microsoft's client for Python says as much as
-        # the door takes, and reads more.
-        self._size_limit = 0
         link.source.copy(link.remote_source)
         link.source.durability = proton.Terminus.NONDURABLE
         link.source.filter.clear()
@@ -149,16 +145,7 @@ class HubSender(ProducerLink):
 
     def _reader(self, taken: Messages) -> Callable[[], Read]:
         steps = self._steps(taken)
-
-        def read() -> Read:
-            while True:
-                try:
-                    next(steps)
-                except StopIteration as end:
-                    found: Read = end.value
-                    return found
-
-        return read
+        return lambda: finished(steps)
 
     def _read_beside(self, taken: Messages) -> Coroutine[Any, Any, Read]:
         return self.node.worker.run(self._steps(taken))

@@ -15,15 +15,13 @@ from spark_streams.log import NO_TIMESTAMP, Partition, Stream
 from spark_streams.server.amqp import error_conditions as conditions
 from spark_streams.server.amqp.error_conditions import LinkRefused
 from spark_streams.server.event_hubs.requests import Reply, Request
+from spark_streams.wire.amqp.dialects.event_hubs import ARGUMENT_OUT_OF_RANGE, HUB_TYPE, PARTITION_TYPE
 from spark_streams.wire.amqp.event_hubs import NONE_ENQUEUED_MS, Newest
 from spark_streams.wire.amqp.values import Array, Int, Long, Timestamp
 
-HUB: Final = "com.microsoft:eventhub"
-PARTITION: Final = "com.microsoft:partition"
 _READ: Final = "READ"
 _STRINGS: Final = 0xA1
 _LONG_STRINGS: Final = 0xB1
-ARGUMENT_OUT_OF_RANGE: Final = "com.microsoft:argument-out-of-range"
 _STATUSES: Final = {
     conditions.UNAUTHORIZED: HTTPStatus.UNAUTHORIZED,
     conditions.NOT_FOUND: HTTPStatus.NOT_FOUND,
@@ -40,11 +38,13 @@ def answer(request: Request, stream_of: Callable[[str, str], Stream]) -> Reply:
             ``LinkRefused``.
     """
     kind = request.text("type")
-    if request.text("operation") != _READ or kind not in (HUB, PARTITION):
-        return Reply(HTTPStatus.BAD_REQUEST, f"expected {_READ} of {HUB} or {PARTITION}", conditions.NOT_IMPLEMENTED)
+    if request.text("operation") != _READ or kind not in (HUB_TYPE, PARTITION_TYPE):
+        return Reply(
+            HTTPStatus.BAD_REQUEST, f"expected {_READ} of {HUB_TYPE} or {PARTITION_TYPE}", conditions.NOT_IMPLEMENTED
+        )
     try:
         stream = stream_of(request.text("name"), request.text("security_token"))
-        if kind == HUB:
+        if kind == HUB_TYPE:
             return Reply(HTTPStatus.OK, "OK", body=describe_hub(stream))
         return Reply(
             HTTPStatus.OK, "OK", body=describe_partition(stream, partition_of(stream, request.text("partition")))
@@ -58,7 +58,7 @@ def describe_hub(stream: Stream) -> dict[str, Any]:
     names = tuple(stream.partitions)
     return {
         "name": stream.name,
-        "type": HUB,
+        "type": HUB_TYPE,
         "created_at": Timestamp(created_ms(stream)),
         "partition_count": Int(len(names)),
         "partition_ids": Array(_STRINGS if all(len(name) < 256 for name in names) else _LONG_STRINGS, names),
@@ -82,7 +82,7 @@ def describe_partition(stream: Stream, partition: Partition) -> dict[str, Any]:
     return {
         "name": stream.name,
         "partition": partition.id,
-        "type": PARTITION,
+        "type": PARTITION_TYPE,
         "begin_sequence_number": Long(min(first, end)),
         "last_enqueued_sequence_number": Long(last.sequence_number),
         "last_enqueued_offset": last.offset,

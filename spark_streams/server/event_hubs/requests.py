@@ -11,7 +11,7 @@ import time
 import uuid
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, Final
 
@@ -24,9 +24,9 @@ from spark_streams.server.amqp.deliveries import SETTLED, Deliveries
 from spark_streams.server.amqp.error_conditions import DECODE_ERROR, RESOURCE_LIMIT, LinkRefused
 from spark_streams.server.amqp.outgoing_deliveries import BYTES_PER_TURN
 from spark_streams.server.turns import Turn
-from spark_streams.wire.amqp.encode import encode_value
+from spark_streams.wire.amqp.cbs import encode_reply
 from spark_streams.wire.amqp.message import AMQP_VALUE, APPLICATION_PROPERTIES, PROPERTIES, decode_sections
-from spark_streams.wire.amqp.values import Described, Int, Symbol, ULong
+from spark_streams.wire.amqp.values import ULong
 from spark_streams.wire.columnar.interleave import Ranges
 
 _CREDIT: Final = 100
@@ -38,7 +38,7 @@ _MOST_LINKS: Final = 16
 """The most links of a connection for the replies from one address."""
 _MOST_ID_BYTES: Final = 1_024
 """The longest message-id; a reply repeats it."""
-_MESSAGE_ID, _REPLY_TO, _CORRELATION_ID = 0, 4, 5
+_MESSAGE_ID, _REPLY_TO = 0, 4
 _MESSAGE_IDS: Final = (ULong, uuid.UUID, bytes, str, type(None))
 """The types of a message-id (AMQP 1.0 part 3 §3.2.4); the reply has it as it was."""
 _NO_OFFSET: Final = np.zeros(1, np.int64)
@@ -74,25 +74,17 @@ class Reply:
         status: of HTTP.
         description: in words.
         condition: an error's condition, or None.
-        body: its amqp-value.
+        body: its amqp-value, or None.
     """
 
     status: HTTPStatus
     description: str
     condition: str | None = None
-    body: Mapping[str, Any] = field(default_factory=dict)
+    body: Mapping[str, Any] | None = None
 
     def encoded(self, message_id: Any) -> bytes:
         """Return the message that answers the request with a message-id."""
-        properties: dict[str, Any] = {"status-code": Int(self.status), "status-description": self.description}
-        if self.condition is not None:
-            properties["error-condition"] = Symbol(self.condition)
-        sections = (
-            (PROPERTIES, [None] * _CORRELATION_ID + [message_id]),
-            (APPLICATION_PROPERTIES, properties),
-            (AMQP_VALUE, dict(self.body) or None),
-        )
-        return b"".join(encode_value(Described(ULong(code), value)) for code, value in sections)
+        return encode_reply(message_id, self.status, self.description, self.condition, self.body)
 
 
 def read_request(raw: bytes) -> Request:
@@ -102,7 +94,7 @@ def read_request(raw: bytes) -> Request:
         RemoteProtocolError: the bytes are no message, or its message-id or its application properties are none.
     """
     sections = dict(decode_sections(raw))
-    found = [*sections.get(PROPERTIES, ()), *(None for _ in range(_CORRELATION_ID + 1))]
+    found = [*sections.get(PROPERTIES, ()), *(None for _ in range(_REPLY_TO + 1))]
     properties, message_id = sections.get(APPLICATION_PROPERTIES, {}), found[_MESSAGE_ID]
     if not isinstance(properties, Mapping):
         raise RemoteProtocolError("application properties with a key twice")

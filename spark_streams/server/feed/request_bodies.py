@@ -24,6 +24,7 @@ from spark_streams.errors import RemoteProtocolError, SchemaError
 from spark_streams.log import NO_TIMESTAMP
 from spark_streams.server.feed.arrow_sizes import inflated_bytes
 from spark_streams.server.feed.http_requests import HttpError
+from spark_streams.server.turns import finished
 from spark_streams.wire.amqp.columns.encode import encode_columns
 from spark_streams.wire.feed.dialect import NDJSON, Dialect
 from spark_streams.wire.feed.lines import parse_lines
@@ -160,10 +161,7 @@ def read_little(body: Sequence[bytes], coding: str, content_type: str, most: int
         return None
     steps = read_body(body, coding, content_type, min(most, LITTLE_BYTES), most_events)
     try:
-        while True:
-            next(steps)
-    except StopIteration as end:
-        return end.value
+        return finished(steps)
     except HttpError as refusal:
         if refusal.status_code != 413:
             raise

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from spark_streams.client import AmqpClient, RangeRead
 from spark_streams.options.amqp_events import parse_source
 from spark_streams.position import EARLIEST
 from spark_streams.testing import KeptQuery, LogStream, StreamFactory, eventually
+from tests.e2e.amqp.conftest import WAIT_S, failure
 
 pytestmark = pytest.mark.spark
-
-WAIT_S = 120
 
 
 def options(streams: StreamFactory | str, stream: str, **more: str) -> dict[str, str]:
@@ -41,19 +38,6 @@ def numbers(partition: str, low: int, high: int, first: int = 0) -> list[tuple[s
 
 def append(orders: LogStream, partition: str, low: int, high: int) -> None:
     orders.produce({"value": f"e{n}", "partition": partition} for n in range(low, high))
-
-
-@pytest.fixture
-def query(tmp_path: Path) -> Iterator[KeptQuery]:
-    """A query that ends with the test."""
-    with KeptQuery(tmp_path, "q", timeout_s=WAIT_S) as made:
-        yield made
-
-
-def failure(query: KeptQuery) -> str:
-    with pytest.raises(PySparkException) as caught:
-        query.running.awaitTermination(WAIT_S)
-    return str(caught.value)
 
 
 def test_partitions_that_are_added_are_read_from_their_beginning(

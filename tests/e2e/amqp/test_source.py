@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import json
 import socket
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from datetime import datetime, timedelta, timezone
-from pathlib import Path
 from typing import Any
 
 import proton
@@ -22,13 +21,13 @@ from spark_streams.sources.amqp_events import AmqpEventsDataSource
 from spark_streams.errors import OwnershipLost, SparkStreamsError
 from spark_streams.log import NO_TIMESTAMP, StreamConfig
 from spark_streams.testing import KeptQuery, LogStream, StreamFactory, eventually
+from tests.e2e.amqp.conftest import failure
 
 pytestmark = pytest.mark.spark
 
 EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 SPUTNIK_MS = -386310686000
 CREATE_TIME = StreamConfig(timestamp_type="create")
-WAIT_S = 90
 
 
 def stored_form(message: proton.Message) -> bytes:
@@ -106,20 +105,6 @@ def orders(reference_log: StreamFactory) -> LogStream:
     for partition in ("0", "1"):
         append(stream, partition, numbers(0, 10), range(-5, 5))
     return stream
-
-
-@pytest.fixture
-def query(tmp_path: Path) -> Iterator[KeptQuery]:
-    """A query that ends with the test."""
-    with KeptQuery(tmp_path, "q", timeout_s=WAIT_S) as made:
-        yield made
-
-
-def failure(query: KeptQuery) -> str:
-    """Wait until the query fails; returns why."""
-    with pytest.raises(PySparkException) as caught:
-        query.running.awaitTermination(WAIT_S)
-    return str(caught.value)
 
 
 # --- batch

@@ -16,6 +16,7 @@ from urllib.parse import quote_plus
 import pytest
 
 from spark_streams.testing import eventually
+from tests.door_urls import plain_url
 from tests.server.long_timeouts import LONG_TIMEOUTS
 
 WAIT_S = 120
@@ -44,7 +45,7 @@ class Namespace:
     @property
     def url(self) -> str:
         """The door for peers that know nothing of connection strings."""
-        return self.connection_string.partition(";")[0].removeprefix("Endpoint=").replace("sb://", "amqp://")
+        return plain_url(self.connection_string)
 
     def peer(self, **options: Any) -> Any:
         """A client that speaks AMQP and nothing of Event Hubs by itself."""

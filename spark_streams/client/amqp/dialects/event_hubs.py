@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from spark_streams.client.amqp.connection import Connection
 from spark_streams.client.amqp.links import Binding
-from spark_streams.client.amqp.management import HUB, PARTITION, Management
+from spark_streams.client.amqp.management import Management
 from spark_streams.client.amqp.pushdown import PushedFilter, nothing_pushed
 from spark_streams.client.amqp.receive_buffer import ReceiveBuffer
 from spark_streams.client.amqp.receivers import Receivers
@@ -22,6 +22,7 @@ from spark_streams.filters.tree import Expression
 from spark_streams.offsets import OFFSET_DIGITS, format_offset
 from spark_streams.position import Position
 from spark_streams.wire.amqp.columns.decode import decode_columns
+from spark_streams.wire.amqp.dialects.event_hubs import HUB_TYPE, PARTITION_TYPE
 from spark_streams.wire.amqp.values import Array
 
 MAX_READERS: Final = 5
@@ -99,7 +100,7 @@ class EventHubsInquiries:
         return nothing_pushed(expression)
 
     def _read(self, connection: Connection, stream: str) -> tuple[Mapping[str, Any], dict[str, Mapping[str, Any]]]:
-        (hub,) = self._manage(connection, stream, [{"type": HUB, "name": stream}])
+        (hub,) = self._manage(connection, stream, [{"type": HUB_TYPE, "name": stream}])
         ids = hub.get("partition_ids")
         names = list(ids.items) if isinstance(ids, Array) else ids
         if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
@@ -120,7 +121,7 @@ class EventHubsInquiries:
 
 
 def _of(stream: str, partition: str) -> dict[str, str]:
-    return {"type": PARTITION, "name": stream, "partition": partition}
+    return {"type": PARTITION_TYPE, "name": stream, "partition": partition}
 
 
 def _bounds(told: Mapping[str, Any], stream: str) -> Bounds:

@@ -3,7 +3,7 @@
 ``x-opt-sequence-number`` orders and counts the events of a partition, so it is the offset of rows; the service's own
 ``x-opt-offset`` is a text without an order.
 
-Spec: docs/specifications.md, H-1 to H-13.
+Spec: docs/specifications.md, H-1 to H-16.
 """
 
 from __future__ import annotations
@@ -32,6 +32,16 @@ OFFSET_KEY: Final = "x-opt-offset"
 ENQUEUED_TIME_KEY: Final = "x-opt-enqueued-time"
 PARTITION_KEY: Final = "x-opt-partition-key"
 EPOCH: Final = "com.microsoft:epoch"
+RECEIVER_NAME: Final = "com.microsoft:receiver-name"
+RUNTIME_METRIC: Final = "com.microsoft:enable-receiver-runtime-metric"
+"""The capability by which a receiver wants to know how far behind it is."""
+HUB_TYPE: Final = "com.microsoft:eventhub"
+PARTITION_TYPE: Final = "com.microsoft:partition"
+"""What ``$management`` is asked about."""
+ARGUMENT_ERROR: Final = "com.microsoft:argument-error"
+ARGUMENT_OUT_OF_RANGE: Final = "com.microsoft:argument-out-of-range"
+SERVER_BUSY: Final = "com.microsoft:server-busy"
+OPERATION_CANCELLED: Final = "com.microsoft:operation-cancelled"
 CBS_MECHANISM: Final = "MSSBCBS"
 """The SASL mechanism that only this service offers."""
 HOSTS: Final = (".servicebus.windows.net", ".servicebus.chinacloudapi.cn", ".servicebus.usgovcloudapi.net")
@@ -86,12 +96,12 @@ EVENT_HUBS: Final = Dialect(
     start_filters_at_time=_start_filters_at_time,
     echoes_start=False,
     conditions=Conditions(
-        not_found=("amqp:not-found", "com.microsoft:argument-out-of-range"),
-        position_lost=("com.microsoft:argument-error",),
+        not_found=("amqp:not-found", ARGUMENT_OUT_OF_RANGE),
+        position_lost=(ARGUMENT_ERROR,),
         passes=(
-            "com.microsoft:server-busy",
+            SERVER_BUSY,
             "com.microsoft:timeout",
-            "com.microsoft:operation-cancelled",
+            OPERATION_CANCELLED,
             "com.microsoft:container-close",
             "amqp:internal-error",
             "amqp:connection:forced",
@@ -99,9 +109,9 @@ EVENT_HUBS: Final = Dialect(
             "amqp:resource-limit-exceeded",
         ),
         busy=(
-            ("com.microsoft:server-busy", 4.0),
+            (SERVER_BUSY, 4.0),
             ("com.microsoft:timeout", 2.0),
-            ("com.microsoft:operation-cancelled", 0.1),
+            (OPERATION_CANCELLED, 0.1),
             ("com.microsoft:container-close", 4.0),
         ),
         advice=(
