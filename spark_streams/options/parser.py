@@ -31,8 +31,8 @@ from spark_streams.options.values import boolean, integer
 from spark_streams.position import Position
 
 _OF_TABLES: Final = (
-    ". No option at all has come. Spark hands the OPTIONS of CREATE TABLE to no Python source: say them where the table "
-    "is used, FROM name WITH (`url` = '…'), or CREATE TEMPORARY VIEW in place of the table"
+    ". No option at all has come. Spark hands the OPTIONS of CREATE TABLE to no Python source: say them where the "
+    "table is used, FROM name WITH (`url` = '…'), or CREATE TEMPORARY VIEW in place of the table"
 )
 
 
