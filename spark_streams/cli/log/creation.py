@@ -1,4 +1,4 @@
-"""Commands ``spark-streams log create`` and ``delete``, for a log that is served, any other peer, or a data directory."""
+"""Commands ``spark-streams log create`` and ``delete``, for a served log, any other peer, or a data directory."""
 
 from __future__ import annotations
 

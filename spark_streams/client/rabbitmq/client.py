@@ -6,7 +6,7 @@ The client opens a connection when it first needs it, and keeps it. It reads a s
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from functools import partial
 from typing import Final, TypeVar
@@ -323,9 +323,14 @@ class RabbitClient(AbstractContextManager["RabbitClient"]):
         answer = connection.ask(command, kind, what)
         if answer.code == ResponseCode.STREAM_ALREADY_EXISTS:
             return False
-        if not answer.ok:
-            raise refusal(answer.code, what, _WHY_UNCHANGED.get(answer.code))
-        return True
+        if answer.ok:
+            return True
+        why = _WHY_UNCHANGED.get(answer.code)
+        if answer.code == ResponseCode.PRECONDITION_FAILED and done == "created":
+            with suppress(NotFound):
+                self._cluster.check([stream])
+                why = "there is one already, with other settings"
+        raise refusal(answer.code, what, why)
 
     # --- reading
 
