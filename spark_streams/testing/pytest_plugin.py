@@ -73,23 +73,11 @@ def spark(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory)
     """
     if find_spec("pyspark") is None:
         pytest.fail("fixture 'spark' needs pyspark: pip install 'spark-streams[spark]'", pytrace=False)
-    from pyspark.sql import SparkSession
+    from spark_streams.testing.spark_session import read_settings, spark_of_a_run
 
-    from spark_streams.testing.spark_session import running_spark
-
-    settings = {"spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("spark-warehouse"))}
-    for text in (*pytestconfig.getini("spark_conf"), *pytestconfig.getoption("--spark-conf")):
-        name, sign, value = text.partition("=")
-        if not sign or not name.strip():
-            raise pytest.UsageError(f"'{text}' is no setting of Spark: expected NAME=VALUE, as spark.master=local[4]")
-        settings[name.strip()] = value.strip()
-    had = SparkSession.getActiveSession()
-    python = os.environ.get("PYSPARK_PYTHON")
-    session = running_spark(settings) if had is None else had
-    yield session
-    if had is None:
-        session.stop()
-        if python is None:
-            os.environ.pop("PYSPARK_PYTHON", None)
-        else:
-            os.environ["PYSPARK_PYTHON"] = python
+    try:
+        given = read_settings((*pytestconfig.getini("spark_conf"), *pytestconfig.getoption("--spark-conf")))
+    except ValueError as fault:
+        raise pytest.UsageError(str(fault)) from None
+    with spark_of_a_run({"spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")), **given}) as session:
+        yield session

@@ -59,7 +59,7 @@ def test_the_session_has_the_settings_of_the_file_and_of_the_command_line(
     )
     ((session, settings),) = started
     assert session.stopped
-    assert "spark-warehouse" in settings.pop("spark.sql.warehouse.dir")
+    assert "warehouse" in settings.pop("spark.sql.warehouse.dir")
     assert settings == {"spark.sql.shuffle.partitions": "4", "spark.master": "local[3]"}
     assert os.environ["PYSPARK_PYTHON"] == "before"
 

@@ -20,10 +20,7 @@ from spark_streams.client.amqp.connection import Connection
 from spark_streams.client.retry import Deadline
 from spark_streams.errors import AuthenticationFailed, NotFound, Refused, RemoteProtocolError
 from spark_streams.redaction import safe_text
-from spark_streams.wire.amqp.encode import encode_value
-from spark_streams.wire.amqp.management import MANAGEMENT, READ, STREAM_TYPE
-from spark_streams.wire.amqp.message import AMQP_VALUE, APPLICATION_PROPERTIES, PROPERTIES, decode_sections
-from spark_streams.wire.amqp.values import Described, ULong
+from spark_streams.wire.amqp.management import MANAGEMENT, READ, STREAM_TYPE, decode_reply, encode_request
 
 _CREDIT: Final = 500
 _OK: Final = 200
@@ -95,7 +92,7 @@ class Management:
             while unsent and sender.credit > 0:
                 message_id, request = unsent.pop(0)
                 delivery = sender.delivery(message_id)
-                sender.send(_encoded(message_id, receiver.name, request))
+                sender.send(encode_request(message_id, receiver.name, *request))
                 sender.advance()
                 delivery.settle()
             for message_id, answer in self._received(receiver):
@@ -148,23 +145,9 @@ class Management:
             delivery.update(delivery.ACCEPTED)
             delivery.settle()
             receiver.flow(1)
-            sections = dict(decode_sections(message))
-            properties = sections.get(PROPERTIES) or []
-            said = sections.get(APPLICATION_PROPERTIES)
-            named = {str(k): v for k, v in said.items()} if isinstance(said, Mapping) else {}
-            request = str(properties[5]) if len(properties) > 5 else ""
-            found.append((request, (named, sections.get(AMQP_VALUE))))
+            reply = decode_reply(message)
+            found.append((reply.request, (reply.said, reply.body)))
         return found
-
-
-def _encoded(message_id: str, reply_to: str, request: _Request) -> bytes:
-    properties, body = request
-    parts = (
-        (PROPERTIES, [message_id, None, None, None, reply_to]),
-        (APPLICATION_PROPERTIES, properties),
-        (AMQP_VALUE, body),
-    )
-    return b"".join(encode_value(Described(ULong(code), value)) for code, value in parts)
 
 
 def _status(said: Mapping[str, Any]) -> tuple[Any, str, str]:

@@ -26,7 +26,7 @@ from spark_streams.server.amqp.deliveries import SETTLED, Deliveries
 from spark_streams.server.amqp.error_conditions import DECODE_ERROR, INTERNAL_ERROR, RESOURCE_LIMIT, LinkRefused
 from spark_streams.server.amqp.outgoing_deliveries import BYTES_PER_TURN
 from spark_streams.server.turns import Turn
-from spark_streams.wire.amqp.cbs import encode_reply
+from spark_streams.wire.amqp.management import encode_reply
 from spark_streams.wire.amqp.message import AMQP_VALUE, APPLICATION_PROPERTIES, PROPERTIES, decode_sections
 from spark_streams.wire.amqp.values import ULong
 from spark_streams.wire.columnar.interleave import Ranges
