@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import Any, Final
 
-from spark_streams.errors import StreamExists
+from spark_streams.errors import NameTaken, StreamExists
 from spark_streams.log import ReferenceLog, Stream, StreamConfig
 
 SETTINGS: Final = frozenset(each.name for each in fields(StreamConfig))
@@ -53,6 +53,8 @@ def create_stream(log: ReferenceLog, name: str, partitions: int, given: Mapping[
     config = read_settings(given, log.config.stream)
     try:
         return log.create_stream(name, partitions, config), True
+    except NameTaken:
+        raise  # it is a StreamExists too
     except StreamExists:
         stream = log.stream(name)
     if len(stream.partitions) != partitions:

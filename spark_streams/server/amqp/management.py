@@ -54,7 +54,7 @@ async def answer(request: Request, node: LinkResources, user: str) -> Reply:
 
 def _create(node: LinkResources, name: str, body: object) -> Reply:
     given = body if isinstance(body, Mapping) else {}
-    settings = {str(key): str(value) for key, value in given.items()}
+    settings = {str(key): str(int(value) if isinstance(value, int) else value) for key, value in given.items()}
     partitions = settings.pop(PARTITIONS, "1")
     unknown = sorted(settings.keys() - SETTINGS)
     if unknown:
