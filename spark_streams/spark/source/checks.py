@@ -35,7 +35,7 @@ def new_ends(begin: Checkpoint, description: StreamDescription) -> tuple[dict[st
         and reading continues there.
     """
     if recreated(begin, description):
-        losses = [DataLoss(None, "in the log that the checkpoint is of", "it was deleted and created again")]
+        losses = [_other_log()]
         return {p: ending(bounds) for p, bounds in description.partitions.items()}, losses
     ends = {p: position for p, position in begin.partitions.items() if p not in description.partitions}
     losses = _absent(begin.partitions, description)
@@ -91,11 +91,11 @@ def retained_spans(
         The start and the offset of the last event of each partition that has events; and the losses.
     """
     if recreated(stop, description):
-        return {}, [DataLoss(None, "in the log that the checkpoint is of", "it was deleted and created again")]
+        return {}, [_other_log()]
     losses: list[DataLoss] = []
     known = begin.partitions
     if _differ(begin.incarnation, stop.incarnation):
-        losses.append(DataLoss(None, "in the log that the checkpoint is of", "it was deleted and created again"))
+        losses.append(_other_log())
         known = {}
     losses += _absent(known, description)
     spans: dict[str, tuple[Resolved, str]] = {}
@@ -143,6 +143,11 @@ def _absent(known: Mapping[str, Position], description: StreamDescription) -> li
 
 def _differ(one: str | None, other: str | None) -> bool:
     return one is not None and other is not None and one != other
+
+
+def _other_log() -> DataLoss:
+    again = "it was deleted and created again, as a log that is temporary is at each start"
+    return DataLoss(None, "in the log that the checkpoint is of", again)
 
 
 CREATED_AGAIN = "the stream was deleted and created again, or restored from an older copy"
