@@ -62,7 +62,7 @@ def test_python3_is_looked_up_as_spark_does(bare: str, monkeypatch: pytest.Monke
 
 
 def test_a_program_that_is_not_there() -> None:
-    with pytest.raises(SparkStreamsError, match="'/nowhere/python3' .* not a program that can be found here"):
+    with pytest.raises(SparkStreamsError, match=r"'/nowhere/python3' .* not a program that can be found here"):
         check(session("/nowhere/python3"))
 
 
