@@ -111,21 +111,7 @@ class OptionError(SparkStreamsError, ValueError):
 
 
 class PackageMissing(SparkStreamsError, ImportError):
-    """A package is not installed that only a part of this one needs, and without which the rest works.
-
-    Args:
-        what: what needs it, as the beginning of a sentence.
-        package: its name, as pip knows it.
-        advice: more that can be done, as further sentences.
-    """
-
-    def __init__(self, what: str, package: str, advice: str = "") -> None:
-        super().__init__(what, package, advice)
-        self.package = package
-        self._text = f"{what} needs {package}, which is not installed: pip install {package}. {advice}".rstrip()
-
-    def __str__(self) -> str:
-        return self._text
+    """A package is not installed that only a part of this one needs; the text says which, and what to do."""
 
 
 class SchemaError(SparkStreamsError, ValueError):

@@ -153,11 +153,11 @@ def installed(request: pytest.FixtureRequest, checkout: Path, project: Path) -> 
 
 @pytest.fixture
 def served(installed: tuple[str, Path], tmp_path: Path) -> Iterator[tuple[str, str, str]]:
-    """The urls, AMQP, RabbitMQ and FeedAPI, of a log with stream ``orders`` (and the README's second), served by the installed command."""
+    """The urls, AMQP, RabbitMQ and FeedAPI, of a log with a stream ``orders``, served by the installed command."""
+    streams = ("--stream", "orders:2", "--stream", "orders-big:4")  # the README writes to the second
     command = installed[1].parent / "spark-streams"
     server = subprocess.Popen(
-        [command, "log", "serve", "--amqp", "0", "--rabbitmq-stream", "0", "--feedapi", "0"]
-        + ["--stream", "orders:2", "--stream", "orders-big:4"],
+        [command, "log", "serve", "--amqp", "0", "--rabbitmq-stream", "0", "--feedapi", "0", *streams],
         stdout=subprocess.PIPE,
         text=True,
         cwd=tmp_path,

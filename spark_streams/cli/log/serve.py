@@ -245,8 +245,10 @@ def _door(name: str, configured: DoorConfig, where: tuple[str, int] | None, comm
     except ModuleNotFoundError as fault:
         if fault.name != "proton":
             raise
-        others = "The doors that are named are opened alone: --rabbitmq-stream 5552 and --feedapi 8080 need none of it."
-        raise PackageMissing(f"The door --{name}", "python-qpid-proton", others) from fault
+        raise PackageMissing(
+            f"the door --{name} needs python-qpid-proton, which is not installed: pip install python-qpid-proton, or "
+            "name the doors that need none of it, --rabbitmq-stream 5552 --feedapi 8080"
+        ) from fault
     return door
 
 

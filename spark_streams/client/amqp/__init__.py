@@ -12,5 +12,6 @@ from spark_streams.errors import PackageMissing
 
 if find_spec("proton") is None:
     raise PackageMissing(
-        "AMQP", "python-qpid-proton", "That compiles it, with a C compiler and Python's headers (README.md)."
+        "AMQP needs python-qpid-proton, which is not installed: pip install python-qpid-proton, which compiles it and "
+        "needs a C compiler and Python's headers"
     )
