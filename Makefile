@@ -26,7 +26,7 @@ EXAMPLES ?= ci
 
 PYTEST := -m pytest -n $(WORKERS) --hypothesis-profile=$(EXAMPLES) $(PYTEST_ARGS)
 
-.PHONY: help setup lint typecheck test unit test-all nightly fuzz soak mutation bench bench-peers bench-hostile demo docs clean
+.PHONY: help setup lint typecheck test unit test-all nightly fuzz soak mutation bench bench-peers bench-hostile demo docs release-check clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 15
@@ -119,6 +119,10 @@ demo: $(READY)  ## start a log, run a streaming query AMQP -> Spark -> AMQP, sho
 docs: $(READY)  ## write the tables of options and the pictures of states in docs/ anew from the code
 	@PYTHONPATH=. $(BIN)/python docs/option_tables.py
 	@PYTHONPATH=. $(BIN)/python docs/state_pictures.py
+
+release-check: $(READY)  ## build sdist and wheel, twine check, install each; the changelog has the version; TAG=v0.1.0, and a date
+	@$(BIN)/python $(PIP_INSTALL) -c constraints.txt -e '.[release]'
+	@$(BIN)/python tests/packaging/release.py $(if $(TAG),--tag $(TAG))
 
 clean:  ## remove everything that was made here
 	rm -rf $(VENV) .venv-* build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis spark-warehouse artifacts

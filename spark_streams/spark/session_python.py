@@ -51,9 +51,7 @@ def _fault(context: Any) -> str | None:
     found = shutil.which(named)
     if found is None:
         problem = "which is not a program that can be found here"
-    elif os.path.dirname(os.path.abspath(found)) == os.path.dirname(os.path.abspath(sys.executable)):
-        return None
-    elif _has_package(found, _environment(context)):
+    elif _folder(found) == _folder(sys.executable) or _has_package(found, _environment(context)):
         return None
     else:
         problem = f"which is {found} here and does not have the package spark-streams with what it needs"
@@ -63,6 +61,11 @@ def _fault(context: Any) -> str | None:
         f"Set PYSPARK_PYTHON before Spark starts: os.environ['PYSPARK_PYTHON'] = sys.executable in the program, "
         f"PYSPARK_PYTHON={here} in the environment of the job, or activate the virtual environment"
     )
+
+
+def _folder(program: str) -> str:
+    """Return where a program is: links are not followed, as a virtual environment's Python is one."""
+    return os.path.dirname(os.path.abspath(program))
 
 
 def _has_package(python: str, environment: dict[str, str]) -> bool:
