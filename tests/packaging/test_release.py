@@ -89,6 +89,24 @@ def test_a_release_of_another_version_than_the_tag_is_refused_before_anything_is
     assert f"the tag is v9.9.9, and pyproject.toml has version {VERSION[1]}: expected v{VERSION[1]}" in ran.stderr
 
 
+@pytest.mark.nightly
+@pytest.mark.timeout(900)
+def test_sdist_and_wheel_can_be_released(tmp_path: Path) -> None:
+    """With tools of their own: `make release-check` installs them beside the package, under the other tests' feet."""
+    python = tmp_path / "venv" / "bin" / "python"
+    subprocess.run([sys.executable, "-m", "venv", tmp_path / "venv"], check=True)
+    tools = ["-m", "pip", "install", "--quiet", "-c", ROOT / "constraints.txt", "build", "twine"]
+    subprocess.run([python, *tools], check=True, timeout=600)
+    command = [python, Path(__file__).with_name("release.py")]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=800)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    version = VERSION and VERSION[1]
+    assert ran.stdout.splitlines()[-1] == (
+        f"release-check: version {version} can be released: spark_streams-{version}-py3-none-any.whl, "
+        f"spark_streams-{version}.tar.gz"
+    )
+
+
 def test_the_changelog_has_the_version() -> None:
     assert VERSION is not None
     assert faults_of_the_changelog((ROOT / "CHANGELOG.md").read_text(), VERSION[1], None) == []
