@@ -31,7 +31,7 @@ PYTEST := -m pytest -n $(WORKERS) --hypothesis-profile=$(EXAMPLES) $(PYTEST_ARGS
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 15
 
-setup: $(READY)  ## make .venv with the exact versions of constraints.txt: two minutes, of which it tells
+setup: $(READY)  ## make .venv with the exact versions of constraints.txt: some minutes, once; it tells how far it is
 
 $(READY): pyproject.toml constraints.txt conf/system-requirements.sh
 	@PYTHON="$(PYTHON)" bash conf/system-requirements.sh python compiler
@@ -40,7 +40,7 @@ $(READY): pyproject.toml constraints.txt conf/system-requirements.sh
 	@$(BIN)/python $(PIP_INSTALL) -c constraints.txt python-qpid-proton
 	@echo "setup: pyspark, 400 MB: up to a minute"
 	@$(BIN)/python $(PIP_INSTALL) -c constraints.txt pyspark
-	@echo "setup: the rest of constraints.txt, and spark-streams itself: half a minute"
+	@echo "setup: the rest of constraints.txt, and spark-streams itself: one or two minutes"
 	@$(BIN)/python $(PIP_INSTALL) -c constraints.txt -e '.[dev]'
 	@touch $@
 	@echo "setup: done"

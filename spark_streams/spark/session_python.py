@@ -25,9 +25,9 @@ _PROBE_TIMEOUT_S: Final = 60.0
 def check(spark: Any) -> None:
     """Say what to set when the Python of a session cannot import this package.
 
-    Spark plans a query in it on this machine, and runs tasks in it, so there it is an error. On other machines it may
-    be prepared otherwise, and Databricks starts it in ways of its own: what is seen here is no proof, and gives a
-    warning. Of Spark Connect nothing is known here, as its server is the one who starts it.
+    Spark plans queries and runs tasks in it. Where all of that is on this machine, it is an error; with a cluster a
+    warning, as executors may be prepared otherwise. Databricks, which starts Python in ways of its own, and Spark
+    Connect, whose server starts it, are not judged.
 
     Raises:
         SparkStreamsError: the session runs on this machine, and nothing can work.
@@ -58,7 +58,7 @@ def _fault(context: Any) -> str | None:
     here = sys.executable
     return (
         f"Spark starts '{named}' for what it runs in Python, {problem}; this program runs in {here}. "
-        f"Set PYSPARK_PYTHON before Spark starts: os.environ['PYSPARK_PYTHON'] = sys.executable in the program, "
+        "Set PYSPARK_PYTHON before Spark starts: os.environ['PYSPARK_PYTHON'] = sys.executable in the program, "
         f"PYSPARK_PYTHON={here} in the environment of the job, or activate the virtual environment"
     )
 
