@@ -122,7 +122,7 @@ docs: $(READY)  ## write the tables of options and the pictures of states in doc
 
 release-check: $(READY)  ## build sdist and wheel, twine check, install each; the changelog has the version; TAG=v0.1.0, and a date
 	@$(BIN)/python $(PIP_INSTALL) -c constraints.txt -e '.[release]'
-	@$(BIN)/python tests/packaging/release.py $(if $(TAG),--tag $(TAG))
+	@$(BIN)/python tests/packaging/release.py $(if $(TAG),--tag "$$TAG")
 
 clean:  ## remove everything that was made here
 	rm -rf $(VENV) .venv-* build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis spark-warehouse artifacts
