@@ -84,7 +84,8 @@ class Cursors:
         _, partition, stream, filters, witness, offset = shape.groups()
         if stream != self._stream:
             raise HttpError(
-                400, "the cursor is another feed's, or of one of this name that is gone, as a temporary log's is: start again"
+                400,
+                "the cursor is another feed's, or of one of this name that is gone, as a temporary log's is: start again",
             )
         if filters != self._filters:
             raise HttpError(
