@@ -85,7 +85,7 @@ class Cursors:
         if stream != self._stream:
             raise HttpError(
                 400,
-                "the cursor is another feed's, or of one of its name that is gone, as a temporary log's is: start again",
+                "the cursor is another feed's, or of one of this name that is gone, as of a temporary log: start again",
             )
         if filters != self._filters:
             raise HttpError(
