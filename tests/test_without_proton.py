@@ -68,14 +68,13 @@ def test_amqp_says_what_to_install(tmp_path: Path) -> None:
     assert (tried.returncode, tried.stderr) == (1, "Error: " + ran.stderr.splitlines()[-1].partition(": ")[2] + "\n")
 
 
-def test_doors_that_need_it_say_so(tmp_path: Path) -> None:
-    for words, door in ((("--stream", "orders"), "amqp"), (("--event-hubs", "0"), "event-hubs")):
-        ran = command("log", "serve", *words, cwd=tmp_path)
-        assert (ran.returncode, ran.stderr) == (
-            1,
-            f"Error: the door --{door} needs python-qpid-proton, which is not installed: pip install "
-            "python-qpid-proton, or name the doors that need none of it, --rabbitmq-stream 5552 --feedapi 8080\n",
-        )
+def test_a_door_that_needs_it_says_so(tmp_path: Path) -> None:
+    ran = command("log", "serve", "--stream", "orders", cwd=tmp_path)
+    assert (ran.returncode, ran.stderr) == (
+        1,
+        "Error: the door --amqp needs python-qpid-proton, which is not installed: pip install python-qpid-proton, or "
+        "name the doors that need none of it, --rabbitmq-stream 5552 --feedapi 8080\n",
+    )
 
 
 def test_the_page_names_all_other_packages() -> None:
