@@ -13,13 +13,13 @@ from typing import Any
 
 from spark_streams.client.tcp import final, lost
 from spark_streams.client.tls import WANTS_A_CERTIFICATE
+from spark_streams.client.what_answers import secured_advice
 from spark_streams.endpoint import Endpoint
 from spark_streams.errors import ConnectFailed, ConnectionLost, NotFound, OwnershipLost, Refused, SparkStreamsError
 from spark_streams.redaction import safe_text
 from spark_streams.wire.amqp.dialects.dialect import Conditions
 from spark_streams.wire.amqp.event_streams import EPOCH
 
-_TLS_RECORDS = (b"\x14\x03", b"\x15\x03", b"\x16\x03")
 _EPOCH = re.compile(r"epoch\D{0,12}(\d+)", re.IGNORECASE)
 
 
@@ -40,18 +40,9 @@ class PositionUnknown(Refused):
     """The log does not have the position where a link was to begin; a reader tells what is lost, users never see it."""
 
 
-def foreign_answer_fault(answer: bytes, endpoint: Endpoint) -> ConnectFailed:
-    """Return the error for a peer whose first bytes are not AMQP's protocol header."""
-    said = safe_text(answer.decode("latin-1"), 16)
-    problem = f"the peer does not speak AMQP 1.0, it answered '{said}': check the port in option '{endpoint.option}'"
-    if answer.startswith(_TLS_RECORDS):
-        problem = f"the port speaks TLS: {_secured(endpoint)}"
-    return final(ConnectFailed(f"{endpoint.address}: {problem}"))
-
-
 def silent_close_fault(endpoint: Endpoint) -> ConnectFailed:
     """Return the error for a peer that closed the connection before it sent anything."""
-    other = WANTS_A_CERTIFICATE if endpoint.tls else f"speaks TLS, {_secured(endpoint)}"
+    other = WANTS_A_CERTIFICATE if endpoint.tls else f"speaks TLS, {secured_advice(endpoint)}"
     return ConnectFailed(
         f"{endpoint.address}: the peer closed the connection at once: check the port in option '{endpoint.option}'; if "
         f"it {other}"
@@ -66,12 +57,6 @@ def no_virtual_host(endpoint: Endpoint) -> ConnectFailed:
             "asked for: is there such a virtual host, may this user use it, and is the peer a RabbitMQ?"
         )
     )
-
-
-def _secured(endpoint: Endpoint) -> str:
-    if endpoint.option != "url":
-        return f"leave out UseDevelopmentEmulator=true in option '{endpoint.option}'"
-    return "write amqps:// instead of amqp:// in option 'url'"
 
 
 def connection_fault(condition: Any, endpoint: Endpoint, conditions: Conditions) -> SparkStreamsError:

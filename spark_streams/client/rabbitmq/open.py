@@ -15,6 +15,7 @@ from spark_streams.client.rabbitmq.errors import not_a_broker, refusal
 from spark_streams.client.retry import Deadline
 from spark_streams.client.tcp import open_socket
 from spark_streams.client.tls import WANTS_A_CERTIFICATE
+from spark_streams.client.what_answers import wrong_port
 from spark_streams.endpoint import Endpoint
 from spark_streams.errors import AuthenticationFailed, ConnectFailed, ConnectionLost, RemoteProtocolError
 from spark_streams.redaction import remember
@@ -100,12 +101,19 @@ class _Handshake:
 
     def _introduce(self) -> HandshakeInput:
         request, what = commands.PeerProperties(_INTRODUCTION), f"{self._where}: hello"
+        self._connection.on_silence = self._look
         try:
             properties = self._connection.request(request, commands.PeerPropertiesAnswer, what).properties
         except RemoteProtocolError as fault:
-            raise not_a_broker(self._endpoint, str(fault)) from fault
+            wrong = wrong_port(self._endpoint, self._connection.first)
+            raise (wrong or not_a_broker(self._endpoint, str(fault))) from fault
         self._properties.update(properties)
         return HandshakeInput.PEER_PROPERTIES
+
+    def _look(self) -> None:
+        wrong = wrong_port(self._endpoint)
+        if wrong is not None:
+            raise wrong
 
     def _ask_mechanisms(self) -> HandshakeInput:
         request, what = commands.SaslHandshake(), self._sign_in
@@ -158,6 +166,9 @@ class _Handshake:
     def _explained(self) -> ConnectionLost | ConnectFailed | None:
         """Return the error for a broker that closes the connection in this state; None for the original error."""
         if self._state is HandshakeState.CONNECTED:
+            wrong = wrong_port(self._endpoint, self._connection.first)
+            if wrong is not None:
+                return wrong
             # A broker that is just stopping or starting does so as well.
             tls = "wants TLS (rabbitmq-stream+tls)" if self._endpoint.tls is None else WANTS_A_CERTIFICATE
             return ConnectFailed(
