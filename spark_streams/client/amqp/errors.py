@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from spark_streams.client.tcp import final, lost
-from spark_streams.client.tls import WANTS_A_CERTIFICATE
+from spark_streams.client.tcp import costly, final, lost
+from spark_streams.client.tls import certificate_hint
 from spark_streams.client.what_answers import secured_advice
 from spark_streams.endpoint import Endpoint
 from spark_streams.errors import ConnectFailed, ConnectionLost, NotFound, OwnershipLost, Refused, SparkStreamsError
@@ -42,7 +42,7 @@ class PositionUnknown(Refused):
 
 def silent_close_fault(endpoint: Endpoint) -> ConnectFailed:
     """Return the error for a peer that closed the connection before it sent anything."""
-    other = WANTS_A_CERTIFICATE if endpoint.tls else f"speaks TLS, {secured_advice(endpoint)}"
+    other = certificate_hint(endpoint.tls) if endpoint.tls else f"speaks TLS, {secured_advice(endpoint)}"
     return ConnectFailed(
         f"{endpoint.address}: the peer closed the connection at once: check the port in option '{endpoint.option}'; if "
         f"it {other}"
@@ -50,11 +50,24 @@ def silent_close_fault(endpoint: Endpoint) -> ConnectFailed:
 
 
 def no_virtual_host(endpoint: Endpoint) -> ConnectFailed:
-    """Return the error for a peer that closed the connection instead of opening a virtual host."""
+    """Return the error for a peer that closed the connection instead of opening a virtual host.
+
+    RabbitMQ does that to users without a permission for it. The default one is asked for at any peer, and one that is
+    being stopped hangs up as well: that is tried again, once, as RabbitMQ takes seconds to refuse.
+    """
+    where, vhost = endpoint.address, safe_text(endpoint.vhost)
+    if endpoint.vhost == "/":
+        of_user = "" if endpoint.username is None else f" of user '{safe_text(endpoint.username)}'"
+        return costly(
+            ConnectFailed(
+                f"{where}: the peer closed the connection, which had signed in, when it was to be opened: RabbitMQ "
+                f"does so without a permission{of_user} for virtual host '/': check it, and the peer's own log"
+            )
+        )
     return final(
         ConnectFailed(
-            f"{endpoint.address}: the peer closed the connection when virtual host '{safe_text(endpoint.vhost)}' was "
-            "asked for: is there such a virtual host, may this user use it, and is the peer a RabbitMQ?"
+            f"{where}: the peer closed the connection when virtual host '{vhost}' was asked for: is there such a "
+            "virtual host, may this user use it, and is the peer a RabbitMQ?"
         )
     )
 

@@ -22,6 +22,7 @@ from typing import Any, Final, NamedTuple
 from spark_streams.client.amqp.errors import silent_close_fault
 from spark_streams.client.retry import Deadline
 from spark_streams.client.tcp import lost, tls_fault
+from spark_streams.client.tls import NO_EXTERNAL, STRANGERS_CERTIFICATE
 from spark_streams.client.what_answers import LOOK_AFTER_S, wrong_port
 from spark_streams.endpoint import Endpoint
 from spark_streams.errors import AuthenticationFailed, LocalProtocolError, OptionError, RemoteProtocolError
@@ -164,8 +165,10 @@ class _Choice:
             remember(token, _ANYBODY)
             return SaslLogin.plain(_ANYBODY, token)
         if endpoint.username is None:
-            is_certified = endpoint.tls is not None and endpoint.tls.cert_file is not None
-            return SaslLogin("EXTERNAL" if is_certified else "ANONYMOUS")
+            if endpoint.tls is None or endpoint.tls.cert_file is None:
+                return SaslLogin("ANONYMOUS")
+            self.advice = STRANGERS_CERTIFICATE if "EXTERNAL" in offered else NO_EXTERNAL
+            return SaslLogin("EXTERNAL")
         if takes_cbs and "PLAIN" not in offered:
             return self._anonymous(offered)
         password = "" if endpoint.password is None else endpoint.password.reveal()

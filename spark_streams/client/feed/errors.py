@@ -13,8 +13,8 @@ import requests
 import urllib3
 
 from spark_streams.client.tcp import costly, final
-from spark_streams.client.tls import WANTS_A_CERTIFICATE, certificate_advice, is_no_tls, plain_port_advice
-from spark_streams.endpoint import Endpoint
+from spark_streams.client.tls import certificate_advice, certificate_hint, is_no_tls, plain_port_advice
+from spark_streams.endpoint import Endpoint, Tls
 from spark_streams.errors import ConnectFailed, ConnectionLost, DeadlineExceeded
 from spark_streams.redaction import ALONE, hidden, one_line, remember, safe_text
 
@@ -62,8 +62,12 @@ def _hide_secrets(record: logging.LogRecord) -> bool:
 
 
 @contextlib.contextmanager
-def mapped(what: str) -> Iterator[None]:
+def mapped(what: str, tls: Tls | None = None) -> Iterator[None]:
     """Turn the errors of the libraries into ours, and do not chain theirs, which quote the url.
+
+    Args:
+        what: the call, for messages.
+        tls: how TLS is spoken, for a call that may be the first of its connection; None for none.
 
     Raises:
         ConnectFailed: no connection could be made, or TLS failed on it.
@@ -82,8 +86,8 @@ def mapped(what: str) -> Iterator[None]:
         ) from None
     except requests.exceptions.ConnectionError as fault:
         reason = safe_text(_reason(fault))
-        tls = next((each for each in _causes(fault, context=True) if isinstance(each, ssl.SSLError)), None)
-        if tls is not None and (todo := _tls_advice(tls, urlsplit(what.split(" ")[-1]).netloc)) is not None:
+        of_tls = next((each for each in _causes(fault, context=True) if isinstance(each, ssl.SSLError)), None)
+        if of_tls is not None and (todo := _tls_advice(of_tls, urlsplit(what.split(" ")[-1]).netloc)) is not None:
             raise final(ConnectFailed(f"{what}: {todo}")) from None
         if "NewConnectionError" in repr(fault) or "NameResolution" in repr(fault):
             raise ConnectFailed(
@@ -91,7 +95,7 @@ def mapped(what: str) -> Iterator[None]:
             ) from None
         # A door that wants a certificate closes so: without a response, or by a reset if the request came meanwhile.
         bare = "without response" in reason or "reset by peer" in reason
-        hint = f": if it {WANTS_A_CERTIFICATE}" if "https://" in what and bare else ""
+        hint = f": if it {certificate_hint(tls)}" if tls is not None and bare else ""
         raise ConnectionLost(f"{what}: {reason}{hint}") from None
     except (urllib3.exceptions.HTTPError, requests.exceptions.RequestException, OSError) as fault:
         raise ConnectionLost(f"{what}: the answer broke off: {safe_text(_reason(fault))}") from None

@@ -232,7 +232,7 @@ class FeedSession:
         for _ in range(MAX_REDIRECTS + 1):
             self._credentials.refresh()
             try:
-                with mapped(what):
+                with mapped(what, self._endpoint.tls):
                     request = requests.Request(method, url, headers=headers, data=body)
                     response = self._session.send(
                         self._session.prepare_request(request),

@@ -28,7 +28,7 @@ from itertools import islice
 from typing import Final, TypeVar
 
 from spark_streams.client.log_client import PRODUCT
-from spark_streams.client.rabbitmq.errors import close_fault, refusal
+from spark_streams.client.rabbitmq.errors import close_fault, refused
 from spark_streams.client.retry import Deadline
 from spark_streams.client.tcp import WOULD_BLOCK, lost
 from spark_streams.client.what_answers import LOOK_AFTER_S
@@ -163,7 +163,7 @@ class Connection(contextlib.AbstractContextManager["Connection"]):
         """
         answer = self.ask(command, kind, what)
         if isinstance(answer, Answer) and not answer.ok:
-            raise refusal(answer.code, what)
+            raise refused(answer.code, type(command), what, self.endpoint)
         return answer
 
     def ask(self, command: Request, kind: type[A], what: str) -> A:
