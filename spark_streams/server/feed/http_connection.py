@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 LINGER_MS: Final = 2_000
 """How long a peer may take to read the last answer."""
-_NO_REQUEST: Final = re.compile(rb"[\r\n]*[!#$%&'*+\-.^_`|~0-9A-Za-z]*[^!#$%&'*+\-.^_`|~0-9A-Za-z \r\n]")
+_NO_REQUEST: Final = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]*[^!#$%&'*+\-.^_`|~0-9A-Za-z ]")
 """Bytes that begin no request: a method is a token (RFC 9110 §5.6.2), with a blank behind it (RFC 9112 §3)."""
 CLOSE: Final = {"Connection": "close"}
 
