@@ -125,9 +125,11 @@ def test_a_door_that_wants_a_client_certificate(door: str, serve: Serve, authori
     trusted = str(authority.file)
     assert partitions(at(url, Tls(trusted, *authority.issue("ann")))) == 1
     assert partitions(at(url, Tls(trusted, *authority.issue("ann")), user=None)) == 1, "EXTERNAL; a feed asks no more"
-    for certificate in ((), Authority(tmp_path, "other").issue("mallory")):
-        with pytest.raises(SparkStreamsError, match=r"wants a client certificate, check options 'tls.certFile' and"):
-            partitions(at(url, Tls(trusted, *certificate)))
+    assert "it asks for a client certificate: set options 'tls.certFile' and 'tls.keyFile'" in refused(
+        url, Tls(trusted)
+    )
+    mallory = Tls(trusted, *Authority(tmp_path, "other").issue("mallory"))
+    assert "it does not trust the authority of our certificate: option 'tls.certFile'" in refused(url, mallory)
 
 
 @pytest.mark.parametrize("door", ["amqp", "rabbitmq-stream"])

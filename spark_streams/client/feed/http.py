@@ -10,6 +10,7 @@ import email.utils
 import ipaddress
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 from urllib.parse import urlencode, urljoin, urlsplit
 
@@ -24,7 +25,6 @@ from spark_streams.endpoint import Endpoint
 from spark_streams.errors import (
     AuthenticationFailed,
     ConnectFailed,
-    ConnectionLost,
     NotFound,
     OptionError,
     PeerError,
@@ -232,7 +232,7 @@ class FeedSession:
         for _ in range(MAX_REDIRECTS + 1):
             self._credentials.refresh()
             try:
-                with mapped(what, self._endpoint.tls):
+                with mapped(what, self._endpoint.tls, partial(self._wrong_port, url, what)):
                     request = requests.Request(method, url, headers=headers, data=body)
                     response = self._session.send(
                         self._session.prepare_request(request),
@@ -240,10 +240,7 @@ class FeedSession:
                         timeout=(self._timeout_s, self._timeout_s + wait_ms / 1000),
                         **self._surroundings(url),
                     )
-            except (ConnectFailed, ConnectionLost) as fault:
-                wrong = self._wrong_port(fault, url, what)
-                if wrong is not None:
-                    raise wrong from None
+            except ConnectFailed as fault:
                 fault.retriable = fault.retriable or self._worked  # after a success, the network may have damaged bytes
                 raise
             is_first, self._worked = not self._worked, True
@@ -270,10 +267,9 @@ class FeedSession:
                 raise _refusal(response, what, self._endpoint, is_first=is_first)
         raise Refused("too many redirects", f"more than {MAX_REDIRECTS}", what)
 
-    def _wrong_port(self, fault: ConnectFailed | ConnectionLost, url: str, what: str) -> ConnectFailed | None:
+    def _wrong_port(self, url: str, what: str) -> ConnectFailed | None:
         """Return the error for a first call that failed because no HTTP is spoken there; None for another reason."""
-        is_unreachable = isinstance(fault, ConnectFailed) and fault.retriable
-        if self._worked or is_unreachable or _origin(url) != _origin(self._endpoint.url):
+        if self._worked or _origin(url) != _origin(self._endpoint.url):
             return None
         is_proxied = requests.utils.select_proxy(url, self._surroundings(url)["proxies"]) is not None
         return wrong_port(self._endpoint, where=what, by_look=not is_proxied)
