@@ -31,6 +31,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamWriter
 from pyspark.sql.types import StructType
 
 from spark_streams.errors import OptionError, SparkStreamsError, TransportError
+from spark_streams.spark.boundary import CalledBySpark
 from spark_streams.spark.log_lines import show_log_lines
 from spark_streams.spark.reused_worker import acknowledge_at_once, ease_reuse
 from spark_streams.spark.sink.columns import slices
@@ -159,7 +160,7 @@ def _shortened(text: str) -> str:
     return text if len(text) <= _MAX_SHOWN else text[:_MAX_SHOWN] + "…"
 
 
-class _Writer:
+class _Writer(CalledBySpark):
     """The base of the writers.
 
     Args:
@@ -255,8 +256,9 @@ def stream_writer(sink: Sink, schema: StructType, overwrite: bool) -> StreamWrit
     if overwrite:
         raise OptionError(
             "outputMode",
-            "'complete' cannot be done, events in a log are never replaced: use 'append', or 'update' to add an event "
-            "for each row that changed",
+            "'complete' cannot be done, events in a log are never replaced: use 'append', for which an aggregation needs "
+            "a watermark (withWatermark), or 'update' with foreachBatch, whose function appends the rows that have "
+            "changed (df.write.mode('append')); Spark gives 'update' to no Python sink itself",
         )
     sink.check_schema(schema)
     writer = StreamWriter(sink.check())

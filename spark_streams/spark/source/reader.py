@@ -15,9 +15,10 @@ import pyspark
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
-from spark_streams.errors import OptionError
+from spark_streams.errors import OptionError, SparkStreamsError
 from spark_streams.options.common import SourceOptions
 from spark_streams.options.names import MAX_OFFSETS_PER_TRIGGER, MIN_OFFSETS_PER_TRIGGER
+from spark_streams.spark.boundary import CalledBySpark
 from spark_streams.spark.log_lines import counted, show_log_lines
 from spark_streams.spark.pushdown.spark_filters import push, wants_filters
 from spark_streams.spark.reused_worker import acknowledge_at_once, ease_reuse
@@ -87,8 +88,7 @@ class Source(Protocol):
         """Return the planner of a stream; it connects on first use.
 
         Raises:
-            OptionError: an option needs a later Spark.
-            NotImplementedError: streams of this format need a later Spark.
+            OptionError: an option, or a stream of this format, needs a later Spark.
         """
 
     def read(self, options: Any, task: Any, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
@@ -148,7 +148,7 @@ class PlannedPartition(InputPartition):  # type: ignore[misc]
     """The part of a plan that one Spark task reads; picklable. Its value is the task for ``Source.read``."""
 
 
-class _Reader:
+class _Reader(CalledBySpark):
     """The base of batch and stream readers: the options, the columns, and how a task reads.
 
     Args:
@@ -267,6 +267,27 @@ else:
             show_log_lines()
             # This is the only planner on these versions: a source of another kind refuses them.
             return cast(MicroBatches, self._planner).next_end_without_start()
+
+
+class RefusedStreamReader(StreamReader):
+    """Stands for a stream reader that cannot be made, and raises the reason for it whenever Spark asks it anything.
+
+    Args:
+        fault: the reason.
+    """
+
+    def __init__(self, fault: SparkStreamsError) -> None:
+        self._fault = fault
+
+    def _refuse(self, *arguments: object) -> Any:
+        raise self._fault
+
+    def stop(self) -> None:
+        """Do nothing: nothing was begun."""
+
+    # Spark reads off the arguments of latestOffset that this is a reader with admission control.
+    initialOffset = getDefaultReadLimit = prepareForTriggerAvailableNow = _refuse
+    latestOffset = partitions = read = _refuse  # type: ignore[assignment]
 
 
 def batch_reader(options: SourceOptions, schema: StructType, rows: pa.Schema, source: Source) -> BatchReader:
