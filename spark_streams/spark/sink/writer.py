@@ -256,9 +256,9 @@ def stream_writer(sink: Sink, schema: StructType, overwrite: bool) -> StreamWrit
     if overwrite:
         raise OptionError(
             "outputMode",
-            "'complete' cannot be done, events in a log are never replaced: use 'append', for which an aggregation needs "
-            "a watermark (withWatermark), or 'update' with foreachBatch, whose function appends the rows that have "
-            "changed (df.write.mode('append')); Spark gives 'update' to no Python sink itself",
+            "'complete' cannot be done, events in a log are never replaced: use 'append', with withWatermark for an "
+            "aggregation, or 'update' with foreachBatch, whose function appends the rows that have changed "
+            "(df.write.mode('append')); Spark gives 'update' to no Python sink itself",
         )
     sink.check_schema(schema)
     writer = StreamWriter(sink.check())
