@@ -105,7 +105,7 @@ def validate(options: Mapping[str, str], *, reading: bool = False) -> None:
     Raises:
         OptionError: the first fault found.
     """
-    given = _reader(options)
+    given = _reader(options, reading=reading or None)
     if reading:
         _require_name(given)
     _source(given, None)

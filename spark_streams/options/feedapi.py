@@ -127,7 +127,7 @@ def validate_feed(options: Mapping[str, str], *, reading: bool = False) -> None:
     Raises:
         OptionError: the first fault found.
     """
-    given = OptionReader(options, FEED_FORMAT)
+    given = OptionReader(options, FEED_FORMAT, reading=reading or None)
     if reading or _data_dir(given.get(URL) or "") is None:
         read_feed_source(given, None)
 

@@ -111,7 +111,7 @@ def validate_rabbit(options: Mapping[str, str], *, reading: bool = False) -> Non
     Raises:
         OptionError: the first fault found.
     """
-    given = OptionReader(options, _FORMAT)
+    given = OptionReader(options, _FORMAT, reading=reading or None)
     if reading:
         _required_name(given)
     _source(given, None)
