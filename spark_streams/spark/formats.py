@@ -18,6 +18,7 @@ from spark_streams.errors import SparkStreamsError
 from spark_streams.options.common import SourceOptions
 from spark_streams.options.parser import RedactedOptions
 from spark_streams.spark.boundary import CalledBySpark
+from spark_streams.spark.quiet_end import end_quietly
 from spark_streams.spark.schemas import spark_schema
 
 if TYPE_CHECKING:
@@ -66,7 +67,8 @@ class FormatDataSource(CalledBySpark, DataSource):  # type: ignore[misc]
 
     @classmethod
     def name(cls) -> str:
-        """Return the format's name."""
+        """Return the format's name; Spark asks for it first in each process that looks up formats, plans or commits."""
+        end_quietly()
         return cls.format
 
     def schema(self) -> StructType:

@@ -33,6 +33,7 @@ from pyspark.sql.types import StructType
 from spark_streams.errors import OptionError, SparkStreamsError, TransportError
 from spark_streams.spark.boundary import CalledBySpark
 from spark_streams.spark.log_lines import show_log_lines
+from spark_streams.spark.quiet_end import end_quietly
 from spark_streams.spark.reused_worker import acknowledge_at_once, ease_reuse
 from spark_streams.spark.sink.columns import slices
 from spark_streams.spark.sink.sink import Outlet, Sink, TaskName
@@ -176,6 +177,7 @@ class _Writer(CalledBySpark):
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Begin a task, or a commit: Spark unpickles the writer in the worker, and reads the task's rows after that."""
         self.__dict__.update(state)
+        end_quietly()
         acknowledge_at_once()
 
     def _committed(self, what: str, messages: Sequence[SinkCommit | None]) -> None:

@@ -21,6 +21,7 @@ from spark_streams.options.names import MAX_OFFSETS_PER_TRIGGER, MIN_OFFSETS_PER
 from spark_streams.spark.boundary import CalledBySpark
 from spark_streams.spark.log_lines import counted, show_log_lines
 from spark_streams.spark.pushdown.spark_filters import push, wants_filters
+from spark_streams.spark.quiet_end import end_quietly
 from spark_streams.spark.reused_worker import acknowledge_at_once, ease_reuse
 from spark_streams.spark.schemas import arrow_schema, chosen_columns
 from spark_streams.spark.source.batch_plan import plan_batch
@@ -170,6 +171,7 @@ class _Reader(CalledBySpark):
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Begin a task: Spark unpickles the reader in the worker, and reads the task's partition after that."""
         self.__dict__.update(state)
+        end_quietly()
         acknowledge_at_once()
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
