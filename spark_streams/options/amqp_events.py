@@ -13,7 +13,7 @@ from spark_streams.endpoint import AMQP_SCHEMES
 from spark_streams.errors import OptionError
 from spark_streams.filters.tree import KEY, Expression, Operator, Predicate, ValueType, all_of, property_of
 from spark_streams.options.common import SinkOptions, SourceOptions, read_source
-from spark_streams.options.connection import read_endpoint, request_timeout_ms
+from spark_streams.options.connection import log_level, read_endpoint, request_timeout_ms
 from spark_streams.options.connection_string import stream_of
 from spark_streams.options.filter_values import read_filter_values
 from spark_streams.options.names import (
@@ -240,6 +240,7 @@ def _sink(given: OptionReader) -> AmqpSinkOptions:
         read_endpoint(given),
         None if is_super else name,
         request_timeout_ms(given),
+        log_level(given),
         dialect=_dialect(given),
         key_annotation=_key_annotation(given),
         super_stream=name if is_super else None,

@@ -84,4 +84,4 @@ class FeedSource:
         """
         batches = read_task(options, task, tuple(schema.names))
         rows = (pa.RecordBatch.from_arrays(batch.columns, schema=schema) for batch in batches)
-        return counted(rows, options.stream, str(task.partition))
+        return counted(rows, options.label, options.stream, str(task.partition))
