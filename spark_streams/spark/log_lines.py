@@ -58,8 +58,9 @@ def show_log_lines(level: str) -> None:
             process counts.
     """
     package, root = logging.getLogger(PACKAGE), logging.getLogger()
-    is_set_up = bool(root.handlers or package.handlers)
-    if not is_set_up:
+    ours = [handler for handler in package.handlers if isinstance(handler, ReadHandler)]
+    is_set_up = bool(root.handlers or len(package.handlers) > len(ours))
+    if not ours and not is_set_up:
         handler = ReadHandler()
         handler.setFormatter(logging.Formatter(FORMAT))
         package.addHandler(handler)
