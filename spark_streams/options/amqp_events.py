@@ -169,7 +169,7 @@ def _dialect(given: OptionReader) -> str:
         if name not in (AUTO, only.name):
             if said_by == DIALECT:
                 raise OptionError(DIALECT, f"'{name}' contradicts '{option}', which is for {only.title} only")
-            raise OptionError(option, f"is for {only.title}, and '{said_by}' for {DIALECTS[name].title}")
+            raise OptionError(option, f"is for dialect {only.title}, and '{said_by}' for {DIALECTS[name].title}")
         name, said_by = only.name, option
     return name
 

@@ -86,8 +86,8 @@ class OptionReader:
                 continue
             if lower in refused:
                 raise OptionError(refused[lower], form.refused[refused[lower]])
-            if (hint := kafka_hint(name, form)) is not None:
-                raise OptionError(name, hint)
+            if (of_kafka := kafka_hint(name, form)) is not None:
+                raise OptionError(name, of_kafka)
             close = difflib.get_close_matches(lower, known, n=1, cutoff=0.5)
             hint = f"did you mean '{known[close[0]]}'?" if close else f"{form.name} knows {', '.join(form.known)}"
             raise OptionError(name, f"{form.name} has no such option; {hint}")
