@@ -76,10 +76,10 @@ class MicroBatches:
         self._options = options
         self._columns = columns
         self._driver = Driver(options, connect, clock)
-        self._policy = LossPolicy(options.stream, options.fail_on_data_loss)
+        self._policy = LossPolicy(options.stream, options.fail_on_data_loss, options.label)
         self._limiter = Limiter(self._driver)
         self._trigger_gate = TriggerGate(self._driver, clock)
-        self._progress = BatchProgress(self._policy, options.stream, clock)
+        self._progress = BatchProgress(self._policy, options.label, clock)
         self._stored = stored
         self._first: StreamDescription | None = None
         self._initial: dict[str, Any] | None = None
