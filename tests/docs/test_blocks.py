@@ -124,6 +124,10 @@ RUN: dict[str, dict[str, list[tuple[str, int]]]] = {
     "docs/spark-upstream.md": {
         "diff": [("tests/docs/test_spark_upstream.py::test_the_patch_applies_to_the_daemon", 1)]
     },
+    "docs/sql.md": {
+        "sql": [("tests/docs/test_sql_page.py::test_the_statements", 4)],
+        "python": [("tests/docs/test_sql_page.py::test_the_statements", 2)],
+    },
     "docs/testing.md": {"python": [("tests/testing/test_query.py::test_the_page_is_right", 3)]},
 }
 """Page, language, tests and how many of the page's blocks in that language each of them takes."""
