@@ -52,7 +52,7 @@ def test_the_pipeline_of_the_page(reference_log: StreamFactory, tmp_path: Path) 
     said = ran.stdout + ran.stderr
     assert "Run is COMPLETED" in said, said[-4000:]
     # What the page says of Spark's command.
-    assert ran.returncode == 0 or "UNKNOWN_RESPONSE" in said and "__python_accumulator__" in said
+    assert ran.returncode == 0 or ("UNKNOWN_RESPONSE" in said and "__python_accumulator__" in said)
     large = [value.split(",")[0] for value in guides.streams["big-orders"].values()]
     assert sorted(large) == ['{"id":2', '{"id":2', '{"id":5']
     assert list((tmp_path / "spark-warehouse" / "turnover").glob("*.parquet"))
