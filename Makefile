@@ -26,7 +26,7 @@ EXAMPLES ?= ci
 
 PYTEST := -m pytest -n $(WORKERS) --hypothesis-profile=$(EXAMPLES) $(PYTEST_ARGS)
 
-.PHONY: help setup lint typecheck test unit test-all nightly fuzz soak mutation bench bench-peers bench-hostile demo docs clean
+.PHONY: help setup lint typecheck test unit test-all nightly fuzz soak mutation bench bench-peers bench-hostile demo docs site clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 15
@@ -112,6 +112,18 @@ demo: $(READY)  ## start a log, run a streaming query AMQP -> Spark -> AMQP, sho
 docs: $(READY)  ## write the tables of options and the pictures of states in docs/ anew from the code
 	@PYTHONPATH=. $(BIN)/python docs/option_tables.py
 	@PYTHONPATH=. $(BIN)/python docs/state_pictures.py
+
+# In an environment of its own: what builds the site keeps nothing back that the product needs.
+SITE := .venv-site
+$(SITE)/.ready: pyproject.toml constraints.txt $(READY)
+	@[ -x $(SITE)/bin/python ] || $(BIN)/python -m venv $(SITE)
+	@$(BIN)/python docs/site/requirements.py > $(SITE)/requirements.txt
+	@$(SITE)/bin/python $(PIP_INSTALL) -c constraints.txt -r $(SITE)/requirements.txt
+	@touch $@
+
+site: $(SITE)/.ready  ## build the pages, the reference and the notebooks as a site, in build/site; open build/site/index.html
+	@PYTHONPATH=. $(BIN)/python -m docs.site.source
+	@cd build && ../$(SITE)/bin/zensical build --clean --strict
 
 clean:  ## remove everything that was made here
 	rm -rf $(VENV) .venv-* build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis spark-warehouse artifacts

@@ -1,8 +1,8 @@
-"""Write what `make site` builds the site from: ``build/site-source``, with the pages in the folders that they have here.
+"""Write what `make site` builds the site from: ``build/site-source``, the pages in the folders that they have here.
 
-Pages are those of docs/, README.md, CONTRIBUTING.md, CHANGELOG.md, and all that they link to: a notebook becomes a page with
-its pictures, a file of settings or code a page that shows it. So a link is right on GitHub and on the site. The navigation
-is docs/README.md; the reference has the public names of tests/test_exports.py, by their docstrings.
+Pages are those of docs/, README.md, CONTRIBUTING.md, CHANGELOG.md, and all that they link to: a notebook becomes a
+page with its pictures, a file of settings or code a page that shows it. So a link is right on GitHub and on the site.
+The navigation is docs/README.md; the reference has the public names of tests/test_exports.py, by their docstrings.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ PAGES = BUILD / "site-source"
 HERE = Path(__file__).parent
 LINK = re.compile(r"(?<=\]\()(?!\w+:|#)([^)#\s]+)(#[^)\s]*)?(?=\))")
 FENCE = re.compile(r"(^```.*?^```$)", re.MULTILINE | re.DOTALL)
+TYPE = re.compile(r"(?<=MAP)<(STRING,STRING)>")
+"""What Python's Markdown takes for a tag of HTML, as GitHub's does not."""
 LANGUAGES = {".ipynb": "", ".toml": "toml", ".yml": "yaml", ".py": "python", ".proto": "proto", ".conf": "properties"}
 MERMAID = "mermaid@11.17.2"
 """Of the npm registry; the version that tests/docs/test_pictures.py parses the drawings with."""
@@ -60,7 +62,9 @@ def rewritten(page: Path) -> str:
         return str(PurePosixPath(*up, place(file))) + (found[2] or "")
 
     parts = FENCE.split(page.read_text())
-    return "".join(part if part.startswith("```") else LINK.sub(target, part) for part in parts)
+    return "".join(
+        part if part.startswith("```") else LINK.sub(target, TYPE.sub(r"&lt;\1&gt;", part)) for part in parts
+    )
 
 
 def write_pages() -> None:
@@ -96,8 +100,9 @@ def write_reference() -> list[tuple[str, str]]:
     """Write a page for each public module; returns titles and pages."""
     entries = []
     for module, names in public().items():
+        hidden = "".join(f"      {name}: false\n" for name in ("show_root_heading", "show_root_toc_entry"))
         members = "".join(f"        - {name}\n" for name in names)
-        text = f"# {module}\n\n::: {module}\n    options:\n      show_root_heading: false\n      members:\n{members}"
+        text = f"# {module}\n\n::: {module}\n    options:\n{hidden}      members:\n{members}"
         page = f"reference/{module}.md"
         (PAGES / page).parent.mkdir(exist_ok=True)
         (PAGES / page).write_text(text)
@@ -136,9 +141,13 @@ def navigation() -> list[dict[str, object]]:
                 current.append({title(of_guides[0]): entries(of_guides)})
             elif file.parent.name != "adr":
                 current += entries([place(file).as_posix()])
-    decisions = entries(["docs/adr/index.md", *(f"docs/adr/{f.name}" for f in sorted((ROOT / "docs/adr").glob("0*.md")))])
+    decisions = [place(file).as_posix() for file in sorted((ROOT / "docs" / "adr").glob("*.md"), key=place)]
     named: list[dict[str, object]] = [{heading: pages} for heading, pages in sections.items() if pages]
-    return [*named, {"Names in Python": [{name: page} for name, page in write_reference()]}, {"Decisions": decisions}]
+    return [
+        *named,
+        {"Names in Python": [{name: page} for name, page in write_reference()]},
+        {"Decisions": entries(decisions)},
+    ]
 
 
 def fetch_mermaid() -> bool:
