@@ -93,6 +93,7 @@ def test_the_quick_start(spark: Any, tmp_path: Path, capsys: pytest.CaptureFixtu
         ]
         written = [json.loads(line) for file in (tmp_path / "orders").glob("*.json") for line in file.open()]
         assert sorted((row["key"], row["partition"]) for row in written) == [("1", "3"), ("2", "3")]
+        assert sorted(row["value"] for row in written) == ['{"id": 1, "eur": 12}', '{"id": 2, "eur": 250}']
         (line,) = run(tail_line).splitlines()
         assert line.split("\t")[3:] == ["alice", '{"id": 2, "eur": 250}']
         copied = run(tail_line.replace("orders-big", "orders-copy")).splitlines()
