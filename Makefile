@@ -80,7 +80,8 @@ fuzz: $(READY)  ## throw broken bytes at the doors for SECONDS (600) of time, wi
 .PRECIOUS: .venv-spark-%/.ready
 test-spark-%: .venv-spark-%/.ready
 	@echo "Spark $*"
-	@.venv-spark-$*/bin/python $(PYTEST) --part $(PART) tests/e2e tests/testing -m "spark and not rabbitmq"
+	@.venv-spark-$*/bin/python $(PYTEST) --part $(PART) tests/e2e tests/testing tests/docs/test_guides_with_jars.py \
+		-m "spark and not rabbitmq"
 
 soak: $(READY)  ## ten minutes of random faults on the way, on all three protocols; SECONDS=60 is shorter, SEED=1 repeats
 	@bash conf/system-requirements.sh java

@@ -156,6 +156,7 @@ PUBLIC = {
         "KeptQuery",
         "LogProcess",
         "LogStream",
+        "Notebook",
         "StreamFactory",
         "eventually",
         "wait_until_caught_up",
