@@ -39,6 +39,7 @@ class Notebook:
 
         self.on_databricks = "DATABRICKS_RUNTIME_VERSION" in os.environ
         self._log: LogProcess | None = None
+        self._started = False
         builder: Any = SparkSession.builder
         if self.on_databricks:
             self.folder = str(PurePosixPath(volume or VOLUME, name))
@@ -46,8 +47,10 @@ class Notebook:
             self.folder = tempfile.mkdtemp(prefix="spark-streams-")
             self._log = LogProcess(arguments=[word for stream in streams for word in ("--stream", stream)])
             self._log.start()
-            os.environ["PYSPARK_PYTHON"] = worker_python.executable()
-            builder = builder.master("local[2]").config(map=_SETTINGS)
+            if SparkSession.getActiveSession() is None:
+                self._started = True
+                os.environ["PYSPARK_PYTHON"] = worker_python.executable()
+                builder = builder.master("local[2]").config(map=_SETTINGS)
         self.spark: SparkSession = builder.getOrCreate()
         spark_streams.register(self.spark)
 
@@ -71,7 +74,8 @@ class Notebook:
         return self._log.urls[_DOORS[name]].replace("//", "//guest:guest@")
 
     def stop(self) -> None:
-        """End what was started here: nothing on Databricks."""
-        if self._log is not None:
+        """End what was started here: on Databricks nothing, and no Spark that was there."""
+        if self._started:
             self.spark.stop()
+        if self._log is not None:
             self._log.stop()
