@@ -5,8 +5,8 @@ that of a process that plans once it has read the plan. The worker then fails to
 prints how (``pyspark/daemon.py``), a traceback that ends in ``BrokenPipeError`` and means nothing. Nothing of ours is
 left to be said there: our own errors have gone to Spark before, or Spark did not want them.
 
-Only what the daemon prints about its own ``flush`` is left out, and only where it prints it by ``traceback``: where Spark
-tells it not to end such a worker (PYTHON_DAEMON_KILL_WORKER_ON_FLUSH_FAILURE), it has words of its own.
+Only what the daemon prints about its own ``flush`` is left out, and only where it prints it by ``traceback``: where
+Spark tells it not to end such a worker (PYTHON_DAEMON_KILL_WORKER_ON_FLUSH_FAILURE), it has words of its own.
 """
 
 from __future__ import annotations
