@@ -44,7 +44,10 @@ ALLOWED = {
 AT_TOP = sorted(ROOT.glob("pyspark_*.py"))
 """The modules that Spark imports by the name of a format."""
 
-ENTRANCES = {"spark_streams/__init__.py": {"protocols", "pyspark"}, **{file.name: {"sources"} for file in AT_TOP}}
+ENTRANCES = {
+    "spark_streams/__init__.py": {"protocols", "spark", "pyspark"},
+    **{file.name: {"sources"} for file in AT_TOP},
+}
 """The modules above all layers, through which Spark and users come in."""
 
 CROSS = {"sources": {"sinks"}, "sinks": {"server"}}

@@ -1,8 +1,9 @@
 """Reads the map of options that Spark passes, and checks its names against those of the format.
 
 Names are compared without regard to case, as Spark's own are. An unknown name is an error that suggests the nearest; a
-name of another format or a later version is an error that says so; Spark's own names (``checkpointLocation`` …) pass;
-the argument of ``load`` and ``save``, which comes as ``path``, is refused, as it would be dropped silently.
+name of another format, of Kafka's source or of a later version is an error that says so; Spark's own names
+(``checkpointLocation`` …) pass; the argument of ``load`` and ``save``, which comes as ``path``, is refused, as it would
+be dropped silently.
 
 ``RedactedOptions`` is that map for plans and logs: its print shows no secret, and its pickle masks them.
 """
@@ -17,6 +18,7 @@ from typing import Final
 from spark_streams.endpoint import Secret, redact_url
 from spark_streams.errors import OptionError
 from spark_streams.filters.decimals import MAX_INT64
+from spark_streams.options.kafka_names import kafka_hint
 from spark_streams.options.names import (
     OF_EVERY_FORMAT,
     OF_EVERY_READER,
@@ -108,6 +110,8 @@ class OptionReader:
                 continue
             if lower in refused:
                 raise OptionError(refused[lower], form.refused[refused[lower]])
+            if (of_kafka := kafka_hint(name, form)) is not None:
+                raise OptionError(name, of_kafka)
             close = difflib.get_close_matches(lower, known, n=1, cutoff=0.5)
             hint = f"did you mean '{known[close[0]]}'?" if close else f"{form.name} knows {', '.join(form.known)}"
             raise OptionError(name, f"{form.name} has no such option; {hint}")

@@ -14,8 +14,11 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
 from pyspark.sql.types import StructType
 
+from spark_streams.errors import SparkStreamsError
 from spark_streams.options.common import SourceOptions
 from spark_streams.options.parser import RedactedOptions, of_a_table
+from spark_streams.spark.boundary import CalledBySpark
+from spark_streams.spark.quiet_end import end_quietly
 from spark_streams.spark.schemas import spark_schema
 
 if TYPE_CHECKING:
@@ -23,7 +26,7 @@ if TYPE_CHECKING:
     from spark_streams.spark.source.reader import Source
 
 
-class FormatDataSource(DataSource):  # type: ignore[misc]
+class FormatDataSource(CalledBySpark, DataSource):  # type: ignore[misc]
     """One format for ``spark.read``, ``readStream``, ``write`` and ``writeStream``.
 
     Args:
@@ -69,7 +72,8 @@ class FormatDataSource(DataSource):  # type: ignore[misc]
 
     @classmethod
     def name(cls) -> str:
-        """Return the format's name."""
+        """Return the format's name; Spark asks for it first in each process that looks up formats, plans or commits."""
+        end_quietly()
         return cls.format
 
     def schema(self) -> StructType:
@@ -86,11 +90,18 @@ class FormatDataSource(DataSource):  # type: ignore[misc]
         return batch_reader(options, schema, self.rows, self.source(options))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """Return the reader of a stream."""
-        from spark_streams.spark.source.reader import StreamReader
+        """Return the reader of a stream; one that was refused says why when Spark first asks it anything.
 
-        options = self.parse_source(self.options, streaming=True)
-        return StreamReader(options, schema, self.rows, self.source(options))
+        Spark's runner of sources takes it for made already when this method raises, and so hides the error behind one
+        of its own, an UnboundLocalError.
+        """
+        from spark_streams.spark.source.reader import RefusedStreamReader, StreamReader
+
+        try:
+            options = self.parse_source(self.options, streaming=True)
+            return StreamReader(options, schema, self.rows, self.source(options))
+        except SparkStreamsError as fault:
+            return RefusedStreamReader(fault)
 
     def writer(self, schema: StructType, overwrite: bool) -> Any:
         """Return the writer of a batch query."""

@@ -359,7 +359,10 @@ def test_min_offsets_per_trigger() -> None:
     assert options.max_trigger_delay_ms == 90_000
     refused("11 is more than the 10 of 'maxOffsetsPerTrigger'", minOffsetsPerTrigger="11", maxOffsetsPerTrigger="10")
     refused("option 'maxTriggerDelay': needs 'minOffsetsPerTrigger'", maxTriggerDelay="1m")
-    refused("option 'minOffsetsPerTrigger': '0' is not events", minOffsetsPerTrigger="0")
+    refused(
+        "option 'minOffsetsPerTrigger': '0' cannot be used: expected a whole number, at least 1 (events)",
+        minOffsetsPerTrigger="0",
+    )
     refused("option 'minOffsetsPerTrigger': a batch query has no triggers", batch, minOffsetsPerTrigger="5")
     refused("option 'maxTriggerDelay': a batch query has no triggers", batch, maxTriggerDelay="5m")
     with pytest.raises(OptionError, match=r"minOffsetsPerTrigger.*this is for reading"):

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from functools import partial
-from typing import Final, TypeVar
+from typing import Final, TypeVar, cast
 
 import pyarrow as pa
 
@@ -22,7 +22,7 @@ from spark_streams.client.rabbitmq.range_reader import RangeReader
 from spark_streams.client.rabbitmq.routing import partitions_of
 from spark_streams.client.rabbitmq.subscription import Consumer, properties_of
 from spark_streams.endpoint import Endpoint, Node
-from spark_streams.errors import LocalProtocolError, NotFound, OptionError, Refused
+from spark_streams.errors import LocalProtocolError, NotFound, OptionError, Refused, SparkStreamsError
 from spark_streams.filters.tree import Expression
 from spark_streams.offsets import format_offset, offset_number
 from spark_streams.position import EARLIEST, Position
@@ -121,7 +121,10 @@ class RabbitClient(AbstractContextManager["RabbitClient"]):
             Refused: the user has no permission, or a partition stayed unavailable.
             ConnectFailed, AuthenticationFailed, DeadlineExceeded, RemoteProtocolError: as for ``describe``.
         """
-        self._cluster.retrying(lambda: self._cluster.check(self.partitions(stream)))
+        try:
+            self._cluster.retrying(lambda: self._cluster.check(self.partitions(stream)))
+        except NotFound as fault:
+            raise self._of_another_kind(stream, fault) from None
 
     def describe(self, stream: str, *, certain: Collection[str] = ()) -> StreamDescription:
         """Return the partitions of a stream and what they retain, as the broker reports them now.
@@ -167,12 +170,29 @@ class RabbitClient(AbstractContextManager["RabbitClient"]):
 
         try:
             described = cluster.retrying(ask)
-        except NotFound:
-            if found is None or not found.partitions:
+        except NotFound as fault:
+            if found is None:
+                raise self._of_another_kind(stream, fault) from None
+            if not found.partitions:
                 raise
             described = found
         self._gone = frozenset(described.unavailable)
         return described
+
+    def _of_another_kind(self, stream: str, fault: NotFound) -> NotFound:
+        """Return the error for a name that is not there: it says so where the name is there as the other kind."""
+        try:
+            if self._super_stream:
+                self._cluster.check((stream,))
+                what, kind, option = f"super stream '{stream}'", "a stream", "'stream' in place of 'superStream'"
+            else:
+                count = len(partitions_of(self._cluster.any(), stream))
+                what, kind = f"stream '{stream}'", f"a super stream, of {count} partition{'s' * (count > 1)}"
+                option = "'superStream' in place of 'stream'"
+        except SparkStreamsError:  # nor is it there as that, or nobody can tell
+            return fault
+        why = f"the name is that of {kind}: give it as option {option}"
+        return cast(NotFound, refusal(ResponseCode.STREAM_DOES_NOT_EXIST, what, why))
 
     def capabilities(self) -> dict[str, str | list[str]]:
         """Return the broker's properties, and ``commands``: the names of those that it accepts, with versions.

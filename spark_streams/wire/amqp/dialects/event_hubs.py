@@ -118,6 +118,10 @@ EVENT_HUBS: Final = Dialect(
                 "could not be found",
                 "the hub is in option 'stream', and a reader's consumer group, which has to exist, in 'consumerGroup'",
             ),
+            (
+                "claim",
+                "'Listen' is the right to read, 'Send' to write: the rule of the key, or the token's role, needs it",
+            ),
         ),
     ),
     numeric_offsets=True,
