@@ -67,11 +67,17 @@ def test_the_statements(
     assert spark.read.options(**told).table("events").count() == 5
     assert spark.table("current_orders").count() == 5
 
+
+@pytest.mark.nightly
+def test_what_there_is_not(spark: Any, served: ServedHere, sql: Callable[[str], list[list[tuple[Any, ...]]]]) -> None:
+    _, columns, _, table = blocks(PAGE, "sql")
+    sql(columns)
+    sql(table)
     for statement, message in (
         ("SELECT * FROM events", r"'url': is required.*to no Python source.*WITH \(`url` = '…'\)"),
         ("INSERT INTO events VALUES ('x', 'y')", "is required.*CREATE TEMPORARY VIEW"),
         ("INSERT OVERWRITE bodies VALUES ('x', 'y')", "'overwrite' cannot be done.*in SQL INSERT INTO"),
-        ("CREATE VIEW lasting AS SELECT * FROM orders", "temporary"),
+        ("CREATE VIEW lasting AS SELECT * FROM bodies", "temporary"),
         ("DELETE FROM events WHERE key = 'x'", "does not support deletes"),
         ("TRUNCATE TABLE events", "does not support truncates"),
         ("ANALYZE TABLE events COMPUTE STATISTICS", "not supported for v2 tables"),
