@@ -26,7 +26,7 @@ EXAMPLES ?= ci
 
 PYTEST := -m pytest -n $(WORKERS) --hypothesis-profile=$(EXAMPLES) $(PYTEST_ARGS)
 
-.PHONY: help setup lint typecheck test unit test-all nightly fuzz soak mutation bench bench-peers bench-hostile demo docs release-check clean
+.PHONY: help setup lint typecheck test unit test-all nightly fuzz soak mutation bench bench-peers bench-hostile demo docs site release-check clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 15
@@ -87,7 +87,8 @@ fuzz: $(READY)  ## throw broken bytes at the doors for SECONDS (600) of time, wi
 .PRECIOUS: .venv-spark-%/.ready
 test-spark-%: .venv-spark-%/.ready
 	@echo "Spark $*"
-	@.venv-spark-$*/bin/python $(PYTEST) --part $(PART) tests/e2e tests/testing -m "spark and not rabbitmq"
+	@.venv-spark-$*/bin/python $(PYTEST) --part $(PART) tests/e2e tests/testing tests/docs/test_guides_with_jars.py \
+		-m "spark and not rabbitmq"
 
 soak: $(READY)  ## ten minutes of random faults on the way, on all three protocols; SECONDS=60 is shorter, SEED=1 repeats
 	@bash conf/system-requirements.sh java
@@ -123,6 +124,18 @@ docs: $(READY)  ## write the tables of options and the pictures of states in doc
 release-check: $(READY)  ## build sdist and wheel, twine check, install each; the changelog has the version; TAG=v0.1.0, and a date
 	@$(BIN)/python $(PIP_INSTALL) -c constraints.txt -e '.[release]'
 	@$(BIN)/python tests/packaging/release.py $(if $(TAG),--tag "$$TAG")
+
+# In an environment of its own: what builds the site keeps nothing back that the product needs.
+SITE := .venv-site
+$(SITE)/.ready: pyproject.toml constraints.txt $(READY)
+	@[ -x $(SITE)/bin/python ] || $(BIN)/python -m venv $(SITE)
+	@$(BIN)/python docs/site/requirements.py > $(SITE)/requirements.txt
+	@$(SITE)/bin/python $(PIP_INSTALL) -c constraints.txt -r $(SITE)/requirements.txt
+	@touch $@
+
+site: $(SITE)/.ready  ## build the pages, the reference and the notebooks as a site, in build/site; open build/site/index.html
+	@PYTHONPATH=. $(BIN)/python -m docs.site.source
+	@cd build && ../$(SITE)/bin/zensical build --clean --strict
 
 clean:  ## remove everything that was made here
 	rm -rf $(VENV) .venv-* build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis spark-warehouse artifacts

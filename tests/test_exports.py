@@ -157,6 +157,7 @@ PUBLIC = {
         "KeptQuery",
         "LogProcess",
         "LogStream",
+        "Notebook",
         "StreamFactory",
         "eventually",
         "wait_until_caught_up",

@@ -37,7 +37,7 @@ ALLOWED = {
     "monitoring": {"spark", "client", "pyspark"},
     "sources": {"spark", "client", "options", "rows", "filters", "errors", "pyspark"},
     "sinks": {"spark", "client", "options", "rows", "filters", "errors", "pyspark"},
-    "testing": {"protocols", "client", "rows", "position", "endpoint", "errors", "pyspark"},
+    "testing": {"protocols", "worker_python", "client", "rows", "position", "endpoint", "errors", "pyspark"},
 }
 """Layer to the layers it may import besides itself; ``cli`` is not here: it may import everything."""
 

@@ -19,7 +19,10 @@ from tests.docs.pages import ERRORS, ROOT, code_spans, tables
 
 DOCS = ROOT / "docs"
 CODE = [file for folder in ("spark_streams", "sources", "sinks") for file in sorted((ROOT / folder).rglob("*.py"))]
-MESSAGES = ("Before anything is read", "Connecting", "While it reads", "While it writes", "Serving the log")
+MESSAGES = (
+    *("Before anything is read", "Values of options", "The address and the credentials", "Columns", "Connecting"),
+    *("While it reads", "While it writes", "Serving the log", "On the command line"),
+)
 KAFKA = {
     *("kafka.bootstrap.servers", "subscribe", "subscribePattern", "assign", "startingOffsets", "endingOffsets"),
     *("startingTimestamp", "endingTimestamp", "startingOffsetsByTimestamp", "endingOffsetsByTimestamp"),

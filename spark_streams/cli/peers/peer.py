@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, Final
@@ -241,6 +241,33 @@ class Peer(ABC):
 
         Raises:
             NotFound: there is no such stream.
+            SparkStreamsError: a request to the peer failed.
+        """
+
+    @abstractmethod
+    def create(self, partitions: int, settings: Mapping[str, str | int]) -> bool:
+        """Create the stream.
+
+        Args:
+            partitions: how many.
+            settings: settings of ``StreamConfig``, by their names.
+
+        Returns:
+            False if there is such a stream already.
+
+        Raises:
+            OptionError: the protocol has no such setting.
+            Refused: the user lacks the permission, or the peer does not create such a stream.
+            SparkStreamsError: a request to the peer failed.
+        """
+
+    @abstractmethod
+    def delete(self) -> None:
+        """Delete the stream with all its events.
+
+        Raises:
+            NotFound: there is no such stream.
+            Refused: the user lacks the permission, or the peer does not delete it.
             SparkStreamsError: a request to the peer failed.
         """
 

@@ -6,30 +6,43 @@ The client opens a connection when it first needs it, and keeps it. It reads a s
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from functools import partial
-from typing import Final, TypeVar
+from typing import Final, TypeVar, cast
 
 import pyarrow as pa
 
 from spark_streams.client.log_client import Bounds, Pushdown, RangeRead, StreamDescription
 from spark_streams.client.rabbitmq import bounds
 from spark_streams.client.rabbitmq.cluster import Cluster
+from spark_streams.client.rabbitmq.errors import refusal
 from spark_streams.client.rabbitmq.pushdown import FilterValues, push, split_for
 from spark_streams.client.rabbitmq.range_reader import RangeReader
 from spark_streams.client.rabbitmq.routing import partitions_of
 from spark_streams.client.rabbitmq.subscription import Consumer, properties_of
 from spark_streams.endpoint import Endpoint, Node
-from spark_streams.errors import LocalProtocolError, NotFound, OptionError
+from spark_streams.errors import LocalProtocolError, NotFound, OptionError, Refused, SparkStreamsError
 from spark_streams.filters.tree import Expression
 from spark_streams.offsets import format_offset, offset_number
 from spark_streams.position import EARLIEST, Position
 from spark_streams.wire.rabbitmq.consumer_commands import StoreOffset
+from spark_streams.wire.rabbitmq.frames import Answer, Request
 from spark_streams.wire.rabbitmq.publisher_commands import PUBLISH_KEY
 from spark_streams.wire.rabbitmq.registry import COMMANDS
 from spark_streams.wire.rabbitmq.response_codes import ResponseCode
-from spark_streams.wire.rabbitmq.stream_commands import Metadata, MetadataAnswer
+from spark_streams.wire.rabbitmq.stream_commands import (
+    Create,
+    CreateAnswer,
+    CreateSuperStream,
+    CreateSuperStreamAnswer,
+    Delete,
+    DeleteAnswer,
+    DeleteSuperStream,
+    DeleteSuperStreamAnswer,
+    Metadata,
+    MetadataAnswer,
+)
 
 _T = TypeVar("_T")
 
@@ -37,6 +50,12 @@ _MAX_REFERENCE_BYTES: Final = 255
 _NAMES: Final = {PUBLISH_KEY: "Publish"} | {key: kind.__name__ for (key, _), kind in COMMANDS.items()}
 _FILTERS_SINCE: Final = 2
 """The version of Publish that has filter values: brokers that accept it can filter."""
+_WHY_UNCHANGED: Final[Mapping[int, str]] = {
+    ResponseCode.ACCESS_REFUSED: "the user lacks permission 'configure' on it, or on one of its partitions",
+    ResponseCode.PRECONDITION_FAILED: "expected a name that does not begin with 'amq.' and arguments that the broker "
+    "takes, and no single partition of a super stream to delete; the broker's own log says more",
+}
+"""What a refused change means."""
 _SEARCH_ROWS: Final = 16_384
 _SEARCH_BYTES: Final = 2 << 20
 """Rows and bytes of a batch while a search looks for the first match: the rows after it are decoded in vain."""
@@ -102,7 +121,10 @@ class RabbitClient(AbstractContextManager["RabbitClient"]):
             Refused: the user has no permission, or a partition stayed unavailable.
             ConnectFailed, AuthenticationFailed, DeadlineExceeded, RemoteProtocolError: as for ``describe``.
         """
-        self._cluster.retrying(lambda: self._cluster.check(self.partitions(stream)))
+        try:
+            self._cluster.retrying(lambda: self._cluster.check(self.partitions(stream)))
+        except NotFound as fault:
+            raise self._of_another_kind(stream, fault) from None
 
     def describe(self, stream: str, *, certain: Collection[str] = ()) -> StreamDescription:
         """Return the partitions of a stream and what they retain, as the broker reports them now.
@@ -148,12 +170,29 @@ class RabbitClient(AbstractContextManager["RabbitClient"]):
 
         try:
             described = cluster.retrying(ask)
-        except NotFound:
-            if found is None or not found.partitions:
+        except NotFound as fault:
+            if found is None:
+                raise self._of_another_kind(stream, fault) from None
+            if not found.partitions:
                 raise
             described = found
         self._gone = frozenset(described.unavailable)
         return described
+
+    def _of_another_kind(self, stream: str, fault: NotFound) -> NotFound:
+        """Return the error for a name that is not there: it says so where the name is there as the other kind."""
+        try:
+            if self._super_stream:
+                self._cluster.check((stream,))
+                what, kind, option = f"super stream '{stream}'", "a stream", "'stream' in place of 'superStream'"
+            else:
+                count = len(partitions_of(self._cluster.any(), stream))
+                what, kind = f"stream '{stream}'", f"a super stream, of {count} partition{'s' * (count > 1)}"
+                option = "'superStream' in place of 'stream'"
+        except SparkStreamsError:  # nor is it there as that, or nobody can tell
+            return fault
+        why = f"the name is that of {kind}: give it as option {option}"
+        return cast(NotFound, refusal(ResponseCode.STREAM_DOES_NOT_EXIST, what, why))
 
     def capabilities(self) -> dict[str, str | list[str]]:
         """Return the broker's properties, and ``commands``: the names of those that it accepts, with versions.
@@ -257,6 +296,61 @@ class RabbitClient(AbstractContextManager["RabbitClient"]):
             return {partition: _present(identity) for partition, identity in found.items()}
 
         return self._cluster.retrying(ask)
+
+    # --- creating and deleting
+
+    def create(self, stream: str, partitions: int, arguments: Mapping[str, str]) -> bool:
+        """Create a stream, or a super stream whose partitions are ``<stream>-0`` and so on, with binding keys 0, 1 ….
+
+        Args:
+            stream: its name.
+            partitions: how many; one makes a stream, which is no super stream.
+            arguments: the broker's, such as ``max-length-bytes``.
+
+        Returns:
+            False if there is a stream or super stream of one of the names already.
+
+        Raises:
+            Refused: the user lacks the permission, or the broker does not take an argument or has no super streams.
+            ConnectFailed, AuthenticationFailed, DeadlineExceeded, RemoteProtocolError: as for ``describe``.
+        """
+        if partitions == 1:
+            return self._change(Create(stream, dict(arguments)), CreateAnswer, stream, "created")
+        numbers = [str(number) for number in range(partitions)]
+        names = tuple(f"{stream}-{number}" for number in numbers)
+        command = CreateSuperStream(stream, names, tuple(numbers), dict(arguments))
+        return self._change(command, CreateSuperStreamAnswer, stream, "created")
+
+    def delete(self, stream: str) -> None:
+        """Delete a stream, or a super stream with its partitions, with all its messages.
+
+        Raises:
+            NotFound: there is none.
+            Refused: the user lacks the permission, or it is one partition of a super stream.
+            ConnectFailed, AuthenticationFailed, DeadlineExceeded, RemoteProtocolError: as for ``describe``.
+        """
+        if self._super_stream:
+            self._change(DeleteSuperStream(stream), DeleteSuperStreamAnswer, stream, "deleted")
+        else:
+            self._change(Delete(stream), DeleteAnswer, stream, "deleted")
+
+    def _change(self, command: Request, kind: type[Answer], stream: str, done: str) -> bool:
+        connection = self._cluster.retrying(self._cluster.any)
+        what = f"stream '{stream}' was not {done} at {connection.endpoint.address}"
+        if connection.versions and command.KEY not in connection.versions:
+            name = type(command).__name__
+            raise Refused("no such command", f"the broker has no {name}: RabbitMQ has it from 3.13 on", what)
+        answer = connection.ask(command, kind, what)
+        if answer.code == ResponseCode.STREAM_ALREADY_EXISTS:
+            return False
+        if answer.ok:
+            return True
+        why = _WHY_UNCHANGED.get(answer.code)
+        if answer.code == ResponseCode.PRECONDITION_FAILED and done == "created":
+            with suppress(NotFound):
+                self._cluster.check([stream])
+                why = "there is one already, with other settings"
+        raise refusal(answer.code, what, why)
 
     # --- reading
 

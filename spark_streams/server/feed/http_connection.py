@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from email.utils import formatdate
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 
 LINGER_MS: Final = 2_000
 """How long a peer may take to read the last answer."""
+_NO_REQUEST: Final = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]*[^!#$%&'*+\-.^_`|~0-9A-Za-z ]")
+"""Bytes that begin no request: a method is a token (RFC 9110 §5.6.2), with a blank behind it (RFC 9112 §3)."""
 CLOSE: Final = {"Connection": "close"}
 
 logger = logging.getLogger("spark_streams.server")
@@ -98,6 +101,9 @@ class HttpConnection(H11Protocol):
                 # The server of uvicorn, which does not run here, would set the date each second.
                 self.server_state.default_headers = [(b"date", formatdate(usegmt=True).encode())]
                 super().data_received(data)
+                if self.conn.their_state is h11.IDLE and _NO_REQUEST.match(self.conn.trailing_data[0]):
+                    # It would be waited for the end of a line: a client of another protocol is to see where it is.
+                    self.send_400_response("no request of HTTP\n")
             self._time_phase()
 
     def on_response_complete(self) -> None:
