@@ -259,9 +259,8 @@ def test_a_broker_of_the_older_amqp() -> None:
     with listening(refuse) as (port, _):
         for url in URLS:
             said = told(endpoint(url, port))
-            assert (
-                "AMQP 0-9-1 answers there" in said and "format 'rabbitmq-stream', rabbitmq-stream://host:5552" in said
-            )
+            assert "AMQP 0-9-1 or older answers there" in said
+            assert "format 'rabbitmq-stream', rabbitmq-stream://host:5552" in said
 
 
 def test_kafka() -> None:
