@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from spark_streams.client.tls import plain_port_advice, tls_context
-from spark_streams.endpoint import Endpoint
+from spark_streams.endpoint import Endpoint, Node
 from spark_streams.errors import ConnectFailed, OptionError
 from spark_streams.protocols import PROTOCOLS, Protocol, protocol_of
 from spark_streams.redaction import safe_text
@@ -36,6 +36,10 @@ LOOK_AFTER_S: Final = 2.0
 """How many seconds a peer may be silent before a client looks who it is: longer than one that is busy needs."""
 LOOK_S: Final = 3.0
 """How many seconds a look takes at most, for TLS again as long; a peer that says anything known ends it at once."""
+LOOKS_APART_S: Final = 30.0
+"""How many seconds this process takes no other look at a port where it found nothing wrong: a broker that is being
+restarted hangs up for as long, and a load balancer that takes turns would lead each next try to the same node."""
+_IN_VAIN: Final[dict[Node, float]] = {}
 _READ_BYTES: Final = 2_048
 _AMQP_HEADER_BYTES: Final = 8
 _SAID: Final = 60
@@ -125,16 +129,24 @@ def wrong_port(
     """
     found = Found(recognised(heard), heard, endpoint.tls is not None) if heard else None
     # HTTP may be what a port of HTTPS says to those who speak without TLS, and an alert does not say what is below it.
-    if by_look and not endpoint.is_advertised and (found is None or found.spoken in (None, HTTP, TLS)):
+    tells = found is not None and found.spoken not in (None, HTTP, TLS)
+    looks = by_look and not tells and not endpoint.is_advertised and not _was_in_vain(endpoint)
+    if looks:
         found = look(endpoint) or found
     wanted = _BY_SCHEME[endpoint.scheme] if endpoint.transport == "tcp" else WEB_SOCKET
-    if found is None or (_is_carried(wanted, found) and found.secured == (endpoint.tls is not None)):
-        return None
-    if found.spoken is TLS and endpoint.tls is not None:
+    is_wanted = found is not None and _is_carried(wanted, found) and found.secured == (endpoint.tls is not None)
+    if found is None or is_wanted or (found.spoken is TLS and endpoint.tls is not None):
+        if looks:
+            _IN_VAIN[endpoint.dialled] = time.monotonic()
         return None
     failed = ConnectFailed(f"{where or endpoint.address}: {_advice(endpoint, wanted, found)}")
     failed.retriable = False
     return failed
+
+
+def _was_in_vain(endpoint: Endpoint) -> bool:
+    at_s = _IN_VAIN.get(endpoint.dialled)
+    return at_s is not None and time.monotonic() - at_s < LOOKS_APART_S
 
 
 def look(endpoint: Endpoint) -> Found | None:

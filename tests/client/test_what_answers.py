@@ -346,7 +346,9 @@ def test_nobody_looks_at_what_a_peer_has_named() -> None:
         # Its own words tell all the same.
         assert "HTTP answers there" in str(what_answers.wrong_port(replace(where, is_advertised=True), b"HTTP/1.1 400"))
         assert what_answers.wrong_port(where) is None
-        assert seen[0] > 1
+        assert (looked := seen[0]) > 1
+        assert what_answers.wrong_port(where) is None
+        assert seen[0] == looked, "nobody looks again so soon where nothing was wrong"
 
 
 def test_nobody_looks_past_a_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
