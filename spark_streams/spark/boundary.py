@@ -27,6 +27,7 @@ from types import FunctionType, ModuleType
 from typing import Any, Final
 
 from spark_streams.errors import LocalProtocolError, SparkStreamsError
+from spark_streams.redaction import hidden
 
 _log = logging.getLogger(__name__)
 
@@ -84,7 +85,9 @@ def _bare_errors(method: Callable[..., Any]) -> Callable[..., Any]:
 
 def _bare(fault: SparkStreamsError) -> SparkStreamsError:
     """Return an error without the way that it came, which is logged."""
-    _log.debug("the way of the error that Spark shows next", exc_info=fault)
+    if _log.isEnabledFor(logging.DEBUG):
+        way = "".join(traceback.format_exception(fault))
+        _log.debug("the way of the error that Spark shows next:\n%s", hidden(way))  # a cause may have a peer's words
     return fault.with_traceback(None)
 
 
