@@ -33,6 +33,17 @@ def read_settings(given: Mapping[str, str], default: StreamConfig) -> StreamConf
     return replace(default, **settings)
 
 
+def read_partitions(text: str, most: int) -> int:
+    """Return a number of partitions.
+
+    Raises:
+        ValueError: the text is no number, or there may not be so many.
+    """
+    if not re.fullmatch("[0-9]{1,9}", text) or not 1 <= int(text) <= most:
+        raise ValueError(f"partitions is '{text:.40}', expected 1 to {most}")
+    return int(text)
+
+
 def create_stream(log: ReferenceLog, name: str, partitions: int, given: Mapping[str, str]) -> tuple[Stream, bool]:
     """Create a stream; one with as many partitions and the same settings may be there. It waits for the disk.
 

@@ -26,7 +26,6 @@ from spark_streams.client import (
     TaskPublisher,
     encode_columns,
 )
-from spark_streams.client.amqp.dialects.rabbitmq import RabbitInquiries
 from spark_streams.endpoint import Endpoint
 from spark_streams.errors import NotFound, OptionError, PositionLost
 from spark_streams.options.positions import numbered_position
@@ -148,8 +147,7 @@ class AmqpPeer(LogPeer):
 
     def client(self) -> AmqpClient:
         """Return a client of the peer; the caller closes it."""
-        either = RabbitInquiries(super_stream=None)
-        return AmqpClient(self.endpoint, timeout_ms=TIMEOUT_MS, dialect=self.dialect, rabbitmq=either)
+        return AmqpClient(self.endpoint, timeout_ms=TIMEOUT_MS, dialect=self.dialect)
 
     client_for_changes = client
 

@@ -24,7 +24,7 @@ from spark_streams.cli.credentials import (
     password_option,
 )
 from spark_streams.endpoint import Endpoint, Tls
-from spark_streams.errors import OptionError
+from spark_streams.errors import OptionError, Refused
 from spark_streams.options.connection_string import is_connection_string
 from spark_streams.protocols import PROTOCOLS, load, protocol_of
 from spark_streams.rows import MESSAGE_SCHEMA
@@ -244,9 +244,8 @@ class Peer(ABC):
             SparkStreamsError: a request to the peer failed.
         """
 
-    @abstractmethod
     def create(self, partitions: int, settings: Mapping[str, str | int]) -> bool:
-        """Create the stream.
+        """Create the stream; by default the protocol has no way to do it.
 
         Args:
             partitions: how many.
@@ -260,16 +259,17 @@ class Peer(ABC):
             Refused: the user lacks the permission, or the peer does not create such a stream.
             SparkStreamsError: a request to the peer failed.
         """
+        raise Refused("not supported", "its protocol has no way to create a stream", str(self))
 
-    @abstractmethod
     def delete(self) -> None:
-        """Delete the stream with all its events.
+        """Delete the stream with all its events; by default the protocol has no way to do it.
 
         Raises:
             NotFound: there is no such stream.
             Refused: the user lacks the permission, or the peer does not delete it.
             SparkStreamsError: a request to the peer failed.
         """
+        raise Refused("not supported", "its protocol has no way to delete a stream", str(self))
 
 
 def read_peer(

@@ -59,7 +59,7 @@ class AmqpClient(contextlib.AbstractContextManager["AmqpClient"]):
             an error (ES-012). Plain sending needs none.
         consumer_group: the group that the links of ``fetch`` join; None for none.
         epoch: the epoch with which these links claim a partition within the group; None for none.
-        rabbitmq: how to ask a RabbitMQ: whether names are those of super streams, and where filter values are.
+        rabbitmq: how to ask a RabbitMQ: which names are super streams' (None: of either), and where filter values are.
         kept: the connections of tasks that are over: one of them is used, and may go back there (``leave``); None for
             none.
     """
@@ -85,7 +85,7 @@ class AmqpClient(contextlib.AbstractContextManager["AmqpClient"]):
         self._receivers = Receivers()
         self._by_dialect: dict[str, Inquiries] = {
             EVENT_STREAMS.name: EventStreamsInquiries(),
-            RABBITMQ.name: rabbitmq or RabbitInquiries(),
+            RABBITMQ.name: rabbitmq or RabbitInquiries(super_stream=None),
             EVENT_HUBS.name: EventHubsInquiries(consumer_group),
         }
 

@@ -6,7 +6,7 @@ The client opens a connection when it first needs it, and keeps it. It reads a s
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
 from typing import Final, TypeVar, cast
@@ -20,29 +20,18 @@ from spark_streams.client.rabbitmq.errors import refusal
 from spark_streams.client.rabbitmq.pushdown import FilterValues, push, split_for
 from spark_streams.client.rabbitmq.range_reader import RangeReader
 from spark_streams.client.rabbitmq.routing import partitions_of
+from spark_streams.client.rabbitmq.stream_changes import create_stream, delete_stream
 from spark_streams.client.rabbitmq.subscription import Consumer, properties_of
 from spark_streams.endpoint import Endpoint, Node
-from spark_streams.errors import LocalProtocolError, NotFound, OptionError, Refused, SparkStreamsError
+from spark_streams.errors import LocalProtocolError, NotFound, OptionError, SparkStreamsError
 from spark_streams.filters.tree import Expression
 from spark_streams.offsets import format_offset, offset_number
 from spark_streams.position import EARLIEST, Position
 from spark_streams.wire.rabbitmq.consumer_commands import StoreOffset
-from spark_streams.wire.rabbitmq.frames import Answer, Request
 from spark_streams.wire.rabbitmq.publisher_commands import PUBLISH_KEY
 from spark_streams.wire.rabbitmq.registry import COMMANDS
 from spark_streams.wire.rabbitmq.response_codes import ResponseCode
-from spark_streams.wire.rabbitmq.stream_commands import (
-    Create,
-    CreateAnswer,
-    CreateSuperStream,
-    CreateSuperStreamAnswer,
-    Delete,
-    DeleteAnswer,
-    DeleteSuperStream,
-    DeleteSuperStreamAnswer,
-    Metadata,
-    MetadataAnswer,
-)
+from spark_streams.wire.rabbitmq.stream_commands import Metadata, MetadataAnswer
 
 _T = TypeVar("_T")
 
@@ -50,12 +39,6 @@ _MAX_REFERENCE_BYTES: Final = 255
 _NAMES: Final = {PUBLISH_KEY: "Publish"} | {key: kind.__name__ for (key, _), kind in COMMANDS.items()}
 _FILTERS_SINCE: Final = 2
 """The version of Publish that has filter values: brokers that accept it can filter."""
-_WHY_UNCHANGED: Final[Mapping[int, str]] = {
-    ResponseCode.ACCESS_REFUSED: "the user lacks permission 'configure' on it, or on one of its partitions",
-    ResponseCode.PRECONDITION_FAILED: "expected a name that does not begin with 'amq.' and arguments that the broker "
-    "takes, and no single partition of a super stream to delete; the broker's own log says more",
-}
-"""What a refused change means."""
 _SEARCH_ROWS: Final = 16_384
 _SEARCH_BYTES: Final = 2 << 20
 """Rows and bytes of a batch while a search looks for the first match: the rows after it are decoded in vain."""
@@ -314,12 +297,7 @@ class RabbitClient(AbstractContextManager["RabbitClient"]):
             Refused: the user lacks the permission, or the broker does not take an argument or has no super streams.
             ConnectFailed, AuthenticationFailed, DeadlineExceeded, RemoteProtocolError: as for ``describe``.
         """
-        if partitions == 1:
-            return self._change(Create(stream, dict(arguments)), CreateAnswer, stream, "created")
-        numbers = [str(number) for number in range(partitions)]
-        names = tuple(f"{stream}-{number}" for number in numbers)
-        command = CreateSuperStream(stream, names, tuple(numbers), dict(arguments))
-        return self._change(command, CreateSuperStreamAnswer, stream, "created")
+        return create_stream(self._cluster, stream, partitions, arguments)
 
     def delete(self, stream: str) -> None:
         """Delete a stream, or a super stream with its partitions, with all its messages.
@@ -329,28 +307,7 @@ class RabbitClient(AbstractContextManager["RabbitClient"]):
             Refused: the user lacks the permission, or it is one partition of a super stream.
             ConnectFailed, AuthenticationFailed, DeadlineExceeded, RemoteProtocolError: as for ``describe``.
         """
-        if self._super_stream:
-            self._change(DeleteSuperStream(stream), DeleteSuperStreamAnswer, stream, "deleted")
-        else:
-            self._change(Delete(stream), DeleteAnswer, stream, "deleted")
-
-    def _change(self, command: Request, kind: type[Answer], stream: str, done: str) -> bool:
-        connection = self._cluster.retrying(self._cluster.any)
-        what = f"stream '{stream}' was not {done} at {connection.endpoint.address}"
-        if connection.versions and command.KEY not in connection.versions:
-            name = type(command).__name__
-            raise Refused("no such command", f"the broker has no {name}: RabbitMQ has it from 3.13 on", what)
-        answer = connection.ask(command, kind, what)
-        if answer.code == ResponseCode.STREAM_ALREADY_EXISTS:
-            return False
-        if answer.ok:
-            return True
-        why = _WHY_UNCHANGED.get(answer.code)
-        if answer.code == ResponseCode.PRECONDITION_FAILED and done == "created":
-            with suppress(NotFound):
-                self._cluster.check([stream])
-                why = "there is one already, with other settings"
-        raise refusal(answer.code, what, why)
+        delete_stream(self._cluster, stream, is_super=self._super_stream)
 
     # --- reading
 

@@ -25,7 +25,7 @@ from spark_streams.server.amqp.attach_request import stream_names
 from spark_streams.server.amqp.connection_links import LinkResources
 from spark_streams.server.amqp.error_conditions import INVALID_FIELD, NOT_FOUND, NOT_IMPLEMENTED, UNAUTHORIZED
 from spark_streams.server.amqp.requests import Reply, Request
-from spark_streams.server.stream_changes import SETTINGS, create_stream
+from spark_streams.server.stream_changes import SETTINGS, create_stream, read_partitions
 from spark_streams.server.users import permissions_of
 from spark_streams.wire.amqp.management import CREATE, DELETE, PARTITIONS, STREAM_TYPE
 
@@ -55,15 +55,13 @@ async def answer(request: Request, node: LinkResources, user: str) -> Reply:
 def _create(node: LinkResources, name: str, body: object) -> Reply:
     given = body if isinstance(body, Mapping) else {}
     settings = {str(key): str(int(value) if isinstance(value, int) else value) for key, value in given.items()}
-    partitions = settings.pop(PARTITIONS, "1")
+    count = settings.pop(PARTITIONS, "1")
     unknown = sorted(settings.keys() - SETTINGS)
     if unknown:
         known = ", ".join((PARTITIONS, *sorted(SETTINGS)))
         return _invalid(f"there is no setting '{unknown[0]:.40}': expected some of {known}")
-    if not (partitions.isascii() and partitions.isdecimal() and 1 <= int(partitions) <= MAX_PARTITIONS):
-        return _invalid(f"{PARTITIONS} is '{partitions:.40}', expected 1 to {MAX_PARTITIONS}")
     try:
-        _, created = create_stream(node.log, name, int(partitions), settings)
+        _, created = create_stream(node.log, name, read_partitions(count, MAX_PARTITIONS), settings)
     except NameTaken as fault:
         return Reply(HTTPStatus.CONFLICT, str(fault), INVALID_FIELD)
     except StreamExists as fault:
