@@ -252,7 +252,7 @@ def _advice(endpoint: Endpoint, wanted: Spoken, found: Found) -> str:
     if _is_carried(wanted, found):
         return plain_port_advice(f"{spoken.title} answers without it", endpoint.scheme, endpoint.option)
     if wanted is WEB_SOCKET and spoken is AMQP:
-        url = f"{'amqps' if found.secured else 'amqp'}://{endpoint.address}"
+        url = _url(endpoint, PROTOCOLS["amqp"], found)
         return f"the port does not speak WebSockets, but AMQP 1.0 itself: leave out option 'transport', and write {url}"
     expected = f"{spoken.title} answers there{', with TLS' if found.secured else ''}, and {wanted.title} was expected: "
     entry = spoken.entry
@@ -261,12 +261,17 @@ def _advice(endpoint: Endpoint, wanted: Spoken, found: Found) -> str:
         return f"{expected}{todo}; {_other_port(endpoint, wanted)}"
     if spoken is HTTP and b"server: cowboy" in found.said.lower():
         return f"{expected}it looks like RabbitMQ's management; {_other_port(endpoint, wanted)}"
-    scheme = entry.tls_scheme if found.secured else entry.scheme
-    url = f"{scheme}://{endpoint.at(endpoint.dialled, is_advertised=False).reached('tcp', None).address}"
+    url = _url(endpoint, entry, found)
     if spoken is HTTP:
         web = "; at an Event Hubs, set option 'transport' to 'websocket'" if wanted is AMQP and found.secured else ""
         return f"{expected}{_other_port(endpoint, wanted)}; if it is a feed, write {url}/… with format 'feedapi'{web}"
     return f"{expected}write {url} with format '{entry.format}', or {_other_port(endpoint, wanted)}"
+
+
+def _url(endpoint: Endpoint, entry: Protocol, found: Found) -> str:
+    """Return the url of a protocol for the host and port that the endpoint's connections go to."""
+    where = endpoint.at(endpoint.dialled, is_advertised=False).reached("tcp", None)
+    return f"{entry.tls_scheme if found.secured else entry.scheme}://{where.address}"
 
 
 def _is_carried(wanted: Spoken, found: Found) -> bool:
