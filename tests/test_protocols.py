@@ -149,7 +149,7 @@ def test_log_serve_has_an_option_and_a_table_for_it(toy: None, tmp_path: Path) -
         shown = run("inspect", urls["toy"], "--json").output.splitlines()
         process.stdin.close()
         assert process.wait(120) == 0
-    assert set(urls) == {"toy"} and json.loads(shown[1])["stream"] == "orders"
+    assert set(urls) == {"toy", "temporary"} and json.loads(shown[1])["stream"] == "orders"
 
 
 def test_what_else_goes_over_the_entries(toy: None) -> None:

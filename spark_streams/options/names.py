@@ -103,5 +103,10 @@ OF_SPARK: Final = frozenset(
 )  # fmt: skip
 """The names that Spark itself puts into, or takes from, the same map; in lower case."""
 
+TABLE_PROVIDER: Final = "provider"
+"""The property of a table of the catalog that names its format; no map of options has it."""
+TABLE_OPTION_PREFIX: Final = "option."
+"""The prefix that ``OPTIONS (…)`` of ``CREATE TABLE`` have among the properties of the table."""
+
 SECRET: Final = frozenset((URL, CONNECTION_STRING.lower(), PASSWORD.lower(), TOKEN))
 """Options that hold secrets; in lower case."""

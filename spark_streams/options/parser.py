@@ -13,14 +13,38 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 from spark_streams.endpoint import Secret, redact_url
 from spark_streams.errors import OptionError
 from spark_streams.filters.decimals import MAX_INT64
 from spark_streams.options.kafka_names import kafka_hint
-from spark_streams.options.names import OF_EVERY_FORMAT, OF_EVERY_READER, OF_SPARK, PATH, SECRET, URL
+from spark_streams.options.names import (
+    OF_EVERY_FORMAT,
+    OF_EVERY_READER,
+    OF_SPARK,
+    PATH,
+    SECRET,
+    TABLE_OPTION_PREFIX,
+    TABLE_PROVIDER,
+    URL,
+)
 from spark_streams.options.values import boolean, integer
 from spark_streams.position import Position
+
+_OF_TABLES: Final = (
+    ". No option at all has come. Spark hands the OPTIONS of CREATE TABLE to no Python source: say them where the "
+    "table is used, FROM name WITH (`url` = '…'), or CREATE TEMPORARY VIEW in place of the table"
+)
+
+
+def of_a_table(options: Mapping[str, str]) -> dict[str, str] | None:
+    """Return the ``OPTIONS`` of a ``CREATE TABLE``, of which Spark passes the properties; None for anything else."""
+    names = {name.lower(): name for name in options}
+    if TABLE_PROVIDER not in names:
+        return None
+    cut = len(TABLE_OPTION_PREFIX)
+    return {lower[cut:]: options[name] for lower, name in names.items() if lower.startswith(TABLE_OPTION_PREFIX)}
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,7 +145,9 @@ class OptionReader:
         """Return the option's value; without one the message says ``example``."""
         value = self.get(name)
         if value is None or not value.strip():
-            raise OptionError(name, f"is required: {example}")
+            raise OptionError(
+                name, f"is required: {example}" if self._values else f"is required: {example}{_OF_TABLES}"
+            )
         return value
 
     def text(self, name: str, expected: str) -> str | None:

@@ -16,7 +16,7 @@ from pyspark.sql.types import StructType
 
 from spark_streams.errors import SparkStreamsError
 from spark_streams.options.common import SourceOptions
-from spark_streams.options.parser import RedactedOptions
+from spark_streams.options.parser import RedactedOptions, of_a_table
 from spark_streams.spark.boundary import CalledBySpark, end_quietly
 from spark_streams.spark.schemas import spark_schema
 
@@ -49,8 +49,13 @@ class FormatDataSource(CalledBySpark, DataSource):  # type: ignore[misc]
     parse_source: ClassVar[Callable[..., SourceOptions]]
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
-        self.validate(options)
-        super().__init__(RedactedOptions(options))
+        of_table = of_a_table(options)
+        # CREATE TABLE asks for the columns alone; it needs no options, as Spark never hands them to a reader.
+        self._only_columns = of_table is not None and not of_table
+        given = options if of_table is None else of_table
+        if not self._only_columns:
+            self.validate(given)
+        super().__init__(RedactedOptions(given))
 
     @abstractmethod
     def source(self, options: Any) -> Source:
@@ -72,7 +77,8 @@ class FormatDataSource(CalledBySpark, DataSource):  # type: ignore[misc]
 
     def schema(self) -> StructType:
         """Return the default rows, for a reader whose user gives no schema."""
-        self.validate(self.options, reading=True)
+        if not self._only_columns:
+            self.validate(self.options, reading=True)
         return spark_schema(self.default_rows)
 
     def reader(self, schema: StructType) -> DataSourceReader:

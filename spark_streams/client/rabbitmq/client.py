@@ -20,6 +20,7 @@ from spark_streams.client.rabbitmq.errors import refusal
 from spark_streams.client.rabbitmq.pushdown import FilterValues, push, split_for
 from spark_streams.client.rabbitmq.range_reader import RangeReader
 from spark_streams.client.rabbitmq.routing import partitions_of
+from spark_streams.client.rabbitmq.stream_changes import create_stream, delete_stream
 from spark_streams.client.rabbitmq.subscription import Consumer, properties_of
 from spark_streams.endpoint import Endpoint, Node
 from spark_streams.errors import LocalProtocolError, NotFound, OptionError, SparkStreamsError
@@ -278,6 +279,35 @@ class RabbitClient(AbstractContextManager["RabbitClient"]):
             return {partition: _present(identity) for partition, identity in found.items()}
 
         return self._cluster.retrying(ask)
+
+    # --- creating and deleting
+
+    def create(self, stream: str, partitions: int, arguments: Mapping[str, str]) -> bool:
+        """Create a stream, or a super stream whose partitions are ``<stream>-0`` and so on, with binding keys 0, 1 ….
+
+        Args:
+            stream: its name.
+            partitions: how many; one makes a stream, which is no super stream.
+            arguments: the broker's, such as ``max-length-bytes``.
+
+        Returns:
+            False if there is a stream or super stream of one of the names already.
+
+        Raises:
+            Refused: the user lacks the permission, or the broker does not take an argument or has no super streams.
+            ConnectFailed, AuthenticationFailed, DeadlineExceeded, RemoteProtocolError: as for ``describe``.
+        """
+        return create_stream(self._cluster, stream, partitions, arguments)
+
+    def delete(self, stream: str) -> None:
+        """Delete a stream, or a super stream with its partitions, with all its messages.
+
+        Raises:
+            NotFound: there is none.
+            Refused: the user lacks the permission, or it is one partition of a super stream.
+            ConnectFailed, AuthenticationFailed, DeadlineExceeded, RemoteProtocolError: as for ``describe``.
+        """
+        delete_stream(self._cluster, stream, is_super=self._super_stream)
 
     # --- reading
 

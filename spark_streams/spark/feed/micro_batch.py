@@ -61,6 +61,7 @@ class FeedBatches:
         self._clock = clock
         self._filters = dict(options.filters)
         self._filter = QueryFilter(options)
+        self._looks = options.filter is not None
         self._policy = LossPolicy(options.stream, options.fail_on_data_loss, options.label)
         self._progress = BatchProgress(self._policy, options.label, clock)
         self._client = FeedClient(address_of(options))
@@ -213,7 +214,8 @@ class FeedBatches:
         spool = self._opened(stop, wipe=False)
         planned = read_manifest(spool, stop.batch, self._filter.residual)
         if planned is not None:
-            return planned
+            looks, self._looks = self._looks, self._looks and not planned
+            return [replace(task, looks=looks and not number) for number, task in enumerate(planned)]
         listed = {p.id for p in self._describe().partitions}
         dialect = self._client.dialect
         assert dialect is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
 import pyarrow as pa
@@ -56,7 +57,7 @@ class FeedSource:
                 wanted = FeedRange(partition.id, cursor, stops, required=isinstance(stop, After))
                 expression = start.text if isinstance(start, Matching) else None
                 tasks.append(filtering.task(client.dialect, wanted, expression))
-        return tasks
+        return [replace(task, looks=not number) for number, task in enumerate(tasks)]
 
     def planner(self, options: FeedSourceOptions, columns: tuple[str, ...]) -> FeedBatches:
         """Return the planner of a stream.

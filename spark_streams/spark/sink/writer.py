@@ -268,7 +268,10 @@ def batch_writer(sink: Sink, schema: StructType, overwrite: bool) -> BatchWriter
         Refused: the peer does not let us write there.
     """
     if overwrite:
-        raise OptionError("mode", "'overwrite' cannot be done, events in a log are never replaced: use mode 'append'")
+        raise OptionError(
+            "mode",
+            "'overwrite' cannot be done, events in a log are never replaced: use mode 'append', in SQL INSERT INTO",
+        )
     sink.check_schema(schema)
     return BatchWriter(sink.check())
 

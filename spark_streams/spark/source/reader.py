@@ -22,7 +22,7 @@ from spark_streams.spark.boundary import CalledBySpark, end_quietly
 from spark_streams.spark.log_lines import counted, show_log_lines, show_task_lines
 from spark_streams.spark.pushdown.spark_filters import push, wants_filters
 from spark_streams.spark.reused_worker import acknowledge_at_once, ease_reuse
-from spark_streams.spark.schemas import arrow_schema, chosen_columns
+from spark_streams.spark.schemas import arrow_schema, as_schema, chosen_columns, source_schema
 from spark_streams.spark.source.batch_plan import plan_batch
 from spark_streams.spark.source.driver import Connect
 from spark_streams.spark.source.micro_batch import MicroBatches
@@ -178,7 +178,9 @@ class _Reader(CalledBySpark):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the events of a planned task; it runs in the task. See ``Source.read``."""
         if isinstance(partition, PlannedPartition):  # else Spark's own placeholder, for a query without partitions
-            yield from self._source.read(self._options, partition.value, self._arrow_schema)
+            schema = self._arrow_schema
+            for batch in self._source.read(self._options, partition.value, source_schema(schema)):
+                yield as_schema(batch, schema)
         ease_reuse()
 
 
