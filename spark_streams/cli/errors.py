@@ -66,6 +66,7 @@ def exit_on_signal(number: int, frame: FrameType | None) -> NoReturn:
 
 
 _OF_THE_COMMAND_LINE: Final = {
+    **{argument: argument for argument in ("URL", "FROM", "TO", "STREAM", "PARTITION")},
     "url": "URL",
     "connectionString": "URL",
     "stream": "the stream's name",
@@ -81,7 +82,7 @@ _OF_THE_COMMAND_LINE: Final = {
     "dialect": "--dialect",
     "partitions": "--partitions",
 }
-"""Spark's options to what says the same on the command line."""
+"""Spark's options, and the command's arguments, to what says the same on the command line."""
 _PHRASES: Final = (
     ("set option 'tls.verifyHostname' to 'false'", "give --tls-any-host"),
     ("; raise option 'requestTimeout' if they are slow", ""),

@@ -27,18 +27,21 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from spark_streams.client.tls import plain_port_advice, tls_context
-from spark_streams.endpoint import Endpoint
+from spark_streams.endpoint import Endpoint, Node
 from spark_streams.errors import ConnectFailed, OptionError
 from spark_streams.protocols import PROTOCOLS, Protocol, protocol_of
 from spark_streams.redaction import safe_text
-from spark_streams.wire.amqp.sasl import SASL_HEADER
-from spark_streams.wire.rabbitmq.connection_commands import PeerProperties
 
 LOOK_AFTER_S: Final = 2.0
 """How many seconds a peer may be silent before a client looks who it is: longer than one that is busy needs."""
 LOOK_S: Final = 3.0
 """How many seconds a look takes at most, for TLS again as long; a peer that says anything known ends it at once."""
+LOOKS_APART_S: Final = 30.0
+"""How many seconds this process takes no other look at a port where it found nothing wrong: a broker that is being
+restarted hangs up for as long, and a load balancer that takes turns would lead each next try to the same node."""
+_IN_VAIN: Final[dict[Node, float]] = {}
 _READ_BYTES: Final = 2_048
+_AMQP_HEADER_BYTES: Final = 8
 _SAID: Final = 60
 """Characters of an answer that a message has."""
 
@@ -67,7 +70,7 @@ AMQP: Final = Spoken("AMQP 1.0", "amqp")
 STREAMS: Final = Spoken("RabbitMQ's stream protocol", "rabbitmq-stream")
 HTTP: Final = Spoken("HTTP", "feedapi")
 OLD_AMQP: Final = Spoken(
-    "AMQP 0-9-1",
+    "AMQP 0-9-1 or older",
     todo="RabbitMQ speaks AMQP 1.0 since version 4, and before with the plugin rabbitmq_amqp1_0; its streams are read "
     "without that by format 'rabbitmq-stream', rabbitmq-stream://host:5552",
 )
@@ -79,11 +82,6 @@ WEB_SOCKET: Final = Spoken("AMQP 1.0 over WebSockets", "amqp")
 _BY_SCHEME: Final = {scheme: each for each in (AMQP, STREAMS, HTTP) for scheme in PROTOCOLS[each.name or ""].schemes}
 
 _CORRELATION: Final = b"sprk"
-_PLAIN_HELLOS: Final = (
-    SASL_HEADER,
-    PeerProperties({"product": "spark-streams"}, correlation_id=1).encode(),
-    b"\0\0\0\x0a\0\x12\0\0" + _CORRELATION + b"\xff\xff",  # ApiVersions, version 0, without a client id
-)
 _REFUSED_BY_HTTP: Final = b"HTTP/1.1 400"
 """What some servers of HTTPS say to plain HTTP too: only what they say to TLS tells that they speak it."""
 
@@ -104,7 +102,7 @@ class Found(NamedTuple):
 
 def recognised(first: bytes) -> Spoken | None:
     """Return the protocol that an answer's first bytes are of; None for one that is not known, or for too few bytes."""
-    if first[:4] == b"AMQP" and len(first) >= len(SASL_HEADER):
+    if first[:4] == b"AMQP" and len(first) >= _AMQP_HEADER_BYTES:
         return AMQP if first[4] in (0, 2, 3) and first[5:8] == b"\x01\0\0" else OLD_AMQP
     if first[4:8] in (b"\x80\x11\0\x01", b"\x80\x12\0\x01"):
         return STREAMS
@@ -129,18 +127,28 @@ def wrong_port(
     Returns:
         None where it speaks what was expected, and where that is not known.
     """
+    wanted = _BY_SCHEME.get(endpoint.scheme) if endpoint.transport == "tcp" else WEB_SOCKET
+    if wanted is None:
+        return None  # a protocol that has no hello here
     found = Found(recognised(heard), heard, endpoint.tls is not None) if heard else None
     # HTTP may be what a port of HTTPS says to those who speak without TLS, and an alert does not say what is below it.
-    if by_look and not endpoint.is_advertised and (found is None or found.spoken in (None, HTTP, TLS)):
+    tells = found is not None and found.spoken not in (None, HTTP, TLS)
+    looks = by_look and not tells and not endpoint.is_advertised and not _was_in_vain(endpoint)
+    if looks:
         found = look(endpoint) or found
-    wanted = _BY_SCHEME[endpoint.scheme] if endpoint.transport == "tcp" else WEB_SOCKET
-    if found is None or (_is_carried(wanted, found) and found.secured == (endpoint.tls is not None)):
-        return None
-    if found.spoken is TLS and endpoint.tls is not None:
+    is_wanted = found is not None and _is_carried(wanted, found) and found.secured == (endpoint.tls is not None)
+    if found is None or is_wanted or (found.spoken is TLS and endpoint.tls is not None):
+        if looks:
+            _IN_VAIN[endpoint.dialled] = time.monotonic()
         return None
     failed = ConnectFailed(f"{where or endpoint.address}: {_advice(endpoint, wanted, found)}")
     failed.retriable = False
     return failed
+
+
+def _was_in_vain(endpoint: Endpoint) -> bool:
+    at_s = _IN_VAIN.get(endpoint.dialled)
+    return at_s is not None and time.monotonic() - at_s < LOOKS_APART_S
 
 
 def look(endpoint: Endpoint) -> Found | None:
@@ -150,7 +158,7 @@ def look(endpoint: Endpoint) -> Found | None:
     """
     host = f"[{endpoint.tls_name}]" if ":" in endpoint.tls_name else endpoint.tls_name
     http = f"HEAD / HTTP/1.1\r\nHost: {host}:{endpoint.dialled[1]}\r\nConnection: close\r\n\r\n".encode()
-    hellos = (*_PLAIN_HELLOS, http)
+    hellos = (*_hellos(), http)
     plain = _first_known(endpoint, (*hellos, _client_hello(endpoint.tls_name)), None)
     if plain is None or plain.spoken is not TLS:
         return plain
@@ -160,6 +168,17 @@ def look(endpoint: Endpoint) -> Found | None:
         return plain
     within = _first_known(endpoint, hellos, context)
     return plain if within is None else within._replace(secured=True)
+
+
+def _hellos() -> tuple[bytes, ...]:
+    """Return the first bytes of clients of AMQP 1.0, RabbitMQ's streams and Kafka."""
+    # Here, as most processes speak one protocol, and load no other.
+    from spark_streams.wire.amqp.sasl import SASL_HEADER
+    from spark_streams.wire.rabbitmq.connection_commands import PeerProperties
+
+    introduction = PeerProperties({"product": "spark-streams"}, correlation_id=1).encode()
+    api_versions = b"\0\0\0\x0a\0\x12\0\0" + _CORRELATION + b"\xff\xff"  # version 0, without a client id
+    return SASL_HEADER, introduction, api_versions
 
 
 def _first_known(endpoint: Endpoint, hellos: tuple[bytes, ...], context: ssl.SSLContext | None) -> Found | None:
@@ -235,7 +254,7 @@ def _advice(endpoint: Endpoint, wanted: Spoken, found: Found) -> str:
     if _is_carried(wanted, found):
         return plain_port_advice(f"{spoken.title} answers without it", endpoint.scheme, endpoint.option)
     if wanted is WEB_SOCKET and spoken is AMQP:
-        url = f"{'amqps' if found.secured else 'amqp'}://{endpoint.address}"
+        url = _url(endpoint, PROTOCOLS["amqp"], found)
         return f"the port does not speak WebSockets, but AMQP 1.0 itself: leave out option 'transport', and write {url}"
     expected = f"{spoken.title} answers there{', with TLS' if found.secured else ''}, and {wanted.title} was expected: "
     entry = spoken.entry
@@ -244,12 +263,17 @@ def _advice(endpoint: Endpoint, wanted: Spoken, found: Found) -> str:
         return f"{expected}{todo}; {_other_port(endpoint, wanted)}"
     if spoken is HTTP and b"server: cowboy" in found.said.lower():
         return f"{expected}it looks like RabbitMQ's management; {_other_port(endpoint, wanted)}"
-    scheme = entry.tls_scheme if found.secured else entry.scheme
-    url = f"{scheme}://{endpoint.at(endpoint.dialled, is_advertised=False).reached('tcp', None).address}"
+    url = _url(endpoint, entry, found)
     if spoken is HTTP:
         web = "; at an Event Hubs, set option 'transport' to 'websocket'" if wanted is AMQP and found.secured else ""
         return f"{expected}{_other_port(endpoint, wanted)}; if it is a feed, write {url}/… with format 'feedapi'{web}"
     return f"{expected}write {url} with format '{entry.format}', or {_other_port(endpoint, wanted)}"
+
+
+def _url(endpoint: Endpoint, entry: Protocol, found: Found) -> str:
+    """Return the url of a protocol for the host and port that the endpoint's connections go to."""
+    where = endpoint.at(endpoint.dialled, is_advertised=False).reached("tcp", None)
+    return f"{entry.tls_scheme if found.secured else entry.scheme}://{where.address}"
 
 
 def _is_carried(wanted: Spoken, found: Found) -> bool:

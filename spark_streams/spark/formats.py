@@ -17,8 +17,7 @@ from pyspark.sql.types import StructType
 from spark_streams.errors import SparkStreamsError
 from spark_streams.options.common import SourceOptions
 from spark_streams.options.parser import RedactedOptions, of_a_table
-from spark_streams.spark.boundary import CalledBySpark
-from spark_streams.spark.quiet_end import end_quietly
+from spark_streams.spark.boundary import CalledBySpark, end_quietly
 from spark_streams.spark.schemas import spark_schema
 
 if TYPE_CHECKING:

@@ -23,6 +23,7 @@ ITS_OWN = {
     [
         ("check the port in option 'url' and that the log runs", "check the port in URL and that the log runs"),
         ("option 'url': 'nix' has no scheme", "URL: 'nix' has no scheme"),
+        ("option 'URL': names no stream", "URL: names no stream"),
         ("check option 'stream' or 'superStream'", "check the stream's name"),
         ("check options 'username' and 'password'", "check the user in URL and its password"),
         ("set option 'tls.verifyHostname' to 'false' if you trust it", "give --tls-any-host if you trust it"),

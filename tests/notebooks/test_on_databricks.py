@@ -25,8 +25,8 @@ VOLUME = "/Volumes/main/default/spark_streams"
 STREAMS = ("orders:4", "telemetry:4", "measurements:3", "payments:2")
 """What the notebooks say must be there; the tour makes its own."""
 SHOWN_BY_RUN = {
-    "amqp-events": (r"\| +0\|11015\|\n\+", r"\| +0\|22030\|\n\| +2\| +2823\|\n\| +3\| +6162\|\n\+"),
-    "event-hubs": (r"\| +0\|0+1000\| +5162\|\n\+", r"\| +0\|0+1000\| +11324\|\n\| +1\|0+8933\| +8933\|"),
+    "amqp-events": (r"\| +0\|110028\|\n\+", r"\| +0\|220056\|\n\| +2\| +28719\|\n\| +3\| +61253\|\n\+"),
+    "event-hubs": (r"\| +0\|0+10000\| +51253\|\n\+", r"\| +0\|0+10000\| +112506\|\n\| +1\|0+89162\| +89162\|"),
     "feedapi": ("180000 payments", "360000 payments"),
     "rabbitmq-stream": (r"\[300000, 0\][^[]*420000 events in", r"\[300000, 0\][^[]*420000 events in"),
     "tour": ("only the log has: +0\n.*only the feed has: 0\n +16 events", "has: +0\n.*has: 0\n +32 events"),

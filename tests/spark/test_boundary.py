@@ -17,6 +17,7 @@ from pyspark.util import handle_worker_exception
 
 from spark_streams.errors import ConnectFailed, LocalProtocolError, OptionError, Refused
 from spark_streams.protocols import PROTOCOLS, load
+from spark_streams.redaction import remember
 from spark_streams.spark.boundary import CALLED, CalledBySpark
 from spark_streams.spark.sink import writer
 from spark_streams.spark.source import reader
@@ -98,6 +99,10 @@ def test_the_way_is_in_the_log_at_debug(caplog: pytest.LogCaptureFixture) -> Non
     with caplog.at_level(logging.DEBUG, "spark_streams.spark.boundary"):
         shown(deep.partitions)
     assert "in deeper" in caplog.text and "what the kernel said" in caplog.text
+    remember("the kernel said")
+    with caplog.at_level(logging.DEBUG, "spark_streams.spark.boundary"):
+        shown(deep.partitions)
+    assert "the kernel said" not in caplog.records[-1].getMessage()
     caplog.clear()
     with caplog.at_level(logging.INFO, "spark_streams.spark.boundary"):
         shown(deep.partitions)

@@ -17,7 +17,7 @@ import os, sys
 def main(infile, outfile):
     what = sys.stdin and os.environ["WHAT"]
     if "quiet" in what:
-        from spark_streams.spark.quiet_end import end_quietly
+        from spark_streams.spark.boundary import end_quietly
         end_quietly()
         end_quietly()
     if "defect" in what:

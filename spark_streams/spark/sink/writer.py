@@ -33,9 +33,8 @@ from pyspark.sql.types import StructType
 
 from spark_streams.errors import OptionError, SparkStreamsError, TransportError
 from spark_streams.options.common import query_label
-from spark_streams.spark.boundary import CalledBySpark
+from spark_streams.spark.boundary import CalledBySpark, end_quietly
 from spark_streams.spark.log_lines import show_log_lines, show_task_lines
-from spark_streams.spark.quiet_end import end_quietly
 from spark_streams.spark.reused_worker import acknowledge_at_once, ease_reuse
 from spark_streams.spark.sink.columns import slices
 from spark_streams.spark.sink.sink import Outlet, Sink, TaskName

@@ -18,10 +18,9 @@ from pyspark.sql.types import StructType
 from spark_streams.errors import OptionError, SparkStreamsError
 from spark_streams.options.common import SourceOptions
 from spark_streams.options.names import MAX_OFFSETS_PER_TRIGGER, MIN_OFFSETS_PER_TRIGGER
-from spark_streams.spark.boundary import CalledBySpark
+from spark_streams.spark.boundary import CalledBySpark, end_quietly
 from spark_streams.spark.log_lines import counted, show_log_lines, show_task_lines
 from spark_streams.spark.pushdown.spark_filters import push, wants_filters
-from spark_streams.spark.quiet_end import end_quietly
 from spark_streams.spark.reused_worker import acknowledge_at_once, ease_reuse
 from spark_streams.spark.schemas import arrow_schema, as_schema, chosen_columns, source_schema
 from spark_streams.spark.source.batch_plan import plan_batch

@@ -241,7 +241,7 @@ def test_a_feed_that_speaks_version_1_alone_asks_for_the_option() -> None:
     with Scripted(answer) as feed:
         without = run("inspect", f"{feed.url}/orders")
         assert without.exit_code == 2
-        assert "option 'partitions': is required" in without.stderr
+        assert "--partitions: is required" in without.stderr
         found = json.loads(run("inspect", f"{feed.url}/orders", "--partitions", "2", "--json").stdout)
     assert [(p["partition"], p["last cursor"]) for p in found["partitions"]] == [("0", "17"), ("1", "17")]
 

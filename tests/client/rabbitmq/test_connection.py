@@ -52,7 +52,7 @@ def ask(connection: Connection) -> StreamStatsAnswer:
     ("greeting", "said"),
     [
         (b"HTTP/1.1 400 Bad Request\r\n\r\n", r"HTTP answers there.*5552"),
-        (b"AMQP\x00\x00\x09\x01", r"AMQP 0-9-1 answers there.*5552"),
+        (b"AMQP\x00\x00\x09\x01", r"AMQP 0-9-1 or older answers there.*5552"),
         (b"\x15\x03\x03\x00\x02\x02\x46", r"speaks TLS: write rabbitmq-stream\+tls://"),
         (b"\0\0\0\2ab", r"does not speak.*5552"),
     ],
