@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,7 +14,7 @@ from spark_streams.cli.credentials import PeerOptions, tls_options
 from spark_streams.cli.log.streams import FOLDER, existing_log, peer_stream
 from spark_streams.cli.peers.peer import PEER_EPILOG, Peer, peer_options, read_peer
 from spark_streams.endpoint import Tls
-from spark_streams.errors import NotFound, OptionError, StreamExists
+from spark_streams.errors import LogLocked, NotFound, OptionError, StreamExists
 from spark_streams.log import ReferenceLog, StreamConfig
 
 _CREATE_EPILOG: Final = f"""\b
@@ -108,7 +108,7 @@ def delete(
     """Delete streams with all their events, of a log that is being served, or in its directory."""
     url, names = _arguments(words, data_dir)
     if data_dir is not None:
-        with existing_log(data_dir) as log:
+        with _unserved(existing_log, data_dir) as log:
             for name in names:
                 _delete(log, name, if_exists)
         return
@@ -136,8 +136,20 @@ def _arguments(words: Sequence[str], data_dir: Path | None) -> tuple[str, Sequen
     return words[0], words[1:]
 
 
+def _unserved(opened: Callable[[Path], ReferenceLog], data_dir: Path) -> ReferenceLog:
+    """Return the log in a folder; the caller closes it.
+
+    Raises:
+        LogLocked: a server uses it; the text says how streams are changed then.
+    """
+    try:
+        return opened(data_dir)
+    except LogLocked as fault:
+        raise LogLocked(f"{fault}. While a log is served, name its url in place of --data-dir") from fault
+
+
 def _create_stored(data_dir: Path, streams: Sequence[StreamRequest], config: StreamConfig, if_not_exists: bool) -> None:
-    with ReferenceLog(data_dir) as log:
+    with _unserved(ReferenceLog, data_dir) as log:
         there = {stream.name for stream in log.streams()}
         for request in streams:
             if request.name in there and not if_not_exists:

@@ -186,6 +186,7 @@ def test_create_while_the_log_is_served(run_process: Run, tmp_path: Path) -> Non
     with served_here(tmp_path / "kept"):
         done = run_process("log", "create", "--data-dir", "kept", "orders")
     assert done.code == 1 and "open in another process: stop the server" in done.err
+    assert "While a log is served, name its url in place of --data-dir" in done.err
 
 
 def test_credentials_of_the_environment(run: Run, orders: Doors) -> None:
