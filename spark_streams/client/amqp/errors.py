@@ -52,8 +52,8 @@ def silent_close_fault(endpoint: Endpoint) -> ConnectFailed:
 def no_virtual_host(endpoint: Endpoint) -> ConnectFailed:
     """Return the error for a peer that closed the connection instead of opening a virtual host.
 
-    RabbitMQ does that to users without a permission for it. The default one is asked for at any peer, and a broker that is
-    being started or stopped hangs up as well: that is tried again.
+    RabbitMQ does that to users without a permission for it. The default one is asked for at any peer, and a broker that
+    is being started or stopped hangs up as well: that is tried again.
     """
     where, vhost = endpoint.address, safe_text(endpoint.vhost)
     if endpoint.vhost == "/":
