@@ -127,13 +127,15 @@ def wrong_port(
     Returns:
         None where it speaks what was expected, and where that is not known.
     """
+    wanted = _BY_SCHEME.get(endpoint.scheme) if endpoint.transport == "tcp" else WEB_SOCKET
+    if wanted is None:
+        return None  # a protocol that has no hello here
     found = Found(recognised(heard), heard, endpoint.tls is not None) if heard else None
     # HTTP may be what a port of HTTPS says to those who speak without TLS, and an alert does not say what is below it.
     tells = found is not None and found.spoken not in (None, HTTP, TLS)
     looks = by_look and not tells and not endpoint.is_advertised and not _was_in_vain(endpoint)
     if looks:
         found = look(endpoint) or found
-    wanted = _BY_SCHEME[endpoint.scheme] if endpoint.transport == "tcp" else WEB_SOCKET
     is_wanted = found is not None and _is_carried(wanted, found) and found.secured == (endpoint.tls is not None)
     if found is None or is_wanted or (found.spoken is TLS and endpoint.tls is not None):
         if looks:

@@ -32,7 +32,9 @@ def test_the_make_targets_are_there() -> None:
 
 
 def test_every_link_points_somewhere() -> None:
-    for page in (ROOT / "README.md", *(ROOT / "docs").rglob("*.md")):
+    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), ROOT / "tests" / "README.md"]
+    assert len(pages) > 90
+    for page in pages:
         for target, place in re.findall(r"\]\((?!http)([^)#]*)(?:#([^)]*))?\)", page.read_text()):
             file = page.parent / target if target else page
             assert file.exists(), f"{page.name}: {target}"
@@ -91,6 +93,7 @@ def test_the_quick_start(spark: Any, tmp_path: Path, capsys: pytest.CaptureFixtu
         ]
         written = [json.loads(line) for file in (tmp_path / "orders").glob("*.json") for line in file.open()]
         assert sorted((row["key"], row["partition"]) for row in written) == [("1", "3"), ("2", "3")]
+        assert sorted(row["value"] for row in written) == ['{"id": 1, "eur": 12}', '{"id": 2, "eur": 250}']
         (line,) = run(tail_line).splitlines()
         assert line.split("\t")[3:] == ["alice", '{"id": 2, "eur": 250}']
         copied = run(tail_line.replace("orders-big", "orders-copy")).splitlines()

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import math
 import re
+import sys
 from collections.abc import Iterator
 from contextlib import redirect_stdout
 from io import StringIO
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -23,13 +25,19 @@ VOLUME = "/Volumes/main/default/spark_streams"
 STREAMS = ("orders:4", "telemetry:4", "measurements:3", "payments:2")
 """What the notebooks say must be there; the tour makes its own."""
 SHOWN_BY_RUN = {
-    "amqp-events": (r"\| +0\|11015\|\n\+", r"\| +0\|22030\|\n\| +2\| +2823\|\n\| +3\| +6162\|\n\+"),
-    "event-hubs": (r"\| +0\|0+1000\| +5162\|\n\+", r"\| +0\|0+1000\| +11324\|\n\| +1\|0+8933\| +8933\|"),
-    "feedapi": ("18000 payments", "36000 payments"),
-    "rabbitmq-stream": (r"\[30000, 0\][^[]*42000 events in", r"\[30000, 0\][^[]*42000 events in"),
+    "amqp-events": (r"\| +0\|110028\|\n\+", r"\| +0\|220056\|\n\| +2\| +28719\|\n\| +3\| +61253\|\n\+"),
+    "event-hubs": (r"\| +0\|0+10000\| +51253\|\n\+", r"\| +0\|0+10000\| +112506\|\n\| +1\|0+89162\| +89162\|"),
+    "feedapi": ("180000 payments", "360000 payments"),
+    "rabbitmq-stream": (r"\[300000, 0\][^[]*420000 events in", r"\[300000, 0\][^[]*420000 events in"),
     "tour": ("only the log has: +0\n.*only the feed has: 0\n +16 events", "has: +0\n.*has: 0\n +32 events"),
 }
-READ_BY_RUN = {"amqp-events": 20_000, "event-hubs": 20_000, "feedapi": 18_000, "rabbitmq-stream": 42_000, "tour": 16}
+READ_BY_RUN = {
+    "amqp-events": 200_000,
+    "event-hubs": 200_000,
+    "feedapi": 180_000,
+    "rabbitmq-stream": 420_000,
+    "tour": 200_000,
+}
 """Events that the query with the listener reads: those of one run, as it goes on from its checkpoint."""
 
 
@@ -47,11 +55,10 @@ class Secrets:
 class Notebook:
     """One run, cell by cell, in one namespace; `dbutils.library.restartPython()` empties it, as there."""
 
-    def __init__(self, path: Path, volume: Path, spark: Any, urls: dict[str, str]) -> None:
+    def __init__(self, path: Path, volume: Path, spark: Any) -> None:
         cells = [cell for cell in json.loads(path.read_text())["cells"] if cell["cell_type"] == "code"]
         self._cells = ["".join(cell["source"]).replace(VOLUME, str(volume)) for cell in cells]
         self._given = {"spark": spark, "dbutils": self}
-        self.secrets = Secrets(urls)
         self.library = self
         self.restarts = 0
         self.installed: list[str] = []
@@ -120,10 +127,13 @@ def test_it_runs_there_and_again(
     name: str, tmp_path: Path, urls: dict[str, str], figures: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DATABRICKS_RUNTIME_VERSION", "19.0")
+    monkeypatch.setattr("spark_streams.testing.notebook.VOLUME", str(tmp_path))
+    utilities = SimpleNamespace(DBUtils=lambda spark: SimpleNamespace(secrets=Secrets(urls)))
+    monkeypatch.setitem(sys.modules, "pyspark.dbutils", utilities)
     spark = running_session()
     for number, expected in enumerate(SHOWN_BY_RUN[name]):
         figures.clear()
-        notebook = Notebook(FOLDER / f"{name}.ipynb", tmp_path, spark, urls)
+        notebook = Notebook(FOLDER / f"{name}.ipynb", tmp_path, spark)
         said = notebook.run()
         assert re.search(expected, said), (number, said)
         assert notebook.restarts == 1

@@ -235,6 +235,10 @@ class FakeClient:
         self.log.walks += 1
         return FakeWalk(self.log, partition, start, end)
 
+    @staticmethod
+    def _properties(of_each: list[dict[str, str]]) -> pa.MapArray:
+        return pa.array(of_each, pa.map_(pa.string(), pa.string()))
+
     def fetch(self, read: RangeRead, *, max_rows: int = 1000, max_bytes: int = 1 << 20) -> Iterator[pa.RecordBatch]:
         self.log.fetched += 1
         held = self.log.partitions[read.partition]
@@ -246,6 +250,8 @@ class FakeClient:
             "value": pa.array([o.encode() for o in offsets], pa.binary()),
             "stream": pa.array([read.stream] * len(offsets), pa.string()),
             "partition": pa.array([read.partition] * len(offsets), pa.string()),
+            "application_properties": self._properties([{"n": each} for each in offsets]),
+            "message_annotations": self._properties([{} for _ in offsets]),
         }
         for low in range(0, len(offsets), max_rows):
             yield pa.RecordBatch.from_pydict({c: columns[c].slice(low, max_rows) for c in read.columns})

@@ -9,7 +9,7 @@ import contextlib
 import email.utils
 import ipaddress
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 from urllib.parse import urlencode, urljoin, urlsplit
@@ -198,6 +198,7 @@ class FeedSession:
         wait_ms: int = 0,
         body: bytes | None = None,
         headers: dict[str, str] | None = None,
+        accepted: Collection[int] = (200,),
     ) -> Response:
         """Make a call; the caller closes the answer.
 
@@ -211,6 +212,7 @@ class FeedSession:
             wait_ms: how many milliseconds longer than the timeout the feed may be silent, as the call has requested.
             body: the body of the request; None for none.
             headers: headers beside those of every call, or in their place.
+            accepted: the statuses of success.
 
         Raises:
             OptionError: the credentials cannot be read.
@@ -219,7 +221,7 @@ class FeedSession:
             Expired: status 410.
             Conflict: status 409.
             Unavailable: status 408, 425, 429 or 5xx.
-            Refused: any other status than 200.
+            Refused: any other status that is not accepted.
             ConnectFailed, ConnectionLost, DeadlineExceeded: the network failed.
         """
         what = f"{method} {self.shown(arguments, below=below)}"
@@ -257,7 +259,7 @@ class FeedSession:
                     )
                 url = target
                 continue
-            if response.status_code == 200:
+            if response.status_code in accepted:
                 return Response(response, what, waits=wait_ms > 0)
             if response.status_code == 401 and not renewed and self._credentials.renew():
                 renewed = True

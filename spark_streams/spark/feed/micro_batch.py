@@ -61,8 +61,9 @@ class FeedBatches:
         self._clock = clock
         self._filters = dict(options.filters)
         self._filter = QueryFilter(options)
-        self._policy = LossPolicy(options.stream, options.fail_on_data_loss)
-        self._progress = BatchProgress(self._policy, options.stream, clock)
+        self._looks = options.filter is not None
+        self._policy = LossPolicy(options.stream, options.fail_on_data_loss, options.label)
+        self._progress = BatchProgress(self._policy, options.label, clock)
         self._client = FeedClient(address_of(options))
         self._discovery: Discovery | None = None
         self._discovered_at = 0.0
@@ -213,7 +214,8 @@ class FeedBatches:
         spool = self._opened(stop, wipe=False)
         planned = read_manifest(spool, stop.batch, self._filter.residual)
         if planned is not None:
-            return planned
+            looks, self._looks = self._looks, self._looks and not planned
+            return [replace(task, looks=looks and not number) for number, task in enumerate(planned)]
         listed = {p.id for p in self._describe().partitions}
         dialect = self._client.dialect
         assert dialect is not None
@@ -283,9 +285,9 @@ class FeedBatches:
             self._spool = Spool(self._options.spool_location, offset.spool)
             if not self._spool.lasting:
                 _log.warning(
-                    "feed '%s': pages are spooled to a temporary folder, as option 'spoolLocation' is not set: a "
+                    "%s: pages are spooled to a temporary folder, as option 'spoolLocation' is not set: a "
                     "micro-batch that a crash interrupts is fetched again, and may then have other rows",
-                    self._options.stream,
+                    self._options.label,
                 )
         if wipe and not self._fetchers.each:
             # The micro-batch that ends at ``offset`` is done, since Spark plans the next one only then.

@@ -16,6 +16,7 @@ from spark_streams.filters.tree import Expression
 from spark_streams.options.feedapi import FeedSourceOptions
 from spark_streams.spark.feed.page_index import read_lines
 from spark_streams.spark.feed.spool import PageRange, open_file_system
+from spark_streams.spark.pushdown.unseen_names import looked_at
 
 # A task that reads pages makes no request, and what requests need takes a tenth of a second to import.
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ class FeedTask:
         pushed: names and values of the filters that the feed checks then, besides the user's own.
         start: condition of the first event that a fetch returns; None for all events.
         residual: the part of the query's filter that the task checks on the rows; None for nothing.
+        looks: whether the task warns if none of its events has what the residual names: one task of a query does.
     """
 
     partition: int
@@ -46,6 +48,7 @@ class FeedTask:
     pushed: tuple[tuple[str, str], ...] = ()
     start: Expression | None = None
     residual: Expression | None = None
+    looks: bool = False
 
 
 def address_of(
@@ -89,7 +92,8 @@ def read_task(options: FeedSourceOptions, task: FeedTask, columns: tuple[str, ..
     """
     needed = wanted_columns(wanted_columns(columns, task.residual, feed=True), task.start, feed=True)
     rows = rows_of(options, task.partition, needed)
-    for batch in _events(options, task, rows):
+    events = _events(options, task, rows)
+    for batch in looked_at(events, options.stream, task.residual) if task.looks else events:
         found = rows_that_match(batch, task.residual, columns, feed=True)
         if found.num_rows:
             yield found

@@ -14,6 +14,7 @@ from spark_streams.options.positions import PositionRange
 from spark_streams.position import LATEST, After, At, AtTime, Position
 from spark_streams.spark.pushdown.pruning import matching_ranges
 from spark_streams.spark.pushdown.spark_filters import log_filter
+from spark_streams.spark.pushdown.unseen_names import look_at_messages
 from spark_streams.spark.source.driver import Connect, Driver, position_in
 from spark_streams.spark.source.ranges import PlannedRead, checked, order, range_read, resolve_start
 
@@ -32,7 +33,7 @@ def plan_batch(options: SourceOptions, columns: tuple[str, ...], connect: Connec
         PositionLost: a starting position is no longer there, and losses fail the query.
     """
     ending = options.ending or PositionRange(LATEST)
-    policy = LossPolicy(options.stream, options.fail_on_data_loss)
+    policy = LossPolicy(options.stream, options.fail_on_data_loss, options.label)
     with closing(Driver(options, connect)) as driver:
         description = checked(driver.describe(fresh=True), driver, policy, options.starting, ending)
         reads, until = [], dict[str, str | None]()
@@ -45,6 +46,7 @@ def plan_batch(options: SourceOptions, columns: tuple[str, ...], connect: Connec
             reads.append(range_read(options, columns, partition, start, stop.offset))
         if options.filter is not None:
             log_filter(options, driver.pushdown(options.filter))
+            look_at_messages(options, reads, driver)
         last = {read.partition: read.end for read in reads}
         seen = driver.log_identity({p: After(offset) for p, offset in last.items()})
         return [

@@ -10,6 +10,8 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TypeVar
 
+import pyarrow as pa
+
 from spark_streams import filters
 from spark_streams.client.log_client import LogClient, Pushdown, RangeRead, StreamDescription
 from spark_streams.client.retry import LONG_BACKOFF, Attempts
@@ -81,6 +83,20 @@ class Driver:
     def pushdown(self, expression: Expression) -> Pushdown:
         """Return the part of a filter that the peer checks, and the part that remains."""
         return self.ask(lambda client: client.pushdown(self.options.stream, expression))
+
+    def first_events(self, read: RangeRead, enough: int) -> list[pa.RecordBatch]:
+        """Return the first rows of a range, until there are ``enough`` of them."""
+
+        def ask(client: LogClient) -> list[pa.RecordBatch]:
+            found, rows = list[pa.RecordBatch](), 0
+            for batch in client.fetch(read, max_rows=enough):
+                found.append(batch)
+                rows += batch.num_rows
+                if rows >= enough:
+                    break
+            return found
+
+        return self.ask(ask)
 
     @cached_property
     def counting(self) -> Counting:

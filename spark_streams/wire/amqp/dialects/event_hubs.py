@@ -46,7 +46,6 @@ CBS_MECHANISM: Final = "MSSBCBS"
 """The SASL mechanism that only this service offers."""
 HOSTS: Final = (".servicebus.windows.net", ".servicebus.chinacloudapi.cn", ".servicebus.usgovcloudapi.net")
 DEFAULT_GROUP: Final = "$Default"
-MANAGEMENT: Final = "$management"
 CBS: Final = "$cbs"
 BATCH_FORMAT: Final = 0x8001_3700
 """The message format of a batch: each of its data sections is a whole encoded message."""

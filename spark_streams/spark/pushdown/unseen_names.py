@@ -1,0 +1,139 @@
+"""Warns of a filter that names what no event has, such as a field of the JSON in ``value`` taken for a property.
+
+Such a filter is right, and lets no event through. In a feed the tasks see it: a name that the feed checks itself is one
+that it offers. A peer of messages checks any name, and what it leaves out does not come; there the driver looks at the
+first events of a query's first batch, without the filter.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_streams.client.log_client import RangeRead
+from spark_streams.errors import SparkStreamsError
+from spark_streams.filters.row_columns import feed_columns
+from spark_streams.filters.tree import And, Expression, Not, Operator, Or, Predicate, Reference, ReferenceKind, place_of
+
+if TYPE_CHECKING:
+    from spark_streams.options.common import SourceOptions
+    from spark_streams.spark.source.driver import Driver
+
+_log = logging.getLogger("spark_streams.spark.filter")
+
+MAPS: Final = ("application_properties", "message_annotations")
+"""The columns whose entries a message has or has not; what ``properties`` can have is known when a filter is read."""
+ENOUGH: Final = 1_000
+"""Events of a partition that are looked at, of ``PARTITIONS`` partitions at most: the look costs a part of a second,
+and the warning says how many events it is about."""
+PARTITIONS: Final = 8
+
+
+class UnseenNames:
+    """The properties that a filter names and that no event had so far.
+
+    Args:
+        stream: the stream's name.
+        expression: the filter; None for none.
+        feed: whether the events are those of a feed, whose properties are members of JSON objects.
+    """
+
+    def __init__(self, stream: str, expression: Expression | None, *, feed: bool) -> None:
+        self._stream = stream
+        self._feed = feed
+        self._looked = 0
+        self._left = set(_named(expression))
+        if not feed:
+            self._left = {each for each in self._left if (place_of(each) or ("",))[0] in MAPS}
+
+    def __bool__(self) -> bool:
+        return bool(self._left)
+
+    def look(self, batch: pa.RecordBatch) -> None:
+        """Forget the properties that an event of a batch has: of column ``value``, or of the columns in ``MAPS``."""
+        self._looked += batch.num_rows
+        if self._feed:
+            look_up = feed_columns(batch)
+            self._left = {each for each in self._left if look_up(each).null_count == batch.num_rows}
+        else:
+            there = {(column, key) for column in MAPS for key in pc.unique(batch.column(column).keys).to_pylist()}
+            self._left = {each for each in self._left if place_of(each) not in there}
+
+    def warn(self) -> None:
+        """Log the warning, if a name is left and there was an event."""
+        if not self._left or not self._looked:
+            return
+        if self._feed:
+            meaning = "a name is a member of the event's JSON object here, or a JSON pointer such as [/customer/id]"
+        else:
+            meaning = (
+                "a bare name is an application property here, not a field of the JSON in column value, by which "
+                "where(...) after load() filters"
+            )
+        names = ", ".join(sorted(f"'{each.name}'" for each in self._left))
+        text = "stream '%s': the filter names %s, which none of the first %d events has: %s"
+        _log.warning(text, self._stream, names, self._looked, meaning)
+
+
+def look_at_messages(options: SourceOptions, reads: Iterable[RangeRead], driver: Driver) -> None:
+    """Warn if the filter of a query names properties that none of its first messages has; a look that fails is none.
+
+    Args:
+        options: of the query.
+        reads: the ranges of its first batch.
+        driver: of the query.
+    """
+    unseen = UnseenNames(options.stream, options.filter, feed=False)
+    # Where one reader at a time has a partition, a look would take it from another query.
+    alone = getattr(options, "epoch", None) is not None or getattr(options, "single_active_consumer", False)
+    if not unseen or alone:
+        return
+    for read in list(reads)[:PARTITIONS]:
+        try:
+            batches = driver.first_events(replace(read, columns=MAPS, filter=None), ENOUGH)
+        except SparkStreamsError as fault:
+            _log.debug("no look at the names of the filter: %s", fault)
+            return
+        for batch in batches:
+            unseen.look(batch)
+        if not unseen:
+            return
+    unseen.warn()
+
+
+def looked_at(batches: Iterator[pa.RecordBatch], stream: str, residual: Expression | None) -> Iterator[pa.RecordBatch]:
+    """Yield the events of a feed, and warn if none of the first ones has what a filter names.
+
+    Args:
+        batches: the events of a task, with column ``value`` if the filter names a member.
+        stream: the feed's name.
+        residual: the part of the filter that the task checks.
+    """
+    unseen = UnseenNames(stream, residual, feed=True)
+    looked = 0
+    for batch in batches:
+        if unseen and looked < ENOUGH:
+            unseen.look(batch)
+            looked += batch.num_rows
+            if looked >= ENOUGH:
+                unseen.warn()
+        yield batch
+    if looked < ENOUGH:
+        unseen.warn()
+
+
+def _named(expression: Expression | None) -> Iterator[Reference]:
+    """Yield the properties that a filter names, but for those that it wants not to be there."""
+    if isinstance(expression, Predicate):
+        if expression.reference.kind is ReferenceKind.PROPERTY and expression.operator is not Operator.IS_NULL:
+            yield expression.reference
+    elif isinstance(expression, Not):
+        yield from _named(expression.operand)
+    elif isinstance(expression, (And, Or)):
+        for part in expression.parts:
+            yield from _named(part)

@@ -1,0 +1,81 @@
+"""What a notebook needs before its first line of its own, on Databricks and elsewhere."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING, Any, Final
+
+from spark_streams.testing.log_process import LogProcess
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+VOLUME: Final = "/Volumes/main/default/spark_streams"
+SCOPE: Final = "spark-streams"
+_DOORS: Final = {"amqp-url": "amqp", "rabbitmq-url": "rabbitmq-stream", "feed-url": "feedapi"}
+_SETTINGS: Final = {"spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "2", "spark.log.level": "ERROR"}
+
+
+class Notebook:
+    """A Spark with the formats in it, a folder for checkpoints, and where the peer is.
+
+    On Databricks these are the notebook's own session, a folder of a volume, and secrets of the scope
+    ``spark-streams``. Elsewhere they are a Spark of two cores and a log in a process of its own, both started here,
+    and a temporary folder.
+
+    Args:
+        name: the folder's name.
+        streams: of that log, as ``log serve --stream`` takes them: ``"orders:4"``.
+        volume: the folder on Databricks that has that one; it outlives the cluster.
+    """
+
+    def __init__(self, name: str, *streams: str, volume: str | None = None) -> None:
+        from pyspark.sql import SparkSession
+
+        import spark_streams
+        from spark_streams import worker_python
+
+        self.on_databricks = "DATABRICKS_RUNTIME_VERSION" in os.environ
+        self._log: LogProcess | None = None
+        self._started = False
+        builder: Any = SparkSession.builder
+        if self.on_databricks:
+            self.folder = str(PurePosixPath(volume or VOLUME, name))
+        else:
+            self.folder = tempfile.mkdtemp(prefix="spark-streams-")
+            self._log = LogProcess(arguments=[word for stream in streams for word in ("--stream", stream)])
+            self._log.start()
+            if SparkSession.getActiveSession() is None:
+                self._started = True
+                os.environ["PYSPARK_PYTHON"] = worker_python.executable()
+                builder = builder.master("local[2]").config(map=_SETTINGS)
+        self.spark: SparkSession = builder.getOrCreate()
+        spark_streams.register(self.spark)
+
+    def secret(self, name: str) -> str:
+        """Return where a peer is, with what signs in.
+
+        Args:
+            name: ``amqp-url``, ``rabbitmq-url``, ``feed-url`` or ``event-hubs-connection``. On Databricks it is a
+                secret; elsewhere an environment variable, ``SPARK_STREAMS_AMQP_URL``, or the log's own.
+        """
+        if self.on_databricks:
+            from pyspark.dbutils import DBUtils
+
+            return str(DBUtils(self.spark).secrets.get(SCOPE, name))
+        assert self._log is not None
+        told = os.environ.get(f"SPARK_STREAMS_{name.upper().replace('-', '_')}")
+        if told is not None:
+            return told
+        if name == "event-hubs-connection":
+            return self._log.event_hubs_connection_string
+        return self._log.urls[_DOORS[name]].replace("//", "//guest:guest@")
+
+    def stop(self) -> None:
+        """End what was started here: on Databricks nothing, and no Spark that was there."""
+        if self._started:
+            self.spark.stop()
+        if self._log is not None:
+            self._log.stop()
