@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from spark_streams.client.tcp import costly, final, lost
+from spark_streams.client.tcp import final, lost
 from spark_streams.client.tls import certificate_hint
 from spark_streams.client.what_answers import secured_advice
 from spark_streams.endpoint import Endpoint
@@ -52,17 +52,15 @@ def silent_close_fault(endpoint: Endpoint) -> ConnectFailed:
 def no_virtual_host(endpoint: Endpoint) -> ConnectFailed:
     """Return the error for a peer that closed the connection instead of opening a virtual host.
 
-    RabbitMQ does that to users without a permission for it. The default one is asked for at any peer, and one that is
-    being stopped hangs up as well: that is tried again, once, as RabbitMQ takes seconds to refuse.
+    RabbitMQ does that to users without a permission for it. The default one is asked for at any peer, and a broker that
+    is being started or stopped hangs up as well: that is tried again.
     """
     where, vhost = endpoint.address, safe_text(endpoint.vhost)
     if endpoint.vhost == "/":
         of_user = "" if endpoint.username is None else f" of user '{safe_text(endpoint.username)}'"
-        return costly(
-            ConnectFailed(
-                f"{where}: the peer closed the connection, which had signed in, when it was to be opened: RabbitMQ "
-                f"does so without a permission{of_user} for virtual host '/': check it, and the peer's own log"
-            )
+        return ConnectFailed(
+            f"{where}: the peer closed the connection, which had signed in, when it was to be opened: RabbitMQ does "
+            f"so without a permission{of_user} for virtual host '/': check it, and the peer's own log"
         )
     return final(
         ConnectFailed(
