@@ -26,18 +26,24 @@ EXAMPLES ?= ci
 
 PYTEST := -m pytest -n $(WORKERS) --hypothesis-profile=$(EXAMPLES) $(PYTEST_ARGS)
 
-.PHONY: help setup lint typecheck test unit test-all nightly fuzz soak mutation bench bench-peers bench-hostile demo docs site clean
+.PHONY: help setup lint typecheck test unit test-all nightly fuzz soak mutation bench bench-peers bench-hostile demo docs site release-check clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 15
 
-setup: $(READY)  ## make .venv with the exact versions of constraints.txt
+setup: $(READY)  ## make .venv with the exact versions of constraints.txt: some minutes, once; it tells how far it is
 
 $(READY): pyproject.toml constraints.txt conf/system-requirements.sh
 	@PYTHON="$(PYTHON)" bash conf/system-requirements.sh python compiler
-	@[ -x $(BIN)/python ] || $(PYTHON) -m venv $(VENV)
+	@[ -x $(BIN)/python ] || { echo "setup: $$($(PYTHON) --version) in $(VENV)" && $(PYTHON) -m venv $(VENV); }
+	@echo "setup: python-qpid-proton, which is compiled unless pip has it: up to a minute"
+	@$(BIN)/python $(PIP_INSTALL) -c constraints.txt python-qpid-proton
+	@echo "setup: pyspark, 400 MB: up to a minute"
+	@$(BIN)/python $(PIP_INSTALL) -c constraints.txt pyspark
+	@echo "setup: the rest of constraints.txt, and spark-streams itself: one or two minutes"
 	@$(BIN)/python $(PIP_INSTALL) -c constraints.txt -e '.[dev]'
 	@touch $@
+	@echo "setup: done"
 
 lint: $(READY)  ## ruff: rules and formatting
 	@$(BIN)/ruff check .
@@ -72,6 +78,7 @@ fuzz: $(READY)  ## throw broken bytes at the doors for SECONDS (600) of time, wi
 .venv-spark-%/.ready: pyproject.toml constraints.txt Makefile
 	@PYTHON="$(PYTHON)" bash conf/system-requirements.sh python compiler java
 	@[ -x .venv-spark-$*/bin/python ] || $(PYTHON) -m venv .venv-spark-$*
+	@echo "setup: Spark $* in .venv-spark-$*: some minutes, 400 MB"
 	@grep -v '^pyspark==' constraints.txt > .venv-spark-$*/constraints.txt
 	@.venv-spark-$*/bin/python $(PIP_INSTALL) \
 		-c .venv-spark-$*/constraints.txt -e '.[spark,connect,test]' 'pyspark[sql,connect]==$*'
@@ -113,6 +120,10 @@ demo: $(READY)  ## start a log, run a streaming query AMQP -> Spark -> AMQP, sho
 docs: $(READY)  ## write the tables of options and the pictures of states in docs/ anew from the code
 	@PYTHONPATH=. $(BIN)/python docs/option_tables.py
 	@PYTHONPATH=. $(BIN)/python docs/state_pictures.py
+
+release-check: $(READY)  ## build sdist and wheel, twine check, install each; the changelog has the version; TAG=v0.1.0, and a date
+	@$(BIN)/python $(PIP_INSTALL) -c constraints.txt -e '.[release]'
+	@$(BIN)/python tests/packaging/release.py $(if $(TAG),--tag "$$TAG")
 
 # In an environment of its own: what builds the site keeps nothing back that the product needs.
 SITE := .venv-site

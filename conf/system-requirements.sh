@@ -38,7 +38,7 @@ need_python() {
 }
 
 need_compiler() {
-  command -v cc >/dev/null && command -v pkg-config >/dev/null || install "a C compiler" gcc libc6-dev pkg-config
+  command -v cc >/dev/null && command -v pkg-config >/dev/null || install "a C compiler, with which pip builds python-qpid-proton," gcc libc6-dev pkg-config
   local header
   header=$("$python" -c 'import sysconfig; print(sysconfig.get_paths()["include"] + "/Python.h")')
   [ -f "$header" ] || install "Python's C headers ($header)" "$("$python" -c 'import sys; print("python%d.%d-dev" % sys.version_info[:2])')"

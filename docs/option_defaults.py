@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from spark_streams.client.rabbitmq.open import DEFAULT_LOGIN
+from spark_streams.client.rabbitmq.errors import DEFAULT_LOGIN
 from spark_streams.endpoint import with_tls_scheme
 from spark_streams.errors import OptionError
 from spark_streams.options.names import (

@@ -21,7 +21,7 @@ from spark_streams.errors import SchemaError
 from spark_streams.options.amqp_events import AmqpSinkOptions, dialect_named, exchange_address
 from spark_streams.spark.schemas import MESSAGE_SINK_COLUMNS, STRING, check_schema
 from spark_streams.spark.sink.columns import encoded, identify, message_columns, require_streams
-from spark_streams.spark.sink.sink import KeepAlive, TaskName, check_once, kept_connections
+from spark_streams.spark.sink.sink import KeepAlive, TaskName, check_once, kept_connections, stream_label
 
 if TYPE_CHECKING:
     from spark_streams.client.amqp.connection import Connection
@@ -53,6 +53,15 @@ class AmqpSink:
     options: AmqpSinkOptions
     repeats_of_batch: ClassVar = "goes out again, under the same message-ids"
     repeats_of_stream: ClassVar = repeats_of_batch
+
+    @property
+    def label(self) -> str:
+        """The format and where the rows go, for log lines."""
+        chosen = self.options
+        name = chosen.stream or chosen.super_stream
+        if chosen.exchange is not None:
+            return f"amqp-events exchange '{chosen.exchange}'"
+        return f"amqp-events {stream_label(name)}"
 
     def check_schema(self, schema: StructType) -> None:
         """Check the DataFrame's columns.

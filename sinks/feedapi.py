@@ -17,7 +17,7 @@ from spark_streams.client.feed.publisher import FeedPublisher, HttpFeed, Target,
 from spark_streams.client.kept_connections import KeptConnections
 from spark_streams.options.feedapi import FeedSinkOptions
 from spark_streams.spark.schemas import check_feed_schema
-from spark_streams.spark.sink.sink import GOES_OUT_AGAIN, TaskName, check_once, kept_connections
+from spark_streams.spark.sink.sink import GOES_OUT_AGAIN, TaskName, check_once, kept_connections, stream_label
 
 MAX_PARTITIONS: Final = 5_000
 """Most Spark partitions of an exactly-once write: each has its own reference, and a log remembers the last numbers of
@@ -37,6 +37,11 @@ class FeedSink:
     options: FeedSinkOptions
     repeats_of_batch: ClassVar = GOES_OUT_AGAIN
     repeats_of_stream: ClassVar = "is dropped by the log where it has it already"
+
+    @property
+    def label(self) -> str:
+        """The format and where the rows go, for log lines."""
+        return f"feedapi {stream_label(self.options.stream)}"
 
     def check_schema(self, schema: StructType) -> None:
         """Check the DataFrame's columns.

@@ -18,7 +18,14 @@ from spark_streams.errors import SchemaError
 from spark_streams.options.rabbitmq_stream import RabbitSinkOptions
 from spark_streams.spark.schemas import MESSAGE_SINK_COLUMNS, check_schema
 from spark_streams.spark.sink.columns import encoded, message_columns, require_streams
-from spark_streams.spark.sink.sink import GOES_OUT_AGAIN, KeepAlive, TaskName, check_once, kept_connections
+from spark_streams.spark.sink.sink import (
+    GOES_OUT_AGAIN,
+    KeepAlive,
+    TaskName,
+    check_once,
+    kept_connections,
+    stream_label,
+)
 
 FILTER_VALUE: Final = "filter_value"
 """The column of ``Outlet.send`` with the filter values."""
@@ -42,6 +49,11 @@ class RabbitSink:
     options: RabbitSinkOptions
     repeats_of_batch: ClassVar = GOES_OUT_AGAIN
     repeats_of_stream: ClassVar = "is dropped by the broker where it has it already"
+
+    @property
+    def label(self) -> str:
+        """The format and where the rows go, for log lines."""
+        return f"rabbitmq-stream {stream_label(self.options.stream or self.options.super_stream)}"
 
     def check_schema(self, schema: StructType) -> None:
         """Check the DataFrame's columns.

@@ -216,7 +216,9 @@ def parse_url(url: str, *, schemes: Collection[str] = AMQP_SCHEMES, option: str 
     if not separator or scheme not in schemes:
         # Without a known scheme, the text before the first colon may be a user's name: show none of it.
         shown = f"scheme '{scheme}'" if separator and re.fullmatch(r"[a-z][a-z0-9+.-]*", scheme) else "no scheme"
-        raise OptionError(option, f"{shown} where one of {_listing(schemes)} was expected, {_example(schemes)}")
+        of_another = protocol_of(scheme) if separator else None
+        hint = "" if of_another is None else f"; {scheme}:// is for format '{of_another.format}'"
+        raise OptionError(option, f"{shown} where one of {_listing(schemes)} was expected, {_example(schemes)}{hint}")
     protocol = protocol_of(scheme)
     what_follows = "none" if protocol is None else protocol.path
     path = query = ""
@@ -306,7 +308,8 @@ def _host_and_port(hostport: str, scheme: str, shown: str, option: str) -> Node:
         except ValueError:
             bracket = ""
         if not bracket or (after and not after.startswith(":")):
-            raise OptionError(option, f"{shown} has no IPv6 address in its brackets, expected such as [::1]:5672")
+            expected = f"expected such as [::1]{_port_of(scheme)}"
+            raise OptionError(option, f"{shown} has no IPv6 address in its brackets, {expected}")
         port_text = after[1:]
     else:
         host, _, port_text = hostport.partition(":")
@@ -330,4 +333,12 @@ def _listing(schemes: Collection[str]) -> str:
 
 
 def _example(schemes: Collection[str]) -> str:
-    return f"such as {sorted(schemes)[0]}://user:password@localhost:5672"
+    scheme = sorted(schemes)[0]
+    if scheme in HTTP_SCHEMES:
+        return f"such as {scheme}://localhost:8080/orders"
+    return f"such as {scheme}://user:password@localhost{_port_of(scheme)}"
+
+
+def _port_of(scheme: str) -> str:
+    """Return the usual port of a scheme with its colon; an empty text for a scheme that has none."""
+    return f":{DEFAULT_PORTS[scheme]}" if scheme in DEFAULT_PORTS else ""

@@ -4,6 +4,7 @@
 
     SparkStreamsError
     ├ OptionError (ValueError)       an option: its name, its value, what was expected
+    ├ PackageMissing (ImportError)   a package that not everybody needs is not installed
     ├ SchemaError (ValueError)       a column that a source or sink does not know, or of the wrong type
     ├ FilterError (ValueError)       a filter: where it is wrong and why
     ├ ProtocolError
@@ -55,6 +56,7 @@ __all__ = [
     "NotFound",
     "OptionError",
     "OwnershipLost",
+    "PackageMissing",
     "PartitionEnded",
     "PeerError",
     "PositionLost",
@@ -106,6 +108,10 @@ class OptionError(SparkStreamsError, ValueError):
 
     def __str__(self) -> str:
         return f"option '{self.option}': {self.problem}"
+
+
+class PackageMissing(SparkStreamsError, ImportError):
+    """A package is not installed that only a part of this one needs; the text says which, and what to do."""
 
 
 class SchemaError(SparkStreamsError, ValueError):

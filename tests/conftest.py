@@ -101,16 +101,17 @@ def log_server(tmp_path: Path) -> Iterator[object]:
 
 
 @pytest.fixture(scope="session")
-def spark_session() -> Iterator[Callable[[], Any]]:
+def spark_session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[], Any]]:
     """A function that returns the run's Spark: two cores, no web server; its Python workers are this interpreter.
 
     It starts one only when none is running, which takes seconds. A test that needs other static settings stops the
     active session first, and its own at the end.
     """
     started: list[Any] = []
+    warehouse = str(tmp_path_factory.mktemp("warehouse"))
 
     def session() -> Any:
-        found = running_session()
+        found = running_session(**{"spark.sql.warehouse.dir": warehouse})
         if found not in started:
             started.append(found)
         return found

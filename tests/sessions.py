@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -12,26 +11,11 @@ __all__ = ["running_session", "session_of_its_own"]
 
 def running_session(master: str = "local[2]", *, log_level: str = "ERROR", **settings: str) -> Any:
     """Return the Spark that runs in this process, or start one, which takes seconds; settings are Spark's, by name."""
-    from pyspark.sql import SparkSession
+    from spark_streams.testing.spark_session import running_spark
 
-    import spark_streams
-    from spark_streams import worker_python
-
-    os.environ["PYSPARK_PYTHON"] = worker_python.executable()
-    builder = (
-        SparkSession.builder.master(master)
-        .appName("spark-streams-tests")
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.sql.shuffle.partitions", "2")
-        .config("spark.python.authenticate.socketTimeout", "300s")
-        .config("spark.sql.session.timeZone", "UTC")
-    )
-    for name, value in settings.items():
-        builder = builder.config(name, value)
-    session = builder.getOrCreate()
+    waits = {"spark.python.authenticate.socketTimeout": "300s"}  # a busy machine takes longer than Spark expects
+    session = running_spark({"spark.master": master, **waits, **settings})
     session.sparkContext.setLogLevel(log_level)
-    spark_streams.register(session)
     return session
 
 

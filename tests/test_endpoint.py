@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 
 import pytest
 
@@ -91,7 +92,7 @@ def test_a_feeds_path_may_have_commas() -> None:
     ("url", "message"),
     [
         ("broker:5672", "no scheme where one of 'amqp' or 'amqps' was expected"),
-        ("http://broker", "scheme 'http'"),
+        ("http://broker", "such as amqp://user:password@localhost:5672; http:// is for format 'feedapi'"),
         ("me:hunter2@broker", "no scheme"),
         ("amqp://", "names no host"),
         ("amqp:///orders", "names no host"),
@@ -112,6 +113,20 @@ def test_bad_urls_say_what_is_wrong_and_no_password(url: str, message: str) -> N
     assert message in str(caught.value)
     assert "hunter2" not in str(caught.value)
     assert "option 'url'" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("schemes", "example"),
+    [
+        (AMQP_SCHEMES, "amqp://user:password@localhost:5672"),
+        (RABBITMQ_SCHEMES, "rabbitmq-stream://user:password@localhost:5552"),
+        (HTTP_SCHEMES, "http://localhost:8080/orders"),
+    ],
+)
+def test_examples_can_be_copied(schemes: frozenset[str], example: str) -> None:
+    with pytest.raises(OptionError, match=f"such as {re.escape(example)}$"):
+        parse_url("broker", schemes=schemes)
+    parse_url(example, schemes=schemes)
 
 
 def test_a_secret_shows_nowhere() -> None:

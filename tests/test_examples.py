@@ -38,6 +38,7 @@ def printed(pytester: pytest.Pytester, profile: str) -> str:
     return next(line for line in run.outlines if "many" in line)
 
 
+@pytest.mark.nightly
 def test_all_at_night_and_by_day_a_share_always_the_same(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -63,6 +63,7 @@ PUBLIC = {
         "NotFound",
         "OptionError",
         "OwnershipLost",
+        "PackageMissing",
         "PartitionEnded",
         "PeerError",
         "PositionLost",

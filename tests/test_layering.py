@@ -37,14 +37,17 @@ ALLOWED = {
     "monitoring": {"spark", "client", "pyspark"},
     "sources": {"spark", "client", "options", "rows", "filters", "errors", "pyspark"},
     "sinks": {"spark", "client", "options", "rows", "filters", "errors", "pyspark"},
-    "testing": {"protocols", "client", "rows", "position", "endpoint", "worker_python", "errors", "pyspark"},
+    "testing": {"protocols", "worker_python", "client", "rows", "position", "endpoint", "errors", "pyspark"},
 }
 """Layer to the layers it may import besides itself; ``cli`` is not here: it may import everything."""
 
 AT_TOP = sorted(ROOT.glob("pyspark_*.py"))
 """The modules that Spark imports by the name of a format."""
 
-ENTRANCES = {"spark_streams/__init__.py": {"protocols", "pyspark"}, **{file.name: {"sources"} for file in AT_TOP}}
+ENTRANCES = {
+    "spark_streams/__init__.py": {"protocols", "spark", "pyspark"},
+    **{file.name: {"sources"} for file in AT_TOP},
+}
 """The modules above all layers, through which Spark and users come in."""
 
 CROSS = {"sources": {"sinks"}, "sinks": {"server"}}

@@ -149,7 +149,7 @@ def test_log_serve_has_an_option_and_a_table_for_it(toy: None, tmp_path: Path) -
         shown = run("inspect", urls["toy"], "--json").output.splitlines()
         process.stdin.close()
         assert process.wait(120) == 0
-    assert set(urls) == {"toy"} and json.loads(shown[1])["stream"] == "orders"
+    assert set(urls) == {"toy", "temporary"} and json.loads(shown[1])["stream"] == "orders"
 
 
 def test_what_else_goes_over_the_entries(toy: None) -> None:
@@ -172,6 +172,7 @@ OLDER = {
     "spark_streams/cli/demo/report.py": "the demonstration is of one format",
     "spark_streams/client/__init__.py": "public names",
     "spark_streams/client/proxy.py": "http is how a proxy is asked, whatever goes through it",
+    "spark_streams/client/what_answers.py": "what is recognised at a wrong port, without which nothing is said of one",
     "spark_streams/client/tcp.py": "shared code that lies in a room",
     "spark_streams/endpoint.py": "public names",
     "spark_streams/options/__init__.py": "public names",
@@ -179,6 +180,7 @@ OLDER = {
     "spark_streams/server/__init__.py": "public names",
     "spark_streams/server/appender.py": "shared code that lies in a room",
     "spark_streams/server/doors.py": "public arguments and urls",
+    "spark_streams/testing/notebook.py": "the notebooks are of these three",
     "spark_streams/testing/stream.py": "it makes and reads streams through two of the doors",
 }
 """Files that name a protocol of today and need not name the next one, with the reason."""

@@ -52,26 +52,23 @@ def main(verbose: int) -> None:
 
 _LOG_EPILOG = """\b
 Where the log is:
-  A served log is named by the url of its AMQP door, whichever door its events
-  came through: amqp://[user:password@]host[:port]. Where the url has no
-  credentials, SPARK_STREAMS_USERNAME and SPARK_STREAMS_PASSWORD are taken from
-  the environment, so that no password shows in a list of processes.
+  A served log is named by the url of one of its doors, whichever door its events
+  came through; append wants that of the AMQP door, amqp://[user:password@]host[:port].
+  Where the url has no credentials, SPARK_STREAMS_USERNAME and SPARK_STREAMS_PASSWORD
+  are taken from the environment, so that no password shows in a list of processes.
   A log that is not being served is named by --data-dir.
 
 \b
 Creating streams:
   before serving   spark-streams log create --data-dir DIR NAME:PARTITIONS
-  while serving    stop the server and start it with one more --stream
-                   NAME:PARTITIONS; consumers reconnect and go on. Or have it
-                   created through another door, by a RabbitMQ stream client
-                   or with PUT /NAME?partitions=N of FeedAPI; AMQP has no word
-                   for it, and the server alone may touch its directory.
+  while serving    spark-streams log create URL NAME:PARTITIONS
 """
 
 
 _LOG_COMMANDS = {
     "append": "spark_streams.cli.log.append:append",
-    "create": "spark_streams.cli.log.streams:create",
+    "create": "spark_streams.cli.log.creation:create",
+    "delete": "spark_streams.cli.log.creation:delete",
     "info": "spark_streams.cli.log.streams:info",
     "serve": "spark_streams.cli.log.serve:serve",
     "split": "spark_streams.cli.log.streams:split",
@@ -81,7 +78,7 @@ _LOG_COMMANDS = {
 
 @main.group(cls=ErrorReportingGroup, lazy=_LOG_COMMANDS, epilog=_LOG_EPILOG)
 def log() -> None:
-    """Serve the reference log, and create, look into, write and read its streams."""
+    """Serve the reference log, and create, look into, write, read and delete its streams."""
 
 
 @main.command()

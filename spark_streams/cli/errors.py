@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from types import FrameType
 from typing import Any, Final, NoReturn
@@ -64,10 +65,54 @@ def exit_on_signal(number: int, frame: FrameType | None) -> NoReturn:
     raise SystemExit(128 + number)
 
 
+_OF_THE_COMMAND_LINE: Final = {
+    **{argument: argument for argument in ("URL", "FROM", "TO", "STREAM", "PARTITION")},
+    "url": "URL",
+    "connectionString": "URL",
+    "stream": "the stream's name",
+    "superStream": "the stream's name",
+    "username": "the user in URL",
+    "password": "its password",
+    "passwordFile": "--password-file",
+    "token": "--token",
+    "tokenFile": "--token-file",
+    "tls.caFile": "--tls-ca",
+    "tls.certFile": "--tls-cert",
+    "tls.keyFile": "--tls-key",
+    "dialect": "--dialect",
+    "partitions": "--partitions",
+}
+"""Spark's options, and the command's arguments, to what says the same on the command line."""
+_PHRASES: Final = (
+    ("set option 'tls.verifyHostname' to 'false'", "give --tls-any-host"),
+    ("; raise option 'requestTimeout' if they are slow", ""),
+    (": raise option 'requestTimeout' if they are slow", ""),
+    ("; raise option 'requestTimeout' if it is slow", ""),
+    ("the time of option 'requestTimeout'", "the time for an answer"),
+    ("option 'requestTimeout'", "the time for an answer"),
+)
+"""Whole phrases about options of Spark's, which have no word of the same meaning here."""
+_NAMED: Final = re.compile(r"options? '([\w.]+)'(?:( and | or )'([\w.]+)')?")
+
+
+def in_words_of_the_command_line(text: str) -> str:
+    """Return an error's text with the command's own arguments in the place of Spark's options."""
+    for phrase, words in _PHRASES:
+        text = text.replace(phrase, words)
+
+    def renamed(found: re.Match[str]) -> str:
+        names = [name for name in (found[1], found[3]) if name]
+        if any(name not in _OF_THE_COMMAND_LINE for name in names):
+            return found[0]
+        return (found[2] or "").join(dict.fromkeys(_OF_THE_COMMAND_LINE[name] for name in names))
+
+    return _NAMED.sub(renamed, text)
+
+
 class _Failure(click.ClickException):
     """One line on stderr, and an exit code."""
 
     def __init__(self, fault: Exception) -> None:
-        super().__init__(" ".join(str(fault).split("\n")))
+        super().__init__(in_words_of_the_command_line(" ".join(str(fault).split("\n"))))
         # click declares it for the class, and reads it off the instance
         self.exit_code = USAGE if isinstance(fault, OptionError) else FAILED  # type: ignore[misc]

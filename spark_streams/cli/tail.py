@@ -29,6 +29,8 @@ from spark_streams.rows import COMMON_SCHEMA
 
 _POLL_S: Final = 0.2
 _COLUMNS: Final = tuple(COMMON_SCHEMA.names)
+_ORDER: Final = ("stream", "partition", "offset", "timestamp", "key")
+"""The columns with which a line of JSON begins."""
 _EPILOG = f"""{PEER_EPILOG}
 {POSITIONS_EPILOG}
 \b
@@ -54,7 +56,8 @@ Examples:
     type=click.Choice(["text", "json", "value"]),
     default="text",
     show_default=True,
-    help="text: partition, offset, timestamp, key and value between tabs; json: an object a line; value: bodies only.",
+    help="text: partition, offset, timestamp, key and value between tabs; json: an object a line, with properties and "
+    "annotations too; value: bodies only.",
 )
 @tls_options
 @peer_options()
@@ -75,7 +78,9 @@ def tail(
     """
     left = count
     interrupted = Interrupted()
-    with read_peer(url, options, stream, tls).open_reader(ReadRequest(start, partition, _COLUMNS)) as reader:
+    peer = read_peer(url, options, stream, tls)
+    columns = peer.columns if output == "json" else _COLUMNS
+    with peer.open_reader(ReadRequest(start, partition, columns)) as reader:
         while True:
             for batch in reader.new_events():
                 if interrupted:
@@ -112,16 +117,35 @@ class Interrupted:
 
 
 def _print(batch: pa.RecordBatch, output: str) -> None:
-    values = batch.column("value").to_pylist()
     out = sys.stdout.buffer
-    if output == "value":
-        out.writelines(value + b"\n" for value in values)
+    if output == "json":
+        times = _instants(batch.column("timestamp"))
+        texts = batch.set_column(batch.schema.get_field_index("timestamp"), "timestamp", pa.array(times, pa.string()))
+        out.writelines(_json(event) for event in _with_instants(texts).to_pylist())
     else:
-        columns = [batch.column(name).to_pylist() for name in ("partition", "offset", "key")]
-        rows = zip(*columns, _instants(batch.column("timestamp")), values, strict=True)
-        line = _json if output == "json" else _text
-        out.writelines(line(batch.column("stream")[0].as_py(), *row) for row in rows)
+        values = batch.column("value").to_pylist()
+        if output == "value":
+            out.writelines(value + b"\n" for value in values)
+        else:
+            columns = [batch.column(name).to_pylist() for name in ("partition", "offset", "key")]
+            rows = zip(*columns, _instants(batch.column("timestamp")), values, strict=True)
+            out.writelines(_text(*row) for row in rows)
     out.flush()
+
+
+def _with_instants(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return a batch whose properties have their instants as text: Python's datetime has four digits for a year."""
+    place = batch.schema.get_field_index("properties")
+    if place < 0:
+        return batch
+    column = batch.column(place)
+    names = [field.name for field in column.type]
+    parts = [
+        pa.array(_instants(part), pa.string()) if pa.types.is_timestamp(part.type) else part
+        for part in column.flatten()
+    ]
+    texts = pa.StructArray.from_arrays(parts, names=names, mask=column.is_null())
+    return batch.set_column(place, "properties", texts)
 
 
 def _instants(column: pa.Array) -> list[str | None]:
@@ -132,15 +156,27 @@ def _instants(column: pa.Array) -> list[str | None]:
     return [f"{text}Z" if there else None for text, there in zip(texts, known, strict=True)]
 
 
-def _text(stream: str, partition: str, offset: str, key: str | None, when: str | None, value: bytes) -> bytes:
+def _text(partition: str, offset: str, key: str | None, when: str | None, value: bytes) -> bytes:
     fields = (partition, offset, when or "-", key or "-", value.decode("utf-8", "backslashreplace"))
     return ("\t".join(field.replace("\n", "\\n") for field in fields) + "\n").encode()
 
 
-def _json(stream: str, partition: str, offset: str, key: str | None, when: str | None, value: bytes) -> bytes:
-    event: dict[str, Any] = {"stream": stream, "partition": partition, "offset": offset, "timestamp": when, "key": key}
+def _json(event: dict[str, Any]) -> bytes:
+    """Return a row as a line: the columns as Spark names them, without the fields of properties that are null."""
+    shown = {name: event[name] for name in _ORDER if name in event} | _binary("value", event["value"])
+    if event.get("properties") is not None:
+        properties = {name: value for name, value in event["properties"].items() if value is not None}
+        user = properties.pop("user_id", None)
+        shown["properties"] = properties if user is None else properties | _binary("user_id", user)
+    for name in ("application_properties", "message_annotations"):
+        if event.get(name) is not None:
+            shown[name] = dict(event[name])
+    return (json.dumps(shown, ensure_ascii=False) + "\n").encode()
+
+
+def _binary(name: str, value: bytes | None) -> dict[str, str | None]:
+    """Return a binary value as text if it is UTF-8, else in base64 under a name that says so."""
     try:
-        event["value"] = value.decode()
-    except UnicodeDecodeError:
-        event["value_base64"] = base64.b64encode(value).decode()
-    return (json.dumps(event, ensure_ascii=False) + "\n").encode()
+        return {name: None if value is None else value.decode()}
+    except UnicodeDecodeError as fault:
+        return {f"{name}_base64": base64.b64encode(fault.object).decode()}

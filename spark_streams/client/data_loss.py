@@ -44,11 +44,13 @@ class LossPolicy:
     Args:
         stream: the log's name.
         fail: True raises; False logs a warning, once for each loss, and returns.
+        label: who reads what, for the warning; None for the stream's name alone.
     """
 
-    def __init__(self, stream: str, fail: bool) -> None:
+    def __init__(self, stream: str, fail: bool, label: str | None = None) -> None:
         self._stream = stream
         self._fail = fail
+        self._label = label or f"stream '{stream}'"
         self._reported: set[tuple[str | None, str]] = set()
         self.losses: list[DataLoss] = []
         """The losses that were logged, in this order; the caller that reports them removes them."""
@@ -73,9 +75,9 @@ class LossPolicy:
         loss = DataLoss(partition, asked, available)
         self.losses.append(loss)
         _log.warning(
-            "stream '%s'%s: reading was to go on %s, but %s. Events may have been lost; failOnDataLoss is false: going "
+            "%s%s: reading was to go on %s, but %s. Events may have been lost; failOnDataLoss is false: going "
             "on with what is left",
-            self._stream,
+            self._label,
             "" if partition is None else f" partition '{partition}'",
             loss.asked,
             loss.available,

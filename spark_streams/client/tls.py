@@ -11,8 +11,16 @@ from spark_streams.endpoint import Tls
 from spark_streams.errors import OptionError
 from spark_streams.protocols import protocol_of
 
-WANTS_A_CERTIFICATE: Final = "wants a client certificate, check options 'tls.certFile' and 'tls.keyFile'"
-"""For a peer that closes the connection silently, as servers of Python's asyncio do to clients they do not trust."""
+NO_EXTERNAL: Final = (
+    "it lets nobody in by a certificate, option 'tls.certFile' (SASL EXTERNAL): give a user and password too, or have "
+    "it take certificates"
+)
+"""For a client that has a certificate and no user, at a peer that wants a user."""
+STRANGERS_CERTIFICATE: Final = (
+    "the peer trusts the certificate of option 'tls.certFile', and lets in no user of the name in it: have the user "
+    "created there, or take the certificate of another one"
+)
+"""For a client that has signed in with its certificate, and was refused."""
 _CLOCK: Final = "and check the clock of this machine"
 _ALERTS: Final = {
     "CERTIFICATE_REQUIRED": "it asks for a client certificate: set options 'tls.certFile' and 'tls.keyFile'",
@@ -63,6 +71,19 @@ def _refuse_encrypted(tls: Tls) -> NoReturn:
         option,
         f"the key in '{file}' is encrypted, and a task has nobody to ask for its passphrase: take one that is not "
         "(openssl pkey -in KEY -out NEW), in a file that only its user can read",
+    )
+
+
+def certificate_hint(tls: Tls) -> str:
+    """Return what to check, behind "if it", where a peer with TLS closes the connection without a word.
+
+    Servers of Python's asyncio do that to clients whose certificate they do not trust, or that show none.
+    """
+    if tls.cert_file is None:
+        return "wants a client certificate, check options 'tls.certFile' and 'tls.keyFile'"
+    return (
+        "wants a client certificate, check options 'tls.certFile' and 'tls.keyFile': is ours signed by an authority "
+        "that it trusts"
     )
 
 

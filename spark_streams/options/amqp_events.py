@@ -13,7 +13,7 @@ from spark_streams.endpoint import AMQP_SCHEMES
 from spark_streams.errors import OptionError
 from spark_streams.filters.tree import KEY, Expression, Operator, Predicate, ValueType, all_of, property_of
 from spark_streams.options.common import SinkOptions, SourceOptions, read_source
-from spark_streams.options.connection import read_endpoint, request_timeout_ms
+from spark_streams.options.connection import log_level, read_endpoint, request_timeout_ms
 from spark_streams.options.connection_string import stream_of
 from spark_streams.options.filter_values import read_filter_values
 from spark_streams.options.names import (
@@ -105,7 +105,7 @@ def validate(options: Mapping[str, str], *, reading: bool = False) -> None:
     Raises:
         OptionError: the first fault found.
     """
-    given = _reader(options)
+    given = _reader(options, reading=reading or None)
     if reading:
         _require_name(given)
     _source(given, None)
@@ -169,7 +169,7 @@ def _dialect(given: OptionReader) -> str:
         if name not in (AUTO, only.name):
             if said_by == DIALECT:
                 raise OptionError(DIALECT, f"'{name}' contradicts '{option}', which is for {only.title} only")
-            raise OptionError(option, f"is for {only.title}, and '{said_by}' for {DIALECTS[name].title}")
+            raise OptionError(option, f"is for dialect {only.title}, and '{said_by}' for {DIALECTS[name].title}")
         name, said_by = only.name, option
     return name
 
@@ -240,6 +240,7 @@ def _sink(given: OptionReader) -> AmqpSinkOptions:
         read_endpoint(given),
         None if is_super else name,
         request_timeout_ms(given),
+        log_level(given),
         dialect=_dialect(given),
         key_annotation=_key_annotation(given),
         super_stream=name if is_super else None,

@@ -8,7 +8,13 @@ from typing import Final, Literal, TypeVar
 from spark_streams.endpoint import Endpoint
 from spark_streams.errors import OptionError
 from spark_streams.filters.tree import Expression
-from spark_streams.options.connection import DEFAULT_REQUEST_TIMEOUT_MS, read_endpoint, request_timeout_ms
+from spark_streams.options.connection import (
+    DEFAULT_LOG_LEVEL,
+    DEFAULT_REQUEST_TIMEOUT_MS,
+    log_level,
+    read_endpoint,
+    request_timeout_ms,
+)
 from spark_streams.options.names import (
     FAIL_ON_DATA_LOSS,
     FILTER,
@@ -18,6 +24,7 @@ from spark_streams.options.names import (
     MIN_PARTITIONS,
     POLL_INTERVAL,
     PUSHDOWN,
+    QUERY_NAME,
     STARTING_STRATEGY,
     TIMESTAMP_OVERFLOW,
 )
@@ -59,6 +66,8 @@ class SourceOptions:
             query, ``null`` makes the cell NULL.
         filter: the rows are the events that it is true of; None for all.
         pushdown: whether Spark may push filters of the DataFrame (batch queries).
+        log_level: the lowest level of the log lines.
+        query_name: the query's name, for log lines; None where the user does not tell it, as Spark does not.
     """
 
     format: str
@@ -78,6 +87,18 @@ class SourceOptions:
     max_trigger_delay_ms: int = DEFAULT_MAX_TRIGGER_DELAY_MS
     filter: Expression | None = None
     pushdown: bool = False
+    log_level: str = DEFAULT_LOG_LEVEL
+    query_name: str | None = None
+
+    @property
+    def label(self) -> str:
+        """Who reads what, for log lines: the query where its name is known, the format and the stream."""
+        return f"{query_label(self.query_name)}{self.format} stream '{self.stream}'"
+
+
+def query_label(name: str | None) -> str:
+    """Return the beginning of a log line about a query: its name, and nothing where that is not known."""
+    return f"query '{name}': " if name else ""
 
 
 Options = TypeVar("Options", bound=SourceOptions)
@@ -135,6 +156,8 @@ def read_source(
         request_timeout_ms=request_timeout_ms(given),
         filter=None if condition is None else filter_expression(FILTER, condition),
         pushdown=given.boolean(PUSHDOWN, False),
+        log_level=log_level(given),
+        query_name=given.get(QUERY_NAME) or None,
     )
     if streaming is False:
         refuse_empty_spans(starting, ending)
@@ -166,8 +189,10 @@ class SinkOptions:
         endpoint: the peer's endpoint, with credentials and TLS.
         stream: the log that all rows go to; None when each row names its own in column ``stream``.
         request_timeout_ms: how many milliseconds to wait for credit, and for the outcome of a delivery.
+        log_level: as ``SourceOptions`` has it.
     """
 
     endpoint: Endpoint
     stream: str | None
     request_timeout_ms: int = DEFAULT_REQUEST_TIMEOUT_MS
+    log_level: str = DEFAULT_LOG_LEVEL

@@ -12,6 +12,7 @@ from spark_streams.options.connection_string import EXAMPLE, parse_connection_st
 from spark_streams.options.names import (
     CONNECTION_STRING,
     CUSTOM_ENDPOINT,
+    LOG_LEVEL,
     PASSWORD,
     PASSWORD_FILE,
     PASSWORD_PROVIDER,
@@ -31,6 +32,9 @@ from spark_streams.options.parser import OptionReader
 from spark_streams.secrets import CalledSecret, FileSecret
 
 DEFAULT_REQUEST_TIMEOUT_MS: Final = 30_000
+DEFAULT_LOG_LEVEL: Final = "info"
+LOG_LEVELS: Final = (DEFAULT_LOG_LEVEL, "debug", "warning", "error")
+"""What ``logLevel`` may be. With the first, whatever has set up logging in the process counts."""
 HTTPS_PORT: Final = 443
 """The port of WebSockets with TLS, where none is named."""
 _GATEWAY: Final = re.compile(r"(?:[a-z]+://)?(\[[0-9a-fA-F:.]+\]|[^\[\]/@,?#\s:]+)(?::([0-9]{1,5}))?/?")
@@ -147,6 +151,15 @@ def request_timeout_ms(given: OptionReader) -> int:
         OptionError: the value is no whole number of milliseconds.
     """
     return given.integer(REQUEST_TIMEOUT, 1, "milliseconds") or DEFAULT_REQUEST_TIMEOUT_MS
+
+
+def log_level(given: OptionReader) -> str:
+    """Return the lowest level of the log lines, one of ``LOG_LEVELS``.
+
+    Raises:
+        OptionError: there is no such level.
+    """
+    return given.word(LOG_LEVEL, *LOG_LEVELS)
 
 
 def _tls(given: OptionReader) -> Tls:

@@ -14,7 +14,13 @@ from spark_streams.endpoint import HTTP_SCHEMES, Endpoint
 from spark_streams.errors import FilterError, OptionError
 from spark_streams.filters.row_columns import columns_needed
 from spark_streams.options.common import SourceOptions, read_source
-from spark_streams.options.connection import DEFAULT_REQUEST_TIMEOUT_MS, read_endpoint, request_timeout_ms
+from spark_streams.options.connection import (
+    DEFAULT_LOG_LEVEL,
+    DEFAULT_REQUEST_TIMEOUT_MS,
+    log_level,
+    read_endpoint,
+    request_timeout_ms,
+)
 from spark_streams.options.names import (
     CONSUMER_GROUP,
     DIALECT,
@@ -108,6 +114,7 @@ class FeedSinkOptions:
         stream: the feed's name.
         key_field: JSON pointer to what becomes an event's key, or None: column ``key`` has it.
         request_timeout_ms: how long the server may be silent, or another process may keep the directory open.
+        log_level: as ``SourceOptions`` has it.
     """
 
     endpoint: Endpoint | None
@@ -115,6 +122,7 @@ class FeedSinkOptions:
     stream: str
     key_field: str | None = None
     request_timeout_ms: int = DEFAULT_REQUEST_TIMEOUT_MS
+    log_level: str = DEFAULT_LOG_LEVEL
 
 
 def validate_feed(options: Mapping[str, str], *, reading: bool = False) -> None:
@@ -127,7 +135,7 @@ def validate_feed(options: Mapping[str, str], *, reading: bool = False) -> None:
     Raises:
         OptionError: the first fault found.
     """
-    given = OptionReader(options, FEED_FORMAT)
+    given = OptionReader(options, FEED_FORMAT, reading=reading or None)
     if reading or _data_dir(given.get(URL) or "") is None:
         read_feed_source(given, None)
 
@@ -261,7 +269,8 @@ def parse_feed_sink(options: Mapping[str, str]) -> FeedSinkOptions:
         of_addresses = (TOKEN, TOKEN_FILE, TOKEN_PROVIDER, *OF_ADDRESSES)
         given.refuse(of_addresses, f"is for http addresses, and '{URL}' is a data directory: leave it out")
         stream = given.required(STREAM, f"the name of the stream, as '{URL}' is the data directory of a log").strip()
-    return FeedSinkOptions(endpoint, data_dir, stream, _pointer(given, KEY_FIELD), request_timeout_ms(given))
+    timeout_ms = request_timeout_ms(given)
+    return FeedSinkOptions(endpoint, data_dir, stream, _pointer(given, KEY_FIELD), timeout_ms, log_level(given))
 
 
 def _data_dir(url: str) -> str | None:

@@ -16,6 +16,7 @@ TLS_CERT_FILE: Final = "tls.certFile"
 TLS_KEY_FILE: Final = "tls.keyFile"
 TLS_VERIFY_HOSTNAME: Final = "tls.verifyHostname"
 REQUEST_TIMEOUT: Final = "requestTimeout"
+LOG_LEVEL: Final = "logLevel"
 
 STARTING_OFFSETS: Final = "startingOffsets"
 STARTING_TIMESTAMP: Final = "startingTimestamp"
@@ -75,6 +76,8 @@ TOKEN_PROVIDER: Final = "tokenProvider"
 TRANSPORT: Final = "transport"
 CUSTOM_ENDPOINT: Final = "customEndpoint"
 
+QUERY_NAME: Final = "queryName"
+"""The query's name, which Spark puts into the map of a stream's writer; users put it into that of its reader."""
 PATH: Final = "path"
 """The argument of ``load`` and ``save``, as Spark puts it into the map."""
 
@@ -83,7 +86,7 @@ OF_ADDRESSES: Final = (
 )  # fmt: skip
 """The options for credentials and TLS of an address."""
 
-OF_EVERY_FORMAT: Final = (URL, STREAM, *OF_ADDRESSES, REQUEST_TIMEOUT)
+OF_EVERY_FORMAT: Final = (URL, STREAM, *OF_ADDRESSES, REQUEST_TIMEOUT, LOG_LEVEL)
 """The options of readers and writers of all formats."""
 
 OF_EVERY_READER: Final = (
@@ -95,10 +98,15 @@ OF_EVERY_READER: Final = (
 """The options of readers of all formats, which no writer accepts."""
 
 OF_SPARK: Final = frozenset(
-    (PATH, "paths", "checkpointlocation", "queryname", "outputmode", "asyncprogresstrackingenabled",
+    (PATH, "paths", "checkpointlocation", QUERY_NAME.lower(), "outputmode", "asyncprogresstrackingenabled",
      "asyncprogresstrackingcheckpointintervalms", "__provider__", "name", "sourcename")
 )  # fmt: skip
 """The names that Spark itself puts into, or takes from, the same map; in lower case."""
+
+TABLE_PROVIDER: Final = "provider"
+"""The property of a table of the catalog that names its format; no map of options has it."""
+TABLE_OPTION_PREFIX: Final = "option."
+"""The prefix that ``OPTIONS (…)`` of ``CREATE TABLE`` have among the properties of the table."""
 
 SECRET: Final = frozenset((URL, CONNECTION_STRING.lower(), PASSWORD.lower(), TOKEN))
 """Options that hold secrets; in lower case."""

@@ -1,8 +1,9 @@
 """Reads the map of options that Spark passes, and checks its names against those of the format.
 
 Names are compared without regard to case, as Spark's own are. An unknown name is an error that suggests the nearest; a
-name of another format or a later version is an error that says so; Spark's own names (``checkpointLocation`` …) pass;
-the argument of ``load`` and ``save``, which comes as ``path``, is refused, as it would be dropped silently.
+name of another format, of Kafka's source or of a later version is an error that says so; Spark's own names
+(``checkpointLocation`` …) pass; the argument of ``load`` and ``save``, which comes as ``path``, is refused, as it would
+be dropped silently.
 
 ``RedactedOptions`` is that map for plans and logs: its print shows no secret, and its pickle masks them.
 """
@@ -12,13 +13,38 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 from spark_streams.endpoint import Secret, redact_url
 from spark_streams.errors import OptionError
 from spark_streams.filters.decimals import MAX_INT64
-from spark_streams.options.names import OF_EVERY_FORMAT, OF_EVERY_READER, OF_SPARK, PATH, SECRET, URL
+from spark_streams.options.kafka_names import kafka_hint
+from spark_streams.options.names import (
+    OF_EVERY_FORMAT,
+    OF_EVERY_READER,
+    OF_SPARK,
+    PATH,
+    SECRET,
+    TABLE_OPTION_PREFIX,
+    TABLE_PROVIDER,
+    URL,
+)
 from spark_streams.options.values import boolean, integer
 from spark_streams.position import Position
+
+_OF_TABLES: Final = (
+    ". No option at all has come. Spark hands the OPTIONS of CREATE TABLE to no Python source: say them where the "
+    "table is used, FROM name WITH (`url` = '…'), or CREATE TEMPORARY VIEW in place of the table"
+)
+
+
+def of_a_table(options: Mapping[str, str]) -> dict[str, str] | None:
+    """Return the ``OPTIONS`` of a ``CREATE TABLE``, of which Spark passes the properties; None for anything else."""
+    names = {name.lower(): name for name in options}
+    if TABLE_PROVIDER not in names:
+        return None
+    cut = len(TABLE_OPTION_PREFIX)
+    return {lower[cut:]: options[name] for lower, name in names.items() if lower.startswith(TABLE_OPTION_PREFIX)}
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,6 +110,8 @@ class OptionReader:
                 continue
             if lower in refused:
                 raise OptionError(refused[lower], form.refused[refused[lower]])
+            if (of_kafka := kafka_hint(name, form)) is not None:
+                raise OptionError(name, of_kafka)
             close = difflib.get_close_matches(lower, known, n=1, cutoff=0.5)
             hint = f"did you mean '{known[close[0]]}'?" if close else f"{form.name} knows {', '.join(form.known)}"
             raise OptionError(name, f"{form.name} has no such option; {hint}")
@@ -117,7 +145,9 @@ class OptionReader:
         """Return the option's value; without one the message says ``example``."""
         value = self.get(name)
         if value is None or not value.strip():
-            raise OptionError(name, f"is required: {example}")
+            raise OptionError(
+                name, f"is required: {example}" if self._values else f"is required: {example}{_OF_TABLES}"
+            )
         return value
 
     def text(self, name: str, expected: str) -> str | None:

@@ -93,15 +93,29 @@ def _positions(given: OptionReader, timestamp: str, by_timestamp: str, offsets: 
         return PositionRange(AtTime(instant_ms(name, text)), option=name)
     if name == by_timestamp:
         instants = json_object(name, text, words="", example=_TIMESTAMPS_EXAMPLE)
+        _refuse_topics(name, instants, _TIMESTAMPS_EXAMPLE)
         return PositionRange(
             None, {partition: AtTime(instant_ms(name, value)) for partition, value in instants.items()}, name
         )
     if text.strip().lower() in ("earliest", "latest"):
         return PositionRange(EARLIEST if text.strip().lower() == "earliest" else LATEST, option=name)
-    positions = json_object(name, text, words="'earliest', 'latest' or ", example=given.form.offsets_example)
+    example = given.form.offsets_example
+    positions = json_object(name, text, words="'earliest', 'latest' or ", example=example)
+    _refuse_topics(name, positions, example)
     return PositionRange(
         None, {partition: given.form.position(name, partition, v) for partition, v in positions.items()}, name
     )
+
+
+def _refuse_topics(option: str, positions: Mapping[str, object], example: str) -> None:
+    """Refuse the JSON of Spark's Kafka source, in which topics have partitions, and these positions."""
+    for name, value in positions.items():
+        if isinstance(value, dict) and value and all(re.fullmatch("[0-9]+", key) for key in value):
+            raise OptionError(
+                option,
+                f"'{name}' has partitions in it, as a topic of Kafka has: a query reads one stream, so its partitions "
+                f"stand at the top, such as {example}",
+            )
 
 
 def _refuse(span: PositionRange, word: Position, why: str) -> None:

@@ -9,7 +9,7 @@ from typing import Final, Literal, cast
 from spark_streams.endpoint import RABBITMQ_SCHEMES, Endpoint
 from spark_streams.errors import OptionError
 from spark_streams.options.common import SinkOptions, SourceOptions, read_source
-from spark_streams.options.connection import read_endpoint, request_timeout_ms
+from spark_streams.options.connection import log_level, read_endpoint, request_timeout_ms
 from spark_streams.options.filter_values import read_filter_values
 from spark_streams.options.names import (
     COMPRESSION,
@@ -111,7 +111,7 @@ def validate_rabbit(options: Mapping[str, str], *, reading: bool = False) -> Non
     Raises:
         OptionError: the first fault found.
     """
-    given = OptionReader(options, _FORMAT)
+    given = OptionReader(options, _FORMAT, reading=reading or None)
     if reading:
         _required_name(given)
     _source(given, None)
@@ -216,6 +216,7 @@ def _sink(given: OptionReader) -> RabbitSinkOptions:
         endpoint=_balanced(given, read_endpoint(given)),
         stream=None if is_super else name,
         request_timeout_ms=request_timeout_ms(given),
+        log_level=log_level(given),
         super_stream=name if is_super else None,
         routing=cast(Routing, routing),
         filter_value_column=column,

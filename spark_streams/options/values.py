@@ -41,7 +41,9 @@ def integer(option: str, text: str, *, low: int, high: int, unit: str) -> int:
     """
     if not re.fullmatch(r"\s*[+-]?[0-9]{1,20}\s*", text) or not low <= int(text) <= high:
         most = "" if high >= MAX_INT64 else f" and at most {high}"
-        raise OptionError(option, f"'{_short(text)}' is not {unit} as a whole number, at least {low}{most}")
+        raise OptionError(
+            option, f"'{_short(text)}' cannot be used: expected a whole number, at least {low}{most} ({unit})"
+        )
     return int(text)
 
 

@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from spark_streams.server.door_config import DoorConfig
+from spark_streams.server.tls import ARRIVING
 from spark_streams.server.turns import Timer
 
 BACKLOG: Final = 256
@@ -233,6 +234,7 @@ class _Entrance(asyncio.Protocol):
     async def _secure(self, admission: Admission, transport: asyncio.Transport, context: ssl.SSLContext) -> None:
         options: dict[str, Any] = {"ssl_shutdown_timeout": TLS_END_S} if sys.version_info >= (3, 11) else {}
         timeout_s = self._control.settings.handshake_timeout_ms / 1000
+        ARRIVING.set(transport)
         try:
             secured = await self._control.loop.start_tls(
                 transport, self, context, server_side=True, ssl_handshake_timeout=timeout_s, **options

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-import ssl
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection
 from typing import Any, Final, Protocol
@@ -15,6 +14,7 @@ from spark_streams.protocols import with_doors
 from spark_streams.server.admission import BACKLOG, Admission, AdmissionControl, Sockets
 from spark_streams.server.appender import Appender
 from spark_streams.server.door_config import DoorConfig
+from spark_streams.server.tls import tls_context
 from spark_streams.server.turns import Timer, Worker
 from spark_streams.server.write_timeout import WriteTimeout
 
@@ -117,7 +117,7 @@ class TcpDoor:
             OSError: the port is taken, or a TLS file cannot be read.
             ssl.SSLError: a TLS file holds no certificate or key.
         """
-        loop, context = asyncio.get_running_loop(), _tls_context(self.config)
+        loop, context = asyncio.get_running_loop(), tls_context(self.config)
         admission = self._admission = AdmissionControl(loop, self.config, context, sockets, self.descriptors)
         host, port = self.config.host, self.config.port
         where: dict[str, Any] = {"host": host, "port": port, "backlog": BACKLOG}
@@ -261,21 +261,3 @@ class TcpConnection(asyncio.Protocol, ABC):
     @abstractmethod
     def drop(self) -> None:
         """Close the socket without waiting for the peer."""
-
-
-def _tls_context(config: DoorConfig) -> ssl.SSLContext | None:
-    """Return the context for the configured certificate; None for a door without TLS.
-
-    Raises:
-        OSError, ssl.SSLError: a file cannot be read, or holds no certificate or key.
-    """
-    if config.tls_cert is None or config.tls_key is None:
-        return None
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.load_cert_chain(config.tls_cert, config.tls_key)
-    if config.tls_client_ca is not None:
-        context.load_verify_locations(config.tls_client_ca)
-        # Optional unless configured: a peer that shows no certificate may still sign in with a password or a token.
-        context.verify_mode = ssl.CERT_REQUIRED if config.tls_client_required else ssl.CERT_OPTIONAL
-    return context

@@ -14,8 +14,10 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
 from pyspark.sql.types import StructType
 
+from spark_streams.errors import SparkStreamsError
 from spark_streams.options.common import SourceOptions
-from spark_streams.options.parser import RedactedOptions
+from spark_streams.options.parser import RedactedOptions, of_a_table
+from spark_streams.spark.boundary import CalledBySpark, end_quietly
 from spark_streams.spark.schemas import spark_schema
 
 if TYPE_CHECKING:
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
     from spark_streams.spark.source.reader import Source
 
 
-class FormatDataSource(DataSource):  # type: ignore[misc]
+class FormatDataSource(CalledBySpark, DataSource):  # type: ignore[misc]
     """One format for ``spark.read``, ``readStream``, ``write`` and ``writeStream``.
 
     Args:
@@ -47,8 +49,13 @@ class FormatDataSource(DataSource):  # type: ignore[misc]
     parse_source: ClassVar[Callable[..., SourceOptions]]
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
-        self.validate(options)
-        super().__init__(RedactedOptions(options))
+        of_table = of_a_table(options)
+        # CREATE TABLE asks for the columns alone; it needs no options, as Spark never hands them to a reader.
+        self._only_columns = of_table is not None and not of_table
+        given = options if of_table is None else of_table
+        if not self._only_columns:
+            self.validate(given)
+        super().__init__(RedactedOptions(given))
 
     @abstractmethod
     def source(self, options: Any) -> Source:
@@ -64,12 +71,14 @@ class FormatDataSource(DataSource):  # type: ignore[misc]
 
     @classmethod
     def name(cls) -> str:
-        """Return the format's name."""
+        """Return the format's name; Spark asks for it first in each process that looks up formats, plans or commits."""
+        end_quietly()
         return cls.format
 
     def schema(self) -> StructType:
         """Return the default rows, for a reader whose user gives no schema."""
-        self.validate(self.options, reading=True)
+        if not self._only_columns:
+            self.validate(self.options, reading=True)
         return spark_schema(self.default_rows)
 
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -80,11 +89,18 @@ class FormatDataSource(DataSource):  # type: ignore[misc]
         return batch_reader(options, schema, self.rows, self.source(options))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """Return the reader of a stream."""
-        from spark_streams.spark.source.reader import StreamReader
+        """Return the reader of a stream; one that was refused says why when Spark first asks it anything.
 
-        options = self.parse_source(self.options, streaming=True)
-        return StreamReader(options, schema, self.rows, self.source(options))
+        Spark's runner of sources takes it for made already when this method raises, and so hides the error behind one
+        of its own, an UnboundLocalError.
+        """
+        from spark_streams.spark.source.reader import RefusedStreamReader, StreamReader
+
+        try:
+            options = self.parse_source(self.options, streaming=True)
+            return StreamReader(options, schema, self.rows, self.source(options))
+        except SparkStreamsError as fault:
+            return RefusedStreamReader(fault)
 
     def writer(self, schema: StructType, overwrite: bool) -> Any:
         """Return the writer of a batch query."""

@@ -49,6 +49,23 @@ def arrow_schema(schema: StructType) -> pa.Schema:
         return to_arrow_schema(schema)
 
 
+def source_schema(schema: pa.Schema) -> pa.Schema:
+    """Return the schema of a source's own batches, whose ``value`` is BINARY: ``as_schema`` finishes them."""
+    place = schema.get_field_index("value")
+    return schema if place < 0 else schema.set(place, schema.field(place).with_type(pa.binary()))
+
+
+def as_schema(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Return a batch of ``source_schema`` in a schema that may have ``value`` as STRING.
+
+    Its bytes stay as they are, whether they are UTF-8 or not, as by Spark's own ``CAST(value AS STRING)``.
+    """
+    if batch.schema.equals(schema):
+        return batch
+    columns = [c if c.type == f.type else c.view(f.type) for c, f in zip(batch.columns, schema, strict=True)]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
 def chosen_columns(schema: StructType, rows: pa.Schema, format_name: str) -> tuple[str, ...]:
     """Return the columns that a user's schema names, in its order.
 
@@ -58,7 +75,8 @@ def chosen_columns(schema: StructType, rows: pa.Schema, format_name: str) -> tup
         format_name: for messages.
 
     Raises:
-        SchemaError: the schema names no column, an unknown one, one twice, or one with another type.
+        SchemaError: the schema names no column, an unknown one, one twice, or one with another type; ``value`` may be
+            STRING too.
     """
     known = {f.name: from_arrow_type(f.type) for f in rows}
     listing = ", ".join(f"{name} {kind.simpleString()}" for name, kind in known.items())
@@ -73,6 +91,9 @@ def chosen_columns(schema: StructType, rows: pa.Schema, format_name: str) -> tup
         if column.name in names:
             raise SchemaError(f"the schema names column '{column.name}' twice")
         expected = known[column.name]
+        if column.name == "value" and isinstance(column.dataType, StringType):
+            names.append(column.name)  # see ``as_schema``
+            continue
         # This form of a type has all of it but whether its parts may be null.
         if column.dataType.simpleString() != expected.simpleString():
             raise SchemaError(

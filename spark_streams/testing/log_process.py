@@ -56,6 +56,11 @@ class LogProcess:
         """Door (``amqp``, ``rabbitmq-stream``, ``feedapi``) to its URL, without credentials; ``event-hubs`` to its
         connection string."""
 
+    def __repr__(self) -> str:
+        # The connection string of Event Hubs has a key, and is left out.
+        doors = ", ".join(url for name, url in self.urls.items() if name != "event-hubs")
+        return f"<LogProcess {'not running' if self._process is None else f'{self.pid}, {doors}'}>"
+
     @property
     def pid(self) -> int | None:
         """The process's id, None while there is no process."""

@@ -1,22 +1,59 @@
-"""The pytest plugin with fixture ``reference_log``; it starts and imports nothing before a test uses the fixture."""
+"""The pytest plugin with fixtures ``reference_log`` and ``spark``; it imports and starts nothing before a test asks."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from spark_streams.testing import LogProcess, StreamFactory
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the plugin's options to the command line, and its settings to the file of pytest's settings."""
+    group = parser.getgroup("spark-streams", "Spark and the reference log of spark-streams")
+    group.addoption(
+        "--reference-log-dir",
+        metavar="DIR",
+        help="keep the data of fixture reference_log in this folder, to look into it after the run "
+        "(spark-streams log info --data-dir DIR); by default it is temporary",
+    )
+    group.addoption(
+        "--reference-log-timeout",
+        type=float,
+        default=60.0,
+        metavar="SECONDS",
+        help="how long the reference log may take to start, and to stop (default: %(default)s)",
+    )
+    group.addoption(
+        "--spark-conf",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="a setting of fixture spark's session, such as spark.master=local[4]; may be repeated, and counts more "
+        "than spark_conf of the file",
+    )
+    parser.addini("reference_log_arguments", "further arguments of `spark-streams log serve`", type="args", default=[])
+    parser.addini("spark_conf", "settings of fixture spark's session, a NAME=VALUE a line", type="linelist", default=[])
+
+
 @pytest.fixture(scope="session")
-def reference_log_process() -> Iterator[LogProcess]:
+def reference_log_process(pytestconfig: pytest.Config) -> Iterator[LogProcess]:
     """Run the reference log in its own process, one for the whole run: ``spark_streams.testing.LogProcess``."""
     from spark_streams.testing import LogProcess
 
-    with LogProcess() as process:
+    given = pytestconfig.getoption("--reference-log-dir")
+    # Each process of pytest-xdist has a log of its own.
+    folder = None if given is None else Path(given) / os.environ.get("PYTEST_XDIST_WORKER", "")
+    arguments = pytestconfig.getini("reference_log_arguments")
+    with LogProcess(folder, arguments, timeout_s=pytestconfig.getoption("--reference-log-timeout")) as process:
         yield process
 
 
@@ -26,3 +63,21 @@ def reference_log(reference_log_process: LogProcess) -> StreamFactory:
     from spark_streams.testing import StreamFactory
 
     return StreamFactory(reference_log_process)
+
+
+@pytest.fixture(scope="session")
+def spark(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """Give the run's Spark: two cores, no web server, our formats, workers of this Python, tables in a temporary place.
+
+    A Spark that is running already is taken as it is, and goes on after the run.
+    """
+    if find_spec("pyspark") is None:
+        pytest.fail("fixture 'spark' needs pyspark: pip install 'spark-streams[spark]'", pytrace=False)
+    from spark_streams.testing.spark_session import read_settings, spark_of_a_run
+
+    try:
+        given = read_settings((*pytestconfig.getini("spark_conf"), *pytestconfig.getoption("--spark-conf")))
+    except ValueError as fault:
+        raise pytest.UsageError(str(fault)) from None
+    with spark_of_a_run({"spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")), **given}) as session:
+        yield session

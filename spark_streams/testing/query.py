@@ -142,6 +142,10 @@ class KeptQuery:
         self._timeout_s = timeout_s
         self._query: StreamingQuery | None = None
 
+    def __repr__(self) -> str:
+        named = "" if self._name is None else f" '{self._name}'"
+        return f"<KeptQuery{named}, {len(self.rows)} rows in {len(self.batches)} micro-batches, {self.checkpoint}>"
+
     @property
     def running(self) -> StreamingQuery:
         """The query that was started last.

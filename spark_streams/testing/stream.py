@@ -35,6 +35,9 @@ class StreamFactory:
     def __init__(self, process: LogProcess) -> None:
         self.process = process
 
+    def __repr__(self) -> str:
+        return f"<StreamFactory of {self.process!r}>"
+
     @property
     def event_hubs_connection_string(self) -> str:
         """The connection string with which clients of Azure Event Hubs find the log; a stream is an event hub."""
@@ -74,6 +77,11 @@ class LogStream:
         self.name = name
         self.partitions = partitions
         self.settings = dict(settings or {})
+
+    def __repr__(self) -> str:
+        settings = "".join(f", {name}={value}" for name, value in self.settings.items())
+        parts = "1 partition" if self.partitions == 1 else f"{self.partitions} partitions"
+        return f"<LogStream '{self.name}', {parts}{settings}>"
 
     def create(self) -> None:
         """Create the stream, for the first time or again after ``delete``.

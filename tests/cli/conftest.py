@@ -49,6 +49,7 @@ class Served(Doors):
     """A running ``log serve``."""
 
     process: subprocess.Popen[str]
+    temporary: bool
 
     def stop(self) -> int:
         """Send SIGTERM; return the exit code."""
@@ -103,7 +104,9 @@ def serving(folder: Path) -> Iterator[Callable[..., Served]]:
             stack.callback(process.wait, 120)
             stack.callback(process.terminate)
             assert process.stdout is not None
-            return Served(json.loads(process.stdout.readline()), process)
+            doors = json.loads(process.stdout.readline())
+            temporary = doors.pop("temporary", False)
+            return Served(doors, process, temporary)
 
         yield start
 

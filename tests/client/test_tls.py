@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives import serialization
 from spark_streams.client import AmqpClient, RabbitClient
 from spark_streams.client.feed.client import FeedAddress, FeedClient
 from spark_streams.endpoint import AMQP_SCHEMES, HTTP_SCHEMES, RABBITMQ_SCHEMES, Endpoint, Secret, Tls, parse_url
-from spark_streams.errors import ConnectFailed, OptionError, SparkStreamsError
+from spark_streams.errors import AuthenticationFailed, ConnectFailed, OptionError, SparkStreamsError
 from spark_streams.log import ReferenceLog
 from spark_streams.server import AmqpConfig, FeedConfig, RabbitConfig, ServerThread
 from tests.certificate_authority import Authority
@@ -125,9 +125,20 @@ def test_a_door_that_wants_a_client_certificate(door: str, serve: Serve, authori
     trusted = str(authority.file)
     assert partitions(at(url, Tls(trusted, *authority.issue("ann")))) == 1
     assert partitions(at(url, Tls(trusted, *authority.issue("ann")), user=None)) == 1, "EXTERNAL; a feed asks no more"
-    for certificate in ((), Authority(tmp_path, "other").issue("mallory")):
-        with pytest.raises(SparkStreamsError, match=r"wants a client certificate, check options 'tls.certFile' and"):
-            partitions(at(url, Tls(trusted, *certificate)))
+    assert "it asks for a client certificate: set options 'tls.certFile' and 'tls.keyFile'" in refused(
+        url, Tls(trusted)
+    )
+    mallory = Tls(trusted, *Authority(tmp_path, "other").issue("mallory"))
+    assert "it does not trust the authority of our certificate: option 'tls.certFile'" in refused(url, mallory)
+
+
+@pytest.mark.parametrize("door", ["amqp", "rabbitmq-stream"])
+def test_a_certificate_and_no_user_where_users_sign_in(door: str, serve: Serve, authority: Authority) -> None:
+    url = serve(authority.issue("server"))[door]
+    with pytest.raises(AuthenticationFailed) as raised:
+        partitions(at(url, Tls(str(authority.file), *authority.issue("ann")), user=None))
+    assert "does not offer EXTERNAL, it offers PLAIN: it lets nobody in by a certificate" in str(raised.value)
+    assert "'username'" not in str(raised.value)
 
 
 class Strict:

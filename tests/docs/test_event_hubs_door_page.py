@@ -24,7 +24,8 @@ def test_the_command_and_what_it_prints(tmp_path: Path) -> None:
     assert words[:3] == ["spark-streams", "log", "serve"]
     with serving(tmp_path) as start:
         served = start(*words[3:])
-        assert json.loads(line) == {DOOR: re.sub(r":\d+/", ":5673/", served.doors[DOOR])}
+        printed = {DOOR: re.sub(r":\d+/", ":5673/", served.doors[DOOR]), "temporary": served.temporary}
+        assert json.loads(line) == printed
         with EventHubProducerClient.from_connection_string(served.doors[DOOR], eventhub_name="orders") as client:
             assert client.get_partition_ids() == ["0", "1", "2", "3"]
 

@@ -19,7 +19,10 @@ from tests.docs.pages import ERRORS, ROOT, code_spans, tables
 
 DOCS = ROOT / "docs"
 CODE = [file for folder in ("spark_streams", "sources", "sinks") for file in sorted((ROOT / folder).rglob("*.py"))]
-MESSAGES = ("Before anything is read", "Connecting", "While it reads", "While it writes", "Serving the log")
+MESSAGES = (
+    *("Before anything is read", "Values of options", "The address and the credentials", "Columns", "Connecting"),
+    *("While it reads", "While it writes", "Serving the log", "On the command line"),
+)
 KAFKA = {
     *("kafka.bootstrap.servers", "subscribe", "subscribePattern", "assign", "startingOffsets", "endingOffsets"),
     *("startingTimestamp", "endingTimestamp", "startingOffsetsByTimestamp", "endingOffsetsByTimestamp"),
@@ -171,7 +174,9 @@ def test_the_bundle_names_what_is_there() -> None:
     assert bundle["bundle"]["name"] == "spark-streams"
     (wheel,) = bundle["artifacts"].values()
     assert (file.parent / wheel["path"] / "pyproject.toml").resolve() == ROOT / "pyproject.toml"
-    assert wheel["build"] == "python3 -m build --wheel", "as tests/packaging/test_installed_wheel.py builds it"
+    built = "pip wheel --no-deps --wheel-dir dist"
+    assert wheel["build"] == f"python3 -m {built} .", "as docs/databricks.md says"
+    assert f"`{built} .`" in (ROOT / "docs" / "databricks.md").read_text()
     assert [(file.parent / path).resolve() for path in bundle["sync"]["paths"]] == [ROOT]
     (job,) = bundle["resources"]["jobs"].values()
     clusters = {cluster["job_cluster_key"] for cluster in job["job_clusters"]}

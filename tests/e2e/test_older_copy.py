@@ -5,13 +5,14 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from spark_streams.testing import KeptQuery, LogProcess, LogStream, StreamFactory
-from tests.e2e.by_day import in_turn
+from tests.e2e.by_day import FORMATS, nightly_unless
 
 pytestmark = pytest.mark.spark
 
@@ -62,7 +63,17 @@ def load(spark: SparkSession, copied: Copied, name: str, **more: str) -> DataFra
     return spark.readStream.format(name).options(**given).load()
 
 
-@pytest.mark.parametrize(("name", "then"), in_turn(["it is shorter", "it was written on"]))
+def cases(one: str, other: str, by_day: str) -> list[Any]:
+    """Each case in each format: one of them by day."""
+    return [
+        pytest.param(name, then, id=id, marks=nightly_unless(id == by_day))
+        for then in (one, other)
+        for name in FORMATS
+        for id in [f"{name}-{then}"]
+    ]
+
+
+@pytest.mark.parametrize(("name", "then"), cases("it is shorter", "it was written on", "amqp-events-it is shorter"))
 def test_an_older_copy_is_a_loss(
     spark: SparkSession, copied: Copied, query: KeptQuery, name: str, then: str, request: pytest.FixtureRequest
 ) -> None:
@@ -86,7 +97,7 @@ def test_an_older_copy_is_a_loss(
     assert [bytes(row.value).decode() for row in query.rows[25:]] == events
 
 
-@pytest.mark.parametrize(("name", "then"), in_turn(["it fails", "it goes on"]))
+@pytest.mark.parametrize(("name", "then"), cases("it fails", "it goes on", "rabbitmq-stream-it goes on"))
 def test_an_older_copy_under_a_running_query_is_a_loss(
     spark: SparkSession, copied: Copied, query: KeptQuery, name: str, then: str, request: pytest.FixtureRequest
 ) -> None:

@@ -19,7 +19,7 @@ from spark_streams.errors import FilterError, LocalProtocolError, RemoteProtocol
 from spark_streams.filters import parse
 from spark_streams.filters.predicates.amqp_sql import parse_amqp_sql
 from spark_streams.filters.predicates.event_streams import parse_sql
-from spark_streams.server.event_hubs.requests import read_request
+from spark_streams.server.amqp.requests import read_request
 from spark_streams.server.feed.cursors import Cursors
 from spark_streams.server.feed.http_requests import HttpError
 from spark_streams.server.feed.request_bodies import ARROW, plain_pieces, read_body

@@ -53,7 +53,7 @@ def test_the_dialect_is_what_options_say() -> None:
         ),
         (
             {"connectionString": CONNECTION, "keyAnnotation": "x-a"},
-            "'keyAnnotation': is for RabbitMQ 4, and 'connection",
+            "'keyAnnotation': is for dialect RabbitMQ 4, and 'connection",
         ),
         ({"keyAnnotation": "key"}, "expected ASCII that begins with 'x-'"),
         ({"dialect": "rabbitmq", "consumerGroup": "g"}, "RabbitMQ 4 has none over AMQP 1.0"),

@@ -14,7 +14,7 @@ from spark_streams.endpoint import Secret, Tls
 from spark_streams.errors import OptionError
 from spark_streams.filters import parse, to_protobuf
 from spark_streams.options.amqp_events import parse_sink_options, parse_source, validate
-from spark_streams.options.parser import RedactedOptions
+from spark_streams.options.parser import RedactedOptions, of_a_table
 from spark_streams.options.positions import PositionRange
 from spark_streams.position import EARLIEST, LATEST, After, At, AtTime, Matching
 
@@ -52,6 +52,22 @@ def test_names_and_words_are_compared_without_case() -> None:
     )
     assert options.starting.everywhere == EARLIEST
     assert not options.fail_on_data_loss
+
+
+def test_the_properties_of_a_table_have_its_options_under_a_prefix() -> None:
+    """As Spark 4.3.0 passes them: OPTIONS twice, properties, and what the catalog notes."""
+    properties = {"x": "y", "Provider": "amqp-events", "url": "amqp://h", "option.URL": "amqp://h", "owner": "root"}
+    assert of_a_table(properties) == {"url": "amqp://h"}
+    assert of_a_table({"provider": "amqp-events", "owner": "root"}) == {}
+    assert of_a_table({"url": "amqp://h", "option.url": "x"}) is None
+
+
+def test_without_any_option_the_message_tells_of_tables() -> None:
+    with pytest.raises(OptionError, match=r"'url': is required.*to no Python source"):
+        validate({})
+    with pytest.raises(OptionError) as caught:
+        parse_source({"stream": "orders"}, streaming=False)
+    assert "Python source" not in str(caught.value)
 
 
 @pytest.mark.parametrize("name", ["checkpointLocation", "outputMode", "queryName"])
@@ -343,7 +359,10 @@ def test_min_offsets_per_trigger() -> None:
     assert options.max_trigger_delay_ms == 90_000
     refused("11 is more than the 10 of 'maxOffsetsPerTrigger'", minOffsetsPerTrigger="11", maxOffsetsPerTrigger="10")
     refused("option 'maxTriggerDelay': needs 'minOffsetsPerTrigger'", maxTriggerDelay="1m")
-    refused("option 'minOffsetsPerTrigger': '0' is not events", minOffsetsPerTrigger="0")
+    refused(
+        "option 'minOffsetsPerTrigger': '0' cannot be used: expected a whole number, at least 1 (events)",
+        minOffsetsPerTrigger="0",
+    )
     refused("option 'minOffsetsPerTrigger': a batch query has no triggers", batch, minOffsetsPerTrigger="5")
     refused("option 'maxTriggerDelay': a batch query has no triggers", batch, maxTriggerDelay="5m")
     with pytest.raises(OptionError, match=r"minOffsetsPerTrigger.*this is for reading"):

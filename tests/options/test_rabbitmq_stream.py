@@ -294,7 +294,11 @@ def test_sub_entry_batches(codec: str) -> None:
 def test_limits_of_a_writer() -> None:
     assert sink(subEntrySize="2").compression == "none"
     assert sink(subEntrySize="65535").max_in_flight == 65_535
-    refused("'65536' is not messages as a whole number, at least 1 and at most 65535", sink, subEntrySize="65536")
+    refused(
+        "'65536' cannot be used: expected a whole number, at least 1 and at most 65535 (messages)",
+        sink,
+        subEntrySize="65536",
+    )
     refused("option 'subEntrySize'", sink, subEntrySize="0")
     refused("99 is less than the 100 of 'subEntrySize'", sink, subEntrySize="100", maxInFlight="99")
     refused("option 'maxInFlight'", sink, maxInFlight="0")

@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -28,8 +29,9 @@ from tests.docs.pages import ROOT, blocks
 HERE = Path(__file__).parent
 SPARKS = {"newest": ROOT / "constraints.txt", "4.0": HERE / "constraints-spark-4.0.txt"}
 EXAMPLE = "docs/example-project/README.md"
-INSTALLED_BY = {"newest": "README.md", "4.0": EXAMPLE}
-"""The page whose command installs the package with that Spark."""
+README = "README.md"
+INSTALLED_BY = {"newest": README, "4.0": EXAMPLE}
+"""The page whose commands install the package with that Spark."""
 OUTSIDE = {name: value for name, value in os.environ.items() if name != "SPARK_HOME"}
 """The environment of what runs in another Python than this."""
 MODULES_AT_TOP = {"spark_streams", "pyspark_amqp_events", "pyspark_feedapi", "pyspark_rabbitmq_stream"}
@@ -70,7 +72,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def wheel(checkout: Path) -> Path:
-    run(sys.executable, "-m", "build", "--wheel", cwd=checkout)
+    run(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", "dist", ".", cwd=checkout)
     (built,) = (checkout / "dist").glob("*.whl")
     return built
 
@@ -112,25 +114,39 @@ def shell(spark: str, line: str, folder: Path) -> str:
     return run("bash", "-c", line, cwd=folder, env=variables)
 
 
+@pytest.fixture(scope="module")
+def project(checkout: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the example project, with the checkout where its page has it."""
+    folder = tmp_path_factory.mktemp("projects")
+    (folder / "spark-streams").symlink_to(checkout)
+    ignored = shutil.ignore_patterns(".*", "__pycache__")
+    return Path(shutil.copytree((ROOT / EXAMPLE).parent, folder / "project", ignore=ignored))
+
+
+def commands(page: str) -> tuple[list[str], list[str]]:
+    """Return the lines of a page that install the package, and those after them."""
+    (block,) = (block for block in blocks(page, "bash") if "\npip install " in block)
+    shown = block.splitlines()
+    last = max(number for number, line in enumerate(shown) if line.startswith("pip install"))
+    return shown[: last + 1], shown[last + 1 :]
+
+
 @pytest.fixture(scope="module", params=[pytest.param(spark, marks=pytest.mark.nightly) for spark in SPARKS])
-def installed(request: pytest.FixtureRequest, checkout: Path, wheel: Path) -> tuple[str, Path]:
+def installed(request: pytest.FixtureRequest, checkout: Path, project: Path) -> tuple[str, Path]:
     """(name of the Spark, Python of an environment that has the package and that Spark)."""
     spark, constraints = request.param, SPARKS[request.param]
     folder = ROOT / f".venv-wheel-{spark}"
     stamp = folder / ".ready"
-    (line,) = [
-        line
-        for block in blocks(INSTALLED_BY[spark], "bash")
-        for line in block.splitlines()
-        if line.startswith("pip install")
-    ]
-    recipe = sys.version + constraints.read_text() + (ROOT / "pyproject.toml").read_text() + line
+    lines, _ = commands(INSTALLED_BY[spark])
+    recipe = sys.version + constraints.read_text() + (ROOT / "pyproject.toml").read_text() + "\n".join(lines)
     wanted = hashlib.sha256(recipe.encode()).hexdigest()
+    where = project if INSTALLED_BY[spark] == EXAMPLE else checkout
     if not stamp.exists() or stamp.read_text() != wanted:
         run(sys.executable, "-m", "venv", "--clear", folder)
     else:
-        shell(spark, "pip uninstall --quiet --yes spark-streams", checkout)
-    shell(spark, line, checkout)
+        shell(spark, "pip uninstall --quiet --yes spark-streams", where)
+    for line in lines:
+        shell(spark, line, where)
     stamp.write_text(wanted)
     return spark, folder / "bin" / "python"
 
@@ -138,9 +154,10 @@ def installed(request: pytest.FixtureRequest, checkout: Path, wheel: Path) -> tu
 @pytest.fixture
 def served(installed: tuple[str, Path], tmp_path: Path) -> Iterator[tuple[str, str, str]]:
     """The urls, AMQP, RabbitMQ and FeedAPI, of a log with a stream ``orders``, served by the installed command."""
+    streams = ("--stream", "orders:2", "--stream", "orders-big:4")  # the README writes to the second
     command = installed[1].parent / "spark-streams"
     server = subprocess.Popen(
-        [command, "log", "serve", "--amqp", "0", "--rabbitmq-stream", "0", "--feedapi", "0", "--stream", "orders:2"],
+        [command, "log", "serve", "--amqp", "0", "--rabbitmq-stream", "0", "--feedapi", "0", *streams],
         stdout=subprocess.PIPE,
         text=True,
         cwd=tmp_path,
@@ -182,12 +199,59 @@ def test_the_command_is_installed(installed: tuple[str, Path], tmp_path: Path) -
     assert said.startswith("spark-streams 0.")
 
 
-def test_the_example_project_runs_as_its_page_says(installed: tuple[str, Path], tmp_path: Path) -> None:
+def test_the_example_project_runs_as_its_page_says(installed: tuple[str, Path], project: Path) -> None:
     spark, _ = installed
     if INSTALLED_BY[spark] != EXAMPLE:
-        shell(spark, "pip install --quiet pytest chispa", tmp_path)  # which the page's command brings
-    project = tmp_path / "project"
-    shutil.copytree((ROOT / EXAMPLE).parent, project, ignore=shutil.ignore_patterns(".*", "__pycache__"))
-    (block,) = blocks(EXAMPLE, "bash")
-    _, line = block.splitlines()
+        shell(spark, "pip install --quiet pytest chispa", project)  # which the page's command brings
+    _, (line,) = commands(EXAMPLE)
     assert "3 passed" in shell(spark, line, project)
+
+
+NOT_ACTIVATED = {
+    **{name: value for name, value in OUTSIDE.items() if name not in ("VIRTUAL_ENV", "PYSPARK_PYTHON")},
+    "PATH": "/usr/bin:/bin",
+}
+"""The environment of a job that an IDE, cron or systemd starts by the path of its Python."""
+
+ASK = """
+import sys
+import spark_streams
+from pyspark.sql import SparkSession
+spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+if sys.argv[1] == "register":
+    spark_streams.register(spark)
+print(spark.read.format("amqp-events").options(url=sys.argv[2], stream="orders").load().count())
+print(spark_streams.__file__)
+"""
+
+
+def test_python_in_a_checkout_finds_the_formats(
+    installed: tuple[str, Path], served: tuple[str, str, str], checkout: Path
+) -> None:
+    environment = {**OUTSIDE, "PYSPARK_PYTHON": str(installed[1])}
+    said = run(installed[1], "-c", ASK, "find", served[0], cwd=checkout, env=environment)
+    assert said.splitlines() == ["1000", str(checkout / "spark_streams" / "__init__.py")]
+
+
+def test_register_says_that_spark_starts_another_python(
+    installed: tuple[str, Path], served: tuple[str, str, str], tmp_path: Path
+) -> None:
+    command = [installed[1], "-c", ASK, "register", served[0]]
+    done = subprocess.run(command, cwd=tmp_path, env=NOT_ACTIVATED, capture_output=True, text=True, timeout=600)
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("spark_streams.errors.SparkStreamsError: Spark starts 'python3' for what it runs in Python")
+    assert f"PYSPARK_PYTHON={installed[1]} in the environment of the job" in last
+
+
+def test_the_readmes_first_program_runs_again_and_without_an_activated_environment(
+    installed: tuple[str, Path], served: tuple[str, str, str], tmp_path: Path
+) -> None:
+    (append,) = (line for block in blocks(README, "bash") for line in block.splitlines() if " log append " in line)
+    program = blocks(README, "python")[0].replace("amqp://guest:guest@localhost:5672", served[0])
+    (tmp_path / "job.py").write_text(program)
+    command = installed[1].parent / "spark-streams"
+    for time in (1, 2):
+        run(command, *shlex.split(append.replace("amqp://guest:guest@localhost:5672", served[0]))[1:], cwd=tmp_path)
+        run(installed[1], "job.py", cwd=tmp_path, env=NOT_ACTIVATED)
+        tail = run(command, "log", "tail", served[0], "orders-big", "--from", "earliest", "--no-follow", cwd=tmp_path)
+        assert len(tail.splitlines()) == time

@@ -107,7 +107,7 @@ def test_a_java_home_without_compiler(machine: Machine, tmp_path: Path) -> None:
 
 def test_no_compiler(machine: Machine) -> None:
     code, said = machine.needs("compiler", PYTHON=sys.executable)
-    assert code == 1 and "a C compiler is missing" in said and "gcc" in said
+    assert code == 1 and "a C compiler, with which pip builds python-qpid-proton, is missing" in said and "gcc" in said
 
 
 def test_an_old_python_is_named(machine: Machine) -> None:

@@ -41,7 +41,7 @@ def knows_sql(rabbitmq_url: str) -> None:
         pytest.skip(f"RabbitMQ {version} has no SQL filters: they came with 4.2")
 
 
-@pytest.mark.parametrize("examples", [100, pytest.param(700, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("examples", [40, pytest.param(700, marks=pytest.mark.nightly)])
 def test_rabbitmq_says_what_its_model_says_and_nothing_is_lost(examples: int) -> None:
     asked: list[str] = []
     expected: list[tuple[str, object, bool, bool, bool]] = []

@@ -217,7 +217,7 @@ def test_what_the_sink_cannot_do_is_refused_before_it_connects(client: type[Fake
     given = sink_to("orders")
     with pytest.raises(OptionError, match=r"option 'mode': 'overwrite' cannot be done.*use mode 'append'"):
         batch_writer(given, text_column(), True)
-    with pytest.raises(OptionError, match=r"option 'outputMode': 'complete' cannot be done.*'append', or 'update'"):
+    with pytest.raises(OptionError, match=r"'outputMode': 'complete' cannot be done.*withWatermark.*foreachBatch"):
         stream_writer(given, text_column(), True)
     with pytest.raises(SchemaError, match=r"unknown column 'vlaue'.*Did you mean 'value'"):
         stream_writer(given, text_column("vlaue"), False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any, Final
@@ -11,6 +12,7 @@ import click
 import pyarrow as pa
 
 from spark_streams.cli.credentials import PeerOptions, endpoint_of, password_option, tls_options
+from spark_streams.cli.peers.progress import EventBar
 from spark_streams.client import AmqpClient
 from spark_streams.endpoint import Tls
 from spark_streams.errors import OptionError
@@ -56,17 +58,31 @@ def append(
     creation_us = None if timestamp is None else instant_ms("--timestamp", timestamp) * 1000
     if creation_us is not None and not -(2**63) <= creation_us < 2**63:
         raise OptionError("--timestamp", f"{timestamp} lies outside the years -290000 to 290000")
-    appended = 0
+    appended = done = 0
     blocks: Any = [[line.encode() for line in lines]] if lines else lines_of(sys.stdin.fileno())
-    with AmqpClient(endpoint_of(url, PeerOptions(password_file), tls)) as client:
+    hidden = bool(lines) or sys.stdin.isatty()  # a bar would write over what is typed
+    with (
+        AmqpClient(endpoint_of(url, PeerOptions(password_file), tls)) as client,
+        EventBar(f"stdin to {stream}", None if hidden else _bytes_left(), in_events=False, hidden=hidden) as bar,
+    ):
         publisher = client.publisher(stream)
         for block in blocks:
             columns = _columns(block, key, partition, creation_us)
             publisher.send(client.encode(columns), _labels(appended + 1))
             publisher.flush()
             appended += len(block)
+            done += sum(map(len, block)) + len(block)
+            bar.show(appended, done)
         publisher.close()
     click.echo(f"{appended} {'event' if appended == 1 else 'events'} appended to '{stream}'")
+
+
+def _bytes_left() -> int | None:
+    """Return how many bytes stdin has, if it is a file; None for a pipe, whose end nobody knows."""
+    descriptor = sys.stdin.fileno()
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        return None
+    return max(0, os.fstat(descriptor).st_size - os.lseek(descriptor, 0, os.SEEK_CUR))
 
 
 def _labels(first: int) -> Callable[[int], str]:

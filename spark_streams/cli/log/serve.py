@@ -24,7 +24,7 @@ from spark_streams.cli.arguments import StreamRequest, credentials, listen, stre
 from spark_streams.cli.credentials import file_option, tokens_of, users_of
 from spark_streams.cli.errors import exit_on_signal
 from spark_streams.cli.log.config_file import Configuration, read_configuration
-from spark_streams.errors import OptionError
+from spark_streams.errors import OptionError, PackageMissing
 from spark_streams.log import ReferenceLog
 from spark_streams.protocols import load, with_doors
 from spark_streams.server import BearerToken, LogServer
@@ -39,6 +39,8 @@ Prints one line of JSON on stdout once it listens, such as
    "feedapi": "http://127.0.0.1:8080", "event-hubs": "Endpoint=sb://127.0.0.1:5673/;…"}
 SIGTERM or Ctrl-C stop it cleanly. After kill -9 it starts again with every event
 that was acknowledged.
+Without --data-dir the log is temporary: its events are gone when it stops, and a
+query's checkpoint fits no later log. The line then has "temporary": true, too.
 
 \b
 Doors:
@@ -59,7 +61,7 @@ Who is let in:
 
 \b
 Examples:
-  spark-streams log serve --stream orders:4
+  spark-streams log serve --data-dir ./data --stream orders:4
   spark-streams log serve --data-dir ./data --amqp 0.0.0.0:5672 --user writer:secret
   spark-streams log serve --rabbitmq-stream 0
   spark-streams log serve --feedapi 8080 --token secret --stream orders:4
@@ -102,7 +104,7 @@ _SECRETS_FILE: Final[dict[str, Any]] = {
 @click.option(
     "--data-dir",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Where the log lives; without it the data is temporary.",
+    help="Where the log lives; without it the log is temporary.",
 )
 @_door_options
 @click.option(
@@ -177,13 +179,14 @@ def serve(
     _give_memory_back()
     connections = sum(door.descriptors * (door.config.max_connections + door.config.max_handshakes) for door in doors)
     allow_descriptors(connections, FILES_OF_A_PARTITION * configured.log.max_partitions)
-    with ReferenceLog(data_dir if data_dir is not None else configured.data_dir, configured.log) as log:
+    data_dir = data_dir if data_dir is not None else configured.data_dir
+    with ReferenceLog(data_dir, configured.log) as log:
         for request in (*configured.streams, *streams):
             request.ensure(log)
         # A collection of the objects that exist now, mostly of modules, takes a tenth of a second; all clients wait.
         gc.freeze()
         try:
-            asyncio.run(_serve(log, doors, until_stdin_closes))
+            asyncio.run(_serve(log, doors, until_stdin_closes, temporary=data_dir is None))
         finally:
             gc.unfreeze()
 
@@ -237,7 +240,15 @@ def _door(name: str, configured: DoorConfig, where: tuple[str, int] | None, comm
     changes: dict[str, Any] = {key: each for key, each in common.items() if each and hasattr(configured, key)}
     if where is not None:
         changes["host"], changes["port"] = where
-    door: Door = load(with_doors()[name].door)(dataclasses.replace(configured, **changes))
+    try:
+        door: Door = load(with_doors()[name].door)(dataclasses.replace(configured, **changes))
+    except ModuleNotFoundError as fault:
+        if fault.name != "proton":
+            raise
+        raise PackageMissing(
+            f"the door --{name} needs python-qpid-proton, which is not installed: pip install python-qpid-proton, or "
+            "name the doors that need none of it, --rabbitmq-stream 5552 --feedapi 8080"
+        ) from fault
     return door
 
 
@@ -257,7 +268,13 @@ def _at_end_of_stdin(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> No
     loop.call_soon_threadsafe(stop.set)
 
 
-async def _serve(log: ReferenceLog, doors: list[Door], until_stdin_closes: bool) -> None:
+_TEMPORARY: Final = (
+    "This log is temporary: its events are gone when it stops, and a query's checkpoint fits no later log. "
+    "Give --data-dir DIR to keep them."
+)
+
+
+async def _serve(log: ReferenceLog, doors: list[Door], until_stdin_closes: bool, *, temporary: bool) -> None:
     """Serve until SIGTERM or SIGINT, or the end of standard input."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -280,7 +297,9 @@ async def _serve(log: ReferenceLog, doors: list[Door], until_stdin_closes: bool)
             f"or port, such as --{fault.door} 0 for any free port",
         ) from fault
     try:
-        click.echo(json.dumps(server.urls))
+        if temporary:
+            click.echo(_TEMPORARY, err=True)
+        click.echo(json.dumps({**server.urls, **({"temporary": True} if temporary else {})}))
         await stop.wait()
     finally:
         await server.stop()

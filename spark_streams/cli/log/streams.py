@@ -1,4 +1,4 @@
-"""Commands ``spark-streams log create``, ``info`` and ``split``, which create, show and split streams of a log."""
+"""Commands ``spark-streams log info`` and ``split``, which show and split streams of a log."""
 
 from __future__ import annotations
 
@@ -8,83 +8,23 @@ from pathlib import Path
 from typing import Any, Final
 
 import click
-from rich.console import Console
 
-from spark_streams.cli.arguments import StreamRequest, stream_request
-from spark_streams.cli.credentials import PeerOptions, endpoint_of, password_option, tls_options
-from spark_streams.cli.peers.inspect import table_of
-from spark_streams.cli.peers.log_peers import in_order
-from spark_streams.client import AmqpClient, Bounds
-from spark_streams.endpoint import Endpoint, Tls
-from spark_streams.errors import OptionError, StreamExists
-from spark_streams.log import ReferenceLog, Stream, StreamConfig, format_offset
+from spark_streams.cli.credentials import PeerOptions, tls_options
+from spark_streams.cli.peers.log_peers import AmqpPeer, in_order
+from spark_streams.cli.peers.peer import PEER_EPILOG, Peer, partitions_option, peer_options, read_peer
+from spark_streams.cli.peers.tables import plain_console, print_rows
+from spark_streams.client import Bounds
+from spark_streams.endpoint import Tls
+from spark_streams.errors import OptionError
+from spark_streams.log import ReferenceLog, Stream, format_offset
 from spark_streams.position import EARLIEST
 
 _OF_SPLITS: Final = ("closed", "starts_after", "cursor_from")
-_CREATE_EPILOG = """\b
-The server alone may touch its directory: while it runs, stop it and start it with
-one more --stream NAME:PARTITIONS instead.
-
-\b
-Example:
-  spark-streams log create --data-dir ./data orders:4 --timestamp-type create
-"""
+FOLDER: Final = click.Path(exists=True, file_okay=False, path_type=Path)
+"""The folder of a log that is there."""
 
 
-@click.command(epilog=_CREATE_EPILOG)
-@click.argument("streams", type=stream_request, metavar="NAME[:PARTITIONS]...", nargs=-1, required=True)
-@click.option(
-    "--data-dir",
-    type=click.Path(file_okay=False, path_type=Path),
-    required=True,
-    help="Where the log lives; made when it is not there.",
-)
-@click.option(
-    "--timestamp-type",
-    type=click.Choice(["append", "create"]),
-    default="append",
-    show_default=True,
-    help="An event's timestamp: when it was appended, or its producer's creation-time.",
-)
-@click.option(
-    "--retention-bytes",
-    "retention_max_bytes",
-    type=click.IntRange(0),
-    help="Keep about this much of each partition.  [default: all]",
-)
-@click.option(
-    "--retention-ms",
-    "retention_max_age_ms",
-    type=click.IntRange(0),
-    help="Keep events for this long.  [default: forever]",
-)
-@click.option(
-    "--segment-bytes",
-    "segment_max_bytes",
-    type=click.IntRange(1),
-    default=StreamConfig.segment_max_bytes,
-    show_default=True,
-    help="Size of a segment file; whole segments are removed.",
-)
-@click.option("--if-not-exists", is_flag=True, help="A stream that is there already is no error.")
-def create(streams: tuple[StreamRequest, ...], data_dir: Path, if_not_exists: bool, **settings: Any) -> None:
-    """Create STREAMS, each NAME[:PARTITIONS], in a log that is not being served."""
-    config = StreamConfig(**settings)
-    with ReferenceLog(data_dir) as log:
-        there = {stream.name for stream in log.streams()}
-        for request in streams:
-            if request.name in there and not if_not_exists:
-                raise StreamExists(
-                    f"there is a stream '{request.name}' already: choose another name, or say --if-not-exists"
-                )
-            dataclasses.replace(request, config=config).ensure(log)
-            click.echo(f"{request.name}: {'was there' if request.name in there else 'created'}")
-
-
-_FOLDER: Final = click.Path(exists=True, file_okay=False, path_type=Path)
-
-
-def _existing_log(data_dir: Path) -> ReferenceLog:
+def existing_log(data_dir: Path) -> ReferenceLog:
     """Return the log in a folder; the caller closes it.
 
     Raises:
@@ -95,9 +35,11 @@ def _existing_log(data_dir: Path) -> ReferenceLog:
     return ReferenceLog(data_dir)
 
 
-_INFO_EPILOG = """\b
+_INFO_EPILOG = f"""{PEER_EPILOG}
+\b
 Examples:
   spark-streams log info amqp://guest:guest@localhost:5672 orders
+  spark-streams log info http://localhost:8080 orders
   spark-streams log info --data-dir ./data
 """
 
@@ -105,23 +47,25 @@ Examples:
 @click.command(epilog=_INFO_EPILOG)
 @click.argument("where", nargs=-1, metavar="[URL] [STREAM]")
 @click.option(
-    "--data-dir", type=_FOLDER, help="Look into a log that is not being served; without STREAM at all of its streams."
+    "--data-dir", type=FOLDER, help="Look into a log that is not being served; without STREAM at all of its streams."
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a stream and line.")
+@partitions_option()
 @tls_options
-@password_option()
-def info(
-    where: tuple[str, ...], data_dir: Path | None, as_json: bool, tls: Tls | None, password_file: str | None
-) -> None:
-    """Show the partitions of a stream: how many events, and the first and last offset that is retained."""
+@peer_options()
+def info(where: tuple[str, ...], data_dir: Path | None, as_json: bool, tls: Tls | None, options: PeerOptions) -> None:
+    """Show the partitions of a stream: how many events, and the first and last offset that is retained.
+
+    The URL is that of any door of a log that is being served, or of any other peer.
+    """
     if data_dir is None:
         if len(where) != 2:
             raise click.UsageError("expected URL STREAM, or --data-dir DIR [STREAM]")
-        found = [_served(endpoint_of(where[0], PeerOptions(password_file), tls), where[1])]
+        found = [_served(peer_stream(read_peer(where[0], options, tls=tls, needs_stream=False), where[1]))]
     else:
         if len(where) > 1:
             raise click.UsageError("with --data-dir only a STREAM is expected")
-        with _existing_log(data_dir) as log:
+        with existing_log(data_dir) as log:
             found = [_stored(stream) for stream in ([log.stream(where[0])] if where else log.streams())]
     for stream in found:
         if as_json:
@@ -130,12 +74,25 @@ def info(
             _print(stream)
 
 
-def _served(endpoint: Endpoint, stream: str) -> dict[str, Any]:
-    with AmqpClient(endpoint) as client:
-        description = client.describe(stream)
-        events = client.remaining(stream, dict.fromkeys(description.partitions, EARLIEST))
+def peer_stream(peer: Peer, name: str) -> Peer:
+    """Return a stream of a peer, whose url is to name none.
+
+    Raises:
+        OptionError: the url names one; or the protocol's urls cannot have the name.
+    """
+    if peer.names_stream:
+        raise OptionError("URL", f"{peer} names a stream already: expected the address of the log, and names after it")
+    return peer.named(name)
+
+
+def _served(peer: Peer) -> dict[str, Any]:
+    if not isinstance(peer, AmqpPeer):
+        return {"stream": peer.stream, **peer.describe()}
+    with peer.client() as client:
+        description = client.describe(peer.stream)
+        events = client.remaining(peer.stream, dict.fromkeys(description.partitions, EARLIEST))
     return {
-        "stream": stream,
+        "stream": peer.stream,
         "incarnation": description.incarnation,
         "partitions": [
             {"partition": p, "events": events.get(p), "earliest": b.earliest, "latest": b.latest, **_splits(b)}
@@ -192,7 +149,7 @@ def _print(stream: dict[str, Any]) -> None:
     rows = [{name: p[name] for name in p if name not in _OF_SPLITS} for p in stream["partitions"]]
     if any(stories):
         rows = [{**row, "split": story} for row, story in zip(rows, stories, strict=True)]
-    Console().print(table_of(rows, title))
+    print_rows(plain_console(), rows, title)
 
 
 _SPLIT_EPILOG = """\b
@@ -217,10 +174,10 @@ Examples:
 @click.argument("partition")
 @click.option("--into", type=click.IntRange(2), default=2, show_default=True, help="How many take its place.")
 @click.option("--history", is_flag=True, help="Redistribute its events too.")
-@click.option("--data-dir", type=_FOLDER, required=True, help="Where the log lives; it must not be served.")
+@click.option("--data-dir", type=FOLDER, required=True, help="Where the log lives; it must not be served.")
 def split(name: str, partition: str, into: int, history: bool, data_dir: Path) -> None:
     """Split PARTITION of the stream NAME into several."""
-    with _existing_log(data_dir) as log:
+    with existing_log(data_dir) as log:
         before = set(log.stream(name).partitions)
         try:
             stream = log.split_partition(name, partition, into, history=history)

@@ -9,8 +9,6 @@ from typing import Final
 
 import click
 import pyarrow as pa
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from spark_streams.cli.credentials import PeerOptions, tls_options
 from spark_streams.cli.errors import INTERRUPTED
@@ -25,6 +23,7 @@ from spark_streams.cli.peers.peer import (
     read_peer,
     speaks_tls,
 )
+from spark_streams.cli.peers.progress import EventBar
 from spark_streams.cli.tail import Interrupted
 from spark_streams.endpoint import Tls
 from spark_streams.errors import OptionError, PositionLost, SparkStreamsError
@@ -34,8 +33,6 @@ _FLUSH_ROWS: Final = 50_000
 """Number of sent events from which the copy waits for confirms, and then updates the positions to continue from."""
 _STEP_ROWS: Final = 1_000
 """Most events that are sent together, and so between two updates of the bar."""
-_SHOWN_STEPS: Final = 20
-"""Number of steps of the total at which the bar is always drawn; else it is drawn ten times a second."""
 _EPILOG = f"""{PEER_EPILOG}
 {POSITIONS_EPILOG}
 \b
@@ -99,8 +96,8 @@ def copy(
     ):
         job = _Job(reader, writer)
         try:
-            with _bar() as bar:
-                job.run(bar, f"{origin.stream} to {destination.stream}", follow, interrupted)
+            with EventBar(f"{origin.stream} to {destination.stream}", reader.left()) as bar:
+                job.run(bar, follow, interrupted)
         except SparkStreamsError as fault:
             job.tell_positions()
             if isinstance(fault, PositionLost):
@@ -122,16 +119,14 @@ class _Job:
         self.confirmed = 0
         self._positions = reader.positions
 
-    def run(self, bar: Progress, what: str, follow: bool, interrupted: Interrupted) -> None:
-        total = self._reader.left()
-        task = bar.add_task(what, total=total, count=_count(0, total))
+    def run(self, bar: EventBar, follow: bool, interrupted: Interrupted) -> None:
         while True:
             try:
                 for batch in self._reader.new_events():
                     for rows in _steps(batch):
                         self._writer.send(rows)
                         self._sent += rows.num_rows
-                        self._show(bar, task)
+                        bar.show(self._sent)
                     if self._sent - self.confirmed >= _FLUSH_ROWS:
                         self._confirm()
                     if interrupted:
@@ -151,28 +146,6 @@ class _Job:
     def _confirm(self) -> None:
         self._writer.flush()
         self.confirmed, self._positions = self._sent, self._reader.positions
-
-    def _show(self, bar: Progress, task: TaskID) -> None:
-        total = bar.tasks[0].total
-        if total is not None:
-            total = max(total, self._sent)  # other producers may append meanwhile
-        step = _FLUSH_ROWS // 10 if total is None else max(1, int(total) // _SHOWN_STEPS)
-        is_step = self._sent // step > int(bar.tasks[0].completed) // step
-        bar.update(task, completed=self._sent, total=total, count=_count(self._sent, total), refresh=is_step)
-
-
-def _count(sent: int, total: float | None) -> str:
-    return f"{sent}" if total is None else f"{sent}/{int(total)}"
-
-
-def _bar() -> Progress:
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("{task.fields[count]} events"),
-        TimeElapsedColumn(),
-    )
-    return Progress(*columns, console=Console(stderr=True))
 
 
 def _steps(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:

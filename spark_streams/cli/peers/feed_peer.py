@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Final
@@ -18,7 +18,7 @@ from spark_streams.client.feed.publisher import FeedPublisher, HttpFeed
 from spark_streams.client.feed.range_reader import BEGINNING, FeedRange, scan
 from spark_streams.client.feed.row_decoder import FeedRows
 from spark_streams.endpoint import Endpoint
-from spark_streams.errors import NotFound, OptionError
+from spark_streams.errors import NotFound, OptionError, Refused
 from spark_streams.rows import COMMON_SCHEMA
 from spark_streams.secrets import Secret
 from spark_streams.wire.feed.dialect import Dialect
@@ -114,6 +114,28 @@ class FeedPeer(Peer):
                 for p in discovery.partitions
             ]
         return {"kind": "feed", "peer": about, "partitions": rows}
+
+    def create(self, partitions: int, settings: Mapping[str, str | int]) -> bool:
+        """Create the feed; see ``Peer.create``."""
+        with self.client() as client, _as_an_extension("create"):
+            return client.create(partitions, settings)
+
+    def delete(self) -> None:
+        """Delete the feed; see ``Peer.delete``."""
+        with self.client() as client, _as_an_extension("delete"):
+            client.delete()
+
+
+@contextmanager
+def _as_an_extension(what: str) -> Iterator[None]:
+    """Explain the refusal of a server that has no such call."""
+    try:
+        yield
+    except Refused as fault:
+        if fault.condition in ("status 405", "status 501"):
+            why = f"FeedAPI has no way to {what} a feed, and this server none of its own; the log of this project has"
+            raise Refused(fault.condition, why, fault.context) from fault
+        raise
 
 
 class _FeedReader(PeerReader):

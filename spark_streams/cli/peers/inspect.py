@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any
 
 import click
 from rich.console import Console
-from rich.table import Table
 
 from spark_streams.cli.credentials import PeerOptions, tls_options
 from spark_streams.cli.peers.peer import PEER_EPILOG, Peer, partitions_option, peer_options, read_peer
+from spark_streams.cli.peers.tables import plain_console, print_facts, print_rows
 from spark_streams.endpoint import Tls
 from spark_streams.errors import NotFound, OptionError, SparkStreamsError
 
@@ -31,8 +31,6 @@ Examples:
   spark-streams inspect https://example.com/feeds/orders --json
   spark-streams inspect http://localhost:8080
 """
-_NUMBERS: Final = ("events", "bytes", "segments")
-"""Columns of numbers."""
 
 
 @click.command(epilog=_EPILOG)
@@ -50,7 +48,7 @@ def inspect(url: str, streams: tuple[str, ...], as_json: bool, tls: Tls | None, 
     peer = read_peer(url, options, streams[0] if streams else None, tls, needs_stream=False)
     if not all(streams):
         raise OptionError("STREAM", "is empty: expected the name of a stream")
-    console = Console(markup=False, highlight=False)
+    console = plain_console()
     listed: list[dict[str, Any]] | None = None
     failed = False
     for found in _all(peer, streams):
@@ -62,7 +60,7 @@ def inspect(url: str, streams: tuple[str, ...], as_json: bool, tls: Tls | None, 
         else:
             _print_head(console, found)
             if "streams" not in found:
-                console.print(table_of(found["partitions"]))
+                print_rows(console, found["partitions"])
                 _print_unavailable(console, found)
             elif found["streams"] is not None:
                 listed = []
@@ -97,13 +95,9 @@ def _all(peer: Peer, streams: tuple[str, ...]) -> Iterator[dict[str, Any]]:
 
 def _print_head(console: Console, found: dict[str, Any]) -> None:
     what = found["kind"] if found["stream"] is None else f"{found['stream']} ({found['kind']})"
-    # A narrow table would break its own title.
     console.print(f"{what} at {found['url']}", style="italic", soft_wrap=True)
     if found["peer"]:
-        facts = Table(show_header=False)
-        for name, value in found["peer"].items():
-            facts.add_row(name, ", ".join(value) if isinstance(value, list) else str(value))
-        console.print(facts)
+        print_facts(console, found["peer"])
     if "why" in found:
         console.print(f"Its streams are not known: {found['why']}", soft_wrap=True)
 
@@ -113,21 +107,11 @@ def _print_streams(console: Console, listed: list[dict[str, Any]]) -> None:
     if not listed:
         console.print("It has no streams, or none that this user may read.")
         return
-    console.print(table_of([{"stream": found["stream"], **row} for found in listed for row in found["partitions"]]))
+    print_rows(console, [{"stream": found["stream"], **row} for found in listed for row in found["partitions"]])
     for found in listed:
         _print_unavailable(console, found)
         if "fault" in found:
             console.print(f"{found['stream']} cannot be shown: {found['fault']}", soft_wrap=True)
-
-
-def table_of(rows: list[dict[str, Any]], title: str | None = None) -> Table:
-    """Return a table with a row for each partition, and a column for each key; None becomes an empty cell."""
-    table = Table(title=title, title_justify="left")
-    for name in rows[0] if rows else ("partition",):
-        table.add_column(name, justify="right" if name in _NUMBERS else "left", overflow="fold")
-    for row in rows:
-        table.add_row(*("" if cell is None else str(cell) for cell in row.values()))
-    return table
 
 
 def _print_unavailable(console: Console, found: dict[str, Any]) -> None:

@@ -9,7 +9,7 @@ from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -32,6 +32,13 @@ from spark_streams.options.positions import numbered_position
 from spark_streams.options.values import instant_ms
 from spark_streams.position import EARLIEST, After, At, Earliest
 from spark_streams.wire.amqp.dialects import AUTO, DIALECTS, Dialect
+
+_ARGUMENTS: Final = {
+    "retention_max_bytes": "max-length-bytes",
+    "retention_max_age_ms": "max-age",
+    "segment_max_bytes": "stream-max-segment-size-bytes",
+}
+"""Settings of ``StreamConfig`` to RabbitMQ's arguments of a stream."""
 
 
 def in_order(partitions: Mapping[str, Bounds]) -> list[tuple[str, Bounds]]:
@@ -101,6 +108,28 @@ class LogPeer(Peer):
             "unavailable": description.unavailable,
         }
 
+    def create(self, partitions: int, settings: Mapping[str, str | int]) -> bool:
+        """Create the stream; see ``Peer.create``."""
+        with self.client_for_changes() as client:
+            return client.create(self.stream, partitions, self.arguments(settings))
+
+    def delete(self) -> None:
+        """Delete the stream; see ``Peer.delete``."""
+        with self.client() as client:
+            client.delete(self.stream)
+
+    @abstractmethod
+    def client_for_changes(self) -> AmqpClient | RabbitClient:
+        """Return a client that creates streams; the caller closes it."""
+
+    @abstractmethod
+    def arguments(self, settings: Mapping[str, str | int]) -> dict[str, str]:
+        """Return settings of a new stream as the protocol has them.
+
+        Raises:
+            OptionError: it does not have one of them.
+        """
+
 
 @dataclass(frozen=True)
 class AmqpPeer(LogPeer):
@@ -120,6 +149,12 @@ class AmqpPeer(LogPeer):
         """Return a client of the peer; the caller closes it."""
         return AmqpClient(self.endpoint, timeout_ms=TIMEOUT_MS, dialect=self.dialect)
 
+    client_for_changes = client
+
+    def arguments(self, settings: Mapping[str, str | int]) -> dict[str, str]:
+        """Return the settings as they are: those of our log."""
+        return {name: str(value) for name, value in settings.items()}
+
     @classmethod
     def read(cls, endpoint: Endpoint, names: Sequence[str], options: PeerOptions, needs_stream: bool) -> Peer:
         """Return the peer of a command's arguments, see ``Peer.read``."""
@@ -128,7 +163,9 @@ class AmqpPeer(LogPeer):
 
     def stream_kind(self, description: StreamDescription) -> str:
         """Return the name of this kind of stream."""
-        return "AMQP event stream"
+        # Only RabbitMQ's partitions, which are queues, have the name of their super stream before theirs.
+        is_super = bool(description.partitions) and all(p.startswith(f"{self.stream}-") for p in description.partitions)
+        return "RabbitMQ super stream" if is_super else "AMQP event stream"
 
     @contextmanager
     def open_writer(self) -> Iterator[PeerWriter]:
@@ -147,6 +184,27 @@ class RabbitPeer(LogPeer):
         """Return a client of the stream or super stream, or of the broker; see ``LogPeer.client``."""
         is_super_stream = self.names_stream and self.is_super_stream()
         return RabbitClient(self.endpoint, super_stream=is_super_stream, timeout_ms=TIMEOUT_MS)
+
+    def client_for_changes(self) -> RabbitClient:
+        """Return a client that creates streams; the caller closes it."""
+        return RabbitClient(self.endpoint, timeout_ms=TIMEOUT_MS)
+
+    def arguments(self, settings: Mapping[str, str | int]) -> dict[str, str]:
+        """Return settings as RabbitMQ's arguments of a stream."""
+        found: dict[str, str] = {}
+        for name, value in settings.items():
+            if name not in _ARGUMENTS:
+                option = f"--{name.replace('_', '-')}"
+                raise OptionError(
+                    option, "RabbitMQ's stream protocol has no such setting: give the url of another door"
+                )
+            found[_ARGUMENTS[name]] = str(value)
+            if name == "retention_max_age_ms":
+                seconds, rest = divmod(int(value), 1_000)
+                if rest:
+                    raise OptionError("--retention-ms", f"{value} is no whole second, which RabbitMQ's protocol wants")
+                found[_ARGUMENTS[name]] = f"{seconds}s"
+        return found
 
     def is_super_stream(self) -> bool:
         """Return whether the broker has a super stream of this name; False also if there is no such stream at all."""

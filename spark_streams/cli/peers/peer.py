@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, Final
@@ -24,7 +24,7 @@ from spark_streams.cli.credentials import (
     password_option,
 )
 from spark_streams.endpoint import Endpoint, Tls
-from spark_streams.errors import OptionError
+from spark_streams.errors import OptionError, Refused
 from spark_streams.options.connection_string import is_connection_string
 from spark_streams.protocols import PROTOCOLS, load, protocol_of
 from spark_streams.rows import MESSAGE_SCHEMA
@@ -243,6 +243,33 @@ class Peer(ABC):
             NotFound: there is no such stream.
             SparkStreamsError: a request to the peer failed.
         """
+
+    def create(self, partitions: int, settings: Mapping[str, str | int]) -> bool:
+        """Create the stream; by default the protocol has no way to do it.
+
+        Args:
+            partitions: how many.
+            settings: settings of ``StreamConfig``, by their names.
+
+        Returns:
+            False if there is such a stream already.
+
+        Raises:
+            OptionError: the protocol has no such setting.
+            Refused: the user lacks the permission, or the peer does not create such a stream.
+            SparkStreamsError: a request to the peer failed.
+        """
+        raise Refused("not supported", "its protocol has no way to create a stream", str(self))
+
+    def delete(self) -> None:
+        """Delete the stream with all its events; by default the protocol has no way to do it.
+
+        Raises:
+            NotFound: there is no such stream.
+            Refused: the user lacks the permission, or the peer does not delete it.
+            SparkStreamsError: a request to the peer failed.
+        """
+        raise Refused("not supported", "its protocol has no way to delete a stream", str(self))
 
 
 def read_peer(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
+from http import HTTPStatus
 from typing import Final, TypeVar
 
 import pyarrow as pa
@@ -21,6 +22,7 @@ from spark_streams.client.amqp.dialects.event_hubs import EventHubsInquiries
 from spark_streams.client.amqp.dialects.event_streams import EventStreamsInquiries
 from spark_streams.client.amqp.dialects.rabbitmq import RabbitInquiries
 from spark_streams.client.amqp.links import Binding, Link, StartRefused, attach_sender
+from spark_streams.client.amqp.management import Management
 from spark_streams.client.amqp.offset_walk import AmqpOffsetWalk
 from spark_streams.client.amqp.publisher import Publisher
 from spark_streams.client.amqp.pushdown import PushedFilter, is_about_filters, nothing_pushed
@@ -34,9 +36,15 @@ from spark_streams.filters.tree import Expression
 from spark_streams.position import EARLIEST, After, At, Earliest, Position
 from spark_streams.wire.amqp.columns.encode import encode_columns
 from spark_streams.wire.amqp.dialects import EVENT_HUBS, EVENT_STREAMS, RABBITMQ, Dialect
+from spark_streams.wire.amqp.management import CREATE, DELETE, PARTITIONS
 
 _T = TypeVar("_T")
 
+_ELSEWHERE: Final = {
+    RABBITMQ.name: ": RabbitMQ does it over its stream protocol, with a url rabbitmq-stream://…",
+    EVENT_HUBS.name: ": hubs are made in Azure; of our log, give the url of another door, such as amqp://…",
+}
+"""Where streams of a dialect's peers are created and deleted."""
 _SEARCHED_ROWS: Final = 4_096
 """Events of one batch of a search, for peers that do not find the first match themselves."""
 
@@ -51,7 +59,7 @@ class AmqpClient(contextlib.AbstractContextManager["AmqpClient"]):
             an error (ES-012). Plain sending needs none.
         consumer_group: the group that the links of ``fetch`` join; None for none.
         epoch: the epoch with which these links claim a partition within the group; None for none.
-        rabbitmq: how to ask a RabbitMQ: whether names are those of super streams, and where filter values are.
+        rabbitmq: how to ask a RabbitMQ: which names are super streams' (None: of either), and where filter values are.
         kept: the connections of tasks that are over: one of them is used, and may go back there (``leave``); None for
             none.
     """
@@ -77,7 +85,7 @@ class AmqpClient(contextlib.AbstractContextManager["AmqpClient"]):
         self._receivers = Receivers()
         self._by_dialect: dict[str, Inquiries] = {
             EVENT_STREAMS.name: EventStreamsInquiries(),
-            RABBITMQ.name: rabbitmq or RabbitInquiries(),
+            RABBITMQ.name: rabbitmq or RabbitInquiries(super_stream=None),
             EVENT_HUBS.name: EventHubsInquiries(consumer_group),
         }
 
@@ -324,6 +332,27 @@ class AmqpClient(contextlib.AbstractContextManager["AmqpClient"]):
                     raise
                 return tuple(found)
             found.append(name)
+
+    def create(self, stream: str, partitions: int, settings: Mapping[str, str | int]) -> bool:
+        """Have our log create a stream, with its settings of streams; see ``Management.change``.
+
+        Returns:
+            False if there is such a stream already.
+        """
+        given = {PARTITIONS: str(partitions), **{name: str(value) for name, value in settings.items()}}
+        return self._change(CREATE, stream, given, "created") == HTTPStatus.CREATED
+
+    def delete(self, stream: str) -> None:
+        """Have our log delete a stream with all its events; see ``Management.change``."""
+        self._change(DELETE, stream, None, "deleted")
+
+    def _change(self, operation: str, stream: str, settings: Mapping[str, str] | None, done: str) -> int:
+        connection = self._connections.retrying(lambda connection, _: connection)
+        what = f"stream '{stream}' was not {done}"
+        if not connection.peer.is_reference_log:
+            advice = "AMQP has no request for it" + _ELSEWHERE.get(connection.dialect.name, "")
+            raise Refused("not supported", advice, f"{what} at {connection.endpoint.address}")
+        return Management(connection).change(operation, stream, settings, what)
 
     def publisher(
         self,

@@ -137,8 +137,6 @@ class Connection:
         try:
             self.wait(lambda: bool(self._connection.state & opened), deadline, "no answer to open")
         except ConnectionLost as fault:
-            if vhost == "/":
-                raise
             raise no_virtual_host(self.endpoint) from fault
         offered = tuple(str(each) for each in self._connection.remote_offered_capabilities or ())
         properties = {str(k): str(v) for k, v in (self._connection.remote_properties or {}).items()}

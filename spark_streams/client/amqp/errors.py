@@ -11,15 +11,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from spark_streams.client.tcp import final, lost
-from spark_streams.client.tls import WANTS_A_CERTIFICATE
+from spark_streams.client.tcp import costly, final, lost
+from spark_streams.client.tls import certificate_hint
+from spark_streams.client.what_answers import secured_advice
 from spark_streams.endpoint import Endpoint
 from spark_streams.errors import ConnectFailed, ConnectionLost, NotFound, OwnershipLost, Refused, SparkStreamsError
 from spark_streams.redaction import safe_text
 from spark_streams.wire.amqp.dialects.dialect import Conditions
 from spark_streams.wire.amqp.event_streams import EPOCH
 
-_TLS_RECORDS = (b"\x14\x03", b"\x15\x03", b"\x16\x03")
 _EPOCH = re.compile(r"epoch\D{0,12}(\d+)", re.IGNORECASE)
 
 
@@ -40,18 +40,9 @@ class PositionUnknown(Refused):
     """The log does not have the position where a link was to begin; a reader tells what is lost, users never see it."""
 
 
-def foreign_answer_fault(answer: bytes, endpoint: Endpoint) -> ConnectFailed:
-    """Return the error for a peer whose first bytes are not AMQP's protocol header."""
-    said = safe_text(answer.decode("latin-1"), 16)
-    problem = f"the peer does not speak AMQP 1.0, it answered '{said}': check the port in option '{endpoint.option}'"
-    if answer.startswith(_TLS_RECORDS):
-        problem = f"the port speaks TLS: {_secured(endpoint)}"
-    return final(ConnectFailed(f"{endpoint.address}: {problem}"))
-
-
 def silent_close_fault(endpoint: Endpoint) -> ConnectFailed:
     """Return the error for a peer that closed the connection before it sent anything."""
-    other = WANTS_A_CERTIFICATE if endpoint.tls else f"speaks TLS, {_secured(endpoint)}"
+    other = certificate_hint(endpoint.tls) if endpoint.tls else f"speaks TLS, {secured_advice(endpoint)}"
     return ConnectFailed(
         f"{endpoint.address}: the peer closed the connection at once: check the port in option '{endpoint.option}'; if "
         f"it {other}"
@@ -59,19 +50,26 @@ def silent_close_fault(endpoint: Endpoint) -> ConnectFailed:
 
 
 def no_virtual_host(endpoint: Endpoint) -> ConnectFailed:
-    """Return the error for a peer that closed the connection instead of opening a virtual host."""
+    """Return the error for a peer that closed the connection instead of opening a virtual host.
+
+    RabbitMQ does that to users without a permission for it. The default one is asked for at any peer, and one that is
+    being stopped hangs up as well: that is tried again, once, as RabbitMQ takes seconds to refuse.
+    """
+    where, vhost = endpoint.address, safe_text(endpoint.vhost)
+    if endpoint.vhost == "/":
+        of_user = "" if endpoint.username is None else f" of user '{safe_text(endpoint.username)}'"
+        return costly(
+            ConnectFailed(
+                f"{where}: the peer closed the connection, which had signed in, when it was to be opened: RabbitMQ "
+                f"does so without a permission{of_user} for virtual host '/': check it, and the peer's own log"
+            )
+        )
     return final(
         ConnectFailed(
-            f"{endpoint.address}: the peer closed the connection when virtual host '{safe_text(endpoint.vhost)}' was "
-            "asked for: is there such a virtual host, may this user use it, and is the peer a RabbitMQ?"
+            f"{where}: the peer closed the connection when virtual host '{vhost}' was asked for: is there such a "
+            "virtual host, may this user use it, and is the peer a RabbitMQ?"
         )
     )
-
-
-def _secured(endpoint: Endpoint) -> str:
-    if endpoint.option != "url":
-        return f"leave out UseDevelopmentEmulator=true in option '{endpoint.option}'"
-    return "write amqps:// instead of amqp:// in option 'url'"
 
 
 def connection_fault(condition: Any, endpoint: Endpoint, conditions: Conditions) -> SparkStreamsError:

@@ -1,4 +1,6 @@
-"""Asks Event Hubs' ``$management`` about hubs and partitions: requests on one link, answers on another.
+"""Sends requests to a peer's ``$management``, on one link, and takes the answers on another.
+
+Event Hubs answers what its hubs and partitions hold, our log creates and deletes streams.
 
 The requests of a call are under way together. The links stay open for the next call; where the peer has closed them
 since, they are attached again.
@@ -16,17 +18,21 @@ import proton
 
 from spark_streams.client.amqp.connection import Connection
 from spark_streams.client.retry import Deadline
-from spark_streams.errors import AuthenticationFailed, NotFound, RemoteProtocolError
+from spark_streams.errors import AuthenticationFailed, NotFound, Refused, RemoteProtocolError
 from spark_streams.redaction import safe_text
-from spark_streams.wire.amqp.dialects.event_hubs import MANAGEMENT
-from spark_streams.wire.amqp.encode import encode_value
-from spark_streams.wire.amqp.message import AMQP_VALUE, APPLICATION_PROPERTIES, PROPERTIES, decode_sections
-from spark_streams.wire.amqp.values import Described, ULong
+from spark_streams.wire.amqp.management import MANAGEMENT, READ, STREAM_TYPE, decode_reply, encode_request
 
 _CREDIT: Final = 500
 _OK: Final = 200
+_DONE: Final = (200, 201, 204)
 _UNAUTHORIZED: Final = (401, 403)
 _NOT_FOUND: Final = (404, 410)
+
+
+_Request = tuple[Mapping[str, str], Any]
+"""The application properties of a request, and its body."""
+_Answer = tuple[Mapping[str, Any], Any]
+"""The same of an answer."""
 
 
 class Management:
@@ -50,20 +56,48 @@ class Management:
             RemoteProtocolError: an answer is none.
             DeadlineExceeded, TransportError, PeerError: no answer came in time, or the links or the connection ended.
         """
+        answers = self._answers([({"operation": READ, **request}, None) for request in requests], what)
+        context = f"{what} at {self.connection.endpoint.address}"
+        return [_checked(answer, context) for answer in answers]
+
+    def change(self, operation: str, stream: str, settings: Mapping[str, str] | None, what: str) -> int:
+        """Have our log make a change, and return the status of its answer.
+
+        Args:
+            operation: ``CREATE`` or ``DELETE``.
+            stream: the stream's name.
+            settings: of a new stream, with ``partitions``.
+            what: what is done, for messages.
+
+        Raises:
+            NotFound: there is no such stream.
+            Refused: the user may not, or there is another stream of that name, or a setting is invalid.
+            DeadlineExceeded, TransportError, PeerError: as for ``read``.
+        """
+        request = {"operation": operation, "type": STREAM_TYPE, "name": stream}
+        (answer,) = self._answers([(request, None if settings is None else dict(settings))], what)
+        status, condition, words = _status(answer[0])
+        if isinstance(status, int) and status in _DONE:
+            return status
+        kind = NotFound if status in _NOT_FOUND else Refused
+        raise kind(condition, words, f"{what} at {self.connection.endpoint.address}")
+
+    def _answers(self, requests: Sequence[_Request], what: str) -> list[_Answer]:
+        """Return the answers to requests, in their order; see ``read``."""
         session, sender, receiver = self._opened(what)
         deadline = Deadline(self.connection.timeout_ms)
         waiting = {uuid.uuid4().hex: request for request in requests}
-        unsent, answers = list(waiting.items()), dict[str, Mapping[str, Any]]()
+        unsent, answers = list(waiting.items()), dict[str, _Answer]()
         while len(answers) < len(waiting):
             while unsent and sender.credit > 0:
                 message_id, request = unsent.pop(0)
                 delivery = sender.delivery(message_id)
-                sender.send(_encoded(message_id, receiver.name, request))
+                sender.send(encode_request(message_id, receiver.name, *request))
                 sender.advance()
                 delivery.settle()
             for message_id, answer in self._received(receiver):
                 if message_id in waiting:  # others answer what an earlier call has given up
-                    answers[message_id] = _checked(answer, f"{what} at {self.connection.endpoint.address}")
+                    answers[message_id] = answer
             if len(answers) < len(waiting):
                 self._check(session, sender, receiver, what)
                 self.connection.turn(deadline.left_s(f"{what}: no answer from '{MANAGEMENT}'"))
@@ -102,38 +136,30 @@ class Management:
         if session.state & proton.Endpoint.REMOTE_CLOSED:
             raise self.connection.fault(session.remote_condition, context)
 
-    def _received(self, receiver: Any) -> list[tuple[str, tuple[Mapping[str, Any], Any]]]:
+    def _received(self, receiver: Any) -> list[tuple[str, _Answer]]:
         """Return the answers that have come: the request's id, and application properties and body."""
-        found: list[tuple[str, tuple[Mapping[str, Any], Any]]] = []
+        found: list[tuple[str, _Answer]] = []
         while (delivery := receiver.current) is not None and delivery.readable and not delivery.partial:
             message = bytes(receiver.recv(delivery.pending) or b"")
             receiver.advance()
             delivery.update(delivery.ACCEPTED)
             delivery.settle()
             receiver.flow(1)
-            sections = dict(decode_sections(message))
-            properties = sections.get(PROPERTIES) or []
-            said = sections.get(APPLICATION_PROPERTIES)
-            named = {str(k): v for k, v in said.items()} if isinstance(said, Mapping) else {}
-            request = str(properties[5]) if len(properties) > 5 else ""
-            found.append((request, (named, sections.get(AMQP_VALUE))))
+            reply = decode_reply(message)
+            found.append((reply.request, (reply.said, reply.body)))
         return found
 
 
-def _encoded(message_id: str, reply_to: str, request: Mapping[str, str]) -> bytes:
-    parts = (
-        (PROPERTIES, [message_id, None, None, None, reply_to]),
-        (APPLICATION_PROPERTIES, {"operation": "READ", **request}),
-        (AMQP_VALUE, None),
-    )
-    return b"".join(encode_value(Described(ULong(code), value)) for code, value in parts)
-
-
-def _checked(answer: tuple[Mapping[str, Any], Any], context: str) -> Mapping[str, Any]:
-    said, body = answer
+def _status(said: Mapping[str, Any]) -> tuple[Any, str, str]:
+    """Return the status of an answer, its condition and its words."""
     status = said.get("status-code", said.get("statusCode"))
     words = safe_text(str(said.get("status-description", said.get("statusDescription", ""))))
-    condition = str(said.get("error-condition", "")) or f"status {status}"
+    return status, str(said.get("error-condition", "")) or f"status {status}", words
+
+
+def _checked(answer: _Answer, context: str) -> Mapping[str, Any]:
+    said, body = answer
+    status, condition, words = _status(said)
     if status in _NOT_FOUND:
         raise NotFound(condition, words, context)
     if status in _UNAUTHORIZED:

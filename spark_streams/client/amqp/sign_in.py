@@ -19,9 +19,11 @@ import time
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
-from spark_streams.client.amqp.errors import foreign_answer_fault, silent_close_fault
+from spark_streams.client.amqp.errors import silent_close_fault
 from spark_streams.client.retry import Deadline
 from spark_streams.client.tcp import lost, tls_fault
+from spark_streams.client.tls import NO_EXTERNAL, STRANGERS_CERTIFICATE
+from spark_streams.client.what_answers import LOOK_AFTER_S, wrong_port
 from spark_streams.endpoint import Endpoint
 from spark_streams.errors import AuthenticationFailed, LocalProtocolError, OptionError, RemoteProtocolError
 from spark_streams.redaction import remember
@@ -29,7 +31,7 @@ from spark_streams.secrets import FreshSecret
 from spark_streams.wire.amqp.cbs import SIGNATURE_TYPE, Token, audience
 from spark_streams.wire.amqp.dialects import Dialect, Seen, dialect_of
 from spark_streams.wire.amqp.dialects.event_hubs import CBS_MECHANISM
-from spark_streams.wire.amqp.sasl import SaslClient, SaslLogin
+from spark_streams.wire.amqp.sasl import SASL_HEADER, SaslClient, SaslLogin
 from spark_streams.wire.amqp.shared_access import SharedAccessSignature
 
 VALIDITY_S: Final = 3_600
@@ -76,19 +78,20 @@ def sign_in(
         f"{endpoint.address}: no answer to the SASL handshake: is it an AMQP port, and is option '{endpoint.option}' "
     )
     what += "right"
-    heard = b""
+    heard, is_tcp = b"", endpoint.transport == "tcp"
     try:
         socket.settimeout(deadline.left_s(what))
         socket.sendall(sasl.start())
         while not sasl.done:
-            socket.settimeout(deadline.left_s(what))
-            answer = socket.recv(_READ_BYTES)
+            answer = _answer(socket, endpoint, deadline, what, is_first=not heard)
             if not answer:
                 raise ConnectionError("the peer closed it during the SASL handshake")  # worded below
-            if len(heard) < 4:
-                heard += answer[:4]
-                if not b"AMQP".startswith(heard[:4]):
-                    raise foreign_answer_fault(heard + answer[4:], endpoint)
+            if len(heard) < len(SASL_HEADER):
+                heard += answer
+                if not SASL_HEADER.startswith(heard[: len(SASL_HEADER)]):
+                    wrong = wrong_port(endpoint, heard, by_look=is_tcp)
+                    if wrong is not None:
+                        raise wrong
             socket.sendall(sasl.receive(answer))
         socket.setblocking(False)
     except TimeoutError as fault:
@@ -102,11 +105,27 @@ def sign_in(
         raise RemoteProtocolError(f"{endpoint.address}: {fault}") from fault
     except (ConnectionError, ssl.SSLEOFError) as fault:
         # The other end of a WebSocket has said something before.
-        is_silent = not heard and endpoint.transport == "tcp"
-        raise (silent_close_fault(endpoint) if is_silent else lost(endpoint, fault)) from fault
+        if heard or not is_tcp:
+            raise lost(endpoint, fault) from fault
+        raise (wrong_port(endpoint) or silent_close_fault(endpoint)) from fault
     except ssl.SSLError as fault:
         raise tls_fault(fault, endpoint) from fault
     return SignedIn(sasl.leftover, sasl.offered, chosen.tokens)
+
+
+def _answer(socket: Any, endpoint: Endpoint, deadline: Deadline, what: str, *, is_first: bool) -> bytes:
+    """Return the bytes that come next; where none come for long, look whether something else answers there."""
+    left_s = deadline.left_s(what)
+    if is_first and endpoint.transport == "tcp" and left_s > LOOK_AFTER_S:
+        socket.settimeout(LOOK_AFTER_S)
+        try:
+            return bytes(socket.recv(_READ_BYTES))
+        except TimeoutError:
+            wrong = wrong_port(endpoint)
+            if wrong is not None:
+                raise wrong from None
+    socket.settimeout(deadline.left_s(what))
+    return bytes(socket.recv(_READ_BYTES))
 
 
 def credential_options(endpoint: Endpoint) -> str:
@@ -146,8 +165,10 @@ class _Choice:
             remember(token, _ANYBODY)
             return SaslLogin.plain(_ANYBODY, token)
         if endpoint.username is None:
-            is_certified = endpoint.tls is not None and endpoint.tls.cert_file is not None
-            return SaslLogin("EXTERNAL" if is_certified else "ANONYMOUS")
+            if endpoint.tls is None or endpoint.tls.cert_file is None:
+                return SaslLogin("ANONYMOUS")
+            self.advice = STRANGERS_CERTIFICATE if "EXTERNAL" in offered else NO_EXTERNAL
+            return SaslLogin("EXTERNAL")
         if takes_cbs and "PLAIN" not in offered:
             return self._anonymous(offered)
         password = "" if endpoint.password is None else endpoint.password.reveal()

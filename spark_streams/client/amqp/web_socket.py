@@ -28,6 +28,7 @@ from websockets.uri import parse_uri
 from spark_streams.client.proxy import connect_through, proxy_for
 from spark_streams.client.retry import Deadline
 from spark_streams.client.tcp import WOULD_BLOCK, final, lost, open_socket
+from spark_streams.client.what_answers import wrong_port
 from spark_streams.endpoint import Endpoint
 from spark_streams.errors import ConnectFailed
 from spark_streams.redaction import safe_text
@@ -42,6 +43,7 @@ _READ_BYTES: Final = 256 << 10
 _WRITE_BYTES: Final = 64 << 10
 """Payload of the largest message that is sent."""
 _NORMAL: Final = 1_000
+_NOT_FOUND: Final = 404
 _PASSES: Final = frozenset({408, 429, 500, 502, 503, 504})
 
 
@@ -63,14 +65,15 @@ def open_web_socket(endpoint: Endpoint, deadline: Deadline, server_name: str | N
     dial = None if proxy is None else partial(connect_through, proxy, endpoint.dialled, deadline)
     connected = open_socket(endpoint, deadline, server_name, dial)
     try:
-        return WebSocket(connected, _shaken_hands(connected, endpoint, deadline))
+        return WebSocket(connected, _shaken_hands(connected, endpoint, deadline, by_look=proxy is None))
     except BaseException:
         connected.close()
         raise
 
 
-def _shaken_hands(connected: socket.socket, endpoint: Endpoint, deadline: Deadline) -> ClientProtocol:
+def _shaken_hands(connected: socket.socket, endpoint: Endpoint, deadline: Deadline, *, by_look: bool) -> ClientProtocol:
     """Upgrade a connection from HTTP, and return the protocol that is spoken on it from now on."""
+    heard = b""
     host = f"[{endpoint.tls_name}]" if ":" in endpoint.tls_name else endpoint.tls_name
     port = endpoint.dialled[1]
     uri = parse_uri(f"{'ws' if endpoint.tls is None else 'wss'}://{host}:{port}{PATH}")
@@ -83,6 +86,7 @@ def _shaken_hands(connected: socket.socket, endpoint: Endpoint, deadline: Deadli
         while not protocol.events_received() and protocol.handshake_exc is None:
             connected.settimeout(deadline.left_s(what))
             if received := connected.recv(_READ_BYTES):
+                heard = heard or received
                 protocol.receive_data(received)
             else:
                 protocol.receive_eof()
@@ -91,9 +95,11 @@ def _shaken_hands(connected: socket.socket, endpoint: Endpoint, deadline: Deadli
         deadline.left_s(what)
         raise lost(endpoint, fault) from fault
     except OSError as fault:
-        raise lost(endpoint, fault) from fault
+        raise (wrong_port(endpoint, heard, by_look=by_look) or lost(endpoint, fault)) from fault
     if protocol.handshake_exc is not None:
-        raise _refusal(endpoint, protocol.handshake_exc) from protocol.handshake_exc
+        refused = isinstance(protocol.handshake_exc, InvalidStatus)
+        wrong = None if refused else wrong_port(endpoint, heard, by_look=by_look)
+        raise (wrong or _refusal(endpoint, protocol.handshake_exc)) from protocol.handshake_exc
     return protocol
 
 
@@ -101,9 +107,10 @@ def _refusal(endpoint: Endpoint, fault: Exception) -> ConnectFailed:
     if isinstance(fault, InvalidStatus):
         status = fault.response.status_code
         said = f"status {status}, {safe_text(fault.response.reason_phrase)}"
+        feed = f"; if it is a feed, write {'http' if endpoint.tls is None else 'https'}://… with format 'feedapi'"
         failed = ConnectFailed(
             f"{endpoint.address}: the WebSocket was refused ({said}): check the host in option '{endpoint.option}', "
-            "and what lies between"
+            f"and what lies between{feed if status == _NOT_FOUND else ''}"
         )
         return failed if status in _PASSES else final(failed)
     words = safe_text(str(fault))

@@ -135,6 +135,36 @@ class FeedClient(AbstractContextManager["FeedClient"]):
         names = document.get("feeds") if isinstance(document, dict) else None
         return names if isinstance(names, list) and all(isinstance(name, str) for name in names) else None
 
+    def create(self, partitions: int, settings: Mapping[str, str | int]) -> bool:
+        """Create the feed, an extension of this project's log.
+
+        Args:
+            partitions: how many.
+            settings: the log's settings of a stream, such as ``timestamp_type``.
+
+        Returns:
+            False if there is such a feed already.
+
+        Raises:
+            Conflict: there is a feed of that name with other partitions or settings.
+            Refused: the user lacks the permission, or the server creates no feeds.
+            SparkStreamsError: the call failed (``FeedSession.send``).
+        """
+        arguments = [("partitions", str(partitions)), *((name, str(value)) for name, value in settings.items())]
+        with self._session.send("PUT", arguments, accepted=(200, 201)) as answer:
+            answer.body()
+            return answer.status == 201
+
+    def delete(self) -> None:
+        """Delete the feed with all its events, an extension of this project's log.
+
+        Raises:
+            NotFound: there is none.
+            Refused: the user lacks the permission, or the server deletes no feeds.
+            SparkStreamsError: the call failed (``FeedSession.send``).
+        """
+        self._session.send("DELETE", accepted=(200, 204)).close()
+
     def discover(self) -> Discovery:
         """Return the feed's present partitions and filters; for a version 1 feed, the user's number of partitions.
 

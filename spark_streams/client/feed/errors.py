@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import ssl
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 from urllib.parse import parse_qsl, urlsplit
 
@@ -13,8 +13,8 @@ import requests
 import urllib3
 
 from spark_streams.client.tcp import costly, final
-from spark_streams.client.tls import WANTS_A_CERTIFICATE, certificate_advice, is_no_tls, plain_port_advice
-from spark_streams.endpoint import Endpoint
+from spark_streams.client.tls import certificate_advice, certificate_hint, is_no_tls, plain_port_advice
+from spark_streams.endpoint import Endpoint, Tls
 from spark_streams.errors import ConnectFailed, ConnectionLost, DeadlineExceeded
 from spark_streams.redaction import ALONE, hidden, one_line, remember, safe_text
 
@@ -62,8 +62,15 @@ def _hide_secrets(record: logging.LogRecord) -> bool:
 
 
 @contextlib.contextmanager
-def mapped(what: str) -> Iterator[None]:
+def mapped(
+    what: str, tls: Tls | None = None, wrong_port: Callable[[], ConnectFailed | None] = lambda: None
+) -> Iterator[None]:
     """Turn the errors of the libraries into ours, and do not chain theirs, which quote the url.
+
+    Args:
+        what: the call, for messages.
+        tls: how TLS is spoken, for a call that may be the first of its connection; None for none.
+        wrong_port: returns the error for a port where no HTTP is spoken; it is called where that may be the reason.
 
     Raises:
         ConnectFailed: no connection could be made, or TLS failed on it.
@@ -82,8 +89,14 @@ def mapped(what: str) -> Iterator[None]:
         ) from None
     except requests.exceptions.ConnectionError as fault:
         reason = safe_text(_reason(fault))
-        tls = next((each for each in _causes(fault, context=True) if isinstance(each, ssl.SSLError)), None)
-        if tls is not None and (todo := _tls_advice(tls, urlsplit(what.split(" ")[-1]).netloc)) is not None:
+        of_tls = next((each for each in _causes(fault, context=True) if isinstance(each, ssl.SSLError)), None)
+        if of_tls is not None and is_no_tls(of_tls):
+            plain = final(ConnectFailed(f"{what}: {plain_port_advice(of_tls.reason.lower(), 'https')}"))
+            raise (wrong_port() or plain) from None
+        if (
+            of_tls is not None
+            and (todo := certificate_advice(of_tls, urlsplit(what.split(" ")[-1]).netloc)) is not None
+        ):
             raise final(ConnectFailed(f"{what}: {todo}")) from None
         if "NewConnectionError" in repr(fault) or "NameResolution" in repr(fault):
             raise ConnectFailed(
@@ -91,17 +104,10 @@ def mapped(what: str) -> Iterator[None]:
             ) from None
         # A door that wants a certificate closes so: without a response, or by a reset if the request came meanwhile.
         bare = "without response" in reason or "reset by peer" in reason
-        hint = f": if it {WANTS_A_CERTIFICATE}" if "https://" in what and bare else ""
-        raise ConnectionLost(f"{what}: {reason}{hint}") from None
+        hint = f": if it {certificate_hint(tls)}" if tls is not None and bare else ""
+        raise (wrong_port() or ConnectionLost(f"{what}: {reason}{hint}")) from None
     except (urllib3.exceptions.HTTPError, requests.exceptions.RequestException, OSError) as fault:
         raise ConnectionLost(f"{what}: the answer broke off: {safe_text(_reason(fault))}") from None
-
-
-def _tls_advice(fault: ssl.SSLError, where: str) -> str | None:
-    """Return why TLS failed and what to do; None where the reason may pass."""
-    if is_no_tls(fault):
-        return plain_port_advice(fault.reason.lower(), "https")
-    return certificate_advice(fault, where)
 
 
 def _causes(fault: BaseException, *, context: bool = False) -> Iterator[BaseException]:

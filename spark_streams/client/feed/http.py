@@ -9,7 +9,8 @@ import contextlib
 import email.utils
 import ipaddress
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 from urllib.parse import urlencode, urljoin, urlsplit
 
@@ -17,7 +18,9 @@ import requests
 
 from spark_streams.client.feed.errors import first_line, hide_in_logs, mapped, remember_query
 from spark_streams.client.feed.response import Response
+from spark_streams.client.tcp import final
 from spark_streams.client.tls import tls_context
+from spark_streams.client.what_answers import secured_advice, wrong_port
 from spark_streams.endpoint import Endpoint
 from spark_streams.errors import (
     AuthenticationFailed,
@@ -39,6 +42,10 @@ MAX_RETRY_AFTER_S: Final = 60.0
 """The longest pause in seconds: a feed that requests a longer one is called sooner, and fails as unavailable later."""
 _REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
 _HIDDEN_ARGUMENTS: Final = frozenset({"token"})
+_WANTS_TLS: Final = (b"HTTPS", b"SSL-enabled")
+"""In what servers of HTTPS answer to those who speak HTTP without TLS: nginx, Go's; Apache's."""
+_MANAGEMENT: Final = b'{"error":"Object Not Found"'
+"""What RabbitMQ's management answers for a path that it does not have (seen on 4.3.6)."""
 
 
 class Conflict(Refused):
@@ -191,6 +198,7 @@ class FeedSession:
         wait_ms: int = 0,
         body: bytes | None = None,
         headers: dict[str, str] | None = None,
+        accepted: Collection[int] = (200,),
     ) -> Response:
         """Make a call; the caller closes the answer.
 
@@ -204,6 +212,7 @@ class FeedSession:
             wait_ms: how many milliseconds longer than the timeout the feed may be silent, as the call has requested.
             body: the body of the request; None for none.
             headers: headers beside those of every call, or in their place.
+            accepted: the statuses of success.
 
         Raises:
             OptionError: the credentials cannot be read.
@@ -212,7 +221,7 @@ class FeedSession:
             Expired: status 410.
             Conflict: status 409.
             Unavailable: status 408, 425, 429 or 5xx.
-            Refused: any other status than 200.
+            Refused: any other status that is not accepted.
             ConnectFailed, ConnectionLost, DeadlineExceeded: the network failed.
         """
         what = f"{method} {self.shown(arguments, below=below)}"
@@ -225,7 +234,7 @@ class FeedSession:
         for _ in range(MAX_REDIRECTS + 1):
             self._credentials.refresh()
             try:
-                with mapped(what):
+                with mapped(what, self._endpoint.tls, partial(self._wrong_port, url, what)):
                     request = requests.Request(method, url, headers=headers, data=body)
                     response = self._session.send(
                         self._session.prepare_request(request),
@@ -236,7 +245,7 @@ class FeedSession:
             except ConnectFailed as fault:
                 fault.retriable = fault.retriable or self._worked  # after a success, the network may have damaged bytes
                 raise
-            self._worked = True
+            is_first, self._worked = not self._worked, True
             if response.status_code in _REDIRECTS and method == "GET" and "Location" in response.headers:
                 target = urljoin(url, response.headers["Location"])
                 response.close()
@@ -250,15 +259,22 @@ class FeedSession:
                     )
                 url = target
                 continue
-            if response.status_code == 200:
+            if response.status_code in accepted:
                 return Response(response, what, waits=wait_ms > 0)
             if response.status_code == 401 and not renewed and self._credentials.renew():
                 renewed = True
                 response.close()
                 continue
             with contextlib.closing(response):
-                raise _refusal(response, what)
+                raise _refusal(response, what, self._endpoint, is_first=is_first)
         raise Refused("too many redirects", f"more than {MAX_REDIRECTS}", what)
+
+    def _wrong_port(self, url: str, what: str) -> ConnectFailed | None:
+        """Return the error for a first call that failed because no HTTP is spoken there; None for another reason."""
+        if self._worked or _origin(url) != _origin(self._endpoint.url):
+            return None
+        is_proxied = requests.utils.select_proxy(url, self._surroundings(url)["proxies"]) is not None
+        return wrong_port(self._endpoint, where=what, by_look=not is_proxied)
 
     def _surroundings(self, url: str) -> dict[str, Any]:
         """Return the proxies and authorities for a URL's origin, as the environment had them at its first request.
@@ -278,12 +294,20 @@ class _AnyHostName(requests.adapters.HTTPAdapter):
         super().init_poolmanager(*arguments, assert_hostname=False, **named)  # type: ignore[arg-type]
 
 
-def _refusal(response: requests.Response, what: str) -> PeerError:
+def _refusal(
+    response: requests.Response, what: str, endpoint: Endpoint, *, is_first: bool
+) -> PeerError | ConnectFailed:
+    """Return the error for a status; for the first one it may be that the port is a wrong one."""
     status = response.status_code
     begins = b""
     with contextlib.suppress(SparkStreamsError), mapped(what):
         begins = response.raw.read(SHOWN_BYTES, decode_content=True) or b""
     words = first_line(begins, cut=len(begins) >= SHOWN_BYTES) or safe_text(response.reason or "")
+    if status == 400 and is_first and endpoint.tls is None and any(each in begins for each in _WANTS_TLS):
+        return final(ConnectFailed(f"{what}: the port speaks TLS: {secured_advice(endpoint)}"))
+    if status == 404 and begins.startswith(_MANAGEMENT):
+        words += "; it looks like RabbitMQ's management, which has no feeds: its streams are usually on port 5552 "
+        words += "(rabbitmq-stream://), its AMQP on 5672 (amqp://)"
     if status == 401:
         words = words or "the feed wants credentials, such as option 'token'"
     fault = _ERRORS.get(status, Unavailable if status >= 500 else Refused)(f"status {status}", words, what)

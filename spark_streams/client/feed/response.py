@@ -54,6 +54,11 @@ class Response(contextlib.AbstractContextManager["Response"]):
                 shutdown()
 
     @property
+    def status(self) -> int:
+        """The status of HTTP."""
+        return self._response.status_code
+
+    @property
     def media_type(self) -> str:
         """The type of the body, such as ``application/json``; empty when the response does not name it."""
         return str(self._response.headers.get("Content-Type", "")).partition(";")[0].strip().lower()

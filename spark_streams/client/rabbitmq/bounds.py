@@ -21,7 +21,7 @@ from typing import Final
 
 from spark_streams.client.log_client import Bounds
 from spark_streams.client.rabbitmq.connection import Connection
-from spark_streams.client.rabbitmq.errors import refusal
+from spark_streams.client.rabbitmq.errors import refusal, refused
 from spark_streams.client.rabbitmq.probes import probe, probe_all
 from spark_streams.errors import PeerError, RemoteProtocolError
 from spark_streams.offsets import MAX_OFFSET, format_offset
@@ -143,7 +143,7 @@ def _by_probes(connection: Connection, streams: Sequence[str]) -> dict[str, Exte
 def _stats(connection: Connection, streams: Sequence[str]) -> dict[str, Mapping[str, int] | PeerError]:
     asked = [(StreamStats(stream), f"stream '{stream}': stats") for stream in streams]
     return {
-        stream: answer.values if answer.ok else refusal(answer.code, what)
+        stream: answer.values if answer.ok else refused(answer.code, StreamStats, what, connection.endpoint)
         for stream, answer, (_, what) in zip(streams, connection.ask_all(asked, StreamStatsAnswer), asked, strict=True)
     }
 

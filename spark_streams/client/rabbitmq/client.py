@@ -9,19 +9,21 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
-from typing import Final, TypeVar
+from typing import Final, TypeVar, cast
 
 import pyarrow as pa
 
 from spark_streams.client.log_client import Bounds, Pushdown, RangeRead, StreamDescription
 from spark_streams.client.rabbitmq import bounds
 from spark_streams.client.rabbitmq.cluster import Cluster
+from spark_streams.client.rabbitmq.errors import refusal
 from spark_streams.client.rabbitmq.pushdown import FilterValues, push, split_for
 from spark_streams.client.rabbitmq.range_reader import RangeReader
 from spark_streams.client.rabbitmq.routing import partitions_of
+from spark_streams.client.rabbitmq.stream_changes import create_stream, delete_stream
 from spark_streams.client.rabbitmq.subscription import Consumer, properties_of
 from spark_streams.endpoint import Endpoint, Node
-from spark_streams.errors import LocalProtocolError, NotFound, OptionError
+from spark_streams.errors import LocalProtocolError, NotFound, OptionError, SparkStreamsError
 from spark_streams.filters.tree import Expression
 from spark_streams.offsets import format_offset, offset_number
 from spark_streams.position import EARLIEST, Position
@@ -102,7 +104,10 @@ class RabbitClient(AbstractContextManager["RabbitClient"]):
             Refused: the user has no permission, or a partition stayed unavailable.
             ConnectFailed, AuthenticationFailed, DeadlineExceeded, RemoteProtocolError: as for ``describe``.
         """
-        self._cluster.retrying(lambda: self._cluster.check(self.partitions(stream)))
+        try:
+            self._cluster.retrying(lambda: self._cluster.check(self.partitions(stream)))
+        except NotFound as fault:
+            raise self._of_another_kind(stream, fault) from None
 
     def describe(self, stream: str, *, certain: Collection[str] = ()) -> StreamDescription:
         """Return the partitions of a stream and what they retain, as the broker reports them now.
@@ -148,12 +153,29 @@ class RabbitClient(AbstractContextManager["RabbitClient"]):
 
         try:
             described = cluster.retrying(ask)
-        except NotFound:
-            if found is None or not found.partitions:
+        except NotFound as fault:
+            if found is None:
+                raise self._of_another_kind(stream, fault) from None
+            if not found.partitions:
                 raise
             described = found
         self._gone = frozenset(described.unavailable)
         return described
+
+    def _of_another_kind(self, stream: str, fault: NotFound) -> NotFound:
+        """Return the error for a name that is not there: it says so where the name is there as the other kind."""
+        try:
+            if self._super_stream:
+                self._cluster.check((stream,))
+                what, kind, option = f"super stream '{stream}'", "a stream", "'stream' in place of 'superStream'"
+            else:
+                count = len(partitions_of(self._cluster.any(), stream))
+                what, kind = f"stream '{stream}'", f"a super stream, of {count} partition{'s' * (count > 1)}"
+                option = "'superStream' in place of 'stream'"
+        except SparkStreamsError:  # nor is it there as that, or nobody can tell
+            return fault
+        why = f"the name is that of {kind}: give it as option {option}"
+        return cast(NotFound, refusal(ResponseCode.STREAM_DOES_NOT_EXIST, what, why))
 
     def capabilities(self) -> dict[str, str | list[str]]:
         """Return the broker's properties, and ``commands``: the names of those that it accepts, with versions.
@@ -257,6 +279,35 @@ class RabbitClient(AbstractContextManager["RabbitClient"]):
             return {partition: _present(identity) for partition, identity in found.items()}
 
         return self._cluster.retrying(ask)
+
+    # --- creating and deleting
+
+    def create(self, stream: str, partitions: int, arguments: Mapping[str, str]) -> bool:
+        """Create a stream, or a super stream whose partitions are ``<stream>-0`` and so on, with binding keys 0, 1 ….
+
+        Args:
+            stream: its name.
+            partitions: how many; one makes a stream, which is no super stream.
+            arguments: the broker's, such as ``max-length-bytes``.
+
+        Returns:
+            False if there is a stream or super stream of one of the names already.
+
+        Raises:
+            Refused: the user lacks the permission, or the broker does not take an argument or has no super streams.
+            ConnectFailed, AuthenticationFailed, DeadlineExceeded, RemoteProtocolError: as for ``describe``.
+        """
+        return create_stream(self._cluster, stream, partitions, arguments)
+
+    def delete(self, stream: str) -> None:
+        """Delete a stream, or a super stream with its partitions, with all its messages.
+
+        Raises:
+            NotFound: there is none.
+            Refused: the user lacks the permission, or it is one partition of a super stream.
+            ConnectFailed, AuthenticationFailed, DeadlineExceeded, RemoteProtocolError: as for ``describe``.
+        """
+        delete_stream(self._cluster, stream, is_super=self._super_stream)
 
     # --- reading
 

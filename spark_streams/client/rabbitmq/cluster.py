@@ -15,7 +15,7 @@ from typing import Final, TypeVar
 
 from spark_streams.client.hosts import Hosts, is_host_fault, unreachable_fault
 from spark_streams.client.rabbitmq.connection import Connection
-from spark_streams.client.rabbitmq.errors import is_unavailable, refusal
+from spark_streams.client.rabbitmq.errors import is_unavailable, refused
 from spark_streams.client.rabbitmq.open import open_connection
 from spark_streams.client.retry import retrying
 from spark_streams.client.tcp import costly, final
@@ -195,7 +195,7 @@ class Cluster:
             if code == ResponseCode.OK and placed.leader not in placed.nodes:
                 code = ResponseCode.STREAM_NOT_AVAILABLE
             if code != ResponseCode.OK:
-                found[stream] = _unless_refused(refusal(code, f"stream '{stream}': leader"))
+                found[stream] = _unless_refused(refused(code, Metadata, f"stream '{stream}': leader", self._endpoint))
                 continue
             led.setdefault(placed.nodes[placed.leader], []).append(stream)
             if not {*placed.replicas} - {placed.leader}:
@@ -217,7 +217,7 @@ class Cluster:
         """
         for stream, placed in self._placed(streams).items():
             if placed.code != ResponseCode.OK:
-                raise refusal(placed.code, f"stream '{stream}'")
+                raise refused(placed.code, Metadata, f"stream '{stream}'", self._endpoint)
 
     def _placed(self, streams: Sequence[str]) -> dict[str, _Placed]:
         """Return where the broker says that streams are; many are asked for in one request."""

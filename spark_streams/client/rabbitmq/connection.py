@@ -22,15 +22,16 @@ import socket
 import ssl
 import time
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from itertools import islice
 from typing import Final, TypeVar
 
 from spark_streams.client.log_client import PRODUCT
-from spark_streams.client.rabbitmq.errors import close_fault, refusal
+from spark_streams.client.rabbitmq.errors import close_fault, refused
 from spark_streams.client.retry import Deadline
 from spark_streams.client.tcp import WOULD_BLOCK, lost
+from spark_streams.client.what_answers import LOOK_AFTER_S
 from spark_streams.endpoint import Endpoint, Node
 from spark_streams.errors import (
     ConnectionLost,
@@ -61,6 +62,7 @@ REQUESTS_AHEAD: Final = 256
 MAX_SUBSCRIPTIONS: Final = 256
 """A subscription's id has one byte."""
 _PORT_DIGITS: Final = 5
+_FIRST_BYTES: Final = 512
 CLOSE_TIMEOUT_MS: Final = 2_000
 """How long the broker may take to answer Close; after that the client closes the socket."""
 
@@ -76,6 +78,8 @@ class Connection(contextlib.AbstractContextManager["Connection"]):
     Attributes:
         endpoint: the socket's peer.
         broken: whether the connection is of no further use.
+        first: the first bytes that came.
+        on_silence: called once if nothing has come for ``LOOK_AFTER_S`` seconds; it may raise.
         events: what the broker has sent and nobody has received, in order; see ``receive``.
         nodes: the nodes of the cluster that the broker has named, in any answer to Metadata.
         versions: command key to the highest version that the broker accepts; empty before RabbitMQ 3.11 or so.
@@ -93,6 +97,8 @@ class Connection(contextlib.AbstractContextManager["Connection"]):
         self.endpoint = endpoint
         self.timeout_ms = timeout_ms
         self.broken = False
+        self.first = b""
+        self.on_silence: Callable[[], None] | None = None
         self.nodes: dict[Node, None] = {}
         self.subscription_ids: set[int] = set()
         self.publisher_ids: set[int] = set()
@@ -157,7 +163,7 @@ class Connection(contextlib.AbstractContextManager["Connection"]):
         """
         answer = self.ask(command, kind, what)
         if isinstance(answer, Answer) and not answer.ok:
-            raise refusal(answer.code, what)
+            raise refused(answer.code, type(command), what, self.endpoint)
         return answer
 
     def ask(self, command: Request, kind: type[A], what: str) -> A:
@@ -265,6 +271,9 @@ class Connection(contextlib.AbstractContextManager["Connection"]):
                 self._read()
                 if self._queued:
                     self._write()
+            elif self.on_silence is not None and time.monotonic() - self._heard >= LOOK_AFTER_S:
+                on_silence, self.on_silence = self.on_silence, None
+                on_silence()
         except OSError as fault:
             raise self._lost(lost(self.endpoint, fault)) from fault
 
@@ -277,6 +286,8 @@ class Connection(contextlib.AbstractContextManager["Connection"]):
             self._watched = wanted
         if self._heartbeat_s:
             timeout_s = min(timeout_s, self._heartbeat_s / 2)
+        if self.on_silence is not None:
+            timeout_s = min(timeout_s, LOOK_AFTER_S)
         return bool(self._poll.poll(max(0, int(timeout_s * 1000 + 0.999))))
 
     def _queue(self, frames: bytes) -> None:
@@ -308,7 +319,9 @@ class Connection(contextlib.AbstractContextManager["Connection"]):
         if not received:
             raise self._lost(ConnectionLost(f"{self.endpoint.address}: the broker closed the connection"))
         self._heard = time.monotonic()
+        self.on_silence = None
         if isinstance(received, bytes):
+            self.first = self.first or received[:_FIRST_BYTES]
             self._frames.feed(received)
         else:
             self._frames.filled(received)

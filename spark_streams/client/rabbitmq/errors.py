@@ -11,12 +11,34 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from spark_streams import redaction
 from spark_streams.client.tcp import final
 from spark_streams.endpoint import Endpoint
 from spark_streams.errors import AuthenticationFailed, ConnectFailed, NotFound, PeerError, Refused, SparkStreamsError
+from spark_streams.redaction import safe_text
+from spark_streams.wire.rabbitmq.consumer_commands import QueryOffset, ResolveOffsetSpec, Subscribe
+from spark_streams.wire.rabbitmq.frames import Request
+from spark_streams.wire.rabbitmq.publisher_commands import DeclarePublisher, QueryPublisherSequence
 from spark_streams.wire.rabbitmq.response_codes import ResponseCode, code_name
+from spark_streams.wire.rabbitmq.stream_commands import (
+    Create,
+    CreateSuperStream,
+    Delete,
+    DeleteSuperStream,
+    StreamStats,
+)
 
+DEFAULT_LOGIN: Final = ("guest", "guest")
+"""User and password for an endpoint that names none, as in other clients."""
+_READ: Final = (Subscribe.KEY, QueryOffset.KEY, ResolveOffsetSpec.KEY, StreamStats.KEY)
+_CONFIGURE: Final = (Create.KEY, Delete.KEY, CreateSuperStream.KEY, DeleteSuperStream.KEY)
+_NEEDED: Final[Mapping[int, str]] = {
+    **dict.fromkeys(_READ, "needs permission 'read' for it"),
+    QueryPublisherSequence.KEY: "needs permission 'read' for it beside 'write', to write no row twice",
+    DeclarePublisher.KEY: "needs permission 'write' for it",
+    **dict.fromkeys(_CONFIGURE, "needs permission 'configure' for it"),
+}
+_ANY: Final = "has no permission for it: 'read' is for reading, 'write' for writing"
+"""Of the other commands: any permission would do."""
 _AUTHENTICATION: Final = frozenset(code for code in ResponseCode if code.name.startswith(("SASL", "AUTHENTICATION")))
 _TRANSIENT: Final = frozenset({ResponseCode.STREAM_NOT_AVAILABLE, ResponseCode.INTERNAL_ERROR})
 _ADVICE: Final[Mapping[int, str]] = {
@@ -53,6 +75,34 @@ def refusal(code: int, what: str, reason: str | None = None) -> PeerError:
     return fault
 
 
+def refused(code: int, asked: type[Request], what: str, endpoint: Endpoint) -> PeerError:
+    """Return the error for a code other than OK; for a missing permission it says which one, and who lacks it.
+
+    Args:
+        code: the broker's code.
+        asked: the command that it answers.
+        what: as for ``refusal``.
+        endpoint: the broker, with the user.
+    """
+    reason = None
+    if code == ResponseCode.ACCESS_REFUSED:
+        lacks = _NEEDED.get(asked.KEY, _ANY)
+        reason = f"{user_of(endpoint)} {lacks} (virtual host '{safe_text(endpoint.vhost)}')"
+    return refusal(code, what, reason)
+
+
+def user_of(endpoint: Endpoint) -> str:
+    """Return what messages call the user of an endpoint."""
+    if signs_in_by_certificate(endpoint):
+        return "the user that the certificate of option 'tls.certFile' names"
+    return f"user '{DEFAULT_LOGIN[0] if endpoint.username is None else endpoint.username}'"
+
+
+def signs_in_by_certificate(endpoint: Endpoint) -> bool:
+    """Return whether the client signs in with its certificate, as it has one and no user."""
+    return endpoint.username is None and endpoint.tls is not None and endpoint.tls.cert_file is not None
+
+
 def is_unavailable(fault: SparkStreamsError) -> bool:
     """Return whether the broker answered that the stream has no member there, or no reachable one now."""
     return isinstance(fault, Refused) and fault.condition == code_name(ResponseCode.STREAM_NOT_AVAILABLE)
@@ -60,7 +110,7 @@ def is_unavailable(fault: SparkStreamsError) -> bool:
 
 def close_fault(code: int, reason: str, endpoint: Endpoint) -> SparkStreamsError:
     """Return the error for a connection that the broker closed."""
-    what, reason = f"{endpoint.address}: the broker closed the connection", redaction.safe_text(reason)
+    what, reason = f"{endpoint.address}: the broker closed the connection", safe_text(reason)
     fault = refusal(code, what) if code != ResponseCode.OK else Refused("OK", reason, what)
     if isinstance(fault, Refused):
         refused = Refused(fault.condition, reason, what)

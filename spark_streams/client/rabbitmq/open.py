@@ -11,10 +11,11 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from spark_streams.client.rabbitmq.connection import Connection
-from spark_streams.client.rabbitmq.errors import not_a_broker, refusal
+from spark_streams.client.rabbitmq.errors import DEFAULT_LOGIN, not_a_broker, refusal, signs_in_by_certificate
 from spark_streams.client.retry import Deadline
 from spark_streams.client.tcp import open_socket
-from spark_streams.client.tls import WANTS_A_CERTIFICATE
+from spark_streams.client.tls import NO_EXTERNAL, STRANGERS_CERTIFICATE, certificate_hint
+from spark_streams.client.what_answers import wrong_port
 from spark_streams.endpoint import Endpoint
 from spark_streams.errors import AuthenticationFailed, ConnectFailed, ConnectionLost, RemoteProtocolError
 from spark_streams.redaction import remember
@@ -23,8 +24,6 @@ from spark_streams.wire.rabbitmq.handshake_states import TRANSITIONS, HandshakeI
 from spark_streams.wire.rabbitmq.registry import CLIENT_RECEIVES
 from spark_streams.wire.rabbitmq.response_codes import ResponseCode
 
-DEFAULT_LOGIN: Final = ("guest", "guest")
-"""User and password for an endpoint that names none, as in other clients."""
 _VERSIONS_SINCE: Final = (3, 11)
 """The first version with ExchangeCommandVersions: older brokers close a connection that sends it."""
 _INTRODUCTION: Final = {
@@ -100,12 +99,19 @@ class _Handshake:
 
     def _introduce(self) -> HandshakeInput:
         request, what = commands.PeerProperties(_INTRODUCTION), f"{self._where}: hello"
+        self._connection.on_silence = self._look
         try:
             properties = self._connection.request(request, commands.PeerPropertiesAnswer, what).properties
         except RemoteProtocolError as fault:
-            raise not_a_broker(self._endpoint, str(fault)) from fault
+            wrong = wrong_port(self._endpoint, self._connection.first)
+            raise (wrong or not_a_broker(self._endpoint, str(fault))) from fault
         self._properties.update(properties)
         return HandshakeInput.PEER_PROPERTIES
+
+    def _look(self) -> None:
+        wrong = wrong_port(self._endpoint)
+        if wrong is not None:
+            raise wrong
 
     def _ask_mechanisms(self) -> HandshakeInput:
         request, what = commands.SaslHandshake(), self._sign_in
@@ -114,12 +120,13 @@ class _Handshake:
 
     def _authenticate(self) -> HandshakeInput:
         endpoint, what = self._endpoint, self._sign_in
-        external = endpoint.username is None and endpoint.tls is not None and endpoint.tls.cert_file is not None
+        external = signs_in_by_certificate(endpoint)
         mechanism = "EXTERNAL" if external else "PLAIN"
         if mechanism not in self._mechanisms:
+            offered, todo = ", ".join(self._mechanisms) or "nothing", f": {NO_EXTERNAL}" if external else ""
             raise AuthenticationFailed(
                 "sasl-mechanism-not-supported (0x07)",
-                f"the broker does not offer {mechanism}, it offers {', '.join(self._mechanisms) or 'nothing'}",
+                f"the broker does not offer {mechanism}, it offers {offered}{todo}",
                 what,
             )
         data: bytes | None = None
@@ -135,6 +142,8 @@ class _Handshake:
             reason = f"{mechanism} needs no second step, and the broker asks one"
             raise AuthenticationFailed(answer.code_name, reason, what)
         if not answer.ok:
+            if external and answer.code != ResponseCode.SASL_AUTHENTICATION_FAILURE_LOOPBACK:
+                raise refusal(answer.code, what, STRANGERS_CERTIFICATE)
             raise refusal(answer.code, what if external else f"{what} as '{user}'")
         return HandshakeInput.SASL_SUCCESS
 
@@ -158,11 +167,15 @@ class _Handshake:
     def _explained(self) -> ConnectionLost | ConnectFailed | None:
         """Return the error for a broker that closes the connection in this state; None for the original error."""
         if self._state is HandshakeState.CONNECTED:
+            wrong = wrong_port(self._endpoint, self._connection.first)
+            if wrong is not None:
+                return wrong
             # A broker that is just stopping or starting does so as well.
-            tls = "wants TLS (rabbitmq-stream+tls)" if self._endpoint.tls is None else WANTS_A_CERTIFICATE
+            tls = self._endpoint.tls
+            hint = "wants TLS (rabbitmq-stream+tls)" if tls is None else certificate_hint(tls)
             return ConnectFailed(
                 f"{self._where}: the peer closed the connection without a word: check that the port in option 'url' is "
-                f"one of RabbitMQ's for streams (5552 is usual, 5551 with TLS), and whether it {tls}"
+                f"one of RabbitMQ's for streams (5552 is usual, 5551 with TLS), and whether it {hint}"
             )
         if self._state in (HandshakeState.INTRODUCED, HandshakeState.AUTHENTICATING):
             return ConnectionLost(f"sign in to {self._where}: closed without an answer, as some do whom they refuse")

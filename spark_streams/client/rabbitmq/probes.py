@@ -15,7 +15,7 @@ from itertools import islice
 from typing import Final
 
 from spark_streams.client.rabbitmq.connection import Connection
-from spark_streams.client.rabbitmq.errors import refusal
+from spark_streams.client.rabbitmq.errors import refused
 from spark_streams.errors import PeerError, SparkStreamsError
 from spark_streams.wire.rabbitmq.chunk import ChunkHeader
 from spark_streams.wire.rabbitmq.consumer_commands import (
@@ -84,7 +84,7 @@ def _probe_some(
             for stream, offset in wanted.items()
         ]
         found: dict[str, Probed] = {
-            stream: None if answer.ok else refusal(answer.code, what)
+            stream: None if answer.ok else refused(answer.code, Subscribe, what, connection.endpoint)
             for stream, answer, (_, what) in zip(wanted, connection.ask_all(asked, SubscribeAnswer), asked, strict=True)
         }
         probing = {numbers[stream]: stream for stream, fault in found.items() if fault is None}

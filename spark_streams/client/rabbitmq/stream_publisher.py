@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from spark_streams.client.digested_rows import Label, run_ends
 from spark_streams.client.rabbitmq.connection import Connection
-from spark_streams.client.rabbitmq.errors import advice, refusal
+from spark_streams.client.rabbitmq.errors import advice, refused
 from spark_streams.errors import DeliveryFailed, LocalProtocolError
 from spark_streams.wire.rabbitmq.publish_decode import PublishErrors
 from spark_streams.wire.rabbitmq.publish_encode import encode_publish, encode_sub_batches
@@ -41,7 +41,7 @@ def query_sequences(connection: Connection, streams: Sequence[str], reference: s
     answers = connection.ask_all(zip(requests, what, strict=True), QueryPublisherSequenceAnswer)
     for answer, asked in zip(answers, what, strict=True):
         if not answer.ok:
-            raise refusal(answer.code, asked)
+            raise refused(answer.code, QueryPublisherSequence, asked, connection.endpoint)
     return [answer.sequence for answer in answers]
 
 

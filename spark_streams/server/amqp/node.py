@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import functools
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import proton
 
@@ -41,8 +42,11 @@ from spark_streams.server.amqp.info_link import (
 )
 from spark_streams.server.amqp.link_filters import read_filters
 from spark_streams.server.amqp.link_states import LinkInput
+from spark_streams.server.amqp.management import answer
 from spark_streams.server.amqp.producer_link import ProducerLink
+from spark_streams.server.amqp.requests import Replies, ReplyLink, RequestLink
 from spark_streams.server.users import permissions_of
+from spark_streams.wire.amqp.management import MANAGEMENT
 
 
 class Node(ConsumerResources):
@@ -57,6 +61,7 @@ class Node(ConsumerResources):
     def __init__(self, log: ReferenceLog, config: AmqpConfig, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(log, config, loop)
         self._descriptions = Descriptions()
+        self._managed: WeakKeyDictionary[ConnectionLinks, Replies] = WeakKeyDictionary()
 
     def _stream(self, connection: ConnectionLinks, action: str, address: str) -> Stream:
         """Return the stream of an address; see ``permitted_stream``."""
@@ -67,6 +72,9 @@ class Node(ConsumerResources):
         if target.type == proton.Terminus.COORDINATOR:
             raise LinkRefused(NOT_IMPLEMENTED, "transactions are not supported")
         address = address_of(target)
+        if address == MANAGEMENT:
+            user = connection.user
+            return RequestLink(connection, link, self._replies(connection), lambda request: answer(request, self, user))
         if address.endswith(INFO_SUFFIX):
             self._stream(connection, "read", address[: -len(INFO_SUFFIX)])
             raise LinkRefused(NOT_ALLOWED, "an information source can only be read")
@@ -80,6 +88,8 @@ class Node(ConsumerResources):
             return self._info(connection, link, address)
         if address == STREAMS:
             return self._directory(connection, link)
+        if address == MANAGEMENT:
+            return ReplyLink(connection, link, self._replies(connection))
         stream = self._stream(connection, "read", address)
         filters = read_filters(link.remote_source)
         deliveries = connection.incoming.attached_sender
@@ -139,6 +149,10 @@ class Node(ConsumerResources):
         named_only = reads_named_only(link)
         message = functools.partial(self._descriptions.describe, stream, positions, witnessed, named_only=named_only)
         return InfoLink(connection, link, stream, message, self.config)
+
+    def _replies(self, connection: ConnectionLinks) -> Replies:
+        """Return the links on which a connection gets replies from ``$management``."""
+        return self._managed.setdefault(connection, Replies())
 
     def _directory(self, connection: ConnectionLinks, link: Any) -> AttachedLink:
         """Open a link whose messages list the streams that this user may read."""

@@ -17,7 +17,7 @@ from spark_streams.errors import LocalProtocolError
 from spark_streams.server.amqp.error_conditions import RESOURCE_LIMIT, UNAUTHORIZED, LinkRefused
 from spark_streams.server.event_hubs.config import EventHubsConfig
 from spark_streams.wire.amqp.cbs import SIGNATURE_TYPE
-from spark_streams.wire.amqp.dialects.event_hubs import MANAGEMENT
+from spark_streams.wire.amqp.management import MANAGEMENT
 from spark_streams.wire.amqp.shared_access import SharedAccessSignature, path_of
 
 _UNKNOWN_KEY: Final = "\0"

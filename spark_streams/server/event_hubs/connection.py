@@ -23,9 +23,9 @@ from spark_streams.server.amqp.error_conditions import LinkRefused
 from spark_streams.server.amqp.handshake import Handshake
 from spark_streams.server.amqp.incoming_frames import IncomingFrames
 from spark_streams.server.amqp.outgoing_frames import OutgoingFrames
+from spark_streams.server.amqp.requests import Replies
 from spark_streams.server.event_hubs.access import Access
 from spark_streams.server.event_hubs.config import EventHubsConfig
-from spark_streams.server.event_hubs.requests import Replies
 from spark_streams.server.turns import Timer
 from spark_streams.wire.amqp.decode import decode_value
 from spark_streams.wire.amqp.dialects.event_hubs import CBS_MECHANISM

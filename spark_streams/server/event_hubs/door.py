@@ -23,6 +23,7 @@ from spark_streams.server.amqp.error_conditions import (
     LinkRefused,
 )
 from spark_streams.server.amqp.placement import Placement, split_refusal
+from spark_streams.server.amqp.requests import Reply, ReplyLink, Request, RequestLink
 from spark_streams.server.door import TcpDoor
 from spark_streams.server.event_hubs.addresses import HubAddress, read_address, read_start
 from spark_streams.server.event_hubs.config import EventHubsConfig, connection_string, shown_users
@@ -30,16 +31,15 @@ from spark_streams.server.event_hubs.connection import HubConnection
 from spark_streams.server.event_hubs.links import HubBlock, HubReceiver, HubSender
 from spark_streams.server.event_hubs.management import answer, partition_of
 from spark_streams.server.event_hubs.receivers import Place, Receiver, Receivers
-from spark_streams.server.event_hubs.requests import Reply, ReplyLink, Request, RequestLink
 from spark_streams.wire.amqp.cbs import PUT_TOKEN
 from spark_streams.wire.amqp.dialects.event_hubs import (
     CBS,
     DEFAULT_GROUP,
     EPOCH,
-    MANAGEMENT,
     RECEIVER_NAME,
     RUNTIME_METRIC,
 )
+from spark_streams.wire.amqp.management import MANAGEMENT
 from spark_streams.wire.amqp.performatives import Performative
 from spark_streams.wire.amqp.values import Array
 

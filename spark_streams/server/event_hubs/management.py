@@ -14,12 +14,12 @@ from spark_streams.errors import CorruptLog
 from spark_streams.log import NO_TIMESTAMP, Partition, Stream
 from spark_streams.server.amqp import error_conditions as conditions
 from spark_streams.server.amqp.error_conditions import LinkRefused
-from spark_streams.server.event_hubs.requests import Reply, Request
+from spark_streams.server.amqp.requests import Reply, Request
 from spark_streams.wire.amqp.dialects.event_hubs import ARGUMENT_OUT_OF_RANGE, HUB_TYPE, PARTITION_TYPE
 from spark_streams.wire.amqp.event_hubs import NONE_ENQUEUED_MS, Newest
+from spark_streams.wire.amqp.management import READ
 from spark_streams.wire.amqp.values import Array, Int, Long, Timestamp
 
-_READ: Final = "READ"
 _STRINGS: Final = 0xA1
 _LONG_STRINGS: Final = 0xB1
 _STATUSES: Final = {
@@ -38,9 +38,9 @@ def answer(request: Request, stream_of: Callable[[str, str], Stream]) -> Reply:
             ``LinkRefused``.
     """
     kind = request.text("type")
-    if request.text("operation") != _READ or kind not in (HUB_TYPE, PARTITION_TYPE):
+    if request.text("operation") != READ or kind not in (HUB_TYPE, PARTITION_TYPE):
         return Reply(
-            HTTPStatus.BAD_REQUEST, f"expected {_READ} of {HUB_TYPE} or {PARTITION_TYPE}", conditions.NOT_IMPLEMENTED
+            HTTPStatus.BAD_REQUEST, f"expected {READ} of {HUB_TYPE} or {PARTITION_TYPE}", conditions.NOT_IMPLEMENTED
         )
     try:
         stream = stream_of(request.text("name"), request.text("security_token"))

@@ -83,7 +83,10 @@ class Cursors:
             )
         _, partition, stream, filters, witness, offset = shape.groups()
         if stream != self._stream:
-            raise HttpError(400, "the cursor is another feed's, or of one of this name that was deleted: start again")
+            raise HttpError(
+                400,
+                "the cursor is another feed's, or of one of this name that is gone, as of a temporary log: start again",
+            )
         if filters != self._filters:
             raise HttpError(
                 400,

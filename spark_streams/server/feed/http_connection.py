@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from email.utils import formatdate
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
@@ -34,6 +35,10 @@ if TYPE_CHECKING:
 
 LINGER_MS: Final = 2_000
 """How long a peer may take to read the last answer."""
+_NO_REQUEST: Final = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]*[^!#$%&'*+\-.^_`|~0-9A-Za-z ]")
+"""Bytes that begin no request: a method is a token (RFC 9110 §5.6.2), with a blank behind it (RFC 9112 §3)."""
+_METHOD_BYTES: Final = 64
+"""No method is longer."""
 CLOSE: Final = {"Connection": "close"}
 
 logger = logging.getLogger("spark_streams.server")
@@ -97,8 +102,19 @@ class HttpConnection(H11Protocol):
             if not self.transport.is_closing():
                 # The server of uvicorn, which does not run here, would set the date each second.
                 self.server_state.default_headers = [(b"date", formatdate(usegmt=True).encode())]
-                super().data_received(data)
+                if self._begins_no_request(data):
+                    # It would be waited for the end of a line: a client of another protocol is to see where it is.
+                    logger.info("%s: bytes that are no HTTP", self.client)
+                    self.send_400_response("no request of HTTP\n")
+                else:
+                    super().data_received(data)
             self._time_phase()
+
+    def _begins_no_request(self, data: bytes) -> bool:
+        if self.conn.their_state is not h11.IDLE:
+            return False
+        begins = self.conn.trailing_data[0][:_METHOD_BYTES] + data[:_METHOD_BYTES]
+        return _NO_REQUEST.match(begins) is not None
 
     def on_response_complete(self) -> None:
         """Continue with the next request."""

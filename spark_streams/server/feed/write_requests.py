@@ -15,14 +15,15 @@ from __future__ import annotations
 
 import asyncio
 import re
-from dataclasses import dataclass, fields, replace
-from typing import Any, Final
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from spark_streams.errors import NameTaken, StreamExists, UnknownStream
-from spark_streams.log import ReferenceLog, StreamConfig
+from spark_streams.log import ReferenceLog
 from spark_streams.server.feed.authorization import Authorization
 from spark_streams.server.feed.config import FeedConfig
 from spark_streams.server.feed.discovery import Documents
@@ -30,13 +31,13 @@ from spark_streams.server.feed.http_requests import HttpError, known_arguments
 from spark_streams.server.feed.publishing import Publishing
 from spark_streams.server.feed.receive_budget import ReceiveBudget
 from spark_streams.server.feed.request_bodies import read_body, read_little
+from spark_streams.server.stream_changes import SETTINGS, create_stream
 from spark_streams.server.turns import Worker
 from spark_streams.wire.feed.fetch_arguments import nearest
 
 MAX_REFERENCE_BYTES: Final = 255
 _SPLIT: Final = re.compile(r"(.+)/partitions/([0-9]{1,5})/split", re.DOTALL)
 _BOOLEANS: Final = {"true": True, "false": False}
-_SETTINGS: Final = frozenset(each.name for each in fields(StreamConfig))
 _IDEMPOTENCY: Final = ("idempotency-key", "idempotency-sequence", "idempotency-digest")
 
 
@@ -98,28 +99,20 @@ class WriteRequests:
         name = request.path_params["path"]
         self.authorization.check(request, "configure", name)
         _without_body(request)
-        given = known_arguments(request, ("partitions", *sorted(_SETTINGS)))
+        given = known_arguments(request, ("partitions", *sorted(SETTINGS)))
         partitions = _whole(given, "partitions", 1, self.config.max_partitions)
-        config = _settings(given, self.log.config.stream)
+        settings = {setting: text for setting, text in given.items() if setting != "partitions"}
         try:
             # In a thread: each partition waits for the disk.
-            created = await self._thread.step(lambda: self.log.create_stream(name, partitions, config))
-            return await self.documents.response(created, 201)
+            change = partial(create_stream, self.log, name, partitions, settings)
+            stream, created = await self._thread.step(change)
         except NameTaken as fault:
             raise HttpError(409, str(fault)) from fault
-        except StreamExists:
-            stream = self.log.stream(name)
-            if len(stream.partitions) != partitions:
-                raise HttpError(
-                    409, f"feed '{name}' is there already with {len(stream.partitions)} partitions, not {partitions}"
-                ) from None
-            for setting in given.keys() & _SETTINGS:
-                if getattr(stream.config, setting) != getattr(config, setting):
-                    is_now = getattr(stream.config, setting)
-                    raise HttpError(409, f"feed '{name}' is there already with {setting} {is_now}") from None
-            return await self.documents.response(stream)
+        except StreamExists as fault:
+            raise HttpError(409, f"feed '{name}' {fault}") from None
         except ValueError as fault:
             raise HttpError(400, str(fault)) from fault
+        return await self.documents.response(stream, 201 if created else 200)
 
     async def delete(self, request: Request) -> Response:
         """Delete a feed with all its events."""
@@ -163,20 +156,6 @@ def _without_body(request: Request) -> None:
     """Raise HttpError for a body: nothing would read settings in it, such as those of a form."""
     if request.headers.get("content-length", "0") != "0" or "transfer-encoding" in request.headers:
         raise HttpError(400, f"{request.method} has a body, expected none: settings are arguments, as in ?partitions=2")
-
-
-def _settings(given: dict[str, str], default: StreamConfig) -> StreamConfig:
-    """Return the settings that arguments give; a value of digits is a number."""
-    settings: dict[str, Any] = {}
-    for name in given.keys() & _SETTINGS:
-        text = given[name]
-        settings[name] = int(text) if re.fullmatch("[0-9]{1,18}", text) else text
-        if settings[name] is text and not isinstance(getattr(StreamConfig(), name), str):
-            raise HttpError(400, f"{name} is '{text:.40}', expected a number")
-    try:
-        return replace(default, **settings)
-    except ValueError as fault:
-        raise HttpError(400, str(fault)) from fault
 
 
 def _whole(given: dict[str, str], name: str, default: int, most: int) -> int:

@@ -62,8 +62,8 @@ class FeedBatches:
         self._filters = dict(options.filters)
         self._filter = QueryFilter(options)
         self._looks = options.filter is not None
-        self._policy = LossPolicy(options.stream, options.fail_on_data_loss)
-        self._progress = BatchProgress(self._policy, options.stream, clock)
+        self._policy = LossPolicy(options.stream, options.fail_on_data_loss, options.label)
+        self._progress = BatchProgress(self._policy, options.label, clock)
         self._client = FeedClient(address_of(options))
         self._discovery: Discovery | None = None
         self._discovered_at = 0.0
@@ -285,9 +285,9 @@ class FeedBatches:
             self._spool = Spool(self._options.spool_location, offset.spool)
             if not self._spool.lasting:
                 _log.warning(
-                    "feed '%s': pages are spooled to a temporary folder, as option 'spoolLocation' is not set: a "
+                    "%s: pages are spooled to a temporary folder, as option 'spoolLocation' is not set: a "
                     "micro-batch that a crash interrupts is fetched again, and may then have other rows",
-                    self._options.stream,
+                    self._options.label,
                 )
         if wipe and not self._fetchers.each:
             # The micro-batch that ends at ``offset`` is done, since Spark plans the next one only then.

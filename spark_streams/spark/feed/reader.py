@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 import pyarrow as pa
 import pyspark
 
+from spark_streams.errors import OptionError
 from spark_streams.options.feedapi import FeedSourceOptions
 from spark_streams.position import LATEST, After, Matching
 from spark_streams.spark.feed.tasks import FeedTask, address_of, read_task
@@ -62,13 +63,14 @@ class FeedSource:
         """Return the planner of a stream.
 
         Raises:
-            NotImplementedError: this Spark does not pass the start of a micro-batch, and a feed does not tell its end.
+            OptionError: this Spark does not pass the start of a micro-batch, and a feed does not tell its end.
         """
         if not HAS_ADMISSION_CONTROL:
-            raise NotImplementedError(
-                f"feedapi: streams need Spark 4.2 or later, this is {pyspark.__version__}, which does not tell a "
+            raise OptionError(
+                "format",
+                f"'feedapi': streams need Spark 4.2 or later, this is {pyspark.__version__}, which does not tell a "
                 "Python source where a micro-batch starts; read the feed in batch queries (spark.read), or use a later "
-                "Spark"
+                "Spark",
             )
         from spark_streams.spark.feed.micro_batch import FeedBatches
 
@@ -83,4 +85,4 @@ class FeedSource:
         """
         batches = read_task(options, task, tuple(schema.names))
         rows = (pa.RecordBatch.from_arrays(batch.columns, schema=schema) for batch in batches)
-        return counted(rows, options.stream, str(task.partition))
+        return counted(rows, options.label, options.stream, str(task.partition))

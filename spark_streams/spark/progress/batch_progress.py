@@ -29,13 +29,13 @@ class BatchProgress:
 
     Args:
         policy: has the losses.
-        stream: the log's name.
+        label: who reads what: ``SourceOptions.label``.
         clock: returns seconds, monotonic.
     """
 
-    def __init__(self, policy: LossPolicy, stream: str, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, policy: LossPolicy, label: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._policy = policy
-        self._stream = stream
+        self._label = label
         self._clock = clock
         self._end: object = None
         self._events: dict[str, int | None] = {}
@@ -76,11 +76,9 @@ class BatchProgress:
         self._due = False
         seconds = max(self._clock() - self._planned_at, 1e-3)
         left = lag()
-        _log.info(
-            "stream '%s': batch of %s in %.3f s, lag %s", self._stream, self._amount(seconds), seconds, shown(left)
-        )
+        _log.info("%s: batch of %s in %.3f s, lag %s", self._label, self._amount(seconds), seconds, shown(left))
         if _log.isEnabledFor(logging.DEBUG):
-            _log.debug("stream '%s': %s", self._stream, json.dumps(self.report(left)))
+            _log.debug("%s: %s", self._label, json.dumps(self.report(left)))
 
     def report(self, lag: _Lag) -> dict[str, Any]:
         """Return the report of the last planned batch, for the query's progress.

@@ -181,12 +181,12 @@ def wants_filters(options: SourceOptions) -> bool:
     main = getattr(sys.modules.get("__main__"), "__spec__", None)
     if _PUSHING_WORKER in sys.modules or getattr(main, "name", None) == _PUSHING_WORKER:
         return True
-    show_log_lines()
+    show_log_lines(options.log_level)
     _log.warning(
-        "stream '%s': option 'pushdown' has no effect on this read, as Spark hands over no filter: that takes Spark "
+        "%s: option 'pushdown' has no effect on this read, as Spark hands over no filter: that takes Spark "
         "4.1 or later, spark.sql.python.filterPushdown.enabled set to true, and a filter of the query that Spark can "
         "hand over; the rows are the same, and option 'filter' works without any of that",
-        options.stream,
+        options.label,
     )
     return False
 
@@ -283,7 +283,7 @@ def log_filter(options: SourceOptions, pushdown: Pushdown) -> None:
         pushdown: the pushed and the residual part of its filter.
     """
     if options.filter is not None:
-        _filter_log.info("%s", filter_line(options.stream, options.filter, pushdown))
+        _filter_log.info("%s", filter_line(options.label, options.filter, pushdown))
 
 
 def filter_json(expression: Expression, pushdown: Pushdown) -> dict[str, str | None]:
@@ -298,17 +298,17 @@ def filter_json(expression: Expression, pushdown: Pushdown) -> dict[str, str | N
     return {"filter": _shown(to_text(expression)), "pushed": pushed, "residual": residual}
 
 
-def filter_line(stream: str, expression: Expression, pushdown: Pushdown) -> str:
+def filter_line(label: str, expression: Expression, pushdown: Pushdown) -> str:
     """Return the log line of a filter.
 
     Args:
-        stream: the log's name.
+        label: who reads what: ``SourceOptions.label``.
         expression: the whole filter.
         pushdown: its pushed and its residual part.
     """
     parts = filter_json(expression, pushdown)
     pushed, residual = parts["pushed"] or "nothing", parts["residual"] or "nothing"
-    return f"stream '{stream}': filter {parts['filter']}: pushed: {pushed}; checked by the tasks: {residual}"
+    return f"{label}: filter {parts['filter']}: pushed: {pushed}; checked by the tasks: {residual}"
 
 
 def _shown(text: str) -> str:

@@ -66,10 +66,18 @@ class Outlet(Protocol):
 class Sink(Protocol):
     """A format's sink, as the writers use it; picklable, and opened once in each task that has rows."""
 
+    @property
+    def options(self) -> Any:
+        """Checked options; ``log_level`` is among them."""
+
     repeats_of_batch: ClassVar[str]
     """What rows do that a batch write sends again: words after "What is written again"."""
     repeats_of_stream: ClassVar[str]
     """The same for a stream."""
+
+    @property
+    def label(self) -> str:
+        """The format and where the rows go, for log lines, as ``feedapi stream 'orders'``."""
 
     def check_schema(self, schema: StructType) -> None:
         """Check the DataFrame's columns, on the driver.
@@ -162,6 +170,11 @@ class TaskName:
                 f"df.coalesce({most}), or fewer",
             )
         return TaskIdentity(f"spark/{self.query}/{self.partition}", int(self.batch))
+
+
+def stream_label(name: str | None) -> str:
+    """Return where rows go, for log lines: the stream of that name, or for None those of column ``stream``."""
+    return "streams of column 'stream'" if name is None else f"stream '{name}'"
 
 
 def check_once(key: Hashable, what: str, check: Callable[[], _T]) -> _T | None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import io
 import logging
+import re
 import select
 import sys
 import time
@@ -31,7 +32,9 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamWriter
 from pyspark.sql.types import StructType
 
 from spark_streams.errors import OptionError, SparkStreamsError, TransportError
-from spark_streams.spark.log_lines import show_log_lines
+from spark_streams.options.common import query_label
+from spark_streams.spark.boundary import CalledBySpark, end_quietly
+from spark_streams.spark.log_lines import show_log_lines, show_task_lines
 from spark_streams.spark.reused_worker import acknowledge_at_once, ease_reuse
 from spark_streams.spark.sink.columns import slices
 from spark_streams.spark.sink.sink import Outlet, Sink, TaskName
@@ -92,6 +95,8 @@ class SinkCommit(WriterCommitMessage):  # type: ignore[misc]
         bytes: bytes of the rows' values.
         began_at: when the task began, in seconds since the epoch.
         ended_at: when the peer had accepted the last row, in seconds since the epoch.
+        query: the query that wrote, by its name or its id; None where Spark does not tell, or it is no query.
+        batch: number of the query's micro-batch, as text; None likewise.
     """
 
     partition: int
@@ -101,6 +106,8 @@ class SinkCommit(WriterCommitMessage):  # type: ignore[misc]
     bytes: int = field(default=0, compare=False)
     began_at: float = field(default=0.0, compare=False)
     ended_at: float = field(default=0.0, compare=False)
+    query: str | None = field(default=None, compare=False)
+    batch: str | None = field(default=None, compare=False)
 
 
 def _deliver(sink: Sink, name: TaskName, streaming: bool, batches: Iterator[pa.RecordBatch]) -> SinkCommit:
@@ -130,7 +137,18 @@ def _deliver(sink: Sink, name: TaskName, streaming: bool, batches: Iterator[pa.R
         if outlet is not None:
             outlet.flush()
     ease_reuse()
-    return SinkCommit(name.partition, row, first_id, last_id, size, began_at, time.time())
+    query, number = _query()
+    return SinkCommit(name.partition, row, first_id, last_id, size, began_at, time.time(), query, number)
+
+
+def _query() -> tuple[str | None, str | None]:
+    """Return the query that this task belongs to, by its name or its id, and its micro-batch; in foreachBatch too."""
+    context = TaskContext.get()
+    # MicroBatchExecution describes its jobs so, and nothing else tells a query's name.
+    told = context.getLocalProperty("spark.job.description") or ""
+    described = re.match(r"(?:(.*?)(?:\n|<br/>))?id = \S+?(?:\n|<br/>)runId = ", told, re.DOTALL)
+    name = None if described is None else described[1]
+    return name or context.getLocalProperty("sql.streaming.queryId"), context.getLocalProperty("streaming.sql.batchId")
 
 
 @contextmanager
@@ -159,7 +177,7 @@ def _shortened(text: str) -> str:
     return text if len(text) <= _MAX_SHOWN else text[:_MAX_SHOWN] + "…"
 
 
-class _Writer:
+class _Writer(CalledBySpark):
     """The base of the writers.
 
     Args:
@@ -167,6 +185,7 @@ class _Writer:
     """
 
     def __init__(self, sink: Sink) -> None:
+        show_log_lines(sink.options.log_level)
         self._sink = sink
         # The driver makes this id once and pickles it to the tasks, so that all attempts of one write share it. A write
         # in foreachBatch does not use the query's id either: two writes of one micro-batch must not share names.
@@ -175,17 +194,21 @@ class _Writer:
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Begin a task, or a commit: Spark unpickles the writer in the worker, and reads the task's rows after that."""
         self.__dict__.update(state)
+        end_quietly()
+        show_task_lines(self._sink.options.log_level)
         acknowledge_at_once()
 
-    def _committed(self, what: str, messages: Sequence[SinkCommit | None]) -> None:
+    def _committed(self, messages: Sequence[SinkCommit | None], batch: int | None = None) -> None:
         """Log the end of a write; it needs no commit, as the peer accepted each row before its task ended."""
-        show_log_lines()
-        _log.info("%s%s", what, _delivered(messages))
+        show_log_lines(self._sink.options.log_level)
+        _log.info("%s: %s", _who(self._sink, messages, batch), _delivered(messages))
         ease_reuse()
 
-    def _aborted(self, what: str, streaming: bool, messages: Sequence[SinkCommit | None]) -> None:
+    def _aborted(self, streaming: bool, messages: Sequence[SinkCommit | None], batch: int | None = None) -> None:
         """Log which rows may have been delivered, since a delivery cannot be undone."""
-        _log.warning("%s failed: %s", what, _may_have_been_delivered(self._sink, streaming, messages))
+        show_log_lines(self._sink.options.log_level)
+        left = _may_have_been_delivered(self._sink, streaming, messages)
+        _log.warning("%s failed: %s", _who(self._sink, messages, batch), left)
 
 
 class BatchWriter(_Writer, DataSourceArrowWriter):  # type: ignore[misc]
@@ -197,11 +220,11 @@ class BatchWriter(_Writer, DataSourceArrowWriter):  # type: ignore[misc]
 
     def commit(self, messages: Sequence[SinkCommit | None]) -> None:
         """Note the end of a write."""
-        self._committed("", messages)
+        self._committed(messages)
 
     def abort(self, messages: Sequence[SinkCommit | None]) -> None:
         """Note a write that failed."""
-        self._aborted(f"write {self._job}", False, messages)
+        self._aborted(False, messages)
 
 
 class StreamWriter(_Writer, *_ARROW_STREAM_WRITER):  # type: ignore[misc]
@@ -222,11 +245,11 @@ class StreamWriter(_Writer, *_ARROW_STREAM_WRITER):  # type: ignore[misc]
 
     def commit(self, messages: Sequence[SinkCommit | None], batchId: int) -> None:
         """Note the end of a micro-batch."""
-        self._committed(f"batch {batchId}: ", messages)
+        self._committed(messages, batchId)
 
     def abort(self, messages: Sequence[SinkCommit | None], batchId: int) -> None:
         """Note a micro-batch that failed."""
-        self._aborted(f"batch {batchId}", True, messages)
+        self._aborted(True, messages, batchId)
 
 
 def batch_writer(sink: Sink, schema: StructType, overwrite: bool) -> BatchWriter:
@@ -245,7 +268,10 @@ def batch_writer(sink: Sink, schema: StructType, overwrite: bool) -> BatchWriter
         Refused: the peer does not let us write there.
     """
     if overwrite:
-        raise OptionError("mode", "'overwrite' cannot be done, events in a log are never replaced: use mode 'append'")
+        raise OptionError(
+            "mode",
+            "'overwrite' cannot be done, events in a log are never replaced: use mode 'append', in SQL INSERT INTO",
+        )
     sink.check_schema(schema)
     return BatchWriter(sink.check())
 
@@ -255,13 +281,22 @@ def stream_writer(sink: Sink, schema: StructType, overwrite: bool) -> StreamWrit
     if overwrite:
         raise OptionError(
             "outputMode",
-            "'complete' cannot be done, events in a log are never replaced: use 'append', or 'update' to add an event "
-            "for each row that changed",
+            "'complete' cannot be done, events in a log are never replaced: use 'append', with withWatermark for an "
+            "aggregation, or 'update' with foreachBatch, whose function appends the rows that have changed "
+            "(df.write.mode('append')); Spark gives 'update' to no Python sink itself",
         )
     sink.check_schema(schema)
     writer = StreamWriter(sink.check())
     ease_reuse()  # Spark asks for a writer in each micro-batch
     return writer
+
+
+def _who(sink: Sink, messages: Sequence[SinkCommit | None], batch: int | None) -> str:
+    """Return the query and the micro-batch where these are known, the format and the stream, for a log line."""
+    told = next((m for m in messages if m is not None), None)
+    number = batch if told is None or batch is not None else told.batch
+    label = query_label(None if told is None else told.query) + sink.label
+    return label if number is None else f"{label}: batch {number}"
 
 
 def _delivered(messages: Sequence[SinkCommit | None]) -> str:

@@ -33,7 +33,7 @@ def plan_batch(options: SourceOptions, columns: tuple[str, ...], connect: Connec
         PositionLost: a starting position is no longer there, and losses fail the query.
     """
     ending = options.ending or PositionRange(LATEST)
-    policy = LossPolicy(options.stream, options.fail_on_data_loss)
+    policy = LossPolicy(options.stream, options.fail_on_data_loss, options.label)
     with closing(Driver(options, connect)) as driver:
         description = checked(driver.describe(fresh=True), driver, policy, options.starting, ending)
         reads, until = [], dict[str, str | None]()

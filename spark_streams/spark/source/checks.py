@@ -35,7 +35,7 @@ def new_ends(begin: Checkpoint, description: StreamDescription) -> tuple[dict[st
         and reading continues there.
     """
     if recreated(begin, description):
-        losses = [DataLoss(None, "in the log that the checkpoint is of", "it was deleted and created again")]
+        losses = [_other_log()]
         return {p: ending(bounds) for p, bounds in description.partitions.items()}, losses
     ends = {p: position for p, position in begin.partitions.items() if p not in description.partitions}
     losses = _absent(begin.partitions, description)
@@ -91,11 +91,11 @@ def retained_spans(
         The start and the offset of the last event of each partition that has events; and the losses.
     """
     if recreated(stop, description):
-        return {}, [DataLoss(None, "in the log that the checkpoint is of", "it was deleted and created again")]
+        return {}, [_other_log()]
     losses: list[DataLoss] = []
     known = begin.partitions
     if _differ(begin.incarnation, stop.incarnation):
-        losses.append(DataLoss(None, "in the log that the checkpoint is of", "it was deleted and created again"))
+        losses.append(_other_log())
         known = {}
     losses += _absent(known, description)
     spans: dict[str, tuple[Resolved, str]] = {}
@@ -145,6 +145,11 @@ def _differ(one: str | None, other: str | None) -> bool:
     return one is not None and other is not None and one != other
 
 
+def _other_log() -> DataLoss:
+    again = "it was deleted and created again, as a log that is temporary is at each start"
+    return DataLoss(None, "in the log that the checkpoint is of", again)
+
+
 CREATED_AGAIN = "the stream was deleted and created again, or restored from an older copy"
 """The text for ``DataLoss.available`` when the log is another one."""
 
@@ -191,6 +196,18 @@ def differing(
         for p, text in known.items()
         if now.get(p, text) != text
     ]
+
+
+def differing_at_rest(driver: Driver, checkpoint: Checkpoint, incarnation: str | None) -> list[DataLoss]:
+    """Return what ``differing`` does of all partitions, for a query that is started again and has nothing to read yet.
+
+    A log that was created again with as many events as there were looks like one without new ones. One partition is
+    asked first, as logs of many partitions are, too, at rest mostly.
+    """
+    sample = sorted(checkpoint.log_identity)[:1]
+    if not differing(driver, checkpoint, sample, incarnation):
+        return []
+    return differing(driver, checkpoint, checkpoint.partitions, incarnation)
 
 
 def identity_at(checkpoint: Checkpoint, partition: str, offset: str) -> str | None:

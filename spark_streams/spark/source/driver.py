@@ -253,8 +253,11 @@ def require_all(span: PositionRange, partitions: Iterable[str], unavailable: Col
     if unknown:
         raise OptionError(span.option, f"there is no partition '{unknown[0]}'; the stream has {listing}")
     if absent:
+        left_out = ", ".join(f"'{p}'" for p in absent)
         raise OptionError(
-            span.option, f"partition '{absent[0]}' is not there, expected a position for each of {listing}"
+            span.option,
+            f"it says nothing of partition {left_out}: the stream has {listing}, and each of them needs a position; "
+            f'"earliest" is one',
         )
 
 

@@ -24,6 +24,7 @@ from spark_streams.spark.pushdown.spark_filters import filter_json, log_filter
 from spark_streams.spark.pushdown.unseen_names import look_at_messages
 from spark_streams.spark.source.checks import (
     differing,
+    differing_at_rest,
     identity_at,
     log_identity,
     new_ends,
@@ -76,16 +77,17 @@ class MicroBatches:
         self._options = options
         self._columns = columns
         self._driver = Driver(options, connect, clock)
-        self._policy = LossPolicy(options.stream, options.fail_on_data_loss)
+        self._policy = LossPolicy(options.stream, options.fail_on_data_loss, options.label)
         self._limiter = Limiter(self._driver)
         self._trigger_gate = TriggerGate(self._driver, clock)
-        self._progress = BatchProgress(self._policy, options.stream, clock)
+        self._progress = BatchProgress(self._policy, options.label, clock)
         self._stored = stored
         self._first: StreamDescription | None = None
         self._initial: dict[str, Any] | None = None
         self._last_end: Checkpoint | None = None
         self._fixed_end: Checkpoint | None = None
         self._knows_starts = True
+        self._compared = False
         self._left_out = Checkpoint(options.format, options.stream, {}, None)
         self._pushdown: Pushdown | None = None
         self._looked = options.filter is None
@@ -136,13 +138,18 @@ class MicroBatches:
                 return start
             end, counts = planned
             if _same(end, begin) and not first:
-                return start
-            moved = [p for p, position in end.partitions.items() if begin.partitions.get(p) != position]
-            end = replace(end, log_identity=log_identity(self._driver, end, begin))
-            # Compare the old end after the new one: if the log is still the same then, both ends are of that log.
-            losses = differing(self._driver, begin, moved, end.incarnation)
-            if not losses:
-                break
+                losses = [] if self._compared else differing_at_rest(self._driver, begin, end.incarnation)
+                self._compared = True
+                if not losses:
+                    return start
+            else:
+                moved = [p for p, position in end.partitions.items() if begin.partitions.get(p) != position]
+                end = replace(end, log_identity=log_identity(self._driver, end, begin))
+                # Compare the old end after the new one: if the log is still the same then, both ends are of that log.
+                losses = differing(self._driver, begin, moved, end.incarnation)
+                self._compared = True
+                if not losses:
+                    break
             self._report(losses)
             again = _partitions(losses)
             begin = without(begin, again)

@@ -119,6 +119,8 @@ def resolve_start(
 ) -> Resolved:
     """Return where reading of a partition starts: ``At`` or ``After`` an event, or ``EARLIEST`` if it is empty.
 
+    A partition without events starts at its end, whatever the options say of timestamps and expressions.
+
     Raises:
         OptionError: a timestamp is later than every event, and the options do not let it mean the end of the log; or no
             event matches an expression, and the options make this an error.
@@ -138,7 +140,7 @@ def resolve_start(
             event = f"that {wanted.text[:100]!r} is true of"
         if offset is not None:
             return At(offset)
-        if to_end:
+        if to_end or bounds.latest is None:  # no event is too early, or does not match
             return ending(bounds)
         raise OptionError(
             driver.options.starting.option,

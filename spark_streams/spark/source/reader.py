@@ -15,13 +15,14 @@ import pyspark
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
-from spark_streams.errors import OptionError
+from spark_streams.errors import OptionError, SparkStreamsError
 from spark_streams.options.common import SourceOptions
 from spark_streams.options.names import MAX_OFFSETS_PER_TRIGGER, MIN_OFFSETS_PER_TRIGGER
-from spark_streams.spark.log_lines import counted, show_log_lines
+from spark_streams.spark.boundary import CalledBySpark, end_quietly
+from spark_streams.spark.log_lines import counted, show_log_lines, show_task_lines
 from spark_streams.spark.pushdown.spark_filters import push, wants_filters
 from spark_streams.spark.reused_worker import acknowledge_at_once, ease_reuse
-from spark_streams.spark.schemas import arrow_schema, chosen_columns
+from spark_streams.spark.schemas import arrow_schema, as_schema, chosen_columns, source_schema
 from spark_streams.spark.source.batch_plan import plan_batch
 from spark_streams.spark.source.driver import Connect
 from spark_streams.spark.source.micro_batch import MicroBatches
@@ -87,8 +88,7 @@ class Source(Protocol):
         """Return the planner of a stream; it connects on first use.
 
         Raises:
-            OptionError: an option needs a later Spark.
-            NotImplementedError: streams of this format need a later Spark.
+            OptionError: an option, or a stream of this format, needs a later Spark.
         """
 
     def read(self, options: Any, task: Any, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
@@ -141,14 +141,14 @@ class LogSource:
     def read(self, options: SourceOptions, task: PlannedRead, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         """Yield the events of a range; see ``read_range``."""
         batches = read_range(options, task, schema, self.connect)
-        return counted(batches, task.read.stream, task.read.partition)
+        return counted(batches, options.label, task.read.stream, task.read.partition)
 
 
 class PlannedPartition(InputPartition):  # type: ignore[misc]
     """The part of a plan that one Spark task reads; picklable. Its value is the task for ``Source.read``."""
 
 
-class _Reader:
+class _Reader(CalledBySpark):
     """The base of batch and stream readers: the options, the columns, and how a task reads.
 
     Args:
@@ -162,6 +162,7 @@ class _Reader:
     """
 
     def __init__(self, options: SourceOptions, schema: StructType, rows: pa.Schema, source: Source) -> None:
+        show_log_lines(options.log_level)
         self._options = options
         self._columns = chosen_columns(schema, rows, options.format)
         self._arrow_schema = arrow_schema(schema)
@@ -170,12 +171,16 @@ class _Reader:
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Begin a task: Spark unpickles the reader in the worker, and reads the task's partition after that."""
         self.__dict__.update(state)
+        end_quietly()
+        show_task_lines(self._options.log_level)
         acknowledge_at_once()
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the events of a planned task; it runs in the task. See ``Source.read``."""
         if isinstance(partition, PlannedPartition):  # else Spark's own placeholder, for a query without partitions
-            yield from self._source.read(self._options, partition.value, self._arrow_schema)
+            schema = self._arrow_schema
+            for batch in self._source.read(self._options, partition.value, source_schema(schema)):
+                yield as_schema(batch, schema)
         ease_reuse()
 
 
@@ -184,8 +189,6 @@ class BatchReader(_Reader, DataSourceReader):  # type: ignore[misc]
 
     def partitions(self) -> list[PlannedPartition]:
         """Plan the query, on the driver; see ``Source.plan``."""
-        if self._options.filter is not None:
-            show_log_lines()
         return [PlannedPartition(task) for task in self._source.plan(self._options, self._columns)]
 
 
@@ -211,7 +214,6 @@ class _AnyStreamReader(_Reader, DataSourceStreamReader):  # type: ignore[misc]
 
     def initialOffset(self) -> dict[str, Any]:
         """Return where a new query starts."""
-        show_log_lines()
         return self._planner.initial()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
@@ -245,7 +247,6 @@ if HAS_ADMISSION_CONTROL:
 
         def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
             """Return the end of the batch that starts at ``start`` (exclusive)."""
-            show_log_lines()
             most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
             return self._planner.next_end(start, most, may_wait=not isinstance(limit, ReadAllAvailable))
 
@@ -264,9 +265,33 @@ else:
 
         def latestOffset(self) -> dict[str, Any]:
             """Return where the log ends."""
-            show_log_lines()
             # This is the only planner on these versions: a source of another kind refuses them.
             return cast(MicroBatches, self._planner).next_end_without_start()
+
+
+class RefusedStreamReader(StreamReader):
+    """Stands for a stream reader that cannot be made, and raises the reason for it whenever Spark asks it anything.
+
+    Args:
+        fault: the reason.
+    """
+
+    def __init__(self, fault: SparkStreamsError) -> None:
+        self._fault = fault
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Take the reason along; there is nothing to begin."""
+        self.__dict__.update(state)
+
+    def _refuse(self, *arguments: object) -> Any:
+        raise self._fault
+
+    def stop(self) -> None:
+        """Do nothing: nothing was begun."""
+
+    # Spark reads off the arguments of latestOffset that this is a reader with admission control.
+    initialOffset = getDefaultReadLimit = prepareForTriggerAvailableNow = _refuse
+    latestOffset = partitions = read = _refuse  # type: ignore[assignment]
 
 
 def batch_reader(options: SourceOptions, schema: StructType, rows: pa.Schema, source: Source) -> BatchReader:

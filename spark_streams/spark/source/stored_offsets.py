@@ -67,7 +67,7 @@ class StoredPositions:
         except SparkStreamsError as fault:
             if not self._failing:
                 self._failing = True
-                _log.warning("stream '%s': positions could not be stored: %s", self._driver.options.stream, fault)
+                _log.warning("%s: positions could not be stored: %s", self._driver.options.label, fault)
 
     def close(self) -> None:
         """Disconnect; the next position connects again."""

@@ -38,7 +38,7 @@ def read_range(
         NotFound: the log is gone after events were read, and losses fail the query.
     """
     read, until = planned.read, planned.until
-    policy = LossPolicy(read.stream, read.fail_on_data_loss)
+    policy = LossPolicy(read.stream, read.fail_on_data_loss, options.label)
     with connect(reaching(options, planned.advertised)) as client:
         fetched, same = read if until is None else _with_offset(read), False
         for batch in client.fetch(fetched):

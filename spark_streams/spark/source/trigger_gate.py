@@ -80,9 +80,9 @@ class TriggerGate:
                     if not self._warned:
                         self._warned = True
                         _log.warning(
-                            "stream '%s': the peer does not tell how many events there are, and they cannot be counted "
+                            "%s: the peer does not tell how many events there are, and they cannot be counted "
                             "(%s): micro-batches do not wait for 'minOffsetsPerTrigger'",
-                            self._driver.options.stream,
+                            self._driver.options.label,
                             fault,
                         )
                     return True

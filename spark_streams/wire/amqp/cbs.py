@@ -18,14 +18,13 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from spark_streams.errors import RemoteProtocolError
 from spark_streams.wire.amqp.encode import encode_value
 from spark_streams.wire.amqp.message import AMQP_VALUE, APPLICATION_PROPERTIES, PROPERTIES, decode_sections
 from spark_streams.wire.amqp.shared_access import SharedAccessSignature
-from spark_streams.wire.amqp.values import Described, Int, Symbol, Timestamp, ULong
+from spark_streams.wire.amqp.values import Described, Timestamp, ULong
 
 PUT_TOKEN: Final = "put-token"
 SIGNATURE_TYPE: Final = "servicebus.windows.net:sastoken"
@@ -104,32 +103,6 @@ def encode_put_token(token: Token, name: str, message_id: str, reply_to: str) ->
         _section(PROPERTIES, [message_id, None, None, None, reply_to])
         + _section(APPLICATION_PROPERTIES, said)
         + _section(AMQP_VALUE, token.text)
-    )
-
-
-def encode_reply(
-    request: object,
-    status: int,
-    description: str,
-    condition: str | None = None,
-    body: Mapping[str, object] | None = None,
-) -> bytes:
-    """Return a peer's answer to a request to ``$cbs``, or to ``$management``, which has a body.
-
-    Args:
-        request: the message-id of the request, of its type.
-        status: see ``Reply``.
-        description: for the client's user.
-        condition: the condition of an error, or None.
-        body: the amqp-value; None for null.
-    """
-    said: dict[str, object] = {"status-code": Int(status), "status-description": description}
-    if condition is not None:
-        said["error-condition"] = Symbol(condition)
-    return (
-        _section(PROPERTIES, [None, None, None, None, None, request])
-        + _section(APPLICATION_PROPERTIES, said)
-        + _section(AMQP_VALUE, None if body is None else dict(body))
     )
 
 

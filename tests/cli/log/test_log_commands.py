@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
@@ -30,6 +32,28 @@ def test_lines_of_stdin_become_events(run: Run, run_process: Run, orders: Doors)
     assert [e["value"] for e in found] == ["one", "", "thr\u2028ee", "vier ä"]
     assert {e["key"] for e in found} == {"alice"} and len({e["partition"] for e in found}) == 1
     assert [e["offset"] for e in found] == sorted(e["offset"] for e in found)
+
+
+@pytest.mark.parametrize("given", ["file", "pipe"])
+def test_append_shows_how_fast_it_is_and_what_is_left_of_a_file(
+    run: Run, orders: Doors, tmp_path: Path, given: str
+) -> None:
+    lines = "".join(f"{n:0100}\n" for n in range(30_000))
+    terminal = {"FORCE_COLOR": "1", "TERM": "xterm", "COLUMNS": "150"}
+    if given == "file":
+        done = run("log", "append", orders.url, "orders", stdin=lines, **terminal)
+        assert (done.code, done.out) == (0, "30000 events appended to 'orders'\n")
+        said = done.err
+    else:
+        words = [*COMMAND, "log", "append", orders.url, "orders"]
+        process = subprocess.run(
+            words, input=lines, capture_output=True, text=True, timeout=240, env={**os.environ, **terminal}
+        )
+        assert process.returncode == 0
+        said = process.stderr
+    said = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", said)
+    assert re.search(r"stdin to orders .* 30000 events [\d,]+/s 0:\d\d:\d\d", said)
+    assert ("left" in said) == (given == "file")
 
 
 def test_words_become_events_in_the_partition_that_is_named(run: Run, orders: Doors) -> None:

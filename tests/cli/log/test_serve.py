@@ -62,7 +62,7 @@ def test_the_rabbitmq_door_alone(tmp_path: Path) -> None:
     )
     assert process.stdout is not None
     doors = json.loads(process.stdout.readline())
-    assert list(doors) == ["rabbitmq-stream"]
+    assert list(doors) == ["rabbitmq-stream", "temporary"]
     with closing(Peer(doors["rabbitmq-stream"].replace("//", "//ann:se%3Acret@"))) as peer:
         peer.password = "se:cret"
         peer.open()
@@ -131,7 +131,7 @@ def test_insecure_doors_are_opened_with_a_warning_each_and_let_in_everybody(tmp_
     _, said = process.communicate(timeout=120)
     warnings = [line.partition("INSECURE: ")[2] for line in said.splitlines() if "INSECURE: " in line]
     assert [line.split(" which ")[0].rpartition(":")[0] for line in warnings] == [
-        f"the door {door} listens on 0.0.0.0" for door in doors
+        f"the door {door} listens on 0.0.0.0" for door in doors if door != "temporary"
     ]
     assert all("strangers are let in" in line for line in warnings)
 
@@ -141,12 +141,17 @@ def test_signals_stop_it_and_temporary_data_goes(tmp_path: Path, number: signal.
     process = subprocess.Popen(
         [*COMMAND, "log", "serve", "--amqp", "0", "--stream", "orders"],
         stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         env={**os.environ, "TMPDIR": str(tmp_path)},
     )
-    assert process.stdout is not None and process.stdout.readline().startswith(b"{")
+    assert process.stdout is not None and process.stderr is not None
+    assert json.loads(process.stdout.readline())["temporary"] is True
+    assert process.stderr.readline().startswith(b"This log is temporary: ")
     assert len(list(tmp_path.iterdir())) == 1
     process.send_signal(number)
     assert process.wait(timeout=120) == 0
+    with process:
+        assert process.stderr.read() == b""
     assert list(tmp_path.iterdir()) == []
 
 
@@ -156,6 +161,7 @@ def test_kill_9_loses_nothing_that_was_acknowledged(serve: Serve, run: Run) -> N
     served.process.kill()
     served.process.wait(timeout=120)
     again = serve("--data-dir", "kept", "--stream", "orders:2")
+    assert not again.temporary
     shown = run("log", "tail", again.url, "orders", "--from", "earliest", "--no-follow", "--output", "value")
     assert sorted(map(int, shown.out.split())) == list(range(50))
 

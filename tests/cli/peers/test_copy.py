@@ -17,6 +17,7 @@ import pytest
 
 from spark_streams.cli.peers.log_peers import LogPeer
 from spark_streams.cli.peers.peer import PeerReader, ReadRequest
+from spark_streams.cli.peers.progress import Pace
 from spark_streams.errors import PositionLost
 from spark_streams.testing import LogStream, StreamFactory, eventually
 from tests.cli.conftest import Ran
@@ -106,9 +107,14 @@ def wait_for(stream: LogStream, values: list[str]) -> None:
 TERMINAL = {"FORCE_COLOR": "1", "TERM": "xterm", "COLUMNS": "150"}
 
 
+def plain(said: str) -> str:
+    """Return what was said without the codes for a terminal."""
+    return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", said)
+
+
 def counts(said: str) -> list[tuple[int, ...]]:
     """Return what the bar said, again and again: events, and of how many where it knows."""
-    shown = re.findall(r"(\d+)(?:/(\d+))? events", re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", said))
+    shown = re.findall(r"(\d+)(?:/(\d+))? events", plain(said))
     return [tuple(int(number) for number in each if number) for each in shown]
 
 
@@ -126,14 +132,29 @@ def test_the_bar_moves_on_the_way(reference_log: StreamFactory, door: str) -> No
     assert sent == sorted(sent)
     on_the_way = {each for each in sent if 0 < each < 12_000}
     assert len(on_the_way) >= (1 if door == "feedapi" else 9), sent
+    assert re.search(r"events [\d,]+/s 0:\d\d:\d\d", plain(done.stderr))
+    assert ("left" in plain(done.stderr)) == bool(total)
 
 
-def test_without_a_terminal_the_bar_is_one_line(reference_log: StreamFactory) -> None:
+def test_without_a_terminal_there_is_no_bar(reference_log: StreamFactory) -> None:
     origin, copies = reference_log.create(), reference_log.create("copies")
     origin.produce(["a", "b", "c"])
     done = run("copy", url(origin, "amqp"), url(copies, "amqp"), COLUMNS="150")
-    assert len(done.stderr.strip().splitlines()) == 1
-    assert counts(done.stderr) == [(3, 3)]
+    assert (done.stderr, done.stdout.partition(" from ")[0]) == ("", "3 events copied")
+
+
+def test_the_rate_is_that_of_the_last_seconds_and_the_rest_takes_its_time() -> None:
+    now = 100.0
+    pace = Pace(lambda: now)
+    assert (pace.events_per_s, pace.left_s(10)) == (None, None)
+    now = 101.0
+    pace.note(10, 100.0)
+    assert (pace.events_per_s, pace.left_s(300.0), pace.left_s(None)) == (10.0, 2.0, None)
+    for now in (111.0, 121.0, 131.0):
+        pace.note(round(now - 91), 10 * (now - 91))
+    assert pace.events_per_s == 1.0, "the fast start is forgotten"
+    assert pace.left_s(500.0) == 10.0
+    assert pace.left_s(300.0) == 0.0
 
 
 # --- losses

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 import requests
+from rich.console import Console
 
 from spark_streams.cli.peers import inspect as inspecting
 from spark_streams.cli.peers.peer import Peer
+from spark_streams.cli.peers.tables import print_facts, print_rows
 from spark_streams.errors import NotFound
 from spark_streams.testing import LogProcess, StreamFactory
 from tests.cli.peers.opened import PEERS, run, url, url_of
@@ -68,6 +71,47 @@ def test_inspect_prints_tables(reference_log: StreamFactory, door: str) -> None:
         assert told["product"] == found["peer"]["product"]
         offered = told["capabilities" if door == "amqp" else "commands"]
     assert CAPABILITY[door] in offered.split(", ")
+
+
+@pytest.mark.parametrize("terminal", [True, False], ids=["terminal", "pipe"])
+@pytest.mark.parametrize("door", PEERS)
+def test_no_cell_is_broken_however_narrow_the_terminal_is(
+    reference_log: StreamFactory, door: str, terminal: bool
+) -> None:
+    """So that an offset, a cursor or a name can be copied from it."""
+    stream = reference_log.create("a-name-that-alone-takes-more-than-half-of-a-line-of-a-narrow-terminal", 2)
+    stream.produce({"value": f"v{n}", "partition": "0"} for n in range(3))
+    for address in (url(stream, door), url(stream, door).removesuffix(stream.name).rstrip("#/")):
+        lines = run("inspect", address, "--json").stdout.splitlines()
+        told = [each for each in map(json.loads, lines) if each["stream"] is None or stream.name in each["stream"]]
+        as_if = {"FORCE_COLOR": "1", "TERM": "xterm"} if terminal else {}
+        shown = re.sub(r"\x1b\[[0-9;]*m", "", run("inspect", address, COLUMNS="80", **as_if).stdout)
+        for found in told:
+            rows = [cell for row in found.get("partitions", ()) for cell in row.values()]
+            facts = [
+                each for value in found["peer"].values() for each in (value if isinstance(value, list) else [value])
+            ]
+            if found["stream"] != told[0]["stream"]:
+                facts = []  # a table of several streams has the facts of their peer only
+            for cell in (*rows, *facts, found["stream"]):
+                assert cell is None or re.search(rf"(?<!\S){re.escape(str(cell))}(?=[\s,]|$)", shown, re.M), cell
+        if terminal:
+            table = [line for line in shown.splitlines() if line[:1] in ("│", "┃")]
+            assert all(len(line) <= 80 for line in table)
+
+
+def test_a_table_that_is_too_wide_has_a_line_for_each_cell(capsys: pytest.CaptureFixture[str]) -> None:
+    console = Console(force_terminal=True, width=40, markup=False, highlight=False, color_system=None)
+    rows = [{"partition": "0", "events": 3, "cursor": "c" * 50}, {"partition": "1", "events": 0, "cursor": None}]
+    print_rows(console, rows, "title")
+    cursor = "c" * 50
+    expected = f"title\n\npartition  0\nevents     3\ncursor     {cursor}\n\npartition  1\nevents     0\n"
+    assert capsys.readouterr().out == expected
+    print_facts(console, {"dialect": "v2a", "filters": ["key", "partition", "publish_time", "type"]})
+    told = capsys.readouterr().out
+    assert "│ filters │ key, partition,    │\n│         │ publish_time, type │\n" in told
+    print_facts(console, {"dialect": "v2a", "filters": ["key", "f" * 40]})
+    assert capsys.readouterr().out == f"dialect  v2a\nfilters  key,\n         {'f' * 40}\n"
 
 
 @pytest.mark.parametrize("door", PEERS)
@@ -197,7 +241,7 @@ def test_a_feed_that_speaks_version_1_alone_asks_for_the_option() -> None:
     with Scripted(answer) as feed:
         without = run("inspect", f"{feed.url}/orders")
         assert without.exit_code == 2
-        assert "option 'partitions': is required" in without.stderr
+        assert "--partitions: is required" in without.stderr
         found = json.loads(run("inspect", f"{feed.url}/orders", "--partitions", "2", "--json").stdout)
     assert [(p["partition"], p["last cursor"]) for p in found["partitions"]] == [("0", "17"), ("1", "17")]
 

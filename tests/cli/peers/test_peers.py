@@ -25,6 +25,36 @@ def tailed(stream: LogStream, door: str, *words: str) -> list[Any]:
 # --- tail
 
 
+@pytest.mark.parametrize("door", PEERS)
+def test_a_line_of_json_has_the_sections_of_a_message_as_spark_names_them(
+    reference_log: StreamFactory, door: str
+) -> None:
+    """The oldest instant of AMQP that Python's datetime cannot hold, and bytes that are no text, among them."""
+    stream = reference_log.create()
+    year_0_us = -62_167_219_200_000_000
+    whole = {
+        "value": b"a",
+        "properties": {"message_id": "m1", "user_id": b"\xff", "subject": "s", "creation_time": year_0_us},
+        "application_properties": {"type": "order", "n": "7"},
+        "message_annotations": {"x-opt-a": "b"},
+    }
+    stream.produce([whole, {"value": "plain"}])
+    first, second = tailed(stream, door, "--from", "earliest")
+    assert list(first)[:6] == ["stream", "partition", "offset", "timestamp", "key", "value"]
+    if door == "feedapi":
+        assert list(first)[6:] == list(second)[6:] == []
+        return
+    assert first["properties"] == {
+        "message_id": "m1",
+        "user_id_base64": "/w==",
+        "subject": "s",
+        "creation_time": "0000-01-01T00:00:00.000Z",
+    }
+    assert first["application_properties"] == {"type": "order", "n": "7"}
+    assert first["message_annotations"] == {"x-opt-a": "b"}
+    assert not any(second.get(name) for name in ("properties", "application_properties", "message_annotations"))
+
+
 @pytest.mark.parametrize("partitions", [1, 3])
 @pytest.mark.parametrize("door", PEERS)
 def test_tail_shows_all_events_of_any_peer(reference_log: StreamFactory, door: str, partitions: int) -> None:

@@ -16,7 +16,7 @@ import proton
 import pyarrow as pa
 import pytest
 
-from spark_streams.client import AmqpClient, RangeRead
+from spark_streams.client import AmqpClient, RangeRead, what_answers
 from spark_streams.client.amqp import connection
 from spark_streams.endpoint import Endpoint, Secret, Tls
 from spark_streams.errors import (
@@ -94,7 +94,7 @@ def test_a_port_of_something_else() -> None:
     with listener(http) as port:
         fault = failure(endpoint(port))
     assert isinstance(fault, ConnectFailed)
-    assert "does not speak AMQP 1.0" in str(fault) and "HTTP/1.1" in str(fault)
+    assert "HTTP answers there, and AMQP 1.0 was expected" in str(fault) and not fault.retriable
 
 
 def test_a_port_that_closes_at_once() -> None:
@@ -111,7 +111,8 @@ def test_a_port_that_says_nothing() -> None:
     assert "within 2000 ms" in str(fault)
 
 
-def test_plain_to_a_tls_port(certificates: Path) -> None:
+def test_plain_to_a_tls_port(certificates: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(what_answers, "LOOK_S", 0.3)  # it serves one connection at a time, and nothing within TLS
     with tls_port(certificates) as port:
         fault = failure(endpoint(port))
     assert isinstance(fault, ConnectFailed)

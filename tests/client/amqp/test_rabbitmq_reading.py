@@ -243,6 +243,8 @@ def test_times_where_the_broker_tells_them(broker: Real, client: AmqpClient) -> 
     assert client.first_at_time(stream, stream, 1_020) == offset(20)
     assert client.first_at_time(stream, stream, -5) == offset(0)
     assert client.first_at_time(stream, stream, 1_050) is None
+    empty = broker.create("empty")
+    assert client.describe(empty).partitions[empty].latest is None and client.first_at_time(empty, empty, 1_000) is None
     rows = whole(client, stream, ("timestamp",))
     assert rows[7]["timestamp"].timestamp() == 1.007
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
+import socket
 import time
 from pathlib import Path
 from urllib.parse import parse_qs, quote_plus
@@ -16,7 +17,7 @@ from spark_streams.client.amqp.links import Binding, attach_sender
 from spark_streams.client.amqp.sign_in import TokenSource, sign_in
 from spark_streams.client.retry import Deadline
 from spark_streams.client.tcp import open_socket
-from spark_streams.endpoint import Endpoint, Secret
+from spark_streams.endpoint import Endpoint, Secret, Tls
 from spark_streams.errors import (
     AuthenticationFailed,
     DeadlineExceeded,
@@ -283,3 +284,16 @@ def test_tokens_of_a_source_are_remembered_before_they_are_sent() -> None:
     token = TokenSource(endpoint, "h", lambda: 1_790_000_000.5).token("orders")
     assert token.expires_s == 1_790_003_600
     assert "geheim" not in hidden("geheim-key-of-a-source") and "sig" not in hidden(f"got {token.text}")
+
+
+def test_a_certificate_of_nobody() -> None:
+    """The peer trusts it, and knows no user of the name in it."""
+    ours, theirs = socket.socketpair()
+    mechanisms = b"\0\0\0\x1b\2\1\0\0\0S@\xc0\x0e\1\xe0\x0b\1\xa3\x08EXTERNAL"
+    not_accepted = b"\0\0\0\x10\2\1\0\0\0SD\xc0\3\1P\1"
+    with ours, theirs:
+        theirs.sendall(b"AMQP\3\1\0\0" + mechanisms + not_accepted)
+        certified = Endpoint("amqps", "localhost", 5671, tls=Tls(cert_file="ann.pem"))
+        with pytest.raises(AuthenticationFailed) as raised:
+            sign_in(ours, certified, "localhost", Deadline(60_000))
+    assert "lets in no user of the name in it" in str(raised.value) and "'username'" not in str(raised.value)

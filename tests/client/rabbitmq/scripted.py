@@ -149,7 +149,11 @@ class Scripted:
                 wire.hang_up()
                 return
             while len(head := wire.stream.read(4)) == 4:
-                raw = wire.stream.read(struct.unpack(">I", head)[0])
+                (size,) = struct.unpack(">I", head)
+                if size > 1 << 20:  # the bytes of another protocol
+                    wire.hang_up()
+                    return
+                raw = wire.stream.read(size)
                 frame = key.split(raw)
                 self.seen.append((frame.key, frame.body))
                 handler = self.handlers.get(frame.key)

@@ -85,6 +85,13 @@ def test_partitions_of_a_super_stream(broker: Broker) -> None:
             assert client.describe(name).partitions[names[2]].latest == text(4)
             table = read(client, names[2], 4, super_stream=name, columns=("stream", "partition"))
             assert table.to_pylist()[0] == {"stream": name, "partition": names[2]}
+            for ask in (client.describe, client.check):
+                with pytest.raises(NotFound, match=r"is that of a stream: give it as option 'stream' in place of"):
+                    ask(names[2])
+        with broker.client() as client:
+            for ask in (client.describe, client.check):
+                with pytest.raises(NotFound, match=rf"stream '{name}': .*is that of a super stream, of 4 .*'superS"):
+                    ask(name)
         assert peer.ask(key.DELETE_SUPER_STREAM, key.text(name)).code == 1
 
 

@@ -49,12 +49,17 @@ def ask(connection: Connection) -> StreamStatsAnswer:
 
 
 @pytest.mark.parametrize(
-    "greeting",
-    [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"AMQP\x00\x00\x09\x01", b"\x15\x03\x03\x00\x02\x02\x46", b"\0\0\0\2ab"],
+    ("greeting", "said"),
+    [
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", r"HTTP answers there.*5552"),
+        (b"AMQP\x00\x00\x09\x01", r"AMQP 0-9-1 or older answers there.*5552"),
+        (b"\x15\x03\x03\x00\x02\x02\x46", r"speaks TLS: write rabbitmq-stream\+tls://"),
+        (b"\0\0\0\2ab", r"does not speak.*5552"),
+    ],
     ids=["http", "amqp", "tls-alert", "too-small"],
 )
-def test_a_peer_that_is_no_broker(greeting: bytes) -> None:
-    with Scripted(greeting=greeting) as peer, pytest.raises(ConnectFailed, match=r"does not speak.*5552") as raised:
+def test_a_peer_that_is_no_broker(greeting: bytes, said: str) -> None:
+    with Scripted(greeting=greeting) as peer, pytest.raises(ConnectFailed, match=said) as raised:
         open_connection(peer.endpoint, timeout_ms=120_000)
     assert not raised.value.retriable
 
@@ -180,7 +185,7 @@ def test_tls_with_a_password_and_with_a_certificate(tmp_path: Path, certificates
         with pytest.raises(ConnectFailed) as raised:
             open_connection(replace(own, tls=Tls()), timeout_ms=120_000)
         assert "verif" in str(raised.value)
-        with pytest.raises(ConnectFailed, match="wants TLS"):
+        with pytest.raises(ConnectFailed, match=r"speaks TLS: write rabbitmq-stream\+tls://"):
             open_connection(replace(own, tls=None), timeout_ms=120_000)
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from spark_streams.client.rabbitmq.open import open_connection
 from spark_streams.endpoint import RABBITMQ_SCHEMES, Tls, parse_url
-from spark_streams.errors import ConnectFailed, NotFound
+from spark_streams.errors import AuthenticationFailed, ConnectFailed, NotFound
 from spark_streams.wire.rabbitmq.stream_commands import StreamStats, StreamStatsAnswer
 from tests.real_rabbitmq.conftest import FOLDER
 
@@ -36,3 +36,6 @@ def test_by_password_and_by_certificate() -> None:
             connection.request(StreamStats("no-such-stream"), StreamStatsAnswer, "stats")
     with pytest.raises(ConnectFailed, match="verif"):
         open_connection(replace(with_password, tls=Tls()), timeout_ms=120_000)
+    stranger = Tls(str(folder / "tls/ca.pem"), str(folder / "tls/server.pem"), str(folder / "tls/server.key"))
+    with pytest.raises(AuthenticationFailed, match=r"trusts the certificate .*, and lets in no user of the name in it"):
+        open_connection(replace(by_certificate, tls=stranger), timeout_ms=120_000)

@@ -375,7 +375,10 @@ def test_unknown_stream(orders: LogStream) -> None:
     [
         ({"startingOffsets": '{"0": "a" "1"}'}, "option 'startingOffsets': bad JSON at line 1 column 11"),
         ({"startingOffsets": '{"0": 5, "1": 5}'}, "offsets of AMQP event streams are opaque strings"),
-        ({"startingOffsets": '{"0": "earliest"}'}, "expected a position for each of '0', '1'"),
+        (
+            {"startingOffsets": '{"0": "earliest"}'},
+            "says nothing of partition '1': the stream has '0', '1', and each of them needs a position",
+        ),
         ({"startingOfsets": "earliest"}, "did you mean 'startingOffsets'?"),
         ({"startingTimestamp": "99"}, "'startingOffsetsByTimestampStrategy' to 'latest'"),
         ({"filter": "a = "}, "option 'filter': filter, column 4"),

@@ -81,7 +81,7 @@ def test_positions_are_each_partitions_own(queries: Queries, broker: Broker) -> 
     assert read == {names[0]: numbers(8, 10), names[1]: numbers(7, 10), names[2]: numbers(0, 10)}
     missing = json.dumps({names[0]: 0})
     message = queries.refused(superStream=orders, startingOffsets=missing)
-    assert "expected a position for each of" in message
+    assert "and each of them needs a position" in message
     assert names[1] in message
 
 
@@ -103,6 +103,16 @@ def test_timestamps_have_the_granularity_of_chunks(broker: Broker) -> None:
     assert read_here(broker.url, stream=orders, startingTimestamp=said) == {orders: numbers(times.index(times[10]), 20)}
     with pytest.raises(OptionError, match="'startingOffsetsByTimestampStrategy' to 'latest'"):
         read_here(broker.url, stream=orders, startingTimestamp=str(times[-1] + 60_000))
+
+
+@on_both
+def test_an_empty_partition_starts_at_its_end(broker: Broker) -> None:
+    orders = broker.create_super(2)
+    broker.publish(f"{orders}-0", numbers(0, 3))
+    strategy = {"superStream": orders, "startingOffsetsByTimestampStrategy": "error"}
+    assert read_here(broker.url, startingTimestamp="1000", **strategy) == {f"{orders}-0": numbers(0, 3)}
+    with pytest.raises(OptionError, match=f"partition '{orders}-0' has no event with timestamp 4102444800000 ms"):
+        read_here(broker.url, startingTimestamp="4102444800000", **strategy)
 
 
 @on_both

@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from spark_streams.server.amqp import requests
 from spark_streams.server.amqp.deliveries import Messages
 from spark_streams.server.amqp.routing import Routed
-from spark_streams.server.event_hubs import connection, links, requests
+from spark_streams.server.event_hubs import connection, links
 from spark_streams.testing import eventually
 from tests.server.event_hubs.conftest import HUB, WAIT_S, Namespace, sas
 from tests.server.hostile.doors import Raw, amqp_frame, amqp_text, established, flow, until_said

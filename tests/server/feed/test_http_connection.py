@@ -98,3 +98,35 @@ def test_a_response_ends_when_its_peer_sends_bytes_that_are_no_request() -> None
 
     asyncio.run(run())
     assert gone == [False, True]
+
+
+@pytest.mark.parametrize("step", [1, 1_000])
+@pytest.mark.parametrize(
+    ("sent", "is_request"),
+    [
+        (b"AMQP\x03\x01\x00\x00", False),
+        (b"\x00\x00\x00\x24\x00\x11\x00\x01", False),
+        (b"\x16\x03\x01\x02\x00\x01", False),
+        (b'"SSH', False),
+        (b"GET", True),
+        (b"GET /orders HTTP", True),
+        (b"A.METHOD-OF-ONES'OWN /\x80", True),
+    ],
+)
+def test_the_first_bytes_of_another_protocol_are_answered_at_once(sent: bytes, is_request: bool, step: int) -> None:
+    """Its client waits for an answer, and would wait as long as a head may take."""
+
+    async def unused(scope: Any, receive: Any, send: Any) -> None:
+        raise AssertionError("a request came")
+
+    async def run() -> None:
+        connection, transport = connected(unused, FeedConfig())
+        written: list[bytes] = []
+        transport.write = written.append  # type: ignore[method-assign]
+        for start in range(0, len(sent), step):
+            connection.data_received(sent[start : start + step])
+        assert transport.is_closing() != is_request
+        assert b"".join(written).startswith(b"" if is_request else b"HTTP/1.1 400 Bad Request\r\n")
+        assert bool(written) != is_request
+
+    asyncio.run(run())

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from spark_streams.client.feed import Dialect
+from spark_streams.errors import OptionError
 from spark_streams.options.feedapi import parse_feed_source
 from spark_streams.rows import COMMON_SCHEMA
 from spark_streams.spark.feed import reader as readers
@@ -27,7 +28,7 @@ def test_streams_are_refused_before_spark_4_2_and_batches_are_not(monkeypatch: p
     monkeypatch.setattr(readers, "HAS_ADMISSION_CONTROL", False)
     with BadFeed({0: Part(numbered(0, 10))}) as feed:
         given = {"url": f"{feed.url}/orders"}
-        with pytest.raises(NotImplementedError, match=r"Spark 4\.2 or later.*spark\.read"):
+        with pytest.raises(OptionError, match=r"Spark 4\.2 or later.*spark\.read"):
             StreamReader(parse_feed_source(given, streaming=True), SCHEMA, COMMON_SCHEMA, FeedSource())
         reader = batch_reader(parse_feed_source(given, streaming=False), SCHEMA, COMMON_SCHEMA, FeedSource())
         there = pickle.loads(pickle.dumps(reader))

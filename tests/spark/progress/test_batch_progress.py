@@ -22,7 +22,7 @@ class Clock:
 
 def made() -> tuple[BatchProgress, LossPolicy, Clock]:
     policy, clock = LossPolicy("orders", False), Clock()
-    return BatchProgress(policy, "orders", clock), policy, clock
+    return BatchProgress(policy, "query 'q': feedapi stream 'orders'", clock), policy, clock
 
 
 def test_the_report_of_a_batch() -> None:
@@ -67,7 +67,8 @@ def test_one_line_a_batch_with_rates(caplog: pytest.LogCaptureFixture) -> None:
         progress.planned("empty", {"0": 0})
         progress.reached("empty", dict)
     assert [record.getMessage() for record in caplog.records] == [
-        "stream 'orders': batch of 10 events, 5 events/s, 100 bytes, 50 bytes/s in 2.000 s, lag {0: 0, 1: ?}"
+        "query 'q': feedapi stream 'orders': batch of 10 events, 5 events/s, 100 bytes, 50 bytes/s in 2.000 s, "
+        "lag {0: 0, 1: ?}"
     ]
 
 
@@ -81,10 +82,10 @@ def test_many_partitions_are_summed_up_and_at_debug_all_told(caplog: pytest.LogC
     line, detail = (record.getMessage() for record in caplog.records)
     told = ", ".join(f"{n}: {n}" for n in range(40, 50))
     assert line == (
-        "stream 'orders': batch of an unknown number of events in 1.000 s, lag 1225 in 50 partitions, most of it "
-        f"{{{told}}}"
+        "query 'q': feedapi stream 'orders': batch of an unknown number of events in 1.000 s, "
+        f"lag 1225 in 50 partitions, most of it {{{told}}}"
     )
-    assert json.loads(detail.partition(": ")[2])["lag"] == lag
+    assert json.loads(detail.partition("orders': ")[2])["lag"] == lag
 
 
 OURS = {"version": 1, "stream": "orders", "partitions": {"0": {"after": "7"}, "1": "earliest"}, "pushdown": None}

@@ -250,17 +250,20 @@ def test_lost_events_are_a_loss_though_they_might_not_have_matched() -> None:
 # --- the log line
 
 
+LABEL = "feedapi stream 'orders'"
+
+
 def test_the_line_says_what_is_pushed_and_what_is_left() -> None:
     whole = parse("a = '1' AND b = '2'")
-    assert filter_line("orders", whole, Pushdown("a in '1'", parse("b = '2'"))) == (
-        "stream 'orders': filter a = '1' AND b = '2': pushed: a in '1'; checked by the tasks: b = '2'"
+    assert filter_line(LABEL, whole, Pushdown("a in '1'", parse("b = '2'"))) == (
+        "feedapi stream 'orders': filter a = '1' AND b = '2': pushed: a in '1'; checked by the tasks: b = '2'"
     )
-    assert filter_line("orders", whole, Pushdown(None, whole)).endswith(
+    assert filter_line(LABEL, whole, Pushdown(None, whole)).endswith(
         "pushed: nothing; checked by the tasks: a = '1' AND b = '2'"
     )
-    assert filter_line("orders", whole, Pushdown("x", None)).endswith("pushed: x; checked by the tasks: nothing")
+    assert filter_line(LABEL, whole, Pushdown("x", None)).endswith("pushed: x; checked by the tasks: nothing")
     many = parse(f"a IN ({', '.join(str(n) for n in range(1000))})")
-    assert len(filter_line("orders", many, Pushdown("x" * 5000, many))) < 4000
+    assert len(filter_line(LABEL, many, Pushdown("x" * 5000, many))) < 4000
 
 
 @pytest.fixture

@@ -6,7 +6,8 @@ import logging
 import pickle
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar
+from types import SimpleNamespace
+from typing import Any, ClassVar
 
 import pyarrow as pa
 import pytest
@@ -56,6 +57,8 @@ class FakeSink:
     opened: list[tuple[TaskName, bool]] = field(default_factory=list)
     identifies: bool = True
     needs_stable: bool = False
+    options: ClassVar[Any] = SimpleNamespace(log_level="info")
+    label: ClassVar = "amqp-events stream 'orders'"
     repeats_of_batch: ClassVar = "goes out again"
     repeats_of_stream: ClassVar = "is known by its ids"
 
@@ -75,7 +78,11 @@ class FakeSink:
 @pytest.fixture
 def task(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     """The local properties that Spark gives a task of partition 3."""
-    properties: dict[str, str] = {"sql.streaming.queryId": "query", "streaming.sql.batchId": "7"}
+    properties: dict[str, str] = {
+        "sql.streaming.queryId": "query",
+        "streaming.sql.batchId": "7",
+        "spark.job.description": "copies\nid = query\nrunId = run\nbatch = 7",
+    }
 
     class Context:
         @staticmethod
@@ -238,9 +245,39 @@ def test_the_end_of_a_micro_batch_tells_rates(caplog: pytest.LogCaptureFixture) 
         StreamWriter(FakeSink()).commit(tasks, 9)
         StreamWriter(FakeSink()).commit([None], 10)
     assert [record.getMessage() for record in caplog.records] == [
-        "batch 9: 303 rows delivered, 67 rows/s, 909 bytes, 202 bytes/s, by 2 tasks in 4.500 s",
-        "batch 10: 0 rows delivered",
+        "amqp-events stream 'orders': batch 9: 303 rows delivered, 67 rows/s, 909 bytes, 202 bytes/s, "
+        "by 2 tasks in 4.500 s",
+        "amqp-events stream 'orders': batch 10: 0 rows delivered",
     ]
+
+
+@pytest.mark.parametrize(
+    ("described", "query"),
+    [
+        ("copies\nid = 3f-2\nrunId = run\nbatch = 7", "copies"),
+        ("copies<br/>id = 3f-2<br/>runId = run<br/>batch = 7", "copies"),
+        ("id = 3f-2\nrunId = run\nbatch = 7", "query"),
+        ("what the user calls this job", "query"),
+        (None, "query"),
+    ],
+)
+def test_the_line_names_the_query_the_format_and_the_stream(
+    task: dict[str, str], caplog: pytest.LogCaptureFixture, described: str | None, query: str
+) -> None:
+    task.pop("spark.job.description")
+    if described is not None:
+        task["spark.job.description"] = described
+    with caplog.at_level(logging.INFO, "spark_streams.spark.sink.writer"):
+        for kind in (StreamWriter, BatchWriter):  # the second one in foreachBatch
+            writer = pickle.loads(pickle.dumps(kind(FakeSink())))
+            done = writer.write(batches(["a"]))
+            writer.commit([None, done], *([7] if kind is StreamWriter else []))
+            writer.abort([None, done], *([7] if kind is StreamWriter else []))
+    lines = [record.getMessage() for record in caplog.records]
+    assert len(lines) == 4
+    named = f"query '{query}': amqp-events stream 'orders': batch 7"
+    assert [line.startswith(f"{named}: 1 rows delivered") for line in lines] == [True, False, True, False]
+    assert [line.startswith(f"{named} failed: 1 rows of 1 finished") for line in lines] == [False, True, False, True]
 
 
 def test_bytes_are_those_of_values(task: dict[str, str]) -> None:

@@ -39,6 +39,38 @@ def create_again(log: FakeLog, partition: str, events: int) -> None:
     log.partitions[partition] = fresh
 
 
+# --- at rest
+
+
+@pytest.mark.parametrize("partitions", [1, 3])
+def test_a_log_created_again_with_as_many_events_is_noticed_when_the_query_starts_again(partitions: int) -> None:
+    log = numeric(*[5] * partitions)
+    query = Query(log, startingOffsets="earliest")
+    query.batch()
+    for partition in log.partitions:
+        create_again(log, partition, 5)
+    query.restart()
+    with pytest.raises(PositionLost, match="the stream was deleted and created again"):
+        query.batch()
+    lenient = Query(log, **LENIENT)
+    lenient.committed = query.committed
+    lenient.drain()
+    assert sorted(lenient.rows) == everything(log)
+
+
+def test_a_query_at_rest_asks_one_partition_once() -> None:
+    log = numeric(5, 5, 5)
+    query = Query(log, startingOffsets="earliest")
+    query.batch()
+    query.restart()
+    asked: list[list[str]] = []
+    ask = query.source._driver.log_identity
+    query.source._driver.log_identity = lambda ends: (asked.append(list(ends)), ask(ends))[1]
+    for _ in range(3):
+        assert query.batch() == -1
+    assert asked == [["orders-0"]]
+
+
 # --- missing for a moment
 
 

@@ -265,6 +265,20 @@ def test_a_timestamp_later_than_every_event() -> None:
     assert query.drain() == [1]
 
 
+@pytest.mark.parametrize("numeric", [False, True])
+def test_an_empty_partition_starts_at_its_end(numeric: bool) -> None:
+    log = FakeLog("0", "1", numeric=numeric)
+    log.partitions["0"].append(2, timestamp=7)
+    for start in ({"startingTimestamp": "7"}, {"startingOffsetsByTimestamp": '{"0": 7, "1": 8}'}):
+        assert Query(log, **start, startingOffsetsByTimestampStrategy="error").drain() == [2]
+    with pytest.raises(OptionError, match="partition '0' has no event with timestamp 8 ms or later"):
+        Query(log, startingTimestamp="8").batch()
+    query = Query(log, startingExpression="key = '1'", startingOffsetsByTimestampStrategy="error")
+    assert query.drain() == [1]
+    log.partitions["1"].append(3, timestamp=5)
+    assert query.drain() == [3], "what comes is read, whatever its time"
+
+
 def test_a_stream_starts_at_the_first_event_that_an_expression_matches() -> None:
     log = FakeLog("0")
     log.partitions["0"].append(2, timestamp=-5)

@@ -15,7 +15,7 @@ from spark_streams.options.amqp_events import parse_source
 from spark_streams.options.rabbitmq_stream import parse_rabbit_source
 from spark_streams.position import EARLIEST
 from spark_streams.rows import FULL_MESSAGE_SCHEMA, MESSAGE_SCHEMA
-from spark_streams.spark.schemas import arrow_schema, chosen_columns, spark_schema
+from spark_streams.spark.schemas import arrow_schema, as_schema, chosen_columns, source_schema, spark_schema
 from spark_streams.spark.source import reader
 from spark_streams.spark.source.batch_plan import plan_batch
 from spark_streams.spark.source.ranges import PlannedRead
@@ -62,6 +62,21 @@ def test_a_users_schema_picks_columns_in_its_order() -> None:
     assert chosen_columns(schema, FULL_MESSAGE_SCHEMA, "amqp-events") == ("offset", "message", "value")
 
 
+def test_a_users_schema_may_have_value_as_string_with_its_bytes_as_they_are() -> None:
+    wanted = t.StructType().add("offset", "string").add("value", "string")
+    assert chosen_columns(wanted, FULL_MESSAGE_SCHEMA, "amqp-events") == ("offset", "value")
+    schema = arrow_schema(wanted)
+    own = source_schema(schema)
+    assert own.types == [pa.string(), pa.binary()]
+    values = [b"skipped", "ä".encode(), None, b"\xff\x00"]
+    batch = pa.RecordBatch.from_arrays([pa.array(["0", "1", "2", "3"]), pa.array(values, pa.binary())], schema=own)
+    found = as_schema(batch.slice(1), schema)
+    assert found.schema.equals(schema)
+    assert found.column("offset").to_pylist() == ["1", "2", "3"]
+    assert found.column("value").view(pa.binary()).to_pylist() == values[1:]
+    assert source_schema(own) == own and as_schema(batch, own) is batch
+
+
 def test_a_users_schema_may_say_that_no_part_of_a_column_is_null() -> None:
     parts = spark_schema(FULL_MESSAGE_SCHEMA)["properties"].dataType
     certain = t.StructType([t.StructField(f.name, f.dataType, False, {"of": "users"}) for f in parts.fields])
@@ -79,8 +94,8 @@ def test_a_users_schema_may_say_that_no_part_of_a_column_is_null() -> None:
         ),
         (t.StructType().add("zzz", "binary"), "has no column 'zzz'. It has"),
         (
-            t.StructType().add("value", "string"),
-            "column 'value' of amqp-events has type binary, the schema says string",
+            t.StructType().add("message", "string"),
+            "column 'message' of amqp-events has type binary, the schema says string",
         ),
         (t.StructType().add("properties", t.StructType().add("to", "string")), "column 'properties'"),
         (t.StructType().add("key", "string").add("key", "string"), "names column 'key' twice"),

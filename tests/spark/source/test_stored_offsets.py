@@ -116,7 +116,7 @@ def test_failures_are_logged_once_and_the_next_position_is_stored(caplog: pytest
             stored.store(end_of(p0=last))
     assert log.stored == [("tools", {"0": digits(3)})]
     assert [r.getMessage() for r in caplog.records] == [
-        "stream 'orders': positions could not be stored: h:5552 closed the connection"
+        "rabbitmq-stream stream 'orders': positions could not be stored: h:5552 closed the connection"
     ]
     assert log.connected == 3, "a new connection after each failure"
 

@@ -17,9 +17,9 @@ from spark_streams.wire.amqp.cbs import (
     audience,
     decode_reply,
     encode_put_token,
-    encode_reply,
 )
 from spark_streams.wire.amqp.encode import encode_value
+from spark_streams.wire.amqp.management import encode_reply
 from spark_streams.wire.amqp.shared_access import SharedAccessSignature
 from spark_streams.wire.amqp.values import Described, ULong
 

@@ -17,8 +17,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping
-from contextlib import closing
-from dataclasses import dataclass
+from contextlib import closing, suppress
+from dataclasses import dataclass, replace
 from itertools import count
 from typing import Final
 
@@ -55,20 +55,27 @@ class RabbitInquiries:
 
     Args:
         super_stream: whether the names of streams are those of super streams, whose partitions are the queues
-            ``<name>-0``, ``<name>-1`` and so on.
+            ``<name>-0``, ``<name>-1`` and so on; None for names of either, streams first.
         filter_value_from: what a message's publisher took its filter value from: ``key``, ``properties.<field>`` or
             ``application_properties.<name>``; None for an unknown place.
         match_unfiltered: whether messages without a filter value match too.
     """
 
-    super_stream: bool = False
+    super_stream: bool | None = False
     filter_value_from: str | None = None
     match_unfiltered: bool = True
 
     def describe(self, connection: Connection, at: str | None, stream: str) -> StreamDescription:
         """See ``Inquiries``; the partitions of a super stream are looked for by their names."""
         if not self.super_stream:
-            return StreamDescription(stream, None, {stream: _bounds(connection, stream)}, offset_digits=OFFSET_DIGITS)
+            try:
+                bounds = {stream: _bounds(connection, stream)}
+            except NotFound as fault:
+                if self.super_stream is None:
+                    with suppress(NotFound):
+                        return replace(self, super_stream=True).describe(connection, at, stream)
+                raise fault
+            return StreamDescription(stream, None, bounds, offset_digits=OFFSET_DIGITS)
         found: dict[str, Bounds] = {}
         for number in count():
             name = f"{stream}-{number}"

@@ -46,7 +46,6 @@ CBS_MECHANISM: Final = "MSSBCBS"
 """The SASL mechanism that only this service offers."""
 HOSTS: Final = (".servicebus.windows.net", ".servicebus.chinacloudapi.cn", ".servicebus.usgovcloudapi.net")
 DEFAULT_GROUP: Final = "$Default"
-MANAGEMENT: Final = "$management"
 CBS: Final = "$cbs"
 BATCH_FORMAT: Final = 0x8001_3700
 """The message format of a batch: each of its data sections is a whole encoded message."""
@@ -118,6 +117,10 @@ EVENT_HUBS: Final = Dialect(
             (
                 "could not be found",
                 "the hub is in option 'stream', and a reader's consumer group, which has to exist, in 'consumerGroup'",
+            ),
+            (
+                "claim",
+                "'Listen' is the right to read, 'Send' to write: the rule of the key, or the token's role, needs it",
             ),
         ),
     ),

@@ -7,27 +7,31 @@ Spec: docs/specifications.md, Event Hubs (``$cbs``, ``$management``).
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import time
 import uuid
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, Final
 
 import numpy as np
 
-from spark_streams.errors import RemoteProtocolError
+from spark_streams.errors import RemoteProtocolError, SparkStreamsError
 from spark_streams.server.amqp.attach_reply import open_info, open_producer
 from spark_streams.server.amqp.connection_links import AttachedLink, ConnectionLinks
 from spark_streams.server.amqp.deliveries import SETTLED, Deliveries
-from spark_streams.server.amqp.error_conditions import DECODE_ERROR, RESOURCE_LIMIT, LinkRefused
+from spark_streams.server.amqp.error_conditions import DECODE_ERROR, INTERNAL_ERROR, RESOURCE_LIMIT, LinkRefused
 from spark_streams.server.amqp.outgoing_deliveries import BYTES_PER_TURN
 from spark_streams.server.turns import Turn
-from spark_streams.wire.amqp.cbs import encode_reply
+from spark_streams.wire.amqp.management import encode_reply
 from spark_streams.wire.amqp.message import AMQP_VALUE, APPLICATION_PROPERTIES, PROPERTIES, decode_sections
 from spark_streams.wire.amqp.values import ULong
 from spark_streams.wire.columnar.interleave import Ranges
+
+logger = logging.getLogger("spark_streams.server")
 
 _CREDIT: Final = 100
 _MOST_BYTES: Final = 32 << 10
@@ -200,13 +204,18 @@ class RequestLink(AttachedLink):
     Args:
         connection, link: see ``AttachedLink``.
         replies: the connection's links for replies from this address.
-        answer: answers a request.
+        answer: answers a request, at once or when a change is made; replies to several requests may be in any order.
     """
 
     def __init__(
-        self, connection: ConnectionLinks, link: Any, replies: Replies, answer: Callable[[Request], Reply]
+        self,
+        connection: ConnectionLinks,
+        link: Any,
+        replies: Replies,
+        answer: Callable[[Request], Reply | Coroutine[object, object, Reply]],
     ) -> None:
         super().__init__(connection, link, None)
+        self._changes: set[asyncio.Task[None]] = set()
         deliveries = connection.incoming.attached
         assert deliveries is not None
         self._deliveries: Deliveries = deliveries
@@ -221,7 +230,7 @@ class RequestLink(AttachedLink):
     def serve(self) -> bool:
         """Answer requests that have come, within one turn's share; return whether there are more."""
         turn = Turn(time.monotonic)
-        while not self.ended and self._replies.waiting < _MOST_WAITING and self._answer_one():
+        while not self.ended and len(self._changes) + self._replies.waiting < _MOST_WAITING and self._answer_one():
             if turn.over:
                 return True
         return False
@@ -240,7 +249,13 @@ class RequestLink(AttachedLink):
         raw, number = taken.memory[taken.starts[0] : taken.ends[0]].tobytes(), int(taken.ids[0])
         try:
             request = read_request(raw)
-            self._replies.send(self._answer(request).encoded(request.message_id), request.reply_to)
+            answer = self._answer(request)
+            if isinstance(answer, Reply):
+                self._replies.send(answer.encoded(request.message_id), request.reply_to)
+            else:
+                change = asyncio.get_running_loop().create_task(self._answer_later(answer, request))
+                self._changes.add(change)
+                change.add_done_callback(self._changed)
         except RemoteProtocolError:
             self._reject(number, LinkRefused(DECODE_ERROR, "the request cannot be decoded"))
         except LinkRefused as refusal:
@@ -250,6 +265,20 @@ class RequestLink(AttachedLink):
                 self.connection.outgoing.accept(self._deliveries.session, taken.ids)
         self._top_up()
         return True
+
+    async def _answer_later(self, answer: Coroutine[object, object, Reply], request: Request) -> None:
+        try:
+            reply = await answer
+        except (OSError, SparkStreamsError) as fault:
+            logger.error("a request to change a stream failed: %s", fault)
+            words = "the log cannot be written: its own log says why"
+            reply = Reply(HTTPStatus.INTERNAL_SERVER_ERROR, words, INTERNAL_ERROR)
+        self._replies.send(reply.encoded(request.message_id), request.reply_to)
+
+    def _changed(self, change: asyncio.Task[None]) -> None:
+        self._changes.discard(change)
+        if not change.cancelled() and not self.ended:
+            self.connection.wake(self)  # requests may have waited for room
 
     def _reject(self, number: int, refusal: LinkRefused) -> None:
         if number == SETTLED:

@@ -1,0 +1,89 @@
+"""Tables whose cells can be copied: an offset, a cursor or a name is never broken over two lines.
+
+A table that is too wide for the terminal is printed in the other direction, a line for each cell. What is not a
+terminal has no width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from rich.console import Console
+from rich.measure import Measurement
+from rich.table import Table
+from rich.text import Text
+
+_NUMBERS: Final = ("events", "bytes", "segments")
+"""Columns of numbers."""
+_UNBOUNDED: Final = 1_000_000
+_AROUND: Final = 7
+"""The characters of a table of two columns beside its cells: its edges, and a space around each cell."""
+
+
+def plain_console() -> Console:
+    """Return a console for stdout that takes names as they are."""
+    return Console(markup=False, highlight=False)
+
+
+def print_rows(console: Console, rows: Sequence[Mapping[str, Any]], title: str | None = None) -> None:
+    """Print a table with a row for each mapping, and a column for each of their keys; None becomes an empty cell."""
+    names = list(rows[0]) if rows else ["partition"]
+    cells = [["" if row.get(name) is None else str(row[name]) for name in names] for row in rows]
+    if title is not None:
+        console.print(title, style="italic", soft_wrap=True)  # a narrow table would break its own title
+    table = Table()
+    for name in names:
+        table.add_column(Text(name), justify="right" if name in _NUMBERS else "left", no_wrap=True, overflow="ignore")
+    for row in cells:
+        table.add_row(*map(Text, row))
+    if _print_whole(console, table):
+        return
+    widest = max(map(len, names))
+    for row in cells:
+        console.print()
+        for name, cell in zip(names, row, strict=True):
+            if cell:
+                console.print(f"{name:<{widest}}  {cell}", soft_wrap=True)
+
+
+def print_facts(console: Console, facts: Mapping[str, Any]) -> None:
+    """Print names and values; a list in as many lines as it needs, broken between its items only."""
+    widest = max(map(len, facts))
+    room = max(console.width - widest - _AROUND, 1) if console.is_terminal else _UNBOUNDED
+    lines = {name: _lines(value, room) if isinstance(value, list) else [str(value)] for name, value in facts.items()}
+    table = Table(show_header=False)
+    for _ in range(2):
+        table.add_column(no_wrap=True, overflow="ignore")
+    for name, texts in lines.items():
+        table.add_row(Text(name), Text("\n".join(texts)))
+    if _print_whole(console, table):
+        return
+    for name, texts in lines.items():
+        for number, text in enumerate(texts):
+            console.print(f"{'' if number else name:<{widest}}  {text}", soft_wrap=True)
+
+
+def _print_whole(console: Console, table: Table) -> bool:
+    """Print a table if it has room, and return whether it had."""
+    if not console.is_terminal:
+        console.width = _UNBOUNDED
+    needed = Measurement.get(console, console.options.update(max_width=_UNBOUNDED), table).maximum
+    if needed > console.width:
+        return False
+    if not console.is_terminal:
+        console.width = max(needed, 1)
+    console.print(table)
+    return True
+
+
+def _lines(items: Iterable[object], room: int) -> list[str]:
+    """Return items with commas between them in lines of at most so many characters, unless one item has more."""
+    lines = [""]
+    for item in map(str, items):
+        if lines[-1] and len(lines[-1]) + len(item) + 3 > room:
+            lines[-1] += ","
+            lines.append(item)
+        else:
+            lines[-1] += f", {item}" if lines[-1] else item
+    return lines

@@ -1,0 +1,72 @@
+"""Creates and deletes streams and super streams of a broker.
+
+Spec: Streams Protocol Reference, Create, Delete, CreateSuperStream, DeleteSuperStream; docs/specifications.md, S-131 to
+S-137.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Final
+
+from spark_streams.client.rabbitmq.cluster import Cluster
+from spark_streams.client.rabbitmq.errors import refusal
+from spark_streams.errors import NotFound, Refused
+from spark_streams.wire.rabbitmq.frames import Answer, Request
+from spark_streams.wire.rabbitmq.response_codes import ResponseCode
+from spark_streams.wire.rabbitmq.stream_commands import (
+    Create,
+    CreateAnswer,
+    CreateSuperStream,
+    CreateSuperStreamAnswer,
+    Delete,
+    DeleteAnswer,
+    DeleteSuperStream,
+    DeleteSuperStreamAnswer,
+)
+
+_WHY: Final[Mapping[int, str]] = {
+    ResponseCode.ACCESS_REFUSED: "the user lacks permission 'configure' on it, or on one of its partitions",
+    ResponseCode.PRECONDITION_FAILED: "expected a name that does not begin with 'amq.' and arguments that the broker "
+    "takes, and no single partition of a super stream to delete; the broker's own log says more",
+}
+"""What a refused change means."""
+
+
+def create_stream(cluster: Cluster, stream: str, partitions: int, arguments: Mapping[str, str]) -> bool:
+    """Create a stream, or a super stream; see ``RabbitClient.create``."""
+    if partitions == 1:
+        return _changed(cluster, Create(stream, dict(arguments)), CreateAnswer, stream, "created")
+    numbers = tuple(str(number) for number in range(partitions))
+    names = tuple(f"{stream}-{number}" for number in numbers)
+    command = CreateSuperStream(stream, names, numbers, dict(arguments))
+    return _changed(cluster, command, CreateSuperStreamAnswer, stream, "created")
+
+
+def delete_stream(cluster: Cluster, stream: str, *, is_super: bool) -> None:
+    """Delete a stream, or a super stream; see ``RabbitClient.delete``."""
+    if is_super:
+        _changed(cluster, DeleteSuperStream(stream), DeleteSuperStreamAnswer, stream, "deleted")
+    else:
+        _changed(cluster, Delete(stream), DeleteAnswer, stream, "deleted")
+
+
+def _changed(cluster: Cluster, command: Request, kind: type[Answer], stream: str, done: str) -> bool:
+    """Send a command once: a second try could find what the first has done; return False for what is there already."""
+    connection = cluster.retrying(cluster.any)
+    what = f"stream '{stream}' was not {done} at {connection.endpoint.address}"
+    if connection.versions and command.KEY not in connection.versions:
+        name = type(command).__name__
+        raise Refused("no such command", f"the broker has no {name}: RabbitMQ has it from 3.13 on", what)
+    answer = connection.ask(command, kind, what)
+    if answer.code == ResponseCode.STREAM_ALREADY_EXISTS:
+        return False
+    if answer.ok:
+        return True
+    why = _WHY.get(answer.code)
+    if answer.code == ResponseCode.PRECONDITION_FAILED and done == "created":
+        with suppress(NotFound):
+            cluster.check([stream])
+            why = "there is one already, with other settings"
+    raise refusal(answer.code, what, why)

@@ -1,0 +1,83 @@
+"""Answers requests to ``$management`` of the AMQP door, which create and delete streams; an extension.
+
+::
+
+    request   properties              message-id, reply-to
+              application properties  operation "CREATE" or "DELETE", type "spark-streams:stream", name
+              amqp-value              null; or a map of strings with "partitions" and settings of the stream
+    reply     application properties  status-code and status-description: 201 it was created, 200 it was there as
+                                      requested, 204 it was deleted, 400 a value is invalid, 403 the user may not,
+                                      404 there is none, 409 there is another one
+
+The operations and their place are those of the draft "AMQP Management Version 1.0"; a real RabbitMQ has another address
+and other messages for queues, and Event Hubs has none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from http import HTTPStatus
+from typing import Final
+
+from spark_streams.errors import NameTaken, StreamExists, UnknownStream
+from spark_streams.server.amqp.attach_request import stream_names
+from spark_streams.server.amqp.connection_links import LinkResources
+from spark_streams.server.amqp.error_conditions import INVALID_FIELD, NOT_FOUND, NOT_IMPLEMENTED, UNAUTHORIZED
+from spark_streams.server.amqp.requests import Reply, Request
+from spark_streams.server.stream_changes import SETTINGS, create_stream, read_partitions
+from spark_streams.server.users import permissions_of
+from spark_streams.wire.amqp.management import CREATE, DELETE, PARTITIONS, STREAM_TYPE
+
+MAX_PARTITIONS: Final = 10_000
+"""The most partitions of a stream that one request makes."""
+
+
+async def answer(request: Request, node: LinkResources, user: str) -> Reply:
+    """Make the change of a request, in the worker thread, and return the reply.
+
+    Args:
+        request: the request.
+        node: the node; its settings have the permissions.
+        user: the user who asks.
+    """
+    operation, name = request.text("operation"), request.text("name")
+    if operation not in (CREATE, DELETE) or request.text("type") != STREAM_TYPE:
+        expected = f"expected {CREATE} or {DELETE} of {STREAM_TYPE}"
+        return Reply(HTTPStatus.NOT_IMPLEMENTED, expected, NOT_IMPLEMENTED)
+    permissions = permissions_of(node.config.permissions, user)
+    if permissions is not None and not all(permissions.allow("configure", each) for each in stream_names(name)):
+        return Reply(HTTPStatus.FORBIDDEN, f"user '{user}' may not configure stream '{name:.200}'", UNAUTHORIZED)
+    change = partial(_create, node, name, request.body) if operation == CREATE else partial(_delete, node, name)
+    return await node.worker.step(change)
+
+
+def _create(node: LinkResources, name: str, body: object) -> Reply:
+    given = body if isinstance(body, Mapping) else {}
+    settings = {str(key): str(int(value) if isinstance(value, int) else value) for key, value in given.items()}
+    count = settings.pop(PARTITIONS, "1")
+    unknown = sorted(settings.keys() - SETTINGS)
+    if unknown:
+        known = ", ".join((PARTITIONS, *sorted(SETTINGS)))
+        return _invalid(f"there is no setting '{unknown[0]:.40}': expected some of {known}")
+    try:
+        _, created = create_stream(node.log, name, read_partitions(count, MAX_PARTITIONS), settings)
+    except NameTaken as fault:
+        return Reply(HTTPStatus.CONFLICT, str(fault), INVALID_FIELD)
+    except StreamExists as fault:
+        return Reply(HTTPStatus.CONFLICT, f"stream '{name:.200}' {fault}", INVALID_FIELD)
+    except ValueError as fault:
+        return _invalid(str(fault))
+    return Reply(HTTPStatus.CREATED if created else HTTPStatus.OK, "it was created" if created else "it was there")
+
+
+def _delete(node: LinkResources, name: str) -> Reply:
+    try:
+        node.log.delete_stream(name)
+    except UnknownStream:
+        return Reply(HTTPStatus.NOT_FOUND, f"there is no stream '{name:.200}' here", NOT_FOUND)
+    return Reply(HTTPStatus.NO_CONTENT, "it was deleted")
+
+
+def _invalid(why: str) -> Reply:
+    return Reply(HTTPStatus.BAD_REQUEST, why, INVALID_FIELD)

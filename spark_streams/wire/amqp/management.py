@@ -1,0 +1,107 @@
+"""Requests to ``$management`` and their replies, an address of Event Hubs and of our log's AMQP door.
+
+::
+
+    request   properties              message-id, reply-to
+              application properties  operation, type, name and others, strings
+              amqp-value              null, or a map
+    reply     properties              correlation-id: the request's message-id
+              application properties  status-code as in HTTP, status-description, error-condition
+              amqp-value              null, or a map
+
+Event Hubs answers what its hubs hold; our door creates and deletes streams, an extension. The form is that of the draft
+"AMQP Management Version 1.0". Replies from ``$cbs`` have it too.
+
+Spec: docs/specifications.md, H-3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+from spark_streams.wire.amqp.encode import encode_value
+from spark_streams.wire.amqp.message import AMQP_VALUE, APPLICATION_PROPERTIES, PROPERTIES, decode_sections
+from spark_streams.wire.amqp.values import Described, Int, Symbol, ULong
+
+MANAGEMENT: Final = "$management"
+"""The address."""
+CREATE: Final = "CREATE"
+DELETE: Final = "DELETE"
+READ: Final = "READ"
+"""Operations."""
+STREAM_TYPE: Final = "spark-streams:stream"
+"""The type of what our door creates and deletes."""
+PARTITIONS: Final = "partitions"
+"""The number of partitions in the body of a request to create a stream."""
+_CORRELATION_ID: Final = 5
+
+
+class Received(NamedTuple):
+    """A reply as a client gets it.
+
+    Args:
+        request: the message-id of the request; empty for none.
+        said: its application properties.
+        body: its amqp-value.
+    """
+
+    request: str
+    said: Mapping[str, Any]
+    body: Any
+
+
+def encode_request(message_id: str, reply_to: str, said: Mapping[str, str], body: Mapping[str, Any] | None) -> bytes:
+    """Return a request.
+
+    Args:
+        message_id: its id, which the reply has.
+        reply_to: the target address of the link that receives the reply.
+        said: its application properties.
+        body: its amqp-value; None for null.
+    """
+    return _message([message_id, None, None, None, reply_to], said, body)
+
+
+def encode_reply(
+    request: object,
+    status: int,
+    description: str,
+    condition: str | None = None,
+    body: Mapping[str, object] | None = None,
+) -> bytes:
+    """Return a reply.
+
+    Args:
+        request: the message-id of the request, of its type.
+        status: of HTTP.
+        description: for the client's user.
+        condition: the condition of an error, or None.
+        body: the amqp-value; None for null.
+    """
+    said: dict[str, object] = {"status-code": Int(status), "status-description": description}
+    if condition is not None:
+        said["error-condition"] = Symbol(condition)
+    return _message([None, None, None, None, None, request], said, body)
+
+
+def decode_reply(message: bytes) -> Received:
+    """Read a reply.
+
+    Raises:
+        RemoteProtocolError: it is no message.
+    """
+    sections = dict(decode_sections(message))
+    properties, said = sections.get(PROPERTIES) or [], sections.get(APPLICATION_PROPERTIES)
+    named = {str(k): v for k, v in said.items()} if isinstance(said, Mapping) else {}
+    request = str(properties[_CORRELATION_ID]) if len(properties) > _CORRELATION_ID else ""
+    return Received(request, named, sections.get(AMQP_VALUE))
+
+
+def _message(properties: list[object], said: Mapping[str, object], body: Mapping[str, object] | None) -> bytes:
+    parts = (
+        (PROPERTIES, properties),
+        (APPLICATION_PROPERTIES, dict(said)),
+        (AMQP_VALUE, None if body is None else dict(body)),
+    )
+    return b"".join(encode_value(Described(ULong(code), value)) for code, value in parts)

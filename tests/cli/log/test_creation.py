@@ -1,0 +1,143 @@
+"""log create and delete at each door of a running log, and what they say when they cannot."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from spark_streams.log import ReferenceLog
+from spark_streams.server import AmqpConfig, EventHubsConfig, FeedConfig, RabbitConfig, ServerThread
+from spark_streams.server.users import Permissions
+from tests.cli.conftest import Ran, ServedHere
+from tests.cli.peers.opened import PEERS
+
+Run = Callable[..., Ran]
+USERS = {"guest": "guest", "reader": "hidden-word"}
+PERMISSIONS = {"reader": Permissions(configure="mine-.*")}
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedHere]:
+    """A log with a user who may configure some streams only."""
+    with ReferenceLog(tmp_path_factory.mktemp("log")) as log:
+        kinds = (AmqpConfig, RabbitConfig, FeedConfig)
+        doors = [kind(port=0, users=USERS, permissions=PERMISSIONS) for kind in kinds]
+        with ServerThread(log, *doors, EventHubsConfig(port=0)) as server:
+            yield ServedHere(server.urls, log)
+
+
+@pytest.fixture
+def url(served: ServedHere, request: pytest.FixtureRequest) -> str:
+    """The url of a door, for user guest."""
+    return served.doors[request.param].replace("//", "//guest:guest@")
+
+
+def line_of(done: Ran, code: int) -> str:
+    """Return the one line that a command says as it fails."""
+    assert done.code == code, done
+    (line,) = [line for line in done.err.splitlines() if line.startswith("Error: ")]
+    assert "hidden-word" not in done.err and "Traceback" not in done.err
+    return line
+
+
+@pytest.mark.parametrize(("url", "door"), [(door, door) for door in PEERS], indirect=["url"])
+def test_streams_come_and_go_at_every_door(run: Run, served: ServedHere, url: str, door: str) -> None:
+    plain, parts = f"{door}-plain", f"{door}-parts"
+    made = run("log", "create", url, plain, f"{parts}:3", "--retention-ms", "60000")
+    assert (made.code, made.out) == (0, f"{plain}: created\n{parts}: created\n"), made
+    held = served.log.stream(parts)
+    assert list(held.partitions) == ["0", "1", "2"]
+    assert held.config.retention_max_age_ms == 60_000
+    assert served.log.stream(plain).config.segment_max_bytes == served.log.config.stream.segment_max_bytes
+
+    told = json.loads(run("log", "info", url, parts, "--json").out)
+    assert (told["stream"], len(told["partitions"])) == (parts, 3)
+    assert parts in run("log", "info", url, parts).out
+
+    again = ("log", "create", url, plain, f"{parts}:3", "--retention-ms", "60000")
+    assert f"there is a stream '{plain}' already" in line_of(run(*again), 1)
+    differs = run("log", "create", url, plain, "--retention-ms", "70000", "--if-not-exists")
+    assert "already" in line_of(differs, 1)
+    again = run(*again, "--if-not-exists")
+    assert (again.code, again.out) == (0, f"{plain}: was there\n{parts}: was there\n"), again
+    other = run("log", "create", url, f"{parts}:2", "--if-not-exists")
+    assert other.code in (1, 2) and "is there already with 3 partitions, not 2" in other.err
+
+    gone = run("log", "delete", url, plain, parts)
+    assert (gone.code, gone.out) == (0, f"{plain}: deleted\n{parts}: deleted\n"), gone
+    assert served.log.find(plain) is None and served.log.find(parts) is None
+    assert plain in line_of(run("log", "delete", url, plain), 1)
+    assert run("log", "delete", url, plain, "--if-exists").out == f"{plain}: was not there\n"
+
+
+@pytest.mark.parametrize(("url", "door"), [(door, door) for door in PEERS], indirect=["url"])
+def test_a_user_without_the_permission_is_told_which(run: Run, served: ServedHere, url: str, door: str) -> None:
+    name = f"{door}-kept"
+    served.log.create_stream(name)
+    limited = url.replace("guest:guest", "reader:hidden-word")
+    for words in (
+        ("create", limited, f"other-{door}"),
+        ("create", limited, f"other-{door}:2"),
+        ("delete", limited, name),
+    ):
+        line = line_of(run("log", *words), 1)
+        assert "configure" in line and words[2].partition(":")[0] in line
+    assert served.log.find(name) is not None and served.log.find(f"other-{door}") is None
+    assert run("log", "create", limited, f"mine-{door}").code == 0
+    assert run("log", "delete", limited, f"mine-{door}").code == 0
+
+
+@pytest.mark.parametrize("url", ["amqp", "feedapi"], indirect=True)
+def test_the_time_of_events_is_a_setting_of_our_log(run: Run, served: ServedHere, url: str) -> None:
+    words = ("dated", "--timestamp-type", "create", "--segment-bytes", "1000", "--retention-bytes", "5000")
+    assert run("log", "create", url, *words).code == 0
+    config = served.log.stream("dated").config
+    assert (config.timestamp_type, config.segment_max_bytes, config.retention_max_bytes) == ("create", 1_000, 5_000)
+    assert run("log", "create", url, "dated", "--timestamp-type", "create", "--if-not-exists").code == 0
+    conflict = line_of(run("log", "create", url, "dated", "--timestamp-type", "append", "--if-not-exists"), 1)
+    assert "is there already with timestamp_type create" in conflict
+    assert run("log", "delete", url, "dated").code == 0
+
+
+@pytest.mark.parametrize("url", ["rabbitmq-stream"], indirect=True)
+def test_what_rabbitmqs_protocol_cannot_say(run: Run, url: str) -> None:
+    refused = line_of(run("log", "create", url, "dated", "--timestamp-type", "create"), 2)
+    assert "--timestamp-type" in refused and "the url of another door" in refused
+    assert "no whole second" in line_of(run("log", "create", url, "dated", "--retention-ms", "1500"), 2)
+    assert "does not begin with 'amq.'" in line_of(run("log", "create", url, "amq.orders"), 1)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("create", "orders:2"), "expected the URL of a log and names of streams, or --data-dir"),
+        (("delete", "orders"), "expected the URL of a log and names of streams, or --data-dir"),
+        (("create", "--data-dir", "d", "amqp://h", "orders"), "not both"),
+        (("create", "amqp://h#orders", "orders"), "names a stream already"),
+        (("create", "http://h/orders", "orders"), "names a stream already"),
+        (("create", "amqp://h", "orders:0"), "is not NAME[:PARTITIONS]"),
+        (("delete", "--data-dir", ".", "orders"), "holds no log"),
+    ],
+)
+def test_words_that_are_wrong(run: Run, words: tuple[str, ...], message: str) -> None:
+    assert message in line_of(run("log", *words), 2)
+
+
+def test_streams_of_a_directory_are_deleted(run: Run, tmp_path: Path) -> None:
+    assert run("log", "create", "--data-dir", "kept", "orders:2", "old").code == 0
+    gone = run("log", "delete", "--data-dir", "kept", "old", "older", "--if-exists")
+    assert (gone.code, gone.out) == (0, "old: deleted\nolder: was not there\n")
+    assert "there is no stream 'old'" in line_of(run("log", "delete", "--data-dir", "kept", "old"), 1)
+    with ReferenceLog(tmp_path / "kept") as log:
+        assert [stream.name for stream in log.streams()] == ["orders"]
+
+
+def test_other_peers_say_where_it_is_done(run: Run, served: ServedHere, monkeypatch: pytest.MonkeyPatch) -> None:
+    hub = served.doors["event-hubs"]
+    assert "give the url of another door, such as amqp://" in line_of(run("log", "create", hub, "orders"), 1)
+    monkeypatch.setattr("spark_streams.client.amqp.peer.PRODUCT", "another")
+    other = run("log", "create", served.doors["amqp"].replace("//", "//guest:guest@"), "orders")
+    assert "AMQP has no request for it" in line_of(other, 1)
