@@ -56,7 +56,7 @@ def test_the_key_may_be_in_a_file_and_in_the_environment(
         (("SharedAccessKey=guest", "Key=s3cret"), "part 3 is no name=value"),
         (
             ("SharedAccessKey=guest", "SharedAccessKey=s3cret"),
-            "credentials were not accepted for user 'guest' (PLAIN): check option",
+            "credentials were not accepted for user 'guest' (PLAIN): check URL",
         ),
     ],
 )
