@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import tempfile
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from spark_streams.testing.log_process import LogProcess
+from spark_streams.testing.spark_session import running_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 VOLUME: Final = "/Volumes/main/default/spark_streams"
 SCOPE: Final = "spark-streams"
 _DOORS: Final = {"amqp-url": "amqp", "rabbitmq-url": "rabbitmq-stream", "feed-url": "feedapi"}
-_SETTINGS: Final = {"spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "2", "spark.log.level": "ERROR"}
+_SETTINGS: Final = {"spark.app.name": "spark-streams-notebook", "spark.log.level": "ERROR"}
 
 
 class Notebook:
@@ -35,24 +36,22 @@ class Notebook:
         from pyspark.sql import SparkSession
 
         import spark_streams
-        from spark_streams import worker_python
 
         self.on_databricks = "DATABRICKS_RUNTIME_VERSION" in os.environ
         self._log: LogProcess | None = None
         self._started = False
-        builder: Any = SparkSession.builder
         if self.on_databricks:
             self.folder = str(PurePosixPath(volume or VOLUME, name))
         else:
             self.folder = tempfile.mkdtemp(prefix="spark-streams-")
             self._log = LogProcess(arguments=[word for stream in streams for word in ("--stream", stream)])
             self._log.start()
-            if SparkSession.getActiveSession() is None:
-                self._started = True
-                os.environ["PYSPARK_PYTHON"] = worker_python.executable()
-                builder = builder.master("local[2]").config(map=_SETTINGS)
-        self.spark: SparkSession = builder.getOrCreate()
-        spark_streams.register(self.spark)
+            self._started = SparkSession.getActiveSession() is None
+        if self._started:
+            self.spark: SparkSession = running_spark(_SETTINGS)
+        else:
+            self.spark = SparkSession.builder.getOrCreate()
+            spark_streams.register(self.spark)
 
     def secret(self, name: str) -> str:
         """Return where a peer is, with what signs in.
