@@ -20,6 +20,7 @@ from spark_streams.errors import OptionError
 from spark_streams.filters.decimals import MAX_INT64
 from spark_streams.options.kafka_names import kafka_hint
 from spark_streams.options.names import (
+    CONNECTION_STRING,
     OF_EVERY_FORMAT,
     OF_EVERY_READER,
     OF_SPARK,
@@ -39,11 +40,16 @@ _OF_TABLES: Final = (
 
 
 def of_a_table(options: Mapping[str, str]) -> dict[str, str] | None:
-    """Return the ``OPTIONS`` of a ``CREATE TABLE``, of which Spark passes the properties; None for anything else."""
+    """Return the ``OPTIONS`` of a ``CREATE TABLE``, of which Spark passes the properties; None for anything else.
+
+    Spark passes each of them twice, with a prefix and without: an address without its twin is that of a reader or
+    writer, to which somebody has given an option of the property's name.
+    """
     names = {name.lower(): name for name in options}
-    if TABLE_PROVIDER not in names:
-        return None
     cut = len(TABLE_OPTION_PREFIX)
+    addresses = {URL.lower(), CONNECTION_STRING.lower()} & names.keys()
+    if TABLE_PROVIDER not in names or any(TABLE_OPTION_PREFIX + each not in names for each in addresses):
+        return None
     return {lower[cut:]: options[name] for lower, name in names.items() if lower.startswith(TABLE_OPTION_PREFIX)}
 
 

@@ -59,6 +59,7 @@ def test_the_properties_of_a_table_have_its_options_under_a_prefix() -> None:
     properties = {"x": "y", "Provider": "amqp-events", "url": "amqp://h", "option.URL": "amqp://h", "owner": "root"}
     assert of_a_table(properties) == {"url": "amqp://h"}
     assert of_a_table({"provider": "amqp-events", "owner": "root"}) == {}
+    assert of_a_table({"provider": "x", "url": "amqp://h"}) is None, "a reader's option of that name"
     assert of_a_table({"url": "amqp://h", "option.url": "x"}) is None
 
 

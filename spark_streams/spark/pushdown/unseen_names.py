@@ -89,8 +89,8 @@ def look_at_messages(options: SourceOptions, reads: Iterable[RangeRead], driver:
         driver: of the query.
     """
     unseen = UnseenNames(options.stream, options.filter, feed=False)
-    # Where one reader at a time has a partition, a look would take it from another query.
-    alone = getattr(options, "epoch", None) is not None or getattr(options, "single_active_consumer", False)
+    # A group may have one reader of a partition at a time: a look would take it from another query, or wait for it.
+    alone = getattr(options, "consumer_group", None) is not None or getattr(options, "single_active_consumer", False)
     if not unseen or alone:
         return
     for read in list(reads)[:PARTITIONS]:

@@ -79,9 +79,9 @@ def test_messages_in_a_stream_once_and_when_there_are_some(caplog: pytest.LogCap
     assert "none of the first 3 events" in warnings(caplog)[0]
 
 
-def test_a_look_that_fails_is_none_and_a_query_with_an_epoch_takes_no_look(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_look_that_fails_is_none_and_a_query_of_a_group_takes_no_look(caplog: pytest.LogCaptureFixture) -> None:
     log = filled("0")
-    alone = parse_source(options(filter="eur > 5", consumerGroup="g", epoch="1"), streaming=False)
+    alone = parse_source(options(filter="eur > 5", consumerGroup="g"), streaming=False)
     plan_batch(alone, ("offset",), log.connect)
     assert log.fetched == 0
     assert warnings(caplog) == []
