@@ -90,6 +90,10 @@ _PHRASES: Final = (
     ("; raise option 'requestTimeout' if it is slow", ""),
     ("the time of option 'requestTimeout'", "the time for an answer"),
     ("option 'requestTimeout'", "the time for an answer"),
+    (" with format 'amqp-events'", ""),
+    (" with format 'rabbitmq-stream'", ""),
+    (" with format 'feedapi'", ""),
+    ("without 'tls.' options", "without --tls-ca and the like"),
 )
 """Whole phrases about options of Spark's, which have no word of the same meaning here."""
 _NAMED: Final = re.compile(r"options? '([\w.]+)'(?:( and | or )'([\w.]+)')?")

@@ -240,7 +240,7 @@ _FORMAT: Final = Format(
     refused={
         CONSUMER_GROUP: f"rabbitmq-stream has no such option; did you mean '{CONSUMER_NAME}'?",
         EPOCH: f"rabbitmq-stream has no such option; did you mean '{CONSUMER_NAME}', with '{SINGLE_ACTIVE_CONSUMER}'?",
-        TOKEN: f"rabbitmq-stream does not take it in this version; use '{USERNAME}' and '{PASSWORD}'",
+        TOKEN: f"rabbitmq-stream knows no tokens; use '{USERNAME}' and '{PASSWORD}'",
         TOKEN_FILE: f"rabbitmq-stream knows no tokens; use '{USERNAME}' and '{PASSWORD_FILE}'",
         TOKEN_PROVIDER: f"rabbitmq-stream knows no tokens; use '{USERNAME}' and '{PASSWORD_PROVIDER}'",
     },

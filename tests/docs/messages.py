@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from tests.docs.pages import ERRORS, ROOT
 
-MAKERS = {"refuse": "OptionError", "refusal": "Refused"}
-"""Functions that make, or raise, an error of the words that they are called with, to the error."""
+MAKERS = {"refuse": "OptionError", "refusal": "Refused", "UsageError": "OptionError", "BadParameter": "OptionError"}
+"""Makers of errors that none of our annotations tells, to the error."""
 WHOLE = {"spark_streams/options/kafka_names.py": "OptionError"}
 """Files whose texts are all parts of one message, which others are put into: its beginning is explained."""
 
@@ -36,12 +36,30 @@ class Message:
         return f"{self.file}:{self.line} {self.error}: {self.text}"
 
 
-def messages_of(file: str, source: str) -> Iterator[Message]:
+def makers_of(tree: ast.AST) -> dict[str, str]:
+    """Return the functions of a file that return or raise an error of ours of what they are called with, to the error.
+
+    Their annotation says so: it names the error, or they never return.
+    """
+    found: dict[str, str] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef) and node.returns is not None:
+            names = {each.id for each in ast.walk(node.returns) if isinstance(each, ast.Name)}
+            if "NoReturn" in names:
+                calls = [each.func for each in ast.walk(node) if isinstance(each, ast.Call)]
+                names |= {name for called in calls for name in _names_in(called)}
+            if names & ERRORS:
+                found[node.name] = min(names & ERRORS)
+    return found
+
+
+def messages_of(file: str, source: str, makers: Mapping[str, str] = MAKERS) -> Iterator[Message]:
     """Yield the messages of a file: words in the call that makes the error, or else what its arguments are made of.
 
     These are names that the function, or the file, gives a text to, and functions of the file that return one.
     """
     tree = ast.parse(source)
+    makers = {**makers, **makers_of(tree)}
     returned = _texts_by_name([node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)])
     of_file = _texts_by_name(tree.body)
     for scope in [tree, *(node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef))]:
@@ -53,15 +71,15 @@ def messages_of(file: str, source: str) -> Iterator[Message]:
         }
         for node in inside:
             if isinstance(node, ast.Call):
-                yield from _said_by(file, node, stands_for)
+                yield from _said_by(file, node, stands_for, makers)
     if file in WHOLE:
         documentation = {id(n.value) for n in ast.walk(tree) if isinstance(n, ast.Expr)}
         yield Message(file, 1, WHOLE[file], "\n".join(_outermost(tree, documentation)))
 
 
-def _said_by(file: str, call: ast.Call, stands_for: dict[str, _Value]) -> Iterator[Message]:
+def _said_by(file: str, call: ast.Call, stands_for: dict[str, _Value], makers: Mapping[str, str]) -> Iterator[Message]:
     called = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
-    error = called if called in ERRORS else MAKERS.get(called)
+    error = called if called in ERRORS else makers.get(called)
     if error is None:
         return
     arguments = [*call.args, *(keyword.value for keyword in call.keywords)]
@@ -79,11 +97,14 @@ def _said_by(file: str, call: ast.Call, stands_for: dict[str, _Value]) -> Iterat
 
 def messages() -> list[Message]:
     """Return the messages of all that is shipped."""
-    found: list[Message] = []
-    for folder in ("spark_streams", "sources", "sinks"):
-        for path in sorted((ROOT / folder).rglob("*.py")):
-            found += messages_of(str(path.relative_to(ROOT)), path.read_text())
-    return found
+    sources = {
+        str(path.relative_to(ROOT)): path.read_text()
+        for folder in ("spark_streams", "sources", "sinks")
+        for path in sorted((ROOT / folder).rglob("*.py"))
+    }
+    public = {name: error for text in sources.values() for name, error in makers_of(ast.parse(text)).items()}
+    makers = {**{name: error for name, error in public.items() if not name.startswith("_")}, **MAKERS}
+    return [message for file, text in sources.items() for message in messages_of(file, text, makers)]
 
 
 def is_said(texts: list[str], words: int = 3) -> bool:

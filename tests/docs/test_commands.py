@@ -64,7 +64,7 @@ def fault_of(line: str) -> str | None:
     if tool == "bash" or PYTHON.fullmatch(tool):
         if words[0] == "-m":
             place = ROOT / words[1].replace(".", "/")
-            there = (place / "__main__.py").is_file() or place.with_suffix(".py").is_file()
+            there = (place / "__main__.py").is_file() or place.with_suffix(".py").is_file() or words[1] == "venv"
         else:
             there = (ROOT / words[0]).is_file()
         return None if there else f"there is no {' '.join(words[:2])}"

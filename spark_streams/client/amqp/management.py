@@ -27,6 +27,7 @@ _OK: Final = 200
 _DONE: Final = (200, 201, 204)
 _UNAUTHORIZED: Final = (401, 403)
 _NOT_FOUND: Final = (404, 410)
+_NOT_IMPLEMENTED: Final = 501
 
 
 _Request = tuple[Mapping[str, str], Any]
@@ -53,6 +54,7 @@ class Management:
         Raises:
             NotFound: there is no such hub or partition.
             AuthenticationFailed: the peer does not let us ask.
+            Refused: it is no Event Hubs.
             RemoteProtocolError: an answer is none.
             DeadlineExceeded, TransportError, PeerError: no answer came in time, or the links or the connection ended.
         """
@@ -164,6 +166,9 @@ def _checked(answer: _Answer, context: str) -> Mapping[str, Any]:
         raise NotFound(condition, words, context)
     if status in _UNAUTHORIZED:
         raise AuthenticationFailed(condition, words, context)
+    if status == _NOT_IMPLEMENTED:
+        other = "AMQP 1.0 answers there, and no Event Hubs: give its address, amqp://host:port, or check the port"
+        raise Refused(condition, f"{words}; {other}", context)
     if status != _OK or not isinstance(body, Mapping):
-        raise RemoteProtocolError(f"{context}: '{MANAGEMENT}' answered {condition} {words}: expected a map")
+        raise RemoteProtocolError(f"{context}: '{MANAGEMENT}' answered {condition}: {words}: expected a map")
     return {str(key): value for key, value in body.items()}
