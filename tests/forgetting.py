@@ -8,8 +8,9 @@ from spark_streams import redaction
 
 
 def forget_all() -> None:
-    """Forget every secret, and the ports that clients have looked at: another test may be given one of them."""
+    """Forget every secret, and the ports that clients have been at: another test may be given one of them."""
     redaction._sent.clear()
     looked = sys.modules.get("spark_streams.client.what_answers")
     if looked is not None:
         looked._IN_VAIN.clear()
+        looked._RIGHT.clear()

@@ -67,7 +67,8 @@ def open_socket(
         return connected
     except OSError as fault:
         connected.close()
-        raise (_wrong_port_by_tls(fault, endpoint, by_look=dial is None) or tls_fault(fault, endpoint)) from fault
+        wrong = _wrong_port_by_tls(fault, endpoint, deadline, by_look=dial is None)
+        raise (wrong or tls_fault(fault, endpoint)) from fault
     except BaseException:
         connected.close()
         raise
@@ -88,16 +89,20 @@ def _shake_hands(secured: ssl.SSLSocket, endpoint: Endpoint, deadline: Deadline,
     except TimeoutError:
         if left_s <= LOOK_AFTER_S:
             raise
-        if (wrong := wrong_port(endpoint, by_look=by_look)) is not None:
+        if (wrong := wrong_port(endpoint, deadline=deadline, by_look=by_look)) is not None:
             raise wrong from None
         secured.settimeout(0.001 if deadline.passed else deadline.left_s(""))
         secured.do_handshake()
 
 
-def _wrong_port_by_tls(fault: OSError, endpoint: Endpoint, *, by_look: bool = True) -> ConnectFailed | None:
+def _wrong_port_by_tls(
+    fault: OSError, endpoint: Endpoint, deadline: Deadline, *, by_look: bool
+) -> ConnectFailed | None:
     """Return the error for a handshake that failed because something else answers; None for another reason."""
     is_certificate = certificate_advice(fault, endpoint.address) is not None
-    return None if is_certificate or isinstance(fault, TimeoutError) else wrong_port(endpoint, by_look=by_look)
+    if is_certificate or isinstance(fault, TimeoutError):
+        return None
+    return wrong_port(endpoint, deadline=deadline, by_look=by_look)
 
 
 def final(fault: _T) -> _T:

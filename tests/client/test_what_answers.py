@@ -5,8 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 import socket
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,13 +15,15 @@ import pytest
 from spark_streams.client import AmqpClient, RabbitClient, retry, tcp, what_answers
 from spark_streams.client.amqp import sign_in
 from spark_streams.client.feed.client import FeedAddress, FeedClient
+from spark_streams.client.first_bytes import AMQP, HTTP, KAFKA, MAIL, OLD_AMQP, SSH, STREAMS, TLS, recognised
 from spark_streams.client.rabbitmq import connection as rabbit_connection
-from spark_streams.client.what_answers import AMQP, HTTP, KAFKA, MAIL, OLD_AMQP, SSH, STREAMS, TLS, recognised
+from spark_streams.client.retry import Deadline
 from spark_streams.endpoint import HTTP_SCHEMES, RABBITMQ_SCHEMES, Endpoint, Secret, Tls
 from spark_streams.errors import ConnectFailed, SparkStreamsError
 from spark_streams.log import ReferenceLog
 from spark_streams.server import AmqpConfig, EventHubsConfig, FeedConfig, RabbitConfig, ServerThread
 from tests.certificate_authority import Authority
+from tests.client.listening import listening
 from tests.door_urls import plain_url
 from tests.real_rabbitmq.conftest import kept, shared
 from tests.real_rabbitmq.conftest import rabbitmq_amqp_url as rabbitmq_amqp_url
@@ -177,6 +178,9 @@ def test_every_url_at_every_door(there: str, secured: bool, ports: Ports) -> Non
         where = endpoint(url, port, ports.authority)
         if PLAIN.get(url, url) == own and (url in PLAIN) == secured:
             assert ask(where)
+            ssh = b"SSH-2.0-OpenSSH_9.6"
+            later = what_answers.wrong_port(where, ssh, deadline=Deadline(60_000), by_look=False)
+            assert later is None, "a peer that was right is not the wrong one later"
         else:
             said, pattern = told(where), expected(url, there, port, secured=secured)
             assert re.search(pattern, said), (url, said, pattern)
@@ -205,30 +209,6 @@ def test_every_url_at_every_port_of_a_real_broker(rabbitmq_url: str, rabbitmq_am
 
 
 # --- ports of neither
-
-
-@contextlib.contextmanager
-def listening(serve: Callable[[socket.socket], None]) -> Iterator[tuple[int, list[int]]]:
-    """A port, and the number of connections to it so far; each is served in a thread of its own."""
-    listener, seen = socket.create_server(("127.0.0.1", 0)), [0]
-
-    def run(peer: socket.socket) -> None:
-        with peer, contextlib.suppress(OSError):
-            peer.settimeout(60)
-            serve(peer)
-
-    def accept() -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                peer, _ = listener.accept()
-                seen[0] += 1
-                threading.Thread(target=run, args=(peer,), daemon=True).start()
-
-    threading.Thread(target=accept, daemon=True).start()
-    try:
-        yield listener.getsockname()[1], seen
-    finally:
-        listener.close()
 
 
 @pytest.mark.parametrize(
@@ -282,7 +262,8 @@ MANAGEMENT = (
 
 
 def waits_for_a_line(peer: socket.socket) -> None:
-    """A server of HTTP, which waits for a line: RabbitMQ's management does, for five seconds."""
+    """A server of HTTP, which waits for a line: RabbitMQ's management does, for five seconds, and this one for one."""
+    peer.settimeout(1)
     with peer.makefile("rb") as lines:
         if lines.readline().rstrip().endswith(b"HTTP/1.1"):
             peer.sendall(MANAGEMENT)
@@ -339,15 +320,16 @@ def test_a_look_that_finds_nothing_changes_nothing(monkeypatch: pytest.MonkeyPat
 
 def test_nobody_looks_at_what_a_peer_has_named() -> None:
     with listening(lambda peer: None) as (port, seen):
-        where = endpoint("amqp", port)
-        assert what_answers.wrong_port(replace(where, is_advertised=True)) is None
-        assert what_answers.wrong_port(where, by_look=False) is None
+        where, deadline = endpoint("amqp", port), Deadline(60_000)
+        advertised = replace(where, is_advertised=True)
+        assert what_answers.wrong_port(advertised, deadline=deadline) is None
+        assert what_answers.wrong_port(where, deadline=deadline, by_look=False) is None
         assert seen == [0]
         # Its own words tell all the same.
-        assert "HTTP answers there" in str(what_answers.wrong_port(replace(where, is_advertised=True), b"HTTP/1.1 400"))
-        assert what_answers.wrong_port(where) is None
+        assert "HTTP answers there" in str(what_answers.wrong_port(advertised, b"HTTP/1.1 400", deadline=deadline))
+        assert what_answers.wrong_port(where, deadline=deadline) is None
         assert (looked := seen[0]) > 1
-        assert what_answers.wrong_port(where) is None
+        assert what_answers.wrong_port(where, deadline=deadline) is None
         assert seen[0] == looked, "nobody looks again so soon where nothing was wrong"
 
 

@@ -23,7 +23,7 @@ from spark_streams.client.amqp.errors import silent_close_fault
 from spark_streams.client.retry import Deadline
 from spark_streams.client.tcp import lost, tls_fault
 from spark_streams.client.tls import NO_EXTERNAL, STRANGERS_CERTIFICATE
-from spark_streams.client.what_answers import LOOK_AFTER_S, wrong_port
+from spark_streams.client.what_answers import LOOK_AFTER_S, known_right, wrong_port
 from spark_streams.endpoint import Endpoint
 from spark_streams.errors import AuthenticationFailed, LocalProtocolError, OptionError, RemoteProtocolError
 from spark_streams.redaction import remember
@@ -89,7 +89,7 @@ def sign_in(
             if len(heard) < len(SASL_HEADER):
                 heard += answer
                 if not SASL_HEADER.startswith(heard[: len(SASL_HEADER)]):
-                    wrong = wrong_port(endpoint, heard, by_look=is_tcp)
+                    wrong = wrong_port(endpoint, heard, deadline=deadline, by_look=is_tcp)
                     if wrong is not None:
                         raise wrong
             socket.sendall(sasl.receive(answer))
@@ -107,9 +107,10 @@ def sign_in(
         # The other end of a WebSocket has said something before.
         if heard or not is_tcp:
             raise lost(endpoint, fault) from fault
-        raise (wrong_port(endpoint) or silent_close_fault(endpoint)) from fault
+        raise (wrong_port(endpoint, deadline=deadline) or silent_close_fault(endpoint)) from fault
     except ssl.SSLError as fault:
         raise tls_fault(fault, endpoint) from fault
+    known_right(endpoint)
     return SignedIn(sasl.leftover, sasl.offered, chosen.tokens)
 
 
@@ -121,7 +122,7 @@ def _answer(socket: Any, endpoint: Endpoint, deadline: Deadline, what: str, *, i
         try:
             return bytes(socket.recv(_READ_BYTES))
         except TimeoutError:
-            wrong = wrong_port(endpoint)
+            wrong = wrong_port(endpoint, deadline=deadline)
             if wrong is not None:
                 raise wrong from None
     socket.settimeout(deadline.left_s(what))

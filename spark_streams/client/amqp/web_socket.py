@@ -28,7 +28,7 @@ from websockets.uri import parse_uri
 from spark_streams.client.proxy import connect_through, proxy_for
 from spark_streams.client.retry import Deadline
 from spark_streams.client.tcp import WOULD_BLOCK, final, lost, open_socket
-from spark_streams.client.what_answers import wrong_port
+from spark_streams.client.what_answers import known_right, wrong_port
 from spark_streams.endpoint import Endpoint
 from spark_streams.errors import ConnectFailed
 from spark_streams.redaction import safe_text
@@ -95,11 +95,12 @@ def _shaken_hands(connected: socket.socket, endpoint: Endpoint, deadline: Deadli
         deadline.left_s(what)
         raise lost(endpoint, fault) from fault
     except OSError as fault:
-        raise (wrong_port(endpoint, heard, by_look=by_look) or lost(endpoint, fault)) from fault
+        raise (wrong_port(endpoint, heard, deadline=deadline, by_look=by_look) or lost(endpoint, fault)) from fault
     if protocol.handshake_exc is not None:
         refused = isinstance(protocol.handshake_exc, InvalidStatus)
-        wrong = None if refused else wrong_port(endpoint, heard, by_look=by_look)
+        wrong = None if refused else wrong_port(endpoint, heard, deadline=deadline, by_look=by_look)
         raise (wrong or _refusal(endpoint, protocol.handshake_exc)) from protocol.handshake_exc
+    known_right(endpoint)
     return protocol
 
 

@@ -18,9 +18,10 @@ import requests
 
 from spark_streams.client.feed.errors import first_line, hide_in_logs, mapped, remember_query
 from spark_streams.client.feed.response import Response
+from spark_streams.client.retry import Deadline
 from spark_streams.client.tcp import final
 from spark_streams.client.tls import tls_context
-from spark_streams.client.what_answers import secured_advice, wrong_port
+from spark_streams.client.what_answers import known_right, secured_advice, wrong_port
 from spark_streams.endpoint import Endpoint
 from spark_streams.errors import (
     AuthenticationFailed,
@@ -233,8 +234,9 @@ class FeedSession:
         renewed = False
         for _ in range(MAX_REDIRECTS + 1):
             self._credentials.refresh()
+            deadline = Deadline(int(self._timeout_s * 1_000))
             try:
-                with mapped(what, self._endpoint.tls, partial(self._wrong_port, url, what)):
+                with mapped(what, self._endpoint.tls, partial(self._wrong_port, url, what, deadline)):
                     request = requests.Request(method, url, headers=headers, data=body)
                     response = self._session.send(
                         self._session.prepare_request(request),
@@ -260,6 +262,7 @@ class FeedSession:
                 url = target
                 continue
             if response.status_code in accepted:
+                known_right(self._endpoint)
                 return Response(response, what, waits=wait_ms > 0)
             if response.status_code == 401 and not renewed and self._credentials.renew():
                 renewed = True
@@ -269,12 +272,12 @@ class FeedSession:
                 raise _refusal(response, what, self._endpoint, is_first=is_first)
         raise Refused("too many redirects", f"more than {MAX_REDIRECTS}", what)
 
-    def _wrong_port(self, url: str, what: str) -> ConnectFailed | None:
+    def _wrong_port(self, url: str, what: str, deadline: Deadline) -> ConnectFailed | None:
         """Return the error for a first call that failed because no HTTP is spoken there; None for another reason."""
         if self._worked or _origin(url) != _origin(self._endpoint.url):
             return None
         is_proxied = requests.utils.select_proxy(url, self._surroundings(url)["proxies"]) is not None
-        return wrong_port(self._endpoint, where=what, by_look=not is_proxied)
+        return wrong_port(self._endpoint, deadline=deadline, where=what, by_look=not is_proxied)
 
     def _surroundings(self, url: str) -> dict[str, Any]:
         """Return the proxies and authorities for a URL's origin, as the environment had them at its first request.

@@ -15,7 +15,7 @@ from spark_streams.client.rabbitmq.errors import DEFAULT_LOGIN, not_a_broker, re
 from spark_streams.client.retry import Deadline
 from spark_streams.client.tcp import open_socket
 from spark_streams.client.tls import NO_EXTERNAL, STRANGERS_CERTIFICATE, certificate_hint
-from spark_streams.client.what_answers import wrong_port
+from spark_streams.client.what_answers import known_right, wrong_port
 from spark_streams.endpoint import Endpoint
 from spark_streams.errors import AuthenticationFailed, ConnectFailed, ConnectionLost, RemoteProtocolError
 from spark_streams.redaction import remember
@@ -70,6 +70,7 @@ class _Handshake:
         self._endpoint = connection.endpoint
         self._where = connection.endpoint.address
         self._sign_in = f"sign in to {self._where}"
+        self._looks_until = Deadline(connection.timeout_ms)  # of the first answer, which decides it
         self._state = HandshakeState.CONNECTED
         self._properties: dict[str, str] = {}
         self._mechanisms: tuple[str, ...] = ()
@@ -91,6 +92,7 @@ class _Handshake:
                     raise
                 raise explained from fault
             self._state = TRANSITIONS[self._state, outcome]
+        known_right(self._endpoint)
         versions: Mapping[int, int] = {}
         if _numbers(self._properties.get("version", "")) >= _VERSIONS_SINCE:
             request, what = commands.ExchangeCommandVersions(CLIENT_RECEIVES), f"{self._where}: versions"
@@ -103,13 +105,13 @@ class _Handshake:
         try:
             properties = self._connection.request(request, commands.PeerPropertiesAnswer, what).properties
         except RemoteProtocolError as fault:
-            wrong = wrong_port(self._endpoint, self._connection.first)
+            wrong = wrong_port(self._endpoint, self._connection.first, deadline=self._looks_until)
             raise (wrong or not_a_broker(self._endpoint, str(fault))) from fault
         self._properties.update(properties)
         return HandshakeInput.PEER_PROPERTIES
 
     def _look(self) -> None:
-        wrong = wrong_port(self._endpoint)
+        wrong = wrong_port(self._endpoint, deadline=self._looks_until)
         if wrong is not None:
             raise wrong
 
@@ -167,7 +169,7 @@ class _Handshake:
     def _explained(self) -> ConnectionLost | ConnectFailed | None:
         """Return the error for a broker that closes the connection in this state; None for the original error."""
         if self._state is HandshakeState.CONNECTED:
-            wrong = wrong_port(self._endpoint, self._connection.first)
+            wrong = wrong_port(self._endpoint, self._connection.first, deadline=self._looks_until)
             if wrong is not None:
                 return wrong
             # A broker that is just stopping or starting does so as well.

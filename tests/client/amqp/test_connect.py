@@ -16,7 +16,7 @@ import proton
 import pyarrow as pa
 import pytest
 
-from spark_streams.client import AmqpClient, RangeRead, what_answers
+from spark_streams.client import AmqpClient, RangeRead, look
 from spark_streams.client.amqp import connection
 from spark_streams.endpoint import Endpoint, Secret, Tls
 from spark_streams.errors import (
@@ -112,7 +112,7 @@ def test_a_port_that_says_nothing() -> None:
 
 
 def test_plain_to_a_tls_port(certificates: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(what_answers, "LOOK_S", 0.3)  # it serves one connection at a time, and nothing within TLS
+    monkeypatch.setattr(look, "LOOK_S", 0.3)  # it serves one connection at a time, and nothing within TLS
     with tls_port(certificates) as port:
         fault = failure(endpoint(port))
     assert isinstance(fault, ConnectFailed)
