@@ -333,13 +333,20 @@ class AmqpClient(contextlib.AbstractContextManager["AmqpClient"]):
                 return tuple(found)
             found.append(name)
 
-    def create(self, stream: str, partitions: int, settings: Mapping[str, str | int]) -> bool:
+    def create(self, stream: str, partitions: int | None, settings: Mapping[str, str | int]) -> bool:
         """Have our log create a stream, with its settings of streams; see ``Management.change``.
+
+        Args:
+            stream: its name.
+            partitions: how many; None for one, or for as many as there are.
+            settings: by their names.
 
         Returns:
             False if there is such a stream already.
         """
-        given = {PARTITIONS: str(partitions), **{name: str(value) for name, value in settings.items()}}
+        given = {name: str(value) for name, value in settings.items()}
+        if partitions is not None:
+            given[PARTITIONS] = str(partitions)
         return self._change(CREATE, stream, given, "created") == HTTPStatus.CREATED
 
     def delete(self, stream: str) -> None:

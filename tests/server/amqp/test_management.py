@@ -48,6 +48,7 @@ def test_a_stream_comes_and_goes(node: Any) -> None:
     assert (list(stream.partitions), stream.config.retention_max_bytes) == (["0", "1", "2"], 7)
     assert stream.config.timestamp_type == "create"
     assert asker.ask("CREATE", "orders", {"partitions": "3"}) == (200, "it was there")
+    assert asker.ask("CREATE", "orders") == (200, "it was there"), "what is not said is not compared"
     status, words = asker.ask("CREATE", "orders", {"partitions": "2"})
     assert status == 409 and words == "stream 'orders' is there already with 3 partitions, not 2"
     assert asker.ask("CREATE", "orders-1")[0] == 409, "the name is a partition's"
@@ -61,9 +62,9 @@ def test_a_stream_comes_and_goes(node: Any) -> None:
 @pytest.mark.parametrize(
     ("request_", "status", "words"),
     [
-        (("CREATE", "x", {"partitions": "none"}), 400, "partitions is 'none', expected 1 to 10000"),
-        (("CREATE", "x", {"partitions": "0"}), 400, "partitions is '0', expected 1 to 10000"),
-        (("CREATE", "x", {"partitions": 10_001}), 400, "partitions is '10001', expected 1 to 10000"),
+        (("CREATE", "x", {"partitions": "none"}), 400, "partitions is 'none', expected 1 to 4096"),
+        (("CREATE", "x", {"partitions": "0"}), 400, "partitions is '0', expected 1 to 4096"),
+        (("CREATE", "x", {"partitions": 4_097}), 400, "partitions is '4097', expected 1 to 4096"),
         (
             ("CREATE", "x", {"retention": "7"}),
             400,
