@@ -57,7 +57,7 @@ def delete_stream(cluster: Cluster, stream: str, *, is_super: bool) -> None:
 
 
 def _is_taken(cluster: Cluster, stream: str, *, is_super: bool) -> bool:
-    """Return whether a super stream has the name, or a plain one; RabbitMQ would make one of the other kind beside it."""
+    """Return whether a super stream, or a stream, has the name: RabbitMQ would make the other kind beside it."""
     try:
         if is_super:
             cluster.retrying(lambda: partitions_of(cluster.any(), stream))
