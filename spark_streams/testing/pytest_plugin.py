@@ -33,15 +33,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="how long the reference log may take to start, and to stop (default: %(default)s)",
     )
     group.addoption(
-        "--spark-conf",
+        "--spark-streams-conf",
         action="append",
         default=[],
         metavar="NAME=VALUE",
         help="a setting of fixture spark's session, such as spark.master=local[4]; may be repeated, and counts more "
-        "than spark_conf of the file",
+        "than spark_streams_conf of the file",
     )
     parser.addini("reference_log_arguments", "further arguments of `spark-streams log serve`", type="args", default=[])
-    parser.addini("spark_conf", "settings of fixture spark's session, a NAME=VALUE a line", type="linelist", default=[])
+    words = "settings of fixture spark's session, a NAME=VALUE a line"
+    parser.addini("spark_streams_conf", words, type="linelist", default=[])
 
 
 @pytest.fixture(scope="session")
@@ -76,7 +77,8 @@ def spark(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory)
     from spark_streams.testing.spark_session import read_settings, spark_of_a_run
 
     try:
-        given = read_settings((*pytestconfig.getini("spark_conf"), *pytestconfig.getoption("--spark-conf")))
+        of_the_file = pytestconfig.getini("spark_streams_conf")
+        given = read_settings((*of_the_file, *pytestconfig.getoption("--spark-streams-conf")))
     except ValueError as fault:
         raise pytest.UsageError(str(fault)) from None
     with spark_of_a_run({"spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")), **given}) as session:

@@ -45,18 +45,27 @@ def test_help_lists_the_options_and_settings(pytester: pytest.Pytester) -> None:
     told = pytester.runpytest_inprocess("--help")
     told.stdout.fnmatch_lines(["*Spark and the reference log of spark-streams:", "*--reference-log-dir=DIR"])
     text = told.stdout.str()
-    for name in ("--reference-log-timeout=SECONDS", "--spark-conf=NAME=VALUE", "reference_log_arguments", "spark_conf"):
+    options = ("--reference-log-timeout=SECONDS", "--spark-streams-conf=NAME=VALUE")
+    for name in (*options, "reference_log_arguments", "spark_streams_conf"):
         assert name in text
+
+
+def test_a_project_may_have_an_option_spark_conf(pytester: pytest.Pytester) -> None:
+    pytester.makeconftest(
+        "def pytest_addoption(parser):\n"
+        "    parser.addoption('--spark-conf')\n    parser.addini('spark_conf', 'theirs', default='')\n"
+    )
+    pytester.makepyfile("def test_one(pytestconfig): assert pytestconfig.getoption('--spark-conf') == 'a'")
+    pytester.runpytest_inprocess("--spark-conf", "a").assert_outcomes(passed=1)
 
 
 def test_the_session_has_the_settings_of_the_file_and_of_the_command_line(
     pytester: pytest.Pytester, started: list[tuple[FakeSpark, dict[str, str]]]
 ) -> None:
-    pytester.makeini("[pytest]\nspark_conf =\n    spark.sql.shuffle.partitions = 4\n    spark.master=local[1]\n")
+    pytester.makeini("[pytest]\nspark_streams_conf =\n  spark.sql.shuffle.partitions = 4\n  spark.master=local[1]\n")
     pytester.makepyfile("def test_one(spark): pass\ndef test_two(spark): assert not spark.stopped\n")
-    pytester.runpytest_inprocess("--spark-conf", "spark.master=local[3]", "-p", "no:cacheprovider").assert_outcomes(
-        passed=2
-    )
+    given = ("--spark-streams-conf", "spark.master=local[3]", "-p", "no:cacheprovider")
+    pytester.runpytest_inprocess(*given).assert_outcomes(passed=2)
     ((session, settings),) = started
     assert session.stopped
     assert "warehouse" in settings.pop("spark.sql.warehouse.dir")
@@ -68,7 +77,7 @@ def test_a_setting_of_spark_that_is_none(
     pytester: pytest.Pytester, started: list[tuple[FakeSpark, dict[str, str]]]
 ) -> None:
     pytester.makepyfile("def test_one(spark): pass")
-    told = pytester.runpytest_inprocess("--spark-conf", "local[3]")
+    told = pytester.runpytest_inprocess("--spark-streams-conf", "local[3]")
     told.stdout.fnmatch_lines(["*'local[[]3[]]' is no setting of Spark: expected NAME=VALUE*"])
     assert started == []
 
