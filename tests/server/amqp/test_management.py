@@ -108,19 +108,21 @@ def test_replies_come_when_the_change_is_made_and_the_door_serves_others_meanwhi
         assert go_on.wait(120)
         if name == "broken":
             raise OSError(28, "No space left on device")
+        if name == "unexpected":
+            raise RuntimeError("a fault of ours")
         return create(name, *more, **named)
 
     monkeypatch.setattr(node.log, "create_stream", slowly)
     asker = Asker(node.peer())
-    for number, name in enumerate(("first", "broken", "second")):
+    for number, name in enumerate(("first", "broken", "second", "unexpected")):
         asker.send(number, "CREATE", name)
     assert begun.wait(120)
     node.peer().sender("orders").send(b"x")
     assert asker.receiver.arrived() == []
     go_on.set()
-    replies = asker.receiver.take(3, credit=False)
+    replies = asker.receiver.take(4, credit=False)
     found = {event.message.correlation_id: int(event.message.properties["status-code"]) for event in replies}
-    assert found == {0: 201, 1: 500, 2: 201}
+    assert found == {0: 201, 1: 500, 2: 201, 3: 500}
 
 
 def test_a_peer_may_leave_before_the_reply(node: Any, monkeypatch: pytest.MonkeyPatch) -> None:
