@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import ExitStack
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -70,16 +71,16 @@ def reference_log(reference_log_process: LogProcess) -> StreamFactory:
 def spark(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """Give the run's Spark: two cores, no web server, our formats, workers of this Python, tables in a temporary place.
 
-    A Spark that is running already is taken as it is, and goes on after the run.
+    A Spark that is running already is taken with its settings, gets our formats, and goes on after the run.
     """
     if find_spec("pyspark") is None:
         pytest.fail("fixture 'spark' needs pyspark: pip install 'spark-streams[spark]'", pytrace=False)
-    from spark_streams.testing.spark_session import read_settings, spark_of_a_run
+    from spark_streams.testing.spark_session import read_settings, spark_until
 
     try:
         of_the_file = pytestconfig.getini("spark_streams_conf")
         given = read_settings((*of_the_file, *pytestconfig.getoption("--spark-streams-conf")))
     except ValueError as fault:
         raise pytest.UsageError(str(fault)) from None
-    with spark_of_a_run({"spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")), **given}) as session:
-        yield session
+    with ExitStack() as ending:
+        yield spark_until(ending, {"spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")), **given})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -35,8 +36,12 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[tuple[FakeSpark, dict[str, 
         found.append((FakeSpark(), settings))
         return found[-1][0]
 
-    monkeypatch.setattr(spark_session, "running_spark", start)
-    monkeypatch.setattr("pyspark.sql.SparkSession.getActiveSession", lambda: None)
+    def there() -> FakeSpark | None:
+        return next((session for session, _ in found if not session.stopped), None)
+
+    monkeypatch.setattr(spark_session, "_built", start)
+    monkeypatch.setattr("spark_streams.register", lambda session: None)
+    monkeypatch.setattr(spark_session, "spark_there", there)
     monkeypatch.setenv("PYSPARK_PYTHON", "before")
     return found
 
@@ -99,6 +104,35 @@ def test_a_projects_own_fixture_wins(
     pytester.makepyfile("def test_one(spark): assert spark == 'theirs'")
     pytester.runpytest_inprocess().assert_outcomes(passed=1)
     assert started == []
+
+
+def test_a_spark_that_cannot_have_the_formats_is_stopped(
+    started: list[tuple[FakeSpark, dict[str, str]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(session: FakeSpark) -> None:
+        assert os.environ["PYSPARK_PYTHON"] != "before"
+        raise RuntimeError("no formats")
+
+    monkeypatch.setattr("spark_streams.register", refuse)
+    with pytest.raises(RuntimeError, match="no formats"), ExitStack() as ending:
+        spark_session.spark_until(ending, {})
+    ((session, _),) = started
+    assert session.stopped and os.environ["PYSPARK_PYTHON"] == "before"
+
+
+@pytest.mark.spark
+def test_a_spark_that_another_thread_has_started_is_taken_and_gets_the_formats(
+    spark: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[Any] = []
+    monkeypatch.setattr("spark_streams.register", given.append)
+    monkeypatch.setattr("pyspark.sql.SparkSession.getActiveSession", lambda: None)  # as in a thread of its own
+    with ExitStack() as ending:
+        found = spark_session.spark_until(ending, {"spark.master": "local[7]"})
+    assert found.sparkContext.applicationId == spark.sparkContext.applicationId and given == [found]
+    assert spark.range(3).count() == 3
+    monkeypatch.setattr(found._sc, "_jsc", None)  # as after SparkContext.stop, which leaves the session
+    assert spark_session.spark_there() is None
 
 
 @pytest.mark.spark
