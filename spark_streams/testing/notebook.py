@@ -70,7 +70,7 @@ class Notebook:
         return self._log.urls[_DOORS[name]].replace("//", "//guest:guest@")
 
     def stop(self) -> None:
-        """End what was started here and remove the temporary folder; no Spark that was there, and nothing on Databricks.
+        """End what was started here, and remove the temporary folder; a Spark that was there goes on.
 
         Raises:
             RuntimeError: the log did not end in time, or with an error; see ``LogProcess.stop``.
