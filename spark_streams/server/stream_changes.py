@@ -44,13 +44,15 @@ def read_partitions(text: str, most: int) -> int:
     return int(text)
 
 
-def create_stream(log: ReferenceLog, name: str, partitions: int, given: Mapping[str, str]) -> tuple[Stream, bool]:
+def create_stream(
+    log: ReferenceLog, name: str, partitions: int | None, given: Mapping[str, str]
+) -> tuple[Stream, bool]:
     """Create a stream; one with as many partitions and the same settings may be there. It waits for the disk.
 
     Args:
         log: the log.
         name: the stream's name.
-        partitions: how many partitions.
+        partitions: how many partitions; None for one, or for as many as there are.
         given: settings as texts; those of the log for the others.
 
     Returns:
@@ -63,12 +65,12 @@ def create_stream(log: ReferenceLog, name: str, partitions: int, given: Mapping[
     """
     config = read_settings(given, log.config.stream)
     try:
-        return log.create_stream(name, partitions, config), True
+        return log.create_stream(name, partitions or 1, config), True
     except NameTaken:
         raise  # it is a StreamExists too
     except StreamExists:
         stream = log.stream(name)
-    if len(stream.partitions) != partitions:
+    if partitions not in (None, len(stream.partitions)):
         raise StreamExists(f"is there already with {len(stream.partitions)} partitions, not {partitions}")
     for setting in given.keys() & SETTINGS:
         if getattr(stream.config, setting) != getattr(config, setting):

@@ -17,7 +17,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
-from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any, Final
 
@@ -49,39 +48,48 @@ def tls_context(config: DoorConfig) -> ssl.SSLContext | None:
     return context
 
 
+class _TellingObject(ssl.SSLObject):
+    """The TLS of a connection, which tells the peer when its handshake fails, and goes on without an end then."""
+
+    # What the handshake needs to tell the peer; None outside of a handshake that can tell it.
+    _telling: tuple[ssl.MemoryBIO, ssl.MemoryBIO, asyncio.Transport] | None = None
+    _refused: ssl.MemoryBIO | None = None
+
+    def tell(self, incoming: ssl.MemoryBIO, outgoing: ssl.MemoryBIO, transport: asyncio.Transport) -> None:
+        """Begin to tell the peer of a transport."""
+        self._telling = incoming, outgoing, transport
+
+    def do_handshake(self) -> None:
+        """Go on with the handshake; after a failure only read what comes."""
+        if self._refused is None:
+            try:
+                super().do_handshake()
+            except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+                raise
+            except ssl.SSLError as fault:
+                if self._telling is None:
+                    raise
+                self._refused, outgoing, transport = self._telling
+                logger.info("%s: no TLS: %s", transport.get_extra_info("peername"), fault)
+                transport.write(outgoing.read() or UNEXPECTED)
+                transport.write_eof()
+            else:
+                self._telling = None
+                return
+            self._telling = None
+        self._refused.read()
+        raise ssl.SSLWantReadError(ssl.SSL_ERROR_WANT_READ, "the handshake has failed, and the peer knows")
+
+
 class _TellingContext(ssl.SSLContext):
     """A context whose failed handshakes are told to the peer of the transport in ``ARRIVING``."""
+
+    sslobject_class = _TellingObject
 
     def wrap_bio(self, incoming: ssl.MemoryBIO, outgoing: ssl.MemoryBIO, *more: Any, **named: Any) -> ssl.SSLObject:
         """Return the TLS of a connection; asyncio calls it when the handshake begins."""
         secured = super().wrap_bio(incoming, outgoing, *more, **named)
         transport = ARRIVING.get()
-        if transport is not None:
-            handshake = _told(secured.do_handshake, incoming, outgoing, transport)
-            secured.do_handshake = handshake  # type: ignore[method-assign]
+        if transport is not None and isinstance(secured, _TellingObject):
+            secured.tell(incoming, outgoing, transport)
         return secured
-
-
-def _told(
-    handshake: Callable[[], None], incoming: ssl.MemoryBIO, outgoing: ssl.MemoryBIO, transport: asyncio.Transport
-) -> Callable[[], None]:
-    """Return a handshake that tells the peer when it fails, and goes on without an end then."""
-    failed = False
-
-    def tell() -> None:
-        nonlocal failed
-        try:
-            if not failed:
-                handshake()
-                return
-        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
-            raise
-        except ssl.SSLError as fault:
-            failed = True
-            logger.info("%s: no TLS: %s", transport.get_extra_info("peername"), fault)
-            transport.write(outgoing.read() or UNEXPECTED)
-            transport.write_eof()
-        incoming.read()
-        raise ssl.SSLWantReadError(ssl.SSL_ERROR_WANT_READ, "the handshake has failed, and the peer knows")
-
-    return tell

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
+from contextlib import ExitStack
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Final
 
+import spark_streams
 from spark_streams.testing.log_process import LogProcess
-from spark_streams.testing.spark_session import running_spark
+from spark_streams.testing.spark_session import spark_until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -33,25 +36,19 @@ class Notebook:
     """
 
     def __init__(self, name: str, *streams: str, volume: str | None = None) -> None:
-        from pyspark.sql import SparkSession
-
-        import spark_streams
-
         self.on_databricks = "DATABRICKS_RUNTIME_VERSION" in os.environ
         self._log: LogProcess | None = None
-        self._started = False
-        if self.on_databricks:
-            self.folder = str(PurePosixPath(volume or VOLUME, name))
-        else:
-            self.folder = tempfile.mkdtemp(prefix="spark-streams-")
-            self._log = LogProcess(arguments=[word for stream in streams for word in ("--stream", stream)])
-            self._log.start()
-            self._started = SparkSession.getActiveSession() is None
-        if self._started:
-            self.spark: SparkSession = running_spark(_SETTINGS)
-        else:
-            self.spark = SparkSession.builder.getOrCreate()
-            spark_streams.register(self.spark)
+        with ExitStack() as ending:  # what is begun ends if what comes after it fails
+            if self.on_databricks:
+                self.folder = str(PurePosixPath(volume or VOLUME, name))
+                self.spark = _own_session()
+            else:
+                self.folder = tempfile.mkdtemp(prefix="spark-streams-")
+                ending.callback(shutil.rmtree, self.folder, ignore_errors=True)
+                arguments = [word for stream in streams for word in ("--stream", stream)]
+                self._log = ending.enter_context(LogProcess(arguments=arguments))
+                self.spark = spark_until(ending, _SETTINGS)
+            self._ending = ending.pop_all()
 
     def secret(self, name: str) -> str:
         """Return where a peer is, with what signs in.
@@ -73,8 +70,18 @@ class Notebook:
         return self._log.urls[_DOORS[name]].replace("//", "//guest:guest@")
 
     def stop(self) -> None:
-        """End what was started here: on Databricks nothing, and no Spark that was there."""
-        if self._started:
-            self.spark.stop()
-        if self._log is not None:
-            self._log.stop()
+        """End what was started here, and remove the temporary folder; a Spark that was there goes on.
+
+        Raises:
+            RuntimeError: the log did not end in time, or with an error; see ``LogProcess.stop``.
+        """
+        self._ending.close()
+
+
+def _own_session() -> SparkSession:
+    """Return the notebook's own session, with our formats."""
+    from pyspark.sql import SparkSession
+
+    session = SparkSession.builder.getOrCreate()
+    spark_streams.register(session)
+    return session

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import ExitStack
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -33,15 +34,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="how long the reference log may take to start, and to stop (default: %(default)s)",
     )
     group.addoption(
-        "--spark-conf",
+        "--spark-streams-conf",
         action="append",
         default=[],
         metavar="NAME=VALUE",
         help="a setting of fixture spark's session, such as spark.master=local[4]; may be repeated, and counts more "
-        "than spark_conf of the file",
+        "than spark_streams_conf of the file",
     )
     parser.addini("reference_log_arguments", "further arguments of `spark-streams log serve`", type="args", default=[])
-    parser.addini("spark_conf", "settings of fixture spark's session, a NAME=VALUE a line", type="linelist", default=[])
+    words = "settings of fixture spark's session, a NAME=VALUE a line"
+    parser.addini("spark_streams_conf", words, type="linelist", default=[])
 
 
 @pytest.fixture(scope="session")
@@ -69,15 +71,16 @@ def reference_log(reference_log_process: LogProcess) -> StreamFactory:
 def spark(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """Give the run's Spark: two cores, no web server, our formats, workers of this Python, tables in a temporary place.
 
-    A Spark that is running already is taken as it is, and goes on after the run.
+    A Spark that is running already is taken with its settings, gets our formats, and goes on after the run.
     """
     if find_spec("pyspark") is None:
         pytest.fail("fixture 'spark' needs pyspark: pip install 'spark-streams[spark]'", pytrace=False)
-    from spark_streams.testing.spark_session import read_settings, spark_of_a_run
+    from spark_streams.testing.spark_session import read_settings, spark_until
 
     try:
-        given = read_settings((*pytestconfig.getini("spark_conf"), *pytestconfig.getoption("--spark-conf")))
+        of_the_file = pytestconfig.getini("spark_streams_conf")
+        given = read_settings((*of_the_file, *pytestconfig.getoption("--spark-streams-conf")))
     except ValueError as fault:
         raise pytest.UsageError(str(fault)) from None
-    with spark_of_a_run({"spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")), **given}) as session:
-        yield session
+    with ExitStack() as ending:
+        yield spark_until(ending, {"spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")), **given})

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Final
 
 import spark_streams
@@ -46,36 +46,55 @@ def running_spark(settings: Mapping[str, str]) -> SparkSession:
     Args:
         settings: Spark's settings beside ``SETTINGS``, or in their place.
     """
+    session = _built(settings)
+    spark_streams.register(session)
+    return session
+
+
+def spark_there() -> SparkSession | None:
+    """Return the Spark that this process has, whichever thread has started it; None if none runs."""
+    from pyspark.errors import PySparkRuntimeError
+    from pyspark.sql import SparkSession
+
+    try:
+        session = SparkSession.active()  # this thread's, else the default one
+    except PySparkRuntimeError:
+        return None
+    context = getattr(session, "_sc", None)  # Spark Connect has none, and offers no session that is stopped
+    return None if context is not None and context._jsc is None else session
+
+
+def spark_until(ending: ExitStack, settings: Mapping[str, str]) -> SparkSession:
+    """Return the Spark that runs, which goes on after the end; or one that is started, and stopped at the end.
+
+    Either has our formats. A started one is stopped as well if it cannot have them.
+
+    Args:
+        ending: the end.
+        settings: as for ``running_spark``, of a Spark that is started.
+    """
+    had = spark_there()
+    if had is not None:
+        spark_streams.register(had)
+        return had
+    ending.callback(_set_python, os.environ.get(_PYTHON))
+    session = _built(settings)
+    ending.callback(session.stop)
+    spark_streams.register(session)
+    return session
+
+
+def _built(settings: Mapping[str, str]) -> SparkSession:
     from pyspark.sql import SparkSession
 
     os.environ[_PYTHON] = worker_python.executable()
     builder = SparkSession.builder
     for name, value in {**SETTINGS, **settings}.items():
         builder = builder.config(name, value)
-    session = builder.getOrCreate()
-    spark_streams.register(session)
-    return session
+    return builder.getOrCreate()
 
 
-@contextmanager
-def spark_of_a_run(settings: Mapping[str, str]) -> Iterator[SparkSession]:
-    """Return a context with the Spark that runs, as it is; or with one that is started, and stopped at the end.
-
-    Args:
-        settings: as for ``running_spark``.
-    """
-    from pyspark.sql import SparkSession
-
-    had = SparkSession.getActiveSession()
-    if had is not None:
-        yield had
-        return
-    python = os.environ.get(_PYTHON)
-    session = running_spark(settings)
-    try:
-        yield session
-    finally:
-        session.stop()
-        os.environ.pop(_PYTHON, None)
-        if python is not None:
-            os.environ[_PYTHON] = python
+def _set_python(python: str | None) -> None:
+    os.environ.pop(_PYTHON, None)
+    if python is not None:
+        os.environ[_PYTHON] = python

@@ -23,6 +23,11 @@ def test_streams_and_super_streams_come_and_go(rabbitmq_url: str, rabbitmq_amqp_
         assert other.exit_code == 1 and "there is one already, with other settings" in other.stderr
         kept = run("log", "create", rabbitmq_url, f"{parts}:3", "--retention-ms", "86400000", "--if-not-exists")
         assert kept.stdout == f"{parts}: was there\n", kept.stderr
+        kept = run("log", "create", rabbitmq_url, parts, "--if-not-exists")
+        assert kept.stdout == f"{parts}: was there\n", kept.stderr
+        for beside in (parts, f"{plain}:2"):  # a stream beside the super stream, and the other way round
+            taken = run("log", "create", rabbitmq_url, beside)
+            assert taken.exit_code == 1 and "already" in taken.stderr
 
         names = [f"{parts}-{number}" for number in range(3)]
         for address in (rabbitmq_url, rabbitmq_amqp_url):

@@ -170,7 +170,9 @@ def test_a_stream_that_is_refused_is_so_by_whatever_spark_asks_first(format: str
         refused.getDefaultReadLimit,
         refused.prepareForTriggerAvailableNow,
         lambda: refused.latestOffset({}, None),
+        refused.reportLatestOffset,
         lambda: refused.partitions({}, {}),
+        lambda: refused.commit({}),
     ]
     for call in calls:
         text = shown(call)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
+from contextlib import ExitStack
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from spark_streams.testing import Notebook
+from spark_streams.testing import LogProcess, Notebook, notebook
 
 pytestmark = pytest.mark.spark
 
@@ -46,3 +48,24 @@ def test_elsewhere_a_log_is_started_unless_a_variable_names_another(
     finally:
         here.stop()
     assert spark.range(3).count() == 3, "a Spark that was there goes on"
+    assert not Path(here.folder).exists()
+
+
+def test_what_was_started_ends_if_spark_does_not_come(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    logs: list[LogProcess] = []
+
+    def fail(ending: ExitStack, settings: object) -> None:
+        raise RuntimeError("no Java")
+
+    def log(**named: Any) -> LogProcess:
+        logs.append(LogProcess(**named))
+        return logs[0]
+
+    monkeypatch.delenv("DATABRICKS_RUNTIME_VERSION", raising=False)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr(notebook, "LogProcess", log)
+    monkeypatch.setattr(notebook, "spark_until", fail)
+    with pytest.raises(RuntimeError, match="no Java"):
+        Notebook("tour", "orders:2")
+    assert logs[0].urls and logs[0].pid is None
+    assert list(tmp_path.iterdir()) == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -35,8 +36,12 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[tuple[FakeSpark, dict[str, 
         found.append((FakeSpark(), settings))
         return found[-1][0]
 
-    monkeypatch.setattr(spark_session, "running_spark", start)
-    monkeypatch.setattr("pyspark.sql.SparkSession.getActiveSession", lambda: None)
+    def there() -> FakeSpark | None:
+        return next((session for session, _ in found if not session.stopped), None)
+
+    monkeypatch.setattr(spark_session, "_built", start)
+    monkeypatch.setattr("spark_streams.register", lambda session: None)
+    monkeypatch.setattr(spark_session, "spark_there", there)
     monkeypatch.setenv("PYSPARK_PYTHON", "before")
     return found
 
@@ -45,18 +50,27 @@ def test_help_lists_the_options_and_settings(pytester: pytest.Pytester) -> None:
     told = pytester.runpytest_inprocess("--help")
     told.stdout.fnmatch_lines(["*Spark and the reference log of spark-streams:", "*--reference-log-dir=DIR"])
     text = told.stdout.str()
-    for name in ("--reference-log-timeout=SECONDS", "--spark-conf=NAME=VALUE", "reference_log_arguments", "spark_conf"):
+    options = ("--reference-log-timeout=SECONDS", "--spark-streams-conf=NAME=VALUE")
+    for name in (*options, "reference_log_arguments", "spark_streams_conf"):
         assert name in text
+
+
+def test_a_project_may_have_an_option_spark_conf(pytester: pytest.Pytester) -> None:
+    pytester.makeconftest(
+        "def pytest_addoption(parser):\n"
+        "    parser.addoption('--spark-conf')\n    parser.addini('spark_conf', 'theirs', default='')\n"
+    )
+    pytester.makepyfile("def test_one(pytestconfig): assert pytestconfig.getoption('--spark-conf') == 'a'")
+    pytester.runpytest_inprocess("--spark-conf", "a").assert_outcomes(passed=1)
 
 
 def test_the_session_has_the_settings_of_the_file_and_of_the_command_line(
     pytester: pytest.Pytester, started: list[tuple[FakeSpark, dict[str, str]]]
 ) -> None:
-    pytester.makeini("[pytest]\nspark_conf =\n    spark.sql.shuffle.partitions = 4\n    spark.master=local[1]\n")
+    pytester.makeini("[pytest]\nspark_streams_conf =\n  spark.sql.shuffle.partitions = 4\n  spark.master=local[1]\n")
     pytester.makepyfile("def test_one(spark): pass\ndef test_two(spark): assert not spark.stopped\n")
-    pytester.runpytest_inprocess("--spark-conf", "spark.master=local[3]", "-p", "no:cacheprovider").assert_outcomes(
-        passed=2
-    )
+    given = ("--spark-streams-conf", "spark.master=local[3]", "-p", "no:cacheprovider")
+    pytester.runpytest_inprocess(*given).assert_outcomes(passed=2)
     ((session, settings),) = started
     assert session.stopped
     assert "warehouse" in settings.pop("spark.sql.warehouse.dir")
@@ -68,7 +82,7 @@ def test_a_setting_of_spark_that_is_none(
     pytester: pytest.Pytester, started: list[tuple[FakeSpark, dict[str, str]]]
 ) -> None:
     pytester.makepyfile("def test_one(spark): pass")
-    told = pytester.runpytest_inprocess("--spark-conf", "local[3]")
+    told = pytester.runpytest_inprocess("--spark-streams-conf", "local[3]")
     told.stdout.fnmatch_lines(["*'local[[]3[]]' is no setting of Spark: expected NAME=VALUE*"])
     assert started == []
 
@@ -90,6 +104,35 @@ def test_a_projects_own_fixture_wins(
     pytester.makepyfile("def test_one(spark): assert spark == 'theirs'")
     pytester.runpytest_inprocess().assert_outcomes(passed=1)
     assert started == []
+
+
+def test_a_spark_that_cannot_have_the_formats_is_stopped(
+    started: list[tuple[FakeSpark, dict[str, str]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(session: FakeSpark) -> None:
+        assert os.environ["PYSPARK_PYTHON"] != "before"
+        raise RuntimeError("no formats")
+
+    monkeypatch.setattr("spark_streams.register", refuse)
+    with pytest.raises(RuntimeError, match="no formats"), ExitStack() as ending:
+        spark_session.spark_until(ending, {})
+    ((session, _),) = started
+    assert session.stopped and os.environ["PYSPARK_PYTHON"] == "before"
+
+
+@pytest.mark.spark
+def test_a_spark_that_another_thread_has_started_is_taken_and_gets_the_formats(
+    spark: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[Any] = []
+    monkeypatch.setattr("spark_streams.register", given.append)
+    monkeypatch.setattr("pyspark.sql.SparkSession.getActiveSession", lambda: None)  # as in a thread of its own
+    with ExitStack() as ending:
+        found = spark_session.spark_until(ending, {"spark.master": "local[7]"})
+    assert found.sparkContext.applicationId == spark.sparkContext.applicationId and given == [found]
+    assert spark.range(3).count() == 3
+    monkeypatch.setattr(found._sc, "_jsc", None)  # as after SparkContext.stop, which leaves the session
+    assert spark_session.spark_there() is None
 
 
 @pytest.mark.spark

@@ -72,7 +72,11 @@ Examples:
     type=click.IntRange(1),
     help=f"Size of a segment file; whole segments are removed.  [default: {StreamConfig.segment_max_bytes}]",
 )
-@click.option("--if-not-exists", is_flag=True, help="A stream that is there already is no error.")
+@click.option(
+    "--if-not-exists",
+    is_flag=True,
+    help="A stream that is there already is no error; with a number of PARTITIONS, if it has as many.",
+)
 @tls_options
 @peer_options()
 def create(
@@ -165,17 +169,18 @@ def _create_served(peer: Peer, request: StreamRequest, settings: dict[str, Any],
         StreamExists: it was there.
         OptionError: it is there with another number of partitions.
     """
-    if peer.create(request.partitions or 1, settings):
+    if peer.create(request.partitions, settings):
         return True
     if not if_not_exists:
         raise _exists(request.name)
-    found = len(peer.describe()["partitions"])
-    if request.partitions not in (None, found):
-        raise OptionError(
-            "NAME",
-            f"'{request.name}' is there already with {found} partitions, not {request.partitions}: ask for "
-            f"{request.name}:{found}, or only {request.name}",
-        )
+    if request.partitions is not None:
+        found = len(peer.describe()["partitions"])
+        if request.partitions != found:
+            raise OptionError(
+                "NAME",
+                f"'{request.name}' is there already with {found} partitions, not {request.partitions}: ask for "
+                f"{request.name}:{found}, or only {request.name}",
+            )
     return False
 
 

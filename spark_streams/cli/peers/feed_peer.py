@@ -115,7 +115,7 @@ class FeedPeer(Peer):
             ]
         return {"kind": "feed", "peer": about, "partitions": rows}
 
-    def create(self, partitions: int, settings: Mapping[str, str | int]) -> bool:
+    def create(self, partitions: int | None, settings: Mapping[str, str | int]) -> bool:
         """Create the feed; see ``Peer.create``."""
         with self.client() as client, _as_an_extension("create"):
             return client.create(partitions, settings)

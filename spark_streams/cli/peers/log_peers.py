@@ -108,7 +108,7 @@ class LogPeer(Peer):
             "unavailable": description.unavailable,
         }
 
-    def create(self, partitions: int, settings: Mapping[str, str | int]) -> bool:
+    def create(self, partitions: int | None, settings: Mapping[str, str | int]) -> bool:
         """Create the stream; see ``Peer.create``."""
         with self.client_for_changes() as client:
             return client.create(self.stream, partitions, self.arguments(settings))

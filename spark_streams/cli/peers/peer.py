@@ -244,11 +244,11 @@ class Peer(ABC):
             SparkStreamsError: a request to the peer failed.
         """
 
-    def create(self, partitions: int, settings: Mapping[str, str | int]) -> bool:
+    def create(self, partitions: int | None, settings: Mapping[str, str | int]) -> bool:
         """Create the stream; by default the protocol has no way to do it.
 
         Args:
-            partitions: how many.
+            partitions: how many; None for one, or for as many as there are.
             settings: settings of ``StreamConfig``, by their names.
 
         Returns:

@@ -22,7 +22,7 @@ from spark_streams.client.amqp.dialects.event_hubs import EventHubsInquiries
 from spark_streams.client.amqp.dialects.event_streams import EventStreamsInquiries
 from spark_streams.client.amqp.dialects.rabbitmq import RabbitInquiries
 from spark_streams.client.amqp.links import Binding, Link, StartRefused, attach_sender
-from spark_streams.client.amqp.management import Management
+from spark_streams.client.amqp.management import Management, Settings
 from spark_streams.client.amqp.offset_walk import AmqpOffsetWalk
 from spark_streams.client.amqp.publisher import Publisher
 from spark_streams.client.amqp.pushdown import PushedFilter, is_about_filters, nothing_pushed
@@ -333,20 +333,20 @@ class AmqpClient(contextlib.AbstractContextManager["AmqpClient"]):
                 return tuple(found)
             found.append(name)
 
-    def create(self, stream: str, partitions: int, settings: Mapping[str, str | int]) -> bool:
-        """Have our log create a stream, with its settings of streams; see ``Management.change``.
+    def create(self, stream: str, partitions: int | None, settings: Mapping[str, str | int]) -> bool:
+        """Have our log create a stream of one or more partitions, with its settings; see ``Management.change``.
 
         Returns:
             False if there is such a stream already.
         """
-        given = {PARTITIONS: str(partitions), **{name: str(value) for name, value in settings.items()}}
+        given = {PARTITIONS: partitions, **settings}
         return self._change(CREATE, stream, given, "created") == HTTPStatus.CREATED
 
     def delete(self, stream: str) -> None:
         """Have our log delete a stream with all its events; see ``Management.change``."""
         self._change(DELETE, stream, None, "deleted")
 
-    def _change(self, operation: str, stream: str, settings: Mapping[str, str] | None, done: str) -> int:
+    def _change(self, operation: str, stream: str, settings: Settings | None, done: str) -> int:
         connection = self._connections.retrying(lambda connection, _: connection)
         what = f"stream '{stream}' was not {done}"
         if not connection.peer.is_reference_log:

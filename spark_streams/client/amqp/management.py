@@ -30,6 +30,8 @@ _NOT_FOUND: Final = (404, 410)
 _NOT_IMPLEMENTED: Final = 501
 
 
+Settings = Mapping[str, str | int | None]
+"""Settings of a stream by their names."""
 _Request = tuple[Mapping[str, str], Any]
 """The application properties of a request, and its body."""
 _Answer = tuple[Mapping[str, Any], Any]
@@ -62,13 +64,13 @@ class Management:
         context = f"{what} at {self.connection.endpoint.address}"
         return [_checked(answer, context) for answer in answers]
 
-    def change(self, operation: str, stream: str, settings: Mapping[str, str] | None, what: str) -> int:
+    def change(self, operation: str, stream: str, settings: Settings | None, what: str) -> int:
         """Have our log make a change, and return the status of its answer.
 
         Args:
             operation: ``CREATE`` or ``DELETE``.
             stream: the stream's name.
-            settings: of a new stream, with ``partitions``.
+            settings: of a new stream, with ``partitions``; what is None is not sent, and then not compared.
             what: what is done, for messages.
 
         Raises:
@@ -77,7 +79,8 @@ class Management:
             DeadlineExceeded, TransportError, PeerError: as for ``read``.
         """
         request = {"operation": operation, "type": STREAM_TYPE, "name": stream}
-        (answer,) = self._answers([(request, None if settings is None else dict(settings))], what)
+        given = {name: str(value) for name, value in (settings or {}).items() if value is not None}
+        (answer,) = self._answers([(request, None if settings is None else given)], what)
         status, condition, words = _status(answer[0])
         if isinstance(status, int) and status in _DONE:
             return status

@@ -135,11 +135,11 @@ class FeedClient(AbstractContextManager["FeedClient"]):
         names = document.get("feeds") if isinstance(document, dict) else None
         return names if isinstance(names, list) and all(isinstance(name, str) for name in names) else None
 
-    def create(self, partitions: int, settings: Mapping[str, str | int]) -> bool:
+    def create(self, partitions: int | None, settings: Mapping[str, str | int]) -> bool:
         """Create the feed, an extension of this project's log.
 
         Args:
-            partitions: how many.
+            partitions: how many; None for one, or for as many as there are.
             settings: the log's settings of a stream, such as ``timestamp_type``.
 
         Returns:
@@ -150,7 +150,8 @@ class FeedClient(AbstractContextManager["FeedClient"]):
             Refused: the user lacks the permission, or the server creates no feeds.
             SparkStreamsError: the call failed (``FeedSession.send``).
         """
-        arguments = [("partitions", str(partitions)), *((name, str(value)) for name, value in settings.items())]
+        given = settings if partitions is None else {"partitions": partitions, **settings}
+        arguments = [(name, str(value)) for name, value in given.items()]
         with self._session.send("PUT", arguments, accepted=(200, 201)) as answer:
             answer.body()
             return answer.status == 201

@@ -282,12 +282,12 @@ class RabbitClient(AbstractContextManager["RabbitClient"]):
 
     # --- creating and deleting
 
-    def create(self, stream: str, partitions: int, arguments: Mapping[str, str]) -> bool:
+    def create(self, stream: str, partitions: int | None, arguments: Mapping[str, str]) -> bool:
         """Create a stream, or a super stream whose partitions are ``<stream>-0`` and so on, with binding keys 0, 1 ….
 
         Args:
             stream: its name.
-            partitions: how many; one makes a stream, which is no super stream.
+            partitions: how many; one or None makes a stream, which is no super stream.
             arguments: the broker's, such as ``max-length-bytes``.
 
         Returns:

@@ -12,6 +12,7 @@ from typing import Final
 
 from spark_streams.client.rabbitmq.cluster import Cluster
 from spark_streams.client.rabbitmq.errors import refusal
+from spark_streams.client.rabbitmq.routing import partitions_of
 from spark_streams.errors import NotFound, Refused
 from spark_streams.wire.rabbitmq.frames import Answer, Request
 from spark_streams.wire.rabbitmq.response_codes import ResponseCode
@@ -34,11 +35,14 @@ _WHY: Final[Mapping[int, str]] = {
 """What a refused change means."""
 
 
-def create_stream(cluster: Cluster, stream: str, partitions: int, arguments: Mapping[str, str]) -> bool:
+def create_stream(cluster: Cluster, stream: str, partitions: int | None, arguments: Mapping[str, str]) -> bool:
     """Create a stream, or a super stream; see ``RabbitClient.create``."""
-    if partitions == 1:
+    count = partitions or 1
+    if _is_taken(cluster, stream, is_super=count == 1):
+        return False
+    if count == 1:
         return _changed(cluster, Create(stream, dict(arguments)), CreateAnswer, stream, "created")
-    numbers = tuple(str(number) for number in range(partitions))
+    numbers = tuple(str(number) for number in range(count))
     names = tuple(f"{stream}-{number}" for number in numbers)
     command = CreateSuperStream(stream, names, numbers, dict(arguments))
     return _changed(cluster, command, CreateSuperStreamAnswer, stream, "created")
@@ -50,6 +54,18 @@ def delete_stream(cluster: Cluster, stream: str, *, is_super: bool) -> None:
         _changed(cluster, DeleteSuperStream(stream), DeleteSuperStreamAnswer, stream, "deleted")
     else:
         _changed(cluster, Delete(stream), DeleteAnswer, stream, "deleted")
+
+
+def _is_taken(cluster: Cluster, stream: str, *, is_super: bool) -> bool:
+    """Return whether a super stream, or a stream, has the name: RabbitMQ would make the other kind beside it."""
+    try:
+        if is_super:
+            cluster.retrying(lambda: partitions_of(cluster.any(), stream))
+        else:
+            cluster.retrying(lambda: cluster.check([stream]))
+    except (NotFound, Refused):  # whoever may not ask is told by the broker whether it may create
+        return False
+    return True
 
 
 def _changed(cluster: Cluster, command: Request, kind: type[Answer], stream: str, done: str) -> bool:

@@ -71,7 +71,7 @@ class AmqpConfig(LinkConfig):
     Args:
         users: user name to password, for SASL PLAIN; without users PLAIN is not offered.
         permissions: user name to its permissions, ``*`` for users that are not listed; without it they may do
-            everything. ``configure`` has no effect at this door. Peers without credentials are the user ``anonymous``.
+            everything. Peers without credentials are the user ``anonymous``.
         allow_anonymous: offer SASL ANONYMOUS, and let in peers that begin without SASL.
         tls_client_ca: PEM file of the authorities whose client certificates are accepted; a peer that shows one may use
             SASL EXTERNAL, and its identity is the certificate's common name.

@@ -18,7 +18,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 from http import HTTPStatus
-from typing import Final
 
 from spark_streams.errors import NameTaken, StreamExists, UnknownStream
 from spark_streams.server.amqp.attach_request import stream_names
@@ -28,9 +27,6 @@ from spark_streams.server.amqp.requests import Reply, Request
 from spark_streams.server.stream_changes import SETTINGS, create_stream, read_partitions
 from spark_streams.server.users import permissions_of
 from spark_streams.wire.amqp.management import CREATE, DELETE, PARTITIONS, STREAM_TYPE
-
-MAX_PARTITIONS: Final = 10_000
-"""The most partitions of a stream that one request makes."""
 
 
 async def answer(request: Request, node: LinkResources, user: str) -> Reply:
@@ -55,13 +51,14 @@ async def answer(request: Request, node: LinkResources, user: str) -> Reply:
 def _create(node: LinkResources, name: str, body: object) -> Reply:
     given = body if isinstance(body, Mapping) else {}
     settings = {str(key): str(int(value) if isinstance(value, int) else value) for key, value in given.items()}
-    count = settings.pop(PARTITIONS, "1")
+    count = settings.pop(PARTITIONS, None)
     unknown = sorted(settings.keys() - SETTINGS)
     if unknown:
         known = ", ".join((PARTITIONS, *sorted(SETTINGS)))
         return _invalid(f"there is no setting '{unknown[0]:.40}': expected some of {known}")
     try:
-        _, created = create_stream(node.log, name, read_partitions(count, MAX_PARTITIONS), settings)
+        partitions = None if count is None else read_partitions(count, node.log.config.max_partitions)
+        _, created = create_stream(node.log, name, partitions, settings)
     except NameTaken as fault:
         return Reply(HTTPStatus.CONFLICT, str(fault), INVALID_FIELD)
     except StreamExists as fault:

@@ -273,6 +273,10 @@ class RequestLink(AttachedLink):
             logger.error("a request to change a stream failed: %s", fault)
             words = "the log cannot be written: its own log says why"
             reply = Reply(HTTPStatus.INTERNAL_SERVER_ERROR, words, INTERNAL_ERROR)
+        except Exception:  # the peer would wait for its answer in vain
+            logger.exception("a request to change a stream failed, please report it")
+            words = "the request failed inside the log: its own log says more"
+            reply = Reply(HTTPStatus.INTERNAL_SERVER_ERROR, words, INTERNAL_ERROR)
         self._replies.send(reply.encoded(request.message_id), request.reply_to)
 
     def _changed(self, change: asyncio.Task[None]) -> None:

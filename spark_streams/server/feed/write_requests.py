@@ -95,12 +95,12 @@ class WriteRequests:
         return JSONResponse(answer if published.last is None else {**answer, "last": published.last})
 
     async def put(self, request: Request) -> Response:
-        """Create a feed; an existing feed with as many partitions and the same settings is no error."""
+        """Create a feed; an existing feed is no error if it has what the request says of partitions and settings."""
         name = request.path_params["path"]
         self.authorization.check(request, "configure", name)
         _without_body(request)
         given = known_arguments(request, ("partitions", *sorted(SETTINGS)))
-        partitions = _whole(given, "partitions", 1, self.config.max_partitions)
+        partitions = _whole(given, "partitions", 1, self.config.max_partitions) if "partitions" in given else None
         settings = {setting: text for setting, text in given.items() if setting != "partitions"}
         try:
             # In a thread: each partition waits for the disk.

@@ -290,8 +290,8 @@ class RefusedStreamReader(StreamReader):
         """Do nothing: nothing was begun."""
 
     # Spark reads off the arguments of latestOffset that this is a reader with admission control.
-    initialOffset = getDefaultReadLimit = prepareForTriggerAvailableNow = _refuse
-    latestOffset = partitions = read = _refuse  # type: ignore[assignment]
+    initialOffset = getDefaultReadLimit = prepareForTriggerAvailableNow = reportLatestOffset = _refuse
+    latestOffset = partitions = read = commit = _refuse  # type: ignore[assignment]
 
 
 def batch_reader(options: SourceOptions, schema: StructType, rows: pa.Schema, source: Source) -> BatchReader:

@@ -65,6 +65,11 @@ def test_streams_come_and_go_at_every_door(run: Run, served: ServedHere, url: st
     assert (again.code, again.out) == (0, f"{plain}: was there\n{parts}: was there\n"), again
     other = run("log", "create", url, f"{parts}:2", "--if-not-exists")
     assert other.code in (1, 2) and "is there already with 3 partitions, not 2" in other.err
+    assert run("log", "create", url, parts, "--if-not-exists").out == f"{parts}: was there\n"
+    assert f"there is a stream '{parts}' already" in line_of(run("log", "create", url, parts), 1)
+    one = run("log", "create", url, f"{parts}:1", "--if-not-exists")
+    assert one.code in (1, 2) and "is there already with 3 partitions, not 1" in one.err
+    assert list(served.log.stream(parts).partitions) == ["0", "1", "2"]
 
     gone = run("log", "delete", url, plain, parts)
     assert (gone.code, gone.out) == (0, f"{plain}: deleted\n{parts}: deleted\n"), gone
