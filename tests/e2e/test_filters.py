@@ -276,9 +276,9 @@ def test_a_query_logs_what_is_pushed(orders: LogStream, caplog: pytest.LogCaptur
     rabbit["filterValueFrom"] = "application_properties.region"
     assert len(plan_batch(parse_source(amqp, streaming=False), ("value",), amqp_events.connect)) == 2
     assert len(plan_batch(parse_rabbit_source(rabbit, streaming=False), ("value",), rabbitmq_stream.connect)) == 2
-    begin = f"stream '{orders.name}': filter {text}: pushed: "
+    begins = [f"{name} stream '{orders.name}': filter {text}: pushed: " for name in ("amqp-events", "rabbitmq-stream")]
     said = [record.getMessage() for record in caplog.records if record.name == "spark_streams.spark.filter"]
-    assert [line.startswith(begin) for line in said] == [True, True]
+    assert [line.startswith(begin) for line, begin in zip(said, begins, strict=True)] == [True, True]
     assert "filter values 'us'; checked by the tasks: " in said[1]
     assert "body_size > 0" in said[0].partition("; checked by the tasks: ")[2]
 

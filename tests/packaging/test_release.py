@@ -74,7 +74,11 @@ def test_what_pages_for_contributors_link_to_is_there() -> None:
 
 def test_release_check_does_what_the_makefile_says() -> None:
     told = subprocess.run(
-        ["make", "--dry-run", "release-check", "TAG=v9.9.9"], cwd=ROOT, capture_output=True, text=True, timeout=120
+        ["make", "--no-print-directory", "--dry-run", "release-check", "TAG=v9.9.9"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
     )
     assert told.returncode == 0, told.stderr
     # A tag's name is not for the shell to read.
@@ -83,7 +87,11 @@ def test_release_check_does_what_the_makefile_says() -> None:
 
 def test_setup_tells_what_takes_long() -> None:
     told = subprocess.run(
-        ["make", "--dry-run", "--always-make", "setup"], cwd=ROOT, capture_output=True, text=True, timeout=120
+        ["make", "--no-print-directory", "--dry-run", "--always-make", "setup"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
     )
     assert told.returncode == 0, told.stderr
     steps = re.findall(r'^(echo "setup: |\S+ -m pip install )', told.stdout, re.MULTILINE)

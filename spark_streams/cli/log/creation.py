@@ -18,10 +18,11 @@ from spark_streams.errors import LogLocked, NotFound, OptionError, StreamExists
 from spark_streams.log import ReferenceLog, StreamConfig
 
 _CREATE_EPILOG: Final = f"""\b
-The url is that of any door of the log. Its user needs permission 'configure' on the
-names. A RabbitMQ creates streams too, by rabbitmq-stream://; with PARTITIONS a super
-stream of NAME-0, NAME-1 and so on. --data-dir is for a log that nobody serves: the
-server alone may touch its directory while it runs.
+The url is that of any door of the log but its Event Hubs door. Its user needs
+permission 'configure' on the names. A RabbitMQ creates streams too, by
+rabbitmq-stream://; with PARTITIONS a super stream of NAME-0, NAME-1 and so on.
+--data-dir is for a log that nobody serves: the server alone may touch its directory
+while it runs.
 
 {PEER_EPILOG}
 \b
@@ -31,8 +32,8 @@ Examples:
   spark-streams log create --data-dir ./data orders:4 --timestamp-type create
 """
 _DELETE_EPILOG: Final = f"""\b
-The url is that of any door of the log. Its user needs permission 'configure' on the
-names.
+The url is that of any door of the log but its Event Hubs door. Its user needs
+permission 'configure' on the names.
 
 {PEER_EPILOG}
 \b

@@ -42,7 +42,7 @@ _T = TypeVar("_T")
 
 _ELSEWHERE: Final = {
     RABBITMQ.name: ": RabbitMQ does it over its stream protocol, with a url rabbitmq-stream://…",
-    EVENT_HUBS.name: ": hubs are made in Azure; of our log, give the url of another door, such as amqp://…",
+    EVENT_HUBS.name: ": hubs are made in Azure; for our log give the url of another door, such as amqp://host:port",
 }
 """Where streams of a dialect's peers are created and deleted."""
 _SEARCHED_ROWS: Final = 4_096

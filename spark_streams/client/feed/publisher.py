@@ -128,8 +128,8 @@ class HttpFeed:
         except NotFound as fault:
             raise NotFound(
                 fault.condition,
-                f"{fault.description}. The feed must be there: create it with an HTTP PUT of its address, or start "
-                "the log with --stream NAME",
+                f"{fault.description}. The feed must be there: create it with spark-streams log create URL NAME, or "
+                "with an HTTP PUT of its address",
                 fault.context,
             ) from None
         except Refused as fault:
