@@ -1,4 +1,8 @@
-"""The messages of the code: what its errors are made with, by the syntax tree of each file."""
+"""The messages of the code: what its errors are made with, by the syntax tree of each file.
+
+Not among them are words that reach an error as a value from elsewhere, such as the reasons in a table of refused
+options: their rows stand on the page by hand.
+"""
 
 from __future__ import annotations
 
