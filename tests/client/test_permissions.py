@@ -146,6 +146,7 @@ def broker(rabbitmq_url: str) -> Iterator[tuple[Own, str]]:
         peer.delete(f"{prefix}orders")
 
 
+@pytest.mark.nightly  # a program in Erlang is started for each of its users
 @pytest.mark.rabbitmq
 def test_a_real_broker(broker: tuple[Own, str], rabbitmq_url: str, rabbitmq_amqp_url: str) -> None:
     _, prefix = broker

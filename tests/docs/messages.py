@@ -7,6 +7,7 @@ options: their rows stand on the page by hand.
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -99,6 +100,7 @@ def _said_by(file: str, call: ast.Call, stands_for: dict[str, _Value], makers: M
             yield Message(file, call.lineno, error, text)
 
 
+@functools.cache
 def messages() -> list[Message]:
     """Return the messages of all that is shipped."""
     sources = {

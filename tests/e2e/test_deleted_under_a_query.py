@@ -9,18 +9,16 @@ import pytest
 from pyspark.sql import SparkSession
 
 from spark_streams.testing import KeptQuery, StreamFactory
-from tests.e2e.by_day import FORMATS, nightly_unless
+from tests.e2e.by_day import FORMATS
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.nightly]
 
 AWAY_S = 3
 """Queries that do not wait end within two seconds."""
 
 
-@pytest.mark.parametrize("events", [5, pytest.param(30, marks=pytest.mark.nightly)], ids=["fewer", "more"])
-@pytest.mark.parametrize(
-    "name", [pytest.param(each, marks=nightly_unless(each == "rabbitmq-stream")) for each in FORMATS]
-)
+@pytest.mark.parametrize("events", [5, 30], ids=["fewer", "more"])
+@pytest.mark.parametrize("name", FORMATS)
 def test_the_new_one_is_read_from_its_beginning(
     spark: SparkSession,
     reference_log: StreamFactory,

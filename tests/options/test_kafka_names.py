@@ -27,7 +27,7 @@ def test_each_name_of_kafkas_has_a_hint(
     options: Mapping[str, str], check: Callable[..., None], parse: Callable[..., object]
 ) -> None:
     own = {
-        "amqp-events": "name the log with option 'stream'",
+        "amqp-events": "name the stream with option 'stream'",
         "rabbitmq-stream": "name the stream with option 'stream' or 'superStream'",
         "feedapi": "the feed's address goes into option 'url'",
     }

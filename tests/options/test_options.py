@@ -282,7 +282,7 @@ def test_timestamp_overflow_is_fail_or_null() -> None:
 
 
 def test_an_argument_of_load_is_not_dropped() -> None:
-    refused("name the log with option 'stream'", path="orders")
+    refused("name the stream with option 'stream'", path="orders")
     with pytest.raises(OptionError, match="option 'path'"):
         parse_sink_options({**BASE, "path": "orders"})
 

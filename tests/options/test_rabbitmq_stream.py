@@ -179,7 +179,7 @@ def test_expressions_say_where_to_start() -> None:
     [
         ("consumerGroup", "option 'consumerGroup': rabbitmq-stream has no such option; did you mean 'consumerName'?"),
         ("Epoch", "option 'epoch': rabbitmq-stream has no such option; did you mean 'consumerName'"),
-        ("token", "rabbitmq-stream does not take it in this version; use 'username'"),
+        ("token", "rabbitmq-stream knows no tokens; use 'username'"),
         ("filterValue", "did you mean 'filterValues'?"),
         ("zzz", "rabbitmq-stream knows url, stream"),
     ],

@@ -392,7 +392,9 @@ def test_checks_of_a_door(tmp_path: Path) -> None:
     with ReferenceLog(tmp_path) as log, ServerThread(log, feed=FeedConfig(port=0, tokens=("secret",))) as server:
         log.create_stream("orders", 1)
         http(f"{server.feed_url}/orders", "secret").check()
-        with pytest.raises(NotFound, match=r"status 404.*there is no feed 'no-such'.*create it with an HTTP PUT"):
+        with pytest.raises(
+            NotFound, match=r"status 404.*there is no feed 'no-such'.*create it with spark-streams log create"
+        ):
             http(f"{server.feed_url}/no-such", "secret").check()
         for token in (None, "wrong-guess"):
             with pytest.raises(AuthenticationFailed, match="status 401") as caught:

@@ -42,6 +42,7 @@ def own_mounts() -> list[str]:
     return []
 
 
+@pytest.mark.nightly
 def test_on_a_small_file_system(tmp_path: Path) -> None:
     command = own_mounts()
     if not command:

@@ -160,7 +160,13 @@ class Asking:
         return self.ended
 
 
-@pytest.mark.parametrize("name", UNREAD)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(each, marks=[pytest.mark.nightly] if each == "feedapi pipelined requests" else [])
+        for each in UNREAD
+    ],
+)
 def test_who_never_reads_is_dropped(served: Any, name: str) -> None:
     unread = UNREAD[name]
     before = served.memory_bytes
