@@ -104,7 +104,7 @@ OF_SPARK: Final = frozenset(
 """The names that Spark itself puts into, or takes from, the same map; in lower case."""
 
 TABLE_PROVIDER: Final = "provider"
-"""The property of a table of the catalog that names its format; no map of options has it."""
+"""The property of a table of the catalog that names its format; no option of ours has that name."""
 TABLE_OPTION_PREFIX: Final = "option."
 """The prefix that ``OPTIONS (…)`` of ``CREATE TABLE`` have among the properties of the table."""
 

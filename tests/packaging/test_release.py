@@ -72,29 +72,23 @@ def test_what_pages_for_contributors_link_to_is_there() -> None:
             assert (page.parent / target).exists(), f"{page.name}: {target}"
 
 
-def test_release_check_does_what_the_makefile_says() -> None:
-    told = subprocess.run(
-        ["make", "--no-print-directory", "--dry-run", "release-check", "TAG=v9.9.9"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+def dry_run(*arguments: str) -> str:
+    """Return what make would run, as it stands in the Makefile."""
+    command = ["make", "--no-print-directory", "--dry-run", *arguments]
+    told = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert told.returncode == 0, told.stderr
+    return told.stdout
+
+
+def test_release_check_does_what_the_makefile_says() -> None:
+    told = dry_run("release-check", "TAG=v9.9.9")
     # A tag's name is not for the shell to read.
-    assert told.stdout.rstrip().endswith('tests/packaging/release.py --tag "$TAG"')
+    assert told.rstrip().endswith('tests/packaging/release.py --tag "$TAG"')
 
 
 def test_setup_tells_what_takes_long() -> None:
-    told = subprocess.run(
-        ["make", "--no-print-directory", "--dry-run", "--always-make", "setup"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert told.returncode == 0, told.stderr
-    steps = re.findall(r'^(echo "setup: |\S+ -m pip install )', told.stdout, re.MULTILINE)
+    told = dry_run("--always-make", "setup")
+    steps = re.findall(r'^(echo "setup: |\S+ -m pip install )', told, re.MULTILINE)
     assert len(steps) == 7 and steps[:6:2] == ['echo "setup: '] * 3 and all("pip" in each for each in steps[1:6:2])
 
 

@@ -14,9 +14,9 @@ from proton.handlers import IncomingMessageHandler
 
 from spark_streams.client import AmqpClient
 from spark_streams.client.amqp.publisher import Publisher
-from spark_streams.endpoint import Endpoint
 from spark_streams.errors import DeadlineExceeded, DeliveryFailed
 from spark_streams.wire.amqp.event_batches import split_batch
+from tests.client.amqp import test_busy_peer
 from tests.client.amqp.fake_peer import FakePeer, Script
 from tests.client.amqp.test_busy_peer import BUSY, QUICK
 from tests.client.amqp.test_publisher import payloads
@@ -65,8 +65,7 @@ def peer() -> Iterator[BatchPeer]:
 
 
 def publisher(peer: FakePeer, timeout_ms: int = 120_000) -> tuple[AmqpClient, Publisher]:
-    client = AmqpClient(Endpoint("amqp", "127.0.0.1", peer.port), timeout_ms=120_000, dialect=DIALECT)
-    return client, client.publisher("orders", timeout_ms=timeout_ms)
+    return test_busy_peer.publisher(peer, DIALECT, timeout_ms)
 
 
 def test_rejected_batches_are_sent_again_and_nothing_else(peer: BatchPeer) -> None:
