@@ -11,9 +11,9 @@ SAME = "same"
 
 
 def examples(at_night: int) -> int:
-    """How many of the `at_night` examples of a property the chosen profile takes: by day a quarter, but 25 at least."""
+    """How many of the `at_night` examples of a property the chosen profile takes: by day an eighth, but 25 at least."""
     by_day = settings.get_current_profile_name() == BY_DAY
-    return max(min(at_night, 25), at_night // 4) if by_day else at_night
+    return max(min(at_night, 25), at_night // 8) if by_day else at_night
 
 
 settings.register_profile(SAME, settings.get_profile(BY_DAY))

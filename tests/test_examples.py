@@ -14,7 +14,7 @@ PROPERTIES = """
     seen = {"many": [], "few": [], "as usual": []}
 
     @given(integers())
-    @settings(max_examples=examples(240))
+    @settings(max_examples=examples(320))
     def test_many(drawn):
         seen["many"].append(drawn)
 
@@ -45,9 +45,9 @@ def test_all_at_night_and_by_day_a_share_always_the_same(
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).resolve().parents[1]))
     pytester.makepyfile(PROPERTIES)
     night, day = printed(pytester, "default"), printed(pytester, "ci")
-    assert "{'many': 240, 'few': 20, 'as usual': 100}" in night
-    assert "{'many': 60, 'few': 20, 'as usual': 25}" in day
+    assert "{'many': 320, 'few': 20, 'as usual': 100}" in night
+    assert "{'many': 40, 'few': 20, 'as usual': 25}" in day
     assert printed(pytester, "ci") == day
     same = printed(pytester, "same")
-    assert "{'many': 240, 'few': 20, 'as usual': 100}" in same
+    assert "{'many': 320, 'few': 20, 'as usual': 100}" in same
     assert printed(pytester, "same") == same

@@ -12,9 +12,9 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from spark_streams.testing import KeptQuery, LogProcess, LogStream, StreamFactory
-from tests.e2e.by_day import FORMATS, nightly_unless
+from tests.e2e.by_day import FORMATS
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.nightly]
 
 WAIT_S = 240
 
@@ -63,17 +63,12 @@ def load(spark: SparkSession, copied: Copied, name: str, **more: str) -> DataFra
     return spark.readStream.format(name).options(**given).load()
 
 
-def cases(one: str, other: str, by_day: str | None = None) -> list[Any]:
-    """Each case in each format: one of them, or none, by day."""
-    return [
-        pytest.param(name, then, id=id, marks=nightly_unless(id == by_day))
-        for then in (one, other)
-        for name in FORMATS
-        for id in [f"{name}-{then}"]
-    ]
+def cases(one: str, other: str) -> list[Any]:
+    """Each case in each format."""
+    return [pytest.param(name, then, id=f"{name}-{then}") for then in (one, other) for name in FORMATS]
 
 
-@pytest.mark.parametrize(("name", "then"), cases("it is shorter", "it was written on", "amqp-events-it is shorter"))
+@pytest.mark.parametrize(("name", "then"), cases("it is shorter", "it was written on"))
 def test_an_older_copy_is_a_loss(
     spark: SparkSession, copied: Copied, query: KeptQuery, name: str, then: str, request: pytest.FixtureRequest
 ) -> None:
