@@ -12,7 +12,8 @@ export SPARK_CONF_DIR := $(CURDIR)/conf
 unexport PYTHONDONTWRITEBYTECODE
 
 # conf/wheels.cfg: pyspark is built from its archive, into a wheel that only goes from here to there.
-PIP_INSTALL := -m pip install --quiet --disable-pip-version-check
+PIP := -m pip --quiet --disable-pip-version-check
+PIP_INSTALL := $(PIP) install
 $(READY) .venv-spark-%/.ready: export DIST_EXTRA_CONFIG := $(CURDIR)/conf/wheels.cfg
 
 # The supported Sparks beside the highest, which constraints.txt names.
@@ -36,12 +37,14 @@ setup: $(READY)  ## make .venv with the exact versions of constraints.txt: some 
 $(READY): pyproject.toml constraints.txt conf/system-requirements.sh
 	@PYTHON="$(PYTHON)" bash conf/system-requirements.sh python compiler
 	@[ -x $(BIN)/python ] || { echo "setup: $$($(PYTHON) --version) in $(VENV)" && $(PYTHON) -m venv $(VENV); }
-	@echo "setup: python-qpid-proton, which is compiled unless pip has it: up to a minute"
-	@$(BIN)/python $(PIP_INSTALL) -c constraints.txt python-qpid-proton
-	@echo "setup: pyspark, 400 MB: up to a minute"
-	@$(BIN)/python $(PIP_INSTALL) -c constraints.txt pyspark
-	@echo "setup: the rest of constraints.txt, and spark-streams itself: one or two minutes"
-	@$(BIN)/python $(PIP_INSTALL) -c constraints.txt -e '.[dev]'
+	@$(BIN)/python $(PIP_INSTALL) -c constraints.txt --upgrade pip
+	@echo "setup: python-qpid-proton, which is compiled, and beside it pyspark, 400 MB: up to a minute"
+	@$(BIN)/python $(PIP) wheel -c constraints.txt --no-deps -w $(VENV)/wheels python-qpid-proton & \
+		$(BIN)/python $(PIP) wheel -c constraints.txt --no-deps -w $(VENV)/wheels pyspark; built=$$?; wait $$! && exit $$built
+	@echo "setup: the rest of constraints.txt, and spark-streams itself: up to a minute"
+	@# Only what is imported is compiled, by who imports it first: of most packages that is little.
+	@$(BIN)/python $(PIP_INSTALL) --no-compile -c constraints.txt --find-links $(VENV)/wheels -e '.[dev]'
+	@rm -rf $(VENV)/wheels
 	@touch $@
 	@echo "setup: done"
 
