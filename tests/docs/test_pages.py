@@ -133,6 +133,17 @@ def test_every_option_of_the_kafka_source_has_its_row() -> None:
             assert set(code_spans(row[0])) <= known, row
 
 
+def test_the_log_means_one_thing() -> None:
+    other = re.compile(
+        r"\b(driver|executor|worker|server|peer|broker|program|Spark|Python)'?s'? (own )?logs?\b(?! lines?)", re.I
+    )
+    pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "docs" / "guides").glob("*.md")]
+    found = {page.name: other.search(re.sub(r"`[^`]*`", "", page.read_text())) for page in pages}
+    assert {page: match[0] for page, match in found.items() if match} == {}
+    assert "What a program says of itself are *log lines*" in (ROOT / "docs" / "glossary.md").read_text()
+    assert other.search("look at the driver's log") and not other.search("the driver's log lines")
+
+
 def test_every_page_is_in_the_index() -> None:
     index = (DOCS / "README.md").read_text()
     for page in sorted(DOCS.glob("*.md")):
