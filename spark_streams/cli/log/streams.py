@@ -60,7 +60,9 @@ def info(where: tuple[str, ...], data_dir: Path | None, as_json: bool, tls: Tls 
     """
     if data_dir is None:
         if len(where) != 2:
-            raise click.UsageError("expected URL STREAM, or --data-dir DIR [STREAM]")
+            raise click.UsageError(
+                "expected URL STREAM, or --data-dir DIR [STREAM]; `spark-streams inspect URL` shows all of a log"
+            )
         found = [_served(peer_stream(read_peer(where[0], options, tls=tls, needs_stream=False), where[1]))]
     else:
         if len(where) > 1:
