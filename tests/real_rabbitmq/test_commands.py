@@ -41,7 +41,7 @@ def test_streams_and_super_streams_come_and_go(rabbitmq_url: str, rabbitmq_amqp_
         for name in (plain, parts):
             told = json.loads(run("log", "info", rabbitmq_amqp_url, name, "--json").stdout)
             assert {"x-queue-type": "stream", "x-max-age": "86400s"}.items() <= told["config"].items(), told
-        assert re.search("x-max-age +│ 86400s ", run("log", "info", rabbitmq_amqp_url, plain).stdout)
+        assert re.search(r"x-max-age +│ 86400s ", run("log", "info", rabbitmq_amqp_url, plain).stdout)
         told = json.loads(run("log", "info", rabbitmq_url, parts, "--json").stdout)
         assert told["config"] is None and "RabbitMQ 4 tell them over AMQP" in told["why"]
         missing = run("log", "info", rabbitmq_amqp_url, f"{plain}-x")

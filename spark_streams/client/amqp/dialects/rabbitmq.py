@@ -1,4 +1,4 @@
-"""Asks RabbitMQ about its streams over AMQP 1.0, which has no request for it: by reading the messages at their ends.
+"""Asks RabbitMQ about its streams over AMQP 1.0: what they hold by reading the messages at their ends.
 
 ::
 
@@ -6,11 +6,12 @@
     last offset    attach at `last`, one credit, drain       the first event of the last chunk, and `available`
     identity       attach at the offset, one credit, drain   a digest of the message, if it has that offset
     a time         attach at the time, drain                 the first event that the broker received then or later
+    settings       GET /queues/<name> at `/management`       the arguments with which it was made
 
 The last offset may be one of the broker's own chunks, which use up offsets too: it is never less than the last event's.
 What lies before the first event counts as removed, although the broker's own chunks may be all that was there.
 
-Spec: docs/specifications.md, Q-1 to Q-16.
+Spec: docs/specifications.md, Q-1 to Q-17.
 """
 
 from __future__ import annotations
