@@ -91,7 +91,8 @@ fuzz: $(READY)  ## throw broken bytes at the doors for SECONDS (600) of time, wi
 .PRECIOUS: .venv-spark-%/.ready
 test-spark-%: .venv-spark-%/.ready
 	@echo "Spark $*"
-	@.venv-spark-$*/bin/python $(PYTEST) --part $(PART) tests/e2e tests/testing tests/docs/test_guides_with_jars.py \
+	@.venv-spark-$*/bin/python $(PYTEST) --part $(PART) tests/e2e tests/testing \
+		tests/docs/test_guides_with_jars.py tests/docs/test_sql_page.py \
 		-m "spark and not rabbitmq"
 
 soak: $(READY)  ## ten minutes of random faults on the way, on all three protocols; SECONDS=60 is shorter, SEED=1 repeats

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from hashlib import blake2s
 from typing import Final
 from weakref import WeakKeyDictionary
@@ -65,10 +65,16 @@ def discovery_of(stream: Stream, config: FeedConfig) -> Discovery:
         replace(entry, last_cursor=cursors.encode(partition, partition.next_offset)) if old or entry.closed else entry
         for entry, partition in zip(entries, there, strict=True)
     )
+    settings = asdict(stream.config)
     if not old:
-        return Discovery(partitions, _token(stream, entries), exactly_once=config.exactly_once)
+        return Discovery(partitions, _token(stream, entries), exactly_once=config.exactly_once, settings=settings)
     return Discovery(
-        partitions, stream=True, exactly_once=config.exactly_once, filters=FILTERS, filter_fields=FILTER_FIELDS
+        partitions,
+        stream=True,
+        exactly_once=config.exactly_once,
+        filters=FILTERS,
+        filter_fields=FILTER_FIELDS,
+        settings=settings,
     )
 
 

@@ -296,9 +296,20 @@ def test_who_may_not_is_told_at_once(broker: Real, rabbitmq_amqp_url: str) -> No
     with broker.outsider() as url:
         theirs = rabbitmq_amqp_url.replace("guest:guest", urlsplit(url).netloc.rpartition("@")[0])
         with AmqpClient(parse_url(theirs), timeout_ms=120_000) as client:
-            for asked in (client.describe, client.publisher):
+            for asked in (client.describe, client.publisher, client.settings):
                 with pytest.raises(Refused, match="unauthorized-access"):
                     asked(stream)
+
+
+def test_the_arguments_of_a_stream_are_asked_for_by_its_name(broker: Real, client: AmqpClient) -> None:
+    """The two links are attached for each call, beside those of other calls."""
+    names = [broker.create("one"), broker.create("two")]
+    for name in (*names, names[0]):
+        client.describe(name)
+        assert client.settings(name)["x-queue-type"] == "stream"
+    with pytest.raises(NotFound, match=r"'no such/stream\\?'"):
+        client.settings("no such/stream?")
+    assert client.settings(names[1])["x-queue-type"] == "stream"
 
 
 def test_a_dialect_that_is_not_the_peers(broker: Real, rabbitmq_amqp_url: str) -> None:
