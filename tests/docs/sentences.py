@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from tests.docs.messages import is_said
-from tests.docs.syntax import called_name, children, is_documentation, literals_in, parsed
+from tests.docs.syntax import called_name, children, is_documentation, parsed, pieces_of
 
 LOGGED = {"debug", "info", "warning", "error", "exception"}
 OF_A_COMMAND = {"option", "argument", "command", "group"}
@@ -30,7 +30,7 @@ def sentences_of(file: str, source: str) -> Iterator[Sentence]:
     Left out are documentation, assertions, lines of the log, the help of commands, and examples of an option's value.
     """
     for node in _texts(parsed(source)):
-        for text in _pieces(node):
+        for text in pieces_of(node):
             if is_said([text], words=5) and "\b\n" not in text:  # which click takes for: leave my lines as they are
                 yield Sentence(file, node.lineno, text)
 
@@ -56,12 +56,3 @@ def _texts(node: ast.AST) -> Iterator[ast.JoinedStr | ast.Constant]:
             inside = iter((node.func, *node.args[:1], *node.keywords))
     for child in inside:
         yield from _texts(child)
-
-
-def _pieces(node: ast.JoinedStr | ast.Constant) -> Iterator[str]:
-    """Yield the text that a node is, and those that are filled into it."""
-    yield from literals_in(node)
-    if isinstance(node, ast.JoinedStr):
-        for part in node.values:
-            if isinstance(part, ast.FormattedValue):
-                yield from literals_in(part.value)

@@ -106,6 +106,24 @@ def literals_in(node: ast.AST) -> Iterator[str]:
             yield from literals_in(child)
 
 
+def texts_in(node: ast.AST) -> Iterator[ast.JoinedStr | ast.Constant]:
+    """Yield the texts in a node that do not stand alone, and are in no other one."""
+    if isinstance(node, ast.JoinedStr | ast.Constant):
+        yield node
+    elif not is_documentation(node):
+        for child in children(node):
+            yield from texts_in(child)
+
+
+def pieces_of(text: ast.JoinedStr | ast.Constant) -> Iterator[str]:
+    """Yield a text, and those that are filled into it."""
+    yield from literals_in(text)
+    if isinstance(text, ast.JoinedStr):
+        for part in text.values:
+            if isinstance(part, ast.FormattedValue):
+                yield from literals_in(part.value)
+
+
 def is_documentation(node: ast.AST) -> bool:
     """Whether it is a text that stands alone."""
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)

@@ -14,10 +14,10 @@ from docs.option_tables import PAGES
 from spark_streams.cli import main
 from spark_streams.wire.rabbitmq.response_codes import ResponseCode, code_name
 from tests.docs.pages import ERRORS, ROOT, code_spans, tables
-from tests.docs.syntax import literals_in, parsed, sources
+from tests.docs.syntax import parsed, pieces_of, sources, texts_in
 
 DOCS = ROOT / "docs"
-CODE = [file for folder in ("spark_streams", "sources", "sinks") for file in sorted((ROOT / folder).rglob("*.py"))]
+
 MESSAGES = (
     *("Before anything is read", "Values of options", "The address and the credentials", "Columns", "Connecting"),
     *("While it reads", "While it writes", "Serving the log", "On the command line"),
@@ -36,8 +36,8 @@ KAFKA = {
 @functools.cache
 def said() -> str:
     """All that the code can say, with the codes of RabbitMQ and of HTTP as it writes them."""
-    texts = [text for source in sources().values() for text in literals_in(parsed(source))]
-    return "\n".join([*texts, *map(code_name, ResponseCode), *(f"status {n}" for n in (401, 403, 413, 507))])
+    own = [piece for source in sources().values() for text in texts_in(parsed(source)) for piece in pieces_of(text)]
+    return "\n".join([*own, *map(code_name, ResponseCode), *(f"status {n}" for n in (401, 403, 413, 507))])
 
 
 def missing(messages: list[str], texts: str) -> list[str]:
@@ -91,7 +91,7 @@ def test_files_that_a_page_names_are_there(page: str) -> None:
 
 
 def test_classes_and_functions_that_the_extending_page_names_are_there() -> None:
-    code = "\n".join(file.read_text() for file in (*CODE, ROOT / "tests" / "spark" / "fake_client.py"))
+    code = "\n".join((*sources().values(), (ROOT / "tests" / "spark" / "fake_client.py").read_text()))
     prose = re.sub(r"^```.*?^```$", "", (DOCS / "extending.md").read_text(), flags=re.MULTILINE | re.DOTALL)
     foreign = {"DataSource", "DefaultSource"}
     classes = {span for span in code_spans(prose) if re.fullmatch(r"([A-Z][a-z]+)+", span)} - foreign
