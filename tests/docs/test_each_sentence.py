@@ -74,6 +74,7 @@ NO_MESSAGE = {
         "spark_streams/client/rabbitmq/stream_publisher.py: query the publisher's sequence",
     ),
     "the end of a message that the page has the beginning of": (
+        "spark_streams/cli/peers/log_peers.py: tell them over AMQP, with a url",
         "spark_streams/client/feed/http.py: (rabbitmq-stream://), its AMQP on 5672",
         "spark_streams/client/proxy.py: expected http://[user:password@]host:port",
         "spark_streams/client/rabbitmq/open.py: wants TLS (rabbitmq-stream+tls)",
