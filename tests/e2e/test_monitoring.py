@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -89,9 +90,37 @@ def log(request: pytest.FixtureRequest, spark: SparkSession, tmp_path: Path, rat
     made.close()
 
 
+@pytest.fixture(scope="module")
+def said(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The file of all that Spark's Python processes say, in place of this process's stderr.
+
+    Spark takes the stderr of Java for a process when it starts that. The daemons of other modules' tests run on, with
+    what that was before: a setting that goes into a daemon's environment has Spark start others.
+    """
+    path = tmp_path_factory.mktemp("said") / "stderr"
+    java = spark._jvm.java
+    before = java.lang.System.err
+    setting = "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled"
+    spark.conf.set(setting, "false" if spark.conf.get(setting) == "true" else "true")
+    java.lang.System.setErr(java.io.PrintStream(java.io.FileOutputStream(str(path), True), True))
+    yield path
+    java.lang.System.setErr(before)
+
+
+@pytest.fixture(autouse=True)
+def _said(said: Path, log: Log) -> None:
+    log.said = said
+
+
+def commits(folder: Path) -> set[int]:
+    """The micro-batches that are done, by the checkpoint."""
+    return {int(path.name) for path in (folder / "checkpoint" / "commits").glob("[0-9]*")}
+
+
 def run(spark: SparkSession, log: Log, folder: Path, name: str, look: Callable[[Any], Any], **more: str) -> Any:
-    """Read what there is now; return the query once its listener was told of all batches."""
+    """Read what there is now; return the query once its listener was told of all batches, and a line of each came."""
     log.queries.add(name)
+    more, before = {"queryName": name, **more}, commits(folder)
     frame = look(spark.readStream.format(log.format).options(**log.options(**more)).load()).select("value", "key")
     if name == "figures":
         writer = frame.writeStream.format(log.format).options(**log.options("copies"))
