@@ -38,8 +38,8 @@ class ReadHandler(logging.StreamHandler[Any]):
     """Writes lines to stderr, and returns when the JVM has read them where stderr is a pipe to it.
 
     Spark ends the process of a stream's source as soon as the query has its last answer, and forgets what it has not
-    read of the process's pipe by then (``Process.destroy`` of Java closes its end): the line of the last micro-batch,
-    which is written just before that answer.
+    read of the process's pipe by then (``Process.destroy`` of Java closes its end): what is said just before that
+    answer, such as a loss that shows when the query looks for more, or the way of the error that ends it.
     """
 
     def emit(self, record: logging.LogRecord) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from spark_streams.log import ReferenceLog, StreamConfig
 from spark_streams.monitoring import Progress, StreamProgressListener, observed
@@ -27,10 +27,10 @@ SMALL = StreamConfig(segment_max_bytes=2_000, retention_max_bytes=2_000)
 
 
 class Log:
-    """A served log with a stream of two partitions, and what queries on it tell."""
+    """A served log with a stream of two partitions, and what queries on it tell; ``said`` has the log lines."""
 
-    def __init__(self, folder: Path, format: str) -> None:
-        self.format = format
+    def __init__(self, folder: Path, format: str, said: Path) -> None:
+        self.format, self.said = format, said
         self.log = ReferenceLog(folder).__enter__()
         self.server = ServerThread(self.log, AmqpConfig(port=0), RabbitConfig(port=0), FeedConfig(port=0, page_size=5))
         self.server.start()
@@ -65,6 +65,21 @@ class Log:
         self.server.call(self.log.enforce_retention)
         assert self.log.stream(self.stream).partitions["0"].first_offset > 30
 
+    def lines(self, words: str, number: int) -> None:
+        """Wait until Spark's processes have said so many lines with these words, and check that they said no more."""
+        what = f"{number} lines with {words}"
+        eventually(lambda: self.said.read_text().count(words) >= number, what, WAIT_S)
+        assert self.said.read_text().count(words) == number
+
+    def source_line(self, query: str) -> str:
+        """What begins the line of each micro-batch of a query on it."""
+        return f" spark_streams.spark.progress: query '{query}': {self.format} stream '{self.stream}': batch of "
+
+    def sink_line(self, query: str, stream: str, batch: int) -> str:
+        """What begins the line of a micro-batch that a query has written."""
+        label = f"query '{query}': {self.format} stream '{stream}'"
+        return f" spark_streams.spark.sink.writer: {label}: batch {batch}: "
+
     def partition(self, number: int) -> str:
         return f"{self.stream}-{number}" if self.format == "rabbitmq-stream" else str(number)
 
@@ -78,20 +93,45 @@ class Log:
         return {"url": f"{self.server.feed_url}/{stream}", **more}
 
 
+@pytest.fixture(scope="module")
+def said(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The file of all that Spark's Python processes say, in place of this process's stderr.
+
+    Spark takes the stderr of Java for a process when it starts that. The daemons of other modules' tests run on, with
+    what that was before: a setting that goes into a daemon's environment has Spark start others.
+    """
+    path = tmp_path_factory.mktemp("said") / "stderr"
+    java = spark._jvm.java
+    before = java.lang.System.err
+    setting = "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled"
+    spark.conf.set(setting, "false" if spark.conf.get(setting) == "true" else "true")
+    java.lang.System.setErr(java.io.PrintStream(java.io.FileOutputStream(str(path), True), True))
+    yield path
+    java.lang.System.setErr(before)
+
+
 @pytest.fixture(params=FORMATS)
-def log(request: pytest.FixtureRequest, spark: SparkSession, tmp_path: Path, rate_limits: bool) -> Iterator[Log]:
+def log(
+    request: pytest.FixtureRequest, spark: SparkSession, tmp_path: Path, rate_limits: bool, said: Path
+) -> Iterator[Log]:
     if request.param == "feedapi" and not rate_limits:
         pytest.skip("streams of feeds need Spark 4.2")
-    made = Log(tmp_path / "log", request.param)
+    made = Log(tmp_path / "log", request.param, said)
     spark.streams.addListener(made.listener)
     yield made
     spark.streams.removeListener(made.listener)
     made.close()
 
 
+def commits(folder: Path) -> set[int]:
+    """The micro-batches that are done, by the checkpoint."""
+    return {int(path.name) for path in (folder / "checkpoint" / "commits").glob("[0-9]*")}
+
+
 def run(spark: SparkSession, log: Log, folder: Path, name: str, look: Callable[[Any], Any], **more: str) -> Any:
-    """Read what there is now; return the query once its listener was told of all batches."""
+    """Read what there is now; return the query once its listener was told of all batches, and a line of each came."""
     log.queries.add(name)
+    more, before = {"queryName": name, **more}, commits(folder)
     frame = look(spark.readStream.format(log.format).options(**log.options(**more)).load()).select("value", "key")
     if name == "figures":
         writer = frame.writeStream.format(log.format).options(**log.options("copies"))
@@ -104,6 +144,11 @@ def run(spark: SparkSession, log: Log, folder: Path, name: str, look: Callable[[
     eventually(
         lambda: batches <= {told.batch for told in log.told if told.query == name}, "the listener was told", WAIT_S
     )
+    done = commits(folder) - before
+    log.lines(log.source_line(name), len(done))
+    if name == "figures":
+        for batch in done:
+            log.lines(log.sink_line(name, "copies", batch), 1)
     return query
 
 
@@ -126,6 +171,7 @@ def test_lag_rates_and_bytes(spark: SparkSession, log: Log, tmp_path: Path, rate
     assert sum(progress.events for progress in told) == 20
     assert {(progress.query, progress.stream) for progress in told} == {("figures", log.stream)}
     assert sum(progress.bytes or 0 for progress in told) == 10 * 2 + 10 * 5
+    assert len(told) > 1 or not rate_limits
     for progress in told:
         assert progress.events <= 10 or not rate_limits
         assert progress.events_per_second > 0
@@ -173,8 +219,10 @@ def test_filters_and_losses(
     run(spark, log, tmp_path, "first", lambda frame: frame, **more)
     log.overflow()
     with caplog.at_level(logging.WARNING, "spark_streams.monitoring"):
-        run(spark, log, tmp_path, "second", lambda frame: frame, **more)
+        limit = {"maxOffsetsPerTrigger": "3"} if rate_limits else {}
+        run(spark, log, tmp_path, "second", lambda frame: frame, **more, **limit)
     first, *later = (progress for progress in log.told if progress.events)
+    assert len(later) > 1 or not rate_limits
     assert first.events == 2
     assert sum(progress.events for progress in later) == 60 - (
         log.log.stream(log.stream).partitions["0"].first_offset - 3
@@ -227,6 +275,34 @@ def test_filters_that_are_pushed(spark: SparkSession, log: Log, tmp_path: Path, 
         assert (pushed, residual) == ({"filter-key=a"}, {None})
     else:
         assert (pushed, residual) == ({"filter values 'a'"}, {more["filter"]}), "other values may pass a bloom filter"
+
+
+@pytest.mark.nightly  # 12 runs, some seconds each
+@pytest.mark.parametrize("log", FORMATS, indirect=True)
+def test_each_micro_batch_of_many_runs_has_its_lines_in_foreach_batch_into_two_sinks_too(
+    spark: SparkSession, log: Log, tmp_path: Path, rate_limits: bool
+) -> None:
+    log.log.create_stream("others", 1)
+    limit = {"maxOffsetsPerTrigger": "8"} if rate_limits else {}
+    options = log.options(startingOffsets="earliest", queryName="many", **limit)
+    frame = spark.readStream.format(log.format).options(**options).load().select("value", "key")
+
+    def into_two(rows: DataFrame, _: int) -> None:
+        for stream in ("copies", "others"):
+            rows.write.format(log.format).options(**log.options(stream)).mode("append").save()
+
+    for _ in range(12):
+        before = commits(tmp_path)
+        log.append(0, *(f"a{n}" for n in range(13)))
+        log.append(1, *(f"b{n}" for n in range(7)))
+        writer = frame.writeStream.queryName("many").option("checkpointLocation", str(tmp_path / "checkpoint"))
+        assert writer.foreachBatch(into_two).trigger(availableNow=True).start().awaitTermination(WAIT_S)
+        done = commits(tmp_path)
+        assert len(done - before) > 1 or not rate_limits
+        log.lines(log.source_line("many"), len(done))
+        for batch in done - before:
+            for stream in ("copies", "others"):
+                log.lines(log.sink_line("many", stream, batch), 1)
 
 
 @by_day("log", "amqp-events")

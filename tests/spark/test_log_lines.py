@@ -153,7 +153,7 @@ def test_a_line_returns_when_it_was_read() -> None:
         handler, returned = ReadHandler(pipe), threading.Event()
 
         def write() -> None:
-            handler.emit(logging.makeLogRecord({"msg": "the last micro-batch"}))
+            handler.emit(logging.makeLogRecord({"msg": "the last word"}))
             returned.set()
 
         thread = threading.Thread(target=write)
@@ -163,7 +163,7 @@ def test_a_line_returns_when_it_was_read() -> None:
             while not log_lines._unread(pipe):
                 time.sleep(0.001)
             assert not returned.is_set()
-            assert os.read(reads, 100) == b"the last micro-batch\n"
+            assert os.read(reads, 100) == b"the last word\n"
             assert returned.wait(60.0)
         thread.join()
         with pytest.MonkeyPatch.context() as patched:

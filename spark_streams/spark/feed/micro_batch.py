@@ -155,7 +155,7 @@ class FeedBatches:
         if self._planned is not None and self._planned[0] == start:
             return self._planned[1]  # The pages that it took are not there for another plan.
         begin = self._offset(start)
-        self._progress.reached(begin, self._lag)
+        self._progress.reached(begin)
         begin = self._reopened(begin)
         if self._end_is_asked_for:
             self._fix_end()
@@ -212,6 +212,7 @@ class FeedBatches:
         if stop.batch == begin.batch:
             return []
         spool = self._opened(stop, wipe=False)
+        self._progress.begun(stop, lambda: {"": None}, self._lag)  # nobody has counted what another run has planned
         planned = read_manifest(spool, stop.batch, self._filter.residual)
         if planned is not None:
             looks, self._looks = self._looks, self._looks and not planned

@@ -25,7 +25,10 @@ _Lag = Mapping[str, int | None]
 
 
 class BatchProgress:
-    """Counts the events of each batch and those that are left after it, and logs one line when a batch is done.
+    """Counts the events of each batch and those that are left after it, and logs one line when a batch begins.
+
+    A source is not told when its batch is done: Spark asks for the next one then, which it may never do. So the line
+    of a batch has its events and the lag after it, and the time that the batch before took.
 
     Args:
         policy: has the losses.
@@ -42,7 +45,9 @@ class BatchProgress:
         self._bytes: dict[str, int] = {}
         self._losses_planned = 0
         self._planned_at = 0.0
-        self._due = False
+        self._took: float | None = None
+        self._begun: object = None
+        self._before = ""
 
     def planned(self, end: object, events: Mapping[str, int | None], sizes: Mapping[str, int] | None = None) -> None:
         """Note that a batch was planned.
@@ -52,31 +57,45 @@ class BatchProgress:
             events: number of events of each partition that it reads; None where the peer does not tell.
             sizes: bytes of each partition, where they are known before the tasks read.
         """
+        self._before = "" if self._took is None else self._rates(self._took)
+        self._took = None
         self._end = end
         self._events = dict(events)
         self._bytes = dict(sizes or {})
         self._losses_planned = len(self._policy.losses)
         self._planned_at = self._clock()
-        self._due = any(count != 0 for count in events.values())
 
-    def reached(self, position: object, lag: Callable[[], _Lag]) -> None:
-        """Note that reading continues at ``position``: the batch that ended there is done, and its line is logged.
+    def reached(self, position: object) -> None:
+        """Note that reading continues at ``position``: the batch that ended there is done.
 
         Args:
             position: an end, as in ``planned``.
-            lag: returns the number of events of each partition after it; called only for a line.
         """
-        if self._end is None or position != self._end:
+        if self._end is None or position != self._end or self._took is not None:
             return  # a batch of another run ended here, or this is a repeated call for the same batch
         # The progress of the batch has the losses that were known at its plan.
         del self._policy.losses[: self._losses_planned]
         self._losses_planned = 0
-        if not self._due or not _log.isEnabledFor(logging.INFO):
+        self._took = max(self._clock() - self._planned_at, 1e-3)
+
+    def begun(self, end: object, count: Callable[[], Mapping[str, int | None]], lag: Callable[[], _Lag]) -> None:
+        """Note that Spark asks for the tasks of a batch, and log its line, unless it asks again or nothing is in it.
+
+        Args:
+            end: the end of the batch: of the one that was planned last, or of one that another run has planned.
+            count: returns the number of events of each partition that it reads, as in ``planned``; called only for a
+                line whose batch another run has planned, or before its start was known.
+            lag: returns the number of events of each partition after it; called only for a line.
+        """
+        if end == self._begun or not _log.isEnabledFor(logging.INFO):
             return
-        self._due = False
-        seconds = max(self._clock() - self._planned_at, 1e-3)
+        self._begun = end
+        is_known = end == self._end and None not in self._events.values()
+        events = self._events if is_known else count()
+        if all(number == 0 for number in events.values()):
+            return
         left = lag()
-        _log.info("%s: batch of %s in %.3f s, lag %s", self._label, self._amount(seconds), seconds, shown(left))
+        _log.info("%s: batch of %s, lag %s%s", self._label, self._amount(events), shown(left), self._before)
         if _log.isEnabledFor(logging.DEBUG):
             _log.debug("%s: %s", self._label, json.dumps(self.report(left)))
 
@@ -98,13 +117,22 @@ class BatchProgress:
             "losses": [asdict(loss) for loss in tuple(self._policy.losses)],
         }
 
-    def _amount(self, seconds: float) -> str:
-        counts = [count for count in self._events.values() if count is not None]
-        if len(counts) < len(self._events):
+    def _amount(self, events: Mapping[str, int | None]) -> str:
+        counts = [count for count in events.values() if count is not None]
+        if len(counts) < len(events):
             return "an unknown number of events"
-        events, size = sum(counts), sum(self._bytes.values())
-        amount = f"{events} events, {events / seconds:.0f} events/s"
-        return amount + (f", {size} bytes, {size / seconds:.0f} bytes/s" if self._bytes else "")
+        return f"{sum(counts)} events" + (f", {sum(self._bytes.values())} bytes" if self._bytes else "")
+
+    def _rates(self, seconds: float) -> str:
+        """Return the end of a line: how fast the last planned batch was, if it had events."""
+        counts = [count for count in self._events.values() if count is not None]
+        words = f"; the batch before took {seconds:.3f} s"
+        if len(counts) < len(self._events):
+            return words
+        if not sum(counts):
+            return ""
+        words += f", {sum(counts) / seconds:.0f} events/s"
+        return words + (f", {sum(self._bytes.values()) / seconds:.0f} bytes/s" if self._bytes else "")
 
 
 def behind_latest(lag: _Lag) -> dict[str, str]:

@@ -129,7 +129,7 @@ class MicroBatches:
             CheckpointError: ``start`` is not a checkpoint of this stream.
         """
         begin = self._checkpoint(start)
-        self._progress.reached(begin, lambda: self._driver.lag(begin))
+        self._progress.reached(begin)
         first = start == self._initial
         created_again: list[str] = []
         while True:
@@ -204,7 +204,7 @@ class MicroBatches:
         self._knows_starts = False
         before = self._last_end
         if before is not None:
-            self._progress.reached(before, lambda: self._driver.lag(before))  # Spark calls this again after its batch
+            self._progress.reached(before)  # Spark calls this again after its batch
         known = [self._left_out] if before is None else [self._left_out, before]
         description = self._description_not_before(_positions(known))
         if self._first is None:
@@ -287,6 +287,7 @@ class MicroBatches:
         if ranges and not self._looked:
             self._looked = True
             look_at_messages(self._options, ranges, self._driver)
+        self._progress.begun(stop, lambda: self._driver.counting.count(spans), lambda: self._driver.lag(stop))
         return [
             PlannedRead(r, None, description.incarnation, seen.get(r.partition), self._driver.advertised)
             for r in matching_ranges(ranges, self._driver)

@@ -46,44 +46,64 @@ def test_a_loss_is_told_with_one_batch_that_spark_runs() -> None:
     progress, policy, _ = made()
     progress.planned("first", {"0": 5})
     policy.report("0", "after 'a'", "noticed by the tasks' plan, when the first batch had been told of")
-    progress.reached("first", dict)
+    progress.reached("first")
     policy.report("1", "after 'b'", "noticed while nothing new was there")
-    progress.reached("first", dict)
+    progress.reached("first")
     progress.planned("second", {"0": 1})
     for _ in range(2):
         assert [loss["partition"] for loss in progress.report({})["losses"]] == ["0", "1"]
-    progress.reached("second", dict)
+    progress.reached("second")
     assert progress.report({})["losses"] == []
 
 
-def test_one_line_a_batch_with_rates(caplog: pytest.LogCaptureFixture) -> None:
+def none() -> dict[str, int | None]:
+    raise AssertionError("called for no line")
+
+
+def test_one_line_a_batch_with_the_rates_of_the_one_before(caplog: pytest.LogCaptureFixture) -> None:
     progress, _, clock = made()
     with caplog.at_level(logging.INFO, "spark_streams.spark.progress"):
-        progress.reached("another run's", dict)
-        progress.planned("end", {"0": 6, "1": 4}, {"0": 60, "1": 40})
-        clock.now += 2
+        progress.reached("another run's")
+        progress.begun("another run's", lambda: {"0": None}, lambda: {"0": 3})
+        progress.planned("first", {"0": 6, "1": 4}, {"0": 60, "1": 40})
         for _ in range(3):
-            progress.reached("end", lambda: {"0": 0, "1": None})
+            progress.begun("first", none, lambda: {"0": 0, "1": None})
+        clock.now += 2
+        progress.reached("first")
+        clock.now += 60  # nothing comes for a minute, or the trigger has a pause
+        progress.reached("first")
+        progress.planned("second", {"0": 1}, {"0": 10})
+        progress.begun("second", none, lambda: {"0": 0})
         progress.planned("empty", {"0": 0})
-        progress.reached("empty", dict)
+        progress.begun("empty", none, none)
+        progress.begun("empty, of another run", dict, none)
     assert [record.getMessage() for record in caplog.records] == [
-        "query 'q': feedapi stream 'orders': batch of 10 events, 5 events/s, 100 bytes, 50 bytes/s in 2.000 s, "
-        "lag {0: 0, 1: ?}"
+        "query 'q': feedapi stream 'orders': batch of an unknown number of events, lag {0: 3}",
+        "query 'q': feedapi stream 'orders': batch of 10 events, 100 bytes, lag {0: 0, 1: ?}",
+        "query 'q': feedapi stream 'orders': batch of 1 events, 10 bytes, lag {0: 0}; "
+        "the batch before took 2.000 s, 5 events/s, 50 bytes/s",
     ]
+    caplog.clear()
+    with caplog.at_level(logging.WARNING, "spark_streams.spark.progress"):
+        progress.planned("silent", {"0": None})
+        progress.begun("silent", none, none)
+    assert caplog.messages == []
 
 
 def test_many_partitions_are_summed_up_and_at_debug_all_told(caplog: pytest.LogCaptureFixture) -> None:
     progress, _, clock = made()
     lag = {f"{n:02d}": n for n in range(50)}
     with caplog.at_level(logging.DEBUG, "spark_streams.spark.progress"):
-        progress.planned("end", {"00": None})
+        progress.planned("unknown", {"00": None})
         clock.now += 1
-        progress.reached("end", lambda: lag)
+        progress.reached("unknown")
+        progress.planned("end", {"00": None})
+        progress.begun("end", lambda: {"00": 7}, lambda: lag)
     line, detail = (record.getMessage() for record in caplog.records)
     told = ", ".join(f"{n}: {n}" for n in range(40, 50))
     assert line == (
-        "query 'q': feedapi stream 'orders': batch of an unknown number of events in 1.000 s, "
-        f"lag 1225 in 50 partitions, most of it {{{told}}}"
+        f"query 'q': feedapi stream 'orders': batch of 7 events, lag 1225 in 50 partitions, most of it {{{told}}}; "
+        "the batch before took 1.000 s"
     )
     assert json.loads(detail.partition("orders': ")[2])["lag"] == lag
 
