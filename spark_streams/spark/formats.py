@@ -71,7 +71,7 @@ class FormatDataSource(CalledBySpark, DataSource):  # type: ignore[misc]
 
     @classmethod
     def name(cls) -> str:
-        """Return the format's name; Spark asks for it first in each process that looks up formats, plans or commits."""
+        """Return the format's name; Spark asks for it first in each process that looks up formats or makes a source."""
         end_quietly()
         return cls.format
 

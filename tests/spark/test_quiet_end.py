@@ -20,6 +20,10 @@ def main(infile, outfile):
         from spark_streams.spark.boundary import end_quietly
         end_quietly()
         end_quietly()
+    if "plans" in what:
+        from spark_streams.sources.amqp_events import AmqpEventsDataSource
+        source = AmqpEventsDataSource({"url": "amqp://localhost", "stream": "orders"})
+        source.reader(source.schema())
     if "defect" in what:
         raise ValueError("a slip")
     infile.read(1)  # until whoever is the JVM here has closed its end
@@ -73,7 +77,7 @@ def said(tmp_path: Path, what: str) -> str:
         return daemon.stderr.read().decode()
 
 
-@pytest.mark.parametrize(("what", "words"), [("quiet", ""), ("quiet, defect", "ValueError: a slip")])
+@pytest.mark.parametrize(("what", "words"), [("plans", ""), ("quiet, defect", "ValueError: a slip")])
 def test_only_what_means_nothing_is_left_out(tmp_path: Path, what: str, words: str) -> None:
     text = said(tmp_path, what)
     assert "BrokenPipeError" not in text and "ConnectionResetError" not in text

@@ -185,6 +185,7 @@ class _Writer(CalledBySpark):
     """
 
     def __init__(self, sink: Sink) -> None:
+        end_quietly()
         show_log_lines(sink.options.log_level)
         self._sink = sink
         # The driver makes this id once and pickles it to the tasks, so that all attempts of one write share it. A write

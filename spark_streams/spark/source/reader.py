@@ -162,6 +162,7 @@ class _Reader(CalledBySpark):
     """
 
     def __init__(self, options: SourceOptions, schema: StructType, rows: pa.Schema, source: Source) -> None:
+        end_quietly()  # in the process that plans, which Spark does not ask for the format's name
         show_log_lines(options.log_level)
         self._options = options
         self._columns = chosen_columns(schema, rows, options.format)
