@@ -335,12 +335,15 @@ class AmqpClient(contextlib.AbstractContextManager["AmqpClient"]):
             False if there is such a stream already.
         """
         given = {PARTITIONS: partitions, **settings}
-        done = self._connections.retrying(lambda connection, _: change(connection, CREATE, stream, given))
-        return done == HTTPStatus.CREATED
+        return change(self._connected(), CREATE, stream, given) == HTTPStatus.CREATED
 
     def delete(self, stream: str) -> None:
         """Have our log delete a stream with all its events; see ``Management.change``."""
-        self._connections.retrying(lambda connection, _: change(connection, DELETE, stream, None))
+        change(self._connected(), DELETE, stream, None)
+
+    def _connected(self) -> Connection:
+        """Return an open connection for a request that is not sent again: its first answer alone tells what it did."""
+        return self._connections.retrying(lambda connection, _: connection)
 
     def settings(self, stream: str) -> dict[str, Any]:
         """Return the settings of a stream, by the names that its peer has for them.

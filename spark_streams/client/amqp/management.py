@@ -37,6 +37,10 @@ class Management:
         self.connection = connection
         self._links = RequestLinks(connection, MANAGEMENT)
 
+    def close(self) -> None:
+        """Close the links."""
+        self._links.close()
+
     def read(self, requests: Sequence[Mapping[str, str]], what: str) -> list[Mapping[str, Any]]:
         """Return the answers to READ requests, in their order.
 

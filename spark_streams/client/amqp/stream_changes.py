@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import Final
 
 from spark_streams.client.amqp.connection import Connection
@@ -28,4 +29,5 @@ def change(connection: Connection, operation: str, stream: str, settings: Settin
     if not connection.peer.is_reference_log:
         advice = "AMQP has no request for it" + _ELSEWHERE.get(connection.dialect.name, "")
         raise Refused("not supported", advice, f"{what} at {connection.endpoint.address}")
-    return Management(connection).change(operation, stream, settings, what)
+    with closing(Management(connection)) as management:
+        return management.change(operation, stream, settings, what)

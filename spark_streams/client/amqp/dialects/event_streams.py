@@ -230,7 +230,8 @@ class EventStreamsInquiries:
         if not connection.peer.is_reference_log:
             context = f"{what} at {connection.endpoint.address}"
             raise Refused("not supported", "AMQP has no request for the settings of an event stream", context)
-        return Management(connection).settings(stream, what)
+        with closing(Management(connection)) as management:
+            return management.settings(stream, what)
 
     def remaining(
         self, connection: Connection, at: str | None, stream: str, positions: Mapping[str, Position]

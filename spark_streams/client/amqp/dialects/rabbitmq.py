@@ -111,14 +111,14 @@ class RabbitInquiries:
         context = f"{what} at {connection.endpoint.address}"
         if _version(connection) < _MANAGEMENT_SINCE:
             raise Refused("not supported", "RabbitMQ tells the arguments of a stream from 4.0 on", context)
-        links = RequestLinks(connection, QUEUES, paired=True)
         names = ([] if self.super_stream else [stream]) + ([] if self.super_stream is False else [f"{stream}-0"])
-        for name in names:
-            (answer,) = links.answers([partial(encode_http_get, path=f"/queues/{quote(name, safe='')}")], what)
-            if answer.subject == "200":
-                return arguments_of(answer.body, f"{context}: '{QUEUES}'")
-            if answer.subject != "404":
-                break
+        with closing(RequestLinks(connection, QUEUES, paired=True)) as links:
+            for name in names:
+                (answer,) = links.answers([partial(encode_http_get, path=f"/queues/{quote(name, safe='')}")], what)
+                if answer.subject == "200":
+                    return arguments_of(answer.body, f"{context}: '{QUEUES}'")
+                if answer.subject != "404":
+                    break
         kind = NotFound if answer.subject == "404" else Refused
         raise kind(f"status {answer.subject}", safe_text(str(answer.body)), context)
 
