@@ -15,7 +15,8 @@ PAGE = "docs/specifications.md"
 LETTERS = "ES|[ACEFHKNPQSXZ]"
 """What codes with a hyphen begin with; KIP-228's rows, W1 to W9 and R1 to R7, have none."""
 CODE = rf"(?:{LETTERS})-\d{{1,3}}|[WR][1-9]"
-CODES = re.compile(rf"(?<![\w.%/$-])({CODE})(?:(?: to |\.\.)({CODE}))?(?![\w-])")
+CODES = re.compile(rf"(?<![\w.%/$+-])({CODE})(?:(?: to |\.\.)({CODE}))?(?![\w-])")
+"""Not what a sign of base64 comes before: pictures in notebooks hold letters and digits of every kind."""
 NAMED = re.compile(r"^ *def test_(es|[acefnpxz])_?(\d+)_(?:([acefnpxz])_?(\d+)_)?", re.MULTILINE)
 """Tests that are named by one code or two: ``test_es_111_…``, ``test_c05_c06_…``."""
 OUTSIDE = re.compile(

@@ -10,12 +10,13 @@ from typing import Any, Final
 import click
 
 from spark_streams.cli.credentials import PeerOptions, tls_options
+from spark_streams.cli.errors import fault_line
 from spark_streams.cli.peers.log_peers import AmqpPeer, in_order
 from spark_streams.cli.peers.peer import PEER_EPILOG, Peer, partitions_option, peer_options, read_peer
 from spark_streams.cli.peers.tables import plain_console, print_facts, print_rows
 from spark_streams.client import Bounds
 from spark_streams.endpoint import Tls
-from spark_streams.errors import OptionError, Refused
+from spark_streams.errors import OptionError, PeerError, SparkStreamsError
 from spark_streams.log import ReferenceLog, Stream, format_offset
 from spark_streams.position import EARLIEST
 
@@ -88,12 +89,16 @@ def peer_stream(peer: Peer, name: str) -> Peer:
 
 
 def _served(peer: Peer) -> dict[str, Any]:
-    """Return what a peer tells of a stream; ``config`` is None with ``why`` where it does not tell the settings."""
+    """Return what a peer tells of a stream; ``config`` is None with ``why`` where it does not tell the settings.
+
+    A request for the settings that fails in any way does not lose the partitions that are found.
+    """
     found = _partitions(peer)
     try:
         config, why = peer.settings(), {}
-    except Refused as fault:
-        config, why = None, {"why": fault.description}
+    except SparkStreamsError as fault:
+        told = fault.description if isinstance(fault, PeerError) else ""
+        config, why = None, {"why": told or fault_line(fault)}
     return {"stream": peer.stream, "config": config, **why, **found}
 
 

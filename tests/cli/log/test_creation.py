@@ -7,14 +7,18 @@ import json
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
+from spark_streams.client import AmqpClient
+from spark_streams.errors import DeadlineExceeded, NotFound, RemoteProtocolError, SparkStreamsError
 from spark_streams.log import ReferenceLog
 from spark_streams.server import AmqpConfig, EventHubsConfig, FeedConfig, RabbitConfig, ServerThread
 from spark_streams.server.users import Permissions
 from tests.cli.conftest import Ran, ServedHere
 from tests.cli.peers.opened import PEERS
+from tests.faults.proxy import Break, TcpProxy
 
 Run = Callable[..., Ran]
 USERS = {"guest": "guest", "reader": "hidden-word"}
@@ -164,3 +168,53 @@ def test_other_peers_say_where_it_is_done(run: Run, served: ServedHere, monkeypa
     assert "AMQP has no request for it" in line_of(other, 1)
     found = run("log", "info", served.doors["amqp"].replace("//", "//guest:guest@"), "told").out
     assert "Its settings are not known: AMQP has no request for the settings of an event stream\n" in found
+
+
+@pytest.mark.parametrize(
+    ("url", "created", "deleted"),
+    [
+        ("amqp", b"it was created", b"it was deleted"),
+        ("rabbitmq-stream", bytes.fromhex("800d 0001"), bytes.fromhex("800e 0001")),
+        ("feedapi", b"HTTP/1.1 201", b"HTTP/1.1 204"),
+    ],
+    indirect=["url"],
+)
+def test_a_lost_answer_is_told_as_that(run: Run, served: ServedHere, url: str, created: bytes, deleted: bytes) -> None:
+    """The change is asked for once: a second request would be told that the stream is there, or is not."""
+    with TcpProxy(urlsplit(url).port) as proxy:
+        for command, answer in (("create", created), ("delete", deleted)):
+            proxy.order(Break("cut", within=answer))
+            line = line_of(run("log", command, proxy.url(url), "lost"), 1)
+            assert proxy.pending == 0 and (served.log.find("lost") is not None) == (command == "create")
+            assert str(proxy.port) in line and "already" not in line and "no stream" not in line
+
+
+SLOW = "no answer within 5 ms: the peer hangs, or the network does"
+
+
+@pytest.mark.parametrize(
+    ("fault", "why"),
+    [
+        (DeadlineExceeded(f"{SLOW}; raise option 'requestTimeout' if they are slow"), SLOW),
+        (RemoteProtocolError("'$management' answered nothing: expected a map"), "'$management' answered nothing"),
+        (NotFound("status 404", "no queue 'kept'", "the settings"), "no queue 'kept'"),
+        (NotFound("status 404", None, "the settings of 'kept'"), "the settings of 'kept': status 404"),
+    ],
+    ids=["silence", "broken protocol", "not there", "without words"],
+)
+@pytest.mark.parametrize("url", ["amqp"], indirect=True)
+def test_settings_that_cannot_be_had_do_not_lose_the_partitions(
+    run: Run, served: ServedHere, monkeypatch: pytest.MonkeyPatch, url: str, fault: SparkStreamsError, why: str
+) -> None:
+    if served.log.find("found") is None:
+        served.log.create_stream("found", 2)
+
+    def settings(_: AmqpClient, stream: str) -> None:
+        raise fault
+
+    monkeypatch.setattr(AmqpClient, "settings", settings)
+    done = run("log", "info", url, "found", "--json")
+    told = json.loads(done.out)
+    assert (done.code, done.err, told["config"], len(told["partitions"])) == (0, "", None, 2)
+    assert why in told["why"] and "option" not in told["why"]
+    assert f"Its settings are not known: {told['why']}\n" in run("log", "info", url, "found").out
