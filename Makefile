@@ -14,6 +14,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # conf/wheels.cfg: pyspark is built from its archive, into a wheel that only goes from here to there.
 PIP := -m pip --quiet --disable-pip-version-check
 PIP_INSTALL := $(PIP) install
+COMPILED := pyspark py4j pyarrow numpy pandas proton requests starlette uvicorn click rich
 $(READY) .venv-spark-%/.ready: export DIST_EXTRA_CONFIG := $(CURDIR)/conf/wheels.cfg
 
 # The supported Sparks beside the highest, which constraints.txt names.
@@ -42,10 +43,11 @@ $(READY): pyproject.toml constraints.txt conf/system-requirements.sh
 	@$(BIN)/python $(PIP) wheel -c constraints.txt --no-deps -w $(VENV)/wheels python-qpid-proton & \
 		$(BIN)/python $(PIP) wheel -c constraints.txt --no-deps -w $(VENV)/wheels pyspark; built=$$?; wait $$! && exit $$built
 	@echo "setup: the rest of constraints.txt, and spark-streams itself: up to a minute"
-	@# Only what is imported is compiled, by who imports it first: of most packages that is little. What setuptools
-	@# warns about is that an installation from a checkout finds other modules beside it.
+	@# What setuptools warns about is that an installation from a checkout finds other modules beside it.
 	@PYTHONWARNINGS=ignore $(BIN)/python $(PIP_INSTALL) --no-compile -c constraints.txt --find-links $(VENV)/wheels -e '.[dev]'
 	@rm -rf $(VENV)/wheels
+	@# Compiled is what every process of Spark and of the log imports; of the rest little is, by who imports it first.
+	@cd $(VENV)/lib/python*/site-packages && ../../../bin/python -m compileall -q -j 2 $(COMPILED)
 	@touch $@
 	@echo "setup: done"
 
