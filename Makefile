@@ -42,8 +42,9 @@ $(READY): pyproject.toml constraints.txt conf/system-requirements.sh
 	@$(BIN)/python $(PIP) wheel -c constraints.txt --no-deps -w $(VENV)/wheels python-qpid-proton & \
 		$(BIN)/python $(PIP) wheel -c constraints.txt --no-deps -w $(VENV)/wheels pyspark; built=$$?; wait $$! && exit $$built
 	@echo "setup: the rest of constraints.txt, and spark-streams itself: up to a minute"
-	@# Only what is imported is compiled, by who imports it first: of most packages that is little.
-	@$(BIN)/python $(PIP_INSTALL) --no-compile -c constraints.txt --find-links $(VENV)/wheels -e '.[dev]'
+	@# Only what is imported is compiled, by who imports it first: of most packages that is little. What setuptools
+	@# warns about is that an installation from a checkout finds other modules beside it.
+	@PYTHONWARNINGS=ignore $(BIN)/python $(PIP_INSTALL) --no-compile -c constraints.txt --find-links $(VENV)/wheels -e '.[dev]'
 	@rm -rf $(VENV)/wheels
 	@touch $@
 	@echo "setup: done"
@@ -90,7 +91,8 @@ fuzz: $(READY)  ## throw broken bytes at the doors for SECONDS (600) of time, wi
 .PRECIOUS: .venv-spark-%/.ready
 test-spark-%: .venv-spark-%/.ready
 	@echo "Spark $*"
-	@.venv-spark-$*/bin/python $(PYTEST) --part $(PART) tests/e2e tests/testing tests/docs/test_guides_with_jars.py \
+	@.venv-spark-$*/bin/python $(PYTEST) --part $(PART) tests/e2e tests/testing \
+		tests/docs/test_guides_with_jars.py tests/docs/test_sql_page.py \
 		-m "spark and not rabbitmq"
 
 soak: $(READY)  ## ten minutes of random faults on the way, on all three protocols; SECONDS=60 is shorter, SEED=1 repeats

@@ -11,14 +11,15 @@ fail() { echo "spark-streams: $*" >&2; exit 1; }
 
 install() { # install WHAT PACKAGE...; a package may be "one|another|…": the first that this system has
   local what=$1; shift
-  local names="${*%%|*}" sudo="" packages=() package choice
+  local names="${*%%|*}" sudo="" packages=() package choice is="is missing. Install it"
+  [[ $what == *" and "* ]] && is="are missing. Install them"
   if [ "$(id -u)" != 0 ]; then
     if command -v sudo >/dev/null && sudo -n true 2>/dev/null; then sudo="sudo -n"; else
-      fail "$what is missing. Install it, e.g. with: sudo apt-get install $names"
+      fail "$what $is, e.g. with: sudo apt-get install $names"
     fi
   fi
-  command -v apt-get >/dev/null || fail "$what is missing. Install it with this system's package manager (Debian calls it: $names)"
-  echo "spark-streams: $what is missing, installing it with apt-get" >&2
+  command -v apt-get >/dev/null || fail "$what $is with this system's package manager (Debian calls it: $names)"
+  echo "spark-streams: ${what} ${is%%.*}, installed now with apt-get" >&2
   $sudo apt-get update -qq >&2
   for package in "$@"; do
     for choice in ${package//|/ }; do
@@ -38,10 +39,17 @@ need_python() {
 }
 
 need_compiler() {
-  command -v cc >/dev/null && command -v pkg-config >/dev/null || install "a C compiler, with which pip builds python-qpid-proton," gcc libc6-dev pkg-config
-  local header
+  local header what=() packages=()
   header=$("$python" -c 'import sysconfig; print(sysconfig.get_paths()["include"] + "/Python.h")')
-  [ -f "$header" ] || install "Python's C headers ($header)" "$("$python" -c 'import sys; print("python%d.%d-dev" % sys.version_info[:2])')"
+  if ! command -v cc >/dev/null || ! command -v pkg-config >/dev/null; then
+    what+=("a C compiler, with which pip builds python-qpid-proton,") packages+=(gcc libc6-dev pkg-config)
+  fi
+  if [ ! -f "$header" ]; then
+    what+=("Python's C headers ($header)")
+    packages+=("$("$python" -c 'import sys; print("python%d.%d-dev" % sys.version_info[:2])')")
+  fi
+  # Both in one sentence: whoever has to ask for them asks once.
+  [ ${#what[@]} = 0 ] || install "${what[0]}${what[1]:+ and ${what[1]}}" "${packages[@]}"
   [ -f "$header" ] || fail "Python's C headers are still missing: $header. They belong to the package that $python came with."
 }
 

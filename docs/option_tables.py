@@ -132,9 +132,9 @@ class Page:
             found[name] = "`true`, `false`"
             return boolean(given, name, default)
 
-        def words(given: OptionReader, name: str, *known: str) -> str:
+        def words(given: OptionReader, name: str, *known: str, default: str | None = None) -> str:
             found[name] = ", ".join(f"`{each}`" for each in known)
-            return word(given, name, *known)
+            return word(given, name, *known, default=default)
 
         with patch.multiple(OptionReader, integer=integers, boolean=booleans, word=words):
             self.parse(self.least)

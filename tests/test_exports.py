@@ -17,7 +17,7 @@ import spark_streams
 
 PUBLIC = {
     "spark_streams": ["register"],
-    "spark_streams.cli": ["main"],
+    "spark_streams.cli": ["main", "run"],
     "spark_streams.client": [
         "AmqpClient",
         "Bounds",

@@ -72,7 +72,8 @@ def test_a_door_that_needs_it_says_so(tmp_path: Path) -> None:
     ran = command("log", "serve", "--stream", "orders", cwd=tmp_path)
     assert (ran.returncode, ran.stderr) == (
         1,
-        "Error: the door --amqp needs python-qpid-proton, which is not installed: pip install python-qpid-proton, or "
+        "Error: the door --amqp needs python-qpid-proton, which is not installed: pip install python-qpid-proton, "
+        "which compiles it and needs a C compiler and Python's headers, or "
         "name the doors that need none of it, --rabbitmq-stream 5552 --feedapi 8080\n",
     )
 

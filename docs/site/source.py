@@ -25,6 +25,7 @@ PAGES = BUILD / "site-source"
 HERE = Path(__file__).parent
 LINK = re.compile(r"(?<=\]\()(?!\w+:|#)([^)#\s]+)(#[^)\s]*)?(?=\))")
 FENCE = re.compile(r"(^```.*?^```$)", re.MULTILINE | re.DOTALL)
+DRAWING = "```mermaid\n"
 TYPE = re.compile(r"(?<=MAP)<(STRING,STRING)>")
 """What Python's Markdown takes for a tag of HTML, as GitHub's does not."""
 LANGUAGES = {".ipynb": "", ".toml": "toml", ".yml": "yaml", ".py": "python", ".proto": "proto", ".conf": "properties"}
@@ -61,9 +62,13 @@ def rewritten(page: Path) -> str:
         up = [".."] * (len(page.relative_to(ROOT).parts) - 1)
         return str(PurePosixPath(*up, place(file))) + (found[2] or "")
 
+    def fenced(part: str) -> str:
+        # In a frame of its own a drawing can be wider than a narrow screen (site.css).
+        return f'<div class="drawing" markdown>\n\n{part}\n\n</div>' if part.startswith(DRAWING) else part
+
     parts = FENCE.split(page.read_text())
     return "".join(
-        part if part.startswith("```") else LINK.sub(target, TYPE.sub(r"&lt;\1&gt;", part)) for part in parts
+        fenced(part) if part.startswith("```") else LINK.sub(target, TYPE.sub(r"&lt;\1&gt;", part)) for part in parts
     )
 
 
@@ -188,7 +193,7 @@ def main() -> None:
     else:
         print("site: there is no npm to get Mermaid with: drawings stay text", file=sys.stderr)
         for page in PAGES.rglob("*.md"):
-            page.write_text(page.read_text().replace("```mermaid\n", "```text\n"))
+            page.write_text(page.read_text().replace(DRAWING, "```text\n"))
     added = "".join(f"{name} = {toml(value)}\n" for name, value in settings.items())
     configuration = (HERE / "zensical.toml").read_text().replace("[project]\n", f"[project]\n{added}", 1)
     (BUILD / "zensical.toml").write_text(configuration)

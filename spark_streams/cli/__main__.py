@@ -1,6 +1,6 @@
 """``python -m spark_streams.cli`` is the command ``spark-streams``."""
 
-from spark_streams.cli.command import main
+from spark_streams.cli.command import run
 
 if __name__ == "__main__":
-    main()
+    run()

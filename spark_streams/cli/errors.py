@@ -113,10 +113,15 @@ def in_words_of_the_command_line(text: str) -> str:
     return _NAMED.sub(renamed, text)
 
 
+def fault_line(fault: Exception) -> str:
+    """Return an error's text as one line, in words of the command line."""
+    return in_words_of_the_command_line(" ".join(str(fault).split("\n")))
+
+
 class _Failure(click.ClickException):
     """One line on stderr, and an exit code."""
 
     def __init__(self, fault: Exception) -> None:
-        super().__init__(in_words_of_the_command_line(" ".join(str(fault).split("\n"))))
+        super().__init__(fault_line(fault))
         # click declares it for the class, and reads it off the instance
         self.exit_code = USAGE if isinstance(fault, OptionError) else FAILED  # type: ignore[misc]

@@ -33,8 +33,8 @@ from spark_streams.secrets import CalledSecret, FileSecret
 
 DEFAULT_REQUEST_TIMEOUT_MS: Final = 30_000
 DEFAULT_LOG_LEVEL: Final = "info"
-LOG_LEVELS: Final = (DEFAULT_LOG_LEVEL, "debug", "warning", "error")
-"""What ``logLevel`` may be. With the first, whatever has set up logging in the process counts."""
+LOG_LEVELS: Final = ("debug", "info", "warning", "error")
+"""What ``logLevel`` may be. With the default, whatever has set up logging in the process counts."""
 HTTPS_PORT: Final = 443
 """The port of WebSockets with TLS, where none is named."""
 _GATEWAY: Final = re.compile(r"(?:[a-z]+://)?(\[[0-9a-fA-F:.]+\]|[^\[\]/@,?#\s:]+)(?::([0-9]{1,5}))?/?")
@@ -159,7 +159,7 @@ def log_level(given: OptionReader) -> str:
     Raises:
         OptionError: there is no such level.
     """
-    return given.word(LOG_LEVEL, *LOG_LEVELS)
+    return given.word(LOG_LEVEL, *LOG_LEVELS, default=DEFAULT_LOG_LEVEL)
 
 
 def _tls(given: OptionReader) -> Tls:

@@ -30,7 +30,7 @@ from spark_streams.options.names import (
     TABLE_PROVIDER,
     URL,
 )
-from spark_streams.options.values import boolean, integer
+from spark_streams.options.values import boolean, did_you_mean, integer
 from spark_streams.position import Position
 
 _OF_TABLES: Final = (
@@ -170,12 +170,12 @@ class OptionReader:
             raise OptionError(there[1], f"cannot be used together with '{there[0]}': give one of them")
         return there[0] if there else None
 
-    def word(self, name: str, *words: str) -> str:
-        """Return the one of ``words`` that the option has, in any case; the first when it is not given."""
-        value = (self.get(name) or words[0]).strip().lower()
+    def word(self, name: str, *words: str, default: str | None = None) -> str:
+        """Return the one of ``words`` that the option has, in any case; else ``default``, or the first."""
+        value = (self.get(name) or default or words[0]).strip().lower()
         if value not in words:
             expected = f"neither '{words[0]}' nor '{words[1]}'" if len(words) == 2 else f"none of {', '.join(words)}"
-            raise OptionError(name, f"'{value}' is {expected}")
+            raise OptionError(name, f"'{value}' is {expected}{did_you_mean(value, words)}")
         return value
 
     def integer(self, name: str, low: int, unit: str, *, high: int = MAX_INT64) -> int | None:

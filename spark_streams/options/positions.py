@@ -20,7 +20,7 @@ from spark_streams.options.names import (
     STARTING_TIMESTAMP,
 )
 from spark_streams.options.parser import OptionReader
-from spark_streams.options.values import filter_expression, instant_ms, json_object
+from spark_streams.options.values import did_you_mean, filter_expression, instant_ms, json_object, short
 from spark_streams.position import EARLIEST, LATEST, After, At, AtTime, Matching, Position, position_from_json
 
 STARTS: Final = (STARTING_TIMESTAMP, STARTING_OFFSETS_BY_TIMESTAMP, STARTING_OFFSETS)
@@ -97,9 +97,15 @@ def _positions(given: OptionReader, timestamp: str, by_timestamp: str, offsets: 
         return PositionRange(
             None, {partition: AtTime(instant_ms(name, value)) for partition, value in instants.items()}, name
         )
-    if text.strip().lower() in ("earliest", "latest"):
-        return PositionRange(EARLIEST if text.strip().lower() == "earliest" else LATEST, option=name)
-    example = given.form.offsets_example
+    word, example = text.strip().lower(), given.form.offsets_example
+    if word in ("earliest", "latest"):
+        return PositionRange(EARLIEST if word == "earliest" else LATEST, option=name)
+    if not word.startswith(("{", "[")):
+        raise OptionError(
+            name,
+            f"'{short(text)}' is neither 'earliest' nor 'latest' nor a JSON object such as {example}"
+            f"{did_you_mean(word, ('earliest', 'latest'))}",
+        )
     positions = json_object(name, text, words="'earliest', 'latest' or ", example=example)
     _refuse_topics(name, positions, example)
     return PositionRange(

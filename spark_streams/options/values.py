@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import re
+from collections.abc import Sequence
 from datetime import datetime, timedelta, timezone
 from typing import Any, Final
 
@@ -31,6 +33,8 @@ _ISO: Final = re.compile(
 )
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _NS_PER_MS: Final = 1_000_000
+_NEAR: Final = 0.7
+"""How alike two words have to be: 'warn' is nearly 'warning', and 'oldest' is not 'latest'."""
 
 
 def integer(option: str, text: str, *, low: int, high: int, unit: str) -> int:
@@ -42,7 +46,7 @@ def integer(option: str, text: str, *, low: int, high: int, unit: str) -> int:
     if not re.fullmatch(r"\s*[+-]?[0-9]{1,20}\s*", text) or not low <= int(text) <= high:
         most = "" if high >= MAX_INT64 else f" and at most {high}"
         raise OptionError(
-            option, f"'{_short(text)}' cannot be used: expected a whole number, at least {low}{most} ({unit})"
+            option, f"'{short(text)}' cannot be used: expected a whole number, at least {low}{most} ({unit})"
         )
     return int(text)
 
@@ -55,7 +59,7 @@ def boolean(option: str, text: str) -> bool:
     """
     word = text.strip().lower()
     if word not in ("true", "false"):
-        raise OptionError(option, f"'{_short(text)}' is neither 'true' nor 'false'")
+        raise OptionError(option, f"'{short(text)}' is neither 'true' nor 'false'")
     return word == "true"
 
 
@@ -81,7 +85,7 @@ def instant_ms(option: str, value: object) -> int:
             return _iso_ms(option, text, match)
     raise OptionError(
         option,
-        f"'{_short(str(value))}' is no instant, expected milliseconds since 1970-01-01T00:00:00Z as a whole number "
+        f"'{short(str(value))}' is no instant, expected milliseconds since 1970-01-01T00:00:00Z as a whole number "
         "(negative before it) or ISO 8601 such as 1957-10-04T19:28:34Z",
     )
 
@@ -100,7 +104,7 @@ def duration_ms(option: str, text: str) -> int:
     if not 1 <= ms <= MAX_INT64:
         raise OptionError(
             option,
-            f"'{_short(text)}' is no length of time, expected such as 15m, 30s or 1h (units us, ms, s, m, h and d), or "
+            f"'{short(text)}' is no length of time, expected such as 15m, 30s or 1h (units us, ms, s, m, h and d), or "
             "milliseconds as a whole number, at least 1",
         )
     return ms
@@ -138,6 +142,12 @@ def json_object(option: str, text: str, *, words: str, example: str) -> dict[str
     return value
 
 
+def did_you_mean(text: str, words: Sequence[str]) -> str:
+    """Return the end of a message about a text that is none of the words: the one that is nearly it, if one is."""
+    close = difflib.get_close_matches(text.strip().lower(), words, n=1, cutoff=_NEAR)
+    return f", did you mean '{close[0]}'?" if close else ""
+
+
 def words_list(option: str, text: str) -> tuple[str, ...]:
     """Return texts that are separated by commas, or those of a JSON list, each once and in their order.
 
@@ -158,7 +168,7 @@ def words_list(option: str, text: str) -> tuple[str, ...]:
     if not found or not all(isinstance(word, str) and word for word in found):
         raise OptionError(
             option,
-            f"'{_short(text)}' has an empty value or one that is no string, expected values separated by commas, such "
+            f"'{short(text)}' has an empty value or one that is no string, expected values separated by commas, such "
             f"as eu,us, or a JSON list such as {_LIST_EXAMPLE}",
         )
     return tuple(dict.fromkeys(str(word) for word in found))
@@ -213,5 +223,6 @@ def _bounded(option: str, ms: int) -> int:
     return ms
 
 
-def _short(text: str) -> str:
+def short(text: str) -> str:
+    """Return a value as messages show it: its beginning, where it is long."""
     return text if len(text) <= 60 else text[:60] + "…"

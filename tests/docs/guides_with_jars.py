@@ -1,4 +1,4 @@
-"""Runs what the guides have for Delta, Iceberg and Avro, in a Spark that was started with their jars.
+"""Runs what the guides have for Delta, Iceberg and Avro, and our SQL beside Delta, in a Spark with their jars.
 
 usage: guides_with_jars.py FOLDER
 
@@ -12,6 +12,9 @@ import os
 import sys
 from pathlib import Path
 from typing import Any
+
+import pytest
+from pyspark.errors import PySparkException
 
 from spark_streams.testing import LogProcess, StreamFactory
 from tests.docs.guides import Guides
@@ -48,8 +51,36 @@ def main(folder: Path) -> dict[str, Any]:
             order = "named_struct('id', 7L, 'customer', 'ann') AS order"
             events = spark.range(1).selectExpr(order).select(to_avro("order", page["SCHEMA"]).alias("value"))
             found["avro"] = [list(row) for row in page["avro_orders"](events).collect()]
+        if "delta" in names:
+            found["sql"] = run_sql(spark, guides)
     spark.stop()
     return found
+
+
+def run_sql(spark: Any, guides: Guides) -> list[str]:
+    """Run the page's views, see its tables refused, and return the keys that a table of Delta's took from a view."""
+    name = guides.streams["orders"].name
+    reading, columns, writing, table = (
+        guides.here(block).replace("`stream` 'orders'", f"`stream` '{name}'") for block in blocks("docs/sql.md", "sql")
+    )
+    for block in (reading, columns, writing, columns.replace("CREATE", "CREATE OR REPLACE")):
+        for statement in block.split(";\n"):
+            if statement.strip():
+                spark.sql(statement).collect()
+    create, insert, select, _ = table.split(";\n", 3)
+    spark.sql(create)
+    for statement, said in (
+        (insert, "amqp-events is not a valid Spark SQL Data Source"),
+        (select, "amqp-events is not a valid Spark SQL Data Source"),
+        ("SELECT * FROM STREAM events", "Data source amqp-events does not support streamed reading"),
+    ):
+        with pytest.raises(PySparkException, match=said):
+            spark.sql(statement)
+    with pytest.raises(PySparkException, match="Cannot write into v1 table"):
+        spark.createDataFrame([("x",)], "value string").writeTo("events").append()
+    spark.sql("CREATE TABLE copied (key STRING) USING delta")
+    spark.sql("INSERT INTO copied SELECT key FROM bodies WHERE key IN ('ann', 'ben')")
+    return sorted({row.key for row in spark.table("copied").collect()})
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """The messages of the code: what its errors are made with, by the syntax tree of each file.
 
-Not among them are words that reach an error as a value from elsewhere, such as the reasons in a table of refused
-options: their rows stand on the page by hand.
+Words that reach an error as a value from elsewhere, such as the reasons in a table of refused options, cannot be told
+from other texts by this: tests/docs/sentences.py has all of them, and tests/docs/test_each_sentence.py their places.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from tests.docs.pages import ERRORS, ROOT
+from tests.docs.pages import ERRORS
+from tests.docs.syntax import Scope, called_name, literals_in, names_in, parsed, scopes, sources
 
 MAKERS = {"refuse": "OptionError", "refusal": "Refused", "UsageError": "OptionError", "BadParameter": "OptionError"}
 """Makers of errors that none of our annotations tells, to the error."""
@@ -41,20 +42,20 @@ class Message:
         return f"{self.file}:{self.line} {self.error}: {self.text}"
 
 
-def makers_of(tree: ast.AST) -> dict[str, str]:
+@functools.cache
+def makers_of(source: str) -> dict[str, str]:
     """Return the functions of a file that return or raise an error of ours of what they are called with, to the error.
 
     Their annotation says so: it names the error, or they never return.
     """
     found: dict[str, str] = {}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef) and node.returns is not None:
-            names = {each.id for each in ast.walk(node.returns) if isinstance(each, ast.Name)}
+    for scope in scopes(source):
+        if isinstance(scope.node, ast.FunctionDef) and scope.node.returns is not None:
+            names = names_in(scope.node.returns)
             if "NoReturn" in names:
-                calls = [each.func for each in ast.walk(node) if isinstance(each, ast.Call)]
-                names |= {name for called in calls for name in _names_in(called)}
+                names |= {name for call in scope.calls for name in names_in(call.func)}
             if names & ERRORS:
-                found[node.name] = min(names & ERRORS)
+                found[scope.node.name] = min(names & ERRORS)
     return found
 
 
@@ -63,54 +64,38 @@ def messages_of(file: str, source: str, makers: Mapping[str, str] = MAKERS) -> I
 
     These are names that the function, or the file, gives a text to, and functions of the file that return one.
     """
-    tree = ast.parse(source)
-    makers = {**makers, **makers_of(tree)}
-    returned = _texts_by_name([node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)])
-    of_file = _texts_by_name(tree.body)
-    for scope in [tree, *(node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef))]:
-        inside = list(_of_scope(scope))
-        stands_for = {
-            **of_file,
-            **returned,
-            **_texts_by_name([n for n in inside if not isinstance(n, ast.FunctionDef)]),
-        }
-        for node in inside:
-            if isinstance(node, ast.Call):
-                yield from _said_by(file, node, stands_for, makers)
+    makers = {**makers, **makers_of(source)}
+    there = scopes(source)
+    for scope in there:
+        for call in scope.calls:
+            called = called_name(call)
+            error = called if called in ERRORS else makers.get(called)
+            if error is not None:
+                for text in _said_by(call, scope, there):
+                    yield Message(file, call.lineno, error, text)
     if file in WHOLE:
-        documentation = {id(n.value) for n in ast.walk(tree) if isinstance(n, ast.Expr)}
-        yield Message(file, 1, WHOLE[file], "\n".join(_outermost(tree, documentation)))
+        yield Message(file, 1, WHOLE[file], "\n".join(literals_in(parsed(source))))
 
 
-def _said_by(file: str, call: ast.Call, stands_for: dict[str, _Value], makers: Mapping[str, str]) -> Iterator[Message]:
-    called = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
-    error = called if called in ERRORS else makers.get(called)
-    if error is None:
-        return
+def _said_by(call: ast.Call, scope: Scope, there: list[Scope]) -> list[str]:
     arguments = [*call.args, *(keyword.value for keyword in call.keywords)]
     own = [text for argument in arguments for text in literals_in(argument)]
     if is_said(own):
-        yield Message(file, call.lineno, error, "\n".join(own))
-        return
-    names = {name for argument in arguments for name in _names_in(argument)}
+        return ["\n".join(own)]
+    stands_for = {**_given_by(there[0]), **_returned_by(there), **_given_by(scope)}
+    names = {name for argument in arguments for name in names_in(argument)}
     while more := {part for name in names if name in stands_for for part in stands_for[name].parts} - names:
         names = names | more
-    for text in sorted({text for name in names if name in stands_for for text in stands_for[name].texts}):
-        if is_said([text], words=4):
-            yield Message(file, call.lineno, error, text)
+    texts = {text for name in names if name in stands_for for text in stands_for[name].texts}
+    return sorted(text for text in texts if is_said([text], words=4))
 
 
 @functools.cache
 def messages() -> list[Message]:
     """Return the messages of all that is shipped."""
-    sources = {
-        str(path.relative_to(ROOT)): path.read_text()
-        for folder in ("spark_streams", "sources", "sinks")
-        for path in sorted((ROOT / folder).rglob("*.py"))
-    }
-    public = {name: error for text in sources.values() for name, error in makers_of(ast.parse(text)).items()}
+    public = {name: error for text in sources().values() for name, error in makers_of(text).items()}
     makers = {**{name: error for name, error in public.items() if not name.startswith("_")}, **MAKERS}
-    return [message for file, text in sources.items() for message in messages_of(file, text, makers)]
+    return [message for file, text in sources().items() for message in messages_of(file, text, makers)]
 
 
 def is_said(texts: list[str], words: int = 3) -> bool:
@@ -118,48 +103,32 @@ def is_said(texts: list[str], words: int = 3) -> bool:
     return any(" " in text and len(re.findall(r"[a-zA-Z]{2,}", text)) >= words for text in texts)
 
 
-def literals_in(node: ast.AST) -> list[str]:
-    """Return the texts in an expression, one for each that is written in one piece."""
-    return list(_outermost(node, set()))
+def _given_by(scope: Scope) -> dict[str, _Value]:
+    """Return what the names stand for that a function or a module assigns to."""
+    pairs = (
+        (name, each.value)
+        for each in scope.assignments
+        if each.value is not None
+        for target in (each.targets if isinstance(each, ast.Assign) else [each.target])
+        for name in names_in(target)
+    )
+    return _values(pairs)
 
 
-def _outermost(node: ast.AST, without: set[int]) -> Iterator[str]:
-    if id(node) in without:
-        return
-    if isinstance(node, ast.JoinedStr):
-        yield "".join(str(part.value) if isinstance(part, ast.Constant) else "…" for part in node.values)
-    elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-        yield node.value
-    else:
-        for child in ast.iter_child_nodes(node):
-            yield from _outermost(child, without)
+def _returned_by(there: list[Scope]) -> dict[str, _Value]:
+    """Return what the functions of a file stand for: what they return."""
+    return _values(
+        (scope.node.name, value)
+        for scope in there
+        if isinstance(scope.node, ast.FunctionDef)
+        for value in scope.returned
+    )
 
 
-def _of_scope(scope: ast.AST) -> Iterator[ast.AST]:
-    """Yield the nodes of a function or a module, and of what is no function of its own in it."""
-    for child in ast.iter_child_nodes(scope):
-        yield child
-        if not isinstance(child, ast.FunctionDef):
-            yield from _of_scope(child)
-
-
-def _names_in(node: ast.AST) -> set[str]:
-    return {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
-
-
-def _texts_by_name(nodes: Iterable[ast.AST]) -> dict[str, _Value]:
-    """Return what names stand for that are assigned to, and functions that return something."""
+def _values(pairs: Iterable[tuple[str, ast.AST]]) -> dict[str, _Value]:
     found: dict[str, _Value] = {}
-    for node in nodes:
-        values: list[tuple[str, ast.AST]] = []
-        if isinstance(node, ast.FunctionDef):
-            returned = [each.value for each in ast.walk(node) if isinstance(each, ast.Return)]
-            values = [(node.name, value) for value in returned if value is not None]
-        elif isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign) and node.value is not None:
-            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            values = [(name, node.value) for target in targets for name in _names_in(target)]
-        for name, value in values:
-            known = found.setdefault(name, _Value([], set()))
-            known.texts.extend(literals_in(value))
-            known.parts.update(_names_in(value))
+    for name, value in pairs:
+        known = found.setdefault(name, _Value([], set()))
+        known.texts.extend(literals_in(value))
+        known.parts.update(names_in(value))
     return found

@@ -146,7 +146,7 @@ RUN: dict[str, dict[str, list[tuple[str, int]]]] = {
     },
     "docs/sql.md": {
         "sql": [("tests/docs/test_sql_page.py::test_the_statements", 4)],
-        "python": [("tests/docs/test_sql_page.py::test_the_statements", 2)],
+        "python": [("tests/docs/test_sql_page.py::test_the_statements", 3)],
     },
     "docs/testing.md": {"python": [("tests/testing/test_query.py::test_the_page_is_right", 3)]},
 }

@@ -1,4 +1,4 @@
-"""The guides' Delta, Iceberg and Avro, on those Sparks whose jars Maven's central repository has.
+"""The guides' Delta, Iceberg and Avro, and our SQL in Delta's catalog, on Sparks for which Maven's repository has jars.
 
 They run in a process of their own: a Spark gets its jars when its JVM starts.
 """
@@ -58,5 +58,5 @@ def test_what_the_guides_have_for_them(tmp_path: Path) -> None:
     ran = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=800)
     assert ran.returncode == 0, ran.stderr[-4000:]
     found = json.loads(ran.stdout.splitlines()[-1])
-    expected = {"delta-orders": 6, "delta-large": 3, "avro": [[7, "ann"]]}
+    expected: dict[str, object] = {"sql": ["ann", "ben"], "delta-orders": 6, "delta-large": 3, "avro": [[7, "ann"]]}
     assert found == expected | ({"iceberg": 6} if "iceberg" in artifacts else {})

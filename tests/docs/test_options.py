@@ -82,9 +82,9 @@ def test_a_default_that_changes_in_the_code_changes_the_page(page: Page, monkeyp
         asked.add(name)
         return boolean(given, name, default is not (name == changed))
 
-    def words(given: OptionReader, name: str, *known: str) -> str:
+    def words(given: OptionReader, name: str, *known: str, default: str | None = None) -> str:
         asked.add(name)
-        return word(given, name, *(known[-1:] + known[:-1] if name == changed else known))
+        return word(given, name, *known, default=known[-1] if name == changed else default)
 
     def is_there(given: OptionReader, name: str) -> bool:
         return (name == changed and name in numbers) or has(given, name)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import ast
 import functools
 import re
 import shlex
-from pathlib import Path
 
 import click
 import pytest
@@ -16,9 +14,10 @@ from docs.option_tables import PAGES
 from spark_streams.cli import main
 from spark_streams.wire.rabbitmq.response_codes import ResponseCode, code_name
 from tests.docs.pages import ERRORS, ROOT, code_spans, tables
+from tests.docs.syntax import parsed, pieces_of, sources, texts_in
 
 DOCS = ROOT / "docs"
-CODE = [file for folder in ("spark_streams", "sources", "sinks") for file in sorted((ROOT / folder).rglob("*.py"))]
+
 MESSAGES = (
     *("Before anything is read", "Values of options", "The address and the credentials", "Columns", "Connecting"),
     *("While it reads", "While it writes", "Serving the log", "On the command line"),
@@ -34,26 +33,11 @@ KAFKA = {
 """What the guide of Spark 4's Kafka connector lists, in its tables for reading and for writing."""
 
 
-def text_of(node: ast.AST) -> str | None:
-    """The text that an expression is; what is filled in becomes an ellipsis. None for what is no text."""
-    if isinstance(node, ast.JoinedStr):
-        return "".join(str(p.value) if isinstance(p, ast.Constant) else "…" for p in node.values)
-    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else None
-
-
-def literals(file: Path) -> list[str]:
-    """The texts in a file that are no docstrings."""
-    tree = ast.parse(file.read_text())
-    documentation = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-    found = [text_of(node) for node in ast.walk(tree) if id(node) not in documentation]
-    return [text for text in found if text is not None]
-
-
 @functools.cache
 def said() -> str:
     """All that the code can say, with the codes of RabbitMQ and of HTTP as it writes them."""
-    texts = [text for file in CODE for text in literals(file)]
-    return "\n".join([*texts, *map(code_name, ResponseCode), *(f"status {n}" for n in (401, 403, 413, 507))])
+    own = [piece for source in sources().values() for text in texts_in(parsed(source)) for piece in pieces_of(text)]
+    return "\n".join([*own, *map(code_name, ResponseCode), *(f"status {n}" for n in (401, 403, 413, 507))])
 
 
 def missing(messages: list[str], texts: str) -> list[str]:
@@ -107,7 +91,7 @@ def test_files_that_a_page_names_are_there(page: str) -> None:
 
 
 def test_classes_and_functions_that_the_extending_page_names_are_there() -> None:
-    code = "\n".join(file.read_text() for file in (*CODE, ROOT / "tests" / "spark" / "fake_client.py"))
+    code = "\n".join((*sources().values(), (ROOT / "tests" / "spark" / "fake_client.py").read_text()))
     prose = re.sub(r"^```.*?^```$", "", (DOCS / "extending.md").read_text(), flags=re.MULTILINE | re.DOTALL)
     foreign = {"DataSource", "DefaultSource"}
     classes = {span for span in code_spans(prose) if re.fullmatch(r"([A-Z][a-z]+)+", span)} - foreign
@@ -131,6 +115,17 @@ def test_every_option_of_the_kafka_source_has_its_row() -> None:
         assert here <= known, row
         if row[1].startswith("the same"):
             assert set(code_spans(row[0])) <= known, row
+
+
+def test_the_log_means_one_thing() -> None:
+    other = re.compile(
+        r"\b(driver|executor|worker|server|peer|broker|program|Spark|Python)'?s'? (own )?logs?\b(?! lines?)", re.I
+    )
+    pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "docs" / "guides").glob("*.md")]
+    found = {page.name: other.search(re.sub(r"`[^`]*`", "", page.read_text())) for page in pages}
+    assert {page: match[0] for page, match in found.items() if match} == {}
+    assert "What a program says of itself are *log lines*" in (ROOT / "docs" / "glossary.md").read_text()
+    assert other.search("look at the driver's log") and not other.search("the driver's log lines")
 
 
 def test_every_page_is_in_the_index() -> None:

@@ -60,6 +60,17 @@ def test_a_file_that_is_linked_becomes_a_page(pages: Path) -> None:
     assert "MAP&lt;STRING,STRING&gt;" in (pages / "docs" / "amqp-events.md").read_text()
 
 
+def test_each_drawing_has_a_frame_that_it_moves_in(pages: Path) -> None:
+    text = (pages / "docs" / "how-it-works.md").read_text()
+    drawings = text.count("```mermaid\n")
+    assert drawings > 4
+    framed = r'^<div class="drawing" markdown>\n\n```mermaid\n.*?^```\n\n</div>$'
+    assert len(re.findall(framed, text, re.MULTILINE | re.DOTALL)) == drawings
+    style = (ROOT / "docs" / "site" / "site.css").read_text()
+    assert ".drawing { overflow-x: auto; }" in style
+    assert re.search(r"\.drawing > \.mermaid \{ min-width", style)
+
+
 def references(text: str) -> list[tuple[str, str]]:
     """Attribute and address of what a page of HTML takes or links to."""
     return [(name, html.unescape(to)) for name, to in re.findall(r'<[^>]*\s(src|href)="?([^"\s>]+)', text)]

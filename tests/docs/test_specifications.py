@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import subprocess
 from collections import Counter
-from collections.abc import Iterator
 
 import pytest
 
@@ -15,7 +15,8 @@ PAGE = "docs/specifications.md"
 LETTERS = "ES|[ACEFHKNPQSXZ]"
 """What codes with a hyphen begin with; KIP-228's rows, W1 to W9 and R1 to R7, have none."""
 CODE = rf"(?:{LETTERS})-\d{{1,3}}|[WR][1-9]"
-CODES = re.compile(rf"(?<![\w.%/$-])({CODE})(?:(?: to |\.\.)({CODE}))?(?![\w-])")
+CODES = re.compile(rf"(?<![\w.%/$+-])({CODE})(?:(?: to |\.\.)({CODE}))?(?![\w-])")
+"""Not what a sign of base64 comes before: pictures in notebooks hold letters and digits of every kind."""
 NAMED = re.compile(r"^ *def test_(es|[acefnpxz])_?(\d+)_(?:([acefnpxz])_?(\d+)_)?", re.MULTILINE)
 """Tests that are named by one code or two: ``test_es_111_…``, ``test_c05_c06_…``."""
 OUTSIDE = re.compile(
@@ -23,7 +24,8 @@ OUTSIDE = re.compile(
     r"|\bnotes'? (bytes|vectors?)\b|\bnotes,? (sections? |ambiguity )?[A-Z]?-?\d+(?![\d_])|Spec: [^.]*\bnotes\b"
     r"|\bthe notes (say|list|take|ask|on [A-Z])|of the notes where"
 )
-"""Papers that are not here. "Notes" of a record batch are something else:
+OUTSIDE_HAS = ("DESIGN", "STYLE", "LAYOUT", "shared/specs", "design", "notes")
+"""Papers that are not here, and words that each of these has. "Notes" of a record batch are something else:
 ``spark_streams/log/format/batch_headers.py``."""
 FOLDERS = ("spark_streams", "sources", "sinks", "tests", "docs", "conf", "notebooks")
 FILES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "Makefile")
@@ -38,6 +40,7 @@ def number_of(code: str) -> tuple[str, int]:
     return found[1], int(found[2])
 
 
+@functools.cache
 def codes_in(text: str) -> set[tuple[str, int]]:
     """Return the codes that a text names; of ``A-26 to A-28`` those between, too, also over the end of a line."""
     found = set()
@@ -59,13 +62,16 @@ def rows() -> list[list[str]]:
     return [row for row in cells if re.fullmatch(CODE, row[0])]
 
 
-def sources() -> Iterator[tuple[str, str]]:
-    """Name and text of each file that may refer to the page."""
+@functools.cache
+def sources() -> dict[str, str]:
+    """The text of each file that may refer to the page, by its name."""
     names = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True, text=True).stdout
-    for name in names.split("\0"):
-        ours = name in FILES or (name.endswith(ENDINGS) and name.split("/")[0] in FOLDERS)
-        if ours and name != SELF and (ROOT / name).is_file():
-            yield name, (ROOT / name).read_text(errors="replace")
+    ours = (
+        name
+        for name in names.split("\0")
+        if name in FILES or (name.endswith(ENDINGS) and name.split("/")[0] in FOLDERS and name != SELF)
+    )
+    return {name: (ROOT / name).read_text(errors="replace") for name in ours if (ROOT / name).is_file()}
 
 
 def missing(name: str, text: str, there: set[tuple[str, int]]) -> list[str]:
@@ -79,12 +85,12 @@ def there() -> set[tuple[str, int]]:
 
 def test_each_code_has_its_row() -> None:
     known = there()
-    assert [code for name, text in sources() for code in missing(name, text, known)] == []
+    assert [code for name, text in sources().items() for code in missing(name, text, known)] == []
 
 
 def test_many_codes_are_found() -> None:
     """If the pattern no longer found them, the test above would say nothing."""
-    used = {code for name, text in sources() if name != PAGE for code in codes_in(text)}
+    used = {code for name, text in sources().items() if name != PAGE for code in codes_in(text)}
     letters = Counter(letter for letter, _ in used)
     assert letters.keys() == {"A", "C", "E", "ES", "F", "H", "N", "P", "Q", "R", "S", "W", "X", "Z"}
     assert len(used) > 250 and letters["ES"] == 70 and letters["A"] == 29
@@ -102,10 +108,10 @@ def test_no_code_stands_twice() -> None:
 
 
 def test_nothing_points_at_papers_that_are_not_here() -> None:
-    found = [
-        f"{name}: {match.group()}" for name, text in sources() for match in OUTSIDE.finditer(re.sub(r"\s+", " ", text))
-    ]
-    assert found == []
+    perhaps = {name: text for name, text in sources().items() if any(word in text for word in OUTSIDE_HAS)}
+    assert 20 < len(perhaps) < len(sources())
+    lines = {name: re.sub(r"\s+", " ", text) for name, text in perhaps.items()}
+    assert [f"{name}: {match[0]}" for name, text in lines.items() for match in OUTSIDE.finditer(text)] == []
 
 
 @pytest.mark.parametrize(

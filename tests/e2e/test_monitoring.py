@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -26,10 +27,31 @@ WAIT_S = 240
 SMALL = StreamConfig(segment_max_bytes=2_000, retention_max_bytes=2_000)
 
 
+class Said:
+    """The file of all that Spark's Python processes say."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._seen: dict[str, int] = {}
+
+    def lines(self, pattern: str, number: int) -> None:
+        """Wait until they have said so many lines that match, and check that they said no more."""
+        eventually(lambda: self._count(pattern) >= number, f"{number} lines with {pattern}", WAIT_S)
+        self._seen[pattern] = number
+        assert self._count(pattern) == number
+
+    def no_more(self) -> None:
+        """Check once more, when much has been done since."""
+        assert {pattern: self._count(pattern) for pattern in self._seen} == self._seen
+
+    def _count(self, pattern: str) -> int:
+        return len(re.findall(pattern, self.path.read_text()))
+
+
 class Log:
     """A served log with a stream of two partitions, and what queries on it tell; ``said`` has the log lines."""
 
-    def __init__(self, folder: Path, format: str, said: Path) -> None:
+    def __init__(self, folder: Path, format: str, said: Said) -> None:
         self.format, self.said = format, said
         self.log = ReferenceLog(folder).__enter__()
         self.server = ServerThread(self.log, AmqpConfig(port=0), RabbitConfig(port=0), FeedConfig(port=0, page_size=5))
@@ -65,20 +87,15 @@ class Log:
         self.server.call(self.log.enforce_retention)
         assert self.log.stream(self.stream).partitions["0"].first_offset > 30
 
-    def lines(self, words: str, number: int) -> None:
-        """Wait until Spark's processes have said so many lines with these words, and check that they said no more."""
-        what = f"{number} lines with {words}"
-        eventually(lambda: self.said.read_text().count(words) >= number, what, WAIT_S)
-        assert self.said.read_text().count(words) == number
-
     def source_line(self, query: str) -> str:
-        """What begins the line of each micro-batch of a query on it."""
-        return f" spark_streams.spark.progress: query '{query}': {self.format} stream '{self.stream}': batch of "
+        """What the line of each micro-batch of a query on it matches."""
+        label = f"query '{query}': {self.format} stream '{self.stream}'"
+        return rf" spark_streams\.spark\.progress: {label}: batch of [0-9]+ events"
 
     def sink_line(self, query: str, stream: str, batch: int) -> str:
-        """What begins the line of a micro-batch that a query has written."""
+        """What the line of a micro-batch that a query has written matches."""
         label = f"query '{query}': {self.format} stream '{stream}'"
-        return f" spark_streams.spark.sink.writer: {label}: batch {batch}: "
+        return rf" spark_streams\.spark\.sink\.writer: {label}: batch {batch}: "
 
     def partition(self, number: int) -> str:
         return f"{self.stream}-{number}" if self.format == "rabbitmq-stream" else str(number)
@@ -94,7 +111,7 @@ class Log:
 
 
 @pytest.fixture(scope="module")
-def said(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def said(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Said]:
     """The file of all that Spark's Python processes say, in place of this process's stderr.
 
     Spark takes the stderr of Java for a process when it starts that. The daemons of other modules' tests run on, with
@@ -102,17 +119,20 @@ def said(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Itera
     """
     path = tmp_path_factory.mktemp("said") / "stderr"
     java = spark._jvm.java
-    before = java.lang.System.err
     setting = "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled"
-    spark.conf.set(setting, "false" if spark.conf.get(setting) == "true" else "true")
+    before, was = java.lang.System.err, spark.conf.get(setting)
+    spark.conf.set(setting, "false" if was == "true" else "true")
     java.lang.System.setErr(java.io.PrintStream(java.io.FileOutputStream(str(path), True), True))
-    yield path
+    said = Said(path)
+    yield said
+    spark.conf.set(setting, was)
     java.lang.System.setErr(before)
+    said.no_more()
 
 
 @pytest.fixture(params=FORMATS)
 def log(
-    request: pytest.FixtureRequest, spark: SparkSession, tmp_path: Path, rate_limits: bool, said: Path
+    request: pytest.FixtureRequest, spark: SparkSession, tmp_path: Path, rate_limits: bool, said: Said
 ) -> Iterator[Log]:
     if request.param == "feedapi" and not rate_limits:
         pytest.skip("streams of feeds need Spark 4.2")
@@ -145,10 +165,10 @@ def run(spark: SparkSession, log: Log, folder: Path, name: str, look: Callable[[
         lambda: batches <= {told.batch for told in log.told if told.query == name}, "the listener was told", WAIT_S
     )
     done = commits(folder) - before
-    log.lines(log.source_line(name), len(done))
+    log.said.lines(log.source_line(name), len(done))
     if name == "figures":
         for batch in done:
-            log.lines(log.sink_line(name, "copies", batch), 1)
+            log.said.lines(log.sink_line(name, "copies", batch), 1)
     return query
 
 
@@ -299,10 +319,10 @@ def test_each_micro_batch_of_many_runs_has_its_lines_in_foreach_batch_into_two_s
         assert writer.foreachBatch(into_two).trigger(availableNow=True).start().awaitTermination(WAIT_S)
         done = commits(tmp_path)
         assert len(done - before) > 1 or not rate_limits
-        log.lines(log.source_line("many"), len(done))
+        log.said.lines(log.source_line("many"), len(done))
         for batch in done - before:
             for stream in ("copies", "others"):
-                log.lines(log.sink_line("many", stream, batch), 1)
+                log.said.lines(log.sink_line("many", stream, batch), 1)
 
 
 @by_day("log", "amqp-events")

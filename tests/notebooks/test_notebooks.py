@@ -87,6 +87,7 @@ def test_its_plots_have_lag_rate_and_events_per_key(path: Path) -> None:
     titles = re.findall(r'set_title\("([^"]*)"', "".join("".join(cell["source"]) for cell in drawn))
     for title in ("lag: events that are left", "events per second", "events per key"):
         assert sum(found.startswith(title) for found in titles) == 1, titles
+    assert titles[0] == "events per second", "what one wants to see first"
 
 
 @pytest.fixture(scope="module")

@@ -107,7 +107,9 @@ def test_starting_offsets(text: str, expected: dict) -> None:
         ('{"0": 17}', "the number 17, but offsets of AMQP event streams are opaque strings"),
         ('{"0": "a" "1": "b"}', "bad JSON at line 1 column 11 (near"),
         ("{0: 1}", "bad JSON at line 1 column 2"),
-        ("first", "expected 'earliest', 'latest' or a JSON object such as"),
+        ("first", "'first' is neither 'earliest' nor 'latest' nor a JSON object such as"),
+        ("Erliest", "'Erliest' is neither 'earliest' nor 'latest' nor a JSON object such as"),
+        ("7", "'7' is neither 'earliest' nor"),
         ("[1]", "expected 'earliest', 'latest' or a JSON object"),
         ("{}", "expected"),
         ('{"0": "a", "0": "b"}', "'0' is there twice"),
@@ -119,6 +121,13 @@ def test_starting_offsets(text: str, expected: dict) -> None:
 )
 def test_bad_starting_offsets(text: str, message: str) -> None:
     assert "option 'startingOffsets'" in refused(message, startingOffsets=text)
+
+
+@pytest.mark.parametrize(("text", "hint"), [("erliest", ", did you mean 'earliest'?"), ("oldest", "}")])
+def test_a_word_that_is_nearly_a_position(text: str, hint: str) -> None:
+    for option in ("startingOffsets", "endingOffsets"):
+        said = refused(f"option '{option}': '{text}' is neither", call=batch, **{option: text})
+        assert said.endswith(hint)
 
 
 @pytest.mark.parametrize(

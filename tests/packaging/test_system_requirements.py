@@ -110,6 +110,21 @@ def test_no_compiler(machine: Machine) -> None:
     assert code == 1 and "a C compiler, with which pip builds python-qpid-proton, is missing" in said and "gcc" in said
 
 
+def test_no_compiler_and_no_headers_is_one_sentence(machine: Machine, tmp_path: Path) -> None:
+    machine.has("python3", f'[[ "$*" == *sysconfig* ]] && echo {tmp_path}/Python.h || echo python3.12-dev')
+    code, said = machine.needs("compiler")
+    assert code == 1
+    assert said == (
+        "spark-streams: a C compiler, with which pip builds python-qpid-proton, and Python's C headers "
+        f"({tmp_path}/Python.h) are missing. Install them, e.g. with: "
+        "sudo apt-get install gcc libc6-dev pkg-config python3.12-dev\n"
+    )
+    machine.has("cc", "")
+    machine.has("pkg-config", "")
+    _, said = machine.needs("compiler")
+    assert said.startswith("spark-streams: Python's C headers (") and said.endswith("apt-get install python3.12-dev\n")
+
+
 def test_an_old_python_is_named(machine: Machine) -> None:
     machine.has("python3", '[ "$1" = --version ] && echo Python 3.8.1; exit 1')
     code, said = machine.needs("python")

@@ -138,8 +138,10 @@ def test_every_format_has_the_option(format: str) -> None:
     for read in (lambda given: source(given, streaming=True), sink):
         assert read(options).log_level == "info"  # type: ignore[no-untyped-call]
         assert read({**options, "loglevel": "WARNING"}).log_level == "warning"  # type: ignore[no-untyped-call]
-        with pytest.raises(OptionError, match="'loud' is none of info, debug, warning, error"):
+        with pytest.raises(OptionError, match=r"'loud' is none of debug, info, warning, error$"):
             read({**options, "logLevel": "loud"})  # type: ignore[no-untyped-call]
+        with pytest.raises(OptionError, match=r"'warn' is none of .*, did you mean 'warning'\?$"):
+            read({**options, "logLevel": "warn"})  # type: ignore[no-untyped-call]
     assert source(options, streaming=True).label == f"{format} stream 'orders'"
 
 

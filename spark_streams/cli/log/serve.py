@@ -246,7 +246,8 @@ def _door(name: str, configured: DoorConfig, where: tuple[str, int] | None, comm
         if fault.name != "proton":
             raise
         raise PackageMissing(
-            f"the door --{name} needs python-qpid-proton, which is not installed: pip install python-qpid-proton, or "
+            f"the door --{name} needs python-qpid-proton, which is not installed: pip install python-qpid-proton, "
+            "which compiles it and needs a C compiler and Python's headers, or "
             "name the doors that need none of it, --rabbitmq-stream 5552 --feedapi 8080"
         ) from fault
     return door

@@ -10,12 +10,13 @@ from typing import Any, Final
 import click
 
 from spark_streams.cli.credentials import PeerOptions, tls_options
+from spark_streams.cli.errors import fault_line
 from spark_streams.cli.peers.log_peers import AmqpPeer, in_order
 from spark_streams.cli.peers.peer import PEER_EPILOG, Peer, partitions_option, peer_options, read_peer
-from spark_streams.cli.peers.tables import plain_console, print_rows
+from spark_streams.cli.peers.tables import plain_console, print_facts, print_rows
 from spark_streams.client import Bounds
 from spark_streams.endpoint import Tls
-from spark_streams.errors import OptionError
+from spark_streams.errors import OptionError, PeerError, SparkStreamsError
 from spark_streams.log import ReferenceLog, Stream, format_offset
 from spark_streams.position import EARLIEST
 
@@ -54,13 +55,15 @@ Examples:
 @tls_options
 @peer_options()
 def info(where: tuple[str, ...], data_dir: Path | None, as_json: bool, tls: Tls | None, options: PeerOptions) -> None:
-    """Show the partitions of a stream: how many events, and the first and last offset that is retained.
+    """Show a stream: its settings, and of each partition how many events, and the first and last offset retained.
 
     The URL is that of any door of a log that is being served, or of any other peer.
     """
     if data_dir is None:
         if len(where) != 2:
-            raise click.UsageError("expected URL STREAM, or --data-dir DIR [STREAM]")
+            raise click.UsageError(
+                "expected URL STREAM, or --data-dir DIR [STREAM]; `spark-streams inspect URL` shows all of a log"
+            )
         found = [_served(peer_stream(read_peer(where[0], options, tls=tls, needs_stream=False), where[1]))]
     else:
         if len(where) > 1:
@@ -86,13 +89,26 @@ def peer_stream(peer: Peer, name: str) -> Peer:
 
 
 def _served(peer: Peer) -> dict[str, Any]:
+    """Return what a peer tells of a stream; ``config`` is None with ``why`` where it does not tell the settings.
+
+    A request for the settings that fails in any way does not lose the partitions that are found.
+    """
+    found = _partitions(peer)
+    try:
+        config, why = peer.settings(), {}
+    except SparkStreamsError as fault:
+        told = fault.description if isinstance(fault, PeerError) else ""
+        config, why = None, {"why": told or fault_line(fault)}
+    return {"stream": peer.stream, "config": config, **why, **found}
+
+
+def _partitions(peer: Peer) -> dict[str, Any]:
     if not isinstance(peer, AmqpPeer):
-        return {"stream": peer.stream, **peer.describe()}
+        return peer.describe()
     with peer.client() as client:
         description = client.describe(peer.stream)
         events = client.remaining(peer.stream, dict.fromkeys(description.partitions, EARLIEST))
     return {
-        "stream": peer.stream,
         "incarnation": description.incarnation,
         "partitions": [
             {"partition": p, "events": events.get(p), "earliest": b.earliest, "latest": b.latest, **_splits(b)}
@@ -136,20 +152,25 @@ def _story(partition: dict[str, Any]) -> str:
         facts.append(f"starts after {partition['starts_after']}")
     if partition.get("cursor_from"):
         facts.append(f"history of {', '.join(partition['cursor_from'])}")
-    if partition.get("closed"):
+    if partition.get("closed") in (True, "yes"):  # a feed says it in words
         facts.append("closed")
     return "; ".join(facts)
 
 
 def _print(stream: dict[str, Any]) -> None:
-    title = stream["stream"]
-    if "config" in stream:
-        title += f" (timestamps: {stream['config']['timestamp_type']})"
-    stories = [_story(partition) for partition in stream["partitions"]]
-    rows = [{name: p[name] for name in p if name not in _OF_SPLITS} for p in stream["partitions"]]
+    """Print a stream: its settings, and its partitions as a table."""
+    console, partitions = plain_console(), stream["partitions"]
+    console.print(stream["stream"], style="italic", soft_wrap=True)
+    if stream["config"]:
+        settings = {name: "no limit" if value is None else value for name, value in stream["config"].items()}
+        print_facts(console, {"partitions": len(partitions), **settings})
+    elif "why" in stream:
+        console.print(f"Its settings are not known: {stream['why']}", soft_wrap=True)
+    stories = [_story(partition) for partition in partitions]
+    rows = [{name: p[name] for name in p if name not in _OF_SPLITS} for p in partitions]
     if any(stories):
         rows = [{**row, "split": story} for row, story in zip(rows, stories, strict=True)]
-    print_rows(plain_console(), rows, title)
+    print_rows(console, rows)
 
 
 _SPLIT_EPILOG = """\b

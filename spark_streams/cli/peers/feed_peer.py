@@ -115,6 +115,14 @@ class FeedPeer(Peer):
             ]
         return {"kind": "feed", "peer": about, "partitions": rows}
 
+    def settings(self) -> dict[str, Any]:
+        """Return the settings of a feed of our log; see ``Peer.settings``."""
+        with self.client() as client:
+            found = client.discover().settings
+        if found is None:
+            raise Refused("not supported", "the feed does not tell its settings; those of our log do", str(self))
+        return dict(found)
+
     def create(self, partitions: int | None, settings: Mapping[str, str | int]) -> bool:
         """Create the feed; see ``Peer.create``."""
         with self.client() as client, _as_an_extension("create"):

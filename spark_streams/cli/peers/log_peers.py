@@ -27,7 +27,7 @@ from spark_streams.client import (
     encode_columns,
 )
 from spark_streams.endpoint import Endpoint
-from spark_streams.errors import NotFound, OptionError, PositionLost
+from spark_streams.errors import NotFound, OptionError, PositionLost, Refused
 from spark_streams.options.positions import numbered_position
 from spark_streams.options.values import instant_ms
 from spark_streams.position import EARLIEST, After, At, Earliest
@@ -151,6 +151,11 @@ class AmqpPeer(LogPeer):
 
     client_for_changes = client
 
+    def settings(self) -> dict[str, Any]:
+        """Return the settings of the stream; see ``Peer.settings``."""
+        with self.client() as client:
+            return client.settings(self.stream)
+
     def arguments(self, settings: Mapping[str, str | int]) -> dict[str, str]:
         """Return the settings as they are: those of our log."""
         return {name: str(value) for name, value in settings.items()}
@@ -205,6 +210,11 @@ class RabbitPeer(LogPeer):
                     raise OptionError("--retention-ms", f"{value} is no whole second, which RabbitMQ's protocol wants")
                 found[_ARGUMENTS[name]] = f"{seconds}s"
         return found
+
+    def settings(self) -> dict[str, Any]:
+        """Refuse, as the protocol cannot say them; see ``Peer.settings``."""
+        where = "our log and RabbitMQ 4 tell them over AMQP, with a url amqp://host:port"
+        raise Refused("not supported", f"RabbitMQ's stream protocol has no request for settings: {where}", str(self))
 
     def is_super_stream(self) -> bool:
         """Return whether the broker has a super stream of this name; False also if there is no such stream at all."""

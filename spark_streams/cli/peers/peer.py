@@ -244,6 +244,16 @@ class Peer(ABC):
             SparkStreamsError: a request to the peer failed.
         """
 
+    def settings(self) -> dict[str, Any]:
+        """Return the settings of the stream, by the peer's names; by default the protocol has no way to ask for them.
+
+        Raises:
+            NotFound: there is no such stream.
+            Refused: the peer does not tell them; the description says who does.
+            SparkStreamsError: a request to the peer failed.
+        """
+        raise Refused("not supported", "its protocol has no way to ask for a stream's settings", str(self))
+
     def create(self, partitions: int | None, settings: Mapping[str, str | int]) -> bool:
         """Create the stream; by default the protocol has no way to do it.
 

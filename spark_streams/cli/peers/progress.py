@@ -5,10 +5,11 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn
+from rich.text import Text
 
 _WINDOW_S: Final = 10.0
 """The rate is that of the last seconds."""
@@ -67,8 +68,7 @@ class EventBar:
             BarColumn(),
             TextColumn("{task.fields[count]} events"),
             TextColumn("{task.fields[rate]}"),
-            TimeElapsedColumn(),
-            TextColumn("{task.fields[left]}"),
+            _Times(),
         )
         self._progress = Progress(*columns, console=console, disable=hidden or not console.is_terminal)
         self._in_events = in_events
@@ -94,13 +94,23 @@ class EventBar:
         moved, self._steps = at // step > self._steps, at // step
         self._progress.update(self._task, completed=at, total=self._total, refresh=moved, **self._texts(events))
 
-    def _texts(self, events: int) -> dict[str, str]:
-        rate, left = self._pace.events_per_s, self._pace.left_s(self._total)
+    def _texts(self, events: int) -> dict[str, Any]:
+        rate = self._pace.events_per_s
         return {
             "count": f"{events}/{self._total}" if self._in_events and self._total is not None else f"{events}",
             "rate": "" if rate is None else f"{rate:,.0f}/s",
-            "left": "" if left is None else f"{_clock_text(left)} left",
+            "left_s": self._pace.left_s(self._total),
         }
+
+
+class _Times(ProgressColumn):  # type: ignore[misc]
+    """The time since the beginning, with its name, and the time that the rest takes while there is a rest."""
+
+    def render(self, task: Task) -> Text:
+        elapsed, left_s = _clock_text(task.elapsed or 0.0), task.fields["left_s"]
+        if left_s == 0:
+            return Text(f"in {elapsed}")
+        return Text(f"{elapsed} so far" if left_s is None else f"{elapsed} so far, {_clock_text(left_s)} left")
 
 
 def _clock_text(seconds: float) -> str:

@@ -10,7 +10,7 @@ import contextlib
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from http import HTTPStatus
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import pyarrow as pa
 
@@ -22,12 +22,12 @@ from spark_streams.client.amqp.dialects.event_hubs import EventHubsInquiries
 from spark_streams.client.amqp.dialects.event_streams import EventStreamsInquiries
 from spark_streams.client.amqp.dialects.rabbitmq import RabbitInquiries
 from spark_streams.client.amqp.links import Binding, Link, StartRefused, attach_sender
-from spark_streams.client.amqp.management import Management, Settings
 from spark_streams.client.amqp.offset_walk import AmqpOffsetWalk
 from spark_streams.client.amqp.publisher import Publisher
 from spark_streams.client.amqp.pushdown import PushedFilter, is_about_filters, nothing_pushed
 from spark_streams.client.amqp.range_reader import RangeReader
 from spark_streams.client.amqp.receivers import Receivers
+from spark_streams.client.amqp.stream_changes import change
 from spark_streams.client.kept_connections import KeptConnections
 from spark_streams.client.log_client import Bounds, Pushdown, RangeRead, StreamDescription
 from spark_streams.endpoint import Endpoint, Node
@@ -40,11 +40,6 @@ from spark_streams.wire.amqp.management import CREATE, DELETE, PARTITIONS
 
 _T = TypeVar("_T")
 
-_ELSEWHERE: Final = {
-    RABBITMQ.name: ": RabbitMQ does it over its stream protocol, with a url rabbitmq-stream://…",
-    EVENT_HUBS.name: ": hubs are made in Azure; for our log give the url of another door, such as amqp://host:port",
-}
-"""Where streams of a dialect's peers are created and deleted."""
 _SEARCHED_ROWS: Final = 4_096
 """Events of one batch of a search, for peers that do not find the first match themselves."""
 
@@ -340,19 +335,24 @@ class AmqpClient(contextlib.AbstractContextManager["AmqpClient"]):
             False if there is such a stream already.
         """
         given = {PARTITIONS: partitions, **settings}
-        return self._change(CREATE, stream, given, "created") == HTTPStatus.CREATED
+        return change(self._connected(), CREATE, stream, given) == HTTPStatus.CREATED
 
     def delete(self, stream: str) -> None:
         """Have our log delete a stream with all its events; see ``Management.change``."""
-        self._change(DELETE, stream, None, "deleted")
+        change(self._connected(), DELETE, stream, None)
 
-    def _change(self, operation: str, stream: str, settings: Settings | None, done: str) -> int:
-        connection = self._connections.retrying(lambda connection, _: connection)
-        what = f"stream '{stream}' was not {done}"
-        if not connection.peer.is_reference_log:
-            advice = "AMQP has no request for it" + _ELSEWHERE.get(connection.dialect.name, "")
-            raise Refused("not supported", advice, f"{what} at {connection.endpoint.address}")
-        return Management(connection).change(operation, stream, settings, what)
+    def _connected(self) -> Connection:
+        """Return an open connection for a request that is not sent again: its first answer alone tells what it did."""
+        return self._connections.retrying(lambda connection, _: connection)
+
+    def settings(self, stream: str) -> dict[str, Any]:
+        """Return the settings of a stream, by the names that its peer has for them.
+
+        Raises:
+            Refused: the peer does not tell them; the text says who does.
+            NotFound, ConnectFailed, AuthenticationFailed, DeadlineExceeded, RemoteProtocolError: as for ``describe``.
+        """
+        return self._connections.retrying(lambda c, _: self._inquiries(c).settings(c, stream))
 
     def publisher(
         self,

@@ -1,28 +1,22 @@
-"""Sends requests to a peer's ``$management``, on one link, and takes the answers on another.
+"""Sends requests to a peer's ``$management``.
 
-Event Hubs answers what its hubs and partitions hold, our log creates and deletes streams.
-
-The requests of a call are under way together. The links stay open for the next call; where the peer has closed them
-since, they are attached again.
+Event Hubs answers what its hubs and partitions hold; our log creates and deletes streams, and tells their settings.
 
 Spec: docs/specifications.md, H-3.
 """
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
-import proton
-
 from spark_streams.client.amqp.connection import Connection
-from spark_streams.client.retry import Deadline
+from spark_streams.client.amqp.request_links import RequestLinks
 from spark_streams.errors import AuthenticationFailed, NotFound, Refused, RemoteProtocolError
-from spark_streams.redaction import safe_text
-from spark_streams.wire.amqp.management import MANAGEMENT, READ, STREAM_TYPE, decode_reply, encode_request
+from spark_streams.redaction import quoted, safe_text
+from spark_streams.wire.amqp.management import ARGUMENTS, MANAGEMENT, READ, STREAM_TYPE, Received, encode_request
 
-_CREDIT: Final = 500
 _OK: Final = 200
 _DONE: Final = (200, 201, 204)
 _UNAUTHORIZED: Final = (401, 403)
@@ -34,8 +28,6 @@ Settings = Mapping[str, str | int | None]
 """Settings of a stream by their names."""
 _Request = tuple[Mapping[str, str], Any]
 """The application properties of a request, and its body."""
-_Answer = tuple[Mapping[str, Any], Any]
-"""The same of an answer."""
 
 
 class Management:
@@ -43,8 +35,11 @@ class Management:
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
-        self._links: tuple[Any, Any, Any] | None = None
-        self._credit = 0
+        self._links = RequestLinks(connection, MANAGEMENT)
+
+    def close(self) -> None:
+        """Close the links."""
+        self._links.close()
 
     def read(self, requests: Sequence[Mapping[str, str]], what: str) -> list[Mapping[str, Any]]:
         """Return the answers to READ requests, in their order.
@@ -80,79 +75,64 @@ class Management:
         """
         request = {"operation": operation, "type": STREAM_TYPE, "name": stream}
         given = {name: str(value) for name, value in (settings or {}).items() if value is not None}
-        (answer,) = self._answers([(request, None if settings is None else given)], what)
-        status, condition, words = _status(answer[0])
+        return self._done((request, None if settings is None else given), what)[0]
+
+    def settings(self, stream: str, what: str) -> dict[str, Any]:
+        """Return the settings of a stream of our log, by their names.
+
+        Args:
+            stream: the stream's name.
+            what: what is asked, for messages.
+
+        Raises:
+            NotFound: there is no such stream.
+            Refused: the user may not read it, or the log is of an earlier release.
+            RemoteProtocolError: the answer has no settings.
+            DeadlineExceeded, TransportError, PeerError: as for ``read``.
+        """
+        _, body = self._done(({"operation": READ, "type": STREAM_TYPE, "name": stream}, None), what)
+        return arguments_of(body, f"{what} at {self.connection.endpoint.address}: '{MANAGEMENT}'")
+
+    def _done(self, request: _Request, what: str) -> tuple[int, Any]:
+        """Return the status and the body of the answer of our log, if it did what it was asked."""
+        (answer,) = self._answers([request], what)
+        status, condition, words = _status(answer.said)
         if isinstance(status, int) and status in _DONE:
-            return status
+            return status, answer.body
         kind = NotFound if status in _NOT_FOUND else Refused
         raise kind(condition, words, f"{what} at {self.connection.endpoint.address}")
 
-    def _answers(self, requests: Sequence[_Request], what: str) -> list[_Answer]:
+    def _answers(self, requests: Sequence[_Request], what: str) -> list[Received]:
         """Return the answers to requests, in their order; see ``read``."""
-        session, sender, receiver = self._opened(what)
-        deadline = Deadline(self.connection.timeout_ms)
-        waiting = {uuid.uuid4().hex: request for request in requests}
-        unsent, answers = list(waiting.items()), dict[str, _Answer]()
-        while len(answers) < len(waiting):
-            while unsent and sender.credit > 0:
-                message_id, request = unsent.pop(0)
-                delivery = sender.delivery(message_id)
-                sender.send(encode_request(message_id, receiver.name, *request))
-                sender.advance()
-                delivery.settle()
-            for message_id, answer in self._received(receiver):
-                if message_id in waiting:  # others answer what an earlier call has given up
-                    answers[message_id] = answer
-            if len(answers) < len(waiting):
-                self._check(session, sender, receiver, what)
-                self.connection.turn(deadline.left_s(f"{what}: no answer from '{MANAGEMENT}'"))
-        return [answers[message_id] for message_id in waiting]
+        encoded = [partial(_encode, said, body) for said, body in requests]
+        return self._links.answers(encoded, what)
 
-    def _opened(self, what: str) -> tuple[Any, Any, Any]:
-        if self._links is not None:
-            session, sender, receiver = self._links
-            ended = any(self.connection.was_detached(each) for each in (sender, receiver))
-            if not ended and not session.state & proton.Endpoint.REMOTE_CLOSED:
-                return self._links
-            session.close()
-            self._links = None
-        session = self.connection.session()
-        name = f"spark-streams-management-{uuid.uuid4().hex}"
-        sender, receiver = session.sender(f"{name}-out"), session.receiver(f"{name}-in")
-        sender.source.address, sender.target.address = sender.name, MANAGEMENT
-        sender.snd_settle_mode = proton.Link.SND_SETTLED
-        receiver.source.address, receiver.target.address = MANAGEMENT, receiver.name
-        sender.open()
-        receiver.open()
-        receiver.flow(_CREDIT)
-        self._links, self._credit = (session, sender, receiver), _CREDIT
-        opened = proton.Endpoint.REMOTE_ACTIVE
-        deadline = Deadline(self.connection.timeout_ms)
-        while not (sender.state & opened and receiver.state & opened and sender.credit):
-            self._check(session, sender, receiver, what)
-            self.connection.turn(deadline.left_s(f"{what}: no answer to attach '{MANAGEMENT}'"))
-        return self._links
 
-    def _check(self, session: Any, sender: Any, receiver: Any, what: str) -> None:
-        context = f"{what}: '{MANAGEMENT}' at {self.connection.endpoint.address}"
-        for link in (sender, receiver):
-            if self.connection.was_detached(link):
-                raise self.connection.fault(link.remote_condition, context)
-        if session.state & proton.Endpoint.REMOTE_CLOSED:
-            raise self.connection.fault(session.remote_condition, context)
+def arguments_of(description: object, who: str) -> dict[str, Any]:
+    """Return the settings in the description of a stream.
 
-    def _received(self, receiver: Any) -> list[tuple[str, _Answer]]:
-        """Return the answers that have come: the request's id, and application properties and body."""
-        found: list[tuple[str, _Answer]] = []
-        while (delivery := receiver.current) is not None and delivery.readable and not delivery.partial:
-            message = bytes(receiver.recv(delivery.pending) or b"")
-            receiver.advance()
-            delivery.update(delivery.ACCEPTED)
-            delivery.settle()
-            receiver.flow(1)
-            reply = decode_reply(message)
-            found.append((reply.request, (reply.said, reply.body)))
-        return found
+    Args:
+        description: the description.
+        who: who has answered it, for messages.
+
+    Raises:
+        RemoteProtocolError: it has none.
+    """
+    found = description.get(ARGUMENTS) if isinstance(description, Mapping) else None
+    if not isinstance(found, Mapping):
+        raise RemoteProtocolError(f"{who} answered {quoted(description, 200)}: expected a map with '{ARGUMENTS}'")
+    return {str(name): _plain(value) for name, value in found.items()}
+
+
+def _plain(value: Any) -> str | int | float | None:
+    """Return a value of AMQP as one of Python's own types; a text where it is neither a text nor a number."""
+    if value is None or isinstance(value, bool | float):
+        return value
+    return int(value) if isinstance(value, int) else str(value)
+
+
+def _encode(said: Mapping[str, str], body: Any, message_id: str, reply_to: str) -> bytes:
+    return encode_request(message_id, reply_to, said, body)
 
 
 def _status(said: Mapping[str, Any]) -> tuple[Any, str, str]:
@@ -162,9 +142,9 @@ def _status(said: Mapping[str, Any]) -> tuple[Any, str, str]:
     return status, str(said.get("error-condition", "")) or f"status {status}", words
 
 
-def _checked(answer: _Answer, context: str) -> Mapping[str, Any]:
-    said, body = answer
-    status, condition, words = _status(said)
+def _checked(answer: Received, context: str) -> Mapping[str, Any]:
+    body = answer.body
+    status, condition, words = _status(answer.said)
     if status in _NOT_FOUND:
         raise NotFound(condition, words, context)
     if status in _UNAUTHORIZED:

@@ -1,21 +1,24 @@
-"""Answers requests to ``$management`` of the AMQP door, which create and delete streams; an extension.
+"""Answers requests to ``$management`` of the AMQP door, which create, delete and describe streams; an extension.
 
 ::
 
     request   properties              message-id, reply-to
-              application properties  operation "CREATE" or "DELETE", type "spark-streams:stream", name
-              amqp-value              null; or a map of strings with "partitions" and settings of the stream
+              application properties  operation "CREATE", "DELETE" or "READ", type "spark-streams:stream", name
+              amqp-value              null; to create, a map of strings with "partitions" and settings of the stream
     reply     application properties  status-code and status-description: 201 it was created, 200 it was there as
-                                      requested, 204 it was deleted, 400 a value is invalid, 403 the user may not,
-                                      404 there is none, 409 there is another one
+                                      requested, or is described, 204 it was deleted, 400 a value is invalid, 403 the
+                                      user may not, 404 there is none, 409 there is another one
+              amqp-value              null; of a description a map: "name", "type" ("stream"), "partitions" (their
+                                      number), and "arguments", a map of the settings
 
 The operations and their place are those of the draft "AMQP Management Version 1.0"; a real RabbitMQ has another address
-and other messages for queues, and Event Hubs has none.
+and other requests for queues, and the same shape of a description. Event Hubs has none of these.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from functools import partial
 from http import HTTPStatus
 
@@ -26,11 +29,11 @@ from spark_streams.server.amqp.error_conditions import INVALID_FIELD, NOT_FOUND,
 from spark_streams.server.amqp.requests import Reply, Request
 from spark_streams.server.stream_changes import SETTINGS, create_stream, read_partitions
 from spark_streams.server.users import permissions_of
-from spark_streams.wire.amqp.management import CREATE, DELETE, PARTITIONS, STREAM_TYPE
+from spark_streams.wire.amqp.management import ARGUMENTS, CREATE, DELETE, PARTITIONS, READ, STREAM_TYPE
 
 
 async def answer(request: Request, node: LinkResources, user: str) -> Reply:
-    """Make the change of a request, in the worker thread, and return the reply.
+    """Make the change of a request, in the worker thread, or describe a stream; return the reply.
 
     Args:
         request: the request.
@@ -38,12 +41,14 @@ async def answer(request: Request, node: LinkResources, user: str) -> Reply:
         user: the user who asks.
     """
     operation, name = request.text("operation"), request.text("name")
-    if operation not in (CREATE, DELETE) or request.text("type") != STREAM_TYPE:
-        expected = f"expected {CREATE} or {DELETE} of {STREAM_TYPE}"
+    if operation not in (CREATE, DELETE, READ) or request.text("type") != STREAM_TYPE:
+        expected = f"expected {CREATE}, {DELETE} or {READ} of {STREAM_TYPE}"
         return Reply(HTTPStatus.NOT_IMPLEMENTED, expected, NOT_IMPLEMENTED)
-    permissions = permissions_of(node.config.permissions, user)
-    if permissions is not None and not all(permissions.allow("configure", each) for each in stream_names(name)):
-        return Reply(HTTPStatus.FORBIDDEN, f"user '{user}' may not configure stream '{name:.200}'", UNAUTHORIZED)
+    permissions, needed = permissions_of(node.config.permissions, user), "read" if operation == READ else "configure"
+    if permissions is not None and not all(permissions.allow(needed, each) for each in stream_names(name)):
+        return Reply(HTTPStatus.FORBIDDEN, f"user '{user}' may not {needed} stream '{name:.200}'", UNAUTHORIZED)
+    if operation == READ:
+        return _described(node, name)
     change = partial(_create, node, name, request.body) if operation == CREATE else partial(_delete, node, name)
     return await node.worker.step(change)
 
@@ -72,8 +77,20 @@ def _delete(node: LinkResources, name: str) -> Reply:
     try:
         node.log.delete_stream(name)
     except UnknownStream:
-        return Reply(HTTPStatus.NOT_FOUND, f"there is no stream '{name:.200}' here", NOT_FOUND)
+        return _unknown(name)
     return Reply(HTTPStatus.NO_CONTENT, "it was deleted")
+
+
+def _described(node: LinkResources, name: str) -> Reply:
+    stream = node.log.find(name)
+    if stream is None:
+        return _unknown(name)
+    told = {"name": name, "type": "stream", PARTITIONS: len(stream.partitions), ARGUMENTS: asdict(stream.config)}
+    return Reply(HTTPStatus.OK, "it is described", body=told)
+
+
+def _unknown(name: str) -> Reply:
+    return Reply(HTTPStatus.NOT_FOUND, f"there is no stream '{name:.200}' here", NOT_FOUND)
 
 
 def _invalid(why: str) -> Reply:

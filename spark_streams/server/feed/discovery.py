@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from hashlib import blake2s
 from typing import Final
 from weakref import WeakKeyDictionary
@@ -55,8 +55,8 @@ def _token(stream: Stream, partitions: list[FeedPartition]) -> str:
     return blake2s("\n".join(facts).encode(), digest_size=12).hexdigest()
 
 
-def discovery_of(stream: Stream, config: FeedConfig) -> Discovery:
-    """Return the discovery document of a stream in the configured version 2."""
+def discovery_of(stream: Stream, config: FeedConfig, *, settings: bool = True) -> Discovery:
+    """Return the discovery document of a stream in the configured version 2, with its settings or without them."""
     cursors = Cursors(stream.incarnation, {})
     old = config.dialect == "v2a"
     there = stream.partitions.values()  # read once: a split may replace them meanwhile
@@ -65,10 +65,16 @@ def discovery_of(stream: Stream, config: FeedConfig) -> Discovery:
         replace(entry, last_cursor=cursors.encode(partition, partition.next_offset)) if old or entry.closed else entry
         for entry, partition in zip(entries, there, strict=True)
     )
+    told = asdict(stream.config) if settings else None
     if not old:
-        return Discovery(partitions, _token(stream, entries), exactly_once=config.exactly_once)
+        return Discovery(partitions, _token(stream, entries), exactly_once=config.exactly_once, settings=told)
     return Discovery(
-        partitions, stream=True, exactly_once=config.exactly_once, filters=FILTERS, filter_fields=FILTER_FIELDS
+        partitions,
+        stream=True,
+        exactly_once=config.exactly_once,
+        filters=FILTERS,
+        filter_fields=FILTER_FIELDS,
+        settings=told,
     )
 
 
@@ -86,33 +92,35 @@ class Documents:
     def __init__(self, config: FeedConfig, aside: Worker) -> None:
         self._config = config
         self._aside = aside
-        self._waiting: dict[Stream, asyncio.Future[bytes]] = {}
+        self._waiting: dict[tuple[Stream, bool], asyncio.Future[bytes]] = {}
 
-    async def response(self, stream: Stream, status: int = 200) -> Response:
-        """Return the answer that describes a feed."""
-        body = await self.of(stream)
+    async def response(self, stream: Stream, status: int = 200, *, settings: bool = True) -> Response:
+        """Return the answer that describes a feed; its settings are for those who may read it."""
+        body = await self.of(stream, settings=settings)
         return Response(body, status, media_type="application/json", headers={"Cache-Control": "no-store"})
 
-    async def of(self, stream: Stream) -> bytes:
-        """Return a stream's document, with a newline."""
+    async def of(self, stream: Stream, *, settings: bool = True) -> bytes:
+        """Return a stream's document, with its settings or without them, and with a newline."""
         if len(stream.partitions) <= FEW_PARTITIONS:
-            return self._made(stream)
-        found = self._waiting.get(stream)
+            return self._made(stream, settings)
+        asked = stream, settings
+        found = self._waiting.get(asked)
         if found is None:
 
             def begin() -> bytes:
-                self._waiting.pop(stream, None)
-                return self._made(stream)
+                self._waiting.pop(asked, None)
+                return self._made(stream, settings)
 
             def end(document: asyncio.Future[bytes]) -> None:
-                if self._waiting.get(stream) is document:  # it could not be begun
-                    del self._waiting[stream]
+                if self._waiting.get(asked) is document:  # it could not be begun
+                    del self._waiting[asked]
                 if not document.cancelled():
                     document.exception()  # asyncio logs an exception that nobody reads, as when all clients have gone
 
-            found = self._waiting[stream] = asyncio.ensure_future(self._aside.step(begin))
+            found = self._waiting[asked] = asyncio.ensure_future(self._aside.step(begin))
             found.add_done_callback(end)
         return await asyncio.shield(found)  # a client that goes must not cancel it for the others
 
-    def _made(self, stream: Stream) -> bytes:
-        return encode_discovery(discovery_of(stream, self._config), numbers=self._config.go_numbers) + b"\n"
+    def _made(self, stream: Stream, settings: bool) -> bytes:
+        document = discovery_of(stream, self._config, settings=settings)
+        return encode_discovery(document, numbers=self._config.go_numbers) + b"\n"

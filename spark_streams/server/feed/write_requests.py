@@ -23,7 +23,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from spark_streams.errors import NameTaken, StreamExists, UnknownStream
-from spark_streams.log import ReferenceLog
+from spark_streams.log import ReferenceLog, Stream
 from spark_streams.server.feed.authorization import Authorization
 from spark_streams.server.feed.config import FeedConfig
 from spark_streams.server.feed.discovery import Documents
@@ -112,7 +112,7 @@ class WriteRequests:
             raise HttpError(409, f"feed '{name}' {fault}") from None
         except ValueError as fault:
             raise HttpError(400, str(fault)) from fault
-        return await self.documents.response(stream, 201 if created else 200)
+        return await self._described(request, stream, 201 if created else 200)
 
     async def delete(self, request: Request) -> Response:
         """Delete a feed with all its events."""
@@ -145,7 +145,12 @@ class WriteRequests:
             raise HttpError(409, str(fault)) from fault
         except ValueError as fault:
             raise HttpError(400, str(fault)) from fault
-        return await self.documents.response(split)
+        return await self._described(request, split)
+
+    async def _described(self, request: Request, stream: Stream, status: int = 200) -> Response:
+        """Return the answer to a change; whoever may configure a feed need not be one who may read it."""
+        may_read = bool(self.authorization.readable(request, [stream.name]))
+        return await self.documents.response(stream, status, settings=may_read)
 
     def close(self) -> None:
         """Wait for the change under way."""

@@ -212,7 +212,7 @@ class FeedBatches:
         if stop.batch == begin.batch:
             return []
         spool = self._opened(stop, wipe=False)
-        self._progress.begun(stop, lambda: {"": None}, self._lag)  # nobody has counted what another run has planned
+        self._progress.begun(stop, lambda: {"": (spool.manifest(stop.batch) or {}).get("events")}, self._lag)
         planned = read_manifest(spool, stop.batch, self._filter.residual)
         if planned is not None:
             looks, self._looks = self._looks, self._looks and not planned

@@ -15,11 +15,15 @@ from dataclasses import asdict
 from typing import Any, Final
 
 from spark_streams.client.data_loss import LossPolicy
+from spark_streams.errors import SparkStreamsError
 
 _log = logging.getLogger("spark_streams.spark.progress")
 
 MAX_SHOWN: Final = 10
 """Most partitions whose lag a line shows, those furthest behind; at DEBUG another line has all of them."""
+
+NOT_COUNTED: Final[Mapping[str, int | None]] = {"": None}
+"""The events of a batch whose partitions are not known: its start is not, or another run has planned it."""
 
 _Lag = Mapping[str, int | None]
 
@@ -54,10 +58,14 @@ class BatchProgress:
 
         Args:
             end: the end of the batch.
-            events: number of events of each partition that it reads; None where the peer does not tell.
+            events: number of events of each partition that it reads; None where the peer does not tell. Or
+                ``NOT_COUNTED``, and they are counted when it begins.
             sizes: bytes of each partition, where they are known before the tasks read.
         """
-        self._before = "" if self._took is None else self._rates(self._took)
+        if self._took is None:
+            self._before = ""
+        elif any(count != 0 for count in self._events.values()):  # an empty batch has no line, and is not told either
+            self._before = self._rates(self._took)
         self._took = None
         self._end = end
         self._events = dict(events)
@@ -81,21 +89,29 @@ class BatchProgress:
     def begun(self, end: object, count: Callable[[], Mapping[str, int | None]], lag: Callable[[], _Lag]) -> None:
         """Note that Spark asks for the tasks of a batch, and log its line, unless it asks again or nothing is in it.
 
+        A line asks the peer for nothing that its plan has not, and fails no query.
+
         Args:
             end: the end of the batch: of the one that was planned last, or of one that another run has planned.
             count: returns the number of events of each partition that it reads, as in ``planned``; called only for a
-                line whose batch another run has planned, or before its start was known.
+                line whose batch was not counted when it was planned.
             lag: returns the number of events of each partition after it; called only for a line.
         """
         if end == self._begun or not _log.isEnabledFor(logging.INFO):
             return
         self._begun = end
-        is_known = end == self._end and None not in self._events.values()
-        events = self._events if is_known else count()
+        events: Mapping[str, int | None] = self._events
+        if end != self._end or events == NOT_COUNTED:
+            try:
+                events = count()
+            except SparkStreamsError as fault:
+                _log.debug("%s: no number of events: %s", self._label, fault)
+                events = NOT_COUNTED
         if all(number == 0 for number in events.values()):
             return
         left = lag()
-        _log.info("%s: batch of %s, lag %s%s", self._label, self._amount(events), shown(left), self._before)
+        words = f", lag {shown(left)}" if left else ""  # of a feed that another run has spooled nothing is known yet
+        _log.info("%s: batch of %s%s%s", self._label, self._amount(events), words, self._before)
         if _log.isEnabledFor(logging.DEBUG):
             _log.debug("%s: %s", self._label, json.dumps(self.report(left)))
 
@@ -124,13 +140,11 @@ class BatchProgress:
         return f"{sum(counts)} events" + (f", {sum(self._bytes.values())} bytes" if self._bytes else "")
 
     def _rates(self, seconds: float) -> str:
-        """Return the end of a line: how fast the last planned batch was, if it had events."""
+        """Return the end of a line: how fast the last planned batch was, which had events."""
         counts = [count for count in self._events.values() if count is not None]
         words = f"; the batch before took {seconds:.3f} s"
         if len(counts) < len(self._events):
             return words
-        if not sum(counts):
-            return ""
         words += f", {sum(counts) / seconds:.0f} events/s"
         return words + (f", {sum(self._bytes.values()) / seconds:.0f} bytes/s" if self._bytes else "")
 

@@ -18,7 +18,7 @@ from spark_streams.client.log_client import Pushdown, StreamDescription
 from spark_streams.errors import CheckpointError
 from spark_streams.options.common import SourceOptions
 from spark_streams.position import EARLIEST, After, Checkpoint, Position, position_from_json
-from spark_streams.spark.progress.batch_progress import BatchProgress
+from spark_streams.spark.progress.batch_progress import NOT_COUNTED, BatchProgress
 from spark_streams.spark.pushdown.pruning import matching_ranges
 from spark_streams.spark.pushdown.spark_filters import filter_json, log_filter
 from spark_streams.spark.pushdown.unseen_names import look_at_messages
@@ -223,7 +223,7 @@ class MicroBatches:
         if before is None and self._initial is not None:
             before = self._checkpoint(self._initial)
         spans = {} if before is None else _spans(before.partitions, ends)
-        self._progress.planned(self._last_end, {"": None} if before is None else self._driver.counting.count(spans))
+        self._progress.planned(self._last_end, NOT_COUNTED if before is None else self._driver.counting.count(spans))
         return self._last_end.to_json()
 
     def _description_not_before(self, last: Mapping[str, Position]) -> StreamDescription:

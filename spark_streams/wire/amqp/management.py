@@ -1,4 +1,4 @@
-"""Requests to ``$management`` and their replies, an address of Event Hubs and of our log's AMQP door.
+"""Requests about streams and their replies: to ``$management`` of Event Hubs and our AMQP door, and to RabbitMQ.
 
 ::
 
@@ -9,8 +9,17 @@
               application properties  status-code as in HTTP, status-description, error-condition
               amqp-value              null, or a map
 
-Event Hubs answers what its hubs hold; our door creates and deletes streams, an extension. The form is that of the draft
-"AMQP Management Version 1.0". Replies from ``$cbs`` have it too.
+Event Hubs answers what its hubs hold; our door creates, deletes and describes streams, an extension. The form is that
+of the draft "AMQP Management Version 1.0". Replies from ``$cbs`` have it too.
+
+RabbitMQ has requests of HTTP at ``/management``::
+
+    request   properties              message-id, to: the path, subject: the method, reply-to ``$me``
+              amqp-value              null
+    reply     properties              correlation-id: the request's message-id, subject: the status
+              amqp-value              a map, or a text that says what was wrong
+
+A stream's description has the same shape at both: ``{"name": "orders", "type": "stream", "arguments": {…}, …}``.
 
 Spec: docs/specifications.md, H-3.
 """
@@ -26,6 +35,10 @@ from spark_streams.wire.amqp.values import Described, Int, Symbol, ULong
 
 MANAGEMENT: Final = "$management"
 """The address."""
+QUEUES: Final = "/management"
+"""RabbitMQ's address."""
+PAIR: Final = "$me"
+"""The address for replies that come on the other link of a pair."""
 CREATE: Final = "CREATE"
 DELETE: Final = "DELETE"
 READ: Final = "READ"
@@ -34,7 +47,10 @@ STREAM_TYPE: Final = "spark-streams:stream"
 """The type of what our door creates and deletes."""
 PARTITIONS: Final = "partitions"
 """The number of partitions in the body of a request to create a stream."""
+ARGUMENTS: Final = "arguments"
+"""The settings of a stream in its description; our door and RabbitMQ have names of their own for them."""
 _CORRELATION_ID: Final = 5
+_SUBJECT: Final = 3
 
 
 class Received(NamedTuple):
@@ -44,11 +60,13 @@ class Received(NamedTuple):
         request: the message-id of the request; empty for none.
         said: its application properties.
         body: its amqp-value.
+        subject: of RabbitMQ, its status; else empty.
     """
 
     request: str
     said: Mapping[str, Any]
     body: Any
+    subject: str = ""
 
 
 def encode_request(message_id: str, reply_to: str, said: Mapping[str, str], body: Mapping[str, Any] | None) -> bytes:
@@ -61,6 +79,17 @@ def encode_request(message_id: str, reply_to: str, said: Mapping[str, str], body
         body: its amqp-value; None for null.
     """
     return _message([message_id, None, None, None, reply_to], said, body)
+
+
+def encode_http_get(message_id: str, reply_to: str, path: str) -> bytes:
+    """Return a request to RabbitMQ, whose reply has what is at a path.
+
+    Args:
+        message_id: its id, which the reply has.
+        reply_to: ``PAIR``.
+        path: the path, with its parts quoted as in a url.
+    """
+    return _message([message_id, None, path, "GET", reply_to], {}, None)
 
 
 def encode_reply(
@@ -94,14 +123,15 @@ def decode_reply(message: bytes) -> Received:
     sections = dict(decode_sections(message))
     properties, said = sections.get(PROPERTIES) or [], sections.get(APPLICATION_PROPERTIES)
     named = {str(k): v for k, v in said.items()} if isinstance(said, Mapping) else {}
-    request = str(properties[_CORRELATION_ID]) if len(properties) > _CORRELATION_ID else ""
-    return Received(request, named, sections.get(AMQP_VALUE))
+    texts = ["" if value is None else str(value) for value in (*properties, *[None] * (_CORRELATION_ID + 1))]
+    request, subject = texts[_CORRELATION_ID], texts[_SUBJECT]
+    return Received(request, named, sections.get(AMQP_VALUE), subject)
 
 
 def _message(properties: list[object], said: Mapping[str, object], body: Mapping[str, object] | None) -> bytes:
     parts = (
         (PROPERTIES, properties),
-        (APPLICATION_PROPERTIES, dict(said)),
+        *([(APPLICATION_PROPERTIES, dict(said))] if said else []),
         (AMQP_VALUE, None if body is None else dict(body)),
     )
     return b"".join(encode_value(Described(ULong(code), value)) for code, value in parts)

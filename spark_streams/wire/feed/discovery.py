@@ -8,7 +8,7 @@
      "token": "…"  (v2b),  "stream": true, "exactlyOnce": true, "filters": ["subject"]}
 
 A feed may add ``"filterFields": {"subject": "/subject"}``, an extension of ours: the parts that its filters compare
-exactly (ADR 18).
+exactly (ADR 18). Our log adds ``"settings"``, those of its stream by their names.
 
 Ids and references are strings in the documents and numbers in the Go library; the decoder accepts both (C-14, F-3), and
 also ``startsAfterParent`` and ``splitFromAncestors``, the other spellings of the overview (F-1, F-2).
@@ -66,6 +66,7 @@ class Discovery:
         filters: names of the ``filter-<name>`` arguments that the feed offers (v2a).
         filter_fields: names of filters to the part that each compares for equality as text: ``key``, the member of an
             event's line, or a JSON pointer into the event (v2a, an extension); other values are skipped.
+        settings: what the feed keeps and how (an extension); None where it does not tell.
     """
 
     partitions: tuple[FeedPartition, ...]
@@ -74,6 +75,7 @@ class Discovery:
     exactly_once: bool = False
     filters: tuple[str, ...] = ()
     filter_fields: Mapping[str, str] = field(default_factory=dict)
+    settings: Mapping[str, str | int | None] | None = None
 
 
 def decode_discovery(body: bytes) -> Discovery:
@@ -105,6 +107,7 @@ def decode_discovery(body: bytes) -> Discovery:
         _flag(document, "exactlyOnce", "discovery document"),
         _names(document, "filters", "discovery document"),
         _fields(document.get("filterFields")),
+        _settings(document.get("settings")),
     )
     _check(discovery, RemoteProtocolError)
     return discovery
@@ -148,6 +151,8 @@ def encode_discovery(discovery: Discovery, *, numbers: bool = False) -> bytes:
     else:
         document["token"] = discovery.token
     document["exactlyOnce"] = discovery.exactly_once
+    if discovery.settings is not None:
+        document["settings"] = dict(discovery.settings)
     return json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode()
 
 
@@ -171,6 +176,13 @@ def _partition(item: object) -> FeedPartition:
         tuple(_id(ancestor, f"{where}: an item of 'cursorFromPartitions'") for ancestor in ancestors or ()),
         _names(item, "filters", where),
     )
+
+
+def _settings(value: object) -> dict[str, str | int | None] | None:
+    """Return settings; None for a member of this name with another meaning."""
+    if not isinstance(value, dict) or not all(isinstance(each, str | int | None) for each in value.values()):
+        return None
+    return value
 
 
 def _either(item: dict[str, object], name: str, other: str, where: str) -> object:

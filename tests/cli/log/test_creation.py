@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
+from spark_streams.client import AmqpClient
+from spark_streams.errors import DeadlineExceeded, NotFound, RemoteProtocolError, SparkStreamsError
 from spark_streams.log import ReferenceLog
 from spark_streams.server import AmqpConfig, EventHubsConfig, FeedConfig, RabbitConfig, ServerThread
 from spark_streams.server.users import Permissions
 from tests.cli.conftest import Ran, ServedHere
 from tests.cli.peers.opened import PEERS
+from tests.faults.proxy import Break, TcpProxy
 
 Run = Callable[..., Ran]
 USERS = {"guest": "guest", "reader": "hidden-word"}
-PERMISSIONS = {"reader": Permissions(configure="mine-.*")}
+PERMISSIONS = {"reader": Permissions(configure="mine-.*", read="mine-.*")}
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +61,15 @@ def test_streams_come_and_go_at_every_door(run: Run, served: ServedHere, url: st
 
     told = json.loads(run("log", "info", url, parts, "--json").out)
     assert (told["stream"], len(told["partitions"])) == (parts, 3)
-    assert parts in run("log", "info", url, parts).out
+    table = run("log", "info", url, parts).out
+    assert parts in table and "closed" not in table
+    if door in ("amqp", "feedapi"):
+        assert told["config"] == dataclasses.asdict(held.config) and "why" not in told
+        assert re.search(r"partitions +│ 3 ", table) and re.search(r"retention_max_age_ms +│ 60000 ", table)
+        assert re.search(r"retention_max_bytes +│ no limit ", table)
+    else:
+        assert told["config"] is None and "over AMQP, with a url amqp://host:port" in told["why"]
+        assert f"Its settings are not known: {told['why']}\n" in table
 
     again = ("log", "create", url, plain, f"{parts}:3", "--retention-ms", "60000")
     assert f"there is a stream '{plain}' already" in line_of(run(*again), 1)
@@ -91,6 +105,10 @@ def test_a_user_without_the_permission_is_told_which(run: Run, served: ServedHer
         line = line_of(run("log", *words), 1)
         assert "configure" in line and words[2].partition(":")[0] in line
     assert served.log.find(name) is not None and served.log.find(f"other-{door}") is None
+    for unseen in (name, f"none-{door}"):
+        line = line_of(run("log", "info", limited, unseen), 1)
+        assert "access" in line or "may not read" in line, line
+        assert "settings" not in line
     assert run("log", "create", limited, f"mine-{door}").code == 0
     assert run("log", "delete", limited, f"mine-{door}").code == 0
 
@@ -142,7 +160,61 @@ def test_streams_of_a_directory_are_deleted(run: Run, tmp_path: Path) -> None:
 
 def test_other_peers_say_where_it_is_done(run: Run, served: ServedHere, monkeypatch: pytest.MonkeyPatch) -> None:
     hub = served.doors["event-hubs"]
+    served.log.create_stream("told")
+    assert "Event Hubs tells no settings of a hub" in json.loads(run("log", "info", hub, "told", "--json").out)["why"]
     assert "give the url of another door, such as amqp://" in line_of(run("log", "create", hub, "orders"), 1)
     monkeypatch.setattr("spark_streams.client.amqp.peer.PRODUCT", "another")
     other = run("log", "create", served.doors["amqp"].replace("//", "//guest:guest@"), "orders")
     assert "AMQP has no request for it" in line_of(other, 1)
+    found = run("log", "info", served.doors["amqp"].replace("//", "//guest:guest@"), "told").out
+    assert "Its settings are not known: AMQP has no request for the settings of an event stream\n" in found
+
+
+@pytest.mark.parametrize(
+    ("url", "created", "deleted"),
+    [
+        ("amqp", b"it was created", b"it was deleted"),
+        ("rabbitmq-stream", bytes.fromhex("800d 0001"), bytes.fromhex("800e 0001")),
+        ("feedapi", b"HTTP/1.1 201", b"HTTP/1.1 204"),
+    ],
+    indirect=["url"],
+)
+def test_a_lost_answer_is_told_as_that(run: Run, served: ServedHere, url: str, created: bytes, deleted: bytes) -> None:
+    """The change is asked for once: a second request would be told that the stream is there, or is not."""
+    with TcpProxy(urlsplit(url).port) as proxy:
+        for command, answer in (("create", created), ("delete", deleted)):
+            proxy.order(Break("cut", within=answer))
+            line = line_of(run("log", command, proxy.url(url), "lost"), 1)
+            assert proxy.pending == 0 and (served.log.find("lost") is not None) == (command == "create")
+            assert str(proxy.port) in line and "already" not in line and "no stream" not in line
+
+
+SLOW = "no answer within 5 ms: the peer hangs, or the network does"
+
+
+@pytest.mark.parametrize(
+    ("fault", "why"),
+    [
+        (DeadlineExceeded(f"{SLOW}; raise option 'requestTimeout' if they are slow"), SLOW),
+        (RemoteProtocolError("'$management' answered nothing: expected a map"), "'$management' answered nothing"),
+        (NotFound("status 404", "no queue 'kept'", "the settings"), "no queue 'kept'"),
+        (NotFound("status 404", None, "the settings of 'kept'"), "the settings of 'kept': status 404"),
+    ],
+    ids=["silence", "broken protocol", "not there", "without words"],
+)
+@pytest.mark.parametrize("url", ["amqp"], indirect=True)
+def test_settings_that_cannot_be_had_do_not_lose_the_partitions(
+    run: Run, served: ServedHere, monkeypatch: pytest.MonkeyPatch, url: str, fault: SparkStreamsError, why: str
+) -> None:
+    if served.log.find("found") is None:
+        served.log.create_stream("found", 2)
+
+    def settings(_: AmqpClient, stream: str) -> None:
+        raise fault
+
+    monkeypatch.setattr(AmqpClient, "settings", settings)
+    done = run("log", "info", url, "found", "--json")
+    told = json.loads(done.out)
+    assert (done.code, done.err, told["config"], len(told["partitions"])) == (0, "", None, 2)
+    assert why in told["why"] and "option" not in told["why"]
+    assert f"Its settings are not known: {told['why']}\n" in run("log", "info", url, "found").out

@@ -52,7 +52,8 @@ def test_append_shows_how_fast_it_is_and_what_is_left_of_a_file(
         assert process.returncode == 0
         said = process.stderr
     said = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", said)
-    assert re.search(r"stdin to orders .* 30000 events [\d,]+/s 0:\d\d:\d\d", said)
+    times = r"in 0:\d\d:\d\d *\n$" if given == "file" else r"0:\d\d:\d\d so far"
+    assert re.search(rf"stdin to orders .* 30000 events [\d,]+/s {times}", said)
     assert ("left" in said) == (given == "file")
 
 
@@ -209,7 +210,7 @@ WRONG = [
     (["log", "append", "URL", "orders", "x", "--partition", "7"], 1, "line 1 was rejected by stream 'orders'"),
     (["log", "append", "URL", "orders", "x", "--timestamp", "never"], 2, "expected milliseconds since 1970"),
     (["log", "append", "URL", "orders", "x", "--timestamp", str(2**62)], 2, "outside the years"),
-    (["log", "info", "URL"], 2, "expected URL STREAM, or --data-dir DIR [STREAM]"),
+    (["log", "info", "URL"], 2, "[STREAM]; `spark-streams inspect URL` shows all of a log"),
     (["log", "info", "--data-dir", "."], 2, "holds no log"),
     (["log", "create", "--data-dir", "d", "orders:none"], 2, "is not NAME[:PARTITIONS]"),
     (["log", "create", "--data-dir", "d", ""], 2, "cannot be created"),

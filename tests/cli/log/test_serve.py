@@ -50,6 +50,8 @@ def test_all_three_doors_serve_one_log_to_those_of_the_command_line(serve: Serve
     assert [each["id"] for each in requests.get(feed, headers=bearer, timeout=120).json()["partitions"]] == ["0", "1"]
     page = requests.get(feed, params={"partition": "1", "cursor": "_first"}, headers=bearer, timeout=120)
     assert page.content.splitlines()[0] == b'{"event":{"n": 1}}'
+    # A third of the start, and memory: nothing that the doors do brings it.
+    assert "/pandas/" not in Path(f"/proc/{served.process.pid}/maps").read_text()
     assert served.stop() == 0
 
 

@@ -132,8 +132,9 @@ def test_the_bar_moves_on_the_way(reference_log: StreamFactory, door: str) -> No
     assert sent == sorted(sent)
     on_the_way = {each for each in sent if 0 < each < 12_000}
     assert len(on_the_way) >= (1 if door == "feedapi" else 9), sent
-    assert re.search(r"events [\d,]+/s 0:\d\d:\d\d", plain(done.stderr))
-    assert ("left" in plain(done.stderr)) == bool(total)
+    assert re.search(r"events [\d,]+/s 0:\d\d:\d\d so far", plain(done.stderr))
+    on_the_way_and_done = re.search(r"so far, 0:\d\d:\d\d left(?s:.*)/s in 0:\d\d:\d\d *\n$", plain(done.stderr))
+    assert (on_the_way_and_done is not None) == ("left" in plain(done.stderr)) == bool(total)
 
 
 def test_without_a_terminal_there_is_no_bar(reference_log: StreamFactory) -> None:

@@ -17,6 +17,7 @@ from spark_streams.endpoint import Endpoint, Secret, Tls
 from spark_streams.errors import (
     AuthenticationFailed,
     ConnectFailed,
+    ConnectionLost,
     DeliveryFailed,
     NotFound,
     OptionError,
@@ -33,7 +34,7 @@ from spark_streams.server.amqp.info_link import Descriptions
 from spark_streams.spark.source.batch_plan import plan_batch
 from spark_streams.spark.source.micro_batch import MicroBatches
 from spark_streams.wire.amqp.columns.encode import encode_columns
-from tests.faults.proxy import TcpProxy
+from tests.faults.proxy import Break, TcpProxy
 
 
 def client(
@@ -409,3 +410,22 @@ def test_a_slow_reader_outlives_the_doors_idle_timeout(tmp_path: Path) -> None:
         assert seen == sent
         time.sleep(0.8)
         assert there.describe("orders").partitions["0"].latest == f"{9_999:020d}"
+
+
+def test_a_change_whose_answer_is_lost_is_not_made_again(tmp_path: Path) -> None:
+    """A second request would find what the first has done: a stream that is there already, or one that is not."""
+    with ReferenceLog(tmp_path) as log, ServerThread(log, AmqpConfig(port=0)) as server:
+        port = int(server.urls["amqp"].rpartition(":")[2])
+        with TcpProxy(port) as proxy, client(server, port=proxy.port) as changing:
+            proxy.order(Break("cut", within=b"it was created"))
+            with pytest.raises(ConnectionLost):
+                changing.create("orders", 2, {})
+            assert len(log.stream("orders").partitions) == 2
+            assert changing.create("orders", 2, {}) is False, "the client goes on"
+            proxy.order(Break("cut", within=b"it was deleted"))
+            with pytest.raises(ConnectionLost):
+                changing.delete("orders")
+            assert log.find("orders") is None
+            with pytest.raises(NotFound):
+                changing.delete("orders")
+            assert proxy.pending == 0

@@ -290,15 +290,49 @@ def test_other_names_and_hosts(broker: Real, client: AmqpClient, rabbitmq_amqp_u
         broker.control("delete_vhost", vhost)
 
 
+def permit_only(broker: Real, user: str, only: str, stream: str) -> None:
+    """Give a user one of the three permissions, on a stream."""
+    words = [f"^{stream}$" if word == only else "^$" for word in ("configure", "write", "read")]
+    broker.control("set_permissions", user, *words)
+
+
 def test_who_may_not_is_told_at_once(broker: Real, rabbitmq_amqp_url: str) -> None:
     """The broker ends the session in place of an answer to the attach."""
     stream = broker.create()
     with broker.outsider() as url:
         theirs = rabbitmq_amqp_url.replace("guest:guest", urlsplit(url).netloc.rpartition("@")[0])
         with AmqpClient(parse_url(theirs), timeout_ms=120_000) as client:
-            for asked in (client.describe, client.publisher):
-                with pytest.raises(Refused, match="unauthorized-access"):
+            for asked in (client.describe, client.publisher, client.settings):
+                with pytest.raises(Refused, match="unauthorized-access") as refused:
                     asked(stream)
+            assert "configure access" in str(refused.value), "its arguments are told with any of the three"
+        permit_only(broker, str(urlsplit(url).username), "read", stream)
+        with AmqpClient(parse_url(theirs), timeout_ms=120_000) as client:
+            client.describe(stream)
+            assert client.settings(stream)["x-queue-type"] == "stream"
+            with pytest.raises(Refused, match="write access"):
+                client.publisher(stream)
+
+
+@pytest.mark.nightly
+def test_the_other_permissions_too_are_enough_for_the_arguments(broker: Real, rabbitmq_amqp_url: str) -> None:
+    stream = broker.create()
+    with broker.outsider() as url:
+        theirs = rabbitmq_amqp_url.replace("guest:guest", urlsplit(url).netloc.rpartition("@")[0])
+        for only in ("configure", "write"):
+            permit_only(broker, str(urlsplit(url).username), only, stream)
+            with AmqpClient(parse_url(theirs), timeout_ms=120_000) as client:
+                assert client.settings(stream)["x-queue-type"] == "stream", only
+
+
+def test_the_arguments_of_a_stream_are_asked_for_by_its_name(broker: Real, client: AmqpClient) -> None:
+    """Each call has links of its own, and gives their session back: a connection has 63."""
+    names = [broker.create("one"), broker.create("two")]
+    for name in names * 40:
+        assert client.settings(name)["x-queue-type"] == "stream"
+    with pytest.raises(NotFound, match=r"'no such/stream\?'"):
+        client.settings("no such/stream?")
+    assert client.settings(names[1])["x-queue-type"] == "stream"
 
 
 def test_a_dialect_that_is_not_the_peers(broker: Real, rabbitmq_amqp_url: str) -> None:

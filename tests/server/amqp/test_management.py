@@ -1,7 +1,8 @@
-"""Requests to ``$management`` of the AMQP door, by proton: streams are created and deleted."""
+"""Requests to ``$management`` of the AMQP door, by proton: streams are created, described and deleted."""
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 from typing import Any
 
@@ -29,11 +30,16 @@ class Asker:
 
     def ask(self, *request: Any, **more: Any) -> tuple[int, str]:
         """Send a request; return the status of the reply, and its words."""
+        status, words, _ = self.answer(*request, **more)
+        return status, words
+
+    def answer(self, *request: Any, **more: Any) -> tuple[int, str, Any]:
+        """Send a request; return the status of the reply, its words and its body."""
         self.send(7, *request, **more)
         (event,) = self.receiver.take(1, credit=False)
         assert event.message.correlation_id == 7
         said = event.message.properties
-        return int(said["status-code"]), said["status-description"]
+        return int(said["status-code"]), said["status-description"], event.message.body
 
 
 def test_a_stream_comes_and_goes(node: Any) -> None:
@@ -59,6 +65,17 @@ def test_a_stream_comes_and_goes(node: Any) -> None:
     assert list(node.log.stream("plain").partitions) == ["0"]
 
 
+def test_a_stream_is_described_in_the_shape_of_rabbitmqs_queues(node: Any) -> None:
+    asker = Asker(node.peer())
+    assert asker.ask("CREATE", "orders", {"partitions": "3", "retention_max_age_ms": "60000"})[0] == 201
+    status, _, body = asker.answer("READ", "orders")
+    assert status == 200
+    arguments = dataclasses.asdict(node.log.stream("orders").config)
+    assert arguments["retention_max_age_ms"] == 60_000
+    assert body == {"name": "orders", "type": "stream", "partitions": 3, "arguments": arguments}
+    assert asker.answer("READ", "order") == (404, "there is no stream 'order' here", None)
+
+
 @pytest.mark.parametrize(
     ("request_", "status", "words"),
     [
@@ -73,7 +90,7 @@ def test_a_stream_comes_and_goes(node: Any) -> None:
         (("CREATE", "x", {"timestamp_type": "never"}), 400, "timestamp_type"),
         (("CREATE", "x", {"retention_max_bytes": "many"}), 400, "retention_max_bytes is 'many', expected a number"),
         (("CREATE", ""), 400, ""),
-        (("READ", "x"), 501, "expected CREATE or DELETE of spark-streams:stream"),
+        (("UPDATE", "x"), 501, "expected CREATE, DELETE or READ of spark-streams:stream"),
     ],
 )
 def test_a_request_that_is_wrong_changes_nothing(node: Any, request_: tuple[Any, ...], status: int, words: str) -> None:
@@ -92,8 +109,18 @@ def test_a_user_needs_the_permission_to_configure(nodes: Any) -> None:
     for name in ("orders", "/orders", "%6frders", "other"):
         for operation in ("CREATE", "DELETE"):
             assert reader.ask(operation, name) == (403, f"user 'reader' may not configure stream '{name}'")
+    assert reader.ask("READ", "orders")[0] == 200, "to describe a stream is to read"
     assert reader.ask("CREATE", "mine-1")[0] == 201
     assert Asker(node.peer(username="admin", password="a")).ask("DELETE", "orders")[0] == 204
+
+
+def test_a_user_who_may_not_read_is_not_told_whether_a_stream_is_there(nodes: Any) -> None:
+    node = nodes(users={"writer": "w"}, permissions={"writer": Permissions(read="mine.*")})
+    node.create("orders")
+    writer = Asker(node.peer(username="writer", password="w"))
+    for name in ("orders", "/orders", "%6frders", "other"):
+        assert writer.answer("READ", name) == (403, f"user 'writer' may not read stream '{name}'", None)
+    assert writer.ask("READ", "mine")[0] == 404
 
 
 def test_replies_come_when_the_change_is_made_and_the_door_serves_others_meanwhile(

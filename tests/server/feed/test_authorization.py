@@ -153,6 +153,27 @@ def test_a_user_does_what_its_permissions_say(doors: Doors) -> None:
     assert basic(door, "admin", "a", "DELETE").status_code == 204
 
 
+@pytest.mark.parametrize("partitions", [2, 65], ids=["few partitions", "made aside"])
+def test_the_answer_to_a_change_has_settings_for_those_who_may_read(doors: Doors, partitions: int) -> None:
+    door = doors(tokens=(BearerToken("maker", configure="orders.*", write="", read=""), "everything"))
+    changes = [
+        (status, method, path)
+        for name in ("orders", "orders2")
+        for status, method, path in (
+            (201, "PUT", f"{name}?partitions={partitions}&retention_max_bytes=7000"),
+            (200, "PUT", name),
+            (200, "POST", f"{name}/partitions/0/split"),
+        )
+    ]
+    for token, mine in (("maker", changes[:3]), ("everything", changes[3:])):
+        for status, method, path in mine:
+            answer = ask(door, token, method, path)
+            assert answer.status_code == status, answer.text
+            assert len(answer.json()["partitions"]) >= partitions
+            assert ("settings" in answer.json()) == (token == "everything"), path
+    assert ask(door, "everything").json()["settings"]["retention_max_bytes"] == 7_000
+
+
 def test_where_nobody_is_asked_who_it_is_the_anonymous_user_counts(doors: Doors) -> None:
     door = doors(permissions={"anonymous": Permissions("", "", "orders")})
     door.create()

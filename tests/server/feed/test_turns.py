@@ -129,7 +129,7 @@ def test_those_who_wait_for_one_list_share_it_and_it_is_no_older_than_their_requ
         # They come when the first one's list is being made: theirs is made after it.
         others = [asyncio.create_task(documents.of(stream)) for _ in range(4)]
         await asyncio.sleep(0)
-        assert list(documents._waiting) == [stream]
+        assert list(documents._waiting) == [(stream, True)]
         door.numbers(0, 3, name="many", partition=64)
         others[0].cancel()
         held.let_go()
@@ -150,7 +150,7 @@ def test_a_list_that_cannot_be_made_fails_for_those_who_wait_for_it_and_for_nobo
 
     calls = 0
 
-    def broken(*_: object) -> None:
+    def broken(*_: object, **_settings: object) -> None:
         nonlocal calls
         calls += 1
         raise LogError("broken")

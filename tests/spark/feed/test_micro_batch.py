@@ -147,6 +147,19 @@ class TestPlanned:
             assert values(life.step(10)) == numbered(0, 10)
             assert values(life.step(10)) == numbered(10, 20)
 
+    def test_a_batch_that_a_restart_repeats_has_its_line_with_its_events(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        caplog.set_level("INFO", "spark_streams.spark.progress")
+        with BadFeed({0: Part(numbered(0, 20))}, page=lambda: 10, every=10) as feed:
+            with Life(feed.url, spoolLocation=str(tmp_path)) as life:
+                before, end = life.offset, life.plan(20)
+                rows = life.rows(end)
+            with Life(feed.url, before, spoolLocation=str(tmp_path)) as again:
+                assert again.rows(end) == rows and rows
+        first, repeated = (line.partition("batch of ")[2] for line in caplog.messages)
+        assert first.startswith(f"{len(rows)} events, ") and repeated == f"{len(rows)} events"
+
     def test_the_spool_is_removed_once_committed(self, tmp_path: Path) -> None:
         with BadFeed({0: Part(numbered(0, 50))}, page=lambda: 10, every=10) as feed:
             with Life(feed.url, spoolLocation=str(tmp_path)) as life:

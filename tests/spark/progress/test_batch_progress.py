@@ -9,8 +9,9 @@ from dataclasses import asdict
 import pytest
 
 from spark_streams.client.data_loss import DataLoss, LossPolicy
+from spark_streams.errors import Refused
 from spark_streams.position import progress_offset
-from spark_streams.spark.progress.batch_progress import BatchProgress, behind_latest
+from spark_streams.spark.progress.batch_progress import NOT_COUNTED, BatchProgress, behind_latest
 
 
 class Clock:
@@ -72,22 +73,38 @@ def test_one_line_a_batch_with_the_rates_of_the_one_before(caplog: pytest.LogCap
         progress.reached("first")
         clock.now += 60  # nothing comes for a minute, or the trigger has a pause
         progress.reached("first")
-        progress.planned("second", {"0": 1}, {"0": 10})
-        progress.begun("second", none, lambda: {"0": 0})
         progress.planned("empty", {"0": 0})
         progress.begun("empty", none, none)
+        progress.reached("empty")
+        progress.planned("second", {"0": 1}, {"0": 10})
+        progress.begun("second", none, lambda: {"0": 0})
+        progress.planned("not told", {"0": None})
+        progress.begun("not told", none, dict)
         progress.begun("empty, of another run", dict, none)
     assert [record.getMessage() for record in caplog.records] == [
         "query 'q': feedapi stream 'orders': batch of an unknown number of events, lag {0: 3}",
         "query 'q': feedapi stream 'orders': batch of 10 events, 100 bytes, lag {0: 0, 1: ?}",
         "query 'q': feedapi stream 'orders': batch of 1 events, 10 bytes, lag {0: 0}; "
         "the batch before took 2.000 s, 5 events/s, 50 bytes/s",
+        "query 'q': feedapi stream 'orders': batch of an unknown number of events",
     ]
     caplog.clear()
     with caplog.at_level(logging.WARNING, "spark_streams.spark.progress"):
         progress.planned("silent", {"0": None})
         progress.begun("silent", none, none)
     assert caplog.messages == []
+
+
+def test_a_count_that_fails_is_no_error_of_the_query(caplog: pytest.LogCaptureFixture) -> None:
+    progress, _, _ = made()
+
+    def refused() -> dict[str, int | None]:
+        raise Refused("amqp:not-allowed", "no counting here", "a peer")
+
+    with caplog.at_level(logging.DEBUG, "spark_streams.spark.progress"):
+        progress.begun("another run's", refused, lambda: {"0": 3})
+    why, line, *_ = caplog.messages
+    assert "no counting here" in why and line.endswith("batch of an unknown number of events, lag {0: 3}")
 
 
 def test_many_partitions_are_summed_up_and_at_debug_all_told(caplog: pytest.LogCaptureFixture) -> None:
@@ -97,7 +114,7 @@ def test_many_partitions_are_summed_up_and_at_debug_all_told(caplog: pytest.LogC
         progress.planned("unknown", {"00": None})
         clock.now += 1
         progress.reached("unknown")
-        progress.planned("end", {"00": None})
+        progress.planned("end", NOT_COUNTED)
         progress.begun("end", lambda: {"00": 7}, lambda: lag)
     line, detail = (record.getMessage() for record in caplog.records)
     told = ", ".join(f"{n}: {n}" for n in range(40, 50))

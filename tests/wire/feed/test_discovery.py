@@ -175,3 +175,13 @@ def test_what_filters_compare_is_an_extension_that_may_be_anything_elsewhere() -
         assert decode_discovery(body).filter_fields == {}
     assert "filterFields" not in json.loads(encode_discovery(Discovery((), token="t", filter_fields=said)))  # type: ignore[arg-type]
     assert "filterFields" not in json.loads(encode_discovery(Discovery(())))
+
+
+def test_settings_are_an_extension_that_may_be_anything_elsewhere() -> None:
+    settings = {"timestamp_type": "append", "retention_max_bytes": None, "segment_max_bytes": 5}
+    feed = Discovery((FeedPartition(0),), settings=settings)
+    assert json.loads(encode_discovery(feed))["settings"] == settings
+    assert decode_discovery(encode_discovery(feed)).settings == settings
+    assert "settings" not in json.loads(encode_discovery(Discovery((FeedPartition(0),))))
+    for other in ("5", "[]", "null", '{"a": {}}', '{"a": [1]}'):
+        assert decode_discovery(f'{{"partitions": [], "settings": {other}}}'.encode()).settings is None

@@ -7,7 +7,7 @@ and the stream's name. It runs once; the client repeats it where trying again ca
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol
+from typing import Any, Protocol
 
 from spark_streams.client.amqp.connection import Connection
 from spark_streams.client.amqp.pushdown import PushedFilter
@@ -29,6 +29,9 @@ class Inquiries(Protocol):
 
     def list_streams(self, connection: Connection) -> list[str] | None:
         """Return the names of the streams that we may read; None for a peer that does not list them."""
+
+    def settings(self, connection: Connection, stream: str) -> dict[str, Any]:
+        """Return the settings of a stream, by the peer's names; ``Refused`` from a peer that does not tell them."""
 
     def remaining(
         self, connection: Connection, at: str | None, stream: str, positions: Mapping[str, Position]

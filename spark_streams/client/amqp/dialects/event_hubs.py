@@ -17,7 +17,7 @@ from spark_streams.client.amqp.receive_buffer import ReceiveBuffer
 from spark_streams.client.amqp.receivers import Receivers
 from spark_streams.client.log_client import Bounds, RangeRead, StreamDescription
 from spark_streams.client.retry import Deadline
-from spark_streams.errors import RemoteProtocolError
+from spark_streams.errors import Refused, RemoteProtocolError
 from spark_streams.filters.tree import Expression
 from spark_streams.offsets import OFFSET_DIGITS, format_offset
 from spark_streams.position import Position
@@ -55,6 +55,15 @@ class EventHubsInquiries:
     def list_streams(self, connection: Connection) -> list[str] | None:
         """Return None: a namespace lists its hubs elsewhere."""
         return None
+
+    def settings(self, connection: Connection, stream: str) -> dict[str, Any]:
+        """Refuse: what a hub keeps is told elsewhere."""
+        raise Refused(
+            "not supported",
+            "Event Hubs tells no settings of a hub: Azure does, and our log does at its other doors, such as "
+            "amqp://host:port",
+            f"the settings of hub '{stream}' at {connection.endpoint.address}",
+        )
 
     def remaining(
         self, connection: Connection, at: str | None, stream: str, positions: Mapping[str, Position]

@@ -29,13 +29,14 @@ import proton
 
 from spark_streams.client.amqp.connection import Connection
 from spark_streams.client.amqp.links import Binding, attach_receiver
+from spark_streams.client.amqp.management import Management
 from spark_streams.client.amqp.offset_walk import first_offset
 from spark_streams.client.amqp.pushdown import PushedFilter, push
 from spark_streams.client.amqp.receive_buffer import ReceiveBuffer
 from spark_streams.client.amqp.receivers import Receivers
 from spark_streams.client.log_client import Bounds, RangeRead, StreamDescription
 from spark_streams.client.retry import Deadline
-from spark_streams.errors import NotFound, RemoteProtocolError
+from spark_streams.errors import NotFound, Refused, RemoteProtocolError
 from spark_streams.filters.tree import Expression
 from spark_streams.offsets import OFFSET_DIGITS
 from spark_streams.position import After, At, Earliest, Latest, Position
@@ -222,6 +223,15 @@ class EventStreamsInquiries:
     def list_streams(self, connection: Connection) -> list[str] | None:
         """See ``list_streams``."""
         return list_streams(connection, STREAMS)
+
+    def settings(self, connection: Connection, stream: str) -> dict[str, Any]:
+        """Return the settings of a stream of our log; of another peer's there is no request."""
+        what = f"the settings of stream '{stream}'"
+        if not connection.peer.is_reference_log:
+            context = f"{what} at {connection.endpoint.address}"
+            raise Refused("not supported", "AMQP has no request for the settings of an event stream", context)
+        with closing(Management(connection)) as management:
+            return management.settings(stream, what)
 
     def remaining(
         self, connection: Connection, at: str | None, stream: str, positions: Mapping[str, Position]

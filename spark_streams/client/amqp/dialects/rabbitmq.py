@@ -1,4 +1,4 @@
-"""Asks RabbitMQ about its streams over AMQP 1.0, which has no request for it: by reading the messages at their ends.
+"""Asks RabbitMQ about its streams over AMQP 1.0: what they hold by reading the messages at their ends.
 
 ::
 
@@ -6,11 +6,12 @@
     last offset    attach at `last`, one credit, drain       the first event of the last chunk, and `available`
     identity       attach at the offset, one credit, drain   a digest of the message, if it has that offset
     a time         attach at the time, drain                 the first event that the broker received then or later
+    settings       GET /queues/<name> at `/management`       the arguments with which it was made
 
 The last offset may be one of the broker's own chunks, which use up offsets too: it is never less than the last event's.
 What lies before the first event counts as removed, although the broker's own chunks may be all that was there.
 
-Spec: docs/specifications.md, Q-1 to Q-16.
+Spec: docs/specifications.md, Q-1 to Q-17.
 """
 
 from __future__ import annotations
@@ -19,33 +20,41 @@ import hashlib
 from collections.abc import Iterator, Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import count
-from typing import Final
+from typing import Any, Final
+from urllib.parse import quote
 
 import pyarrow as pa
 
 from spark_streams.client.amqp.connection import Connection
 from spark_streams.client.amqp.links import Binding, Link, attach_receiver
+from spark_streams.client.amqp.management import arguments_of
 from spark_streams.client.amqp.pushdown import PushedFilter, nothing_pushed
 from spark_streams.client.amqp.receive_buffer import ReceiveBuffer
 from spark_streams.client.amqp.receivers import Receivers
+from spark_streams.client.amqp.request_links import RequestLinks
 from spark_streams.client.log_client import Bounds, RangeRead, StreamDescription
 from spark_streams.client.retry import Deadline
-from spark_streams.errors import NotFound, OptionError
+from spark_streams.errors import NotFound, OptionError, Refused
 from spark_streams.filters.targets.amqp import AmqpCapability, split_for_amqp
 from spark_streams.filters.targets.rabbitmq import split_for_rabbitmq
 from spark_streams.filters.tree import KEY, Expression, property_of
 from spark_streams.offsets import OFFSET_DIGITS, format_offset, offset_number
 from spark_streams.position import EARLIEST, At, Position
+from spark_streams.redaction import safe_text
 from spark_streams.wire.amqp.columns.decode import decode_columns
 from spark_streams.wire.amqp.dialects.dialect import StartFilter
 from spark_streams.wire.amqp.dialects.rabbitmq import RABBITMQ, START
 from spark_streams.wire.amqp.event_streams import FULL_SQL_FILTER
+from spark_streams.wire.amqp.management import QUEUES, encode_http_get
 from spark_streams.wire.amqp.values import Described, Symbol, ULong
 
 _LAST: Final = StartFilter(Described(Symbol(START), "last"))
 _SQL_SINCE: Final = (4, 2)
 """The version with SQL filters; the broker offers them on the attach, where proton shows nothing."""
+_MANAGEMENT_SINCE: Final = (4, 0)
+"""The version with ``/management``."""
 _SEARCH_CREDIT: Final = 1_000
 
 
@@ -95,6 +104,23 @@ class RabbitInquiries:
     def list_streams(self, connection: Connection) -> list[str] | None:
         """Return None: the broker lists no queues over AMQP 1.0."""
         return None
+
+    def settings(self, connection: Connection, stream: str) -> dict[str, Any]:
+        """Return the arguments with which a stream was made; of a super stream, those of its first partition."""
+        what = f"the settings of stream '{stream}'"
+        context = f"{what} at {connection.endpoint.address}"
+        if _version(connection) < _MANAGEMENT_SINCE:
+            raise Refused("not supported", "RabbitMQ tells the arguments of a stream from 4.0 on", context)
+        names = ([] if self.super_stream else [stream]) + ([] if self.super_stream is False else [f"{stream}-0"])
+        with closing(RequestLinks(connection, QUEUES, paired=True)) as links:
+            for name in names:
+                (answer,) = links.answers([partial(encode_http_get, path=f"/queues/{quote(name, safe='')}")], what)
+                if answer.subject == "200":
+                    return arguments_of(answer.body, f"{context}: '{QUEUES}'")
+                if answer.subject != "404":
+                    break
+        kind = NotFound if answer.subject == "404" else Refused
+        raise kind(f"status {answer.subject}", safe_text(str(answer.body)), context)
 
     def remaining(
         self, connection: Connection, at: str | None, stream: str, positions: Mapping[str, Position]
