@@ -41,7 +41,7 @@ def append(orders: LogStream, partition: str, low: int, high: int) -> None:
 
 
 def test_partitions_that_are_added_are_read_from_their_beginning(
-    spark: SparkSession, tmp_path: Path, query: KeptQuery
+    spark: SparkSession, tmp_path: Path, query: KeptQuery, rate_limits: bool
 ) -> None:
     """In this process: no door adds partitions without a split."""
     from spark_streams.log import ReferenceLog
@@ -56,7 +56,8 @@ def test_partitions_that_are_added_are_read_from_their_beginning(
             frame.coalesce(1).write.format("amqp-events").options(**options(connection, "orders")).mode("append").save()
 
         write("0", "before")
-        query.start(load(spark, options(connection, "orders", maxOffsetsPerTrigger="2")))
+        limit = {"maxOffsetsPerTrigger": "2"} if rate_limits else {}
+        query.start(load(spark, options(connection, "orders", **limit)))
         query.wait_for_batch(0)
         log.add_partitions("orders", 1)
         write("2", "e0", "e1", "e2")
