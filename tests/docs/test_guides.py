@@ -28,6 +28,7 @@ def test_the_streams_and_the_events_of_the_first_page(reference_log: StreamFacto
     }
 
 
+@pytest.mark.nightly
 def test_aggregate(guides: Guides) -> None:
     guides.run("aggregate")
     closed = ['{"hour":"2026-01-05T%s:00:00.000Z","customer":"%s","eur":%s}']
@@ -37,6 +38,7 @@ def test_aggregate(guides: Guides) -> None:
     assert sorted(guides.streams["totals"].values()) == sorted(windows + running)
 
 
+@pytest.mark.nightly
 def test_deduplicate(guides: Guides) -> None:
     guides.run("deduplicate")
     once = guides.streams["orders-once"].table(("key", "value")).to_pylist()
@@ -44,6 +46,7 @@ def test_deduplicate(guides: Guides) -> None:
     assert all(row["value"].startswith(b'{"id": ') for row in once)
 
 
+@pytest.mark.nightly
 def test_join(guides: Guides) -> None:
     guides.run("join")
     countries = [(1, "NO"), (2, "DK"), (2, "DK"), (3, "NO"), (4, "NO"), (5, "DK")]
@@ -61,6 +64,7 @@ def test_foreach_batch(guides: Guides) -> None:
     assert len(guides.table("all-orders", "offset")) == 6
 
 
+@pytest.mark.nightly
 def test_to_table(guides: Guides, capsys: pytest.CaptureFixture[str]) -> None:
     try:
         guides.run("to-table")
@@ -70,6 +74,7 @@ def test_to_table(guides: Guides, capsys: pytest.CaptureFixture[str]) -> None:
         guides.spark.sql("DROP TABLE IF EXISTS orders_table")
 
 
+@pytest.mark.nightly
 def test_delta_and_iceberg_with_parquet_in_their_place(guides: Guides) -> None:
     """There is neither for the newest Spark; test_guides_with_jars.py runs them on older ones."""
     names: dict[str, Any] = {}
@@ -96,6 +101,7 @@ def test_event_schema(guides: Guides) -> None:
     assert [tuple(row) for row in names["orders_of"](events).collect()] == [(7, "ann")]
 
 
+@pytest.mark.nightly
 def test_batch_to_stream(guides: Guides) -> None:
     done = guides.streams["orders"].values()
     (program,) = blocks("docs/guides/batch-to-stream.md", "python")
@@ -115,6 +121,7 @@ def test_sizing(guides: Guides) -> None:
     assert len(sizes[0]) == 4
 
 
+@pytest.mark.nightly
 def test_upgrade(guides: Guides) -> None:
     (program,) = blocks("docs/guides/upgrade.md", "python")
     first, second = program.split("committed = max")

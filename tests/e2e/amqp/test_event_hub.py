@@ -40,6 +40,7 @@ def append(orders: LogStream, partition: str, low: int, high: int) -> None:
     orders.produce({"value": f"e{n}", "partition": partition} for n in range(low, high))
 
 
+@pytest.mark.nightly
 def test_partitions_that_are_added_are_read_from_their_beginning(
     spark: SparkSession, tmp_path: Path, query: KeptQuery, rate_limits: bool
 ) -> None:
