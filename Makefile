@@ -11,10 +11,11 @@ export SPARK_CONF_DIR := $(CURDIR)/conf
 # Tests and queries start hundreds of processes: only the first compiles what they import.
 unexport PYTHONDONTWRITEBYTECODE
 
-# conf/wheels.cfg: pyspark is built from its archive, into a wheel that only goes from here to there.
 PIP := -m pip --quiet --disable-pip-version-check
 PIP_INSTALL := $(PIP) install
+# What every process of Spark and of the log imports; of the rest little is, and who imports it first compiles it.
 COMPILED := pyspark py4j pyarrow numpy pandas proton requests starlette uvicorn click rich
+# conf/wheels.cfg: pyspark is built from its archive, into a wheel that only goes from here to there.
 $(READY) .venv-spark-%/.ready: export DIST_EXTRA_CONFIG := $(CURDIR)/conf/wheels.cfg
 
 # The supported Sparks beside the highest, which constraints.txt names.
@@ -46,7 +47,6 @@ $(READY): pyproject.toml constraints.txt conf/system-requirements.sh
 	@# What setuptools warns about is that an installation from a checkout finds other modules beside it.
 	@PYTHONWARNINGS=ignore $(BIN)/python $(PIP_INSTALL) --no-compile -c constraints.txt --find-links $(VENV)/wheels -e '.[dev]'
 	@rm -rf $(VENV)/wheels
-	@# Compiled is what every process of Spark and of the log imports; of the rest little is, by who imports it first.
 	@cd $(VENV)/lib/python*/site-packages && ../../../bin/python -m compileall -q -j 2 $(COMPILED)
 	@touch $@
 	@echo "setup: done"

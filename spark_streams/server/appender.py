@@ -29,7 +29,7 @@ from spark_streams.log.storage.files import is_full
 from spark_streams.log.storage.readable_partition import PartitionClosed
 from spark_streams.wire.columnar.byte_view import Readable
 
-_NONE: Final = pa.nulls(0, pa.large_binary())
+_NONE: Final = pa.array([], pa.large_binary())
 _THREADS: Final = 4
 COMPLAIN_S: Final = 1.0
 """How often a partition's failed appends are logged, in seconds."""

@@ -22,8 +22,7 @@ Column = tuple[npt.NDArray[np.uint8], npt.NDArray[np.bool_]] | bytes
 
 _NULL_KEY: Final = b"\x01"
 _ATTRIBUTES: Final = b"\x00"
-# pa.scalar imports pandas, which is a third of what the start of a log takes.
-_NOTHING: Final = pa.Array.from_buffers(pa.large_binary(), 1, [None, pa.py_buffer(bytes(16)), pa.py_buffer(b"")])[0]
+_NOTHING: Final = pa.scalar(b"", pa.large_binary())
 
 
 def encode_columns(

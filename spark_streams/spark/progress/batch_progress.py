@@ -89,7 +89,7 @@ class BatchProgress:
     def begun(self, end: object, count: Callable[[], Mapping[str, int | None]], lag: Callable[[], _Lag]) -> None:
         """Note that Spark asks for the tasks of a batch, and log its line, unless it asks again or nothing is in it.
 
-        A line asks the peer for nothing that its plan has not, and fails no query.
+        What a peer answers to the questions for a line fails no query.
 
         Args:
             end: the end of the batch: of the one that was planned last, or of one that another run has planned.
