@@ -21,8 +21,8 @@ from spark_streams.filters.predicates.amqp_sql import parse_amqp_sql
 from spark_streams.filters.predicates.event_streams import parse_sql
 from spark_streams.server.amqp.requests import read_request
 from spark_streams.server.feed.cursors import Cursors
-from spark_streams.server.feed.http_requests import HttpError
 from spark_streams.server.feed.request_bodies import ARROW, plain_pieces, read_body
+from spark_streams.server.http.requests import HttpError
 from spark_streams.wire.amqp.columns.block import MessageBlock
 from spark_streams.wire.amqp.columns.from_producers import incoming_columns
 from spark_streams.wire.amqp.decode import decode_value

@@ -32,17 +32,17 @@ from spark_streams.log import Partition, ReferenceLog, Stream
 from spark_streams.log.storage.files import is_full
 from spark_streams.log.storage.readable_partition import PartitionClosed
 from spark_streams.redaction import one_line
-from spark_streams.server.feed.authorization import Authorization
 from spark_streams.server.feed.config import FeedConfig
 from spark_streams.server.feed.cursors import OLDER, Cursors
 from spark_streams.server.feed.discovery import Documents, Tokens
 from spark_streams.server.feed.event_filters import served
-from spark_streams.server.feed.http_requests import HttpError, arguments, page_type, takes_gzip
 from spark_streams.server.feed.pages import Pages, events_lost
 from spark_streams.server.feed.publishing import Publishing
 from spark_streams.server.feed.rendered_events import EventCache
 from spark_streams.server.feed.responses import PageResponse, StreamResponse
 from spark_streams.server.feed.write_requests import WriteRequests
+from spark_streams.server.http.authorization import Authorization
+from spark_streams.server.http.requests import HttpError, arguments, page_type, takes_gzip
 from spark_streams.server.partition_readers import PartitionReader, PartitionReaders
 from spark_streams.server.turns import Worker
 from spark_streams.wire.feed.dialect import Dialect

@@ -25,7 +25,7 @@ from hashlib import blake2s
 from typing import Final, NamedTuple
 
 from spark_streams.log import Partition, StoredBatch
-from spark_streams.server.feed.http_requests import HttpError
+from spark_streams.server.http.requests import HttpError
 
 _SHAPE: Final = re.compile(r"([12])([0-9a-f]{4})([0-9a-f]{8})([0-9a-f]{8})((?:[0-9a-f]{8})?)([0-9a-f]{16})")
 _NONE: Final = "0" * 8

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from uvicorn.server import ServerState
 
     from spark_streams.server.feed.application import FeedDoor
-    from spark_streams.server.feed.http_connection import HttpConnection
+    from spark_streams.server.http.connection import HttpConnection
 
 
 class HttpDoor(TcpDoor):
@@ -46,7 +46,7 @@ class HttpDoor(TcpDoor):
         from uvicorn.server import ServerState
 
         from spark_streams.server.feed.application import FeedDoor
-        from spark_streams.server.feed.http_connection import HttpConnection, uvicorn_config
+        from spark_streams.server.http.connection import HttpConnection, uvicorn_config
 
         application = self.application = FeedDoor(log, self.config, asyncio.get_running_loop())
         state = self._state = ServerState()

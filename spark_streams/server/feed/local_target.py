@@ -19,9 +19,9 @@ from spark_streams.errors import LogLocked, NotFound, Refused, UnknownStream
 from spark_streams.log import ReferenceLog
 from spark_streams.log.stream_metadata import METADATA_FILE, folder_name
 from spark_streams.server.feed.config import FeedConfig
-from spark_streams.server.feed.http_requests import HttpError
 from spark_streams.server.feed.publishing import Published, Publishing
 from spark_streams.server.feed.request_bodies import rows_of
+from spark_streams.server.http.requests import HttpError
 
 LOOK_AGAIN_S: Final = 0.02
 """Mean pause in seconds before the lock is tried again; random, so that waiting tasks do not stay in step."""

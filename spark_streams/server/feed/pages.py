@@ -9,8 +9,8 @@ from typing import Final
 from spark_streams.log import Partition, Records
 from spark_streams.server.feed.config import FeedConfig
 from spark_streams.server.feed.cursors import Cursors
-from spark_streams.server.feed.http_requests import HttpError
 from spark_streams.server.feed.rendered_events import MOST_ROWS, EventCache, Events, Key
+from spark_streams.server.http.requests import HttpError
 from spark_streams.wire.feed.dialect import Dialect
 from spark_streams.wire.feed.fetch_arguments import Fetch
 

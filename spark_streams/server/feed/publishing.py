@@ -29,8 +29,8 @@ from spark_streams.log import Partition, ReferenceLog, Stream
 from spark_streams.log.publisher_sequences import PublisherSequences, SequenceKind, Sequences
 from spark_streams.log.storage.readable_partition import PartitionClosed
 from spark_streams.server.appender import Appender, AppendRefused, Batch, Outcome, RefusalReason
-from spark_streams.server.feed.http_requests import HttpError
 from spark_streams.server.feed.request_bodies import Rows
+from spark_streams.server.http.requests import HttpError
 from spark_streams.server.turns import Worker
 
 LONG_BYTES: Final = 16 << 10

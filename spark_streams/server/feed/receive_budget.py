@@ -11,8 +11,8 @@ from contextlib import asynccontextmanager
 
 from starlette.requests import ClientDisconnect, Request
 
-from spark_streams.server.feed.http_requests import HttpError
 from spark_streams.server.feed.request_bodies import LITTLE_BYTES
+from spark_streams.server.http.requests import HttpError
 
 
 class _Body:

@@ -19,14 +19,14 @@ from starlette.types import Receive, Scope, Send
 
 from spark_streams.errors import LogError
 from spark_streams.server.feed.config import FeedConfig
-from spark_streams.server.feed.http_requests import HttpError
 from spark_streams.server.feed.pages import Pages
+from spark_streams.server.http.requests import HttpError
 from spark_streams.server.partition_readers import PartitionReader, PartitionReaders
 from spark_streams.server.turns import Worker
 from spark_streams.wire.feed.dialect import NDJSON
 
 if TYPE_CHECKING:
-    from spark_streams.server.feed.http_connection import HttpConnection
+    from spark_streams.server.http.connection import HttpConnection
 
 GZIP_LEVEL: Final = 1
 LATE_BYTES: Final = 64 << 10

@@ -24,13 +24,13 @@ from starlette.responses import JSONResponse, Response
 
 from spark_streams.errors import NameTaken, StreamExists, UnknownStream
 from spark_streams.log import ReferenceLog, Stream
-from spark_streams.server.feed.authorization import Authorization
 from spark_streams.server.feed.config import FeedConfig
 from spark_streams.server.feed.discovery import Documents
-from spark_streams.server.feed.http_requests import HttpError, known_arguments
 from spark_streams.server.feed.publishing import Publishing
 from spark_streams.server.feed.receive_budget import ReceiveBudget
 from spark_streams.server.feed.request_bodies import read_body, read_little
+from spark_streams.server.http.authorization import Authorization
+from spark_streams.server.http.requests import HttpError, known_arguments
 from spark_streams.server.stream_changes import SETTINGS, create_stream
 from spark_streams.server.turns import Worker
 from spark_streams.wire.feed.fetch_arguments import nearest

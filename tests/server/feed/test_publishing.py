@@ -14,8 +14,8 @@ import pyarrow as pa
 import pytest
 import requests
 
-from spark_streams.server.feed.http_requests import HttpError
 from spark_streams.server.feed.request_bodies import rows_of
+from spark_streams.server.http.requests import HttpError
 from tests.server.feed.conftest import Door
 
 Doors = Callable[..., Door]

@@ -310,8 +310,8 @@ def test_others_are_served_while_many_events_are_spread_and_stored(calm: Door, h
 def test_only_what_is_little_when_it_is_unpacked_is_read_on_the_loop(
     body: bytes, coding: str, kind: dict[str, str], little: bool
 ) -> None:
-    from spark_streams.server.feed.http_requests import HttpError
     from spark_streams.server.feed.request_bodies import read_little
+    from spark_streams.server.http.requests import HttpError
 
     parts, limits = [body[:5], body[5:]], (16 << 20, 1_000_000)
     if body.startswith(b"no "):

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from uvicorn.server import ServerState
 
-from spark_streams.server.feed import http_connection as connection_module
 from spark_streams.server.feed.config import FeedConfig
-from spark_streams.server.feed.http_connection import HttpConnection, uvicorn_config
+from spark_streams.server.http import connection as connection_module
+from spark_streams.server.http.connection import HttpConnection, uvicorn_config
 
 
 class FullTransport(asyncio.Transport):

@@ -13,7 +13,7 @@ from starlette.requests import Request
 from spark_streams.errors import UnknownStream
 from spark_streams.log import ReferenceLog, Stream
 from spark_streams.server.feed.config import FeedConfig
-from spark_streams.server.feed.http_requests import HttpError
+from spark_streams.server.http.requests import HttpError
 from spark_streams.server.users import ANONYMOUS, knows, permissions_of
 
 _BEARER: Final = 'Bearer realm="spark-streams"'

@@ -1,0 +1,1 @@
+"""What the doors that speak HTTP share: a connection, its requests, and who may do what."""
