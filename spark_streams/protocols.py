@@ -142,7 +142,7 @@ PROTOCOLS: Final = {
             address="http://host[:port]/path/of/the/feed                   or https://",
             path="any",
             config="spark_streams.server.feed.config:FeedConfig",
-            door="spark_streams.server.feed.door:HttpDoor",
+            door="spark_streams.server.feed.door:FeedDoor",
             title="FeedAPI door (HTTP)",
         ),
     )

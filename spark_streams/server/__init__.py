@@ -2,7 +2,8 @@
 
 from spark_streams.server.amqp.config import AmqpConfig, Redirect
 from spark_streams.server.event_hubs.config import EventHubsConfig
-from spark_streams.server.feed.config import BearerToken, FeedConfig
+from spark_streams.server.feed.config import FeedConfig
+from spark_streams.server.http.config import BearerToken
 from spark_streams.server.log_server import LogServer
 from spark_streams.server.rabbitmq.config import RabbitConfig
 from spark_streams.server.thread import ServerThread

@@ -39,10 +39,10 @@ from spark_streams.server.feed.event_filters import served
 from spark_streams.server.feed.pages import Pages, events_lost
 from spark_streams.server.feed.publishing import Publishing
 from spark_streams.server.feed.rendered_events import EventCache
-from spark_streams.server.feed.responses import PageResponse, StreamResponse
+from spark_streams.server.feed.responses import PageResponse, StreamResponse, page_type
 from spark_streams.server.feed.write_requests import WriteRequests
 from spark_streams.server.http.authorization import Authorization
-from spark_streams.server.http.requests import HttpError, arguments, page_type, takes_gzip
+from spark_streams.server.http.requests import HttpError, arguments, takes_gzip
 from spark_streams.server.partition_readers import PartitionReader, PartitionReaders
 from spark_streams.server.turns import Worker
 from spark_streams.wire.feed.dialect import Dialect
@@ -53,7 +53,7 @@ EVENTS: Final = "/events"
 logger = logging.getLogger("spark_streams.server")
 
 
-class FeedDoor:
+class FeedApplication:
     """The FeedAPI door of one log.
 
     Args:

@@ -1,68 +1,29 @@
-"""The FeedAPI door: listens, and runs the application on HTTP connections."""
+"""The FeedAPI door: an HTTP door with the application of the feeds."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from spark_streams.log import ReferenceLog
-from spark_streams.server.admission import Sockets
-from spark_streams.server.door import STOP_TIMEOUT_S, TcpDoor
 from spark_streams.server.feed.config import FeedConfig
+from spark_streams.server.http.door import HttpDoor
 
 if TYPE_CHECKING:
-    from uvicorn.server import ServerState
-
-    from spark_streams.server.feed.application import FeedDoor
-    from spark_streams.server.http.connection import HttpConnection
+    from spark_streams.server.feed.application import FeedApplication
 
 
-class HttpDoor(TcpDoor):
+class FeedDoor(HttpDoor):
     """The FeedAPI door.
 
     Args:
         config: its settings.
-
-    Attributes:
-        application: the application that its connections share; None while the door is not open.
     """
 
     config: FeedConfig
 
-    def __init__(self, config: FeedConfig) -> None:
-        super().__init__(config)
-        self.application: FeedDoor | None = None
-        self._state: ServerState | None = None
+    def make(self, log: ReferenceLog) -> FeedApplication:
+        """Return the application for a log."""
+        from spark_streams.server.feed.application import FeedApplication
 
-    @property
-    def connections(self) -> Collection[HttpConnection]:
-        """The open connections. Call it on the server's loop."""
-        return self._state.connections if self._state is not None else ()  # type: ignore[return-value]
-
-    async def open(self, log: ReferenceLog, sockets: Sockets) -> None:
-        """Listen; see ``Door.open``."""
-        # Imported only here: programs that do not open this door need not import uvicorn and starlette.
-        from uvicorn.server import ServerState
-
-        from spark_streams.server.feed.application import FeedDoor
-        from spark_streams.server.http.connection import HttpConnection, uvicorn_config
-
-        application = self.application = FeedDoor(log, self.config, asyncio.get_running_loop())
-        state = self._state = ServerState()
-        settings = uvicorn_config(application.application, self.config)
-        await self.listen(sockets, lambda admission: HttpConnection(admission, self.config, settings, state))
-
-    async def close(self) -> None:
-        """Send open responses their last line, drop clients that do not read it, and wait for requests under way."""
-        application, self.application = self.application, None
-        if application is not None:
-            application.shut_down()
-        await self.end_connections()
-        if self._state is not None and (requests := set(self._state.tasks)):
-            _, late = await asyncio.wait(requests, timeout=STOP_TIMEOUT_S)
-            for request in late:
-                request.cancel()
-            await asyncio.sleep(0)  # cancelled ones end before what they use
-        if application is not None:
-            application.close()
+        return FeedApplication(log, self.config, asyncio.get_running_loop())

@@ -15,20 +15,22 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
 from spark_streams.errors import LogError
 from spark_streams.server.feed.config import FeedConfig
 from spark_streams.server.feed.pages import Pages
-from spark_streams.server.http.requests import HttpError
+from spark_streams.server.http.requests import HttpError, weights
 from spark_streams.server.partition_readers import PartitionReader, PartitionReaders
 from spark_streams.server.turns import Worker
-from spark_streams.wire.feed.dialect import NDJSON
+from spark_streams.wire.feed.dialect import NDJSON, ZEH, ZEH_V1, Dialect
 
 if TYPE_CHECKING:
     from spark_streams.server.http.connection import HttpConnection
 
 GZIP_LEVEL: Final = 1
+_ANY: Final = ("application/*", "*/*")
 LATE_BYTES: Final = 64 << 10
 PART_BYTES: Final = 1 << 20
 """Bytes of a streaming response that may wait in memory for a client that does not read."""
@@ -227,3 +229,27 @@ async def _disconnected(receive: Receive) -> None:
     while True:
         if (await receive())["type"] == "http.disconnect":
             return
+
+
+def page_type(request: Request, dialect: Dialect) -> str:
+    """Return the media type of a page: version 1's own where the client prefers it, else NDJSON.
+
+    Args:
+        request: its header ``Accept`` counts, for version 1 only.
+        dialect: the dialect of the fetch.
+
+    Raises:
+        HttpError: 406, the fetch is of version 1, and the client accepts other versions only.
+
+    Spec: zeroeventhub SPEC.md, "Content type and version selection" (691d843).
+    """
+    if dialect is not Dialect.V1:
+        return NDJSON
+    taken_at = weights(request, "accept")
+    version_1 = taken_at.get(ZEH_V1, 0.0)
+    if version_1 > 0 and version_1 >= taken_at.get(NDJSON, 0.0):
+        return ZEH_V1
+    taken = {name for name, weight in taken_at.items() if weight > 0}
+    if any(name.startswith(ZEH) for name in taken) and not taken & {ZEH_V1, NDJSON, *_ANY}:
+        raise HttpError(406, f"the feed speaks version 1 of ZeroEventHub: expected {ZEH_V1} or {NDJSON} in Accept")
+    return NDJSON

@@ -12,7 +12,7 @@ from starlette.requests import Request
 
 from spark_streams.errors import UnknownStream
 from spark_streams.log import ReferenceLog, Stream
-from spark_streams.server.feed.config import FeedConfig
+from spark_streams.server.http.config import HttpConfig
 from spark_streams.server.http.requests import HttpError
 from spark_streams.server.users import ANONYMOUS, knows, permissions_of
 
@@ -43,7 +43,7 @@ class Authorization:
         config: the users and tokens; without any of them the door authenticates nobody.
     """
 
-    def __init__(self, log: ReferenceLog, config: FeedConfig) -> None:
+    def __init__(self, log: ReferenceLog, config: HttpConfig) -> None:
         self._log = log
         self._config = config
         self._tokens = config.bearers

@@ -1,4 +1,4 @@
-"""Runs one HTTP connection of the FeedAPI door: uvicorn's, with limits of time and number, and safe against any bytes.
+"""Runs one HTTP connection: uvicorn's, with limits of time and number, and safe against any bytes.
 
 ::
 
@@ -26,7 +26,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
 from spark_streams.server.admission import Admission
-from spark_streams.server.feed.config import FeedConfig
+from spark_streams.server.http.config import HttpConfig
 from spark_streams.server.turns import Timer
 from spark_streams.server.write_timeout import WriteTimeout, throw_away_unsent
 
@@ -44,7 +44,7 @@ CLOSE: Final = {"Connection": "close"}
 logger = logging.getLogger("spark_streams.server")
 
 
-def uvicorn_config(application: ASGIApp, limits: FeedConfig) -> uvicorn.Config:
+def uvicorn_config(application: ASGIApp, limits: HttpConfig) -> uvicorn.Config:
     """Return uvicorn's settings for the connections of a door: without logging.
 
     Args:
@@ -74,7 +74,7 @@ class HttpConnection(H11Protocol):
         state: what the connections of the door share; it has the open ones, and the tasks of their requests.
     """
 
-    def __init__(self, admission: Admission, limits: FeedConfig, config: uvicorn.Config, state: ServerState) -> None:
+    def __init__(self, admission: Admission, limits: HttpConfig, config: uvicorn.Config, state: ServerState) -> None:
         super().__init__(config, state, {"connection": self})
         self._admission = admission
         self._limits = limits

@@ -1,6 +1,6 @@
 """Reads a request's head: its arguments, the media type and coding that its client accepts; and defines ``HttpError``.
 
-Spec: RFC 9110 §12.5; zeroeventhub SPEC.md, "Content type and version selection" (691d843).
+Spec: RFC 9110 §12.5.
 """
 
 from __future__ import annotations
@@ -12,11 +12,9 @@ from urllib.parse import parse_qsl
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
-from spark_streams.wire.feed.dialect import NDJSON, ZEH, ZEH_V1, Dialect
 from spark_streams.wire.feed.fetch_arguments import nearest
 
 MAX_ARGUMENTS: Final = 200
-_ANY: Final = ("application/*", "*/*")
 
 
 class HttpError(HTTPException):
@@ -77,43 +75,21 @@ def known_arguments(request: Request, known: Collection[str]) -> dict[str, str]:
     return given
 
 
-def page_type(request: Request, dialect: Dialect) -> str:
-    """Return the media type of a page: version 1's own where the client prefers it, else NDJSON.
-
-    Args:
-        request: its header ``Accept`` counts, for version 1 only.
-        dialect: the dialect of the fetch.
-
-    Raises:
-        HttpError: 406, the fetch is of version 1, and the client accepts other versions only.
-    """
-    if dialect is not Dialect.V1:
-        return NDJSON
-    weights = _weights(request, "accept")
-    version_1 = weights.get(ZEH_V1, 0.0)
-    if version_1 > 0 and version_1 >= weights.get(NDJSON, 0.0):
-        return ZEH_V1
-    taken = {name for name, weight in weights.items() if weight > 0}
-    if any(name.startswith(ZEH) for name in taken) and not taken & {ZEH_V1, NDJSON, *_ANY}:
-        raise HttpError(406, f"the feed speaks version 1 of ZeroEventHub: expected {ZEH_V1} or {NDJSON} in Accept")
-    return NDJSON
-
-
 def takes_gzip(request: Request) -> bool:
     """Return whether a client accepts gzip, and does not prefer the identity coding (RFC 9110 §12.5.3)."""
-    weights = _weights(request, "accept-encoding")
-    gzip = weights.get("gzip", weights.get("*", 0.0))
-    return gzip > 0 and gzip >= weights.get("identity", 0.0)
+    taken = weights(request, "accept-encoding")
+    gzip = taken.get("gzip", taken.get("*", 0.0))
+    return gzip > 0 and gzip >= taken.get("identity", 0.0)
 
 
-def _weights(request: Request, header: str) -> dict[str, float]:
+def weights(request: Request, header: str) -> dict[str, float]:
     """Return the names that a header lists, in lower case, with the weight of each (RFC 9110 §12.4.2)."""
-    weights: dict[str, float] = {}
+    found: dict[str, float] = {}
     for line in request.headers.getlist(header):
         for each in line.split(","):
             name, *parameters = (part.strip().lower() for part in each.split(";"))
             try:
-                weights[name] = next((float(part[2:]) for part in parameters if part.startswith("q=")), 1.0)
+                found[name] = next((float(part[2:]) for part in parameters if part.startswith("q=")), 1.0)
             except ValueError:
                 continue
-    return weights
+    return found

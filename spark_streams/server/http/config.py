@@ -1,0 +1,85 @@
+"""Settings of the doors that speak HTTP: who is let in, by a user or a token, and the limits of a request."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from spark_streams.server.door_config import DoorConfig, Unguarded
+from spark_streams.server.users import StreamPatterns
+
+
+@dataclass(frozen=True)
+class BearerToken(StreamPatterns):
+    """A token that clients show, and its permissions: regular expressions that have to match whole stream names.
+
+    Args:
+        token: the secret; printable ASCII without spaces.
+        configure: streams that it may create and delete, and whose partitions it may split.
+        write: streams that it may publish to.
+        read: streams that it may discover and fetch.
+    """
+
+    token: str = field(repr=False)
+    configure: str = ".*"
+    write: str = ".*"
+    read: str = ".*"
+
+    def __post_init__(self) -> None:
+        if not re.fullmatch(r"[!-~]+", self.token):
+            raise ValueError("a token is not printable ASCII without spaces (it is not shown here)")
+        super().__post_init__()
+
+    allows = StreamPatterns.allow
+
+
+@dataclass(frozen=True)
+class HttpConfig(DoorConfig):
+    """Settings of a door that speaks HTTP: those of ``DoorConfig``, and these.
+
+    Args:
+        users: user name to password, for basic authentication (RFC 7617).
+        permissions: user name to its permissions, ``*`` for users that are not listed; without it they may do
+            everything. When the door authenticates nobody, all clients are the user ``anonymous``.
+        tokens: bearer tokens that are let in besides users; a plain text is a token that may do everything. With
+            neither users nor tokens the door authenticates nobody.
+        tls_client_ca: PEM file of the authorities whose client certificates are accepted; a client that shows another
+            one is refused. The client is still identified by a user or a token.
+        handshake_timeout_ms: a request whose head has not come after this long, TLS included, is answered 408.
+        body_timeout_ms: a request whose body has not come this long after its head is answered 408.
+        idle_timeout_ms: a connection without a request for this long is closed.
+        write_timeout_ms: a client that has bytes to read and reads none for this long is dropped.
+        max_connections: the most connections that are served at a time; the first request of a further one is answered
+            503.
+        max_handshakes: the most connections at a time that have made no request yet; a further one replaces the oldest.
+        max_head_bytes: the most bytes of a request's head; a longer one is answered 431.
+        max_body_bytes: the most bytes of a request to publish, unpacked too; what is published once is read back in one
+            piece too.
+    """
+
+    positive: ClassVar[tuple[str, ...]] = ("body_timeout_ms", "idle_timeout_ms", "max_head_bytes", "max_body_bytes")
+
+    users: Mapping[str, str] = field(default_factory=dict, repr=False)
+    tokens: tuple[BearerToken | str, ...] = field(default=(), repr=False)
+    body_timeout_ms: int = 60_000
+    idle_timeout_ms: int = 75_000
+    max_head_bytes: int = 65_536
+    max_body_bytes: int = 16 << 20
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for token in self.tokens:
+            if isinstance(token, str):
+                BearerToken(token)
+
+    @property
+    def bearers(self) -> tuple[BearerToken, ...]:
+        """The tokens with their permissions."""
+        return tuple(BearerToken(each) if isinstance(each, str) else each for each in self.tokens)
+
+    def _without_credentials(self) -> Unguarded | None:
+        if self.tokens or self.tls_client_required or self.has_own_users:
+            return None
+        return Unguarded("it asks nobody from there for a token or a password", "tokens or users")

@@ -1,0 +1,72 @@
+"""A door that speaks HTTP: listens, and runs an ASGI application on its connections."""
+
+from __future__ import annotations
+
+import asyncio
+from abc import abstractmethod
+from collections.abc import Collection
+from typing import TYPE_CHECKING, Any
+
+from spark_streams.log import ReferenceLog
+from spark_streams.server.admission import Sockets
+from spark_streams.server.door import STOP_TIMEOUT_S, TcpDoor
+from spark_streams.server.http.config import HttpConfig
+
+if TYPE_CHECKING:
+    from uvicorn.server import ServerState
+
+    from spark_streams.server.http.connection import HttpConnection
+
+
+class HttpDoor(TcpDoor):
+    """A door whose connections share an application.
+
+    Args:
+        config: its settings.
+
+    Attributes:
+        application: has the ASGI ``application``, ``shut_down``, which makes the open responses end, and ``close``,
+            called after all connections have ended; None while the door is not open.
+    """
+
+    config: HttpConfig
+
+    def __init__(self, config: HttpConfig) -> None:
+        super().__init__(config)
+        self.application: Any = None
+        self._state: ServerState | None = None
+
+    @property
+    def connections(self) -> Collection[HttpConnection]:
+        """The open connections. Call it on the server's loop."""
+        return self._state.connections if self._state is not None else ()  # type: ignore[return-value]
+
+    @abstractmethod
+    def make(self, log: ReferenceLog) -> Any:
+        """Return the ``application`` for a log; it is called on the server's loop."""
+
+    async def open(self, log: ReferenceLog, sockets: Sockets) -> None:
+        """Listen; see ``Door.open``."""
+        # Imported only here: programs that do not open this door need not import uvicorn and starlette.
+        from uvicorn.server import ServerState
+
+        from spark_streams.server.http.connection import HttpConnection, uvicorn_config
+
+        application = self.application = self.make(log)
+        state = self._state = ServerState()
+        settings = uvicorn_config(application.application, self.config)
+        await self.listen(sockets, lambda admission: HttpConnection(admission, self.config, settings, state))
+
+    async def close(self) -> None:
+        """Make open responses end, drop clients that do not read their end, and wait for requests under way."""
+        application, self.application = self.application, None
+        if application is not None:
+            application.shut_down()
+        await self.end_connections()
+        if self._state is not None and (requests := set(self._state.tasks)):
+            _, late = await asyncio.wait(requests, timeout=STOP_TIMEOUT_S)
+            for request in late:
+                request.cancel()
+            await asyncio.sleep(0)  # cancelled ones end before what they use
+        if application is not None:
+            application.close()
