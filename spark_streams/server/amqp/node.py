@@ -45,6 +45,7 @@ from spark_streams.server.amqp.link_states import LinkInput
 from spark_streams.server.amqp.management import answer
 from spark_streams.server.amqp.producer_link import ProducerLink
 from spark_streams.server.amqp.requests import Replies, ReplyLink, RequestLink
+from spark_streams.server.counters import DoorCounters
 from spark_streams.server.users import permissions_of
 from spark_streams.wire.amqp.management import MANAGEMENT
 
@@ -56,10 +57,13 @@ class Node(ConsumerResources):
         log: the served log.
         config: the door's settings.
         loop: the server's.
+        counters: the door's.
     """
 
-    def __init__(self, log: ReferenceLog, config: AmqpConfig, loop: asyncio.AbstractEventLoop) -> None:
-        super().__init__(log, config, loop)
+    def __init__(
+        self, log: ReferenceLog, config: AmqpConfig, loop: asyncio.AbstractEventLoop, counters: DoorCounters
+    ) -> None:
+        super().__init__(log, config, loop, counters)
         self._descriptions = Descriptions()
         self._managed: WeakKeyDictionary[ConnectionLinks, Replies] = WeakKeyDictionary()
 

@@ -82,6 +82,7 @@ class WriteRequests:
         content_type = request.headers.get("content-type", "")
         limits = (config.max_body_bytes, config.max_body_events)
         publishing, user = self.publishing, self.authorization.user(request)
+        request.scope["state"]["connection"].writing = stream.name
         async with self._receiving.received(request) as body:
             rows = read_little(body, coding, content_type, *limits)
             if rows is not None:

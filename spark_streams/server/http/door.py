@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from abc import abstractmethod
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING, Any
 
 from spark_streams.log import ReferenceLog
+from spark_streams.server.activity import ConnectionInfo, Item, ReaderInfo, WriterInfo, peer_text
 from spark_streams.server.admission import Sockets
 from spark_streams.server.door import STOP_TIMEOUT_S, TcpDoor
 from spark_streams.server.http.config import HttpConfig
@@ -40,6 +41,18 @@ class HttpDoor(TcpDoor):
     def connections(self) -> Collection[HttpConnection]:
         """The open connections. Call it on the server's loop."""
         return self._state.connections if self._state is not None else ()  # type: ignore[return-value]
+
+    def activity(self) -> Iterator[Item]:
+        """Yield what is connected; see ``server/activity.py``."""
+        for connection in list(self.connections):
+            if not connection.established:
+                continue
+            peer, user, reading = peer_text(connection.client), connection.user, connection.reading
+            yield ConnectionInfo(self.name, peer, user, connection.client_name, connection.since_ms)
+            if reading is not None:
+                yield ReaderInfo(self.name, peer, user, reading.stream, reading.partition, reading.next_offset)
+            if connection.writing is not None:
+                yield WriterInfo(self.name, peer, user, connection.writing, "")
 
     @abstractmethod
     def make(self, log: ReferenceLog) -> Any:

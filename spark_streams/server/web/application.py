@@ -31,6 +31,7 @@ from starlette.staticfiles import StaticFiles
 from spark_streams.errors import LogError
 from spark_streams.log import ReferenceLog
 from spark_streams.redaction import one_line
+from spark_streams.server.counters import DoorCounters
 from spark_streams.server.http.authorization import Known
 from spark_streams.server.http.requests import HttpError
 from spark_streams.server.web.config import WebConfig
@@ -55,15 +56,21 @@ class WebApplication:
         config: the window's settings.
         doors: the doors of the server, which it shows.
         loop: the server's loop.
+        counters: those of the window's door.
 
     Attributes:
         application: the ASGI application.
     """
 
     def __init__(
-        self, log: ReferenceLog, config: WebConfig, doors: Sequence[Any], loop: asyncio.AbstractEventLoop
+        self,
+        log: ReferenceLog,
+        config: WebConfig,
+        doors: Sequence[Any],
+        loop: asyncio.AbstractEventLoop,
+        counters: DoorCounters,
     ) -> None:
-        self._site = Site(log, config, doors, loop)
+        self._site = Site(log, config, doors, loop, counters)
         self._live = LiveFigures(self._site)
         routes: list[BaseRoute] = [route for pages in PAGES for route in pages(self._site).routes()]
         starlette = Starlette(
