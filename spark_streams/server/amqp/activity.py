@@ -12,6 +12,7 @@ from spark_streams.server.amqp.consumer_groups import epochs_in
 from spark_streams.server.amqp.consumer_link import ConsumerLink
 from spark_streams.server.amqp.durable_termini import kept_in
 from spark_streams.server.amqp.event_sender import EventSender
+from spark_streams.server.amqp.node import PendingAttach
 from spark_streams.server.amqp.producer_link import ProducerLink
 
 
@@ -31,6 +32,8 @@ class Membership(NamedTuple):
 
 def membership(link: AttachedLink) -> Membership:
     """Return the place of a link of the AMQP door."""
+    if isinstance(link, PendingAttach):
+        return Membership(link.group.name, link.group.user or "")
     claim = link.claim if isinstance(link, ConsumerLink) else None
     return Membership() if claim is None else Membership(claim.group.name, claim.group.user or "", claim.epoch)
 
@@ -57,7 +60,7 @@ def connected(
             if isinstance(link, ProducerLink):
                 yield WriterInfo(*who, link.stream, link.bound or "", name)
             elif link.waits:
-                yield ReaderInfo(*who, link.stream, "", None, name)
+                yield ReaderInfo(*who, link.stream, "", None, name, *membership(link))
             elif isinstance(link, EventSender):
                 there = membership(link)
                 for part, (partition, position) in enumerate(list(link.positions.items())):

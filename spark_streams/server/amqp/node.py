@@ -175,6 +175,9 @@ class PendingAttach(AttachedLink):
     Args:
         node: assigns a partition of the consumer group.
         attach: the attach.
+
+    Attributes:
+        group: the consumer group.
     """
 
     waits = True
@@ -183,11 +186,11 @@ class PendingAttach(AttachedLink):
         super().__init__(attach.connection, attach.link, attach.stream)
         self._node = node
         self._attach = attach
-        self._group = node.group(attach)
+        self.group = node.group(attach)
         self._trying = False
         wait_s = node.config.unassigned_wait_ms / 1000
         self._timer = node.loop.call_later(wait_s, self.fail_from_outside, attach.none_free)
-        node.groups.wait(self._group, self.try_again)
+        node.groups.wait(self.group, self.try_again)
 
     def serve(self) -> bool:
         """Do nothing: there is no link yet."""
@@ -218,4 +221,4 @@ class PendingAttach(AttachedLink):
 
     def _released(self, *, closed: bool) -> None:
         self._timer.cancel()
-        self._node.groups.leave(self._group, self.try_again)
+        self._node.groups.leave(self.group, self.try_again)

@@ -5,6 +5,9 @@
     GET  /                    the streams                          streams.py
     GET  /stream?stream=      one stream                           streams.py
     POST /create  /delete     create and delete a stream           streams.py
+    GET  /connections         connections, readers and writers     clients.py
+    GET  /groups              consumer groups, stored offsets      clients.py
+    GET  /metrics             figures for Prometheus               metrics.py
     GET  /live?stream=        figures, as server-sent events       live_figures.py
     GET  /sign-in             and POST; POST /sign-out             sign_in.py
     GET  /healthz  /readyz    whether the log runs, and is ready   health.py
@@ -34,15 +37,17 @@ from spark_streams.redaction import one_line
 from spark_streams.server.counters import DoorCounters
 from spark_streams.server.http.authorization import Known
 from spark_streams.server.http.requests import HttpError
+from spark_streams.server.web.clients import Clients
 from spark_streams.server.web.config import WebConfig
 from spark_streams.server.web.health import Health
 from spark_streams.server.web.live_figures import LiveFigures
+from spark_streams.server.web.metrics import Metrics
 from spark_streams.server.web.protection import SAFE, Protection
 from spark_streams.server.web.sign_in import SignIn
 from spark_streams.server.web.site import FOLDER, SIGN_IN, SignInNeeded, Site
 from spark_streams.server.web.streams import Streams
 
-PAGES: Final = (Streams, SignIn, Health)
+PAGES: Final = (Streams, Clients, Metrics, SignIn, Health)
 """Classes that take the site and have ``routes``."""
 
 logger = logging.getLogger("spark_streams.server")
