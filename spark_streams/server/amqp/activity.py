@@ -6,7 +6,15 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from spark_streams.log import ReferenceLog
-from spark_streams.server.activity import MOST_TEXT, ConnectionInfo, Item, ReaderInfo, StoredOffset, WriterInfo
+from spark_streams.server.activity import (
+    MOST_TEXT,
+    ConnectionInfo,
+    Item,
+    ReaderInfo,
+    StoredOffset,
+    WriterInfo,
+    in_order,
+)
 from spark_streams.server.amqp.connection_links import AttachedLink, LinkResources
 from spark_streams.server.amqp.consumer_groups import epochs_in
 from spark_streams.server.amqp.consumer_link import ConsumerLink
@@ -48,7 +56,7 @@ def connected(
         node: its node.
         membership: returns the place of a link in a consumer group.
     """
-    for connection in list(node.connections):
+    for connection in in_order(node.connections):
         if not connection.established:
             continue
         who = (door, connection.address, connection.known_as)

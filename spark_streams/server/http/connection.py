@@ -27,7 +27,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
-from spark_streams.server.activity import client_text
+from spark_streams.server.activity import client_text, peer_text
 from spark_streams.server.admission import Admission
 from spark_streams.server.counters import DoorCounters
 from spark_streams.server.http.config import HttpConfig
@@ -199,6 +199,11 @@ class HttpConnection(H11Protocol):
     def established(self) -> bool:
         """Whether the peer has made a request, and is served."""
         return self._admission.established
+
+    @property
+    def address(self) -> str:
+        """The peer's host and port, for people."""
+        return peer_text(self.client)
 
     @property
     def client_name(self) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING, Any
 
 from spark_streams.log import ReferenceLog
-from spark_streams.server.activity import ConnectionInfo, Item, ReaderInfo, WriterInfo, peer_text
+from spark_streams.server.activity import ConnectionInfo, Item, ReaderInfo, WriterInfo, in_order
 from spark_streams.server.admission import Sockets
 from spark_streams.server.door import STOP_TIMEOUT_S, TcpDoor
 from spark_streams.server.http.config import HttpConfig
@@ -44,10 +44,10 @@ class HttpDoor(TcpDoor):
 
     def activity(self) -> Iterator[Item]:
         """Yield what is connected; see ``server/activity.py``."""
-        for connection in list(self.connections):
+        for connection in in_order(self.connections):
             if not connection.established:
                 continue
-            peer, user, reading = peer_text(connection.client), connection.user, connection.reading
+            peer, user, reading = connection.address, connection.user, connection.reading
             yield ConnectionInfo(self.name, peer, user, connection.client_name, connection.since_ms)
             if reading is not None:
                 yield ReaderInfo(self.name, peer, user, reading.stream, reading.partition, reading.next_offset)

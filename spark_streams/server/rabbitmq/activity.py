@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from spark_streams.log import ReferenceLog
-from spark_streams.server.activity import ConnectionInfo, Item, ReaderInfo, StoredOffset, WriterInfo
+from spark_streams.server.activity import ConnectionInfo, Item, ReaderInfo, StoredOffset, WriterInfo, in_order
 from spark_streams.server.rabbitmq.node import RabbitNode
 from spark_streams.server.rabbitmq.stored_offsets import stored_in
 
 
 def connected(door: str, node: RabbitNode) -> Iterator[Item]:
     """Yield what is connected to a door of this name."""
-    for connection in list(node.connections):
+    for connection in in_order(node.connections):
         if not connection.established:
             continue
         who = (door, connection.address, connection.user)

@@ -65,7 +65,7 @@ class Figure:
             more = len(piece) == PIECE
 
     def _metric(self, piece: Sequence[tuple[Sequence[str], Any]]) -> Metric:
-        metric = self.kind(PREFIX + self.name, self.text, labels=self.labels)
+        metric = self.kind((PREFIX + self.name).removesuffix("_info"), self.text, labels=self.labels)
         for labels, value in piece:
             if isinstance(value, Histogram):
                 metric.add_metric(labels, _buckets(value), value.sum_s)
