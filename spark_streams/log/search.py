@@ -127,6 +127,11 @@ class Search:
             self._needed = columns_needed(expression)
             self.bounds = search_range_of(expression)
 
+    @property
+    def everything(self) -> bool:
+        """Whether every record matches."""
+        return self._expression is None
+
     def skipped(self, offset: int) -> int:
         """Return the first offset, from one on, where a record may match by the time indexes; no record is read.
 

@@ -7,6 +7,7 @@ from datetime import datetime, timedelta, timezone
 from typing import Any, Final
 
 from spark_streams.log.format.timestamps import NO_TIMESTAMP
+from spark_streams.server.web.visible_text import visible
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
@@ -58,5 +59,6 @@ FILTERS: Final[Mapping[str, Callable[..., Any]]] = {
     "size": size,
     "time": time,
     "hexadecimal": hexadecimal,
+    "visible": visible,
 }
 """Their names in templates."""
