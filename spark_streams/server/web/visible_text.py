@@ -16,7 +16,8 @@ _HIDDEN: Final = re.compile(
 )
 """Controls but tab and newline, formats, separators of lines, surrogates, and letters without ink; the two joiners
 stay, because scripts and emoji need them."""
-_ON_ONE_LINE: Final = str.maketrans({"\n": "\N{SYMBOL FOR NEWLINE}", "\t": "\N{SYMBOL FOR HORIZONTAL TABULATION}"})
+_ON_ONE_LINE: Final = str.maketrans({"\n": "\u21b5", "\t": "\u21e5"})
+"""The arrows that keyboards have for the two."""
 
 
 def visible(text: str) -> str:
@@ -53,7 +54,5 @@ def text_of(content: bytes, *, cut: bool = False) -> str | None:
 
 
 def _sign(found: re.Match[str]) -> str:
-    code = ord(found[0])
-    if code < 0x20:
-        return chr(0x2400 + code)
-    return "\N{SYMBOL FOR DELETE}" if code == 0x7F else f"\N{MATHEMATICAL LEFT ANGLE BRACKET}U+{code:04X}\u27e9"
+    """Return the code point in angle brackets: not every font has the pictures of controls."""
+    return f"\N{MATHEMATICAL LEFT ANGLE BRACKET}U+{ord(found[0]):04X}\N{MATHEMATICAL RIGHT ANGLE BRACKET}"
