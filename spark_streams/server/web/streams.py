@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Generator, Sequence
+from dataclasses import asdict, replace
 from functools import partial
 from http import HTTPStatus
 from typing import Any, Final
@@ -51,10 +51,9 @@ class Streams:
     async def _all(self, request: Request) -> Response:
         known = self._site.known(request)
         search = request.query_params.get("search", "")
-        names = [each for each in self._site.log.streams() if search.lower() in each.name.lower()]
-        seen = [each for each in names if any(known.allows(action, each.name) for action in ACTIONS)]
+        seen = await self._site.worker.step(partial(_seen, self._site.log.streams(), known, search.lower()))
         page = Paging(request, len(seen), self._site.config.page_rows)
-        rows = await self._site.worker.step(lambda: [_seen_by(known, each) for each in page.cut(seen)])
+        rows = await self._site.worker.run(_all_seen_by(known, page.cut(seen)))
         return self._site.page(request, "streams", known=known, rows=rows, paging=page, search=search)
 
     async def _one(self, request: Request) -> Response:
@@ -144,10 +143,30 @@ class Paging:
         return rows[self.first : self.end]
 
 
+def _seen(streams: Sequence[Stream], known: Known, search: str) -> list[Stream]:
+    """Return the streams with ``search`` in their names on which somebody may do anything."""
+    found = [each for each in streams if search in each.name.lower()]
+    return [each for each in found if any(known.allows(action, each.name) for action in ACTIONS)]
+
+
+def _all_seen_by(known: Known, streams: Sequence[Stream]) -> Generator[object, None, list[StreamSummary]]:
+    """Return the summaries of streams, in steps."""
+    found = []
+    for stream in streams:
+        found.append(_seen_by(known, stream))
+        yield None
+    return found
+
+
 def _seen_by(known: Known, stream: Stream) -> StreamSummary:
-    may = {f"{adjective}able": known.allows(action, stream.name) for action, adjective in
-           (("read", "read"), ("write", "writ"), ("configure", "configur"))}  # fmt: skip
-    if may["readable"]:
+    """Return what somebody may know of a stream."""
+    if known.allows("read", stream.name):
         whole = summary_of(stream)
-        return StreamSummary(whole.name, whole.partitions, whole.events, whole.bytes, whole.created_ms, **may)
-    return StreamSummary(stream.name, len(stream.partitions), 0, 0, None, **may)
+    else:
+        whole = StreamSummary(stream.name, len(stream.partitions), 0, 0)
+    return replace(
+        whole,
+        readable=known.allows("read", stream.name),
+        writable=known.allows("write", stream.name),
+        configurable=known.allows("configure", stream.name),
+    )
