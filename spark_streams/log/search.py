@@ -143,19 +143,20 @@ class Search:
             return offset
         return self._partition.skip_to_time(offset, self.bounds.from_ms)
 
-    def block(self, offset: int, end: int) -> Block:
-        """Search about a MiB of records.
+    def block(self, offset: int, end: int, size: int | None = None) -> Block:
+        """Search some records.
 
         Args:
             offset: where to begin, inclusive.
             end: where the search ends, exclusive.
+            size: about how many bytes of them, at least one stored batch; None: ``BLOCK_BYTES``.
 
         Raises:
             CorruptLog: a check failed.
             PartitionClosed: the log was closed, or the stream deleted.
         """
         offset = self.skipped(offset)
-        records = self._partition.read(offset, BLOCK_BYTES) if offset < end else None
+        records = self._partition.read(offset, size or BLOCK_BYTES) if offset < end else None
         if records is None:
             return Block(_NONE, end, 0, 0)
         records = records.slice(0, int(np.searchsorted(records.offsets, end)))
@@ -163,11 +164,11 @@ class Search:
         if not count:
             return Block(_NONE, end, 0, 0)
         following = int(records.offsets[-1]) + 1
-        size = int(records.value_ends[-1] - records.value_starts[0])
+        read = int(records.value_ends[-1] - records.value_starts[0])
         if self._expression is None:
-            return Block(records, following, count, size)
+            return Block(records, following, count, read)
         matching = _matching(records, self._expression, self._needed, self._partition.id)
-        return Block(records.take(np.flatnonzero(np.asarray(matching))), following, count, size)
+        return Block(records.take(np.flatnonzero(np.asarray(matching))), following, count, read)
 
 
 def _matching(records: Records, expression: Expression, needed: tuple[str, ...], partition: str) -> pa.BooleanArray:

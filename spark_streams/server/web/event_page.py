@@ -93,11 +93,6 @@ class EventPage:
         """Whether a row has a key, a subject or a content type."""
         return any(getattr(row, field) is not None for row in self.rows)
 
-    def count(self, block: Block) -> None:
-        """Count what a step of the search looked at."""
-        self.records += block.records
-        self.size += block.size
-
 
 def start_of(kind: str, place: str) -> tuple[str, int]:
     """Return where a page starts: one of ``STARTS``, and an offset or a time in ms.
@@ -134,24 +129,38 @@ def page_of(
 
     Raises:
         FilterError: the filter looks at what messages cannot have.
+        CorruptLog: a time cannot be found, because stored events are damaged.
         PartitionClosed: the log was closed, or the stream deleted.
     """
     kind, place = start
     search = Search(partition, expression)
     page = EventPage(backwards=kind in ("latest", "before"))
+    if kind == "time":
+        found = partition.offset_for_time(place)
+        place = partition.next_offset if found is None else found[0]
+    if page.backwards:
+        yield from _backwards(page, partition, search, place if kind == "before" else _END, most)
+    else:
+        yield from _forwards(page, partition, search, place, most)
+    return page
+
+
+def _block(page: EventPage, partition: Partition, search: Search, at: int, end: int) -> Block | None:
+    """Search a block, and count it; None, and words in the page, where the stored events are damaged."""
     try:
-        if kind == "time":
-            found = partition.offset_for_time(place)
-            place = partition.next_offset if found is None else found[0]
-        if page.backwards:
-            yield from _backwards(page, partition, search, place if kind == "before" else _END, most)
-        else:
-            yield from _forwards(page, partition, search, place, most)
+        try:
+            block = search.block(at, end)
+        except CorruptLog:  # perhaps further on: the sound batches before it can be shown
+            block = search.block(at, end, 1)
     except CorruptLog as fault:
         logger.error("stream %r partition %s: %s", partition.stream, partition.id, fault)
-        where = f"before {page.first}" if page.backwards else f"from {page.end} on"
-        page.fault = f"Stored events are damaged: those {where} cannot be read. The server's log names the file."
-    return page
+        page.fault = (
+            f"Stored events are damaged: some from offset {at} on cannot be read. The server's log names the file."
+        )
+        return None
+    page.records += block.records
+    page.size += block.size
+    return block
 
 
 def _forwards(
@@ -164,8 +173,9 @@ def _forwards(
         if page.spent:
             page.finished = False
             return
-        block = search.block(page.end, end)
-        page.count(block)
+        block = _block(page, partition, search, page.end, end)
+        if block is None:
+            return
         taken = block.matching.slice(0, most - len(page.rows))
         page.rows += rows_of(taken)
         page.end = block.following if len(page.rows) < most else int(taken.offsets[-1]) + 1
@@ -186,13 +196,16 @@ def _backwards(
         start = max(lowest, page.first - stride)
         at, found = start, list[Row]()
         while at < page.first:
-            block = search.block(at, page.first)
-            page.count(block)
+            block = _block(page, partition, search, at, page.first)
+            if block is None:
+                break
             found = (found + rows_of(block.matching.slice(max(0, len(block.matching) - most))))[-most:]
             at = block.following
             yield None
         page.rows = (found + page.rows)[-most:]
         page.first = start if len(page.rows) < most else page.rows[0].offset
+        if page.fault:
+            return
 
 
 def _stride(partition: Partition, least: int) -> int:
