@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
+from collections.abc import Iterator
 from functools import partial
 from http import HTTPStatus
 from typing import Any, Final
@@ -27,6 +30,8 @@ FEW_PARTITIONS: Final = 200
 """The most partitions of a stream that a list offers; of more, one writes the name."""
 _AROUND: Final = 60
 """Characters of a filter that are shown on either side of a fault."""
+
+logger = logging.getLogger("spark_streams.server")
 
 
 class Events:
@@ -57,7 +62,9 @@ class Events:
         page, fault, filter_fault, pushed = EventPage(), "", None, list[Pushed]()
         try:
             expression, pushed = await self._site.worker.step(partial(_read, text))
-            page = await self._found(partition, expression, start_of(kind, place))
+            steps = page_of(partition, expression, start_of(kind, place), self._site.config.page_rows)
+            with _reading(partition):
+                page = await self._site.worker.run(steps)
         except FilterError as wrong:
             filter_fault = FilterFault(wrong, text)
         except ValueError as wrong:
@@ -68,12 +75,6 @@ class Events:
             place=place, filter=text, page=page, fault=fault, filter_fault=filter_fault,
             pushed=pushed, writable=known.allows("write", stream.name),
         )  # fmt: skip
-
-    async def _found(self, partition: Partition, expression: Expression | None, start: tuple[str, int]) -> EventPage:
-        try:
-            return await self._site.worker.run(page_of(partition, expression, start, self._site.config.page_rows))
-        except PartitionClosed as fault:
-            raise _gone(fault) from fault
 
     async def _one(self, request: Request) -> Response:
         """Answer with the event that arguments ``partition`` and ``offset`` name."""
@@ -87,14 +88,8 @@ class Events:
             raw = records.value(0)
             return {"message": message_of(raw, most), "size": len(raw), "row": rows_of(records)[0]}
 
-        try:
+        with _reading(partition):
             values = await self._site.worker.step(read)
-        except PartitionClosed as fault:
-            raise _gone(fault) from fault
-        except CorruptLog as fault:
-            raise HttpError(
-                HTTPStatus.INTERNAL_SERVER_ERROR, f"the event's stored bytes are damaged: {fault}"
-            ) from fault
         return self._site.page(
             request, "event", known=self._site.known(request), stream=stream.name, partition=partition, offset=offset,
             created=partition.config.timestamp_type == "create", **values,
@@ -111,10 +106,8 @@ class Events:
             raw = _record(partition, offset).value(0)
             return raw if whole else body_bytes(raw)
 
-        try:
+        with _reading(partition):
             content = await self._site.worker.step(read)
-        except PartitionClosed as fault:
-            raise _gone(fault) from fault
         name = f"event-{partition.id}-{offset}.{'amqp' if whole else 'bin'}"
         headers = {"Content-Disposition": f'attachment; filename="{name}"'}
         return Response(content, media_type="application/octet-stream", headers=headers)
@@ -183,5 +176,16 @@ def _record(partition: Partition, offset: int) -> Records:
     raise HttpError(HTTPStatus.NOT_FOUND, f"partition {partition.id} has no event at offset {offset}: {there}")
 
 
-def _gone(fault: PartitionClosed) -> HttpError:
-    return HttpError(HTTPStatus.NOT_FOUND, f"the events are gone: {fault}")
+@contextlib.contextmanager
+def _reading(partition: Partition) -> Iterator[None]:
+    """Answer 404 where the stream is deleted meanwhile, and 500 where it is damaged: the file's name is for the log."""
+    try:
+        yield
+    except PartitionClosed as fault:
+        raise HttpError(HTTPStatus.NOT_FOUND, f"the events are gone: {fault}") from fault
+    except CorruptLog as fault:
+        logger.error("stream %r partition %s: %s", partition.stream, partition.id, fault)
+        raise HttpError(
+            HTTPStatus.INTERNAL_SERVER_ERROR,
+            "stored events are damaged, and this cannot be read. The server's log names the file",
+        ) from fault
