@@ -11,6 +11,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from spark_streams.errors import CorruptLog
+from spark_streams.log.storage.readable_partition import PartitionClosed
 from spark_streams.server.users import Permissions
 from tests.server.web.conftest import Window
 
@@ -196,3 +198,29 @@ def test_who_may_only_read_is_shown_no_way_to_publish(guarded: Window) -> None:
     assert "/publish" not in guarded.get("/events", stream="orders").text
     assert "/publish" not in guarded.get("/stream", stream="orders").text
     assert guarded.get("/publish", stream="orders").status_code == 403
+
+
+@pytest.mark.parametrize(
+    ("fault", "status", "said"),
+    [
+        (
+            PartitionClosed("partition 0 of stream 'orders' is closed: the stream was deleted"),
+            404,
+            "the events are gone",
+        ),
+        (CorruptLog("/secret/place", 0, "check"), 500, "The server&#39;s log names the file"),
+    ],
+)
+def test_what_happens_while_a_page_is_read(
+    window: Window, fault: Exception, status: int, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filled(window)
+
+    def fail(*arguments: object) -> None:
+        raise fault
+
+    monkeypatch.setattr("spark_streams.log.Partition.offset_for_time", fail)
+    answer = window.get("/events", stream="orders", from_="time", at="1957-10-04")
+    assert answer.status_code == status
+    assert said in answer.text
+    assert "/secret/place" not in answer.text
