@@ -1,4 +1,4 @@
-"""Reads instants as people write them: milliseconds since the epoch, or a date or time of ISO 8601."""
+"""Defines instants, int64 milliseconds since the epoch, and reads them as people write them: so, or in ISO 8601."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import re
 from datetime import datetime, timedelta, timezone
 from typing import Final
 
-from spark_streams.position import MAX_TIMESTAMP_MS, MIN_TIMESTAMP_MS
-
+MIN_TIMESTAMP_MS: Final = -(2**63) + 1
+"""The earliest instant, in ms; Long.MIN_VALUE itself means "no timestamp" in extended record batches (KIP-228)."""
+MAX_TIMESTAMP_MS: Final = 2**63 - 1
+"""The latest instant, in ms."""
 _MS: Final = re.compile(r"[+-]?[0-9]{1,20}")
 _ISO: Final = re.compile(
     r"(\d{4})-(\d{2})-(\d{2})"

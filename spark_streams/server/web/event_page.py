@@ -20,7 +20,7 @@ from spark_streams.instants import read_instant
 from spark_streams.log import Partition, Records
 from spark_streams.log.format.records import message_columns_of
 from spark_streams.log.search import BLOCK_BYTES, Block, Search
-from spark_streams.server.web.visible_text import CUT, one_visible_line, text_of
+from spark_streams.server.web.shown_text import CUT, one_visible_line, text_of
 
 STARTS: Final = ("latest", "earliest", "offset", "before", "time")
 """Where a page may start: the last events, the first ones, from an offset on, before an offset, from a time on."""

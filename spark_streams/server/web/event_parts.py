@@ -17,8 +17,7 @@ from spark_streams.errors import RemoteProtocolError
 from spark_streams.server.rabbitmq.stored_form import ESCAPE
 from spark_streams.server.web.formats import size as size_text
 from spark_streams.server.web.formats import time as time_text
-from spark_streams.server.web.json_layout import json_layout
-from spark_streams.server.web.visible_text import one_visible_line, text_of, visible
+from spark_streams.server.web.shown_text import json_layout, one_visible_line, text_of, visible
 from spark_streams.wire.amqp.canonical_text import canonical_text
 from spark_streams.wire.amqp.columns.single_message import PROPERTY_FIELDS
 from spark_streams.wire.amqp.message import (

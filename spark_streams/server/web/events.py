@@ -22,9 +22,10 @@ from spark_streams.log.storage.readable_partition import PartitionClosed
 from spark_streams.server.http.requests import HttpError
 from spark_streams.server.web.event_page import EventPage, page_of, rows_of, start_of
 from spark_streams.server.web.event_parts import body_bytes, message_of
+from spark_streams.server.web.formats import hexadecimal
 from spark_streams.server.web.pushed_filters import Pushed, pushed_filters
+from spark_streams.server.web.shown_text import CUT, one_visible_line
 from spark_streams.server.web.site import Site
-from spark_streams.server.web.visible_text import CUT, one_visible_line
 
 FEW_PARTITIONS: Final = 200
 """The most partitions of a stream that a list offers; of more, one writes the name."""
@@ -86,7 +87,9 @@ class Events:
         def read() -> dict[str, Any]:
             records = _record(partition, offset)
             raw = records.value(0)
-            return {"message": message_of(raw, most), "size": len(raw), "row": rows_of(records)[0]}
+            message = message_of(raw, most)
+            dump = "" if message.body is None else hexadecimal(message.body.content)
+            return {"message": message, "size": len(raw), "row": rows_of(records)[0], "dump": dump}
 
         with _reading(partition):
             values = await self._site.worker.step(read)

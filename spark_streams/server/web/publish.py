@@ -21,13 +21,14 @@ from spark_streams.errors import SchemaError
 from spark_streams.instants import read_instant
 from spark_streams.log import NO_TIMESTAMP, Appended, Partition, Stream
 from spark_streams.log.storage.readable_partition import PartitionClosed
-from spark_streams.rows import PROPERTIES_TYPE, TIMESTAMP
 from spark_streams.server.appender import AppendRefused, RefusalReason, append_whole
 from spark_streams.server.http.requests import HttpError
 from spark_streams.server.web.events import FEW_PARTITIONS
+from spark_streams.server.web.shown_text import one_visible_line
 from spark_streams.server.web.site import Site
-from spark_streams.server.web.visible_text import one_visible_line
+from spark_streams.wire.amqp.columns.canonical import TIMESTAMP_TYPE
 from spark_streams.wire.amqp.columns.encode import encode_columns
+from spark_streams.wire.amqp.columns.properties import PROPERTIES_TYPE
 from spark_streams.wire.feed.strict_json import load_exact
 
 _MOST_SPLITS: Final = 5
@@ -158,7 +159,7 @@ class Event:
         ms = NO_TIMESTAMP
         if form.get("created", "").strip():
             ms = _creation_ms(form["created"])
-            columns["timestamp"] = pa.array([ms * _US], TIMESTAMP)
+            columns["timestamp"] = pa.array([ms * _US], TIMESTAMP_TYPE)
         try:
             self.values = encode_columns(columns)
         except SchemaError as fault:

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_streams.server.web.json_layout import MOST_LEVELS, json_layout
-from spark_streams.server.web.visible_text import one_visible_line, text_of, visible
+from spark_streams.server.web.shown_text import MOST_LEVELS, json_layout, one_visible_line, text_of, visible
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=8),
