@@ -74,8 +74,19 @@ class Publish:
         )  # fmt: skip
 
     async def _publish(self, request: Request) -> Response:
-        form = await self._site.form(request)
-        stream = self._site.stream(request, "write", form.get("stream", ""))
+        stream = self._site.stream(request, "write")
+        try:
+            form = await self._site.form(request)
+        except HttpError as fault:
+            if fault.status_code != HTTPStatus.REQUEST_ENTITY_TOO_LARGE:
+                raise
+            text = (
+                f"The event was not stored: its form has more than {self._site.config.max_body_bytes} bytes, the most "
+                "that is taken. Go back in the browser: it still has what was typed."
+            )
+            answer = self._form(request, stream, {}, text)
+            answer.headers["Connection"] = "close"  # the rest of the form is not read
+            return answer
         try:
             event = await self._site.worker.step(partial(Event, form))
             found = await self._store(stream, event, form.get("partition", ""))

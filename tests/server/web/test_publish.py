@@ -22,7 +22,7 @@ T1957 = -386_380_800_000
 
 
 def publish(window: Window, **fields: str) -> Any:
-    return window.post("/publish", **{"stream": "orders", **fields})
+    return window.post(f"/publish?stream={fields.pop('stream', 'orders')}", **fields)
 
 
 def stored(window: Window, partition: str = "0") -> dict[str, Any]:
@@ -143,6 +143,16 @@ def test_an_event_follows_a_split(window: Window, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(Partition, "append", once)
     assert publish(window, key="k", value="x", content_type="").status_code == 303
     assert refused
+
+
+def test_a_form_that_is_too_large(windows: Callable[..., Window]) -> None:
+    window = windows(max_body_bytes=1_000)
+    window.create()
+    answer = publish(window, value="x" * 1_000, content_type="")
+    assert answer.status_code == 422
+    assert "its form has more than 1000 bytes" in answer.text
+    assert publish(window, value="x" * 500, content_type="").status_code == 303
+    assert window.log.stream("orders").partitions["0"].next_offset == 1
 
 
 def test_a_form_without_its_word_publishes_nothing(window: Window) -> None:
