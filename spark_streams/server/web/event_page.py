@@ -12,6 +12,7 @@ from collections.abc import Generator
 from dataclasses import dataclass, field
 from typing import Final
 
+import numpy as np
 import pyarrow.compute as pc
 
 from spark_streams.errors import CorruptLog
@@ -20,6 +21,7 @@ from spark_streams.instants import read_instant
 from spark_streams.log import Partition, Records
 from spark_streams.log.format.records import message_columns_of
 from spark_streams.log.search import BLOCK_BYTES, Block, Search
+from spark_streams.server.web.event_parts import message_of
 from spark_streams.server.web.shown_text import CUT, one_visible_line, text_of
 
 STARTS: Final = ("latest", "earliest", "offset", "before", "time")
@@ -30,6 +32,8 @@ _SHOWN: Final = 200
 """Characters of a value that a row shows."""
 _HEX_SHOWN: Final = 32
 """Bytes of a value that a row shows in hexadecimal."""
+_LONG_BYTES: Final = 256 << 10
+"""A longer message is shown by its first bytes, as ``event_parts.py`` finds them."""
 _MOST_STRIDE: Final = 65_536
 _END: Final = 2**63 - 1
 
@@ -220,10 +224,8 @@ def rows_of(records: Records) -> list[Row]:
     count = len(records)
     if not count:
         return []
-    columns = message_columns_of(records, ("value", "key", "properties"))
-    values = columns["value"]
-    beginnings = pc.binary_slice(values, 0, 4 * _SHOWN + 4).to_pylist()
-    sizes = pc.fill_null(pc.binary_length(values), 0).to_pylist()
+    columns = message_columns_of(records, ("key", "properties"))
+    bodies = _beginnings(records)
     texts = {
         "key": columns["key"].to_pylist(),
         "subject": pc.struct_field(columns["properties"], "subject").to_pylist(),
@@ -231,15 +233,32 @@ def rows_of(records: Records) -> list[Row]:
     }
     rows = []
     for row in range(count):
-        preview, is_text = preview_of(beginnings[row], sizes[row])
+        content, size = bodies[row]
+        preview, is_text = preview_of(content, size)
         short = {name: _short(each[row]) for name, each in texts.items()}
         rows.append(
             Row(
                 int(records.offsets[row]), int(records.timestamps[row]), preview=preview, is_text=is_text,
-                size=sizes[row], **short,
+                size=size, **short,
             )
         )  # fmt: skip
     return rows
+
+
+def _beginnings(records: Records) -> list[tuple[bytes | None, int]]:
+    """Return the beginning of each record's value, None without a body, and the value's size."""
+    most = 4 * _SHOWN + 4
+    sizes = records.value_ends - records.value_starts
+    found: dict[int, tuple[bytes | None, int]] = {}
+    for row in np.flatnonzero(sizes > _LONG_BYTES).tolist():  # one by one: its value may be much work to decode
+        body = message_of(records.value(row), most).body
+        found[row] = (None, 0) if body is None else (body.content, body.size)
+    others = np.flatnonzero(sizes <= _LONG_BYTES)
+    values = message_columns_of(records.take(others), ("value",))["value"]
+    lengths = pc.fill_null(pc.binary_length(values), 0).to_pylist()
+    cut = pc.binary_slice(values, 0, most).to_pylist()
+    found.update(zip(others.tolist(), zip(cut, lengths, strict=True), strict=True))
+    return [found[row] for row in range(len(records))]
 
 
 def _short(text: str | None) -> str | None:

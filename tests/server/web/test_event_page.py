@@ -16,6 +16,7 @@ from spark_streams.server.turns import finished
 from spark_streams.server.web import event_page
 from spark_streams.server.web.event_page import EventPage, page_of, preview_of, start_of
 from spark_streams.wire.amqp.columns.encode import encode_columns
+from spark_streams.wire.amqp.encode import encode_value
 
 T1957 = -386_380_800_000
 """1957-10-04T00:00:00Z in ms."""
@@ -173,6 +174,18 @@ def test_a_page_of_large_events_ends_before_it_has_its_rows(log: ReferenceLog, m
     assert not found.finished
     assert found.rows[0].size == 1 << 20
     assert len(found.rows[0].preview or "") < 200
+
+
+def test_long_values_are_shown_by_their_first_bytes(log: ReferenceLog) -> None:
+    partition = log.create_stream("long").partitions["0"]
+    many = encode_value(["x"] * 200_000)
+    partition.append(
+        [b"\0Su" + encode_value(b"a"), b"\0Sw" + many, b"\0Sw" + encode_value("\u00e4" * 200_000), bytes(300_000)]
+    )
+    rows = page(partition, "earliest").rows
+    assert [row.size for row in rows] == [1, len(many), 400_000, 300_000]
+    assert [row.preview[:5] for row in rows if row.preview] == ["a", "d0 00", "\u00e4" * 5, "00 00"]
+    assert rows[2].preview == "\u00e4" * 200 + "\u2026"
 
 
 @pytest.mark.parametrize("kind", ["earliest", "latest"])
