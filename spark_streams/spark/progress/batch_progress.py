@@ -57,7 +57,7 @@ class BatchProgress:
         self._events: dict[str, int | None] = {}
         self._bytes: dict[str, int] = {}
         self._losses_planned = 0
-        self._retries_told = self._retries_planned = 0
+        self._retries_told = self._retries_planned = retries()
         self._planned_at = 0.0
         self._took: float | None = None
         self._begun: object = None
