@@ -1,4 +1,4 @@
-"""The dashboard and the example of a scrape in ``conf``: what they name is exported, and what they are for takes them."""
+"""The dashboard and the example of a scrape in ``conf``: what they name is exported, and their readers take them."""
 
 from __future__ import annotations
 
