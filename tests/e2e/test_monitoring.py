@@ -362,7 +362,9 @@ def test_what_a_source_tried_again_and_how_a_query_that_waits_stands(
             assert log.figure("retries_total", "tried") == 0
             assert log.figure("lag_events", "tried", partition=log.partition(0)) in (0, None)
             eventually(
-                lambda: log.figure("input_events_per_second", "tried") == 0, "Spark tells that nothing comes", WAIT_S
+                lambda: log.figure("processed_events_per_second", "tried") == 0,
+                "Spark tells that nothing comes",
+                WAIT_S,
             )
             before = log.said.path.read_text().count("; trying again in")
             proxy.refuse()
