@@ -160,6 +160,7 @@ PUBLIC = {
         "RabbitConfig",
         "Redirect",
         "ServerThread",
+        "WebConfig",
     ],
     "spark_streams.testing": [
         "KeptQuery",
