@@ -124,6 +124,15 @@ def test_rates_are_of_what_counts_and_what_counts_is_shown_as_a_rate() -> None:
                 assert re.search(rf"(?:rate|increase)\({name}\b", expression), expression
 
 
+def test_a_loss_in_the_first_batch_of_a_driver_is_seen() -> None:
+    """Its counter begins with it, and ``increase`` is of two values that differ."""
+    rare = [e for e in EXPRESSIONS if re.search(r"query_(?:losses|retries)_total", e)]
+    assert len(rare) == 4
+    for expression in rare:
+        once = re.search(r"\((\w+\{[^}]*\}) unless \1 offset (\$\w+)\) or increase\(\1\[\2\]\)", expression)
+        assert once is not None, expression
+
+
 @pytest.mark.parametrize("expression", ALL_EXPRESSIONS)
 def test_its_brackets_are_closed_and_its_variables_are_there(expression: str) -> None:
     unquoted = re.sub(r'"[^"]*"', '""', expression)
