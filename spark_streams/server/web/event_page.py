@@ -192,7 +192,9 @@ def _backwards(
     """Search stretches of the partition, the last one first, each of them forwards: so it is stored."""
     page.end = page.first = max(partition.first_offset, min(before, search.bounds.end, partition.next_offset))
     lowest = min(page.end, search.skipped(max(partition.first_offset, search.bounds.first)))
-    stride = most if search.everything else _stride(partition, most)
+    stride = _stride(partition)
+    if search.everything:
+        stride = min(stride, most)
     while page.first > lowest and len(page.rows) < most:
         if page.spent:
             page.finished = False
@@ -212,11 +214,11 @@ def _backwards(
             return
 
 
-def _stride(partition: Partition, least: int) -> int:
+def _stride(partition: Partition) -> int:
     """Return how many events to search at a time backwards: about four blocks, by their mean size."""
     events = max(1, partition.next_offset - partition.first_offset)
     mean = max(1, partition.stored_bytes // events)
-    return max(least, min(_MOST_STRIDE, 4 * BLOCK_BYTES // mean)) if mean < BLOCK_BYTES else least
+    return max(1, min(_MOST_STRIDE, 4 * BLOCK_BYTES // mean))
 
 
 def rows_of(records: Records) -> list[Row]:

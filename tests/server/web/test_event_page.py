@@ -111,7 +111,7 @@ def test_pages_forwards_and_backwards_show_every_event_once(
     log: ReferenceLog, text: str, expected: Any, stride: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     partition = filled(log)
-    monkeypatch.setattr(event_page, "_stride", lambda partition, least: stride)
+    monkeypatch.setattr(event_page, "_stride", lambda partition: stride)
     assert walk(partition, "earliest", text) == list(expected)
     assert walk(partition, "latest", text) == list(expected)
 
@@ -140,7 +140,7 @@ def test_a_search_that_takes_long_stops_and_goes_on(
 ) -> None:
     partition = filled(log, 60)
     monkeypatch.setattr("spark_streams.log.search.BLOCK_BYTES", 1)  # a stored batch at a time
-    monkeypatch.setattr(event_page, "_stride", lambda partition, least: 5)
+    monkeypatch.setattr(event_page, "_stride", lambda partition: 5)
     monkeypatch.setattr(event_page, "MOST_EVENTS", 10)
     text = f"key = 'k0' AND body_size = 9 AND offset = '{30:020d}' OR {NONE}"
     found = page(partition, kind, text=text)
@@ -169,6 +169,7 @@ def test_a_page_of_large_events_ends_before_it_has_its_rows(log: ReferenceLog, m
     partition = log.create_stream("large").partitions["0"]
     for _ in range(6):
         partition.append(encode_columns({"value": pa.array([bytes(1 << 20)], pa.binary())}))
+    assert offsets(page(partition, "latest", most=100)) == [3, 4, 5]  # it is looked at three at a time
     found = page(partition, "earliest", most=100)
     assert offsets(found) == [0, 1, 2]
     assert not found.finished
