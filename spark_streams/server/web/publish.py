@@ -20,7 +20,6 @@ from starlette.routing import BaseRoute, Route
 from spark_streams.errors import SchemaError
 from spark_streams.instants import read_instant
 from spark_streams.log import NO_TIMESTAMP, Appended, Partition, Stream
-from spark_streams.log.storage.readable_partition import PartitionClosed
 from spark_streams.server.appender import AppendRefused, RefusalReason, append_whole
 from spark_streams.server.http.requests import HttpError
 from spark_streams.server.web.events import FEW_PARTITIONS
@@ -92,8 +91,6 @@ class Publish:
             found = await self._store(stream, event, form.get("partition", ""))
         except ValueError as fault:
             return self._form(request, stream, form, str(fault))
-        except PartitionClosed as fault:
-            raise HttpError(HTTPStatus.NOT_FOUND, f"the event was not stored: {fault}") from fault
         if isinstance(found, AppendRefused):
             return self._form(request, stream, form, f"The event was not stored: {found.description}")
         where, appended = found
