@@ -63,6 +63,7 @@ RUN: dict[str, dict[str, list[tuple[str, int]]]] = {
     },
     "docs/feedapi-sink.md": {"python": [(f"{FEED_SINK}::test_the_programs", 3)]},
     "docs/feedapi.md": {"python": [(f"{FEED_SOURCE}::test_the_blocks_of_the_page", 3)]},
+    "docs/log-window.md": {"bash": [("tests/docs/test_log_window_page.py::test_the_command", 1)]},
     "docs/event-hubs-door.md": {
         "bash": [(f"{HUBS_DOOR}::test_the_command_and_what_it_prints", 1)],
         "json": [(f"{HUBS_DOOR}::test_the_command_and_what_it_prints", 1)],
@@ -112,7 +113,7 @@ RUN: dict[str, dict[str, list[tuple[str, int]]]] = {
     },
     "docs/monitoring.md": {
         "python": [
-            (f"{SNIPPETS}::test_seeing_what_happens", 5),
+            (f"{SNIPPETS}::test_seeing_what_happens", 6),
             (f"{SNIPPETS}::test_the_query_on_what_the_tasks_said", 1),
         ],
         "text": [(f"{HERE}::test_the_lines_of_a_batch", 1)],

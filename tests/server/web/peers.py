@@ -121,6 +121,12 @@ class Peers:
         receiver.take(taken)
         return receiver
 
+    def send_to_hub(self, count: int, hub: str = "orders", user: str = "ann") -> None:
+        """Store events of partition 0 of a hub by a sender that stays, one after the other."""
+        sender = self.amqp(user, hub_url(self._window)).sender(f"{hub}/Partitions/0")
+        for _ in range(count):
+            sender.send(b"z" * 10)
+
     def publish_by_rabbit(self, count: int, stream: str = "orders-0", user: str = "ann") -> Peer:
         """Store events by a publisher that stays."""
         peer = self.rabbit(user)
