@@ -196,22 +196,31 @@ class Appender:
             logger.exception("stream %r partition %s: a sender is not told", partition.stream, partition.id)
 
     def _count(self, batch: Batch, outcomes: list[Outcome]) -> None:
-        count, values = len(outcomes), batch.values
-        if not count:
-            return  # of ``after``
-        counters = self._counters
-        counters.appends.observe(time.perf_counter() - batch.begun_s)
-        stored = outcomes.count(None)
-        counters.received += stored
-        if stored < count:
-            counters.refused_events.update(each.reason.name.lower() for each in outcomes if each is not None)
-            values = values.filter(pa.array([each is None for each in outcomes]))
-        counters.received_bytes += _size(values)
+        if outcomes:  # there are none of ``after``
+            count_append(self._counters, batch.values, outcomes, time.perf_counter() - batch.begun_s)
 
     def close(self) -> None:
         """Wait for the appends under way; queued ones are not appended, and no further ``done`` is called."""
         self._closed = True
         self._pool.shutdown()
+
+
+def count_append(counters: DoorCounters, values: pa.Array, outcomes: list[Outcome], seconds: float) -> None:
+    """Count an append.
+
+    Args:
+        counters: the door's.
+        values: stored messages, large_binary.
+        outcomes: one for each.
+        seconds: how long it took.
+    """
+    counters.appends.observe(seconds)
+    stored = outcomes.count(None)
+    counters.received += stored
+    if stored < len(outcomes):
+        counters.refused_events.update(each.reason.name.lower() for each in outcomes if each is not None)
+        values = values.filter(pa.array([each is None for each in outcomes]))
+    counters.received_bytes += _size(values)
 
 
 def _size(values: pa.Array) -> int:

@@ -14,8 +14,7 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import Metric
 
 from spark_streams.server.turns import Worker
-from spark_streams.server.web.figures import FIGURES
-from spark_streams.server.web.snapshot import Snapshot
+from spark_streams.server.web.figures import FIGURES, Snapshot
 
 _END: Final = b"# EOF\n"
 _GZIP_LEVEL: Final = 1

@@ -20,12 +20,11 @@ from prometheus_client.metrics_core import (
     Metric,
 )
 
-from spark_streams.log import Partition, ReferenceLog
+from spark_streams.log import Partition, ReferenceLog, Stream
 from spark_streams.server.activity import behind
 from spark_streams.server.appender import RefusalReason
 from spark_streams.server.counters import SECONDS, DoorCounters, Histogram
 from spark_streams.server.web.observation import Group
-from spark_streams.server.web.snapshot import DoorFigures, Snapshot
 
 PREFIX: Final = "spark_streams_log_"
 PIECE: Final = 500
@@ -33,6 +32,47 @@ PIECE: Final = 500
 CONNECTION_REASONS: Final = ("full", "descriptors", "slow", "late", "tls")
 EVENT_REASONS: Final = tuple(reason.name.lower() for reason in RefusalReason)
 
+
+@dataclass(frozen=True)
+class DoorFigures:
+    """What one door says of itself, at one moment.
+
+    Args:
+        name: its name.
+        counters: what it has done.
+        readers: how many readers it has.
+        writers: how many writers it has.
+    """
+
+    name: str
+    counters: DoorCounters
+    readers: int
+    writers: int
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """What the figures are made of.
+
+    Args:
+        log: the log.
+        streams: those that whoever asks may read.
+        groups: those that whoever asks may see.
+        doors: what the doors say.
+    """
+
+    log: ReferenceLog
+    streams: Sequence[Stream]
+    groups: Sequence[Group]
+    doors: Sequence[DoorFigures]
+
+
+_FAMILIES: Final[dict[str, Any]] = {
+    "info": InfoMetricFamily,
+    "gauge": GaugeMetricFamily,
+    "counter": CounterMetricFamily,
+    "histogram": HistogramMetricFamily,
+}
 Samples = Iterator[tuple[Sequence[str], Any]]
 """The labels of each sample, and its value: a number, or of a histogram a ``Histogram``."""
 
@@ -42,15 +82,15 @@ class Figure:
     """One figure.
 
     Args:
-        name: its name, behind the prefix.
-        kind: its class of ``prometheus_client``.
+        name: its name.
+        kind: ``info``, ``gauge``, ``counter`` or ``histogram``.
         labels: the names of its labels.
         text: what it is.
         samples: makes its samples.
     """
 
     name: str
-    kind: Any
+    kind: str
     labels: tuple[str, ...]
     text: str
     samples: Callable[[Snapshot], Samples]
@@ -65,15 +105,16 @@ class Figure:
             more = len(piece) == PIECE
 
     def _metric(self, piece: Sequence[tuple[Sequence[str], Any]]) -> Metric:
-        metric = self.kind((PREFIX + self.name).removesuffix("_info"), self.text, labels=self.labels)
+        metric: Any = _FAMILIES[self.kind](self.name.removesuffix("_info"), self.text, labels=self.labels)
         for labels, value in piece:
             if isinstance(value, Histogram):
                 metric.add_metric(labels, _buckets(value), value.sum_s)
-            elif self.kind is InfoMetricFamily:
+            elif self.kind == "info":
                 metric.add_metric((), dict(zip(self.labels, labels, strict=True)))
             else:
                 metric.add_metric(labels, value)
-        return metric  # type: ignore[no-any-return]
+        made: Metric = metric
+        return made
 
 
 def _buckets(histogram: Histogram) -> list[tuple[str, int]]:
@@ -122,55 +163,59 @@ def _requests(snapshot: Snapshot) -> Samples:
             yield (door.name, method, status), histogram
 
 
+def _figure(name: str, kind: str, labels: tuple[str, ...], text: str, samples: Callable[[Snapshot], Samples]) -> Figure:
+    return Figure(PREFIX + name, kind, labels, text, samples)
+
+
 _PARTITION: Final = ("stream", "partition")
 _GROUP: Final = ("door", "consumergroup", "user", *_PARTITION)
 _DOOR: Final = ("door",)
 _REASON: Final = ("door", "reason")
-_G, _C, _H = GaugeMetricFamily, CounterMetricFamily, HistogramMetricFamily
-FIGURES: Final = tuple(Figure(*each) for each in (
-    ("info", InfoMetricFamily, ("version",), "The version of spark-streams",
+_ANSWER: Final = ("door", "method", "status")
+FIGURES: Final = (
+    _figure("info", "info", ("version",), "The version of spark-streams",
         lambda snapshot: iter([((importlib.metadata.version("spark-streams"),), 1)])),
-    ("streams", _G, (), "Streams",
+    _figure("streams", "gauge", (), "Streams",
         lambda snapshot: iter([((), len(snapshot.streams))])),
-    ("stream_partitions", _G, ("stream",), "Partitions of a stream, closed ones too",
+    _figure("stream_partitions", "gauge", ("stream",), "Partitions of a stream, closed ones too",
         lambda snapshot: (((stream.name,), len(stream.partitions)) for stream in snapshot.streams)),
-    ("partition_current_offset", _G, _PARTITION, "Offset of the next event of a partition",
+    _figure("partition_current_offset", "gauge", _PARTITION, "Offset of the next event of a partition",
         _partitions(lambda partition: partition.next_offset)),
-    ("partition_oldest_offset", _G, _PARTITION, "Offset of the oldest event that a partition has",
+    _figure("partition_oldest_offset", "gauge", _PARTITION, "Offset of the oldest event that a partition has",
         _partitions(lambda partition: partition.first_offset)),
-    ("partition_size_bytes", _G, _PARTITION, "Bytes of a partition on the disk",
+    _figure("partition_size_bytes", "gauge", _PARTITION, "Bytes of a partition on the disk",
         _partitions(lambda partition: partition.stored_bytes)),
-    ("consumergroup_current_offset", _G, _GROUP, "Offset of the next event of a consumer group, or of a stored offset",
+    _figure("consumergroup_current_offset", "gauge", _GROUP, "Offset of the next event of a consumer group",
         _groups(lambda log, group: group.next_offset)),
-    ("consumergroup_lag", _G, _GROUP, "Events that a consumer group has before it",
+    _figure("consumergroup_lag", "gauge", _GROUP, "Events that a consumer group has before it",
         _groups(lambda log, group: behind(log, group.stream, group.partition, group.next_offset))),
-    ("connections", _G, _DOOR, "Connections that are served now",
+    _figure("connections", "gauge", _DOOR, "Connections that are served now",
         _doors(lambda door: door.counters.opened - door.counters.closed)),
-    ("connections_opened", _C, _DOOR, "Connections that were served",
+    _figure("connections_opened_total", "counter", _DOOR, "Connections that were served",
         _doors(lambda door: door.counters.opened)),
-    ("connections_closed", _C, _DOOR, "Connections that were served and have ended",
+    _figure("connections_closed_total", "counter", _DOOR, "Connections that were served and have ended",
         _doors(lambda door: door.counters.closed)),
-    ("connections_refused", _C, _REASON, "Connections that were not served",
+    _figure("connections_refused_total", "counter", _REASON, "Connections that were not served",
         _reasons(CONNECTION_REASONS, lambda counters: counters.refused)),
-    ("auth_attempts_failed", _C, _DOOR, "Credentials that were not accepted",
+    _figure("auth_attempts_failed_total", "counter", _DOOR, "Credentials that were not accepted",
         _doors(lambda door: door.counters.sign_ins_failed)),
-    ("consumers", _G, _DOOR, "Links, subscriptions and fetching connections that read",
+    _figure("consumers", "gauge", _DOOR, "Links, subscriptions and fetching connections that read",
         _doors(lambda door: door.readers)),
-    ("publishers", _G, _DOOR, "Links, publishers and connections that write",
+    _figure("publishers", "gauge", _DOOR, "Links, publishers and connections that write",
         _doors(lambda door: door.writers)),
-    ("messages_received", _C, _DOOR, "Events of clients that were stored",
+    _figure("messages_received_total", "counter", _DOOR, "Events of clients that were stored",
         _doors(lambda door: door.counters.received)),
-    ("received_bytes", _C, _DOOR, "Bytes of the events that were stored",
+    _figure("received_bytes_total", "counter", _DOOR, "Bytes of the events that were stored",
         _doors(lambda door: door.counters.received_bytes)),
-    ("messages_delivered", _C, _DOOR, "Events that were sent to clients",
+    _figure("messages_delivered_total", "counter", _DOOR, "Events that were sent to clients",
         _doors(lambda door: door.counters.delivered)),
-    ("delivered_bytes", _C, _DOOR, "Bytes of the events that were sent, as the protocol carries them, before gzip",
+    _figure("delivered_bytes_total", "counter", _DOOR, "Bytes of the events that were sent, as the protocol has them",
         _doors(lambda door: door.counters.delivered_bytes)),
-    ("messages_refused", _C, _REASON, "Events of clients that were not stored",
+    _figure("messages_refused_total", "counter", _REASON, "Events of clients that were not stored",
         _reasons(EVENT_REASONS, lambda counters: counters.refused_events)),
-    ("append_duration_seconds", _H, _DOOR, "Time from an append's arrival until its sender is told",
+    _figure("append_duration_seconds", "histogram", _DOOR, "Time from an append's arrival until its sender is told",
         _doors(lambda door: door.counters.appends)),
-    ("http_request_duration_seconds", _H, ("door", "method", "status"), "Time from a request's head to its answer's",
+    _figure("http_request_duration_seconds", "histogram", _ANSWER, "Time from a request to its answer",
         _requests),
-))  # fmt: skip
-"""All of them, in their order; a counter's name ends with ``_total`` besides."""
+)  # fmt: skip
+"""All of them, in their order."""
