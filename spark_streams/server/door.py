@@ -46,7 +46,11 @@ class DoorShut(OSError):
 
 
 class Door(Protocol):
-    """The interface of a door that ``LogServer`` opens and closes."""
+    """The interface of a door that ``LogServer`` opens and closes.
+
+    It may have more: ``renegotiate`` (``LogServer.renegotiate``), ``observe``, which is given all doors before they are
+    opened, and what the log's window shows of it: ``activity`` and ``stored`` (``activity.py``), and ``counters``.
+    """
 
     @property
     def name(self) -> str:

@@ -17,7 +17,16 @@ import requests
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics
 from prometheus_client.parser import text_string_to_metric_families as families
 
-from spark_streams.server import AmqpConfig, EventHubsConfig, FeedConfig, Permissions, RabbitConfig
+from spark_streams.log import ReferenceLog
+from spark_streams.server import (
+    AmqpConfig,
+    EventHubsConfig,
+    FeedConfig,
+    Permissions,
+    RabbitConfig,
+    ServerThread,
+    WebConfig,
+)
 from spark_streams.server.web import figures
 from tests.certificate_authority import Authority
 from tests.real_rabbitmq.by_hand import PEER_PROPERTIES, SASL_HANDSHAKE, pairs, plain
@@ -25,6 +34,7 @@ from tests.real_rabbitmq.by_hand import Peer as RabbitPeer
 from tests.server.amqp.raw_peer import Ended
 from tests.server.amqp.raw_peer import Peer as AmqpPeer
 from tests.server.long_timeouts import LONG_TIMEOUTS
+from tests.server.test_log_server import Door
 from tests.server.web.conftest import Window
 from tests.server.web.peers import USERS, Peers, connected, doors, hub_url
 
@@ -285,3 +295,15 @@ def test_the_page_has_each_figure() -> None:
     ]
     for reason in (*figures.CONNECTION_REASONS, *figures.EVENT_REASONS):
         assert f"`{reason}`" in page
+
+
+def test_a_door_of_ones_own_need_not_tell_anything(tmp_path: Path) -> None:
+    with (
+        ReferenceLog(tmp_path) as log,
+        ServerThread(log, WebConfig(port=0), doors=[Door("toys", None)]) as server,
+    ):
+        window = Window(server, log)
+        window.create("orders")
+        assert "Connections 1 Readers 0 Writers 0" in window.text("/connections")
+        assert "no offset is stored" in window.text("/groups")
+        assert asked(window).by_door("connections") == {"web": 1}
