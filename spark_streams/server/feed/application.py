@@ -43,7 +43,7 @@ from spark_streams.server.feed.rendered_events import EventCache
 from spark_streams.server.feed.responses import PageResponse, StreamResponse, page_type
 from spark_streams.server.feed.write_requests import WriteRequests
 from spark_streams.server.http.authorization import Authorization
-from spark_streams.server.http.connection import Reading
+from spark_streams.server.http.connection import HttpConnection, Reading
 from spark_streams.server.http.requests import HttpError, arguments, takes_gzip
 from spark_streams.server.partition_readers import PartitionReader, PartitionReaders
 from spark_streams.server.turns import Worker
@@ -144,7 +144,8 @@ class FeedApplication:
         # Version 2b's filters may be changed: nothing there binds a cursor to them.
         cursors = Cursors(stream.incarnation, fetch.filters if dialect is Dialect.V2A else {})
         position = self._position(stream, partition, fetch, cursors)
-        request.scope["state"]["connection"].reading = Reading(stream.name, partition.id, position)
+        connection: HttpConnection = request.scope["state"]["connection"]
+        connection.reading = Reading(connection.user, stream.name, partition.id, position)
         pages = Pages(self._cache, partition, fetch, cursors, position, self._config)
         aside = self._aside if fetch.filters or fetch.headers else None
         if fetch.stream_ms is not None:

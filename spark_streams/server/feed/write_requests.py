@@ -82,7 +82,6 @@ class WriteRequests:
         content_type = request.headers.get("content-type", "")
         limits = (config.max_body_bytes, config.max_body_events)
         publishing, user = self.publishing, self.authorization.user(request)
-        request.scope["state"]["connection"].writing = stream.name
         async with self._receiving.received(request) as body:
             rows = read_little(body, coding, content_type, *limits)
             if rows is not None:
@@ -92,6 +91,7 @@ class WriteRequests:
                 async with self._large:
                     rows = await self.aside.run(read_body(body, coding, content_type, *limits))
                     published = await publishing.publish(stream, rows, reference, sequence, digest, user)
+        request.scope["state"]["connection"].writing = user, stream.name
         answer = {"appended": published.appended, "repeated": published.repeated}
         return JSONResponse(answer if published.last is None else {**answer, "last": published.last})
 

@@ -73,11 +73,13 @@ class Reading:
     """What a connection reads, one fetch after the other.
 
     Args:
+        user: who asked for the last one; a proxy may ask for others on the same connection.
         stream: the stream's name.
         partition: the partition's identifier.
         next_offset: the next event to read.
     """
 
+    user: str
     stream: str
     partition: str
     next_offset: int
@@ -96,7 +98,7 @@ class HttpConnection(H11Protocol):
         user: who made the last request; empty before.
         since_ms: when it was accepted, in ms since the epoch.
         reading: what its last fetch reads; None before.
-        writing: the stream that it last published to; None before.
+        writing: who last published, and the stream; None before.
     """
 
     def __init__(self, admission: Admission, limits: HttpConfig, config: uvicorn.Config, state: ServerState) -> None:
@@ -108,7 +110,7 @@ class HttpConnection(H11Protocol):
         self.user = ""
         self.since_ms = time.time_ns() // 1_000_000
         self.reading: Reading | None = None
-        self.writing: str | None = None
+        self.writing: tuple[str, str] | None = None
         self._phase = ""
         self._timer = Timer(self.loop)
         admission.on_late = self._late

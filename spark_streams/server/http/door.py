@@ -47,12 +47,14 @@ class HttpDoor(TcpDoor):
         for connection in in_order(self.connections):
             if not connection.established:
                 continue
-            peer, user, reading = connection.address, connection.user, connection.reading
-            yield ConnectionInfo(self.name, peer, user, connection.client_name, connection.since_ms)
+            peer, reading = connection.address, connection.reading
+            yield ConnectionInfo(self.name, peer, connection.user, connection.client_name, connection.since_ms)
             if reading is not None:
-                yield ReaderInfo(self.name, peer, user, reading.stream, reading.partition, reading.next_offset)
+                at = (reading.stream, reading.partition, reading.next_offset)
+                yield ReaderInfo(self.name, peer, reading.user, *at)
             if connection.writing is not None:
-                yield WriterInfo(self.name, peer, user, connection.writing, "")
+                user, stream = connection.writing
+                yield WriterInfo(self.name, peer, user, stream, "")
 
     @abstractmethod
     def make(self, log: ReferenceLog) -> Any:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from proton import Endpoint, symbol
 
 from spark_streams.server import BearerToken, FeedConfig, Permissions
 from spark_streams.server.activity import MOST_TEXT, client_text, peer_text
@@ -167,10 +168,28 @@ def test_a_token_is_no_user_of_other_doors(windows: Windows) -> None:
     assert "There are no readers now" in answer.text, "token 0 of the page is another one than token 0 of the door"
 
 
+def test_a_connection_of_several_users_is_each_ones(opened: Any) -> None:
+    permissions = {user: Permissions(configure="", write="", read="orders") for user in USERS}
+    window, peers = opened(users=USERS, permissions=permissions)
+    window.create("secrets")
+    proxy, url = peers.feed("ann"), window.server.urls["feedapi"]
+    fetched = {"n": "1", "partition": "0", "cursor": "_first"}
+    assert proxy.get(f"{url}/secrets", params=fetched, timeout=TIMEOUT_S).ok
+    assert proxy.get(url, auth=("bob", USERS["bob"]), timeout=TIMEOUT_S).ok
+    window.sign_in("bob", USERS["bob"])
+    assert "feedapi" in window.text("/connections"), "it is his now"
+    assert "secrets" not in window.text("/connections", show="readers"), "and what it read before was hers"
+
+
 def test_names_of_clients_are_text(opened: Any) -> None:
     window, peers = opened()
     hostile = "<script>alert(1)</script>\n" + "x" * 10_000
     peers.amqp(container=hostile).receiver("orders", name=hostile)
+    named = peers.amqp(container="reader", open=False)
+    named.connection.properties = {symbol("product"): "<b>lib</b>", symbol("version"): "1.2"}
+    named.connection.open()
+    named.pump(lambda: named.connection.state & Endpoint.REMOTE_ACTIVE)
+    assert "&lt;b&gt;lib&lt;/b&gt; 1.2 reader" in window.get("/connections").text
     for show in ("connections", "readers"):
         html = window.get("/connections", show=show).text
         assert "<script>alert" not in html and "&lt;script&gt;alert(1)" in html
