@@ -139,7 +139,7 @@ class Admission:
         self.on_late: Callable[[], None] | None = None
         self._control = control
         self._transport = transport
-        self._established = False
+        self._established = self._refused = False
         self._ended = False
         control.arriving[self] = None
         control.sockets.open += control.descriptors
@@ -158,6 +158,7 @@ class Admission:
         control = self._control
         if control.established >= control.settings.max_connections:
             logger.warning("%s: refused, there are %d connections already", _peer(self._transport), control.established)
+            self._refused = True
             self.counters.refused["full"] += 1
             return False
         self._established = True
@@ -185,7 +186,7 @@ class Admission:
     @property
     def waits(self) -> bool:
         """Whether the peer has not introduced itself, and was not refused."""
-        return not (self._established or self._ended)
+        return not (self._established or self._refused or self._ended)
 
     def drop(self, why: str) -> None:
         """Cut the connection."""
@@ -198,7 +199,7 @@ class Admission:
         self._timer.stop()
 
     def _late(self) -> None:
-        self.counters.refused["late"] += 1
+        self.counters.refused["late"] += self.waits
         if self.on_late is None:
             self.drop("it did not introduce itself in time")
         else:

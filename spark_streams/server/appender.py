@@ -51,6 +51,11 @@ class RefusalReason(Enum):
     FAILED = auto()
     """The log cannot be written for another reason, or an earlier append that they rely on failed."""
 
+    @property
+    def label(self) -> str:
+        """Its name in ``DoorCounters.refused_events``."""
+        return self.name.lower()
+
 
 @dataclass(frozen=True)
 class AppendRefused:
@@ -82,6 +87,7 @@ class Batch:
         due: called on the loop when the append is about to start, after ``done`` of all earlier ones of the partition;
             False refuses the append.
         groups: numbers of consecutive events that are stored together or not at all; None: each event by itself.
+        rerouted: bool[n], the events that the caller routes again when the partition is split; None: none of them.
         begun_s: when ``Appender.append`` got it, on the clock of ``time.perf_counter``.
     """
 
@@ -92,6 +98,7 @@ class Batch:
     notes: Notes = ()
     due: Callable[[], bool] | None = None
     groups: NDArray[np.int64] | None = None
+    rerouted: NDArray[np.bool_] | None = None
     begun_s: float = 0.0
 
 
@@ -197,7 +204,8 @@ class Appender:
 
     def _count(self, batch: Batch, outcomes: list[Outcome]) -> None:
         if outcomes:  # there are none of ``after``
-            count_append(self._counters, batch.values, outcomes, time.perf_counter() - batch.begun_s)
+            took_s = time.perf_counter() - batch.begun_s
+            count_append(self._counters, batch.values, outcomes, took_s, batch.rerouted)
 
     def close(self) -> None:
         """Wait for the appends under way; queued ones are not appended, and no further ``done`` is called."""
@@ -205,7 +213,13 @@ class Appender:
         self._pool.shutdown()
 
 
-def count_append(counters: DoorCounters, values: pa.Array, outcomes: list[Outcome], seconds: float) -> None:
+def count_append(
+    counters: DoorCounters,
+    values: pa.Array,
+    outcomes: list[Outcome],
+    seconds: float,
+    rerouted: NDArray[np.bool_] | None = None,
+) -> None:
     """Count an append.
 
     Args:
@@ -213,20 +227,28 @@ def count_append(counters: DoorCounters, values: pa.Array, outcomes: list[Outcom
         values: stored messages, large_binary.
         outcomes: one for each.
         seconds: how long it took.
+        rerouted: as of ``Batch``: what is stored elsewhere is not refused.
     """
     counters.appends.observe(seconds)
     stored = outcomes.count(None)
     counters.received += stored
     if stored < len(outcomes):
-        counters.refused_events.update(each.reason.name.lower() for each in outcomes if each is not None)
-        values = values.filter(pa.array([each is None for each in outcomes]))
-    counters.received_bytes += _size(values)
+        for reason in RefusalReason:
+            of_it = np.array([each is not None and each.reason is reason for each in outcomes])
+            if reason is RefusalReason.SPLIT and rerouted is not None:
+                of_it &= ~rerouted
+            if of_it.any():
+                counters.refused_events[reason.label] += int(of_it.sum())
+    if stored:
+        counters.received_bytes += _size(values, outcomes if stored < len(outcomes) else None)
 
 
-def _size(values: pa.Array) -> int:
-    """Return the bytes of all values, large_binary; five times as fast as ``nbytes``."""
-    ends = np.frombuffer(values.buffers()[1], np.int64)
-    return int(ends[values.offset + len(values)] - ends[values.offset])
+def _size(values: pa.Array, outcomes: list[Outcome] | None) -> int:
+    """Return the bytes of all values, large_binary, or of those that are stored; five times as fast as ``nbytes``."""
+    ends = np.frombuffer(values.buffers()[1], np.int64)[values.offset : values.offset + len(values) + 1]
+    if outcomes is None:
+        return int(ends[-1] - ends[0])
+    return int(np.diff(ends)[[each is None for each in outcomes]].sum())
 
 
 def _is_due(partition: Partition, batch: Batch) -> bool:

@@ -52,7 +52,8 @@ class DoorCounters:
         received_bytes: their bytes, as they are stored, without keys and times.
         delivered: events that were sent to clients; one that is sent again counts again.
         delivered_bytes: their bytes, with what the protocol puts around each.
-        refused_events: events of clients that were not stored, by the name of the ``RefusalReason``.
+        refused_events: events of clients that were not stored, by the label of the ``RefusalReason``; what is stored
+            in another partition instead is not among them.
         appends: how long events of clients took to be stored, or refused.
         requests: HTTP method, and class of the status such as ``2xx``, to the time from a request's head to that of its
             answer.

@@ -28,8 +28,13 @@ def test_what_is_stored_and_what_is_refused() -> None:
     assert counters.refused_events == {"disk_full": 1} and sum(counters.appends.counts) == 1
     count_append(counters, values, [None] * 3, 0.002)
     assert (counters.received, counters.received_bytes) == (5, len("onesixonethreesix"))
+    split = AppendRefused(RefusalReason.SPLIT, "it was split")
+    count_append(counters, values, [split] * 3, 0.0, np.array([True, False, True]))
+    assert counters.refused_events == {"disk_full": 1, "split": 1}, "the others go to another partition"
+    count_append(counters, values, [split] * 3, 0.0, np.ones(3, np.bool_))
+    assert counters.refused_events == {"disk_full": 1, "split": 1} and counters.received == 5
     assert counters.appends.sum_s == pytest.approx(0.004)
-    assert np.cumsum(counters.appends.counts).tolist()[SECONDS.index(0.0025)] == 2
+    assert np.cumsum(counters.appends.counts).tolist()[SECONDS.index(0.0025)] == 4
 
 
 def test_requests_by_method_and_class_of_status() -> None:

@@ -72,7 +72,7 @@ def connected(
             elif isinstance(link, EventSender):
                 there = membership(link)
                 for part, (partition, position) in enumerate(list(link.positions.items())):
-                    yield ReaderInfo(*who, link.stream, partition, position.next_offset, name, *there, part)
+                    yield ReaderInfo(*who, link.stream, partition, position.reached, name, *there, part)
 
 
 def _name(link: Any) -> str:
@@ -84,12 +84,16 @@ def _name(link: Any) -> str:
 
 def stored(door: str, log: ReferenceLog) -> Iterator[StoredOffset]:
     """Yield the positions of durable links, and the last epochs of consumer groups; in any thread."""
-    names = {stream.incarnation: stream.name for stream in log.streams()}
+    streams = {stream.incarnation: stream for stream in log.streams()}
     for user, name, incarnation, positions in kept_in(log):
-        if incarnation in names:
+        stream = streams.get(incarnation)
+        if stream is not None:
             for partition, at in positions.items():
-                yield StoredOffset(door, user, names[incarnation], partition, at, name, user, None, "durable link")
+                there = stream.partitions.get(partition)  # a filter that lets no event through keeps the highest offset
+                reached = at if there is None else min(at, there.next_offset)
+                yield StoredOffset(door, user, stream.name, partition, reached, name, user, None, "durable link")
     for group, partition, epoch in epochs_in(log):
-        if group.incarnation in names:
-            user, stream = group.user or "", names[group.incarnation]
-            yield StoredOffset(door, user, stream, partition, None, group.name, user, epoch, "consumer group")
+        stream = streams.get(group.incarnation)
+        if stream is not None:
+            user = group.user or ""
+            yield StoredOffset(door, user, stream.name, partition, None, group.name, user, epoch, "consumer group")

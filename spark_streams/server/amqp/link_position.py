@@ -52,6 +52,12 @@ class LinkPosition:
         self._row = 0
         self._past = 0
 
+    @property
+    def reached(self) -> int:
+        """The offset below which nothing is left to send; the next event's, where no later one can match."""
+        end = self.reader.partition.next_offset
+        return end if self.next_offset >= self._end else min(self.next_offset, end)
+
     def advance(self) -> bool:
         """Find matching events; read and skip at most one block.
 

@@ -15,9 +15,13 @@ from spark_streams.server.amqp.config import Redirect
 from spark_streams.server.amqp.error_conditions import NOT_ALLOWED, NOT_FOUND, REDIRECT, LinkRefused
 
 
-def split_refusal(partition: Partition) -> LinkRefused:
+class PartitionSplit(LinkRefused):
+    """A partition was split, and takes no more events."""
+
+
+def split_refusal(partition: Partition) -> PartitionSplit:
     """Return the refusal of an append to a partition that was split."""
-    return LinkRefused(
+    return PartitionSplit(
         NOT_ALLOWED,
         f"partition '{partition.id}' takes no more events: it was split into partitions "
         f"{', '.join(partition.successors)}",

@@ -32,7 +32,8 @@ from spark_streams.server.amqp.error_conditions import (
     RESOURCE_LIMIT,
     LinkRefused,
 )
-from spark_streams.server.amqp.routing import Routed, route
+from spark_streams.server.amqp.placement import PartitionSplit
+from spark_streams.server.amqp.routing import REJECTED, Routed, route
 from spark_streams.server.appender import AppendRefused, Batch, Outcome, RefusalReason, copied
 from spark_streams.wire.amqp.columns.block import MessageBlock
 from spark_streams.wire.amqp.columns.from_producers import Incoming, incoming_columns
@@ -273,11 +274,22 @@ class ProducerLink(AttachedLink):
             part = _Rows(ids[rows], values, there, incoming.creation_time_ms[rows], read.free[rows])
             self._append(homes[place], part, together)
         self._ended(together)
+        self._count_rejected(read.routed)
         if rejections and not self.ended:
             # Last, because a rejection may close the link, and the messages that came with it must still be stored.
             rejected = sorted(rejections)
             self._settle(ids[rejected], [rejections[r] for r in rejected], together)
             together.tell()
+
+    def _count_rejected(self, routed: Routed) -> None:
+        rows = np.flatnonzero(routed.partitions == REJECTED)
+        if len(rows):
+            first = sorted(routed.rejections)  # of a delivery of many events the first one has the refusal of all
+            events = np.bincount(np.searchsorted(first, rows, "right") - 1)
+            for row, count in zip(first, events.tolist(), strict=True):
+                split = isinstance(routed.rejections[row], PartitionSplit)
+                reason = RefusalReason.SPLIT if split else RefusalReason.INVALID
+                self.node.counters.refused_events[reason.label] += count
 
     def _append(self, partition: Partition, rows: _Rows, together: _Block) -> None:
         size = rows.values.nbytes
@@ -291,7 +303,8 @@ class ProducerLink(AttachedLink):
                 self._ended(together)
 
         self.connection.storing(size)
-        self.node.appender.append(partition, Batch(rows.values, rows.keys, rows.timestamps, done, groups=rows.groups))
+        batch = Batch(rows.values, rows.keys, rows.timestamps, done, groups=rows.groups, rerouted=rows.free)
+        self.node.appender.append(partition, batch)
 
     def _take_outcomes(self, partition: Partition, rows: _Rows, outcomes: list[Outcome], together: _Block) -> None:
         if not partition.closed or outcomes.count(None) == len(outcomes) or not rows.free.any():

@@ -140,6 +140,7 @@ class HubSender(ProducerLink):
 
     def _take(self) -> bool:
         for number, refusal in self._deliveries.take_rejected().items():
+            self.node.counters.refused_events[RefusalReason.INVALID.label] += 1
             self.connection.outgoing.reject(self._session, number, refusal)
         return super()._take()
 

@@ -123,7 +123,8 @@ class Publishing:
         counters: DoorCounters | None = None,
     ) -> None:
         self._sequences = Sequences(log, max_publishers, PUBLISHERS)
-        self._appender = Appender(loop, off_loop=log.config.fsync == "always", counters=counters)
+        self._counters = DoorCounters() if counters is None else counters
+        self._appender = Appender(loop, off_loop=log.config.fsync == "always", counters=self._counters)
         self._loop = loop
         self._aside = aside
         self._log = log
@@ -222,6 +223,7 @@ class Publishing:
                 return Published(appended, repeated, None if reference is None else sequence)
             # A partition was split since its events were routed: they go to its children.
             rows = ended[0] if len(ended) == 1 else pa.concat_batches(ended)
+        self._counters.refused_events[RefusalReason.SPLIT.label] += len(rows)
         raise HttpError(503, "partitions are split faster than events can be stored. Send the request again as it is")
 
     async def _spread(self, stream: Stream, rows: Rows, seed: bytes | None, turn: int) -> list[tuple[str, Rows]]:
@@ -288,6 +290,7 @@ class Publishing:
                 done,
                 (PUBLISHERS.note_of(numbers),) if numbers else (),
                 groups=np.array([len(rows)], np.int64) if numbers else None,
+                rerouted=np.ones(len(rows), np.bool_),
             ),
         )
         return future

@@ -30,12 +30,13 @@ from spark_streams.log import Partition
 from spark_streams.log.format.batching import LARGE_ROWS
 from spark_streams.log.publisher_sequences import PublisherSequences
 from spark_streams.log.storage.readable_partition import PartitionClosed
-from spark_streams.server.appender import Batch, Outcome
+from spark_streams.server.appender import Batch, Outcome, RefusalReason
 from spark_streams.server.rabbitmq.publish_append import Ids, Mask, PublishAppend, PublishedRun, Publisher
 from spark_streams.server.rabbitmq.publish_parts import PublishPart, parts_of, some_of, stored_of
 from spark_streams.server.rabbitmq.session import CommandRefused, Session
 from spark_streams.server.rabbitmq.stored_form import Stored, joined
 from spark_streams.server.rabbitmq.topology import Served
+from spark_streams.wire.columnar.byte_view import Positions
 from spark_streams.wire.rabbitmq.frames import Frame
 from spark_streams.wire.rabbitmq.publish_decode import Published, decode_publish, encode_confirm, encode_publish_error
 from spark_streams.wire.rabbitmq.publisher_commands import (
@@ -189,12 +190,13 @@ class Publishers:
         """Return the publisher of the good entries, None when there is nothing to store; refuse the other entries."""
         number, ids = published.publisher_id, published.ids
         publisher = self._open.get(number)
-        good, code = 0, ResponseCode.PUBLISHER_DOES_NOT_EXIST
+        good, code, reason = 0, ResponseCode.PUBLISHER_DOES_NOT_EXIST, RefusalReason.INVALID
         if publisher is not None and publisher.failed:
-            code = _code_of_failure(publisher.served)
+            code, reason = _code_of_failure(publisher.served), RefusalReason.FAILED
         elif publisher is not None:
             good = len(ids) if published.bad_from is None else published.bad_from
             code = ResponseCode.PRECONDITION_FAILED
+        self._count_refused(reason, published.counts[good:])
         self._refuse(number, ids[good:], code)
         return publisher if good else None
 
@@ -209,6 +211,7 @@ class Publishers:
             kept = self._new(publisher, ids)
             failures = self._sequences_of(publisher.served).failures(publisher.reference)
         except PartitionClosed:  # another door has just deleted the stream
+            self._count_refused(RefusalReason.FAILED, counts)
             self._refuse(publisher.id, ids, ResponseCode.STREAM_NOT_AVAILABLE)
             return
         if not kept.all():
@@ -303,6 +306,10 @@ class Publishers:
         for publisher_id, ids in confirms.items():
             if not self._closed:
                 self._session.send(encode_confirm(publisher_id, np.concatenate(ids) if len(ids) > 1 else ids[0]))
+
+    def _count_refused(self, reason: RefusalReason, counts: Positions) -> None:
+        if len(counts):  # nobody knows how many records a bad sub-batch has: at least one
+            self._session.node.counters.refused_events[reason.label] += int(np.maximum(counts, 1).sum())
 
     def _refuse(self, publisher_id: int, ids: Ids, code: ResponseCode) -> None:
         if len(ids) and not self._closed:

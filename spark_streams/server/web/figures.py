@@ -30,7 +30,7 @@ PREFIX: Final = "spark_streams_log_"
 PIECE: Final = 500
 """Samples that are written before other work has its turn: some three milliseconds."""
 CONNECTION_REASONS: Final = ("full", "descriptors", "slow", "late", "tls")
-EVENT_REASONS: Final = tuple(reason.name.lower() for reason in RefusalReason)
+EVENT_REASONS: Final = tuple(reason.label for reason in RefusalReason)
 
 
 @dataclass(frozen=True)

@@ -102,20 +102,18 @@ class Publish:
     async def _store(self, stream: Stream, event: Event, chosen: str) -> tuple[Partition, Appended] | AppendRefused:
         """Append an event; where its partition is split meanwhile, to the one that then has its key."""
         outcome: Appended | AppendRefused | None = None
+        begun_s = time.perf_counter()
         for _ in range(_MOST_SPLITS):
             partition = self._partition(stream, event.key, chosen)
-            begun_s = time.perf_counter()
             outcome = await self._site.changes.step(
                 partial(append_whole, partition, event.values, event.keys, event.timestamps)
             )
-            refused = outcome if isinstance(outcome, AppendRefused) else None
-            count_append(self._site.counters, event.values, [refused], time.perf_counter() - begun_s)
-            if isinstance(outcome, Appended):
-                return partition, outcome
-            if chosen or outcome.reason is not RefusalReason.SPLIT:
+            if isinstance(outcome, Appended) or chosen or outcome.reason is not RefusalReason.SPLIT:
                 break
-        assert isinstance(outcome, AppendRefused)
-        return outcome
+        assert outcome is not None
+        refused = outcome if isinstance(outcome, AppendRefused) else None
+        count_append(self._site.counters, event.values, [refused], time.perf_counter() - begun_s)
+        return (partition, outcome) if isinstance(outcome, Appended) else outcome
 
     def _partition(self, stream: Stream, key: str | None, chosen: str) -> Partition:
         """Return the partition of an event: the chosen one, that of its key, or the next one in turn.

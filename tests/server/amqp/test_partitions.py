@@ -363,6 +363,8 @@ def test_events_that_were_routed_when_their_partition_was_split_find_a_home(
     assert all(d.remote_state == Delivery.ACCEPTED for d in deliveries)
     assert (aimed.remote_state, aimed.remote.condition.name) == (Delivery.REJECTED, "amqp:resource-deleted")
     sender.send(b"last", key="k0")
+    counters = node.server.server.door("amqp").counters
+    assert (counters.received, counters.refused_events) == (26, {"split": 1}), "what found a home is not refused"
     events = [event for event in node.receive("orders") if event.body != b"first"]
     assert len(events) == 25 and {event.partition for event in events} == {"1", "2"}
     of_key = [event.partition for event in events if (event.message.annotations or {}).get(GROUP_KEY) == "k0"]

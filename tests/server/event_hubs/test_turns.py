@@ -88,6 +88,8 @@ def test_a_batch_of_200_000_events_holds_up_nobody(
     held.go.set()
     until_said(hostile, outcome)
     assert namespace.ends() == {"0": 3 + stored}
+    refused = namespace.server.server.door("event-hubs").counters.refused_events
+    assert refused == ({} if stored else {"invalid": (1 << 20) // len(event)}), "each event of the batch"
 
 
 def keyed(number: int) -> bytes:

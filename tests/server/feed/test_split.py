@@ -244,6 +244,8 @@ def test_publishing_goes_on_while_partitions_split(door: Door) -> None:
     for writer in writers:
         writer.join()
     assert failures == []
+    counters = door.server.server.door("feedapi").counters
+    assert (counters.received, counters.refused_events) == (3 * 800, {}), "what found a home is not refused"
     every = [event["n"] for each in door.discover()["partitions"] for event in door.read(each["id"])]
     assert sorted(every) == [writer * 1000 + n for writer in range(3) for n in range(800)]
 

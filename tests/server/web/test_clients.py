@@ -11,6 +11,7 @@ from proton import Endpoint, symbol
 
 from spark_streams.server import BearerToken, FeedConfig, Permissions
 from spark_streams.server.activity import MOST_TEXT, client_text, peer_text
+from tests.server.amqp.raw_peer import EARLIEST, PARTITION, sql_filter
 from tests.server.web.conftest import Window
 from tests.server.web.peers import USERS, Peers, connected, doors
 
@@ -73,6 +74,19 @@ def test_readers_and_writers_at_each_door(opened: Any) -> None:
     window.create("other")
     assert "Nobody reads it or writes to it now" in window.text("/stream", stream="other")
     assert "There are no writers now" in window.text("/connections", show="writers", stream="other")
+
+
+def test_a_reader_whose_filter_lets_no_later_event_through_is_not_behind(opened: Any) -> None:
+    window, peers = opened()
+    window.append([b"x"] * 30)
+    for number, wanted in enumerate(
+        ("d.event-streams-offset = 3", "d.event-streams-offset = 1 AND d.event-streams-offset = 2")
+    ):
+        where = {"properties": {PARTITION: symbol("0")}, "filter": [EARLIEST, sql_filter(wanted)]}
+        peers.amqp().receiver("orders", name=f"wants-{number}", **where).drain()
+    page = window.text("/connections", show="readers")
+    assert re.search(rf"amqp orders 0 {PEER} ann wants-0 – – 30 0 ", page)
+    assert re.search(rf"amqp orders 0 {PEER} ann wants-1 – – 30 0", page)
 
 
 def test_groups_and_what_is_kept_of_them(opened: Any) -> None:

@@ -16,6 +16,7 @@ import pytest
 import requests
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics
 from prometheus_client.parser import text_string_to_metric_families as families
+from proton import Delivery
 
 from spark_streams.log import ReferenceLog
 from spark_streams.server import (
@@ -29,7 +30,7 @@ from spark_streams.server import (
 )
 from spark_streams.server.web import figures
 from tests.certificate_authority import Authority
-from tests.real_rabbitmq.by_hand import PEER_PROPERTIES, SASL_HANDSHAKE, pairs, plain
+from tests.real_rabbitmq.by_hand import PEER_PROPERTIES, SASL_HANDSHAKE, pairs, plain, sub_batch
 from tests.real_rabbitmq.by_hand import Peer as RabbitPeer
 from tests.server.amqp.raw_peer import Ended
 from tests.server.amqp.raw_peer import Peer as AmqpPeer
@@ -235,6 +236,15 @@ def test_events_that_are_not_stored(opened: Opened) -> None:
     peer.publish(1, [plain(2, b"x"), plain(3, b"x")])
     counted(window, "messages_refused_total", 2, **RABBIT, reason="split")
     assert asked(window)("messages_received_total", **RABBIT) == 1
+    # Neither are those stored that are refused before anything is appended.
+    peer.publish(9, [plain(1, b"x"), sub_batch(2, 0, 7, 0, b"")])
+    counted(window, "messages_refused_total", 2, **RABBIT, reason="invalid")  # what is in a sub-batch nobody looks at
+    aimed = peers.amqp().sender("orders")
+    gone = [aimed.put(b"x", target=name) for name in ("0", "7")]
+    aimed.peer.pump(lambda: all(each.settled for each in gone))
+    assert [each.remote_state for each in gone] == [Delivery.REJECTED] * 2
+    counted(window, "messages_refused_total", 1, door="amqp", reason="split")
+    counted(window, "messages_refused_total", 1, door="amqp", reason="invalid")
 
 
 def test_who_may_ask(windows: Windows) -> None:
