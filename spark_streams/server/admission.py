@@ -199,7 +199,8 @@ class Admission:
         self._timer.stop()
 
     def _late(self) -> None:
-        self.counters.refused["late"] += self.waits
+        if self.waits:  # else it was refused for another reason, and is counted
+            self.counters.refused["late"] += 1
         if self.on_late is None:
             self.drop("it did not introduce itself in time")
         else:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+from unittest.mock import Mock
+
 import numpy as np
 import pyarrow as pa
 import pytest
 
+from spark_streams.server import AmqpConfig
+from spark_streams.server.admission import Admission, AdmissionControl, Sockets
 from spark_streams.server.appender import AppendRefused, RefusalReason, count_append
 from spark_streams.server.counters import SECONDS, DoorCounters, Histogram
 
@@ -43,3 +48,17 @@ def test_requests_by_method_and_class_of_status() -> None:
         counters.answered(method, status, 0.1)
     found = {key: sum(histogram.counts) for key, histogram in counters.requests.items()}
     assert found == {("GET", "2xx"): 2, ("GET", "4xx"): 1, ("other", "4xx"): 2}
+
+
+def test_a_connection_that_is_refused_and_stays_is_counted_once() -> None:
+    async def refused() -> dict[str, int]:
+        settings = AmqpConfig(port=0, max_connections=1, handshake_timeout_ms=10)
+        control = AdmissionControl(asyncio.get_running_loop(), settings, None, Sockets())
+        first, second = Admission(control, Mock()), Admission(control, Mock())
+        late = asyncio.Event()
+        second.on_late = late.set
+        assert first.establish() and not second.establish()
+        await asyncio.wait_for(late.wait(), 60)
+        return control.counters.refused
+
+    assert asyncio.run(refused()) == {"full": 1}

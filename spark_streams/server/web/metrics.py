@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from copy import copy
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute, Route
 
+from spark_streams.log import Stream
 from spark_streams.server.activity import Item, ReaderInfo, WriterInfo
 from spark_streams.server.counters import DoorCounters
 from spark_streams.server.http.authorization import Known
@@ -91,8 +93,12 @@ class Metrics:
             for door in self._site.doors
             if hasattr(door, "counters")  # a door of somebody's own need not count
         ]
-        streams = [stream for stream in self._site.log.streams() if known.allows("read", stream.name)]
+        streams = await self._site.worker.step(partial(_readable, self._site.log.streams(), known))
         return Snapshot(self._site.log, streams, list(groups.values()), doors)
+
+
+def _readable(streams: list[Stream], known: Known) -> list[Stream]:
+    return [stream for stream in streams if known.allows("read", stream.name)]
 
 
 def _load() -> None:
