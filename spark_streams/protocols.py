@@ -159,8 +159,16 @@ FURTHER_DOORS: Final = (
         door="spark_streams.server.event_hubs.door:EventHubsDoor",
         title="Event Hubs door",
     ),
+    DoorEntry(
+        name="web",
+        scheme="http",
+        tls_scheme="https",
+        config="spark_streams.server.web.config:WebConfig",
+        door="spark_streams.server.web.door:WebDoor",
+        title="page that shows the log, with its figures at /metrics,",
+    ),
 )
-"""Doors to the log that speak another protocol's dialect."""
+"""Doors to the log that speak another protocol's dialect, and its window for people."""
 
 
 def protocol_of(scheme: str) -> Protocol | None:

@@ -18,7 +18,7 @@ ROLES = {
 }
 MOST_LINES = 400
 FEW_LINES = 70
-MOST_SMALL = 22
+MOST_SMALL = 26
 """Modules of fewer than 70 lines that are a role of their own; more of them, and ideas lie in pieces."""
 
 

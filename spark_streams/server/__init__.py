@@ -8,6 +8,7 @@ from spark_streams.server.log_server import LogServer
 from spark_streams.server.rabbitmq.config import RabbitConfig
 from spark_streams.server.thread import ServerThread
 from spark_streams.server.users import Permissions
+from spark_streams.server.web.config import WebConfig
 
 __all__ = [
     "AmqpConfig",
@@ -19,4 +20,5 @@ __all__ = [
     "RabbitConfig",
     "Redirect",
     "ServerThread",
+    "WebConfig",
 ]

@@ -13,6 +13,7 @@ from spark_streams.server.door_config import DoorConfig
 from spark_streams.server.event_hubs.config import EventHubsConfig, connection_string
 from spark_streams.server.feed.config import FeedConfig
 from spark_streams.server.rabbitmq.config import RabbitConfig
+from spark_streams.server.web.config import WebConfig
 
 
 class DoorArguments(TypedDict, total=False):
@@ -22,6 +23,7 @@ class DoorArguments(TypedDict, total=False):
     rabbit: RabbitConfig | None
     feed: FeedConfig | None
     event_hubs: EventHubsConfig | None
+    web: WebConfig | None
     doors: Iterable[Door]
 
 

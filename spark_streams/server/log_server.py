@@ -61,6 +61,8 @@ class LogServer:
         After an error no door listens.
         """
         for door in self.doors:
+            if hasattr(door, "observe"):
+                door.observe(self.doors)
             try:
                 may_listen(door.name, door.config)
             except OSError as fault:

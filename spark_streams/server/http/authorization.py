@@ -17,22 +17,25 @@ from spark_streams.server.http.requests import HttpError
 from spark_streams.server.users import ANONYMOUS, knows, permissions_of
 
 _BEARER: Final = 'Bearer realm="spark-streams"'
+_UNKNOWN: Final = "user or password are not known here"
 _BASIC: Final = 'Basic realm="spark-streams", charset="UTF-8"'
 
 
 @dataclass(frozen=True)
-class _Known:
+class Known:
     """The user or token of a request.
 
     Args:
         user: the user's name, or ``token`` and the token's index.
         name: the user or token in messages.
         allows: takes an action and a stream's name, and returns whether it is allowed.
+        limited: whether there are permissions that say what is allowed; without them everything is.
     """
 
     user: str
     name: str
     allows: Callable[[str, str], bool]
+    limited: bool
 
 
 class Authorization:
@@ -59,7 +62,7 @@ class Authorization:
         Raises:
             HttpError: 401 without a known user or token, 403 when the user or token may not do this.
         """
-        known = self._known(request)
+        known = self.known(request)
         if not known.allows(action, stream):
             raise HttpError(403, f"{known.name} may not {action} feed '{stream:.200}'")
 
@@ -90,7 +93,7 @@ class Authorization:
         Raises:
             HttpError: 401 without a known user or token.
         """
-        known = self._known(request)
+        known = self.known(request)
         return [stream for stream in streams if known.allows("read", stream)]
 
     def user(self, request: Request) -> str:
@@ -99,55 +102,88 @@ class Authorization:
         Raises:
             HttpError: 401 without a known user or token.
         """
-        return self._known(request).user
+        return self.known(request).user
 
-    def _known(self, request: Request) -> _Known:
+    def known(self, request: Request) -> Known:
+        """Return the user or token of a request.
+
+        Raises:
+            HttpError: 401 without a known one.
+        """
         users = self._config.users
         if not self._tokens and not users:
             return self._permitted(ANONYMOUS)
         scheme, _, given = request.headers.get("authorization", "").partition(" ")
         given = given.strip()
         if scheme.lower() == "bearer" and given and self._tokens:
-            return self._bearer(given)
+            return self.of_token(given)
         if scheme.lower() == "basic" and given and users:
-            return self._basic(given, request.client.host if request.client is not None else None)
+            return self._basic(given, _host(request))
         wanted = [
             *(["a bearer token, 'Authorization: Bearer <token>'"] if self._tokens else []),
             *(["a user and its password, 'Authorization: Basic <base64 of user:password>'"] if users else []),
         ]
         raise self._refusal(f"this door asks for {' or '.join(wanted)}")
 
-    def _bearer(self, given: str) -> _Known:
+    def of_token(self, given: str) -> Known:
+        """Return who shows a token.
+
+        Raises:
+            HttpError: 401, it is not known.
+        """
         shown = given.encode("utf-8", "replace")
         # Every token is compared, each in constant time, so that the duration reveals nothing.
         same = [hmac.compare_digest(token.token.encode(), shown) for token in self._tokens]
         found = [token for token, is_same in zip(self._tokens, same, strict=True) if is_same]
         if not found:
             raise self._refusal("the bearer token is not known here", ', error="invalid_token"')
-        return _Known(
+        return Known(
             f"token {same.index(True)}",
             "the bearer token",
             lambda action, stream: any(token.allows(action, stream) for token in found),
+            limited=all(token.limited for token in found),
         )
 
-    def _basic(self, given: str, peer_host: str | None) -> _Known:
+    def _basic(self, given: str, peer_host: str | None) -> Known:
         try:
             user, colon, password = base64.b64decode(given, validate=True).decode().partition(":")
         except ValueError:
             user = colon = password = ""
-        if not colon or not knows(self._config.users, user, password.encode()):
-            raise self._refusal("user or password are not known here")
+        if not colon:
+            raise self._refusal(_UNKNOWN)
+        return self.of_user(user, password, peer_host)
+
+    def of_user(self, user: str, password: str, peer_host: str | None) -> Known:
+        """Return who gives a name and a password.
+
+        Args:
+            user: the name.
+            password: the password.
+            peer_host: the address that the client comes from; None where it is not known.
+
+        Raises:
+            HttpError: 401, they are not known, or this user is not let in from there.
+        """
+        if not knows(self._config.users, user, password.encode("utf-8", "replace")):
+            raise self._refusal(_UNKNOWN)
         if not self._config.admits(user, peer_host):
             raise self._refusal(f"user '{user}' is let in from the door's own machine alone")
         return self._permitted(user)
 
-    def _permitted(self, user: str) -> _Known:
+    def _permitted(self, user: str) -> Known:
         permissions = permissions_of(self._config.permissions, user)
-        return _Known(
-            user, f"user '{user}'", lambda action, stream: permissions is None or permissions.allow(action, stream)
+        return Known(
+            user,
+            f"user '{user}'",
+            lambda action, stream: permissions is None or permissions.allow(action, stream),
+            limited=permissions is not None,
         )
 
     def _refusal(self, text: str, of_bearer: str = "") -> HttpError:
         """Return a 401 with a challenge for each kind of credentials of the door; it closes the connection."""
         challenges = [*([_BEARER + of_bearer] if self._tokens else []), *([_BASIC] if self._config.users else [])]
         return HttpError(401, text, {"WWW-Authenticate": ", ".join(challenges), "Connection": "close"})
+
+
+def _host(request: Request) -> str | None:
+    return request.client.host if request.client is not None else None

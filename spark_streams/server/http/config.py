@@ -34,6 +34,11 @@ class BearerToken(StreamPatterns):
 
     allows = StreamPatterns.allow
 
+    @property
+    def limited(self) -> bool:
+        """Whether there is a stream to which it may not do everything."""
+        return (self.configure, self.write, self.read) != (".*",) * 3
+
 
 @dataclass(frozen=True)
 class HttpConfig(DoorConfig):

@@ -1,0 +1,113 @@
+"""The ASGI application of the log's window: its pages, its figures, and its errors.
+
+::
+
+    GET  /                    the streams                          streams.py
+    GET  /stream?stream=      one stream                           streams.py
+    POST /create  /delete     create and delete a stream           streams.py
+    GET  /live?stream=        figures, as server-sent events       live_figures.py
+    GET  /sign-in             and POST; POST /sign-out             sign_in.py
+    GET  /healthz  /readyz    whether the log runs, and is ready   health.py
+    GET  /static/NAME         style and script
+
+Every answer passes ``protection.py``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Sequence
+from http import HTTPStatus
+from typing import Any, Final
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Mount
+from starlette.staticfiles import StaticFiles
+
+from spark_streams.errors import LogError
+from spark_streams.log import ReferenceLog
+from spark_streams.redaction import one_line
+from spark_streams.server.http.authorization import Known
+from spark_streams.server.http.requests import HttpError
+from spark_streams.server.web.config import WebConfig
+from spark_streams.server.web.health import Health
+from spark_streams.server.web.live_figures import LiveFigures
+from spark_streams.server.web.protection import SAFE, Protection
+from spark_streams.server.web.sign_in import SignIn
+from spark_streams.server.web.site import FOLDER, SIGN_IN, SignInNeeded, Site
+from spark_streams.server.web.streams import Streams
+
+PAGES: Final = (Streams, SignIn, Health)
+"""Classes that take the site and have ``routes``."""
+
+logger = logging.getLogger("spark_streams.server")
+
+
+class WebApplication:
+    """The window of one log.
+
+    Args:
+        log: the log.
+        config: the window's settings.
+        doors: the doors of the server, which it shows.
+        loop: the server's loop.
+
+    Attributes:
+        application: the ASGI application.
+    """
+
+    def __init__(
+        self, log: ReferenceLog, config: WebConfig, doors: Sequence[Any], loop: asyncio.AbstractEventLoop
+    ) -> None:
+        self._site = Site(log, config, doors, loop)
+        self._live = LiveFigures(self._site)
+        routes: list[BaseRoute] = [route for pages in PAGES for route in pages(self._site).routes()]
+        starlette = Starlette(
+            routes=[*routes, *self._live.routes(), Mount("/static", StaticFiles(directory=FOLDER / "static"))],
+            exception_handlers={
+                SignInNeeded: self._sign_in,
+                HttpError: self._refused,
+                HTTPStatus.NOT_FOUND: self._unknown,
+                LogError: self._failed,
+                OSError: self._failed,
+            },
+        )
+        self.application = Protection(starlette, config)
+
+    async def _sign_in(self, request: Request, fault: Exception) -> Response:
+        """Lead to the page that signs in, and back from there."""
+        where = request.url.path + (f"?{request.url.query}" if request.url.query else "")
+        return self._site.go(SIGN_IN, to=where if request.method in SAFE else "/")
+
+    async def _refused(self, request: Request, fault: Exception) -> Response:
+        assert isinstance(fault, HttpError)
+        answer = self._page(request, fault.status_code, fault.text)
+        for name, text in (fault.headers or {}).items():
+            answer.headers[name] = text
+        return answer
+
+    async def _unknown(self, request: Request, fault: Exception) -> Response:
+        return self._page(request, HTTPStatus.NOT_FOUND, f"there is no page {one_line(request.url.path):.200}")
+
+    async def _failed(self, request: Request, fault: Exception) -> Response:
+        logger.error("%s %s failed: %s", request.method, one_line(request.url.path), fault, exc_info=fault)
+        return self._page(request, HTTPStatus.INTERNAL_SERVER_ERROR, f"the log cannot do this: {one_line(str(fault))}")
+
+    def _page(self, request: Request, status: int, text: str) -> Response:
+        known: Known | None = None
+        with contextlib.suppress(SignInNeeded, HttpError):
+            known = self._site.known(request)
+        title = HTTPStatus(status).phrase
+        return self._site.page(request, "fault", known=known, status=status, title=title, text=text)
+
+    def shut_down(self) -> None:
+        """Make the open responses end; call it once."""
+        self._live.shut_down()
+
+    def close(self) -> None:
+        """Release everything; call it after all connections have ended."""
+        self._site.close()

@@ -1,0 +1,57 @@
+"""Settings of the log's window."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import ClassVar, Final
+
+from spark_streams.server.http.config import HttpConfig
+
+_SOURCE: Final = re.compile(r"[^\s;,'\"]+")
+"""What stands between blanks in a policy of content security: no source has these characters (CSP 3 §2.3.1)."""
+
+
+@dataclass(frozen=True)
+class WebConfig(HttpConfig):
+    """Settings of the window: those of ``HttpConfig``, and these.
+
+    With neither users nor tokens it asks nobody, and is then for this machine alone: a request must name the machine by
+    its loopback address or as ``localhost``, so that no page of another site can reach it by a name of its own.
+
+    Args:
+        monitors: users who see every user's connections, readers, writers, groups and stored offsets; others that have
+            permissions see their own. Users without permissions are such users anyway.
+        frame_ancestors: sites that may show the page in a frame, as in a policy of content security, such as
+            ``http://localhost:*`` for a notebook's; by default none may.
+        session_ms: a sign-in ends when so much time has passed since.
+        max_sessions: the most sign-ins at a time; a further one ends the oldest.
+        max_watchers: the most pages that are sent live figures at a time; further ones show them as they were loaded.
+        page_rows: the rows of a table that a page has; the others are on further pages.
+        shown_bytes: of one event's body, as many bytes are shown; the others are on request.
+    """
+
+    protocol: ClassVar = "web"
+    positive: ClassVar = (
+        "session_ms", "max_sessions", "max_watchers", "page_rows", "shown_bytes", *HttpConfig.positive,
+    )  # fmt: skip
+
+    port: int = 8090
+    monitors: frozenset[str] = frozenset()
+    frame_ancestors: frozenset[str] = frozenset()
+    session_ms: int = 12 * 3_600_000
+    max_sessions: int = 1_000
+    max_watchers: int = 64
+    page_rows: int = 100
+    shown_bytes: int = 64 << 10
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for source in self.frame_ancestors:
+            if not _SOURCE.fullmatch(source):
+                raise ValueError(f"frame_ancestors has {source!r}, expected a site such as 'http://localhost:*'")
+
+    @property
+    def asks_nobody(self) -> bool:
+        """Whether it lets in everybody who reaches it."""
+        return not (self.users or self.tokens or self.tls_client_required)

@@ -1,0 +1,62 @@
+"""How the pages write numbers, bytes and times."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import datetime, timedelta, timezone
+from typing import Any, Final
+
+from spark_streams.log.format.timestamps import NO_TIMESTAMP
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+UNKNOWN: Final = "–"
+
+
+def number(count: int | float | None) -> str:
+    """Return a number with its thousands apart; a dash for one that is not known."""
+    if count is None:
+        return UNKNOWN
+    if isinstance(count, float) and not count.is_integer():
+        return f"{count:,.1f}".replace(",", "\N{NARROW NO-BREAK SPACE}")
+    return f"{int(count):,}".replace(",", "\N{NARROW NO-BREAK SPACE}")
+
+
+def size(count: int | None) -> str:
+    """Return a number of bytes in the largest unit of which there is at least one."""
+    if count is None:
+        return UNKNOWN
+    amount, unit = float(count), 0
+    while amount >= 1024 and unit < len(_UNITS) - 1:
+        amount, unit = amount / 1024, unit + 1
+    return f"{count} B" if not unit else f"{amount:.1f} {_UNITS[unit]}"
+
+
+def time(ms: int | None) -> str:
+    """Return an instant in ms since the epoch as ISO 8601 in UTC; in ms where its year has no four digits."""
+    if ms is None or ms == NO_TIMESTAMP:
+        return UNKNOWN
+    try:
+        return (_EPOCH + timedelta(milliseconds=ms)).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    except OverflowError:
+        return f"{ms} ms"
+
+
+def hexadecimal(content: bytes) -> str:
+    """Return bytes as lines of an offset, sixteen bytes, and their ASCII, as ``xxd`` and ``hexdump -C`` do."""
+    lines = []
+    for start in range(0, len(content), 16):
+        row = content[start : start + 16]
+        words = " ".join(f"{each:02x}" for each in row[:8]) + "  " + " ".join(f"{each:02x}" for each in row[8:])
+        shown = "".join(chr(each) if 32 <= each < 127 else "." for each in row)
+        lines.append(f"{start:08x}  {words:<48}  {shown}")
+    return "\n".join(lines)
+
+
+FILTERS: Final[Mapping[str, Callable[..., Any]]] = {
+    "number": number,
+    "size": size,
+    "time": time,
+    "hexadecimal": hexadecimal,
+}
+"""Their names in templates."""

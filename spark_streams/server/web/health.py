@@ -1,0 +1,55 @@
+"""Whether the log runs, and whether it is ready: for what starts it, watches it, and sends clients to it.
+
+``/healthz`` is answered as long as the process answers at all; a log that answers nothing is to be started anew.
+``/readyz`` is 200 when every door listens and the log's folder can be written, else 503 with what is missing; such a
+log is to get no clients for now, and starting it anew does not help. Both are plain text, and asked by everybody.
+"""
+
+from __future__ import annotations
+
+import os
+from http import HTTPStatus
+
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import BaseRoute, Route
+
+from spark_streams.server.web.site import Site
+
+
+class Health:
+    """The two answers.
+
+    Args:
+        site: what all pages share.
+    """
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+
+    def routes(self) -> list[BaseRoute]:
+        """Return its routes."""
+        return [Route("/healthz", self._healthy), Route("/readyz", self._ready)]
+
+    async def _healthy(self, request: Request) -> Response:
+        return PlainTextResponse("ok\n")
+
+    async def _ready(self, request: Request) -> Response:
+        missing = [f"the door {door.name} does not listen" for door in self._site.doors if not door.url]
+        if not await self._site.changes.step(self._writable):
+            missing.append("the log's folder cannot be written: is its disk full?")
+        if missing:
+            return PlainTextResponse("\n".join(missing) + "\n", HTTPStatus.SERVICE_UNAVAILABLE)
+        return PlainTextResponse("ready\n")
+
+    def _writable(self) -> bool:
+        """Return whether a byte can be written beside the log's files."""
+        path = self._site.log.data_dir / "ready"
+        try:
+            with path.open("wb") as file:
+                file.write(b"\n")
+                file.flush()
+            os.unlink(path)
+        except OSError:
+            return False
+        return True

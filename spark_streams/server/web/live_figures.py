@@ -1,0 +1,81 @@
+"""Sends the figures of streams to the pages that show them, each second, as server-sent events.
+
+Nothing is counted while no page is open: counting begins with the first one and ends with the last one. The numbers
+are those in memory; the rates are made of two of them, and what the browser draws of them is all the history there is.
+
+Spec: HTML §9.2, server-sent events.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Sequence
+from functools import partial
+from http import HTTPStatus
+from typing import Any, Final
+
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.routing import BaseRoute, Route
+
+from spark_streams.log import Stream
+from spark_streams.server.web.site import SignInNeeded, Site
+from spark_streams.server.web.summaries import counted
+
+INTERVAL_S: Final = 1.0
+MOST_STREAMS: Final = 100
+
+
+class LiveFigures:
+    """The figures of all pages that are open.
+
+    Args:
+        site: what all pages share.
+    """
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        self._stopping: asyncio.Future[None] = site.loop.create_future()
+        self._watching = 0
+
+    def routes(self) -> list[BaseRoute]:
+        """Return their route."""
+        return [Route("/live", self._live, methods=["GET"])]
+
+    async def _live(self, request: Request) -> Response:
+        """Answer with the figures of the streams that arguments ``stream`` name, until the page is closed."""
+        try:
+            known = self._site.known(request)
+        except SignInNeeded:
+            return Response(status_code=HTTPStatus.NO_CONTENT)  # a browser does not try again then
+        names = [name for name in request.query_params.getlist("stream")[:MOST_STREAMS] if known.allows("read", name)]
+        if self._watching >= self._site.config.max_watchers or not names:
+            return Response(status_code=HTTPStatus.NO_CONTENT)
+        headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+        return StreamingResponse(self._figures(request, names), media_type="text/event-stream", headers=headers)
+
+    async def _figures(self, request: Request, names: Sequence[str]) -> AsyncIterator[str]:
+        connection = request.scope["state"]["connection"]
+        self._watching += 1
+        try:
+            while not self._stopping.done() and not connection.gone:
+                streams = [found for name in names if (found := self._site.log.find(name)) is not None]
+                figures = await self._site.worker.step(partial(_figures_of, streams))
+                yield f"data: {json.dumps({'now': self._site.loop.time(), 'streams': figures})}\n\n"
+                await asyncio.wait([self._stopping], timeout=INTERVAL_S)
+        finally:
+            self._watching -= 1
+
+    def shut_down(self) -> None:
+        """End the open responses."""
+        if not self._stopping.done():
+            self._stopping.set_result(None)
+
+
+def _figures_of(streams: Sequence[Stream]) -> list[dict[str, Any]]:
+    found = []
+    for stream in streams:
+        events, ever, size = counted(stream)
+        found.append({"name": stream.name, "events": events, "ever": ever, "bytes": size})
+    return found

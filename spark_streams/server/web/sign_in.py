@@ -1,0 +1,88 @@
+"""The page that signs somebody in, with a user of the log or a token, and out."""
+
+from __future__ import annotations
+
+import logging
+import re
+from http import HTTPStatus
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from spark_streams.server.http.authorization import Known
+from spark_streams.server.http.requests import HttpError
+from spark_streams.server.web.site import SIGN_IN, Site
+
+logger = logging.getLogger("spark_streams.server")
+
+
+class SignIn:
+    """Signing in and out.
+
+    Args:
+        site: what all pages share.
+    """
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+
+    def routes(self) -> list[BaseRoute]:
+        """Return its routes."""
+        return [
+            Route(SIGN_IN, self._form, methods=["GET"]),
+            Route(SIGN_IN, self._sign_in, methods=["POST"]),
+            Route("/sign-out", self._sign_out, methods=["POST"]),
+        ]
+
+    async def _form(self, request: Request) -> Response:
+        if self._site.config.asks_nobody:
+            return self._site.go("/")
+        return self._page(request, target=_own(request.query_params.get("to", "/")))
+
+    def _page(self, request: Request, *, target: str, user: str = "", fault: str = "") -> Response:
+        status = HTTPStatus.UNAUTHORIZED if fault else HTTPStatus.OK
+        config = self._site.config
+        return self._site.page(
+            request, "sign_in", known=None, status=status, fault=fault, target=target, user=user,
+            users=bool(config.users), tokens=bool(config.tokens),
+        )  # fmt: skip
+
+    async def _sign_in(self, request: Request) -> Response:
+        form = await self._site.form(request)
+        target, user = _own(form.get("to", "/")), form.get("user", "")
+        try:
+            known = self._of(request, user, form.get("password", ""), form.get("token", ""))
+        except HttpError as refusal:
+            logger.warning("%s: no sign-in to the page: %s", request.client and request.client.host, refusal.text)
+            return self._page(request, target=target, user=user, fault=refusal.text)
+        self._site.sessions.end(self._site.word(request))
+        answer = self._site.go(target)
+        answer.set_cookie(
+            self._site.cookie_name(request),
+            self._site.sessions.begin(known),
+            httponly=True,
+            samesite="strict",
+            secure=self._site.config.tls_cert is not None,
+        )
+        return answer
+
+    def _of(self, request: Request, user: str, password: str, token: str) -> Known:
+        authorization, config = self._site.authorization, self._site.config
+        if token and config.tokens:
+            return authorization.of_token(token)
+        if user and config.users:
+            return authorization.of_user(user, password, request.client.host if request.client is not None else None)
+        raise HttpError(HTTPStatus.UNAUTHORIZED, "nobody is named: fill in a user and its password, or a token")
+
+    async def _sign_out(self, request: Request) -> Response:
+        await self._site.form(request)
+        self._site.sessions.end(self._site.word(request))
+        answer = self._site.go(SIGN_IN, notice="signed-out")
+        answer.delete_cookie(self._site.cookie_name(request))
+        return answer
+
+
+def _own(target: str) -> str:
+    """Return where to go after signing in: a path of this window, not the address of another site."""
+    return target if re.fullmatch(r"/(?![/\\])[!-~]*", target) else "/"

@@ -1,0 +1,226 @@
+"""What all pages of the window share: the log, who asks, the stream that a page is about, forms, and templates.
+
+Pages are plain HTML, made here: they work without scripts, and a script only keeps figures up to date. Templates escape
+whatever they are given, so that an event or a name is never more than text.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import parse_qsl, quote, urlencode
+
+import jinja2
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+
+from spark_streams.errors import UnknownStream
+from spark_streams.log import Partition, ReferenceLog, Stream
+from spark_streams.server.http.authorization import Authorization, Known
+from spark_streams.server.http.requests import HttpError
+from spark_streams.server.turns import Worker
+from spark_streams.server.web.config import WebConfig
+from spark_streams.server.web.formats import FILTERS
+from spark_streams.server.web.sessions import Sessions
+
+FOLDER: Final = Path(__file__).parent
+SIGN_IN: Final = "/sign-in"
+_MOST_FIELDS: Final = 64
+_NOTICE: Final = "notice"
+
+
+class SignInNeeded(Exception):
+    """A page was asked for by somebody who has not signed in."""
+
+
+class Site:
+    """What all pages share.
+
+    Args:
+        log: the log.
+        config: the window's settings.
+        doors: the doors of the server.
+        loop: the server's.
+
+    Attributes:
+        worker: a thread for what takes long; one thing at a time.
+        changes: a thread for what waits for the disk.
+    """
+
+    def __init__(
+        self, log: ReferenceLog, config: WebConfig, doors: Sequence[Any], loop: asyncio.AbstractEventLoop
+    ) -> None:
+        self.log = log
+        self.config = config
+        self.doors = doors
+        self.loop = loop
+        self.worker = Worker("spark-streams-web")
+        self.changes = Worker("spark-streams-web-changes")
+        self.authorization = Authorization(log, config)
+        self.sessions = Sessions(config.session_ms, config.max_sessions, time.monotonic)
+
+    # --- who asks
+
+    def word(self, request: Request) -> str:
+        """Return the word of the sign-in that a request has in its cookie; empty without one."""
+        return request.cookies.get(self.cookie_name(request), "")
+
+    def cookie_name(self, request: Request) -> str:
+        """Return the cookie's name: browsers keep the cookies of all ports of a machine together."""
+        prefix = "__Host-" if self.config.tls_cert is not None else ""
+        return f"{prefix}spark-streams-{request.url.port or ''}"
+
+    def known(self, request: Request) -> Known:
+        """Return who asks: who signed in, or whom the header ``Authorization`` names.
+
+        Raises:
+            SignInNeeded: nobody that is known.
+            HttpError: 401, the header names nobody that is known.
+        """
+        if self.config.asks_nobody or "authorization" in request.headers:
+            return self.authorization.known(request)
+        known = self.sessions.find(self.word(request))
+        host = request.client.host if request.client is not None else None
+        if known is None or not self.config.admits(known.user, host):
+            raise SignInNeeded
+        return known
+
+    def sees_all(self, known: Known) -> bool:
+        """Return whether somebody sees what others have connected and stored."""
+        return not known.limited or known.user in self.config.monitors
+
+    # --- what a request is about
+
+    def stream(self, request: Request, action: str = "read", name: str | None = None) -> Stream:
+        """Return the stream that a request is about.
+
+        Args:
+            request: the request; its argument ``stream`` is the name, unless it is given.
+            action: ``read``, ``write`` or ``configure``, which the user must be allowed to do.
+            name: the stream's name.
+
+        Raises:
+            SignInNeeded: see ``known``.
+            HttpError: 403, the user may not do this; 404, there is no such stream.
+        """
+        name = request.query_params.get("stream", "") if name is None else name
+        known = self.known(request)
+        if not known.allows(action, name):
+            raise HttpError(HTTPStatus.FORBIDDEN, f"{known.name} may not {action} stream '{name:.200}'")
+        try:
+            return self.log.stream(name)
+        except UnknownStream:
+            raise HttpError(HTTPStatus.NOT_FOUND, f"there is no stream '{name:.200}'") from None
+
+    def partition(self, request: Request, stream: Stream) -> Partition:
+        """Return the partition that a request names with ``partition``; without it, the first one.
+
+        Raises:
+            HttpError: 404, the stream has no such partition.
+        """
+        there = stream.partitions
+        name = request.query_params.get("partition", next(iter(there)))
+        if name not in there:
+            raise HttpError(HTTPStatus.NOT_FOUND, f"stream '{stream.name:.200}' has no partition '{name:.40}'")
+        return there[name]
+
+    async def form(self, request: Request) -> dict[str, str]:
+        """Return the fields of a form that one of our pages sent.
+
+        Raises:
+            HttpError: 403, it has not the word of our forms; 413, it is too long; 400, it is no form.
+        """
+        most, body = self.config.max_body_bytes, bytearray()
+        async for part in request.stream():
+            body += part
+            if len(body) > most:
+                raise HttpError(
+                    HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"the form has more than {most} bytes", {"Connection": "close"}
+                )
+        try:
+            text = bytes(body).decode("ascii")
+            fields = dict(parse_qsl(text, keep_blank_values=True, errors="strict", max_num_fields=_MOST_FIELDS))
+        except ValueError as fault:
+            raise HttpError(HTTPStatus.BAD_REQUEST, f"the form cannot be read: {fault}") from fault
+        if not self.sessions.fits(self.word(request), fields.pop("word", "")):
+            raise HttpError(
+                HTTPStatus.FORBIDDEN,
+                "this form is not one of a page that you have open, or you signed in or out since, or the log was "
+                "started anew: load the page again, and repeat it",
+            )
+        return fields
+
+    # --- what is answered
+
+    @cached_property
+    def _templates(self) -> jinja2.Environment:
+        made = jinja2.Environment(
+            loader=jinja2.FileSystemLoader(FOLDER / "templates"),
+            autoescape=True,
+            undefined=jinja2.StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+        )
+        made.filters.update(FILTERS)
+        made.globals["link"] = link
+        return made
+
+    def page(
+        self, request: Request, template: str, *, known: Known | None, status: int = HTTPStatus.OK, **values: Any
+    ) -> Response:
+        """Return a page.
+
+        Args:
+            request: the request.
+            template: the name of its template, without suffix.
+            known: who asks; None for somebody who has not signed in.
+            status: the HTTP status.
+            values: what the template shows.
+        """
+        notice = request.query_params.get(_NOTICE, "")
+        text = self._templates.get_template(f"{template}.html").render(
+            here=request.url.path,
+            known=known,
+            asks_nobody=self.config.asks_nobody,
+            word=self.sessions.form_word(self.word(request)),
+            notice=NOTICES.get(notice, ""),
+            **values,
+        )
+        return HTMLResponse(text, status)
+
+    def go(self, path: str, notice: str | None = None, **arguments: str) -> Response:
+        """Return an answer that leads to a page, after a form has done its work.
+
+        Args:
+            path: the page.
+            notice: which of ``NOTICES`` it shows.
+            arguments: of the page.
+        """
+        return RedirectResponse(
+            link(path, **arguments, **({} if notice is None else {_NOTICE: notice})), HTTPStatus.SEE_OTHER
+        )
+
+    def close(self) -> None:
+        """Wait for what is under way in the threads."""
+        self.worker.close()
+        self.changes.close()
+
+
+NOTICES: Final[Mapping[str, str]] = {
+    "created": "The stream was created.",
+    "deleted": "The stream was deleted, with all its events.",
+    "published": "The event was published.",
+    "signed-out": "You signed out.",
+}
+"""What a page says once a form has done its work, by a name in the address: no address makes it say anything else."""
+
+
+def link(path: str, **arguments: object) -> str:
+    """Return the address of a page with arguments; those that are None or empty are left out."""
+    given = [(name.rstrip("_"), str(each)) for name, each in arguments.items() if each not in (None, "")]
+    return f"{path}?{urlencode(given, quote_via=quote)}" if given else path

@@ -1,0 +1,153 @@
+"""The pages of streams: all of them, one of them with its partitions, and what creates and deletes one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from functools import partial
+from http import HTTPStatus
+from typing import Any, Final
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from spark_streams.errors import StreamExists, UnknownStream
+from spark_streams.log import Stream
+from spark_streams.server.http.authorization import Known
+from spark_streams.server.http.requests import HttpError
+from spark_streams.server.stream_changes import SETTINGS, create_stream
+from spark_streams.server.users import ACTIONS
+from spark_streams.server.web.code_lines import code_of
+from spark_streams.server.web.site import Site
+from spark_streams.server.web.summaries import StreamSummary, summaries_of, summary_of
+
+_SHOWN_SETTINGS: Final = (
+    "timestamp_type", "segment_max_bytes", "segment_max_age_ms", "retention_max_bytes", "retention_max_age_ms",
+)  # fmt: skip
+"""The settings that the form has; the others are rare, and for the command line."""
+
+
+class Streams:
+    """The pages.
+
+    Args:
+        site: what all pages share.
+    """
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+
+    def routes(self) -> list[BaseRoute]:
+        """Return their routes."""
+        return [
+            Route("/", self._all, methods=["GET"]),
+            Route("/stream", self._one, methods=["GET"]),
+            Route("/create", self._new, methods=["GET"]),
+            Route("/create", self._create, methods=["POST"]),
+            Route("/delete", self._delete, methods=["POST"]),
+        ]
+
+    async def _all(self, request: Request) -> Response:
+        known = self._site.known(request)
+        search = request.query_params.get("search", "")
+        names = [each for each in self._site.log.streams() if search.lower() in each.name.lower()]
+        seen = [each for each in names if any(known.allows(action, each.name) for action in ACTIONS)]
+        page = Paging(request, len(seen), self._site.config.page_rows)
+        rows = await self._site.worker.step(lambda: [_seen_by(known, each) for each in page.cut(seen)])
+        return self._site.page(request, "streams", known=known, rows=rows, paging=page, search=search)
+
+    async def _one(self, request: Request) -> Response:
+        stream = self._site.stream(request)
+        known = self._site.known(request)
+        there = list(stream.partitions.values())
+        page = Paging(request, len(there), self._site.config.page_rows, stream=stream.name)
+        rows = await self._site.worker.run(summaries_of(page.cut(there)))
+        summary = await self._site.worker.step(lambda: _seen_by(known, stream))
+        return self._site.page(
+            request, "stream", known=known, stream=summary, rows=rows, paging=page, settings=asdict(stream.config),
+            open_partitions=len(stream.open_partitions), code=code_of(stream, self._site.doors),
+        )  # fmt: skip
+
+    async def _new(self, request: Request) -> Response:
+        return self._form(request, {}, "")
+
+    def _form(self, request: Request, given: dict[str, str], fault: str) -> Response:
+        known = self._site.known(request)
+        status = HTTPStatus.UNPROCESSABLE_ENTITY if fault else HTTPStatus.OK
+        default = asdict(self._site.log.config.stream)
+        return self._site.page(
+            request, "create", known=known, status=status, given=given, fault=fault,
+            settings={name: default[name] for name in _SHOWN_SETTINGS},
+        )  # fmt: skip
+
+    async def _create(self, request: Request) -> Response:
+        known = self._site.known(request)
+        form = await self._site.form(request)
+        name, partitions = form.get("name", ""), form.get("partitions", "1")
+        if not known.allows("configure", name):
+            return self._form(request, form, f"{known.name} may not create stream '{name:.200}'")
+        if not (partitions.isascii() and partitions.isdecimal() and 1 <= int(partitions[:9]) <= 10**6):
+            return self._form(request, form, f"partitions is '{partitions:.40}', expected a number from 1 on")
+        settings = {key: text for key, text in form.items() if key in SETTINGS and text}
+        change = partial(create_stream, self._site.log, name, int(partitions), settings)
+        try:
+            _, created = await self._site.changes.step(change)
+        except StreamExists as fault:
+            return self._form(request, form, f"stream '{name:.200}' {fault}")
+        except ValueError as fault:
+            return self._form(request, form, str(fault))
+        return self._site.go(
+            "/stream" if known.allows("read", name) else "/", "created" if created else None, stream=name
+        )
+
+    async def _delete(self, request: Request) -> Response:
+        known = self._site.known(request)
+        form = await self._site.form(request)
+        stream = self._site.stream(request, "configure", form.get("stream", ""))
+        if form.get("confirm") != stream.name:
+            raise HttpError(
+                HTTPStatus.UNPROCESSABLE_ENTITY,
+                f"stream '{stream.name}' was not deleted: write its name into the field beside the button, as "
+                f"{known.name} means it",
+            )
+        try:
+            await self._site.changes.step(partial(self._site.log.delete_stream, stream.name))
+        except UnknownStream as fault:
+            raise HttpError(HTTPStatus.NOT_FOUND, "somebody else has deleted the stream") from fault
+        return self._site.go("/", "deleted")
+
+
+class Paging:
+    """Which rows of a table a page has.
+
+    Args:
+        request: its argument ``page`` counts from 1.
+        rows: how many rows there are.
+        size: how many a page has.
+        arguments: further arguments of the page's address.
+    """
+
+    def __init__(self, request: Request, rows: int, size: int, **arguments: str) -> None:
+        text = request.query_params.get("page", "1")
+        self.rows = rows
+        self.pages = max(1, -(-rows // size))
+        self.page = min(max(int(text), 1), self.pages) if text.isascii() and text.isdecimal() and len(text) < 10 else 1
+        self.first = (self.page - 1) * size
+        self.end = min(self.first + size, rows)
+        self.path = request.url.path
+        self.arguments = {key: each for key, each in request.query_params.items() if key not in ("page", "notice")}
+        self.arguments.update(arguments)
+
+    def cut(self, rows: Sequence[Any]) -> Sequence[Any]:
+        """Return the rows of this page."""
+        return rows[self.first : self.end]
+
+
+def _seen_by(known: Known, stream: Stream) -> StreamSummary:
+    may = {f"{adjective}able": known.allows(action, stream.name) for action, adjective in
+           (("read", "read"), ("write", "writ"), ("configure", "configur"))}  # fmt: skip
+    if may["readable"]:
+        whole = summary_of(stream)
+        return StreamSummary(whole.name, whole.partitions, whole.events, whole.bytes, whole.created_ms, **may)
+    return StreamSummary(stream.name, len(stream.partitions), 0, 0, None, **may)
