@@ -226,7 +226,7 @@ def test_the_steps_of_the_image_in_a_folder(tmp_path: Path) -> None:
     with serving(*words, *free, cwd="/") as doors:
         assert doors.keys() == with_doors().keys()
         write_and_read(doors, "ann:secret")
-        check = only("HEALTHCHECK").partition(" CMD ")[2].replace("http://127.0.0.1:15673", doors["web"].rstrip("/"))
+        check = only("HEALTHCHECK").partition(" CMD ")[2].replace("http://127.0.0.1:8090", doors["web"].rstrip("/"))
         ran(*json.loads(here(check)))
     ran(*json.loads(here(check)), code=1)
 
