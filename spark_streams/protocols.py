@@ -24,6 +24,9 @@ class DoorEntry:
         config: its ``DoorConfig``, in the form ``package.module:Class``.
         door: its ``Door``.
         title: what people call it.
+        format: the name of the format in Spark that reads and writes through it; None for a door of another kind.
+        url_option: the option of this format that says where the door is.
+        beside: whether it is no way to the streams for programs: whoever names no other door wants all of them.
     """
 
     name: str
@@ -32,6 +35,9 @@ class DoorEntry:
     config: str
     door: str
     title: str
+    format: str | None = None
+    url_option: str = "url"
+    beside: bool = False
 
 
 @dataclass(frozen=True)
@@ -85,7 +91,7 @@ class Protocol:
         """Its door; None when the server has none."""
         if self.config is None or self.door is None:
             return None
-        return DoorEntry(self.name, self.scheme, self.tls_scheme, self.config, self.door, self.title)
+        return DoorEntry(self.name, self.scheme, self.tls_scheme, self.config, self.door, self.title, self.format)
 
     @property
     def schemes(self) -> frozenset[str]:
@@ -158,6 +164,8 @@ FURTHER_DOORS: Final = (
         config="spark_streams.server.event_hubs.config:EventHubsConfig",
         door="spark_streams.server.event_hubs.door:EventHubsDoor",
         title="Event Hubs door",
+        format="amqp-events",
+        url_option="connectionString",
     ),
     DoorEntry(
         name="web",
@@ -165,7 +173,8 @@ FURTHER_DOORS: Final = (
         tls_scheme="https",
         config="spark_streams.server.web.config:WebConfig",
         door="spark_streams.server.web.door:WebDoor",
-        title="page that shows the log, with its figures at /metrics,",
+        title="log's window, a page for people with figures for monitoring,",
+        beside=True,
     ),
 )
 """Doors to the log that speak another protocol's dialect, and its window for people."""

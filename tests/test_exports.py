@@ -152,6 +152,7 @@ PUBLIC = {
         "RabbitConfig",
         "Redirect",
         "ServerThread",
+        "WebConfig",
     ],
     "spark_streams.testing": [
         "KeptQuery",

@@ -116,7 +116,7 @@ def test_its_door_fails_closed_as_all_do(toy: None, tmp_path: Path) -> None:
         with pytest.raises(ValueError, match="2 doors have the name 'toy'"):
             LogServer(log, ToyConfig(), doors=[ToyDoor(ToyConfig())])
         with pytest.raises(
-            TypeError, match="there is no argument 'ampq': expected one of amqp, rabbit, feed, event_hubs, doors"
+            TypeError, match="there is no argument 'ampq': expected one of amqp, rabbit, feed, event_hubs, web, doors"
         ):
             LogServer(log, ampq=AmqpConfig())  # type: ignore[call-arg]
 

@@ -18,8 +18,9 @@ from tests.docs.test_troubleshooting import listed
 NO_MESSAGE = {
     "a door's answer: it reaches a client as the peer's words, under a condition or status that the page has": (
         *("spark_streams/server/amqp/", "spark_streams/server/event_hubs/"),
-        *("spark_streams/server/feed/", "spark_streams/server/rabbitmq/"),
+        *("spark_streams/server/feed/", "spark_streams/server/http/", "spark_streams/server/rabbitmq/"),
     ),
+    "what the log's window shows: the page has it where it stands": ("spark_streams/server/web/",),
     "of a FilterError, which shows the place in the filter; the language has its page": ("spark_streams/filters/",),
     "of a CorruptLog, or of the log as a library: bytes that fail a check, or an array of another shape": (
         *("spark_streams/log/format/", "spark_streams/log/storage/", "spark_streams/wire/columnar/arrays.py"),

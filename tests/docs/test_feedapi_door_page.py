@@ -65,7 +65,8 @@ def test_the_settings(tmp_path: Path) -> None:
 def test_every_status_is_listed() -> None:
     ((*rows,),) = tables(PAGE, "Errors")
     listed = {status for row in rows for status in re.findall("[0-9]{3}", row[0])}
-    code = "\n".join(file.read_text() for file in sorted((ROOT / "spark_streams/server/feed").glob("*.py")))
+    rooms = [ROOT / "spark_streams/server" / room for room in ("feed", "http")]
+    code = "\n".join(file.read_text() for room in rooms for file in sorted(room.glob("*.py")))
     answered = set(re.findall(r"HttpError\(\s*([0-9]{3})", code))
     assert answered <= listed
     assert listed - answered <= {"405", "500", "503"}, "which starlette and uvicorn answer"

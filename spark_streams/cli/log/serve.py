@@ -36,7 +36,8 @@ from spark_streams.server.exposure import exposed
 _EPILOG = """\b
 Prints one line of JSON on stdout once it listens, such as
   {"amqp": "amqp://127.0.0.1:5672", "rabbitmq-stream": "rabbitmq-stream://127.0.0.1:5552",
-   "feedapi": "http://127.0.0.1:8080", "event-hubs": "Endpoint=sb://127.0.0.1:5673/;…"}
+   "feedapi": "http://127.0.0.1:8080", "event-hubs": "Endpoint=sb://127.0.0.1:5673/;…",
+   "web": "http://127.0.0.1:8090"}
 SIGTERM or Ctrl-C stop it cleanly. After kill -9 it starts again with every event
 that was acknowledged.
 Without --data-dir the log is temporary: its events are gone when it stops, and a
@@ -50,14 +51,17 @@ Doors:
   super stream orders of the streams orders-0 to orders-3; with one partition it is
   the RabbitMQ stream orders. Its feed is http://127.0.0.1:8080/orders. For clients of
   Azure Event Hubs it is the event hub orders, by the connection string printed.
+  The window, a page for a browser, shows what is in the streams, who reads and how far
+  behind; it is opened with all doors, or when it is named, and has figures for Prometheus
+  at /metrics.
 
 \b
 Who is let in:
   The users of --user sign in at every door: over AMQP and RabbitMQ's protocol, and
-  at the feeds with basic authentication, where a --token is as good; at Event Hubs'
-  door they are SharedAccessKeyName and SharedAccessKey. With none of
-  them it is guest with password guest, and anybody at the feeds, from this machine
-  alone: a door on another address than loopback is not opened without credentials.
+  at the feeds with basic authentication, where a --token is as good, and to the window
+  alike; at Event Hubs' door they are SharedAccessKeyName and SharedAccessKey. With none of
+  them it is guest with password guest, and anybody at the feeds and the window, from this
+  machine alone: a door on another address than loopback is not opened without credentials.
 
 \b
 Examples:
@@ -121,7 +125,7 @@ _SECRETS_FILE: Final[dict[str, Any]] = {
     type=credentials,
     metavar="NAME:PASSWORD",
     multiple=True,
-    help="Who may sign in, at every door. Again for more.  [default: guest:guest, but at the feeds]",
+    help="Who may sign in, at every door. Again for more.  [default: guest:guest, but at feeds and window]",
 )
 @click.option("--user-file", **_SECRETS_FILE)
 @click.option(
@@ -130,7 +134,7 @@ _SECRETS_FILE: Final[dict[str, Any]] = {
     metavar="TOKEN",
     multiple=True,
     callback=_bearers,
-    help="A bearer token that the FeedAPI door lets in beside users. Again for more.  [default: none is needed]",
+    help="A token that feeds and window let in beside users. Again for more.  [default: none is needed]",
 )
 @click.option("--token-file", **_SECRETS_FILE)
 @click.option(
@@ -171,8 +175,10 @@ def serve(
     named_users = (users_of(user_file) if user_file is not None else {}) | dict(users)
     named_tokens = (tokens_of(token_file) if token_file is not None else ()) + tokens
     common = dict(users=named_users, tokens=named_tokens, insecure=insecure, tls_cert=tls_cert, tls_key=tls_key)
-    named = configured.named | {door for door, place in where.items() if place is not None} or where
-    doors = [_door(door, configured.doors[door], place, common) for door, place in where.items() if door in named]
+    named = configured.named | {door for door, place in where.items() if place is not None}
+    beside = {door for door, entry in with_doors().items() if entry.beside}
+    opened = named if named - beside else where
+    doors = [_door(door, configured.doors[door], place, common) for door, place in where.items() if door in opened]
     _check_exposure(doors)
     signal.signal(signal.SIGTERM, exit_on_signal)  # until the event loop handles it; temporary data is removed
     sys.setswitchinterval(SWITCH_S)

@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import quote
 
 from spark_streams.log import Stream
-from spark_streams.protocols import PROTOCOLS, with_doors
+from spark_streams.protocols import PROTOCOLS, DoorEntry, with_doors
 from spark_streams.server.door_config import DEFAULT_USERS
 
 
@@ -30,42 +30,38 @@ class CodeLines:
 
 
 def code_of(stream: Stream, doors: Sequence[Any]) -> list[CodeLines]:
-    """Return the lines for each door that is open and has a format; a password is never in them.
+    """Return the lines for each door that is open and has a format; a password of a user's own is never in them.
 
     Args:
         stream: the stream.
         doors: the doors of the server.
     """
     found = []
+    entries = with_doors()
     for door in doors:
-        if not door.url:
-            continue
-        options = _options(door, stream)
-        if options is not None:
-            entry = with_doors()[door.name]
-            name, pairs = options
-            found.append(CodeLines(door.name, entry.title, _read(name, pairs), _write(name, pairs)))
+        entry = entries.get(door.name)
+        if door.url and entry is not None and entry.format is not None:
+            pairs = _options(door, entry, stream)
+            found.append(CodeLines(door.name, entry.title, _read(entry.format, pairs), _write(entry.format, pairs)))
     return found
 
 
-def _options(door: Any, stream: Stream) -> tuple[str, dict[str, str]] | None:
-    """Return the format of a door, and the options that name a stream there; None for a door without a format."""
-    if door.name == "event-hubs":
-        return "amqp-events", {"connectionString": door.url, "stream": stream.name}
-    entry = PROTOCOLS.get(door.name)
-    if entry is None:
-        return None
-    users = {} if not door.config.users else _user(door)
-    if entry.name == "feedapi":
-        return entry.format, {"url": f"{door.url}/{quote(stream.name)}", **users}
-    option = entry.stream_option
-    if entry.partitioned_option is not None and len(stream.partitions) > 1:
-        option = entry.partitioned_option
-    return entry.format, {"url": door.url, option: stream.name, **users}
+def _options(door: Any, entry: DoorEntry, stream: Stream) -> dict[str, str]:
+    """Return the options that lead to a stream through a door."""
+    protocol = PROTOCOLS.get(entry.name)
+    if protocol is not None and protocol.path == "any":  # its urls name the stream
+        return {entry.url_option: f"{door.url}/{quote(stream.name)}", **_user(door)}
+    option = "stream" if protocol is None else protocol.stream_option
+    if protocol is not None and protocol.partitioned_option is not None and len(stream.partitions) > 1:
+        option = protocol.partitioned_option
+    where = {entry.url_option: door.url, option: stream.name}
+    return where if protocol is None else {**where, **_user(door)}
 
 
 def _user(door: Any) -> dict[str, str]:
-    """Return the options that sign in; of a user's own password only where it goes."""
+    """Return the options that sign in: with the password that everybody knows, or a place for a user's own."""
+    if not door.config.users:
+        return {}
     if dict(door.config.users) == dict(DEFAULT_USERS):
         return dict(zip(("username", "password"), next(iter(DEFAULT_USERS.items())), strict=True))
     return {"username": "...", "password": "..."}

@@ -12,10 +12,9 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qsl, quote, urlencode
 
-import jinja2
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
@@ -29,6 +28,9 @@ from spark_streams.server.web.formats import FILTERS
 from spark_streams.server.web.sessions import Sessions
 
 FOLDER: Final = Path(__file__).parent
+if TYPE_CHECKING:
+    import jinja2
+
 SIGN_IN: Final = "/sign-in"
 _MOST_FIELDS: Final = 64
 _NOTICE: Final = "notice"
@@ -159,6 +161,8 @@ class Site:
 
     @cached_property
     def _templates(self) -> jinja2.Environment:
+        import jinja2  # only once somebody looks: it takes a while
+
         made = jinja2.Environment(
             loader=jinja2.FileSystemLoader(FOLDER / "templates"),
             autoescape=True,

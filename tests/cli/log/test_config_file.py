@@ -20,6 +20,7 @@ from spark_streams.server import (
     Permissions,
     RabbitConfig,
     Redirect,
+    WebConfig,
 )
 
 SHIPPED = Path(__file__).parents[3] / "conf" / "log.toml"
@@ -32,6 +33,7 @@ KINDS = {
     "rabbitmq-stream": RabbitConfig,
     "feedapi": FeedConfig,
     "event-hubs": EventHubsConfig,
+    "web": WebConfig,
 }
 
 
@@ -59,7 +61,8 @@ def test_every_field_is_in_the_shipped_file_and_nothing_else() -> None:
     assert there["amqp.redirects"] == {"stream", "partition", *(f.name for f in dataclasses.fields(Redirect))}
     assert there["users"] == {"writer"}
     assert there["permissions.reader"] == {field.name for field in dataclasses.fields(Permissions)}
-    assert there["feedapi.tokens.reader"] == {field.name for field in dataclasses.fields(BearerToken)}
+    for table in ("feedapi.tokens.reader", "web.tokens.prometheus"):
+        assert there[table] == {field.name for field in dataclasses.fields(BearerToken)}
     assert {"name", "partitions"} < there["streams"]
     assert there[""] == {"data_dir"}
 
@@ -73,7 +76,7 @@ def test_what_is_commented_out_can_be_put_in(tmp_path: Path) -> None:
     assert read.log.stream.retention_max_age_ms == 604_800_000
     assert read.doors["amqp"].tls_cert == str(tmp_path / "server.pem")
     assert read.doors["amqp"].redirects[("orders", "3")] == Redirect("log-2.example.com", "10.0.0.2", 5672, "orders")
-    assert set(read.doors) == {"amqp", "rabbitmq-stream", "feedapi", "event-hubs"}
+    assert set(read.doors) == {"amqp", "rabbitmq-stream", "feedapi", "event-hubs", "web"}
     for door in read.doors.values():
         assert door.users == {"writer": "secret"}
         assert door.permissions == {"reader": Permissions("", "", "orders.*")}
