@@ -54,7 +54,7 @@ class LogProcess:
         self._ports = {name: self._held_port() for name in with_doors()}
         self.urls: dict[str, str] = {}
         """Door (``amqp``, ``rabbitmq-stream``, ``feedapi``) to its URL, without credentials; ``event-hubs`` to its
-        connection string."""
+        connection string; ``web`` to the address of the page that shows the log."""
 
     def __repr__(self) -> str:
         # The connection string of Event Hubs has a key, and is left out.

@@ -2,67 +2,145 @@
 
     python -m tests.bench.peers.window [--rows N] [--rounds N]
 
-Each round starts two logs, which differ in option ``--web`` alone, and a way is taken at one, twice at the other, and
-at the first again: what else the machine does weighs on both alike. Clients run in this process, without Spark. The
-processor time of a log is all that its process used meanwhile, so that what a page does by itself is in it.
+Each round starts two logs, which differ in option ``--web`` alone, and a stream is written and read at one, twice at
+the other, and at the first again: what else the machine does weighs on both alike. Clients run in this process, without
+Spark. The processor time of a log is all that its process uses meanwhile, so that what a page does by itself is in it.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from spark_streams.cli.credentials import PeerOptions
-from spark_streams.cli.peers.peer import Peer, ReadRequest, read_peer
-from spark_streams.rows import MESSAGE_SCHEMA
 from tests.bench.harness import cpu
 from tests.bench.harness.formats import BODY_BYTES, Format
 from tests.bench.harness.measure import Measure, Run, main
+from tests.bench.harness.peers import PARTITIONS
 from tests.bench.harness.targets import figure
+
+if TYPE_CHECKING:
+    from spark_streams.cli.peers.peer import Peer
 
 NAME = "log's window"
 DOORS = {"rabbitmq-log": "rabbitmq-stream", "amqp-events": "amqp", "event-hubs": "event-hubs", "feedapi": "feedapi"}
 """Format to the door that it reads and writes."""
-STREAM = "orders"
 SENT = 10_000
-"""Rows that are sent at once."""
+"""Rows that are sent at once, and those with which a log gets warm."""
 WAYS = ("written", "read")
 
 
 @dataclass
 class Log:
-    """A running log, and what the ways took there, in seconds."""
+    """A running log: where its doors are, and what the ways took there, wall and processor time in seconds."""
 
     process: subprocess.Popen[str]
     doors: dict[str, str]
-    stream: int = 0
+    numbers: Iterator[int] = field(default_factory=itertools.count)
+    wall_s: dict[str, float] = field(default_factory=lambda: dict.fromkeys(WAYS, 0.0))
+    cpu_s: dict[str, float] = field(default_factory=lambda: dict.fromkeys(WAYS, 0.0))
 
-    def peer(self, door: str) -> Peer:
-        """Return the newest stream at a door."""
-        where, stream = self.doors[door], f"{STREAM}-{self.stream}"
-        if door == "event-hubs":
-            return read_peer([f"{where};EntityPath={stream}"], PeerOptions())
-        mark = "/" if door == "feedapi" else "#"
-        return read_peer([where.replace("//", "//guest:guest@") + mark + stream], PeerOptions())
+    def peer(self, door: str, stream: str) -> Peer:
+        """Return a stream at a door."""
+        from spark_streams.cli.credentials import PeerOptions
+        from spark_streams.cli.peers.peer import read_peer
+
+        url = self.doors[door] if door == "event-hubs" else self.doors[door].replace("//", "//guest:guest@")
+        mark = {"event-hubs": ";EntityPath=", "feedapi": "/"}.get(door, "#")
+        return read_peer(url + mark + stream, PeerOptions())
+
+    def take(self, door: str, rows: int) -> None:
+        """Write a new stream, read it, and delete it."""
+        name = f"orders-{next(self.numbers)}"
+        self.peer("amqp", name).create(PARTITIONS, {})
+        peer = self.peer(door, name)
+        with self._counting("written"):
+            write(peer, rows)
+        with self._counting("read"):
+            read(peer, rows)
+        self.peer("amqp", name).delete()
+
+    @contextlib.contextmanager
+    def _counting(self, way: str) -> Iterator[None]:
+        used, begun = cpu.exactly(self.process.pid), time.perf_counter()
+        yield
+        self.wall_s[way] += time.perf_counter() - begun
+        self.cpu_s[way] += cpu.exactly(self.process.pid) - used
 
 
 @contextlib.contextmanager
 def served(*words: str) -> Iterator[Log]:
-    """Serve a log at all doors, and with these words."""
+    """Serve a log at all doors, and with these words, until the context ends."""
     doors = [word for door in DOORS.values() for word in (f"--{door}", "0")]
     command = [sys.executable, "-m", "spark_streams.cli", "log", "serve", *doors, *words, "--until-stdin-closes"]
     environment = {**os.environ, "PYTHONHASHSEED": "0"}
-    with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment
-    ) as process:
-        assert process.stdout is not None and process.stdin is not None
+    pipe, quiet = subprocess.PIPE, subprocess.DEVNULL
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=quiet, text=True, env=environment) as process:
+        assert process.stdout is not None
         yield Log(process, json.loads(process.stdout.readline()))
-        process.stdin.close()
+        process.terminate()
+
+
+def write(peer: Peer, rows: int) -> None:
+    """Write a stream through our client, at least once."""
+    from spark_streams.rows import MESSAGE_SCHEMA
+
+    columns = {"key": [str(number) for number in range(SENT)], "value": [b"x" * BODY_BYTES] * SENT}
+    arrays = [pa.array(columns.get(each.name, [None] * SENT), each.type) for each in MESSAGE_SCHEMA]
+    sent = pa.RecordBatch.from_arrays(arrays, schema=MESSAGE_SCHEMA)
+    with peer.open_writer() as writer:
+        for first in range(0, rows, SENT):
+            writer.send(sent.slice(0, rows - first))
+        writer.flush()
+
+
+def read(peer: Peer, rows: int) -> None:
+    """Read a stream to its end through our client."""
+    from spark_streams.cli.peers.peer import ReadRequest
+
+    with peer.open_reader(ReadRequest("earliest", None, ("value", "offset"))) as reader:
+        came = sum(batch.num_rows for batch in reader.new_events())
+    if came != rows:
+        raise RuntimeError(f"{came} of {rows} events came")
+
+
+def one(run: Run, form: Format) -> dict[str, float]:
+    """Take the ways at one log, twice at the other, and at the first again; return ratios of the two."""
+    door, rows = DOORS[form.name], run.options.rows
+    with served("--web", "0") as window, served() as bare:
+        for log in (window, bare):
+            log.take(door, min(rows, SENT))
+            log.wall_s, log.cpu_s = dict.fromkeys(WAYS, 0.0), dict.fromkeys(WAYS, 0.0)
+        for log in (window, bare, bare, window):
+            log.take(door, rows)
+    figures = {}
+    for way in WAYS:
+        figures[f"{way}, k/s with : without"] = bare.wall_s[way] / window.wall_s[way]
+        figures[f"{way}, CPU of server without : with"] = bare.cpu_s[way] / window.cpu_s[way]
+        figures[f"{way}, CPU of server, µs"] = window.cpu_s[way] / (2 * rows) * 1e6
+    return figures
+
+
+MEASURE = Measure(
+    NAME,
+    tuple(DOORS),
+    one,
+    targets=tuple(
+        figure(NAME, form, f"{way}, {ratio}", at_least=0.99)
+        for form in DOORS
+        for way in WAYS
+        for ratio in ("k/s with : without", "CPU of server without : with")
+    ),
+)
+
+if __name__ == "__main__":
+    main(MEASURE)
