@@ -33,23 +33,29 @@ def size(count: int | None) -> str:
 
 
 def time(ms: int | None) -> str:
-    """Return an instant in ms since the epoch as ISO 8601 in UTC; in ms where its year has no four digits."""
+    """Return an instant in ms since the epoch in UTC as RFC 3339 writes it; in ms where the year has no four digits."""
     if ms is None or ms == NO_TIMESTAMP:
         return UNKNOWN
     try:
-        return (_EPOCH + timedelta(milliseconds=ms)).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        return (_EPOCH + timedelta(milliseconds=ms)).isoformat(" ", "milliseconds").replace("+00:00", "Z")
     except OverflowError:
         return f"{ms} ms"
 
 
+def seconds(ms: int | None) -> str:
+    """Return an instant as ``time`` does, without its fraction of a second."""
+    whole = time(ms)
+    return f"{whole.partition('.')[0]}Z" if "." in whole else whole
+
+
 def hexadecimal(content: bytes) -> str:
-    """Return bytes as lines of an offset, sixteen bytes, and their ASCII, as ``xxd`` and ``hexdump -C`` do."""
+    """Return bytes as lines of an offset, sixteen bytes, and their ASCII, as ``hexdump -C`` does."""
     lines = []
     for start in range(0, len(content), 16):
         row = content[start : start + 16]
         words = " ".join(f"{each:02x}" for each in row[:8]) + "  " + " ".join(f"{each:02x}" for each in row[8:])
         shown = "".join(chr(each) if 32 <= each < 127 else "." for each in row)
-        lines.append(f"{start:08x}  {words:<48}  {shown}")
+        lines.append(f"{start:08x}  {words:<48}  |{shown}|")
     return "\n".join(lines)
 
 
@@ -57,6 +63,7 @@ FILTERS: Final[Mapping[str, Callable[..., Any]]] = {
     "number": number,
     "size": size,
     "time": time,
+    "seconds": seconds,
     "hexadecimal": hexadecimal,
 }
 """Their names in templates."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Generator, Sequence
+from dataclasses import asdict, replace
 from functools import partial
 from http import HTTPStatus
 from typing import Any, Final
@@ -54,7 +54,7 @@ class Streams:
         names = [each for each in self._site.log.streams() if search.lower() in each.name.lower()]
         seen = [each for each in names if any(known.allows(action, each.name) for action in ACTIONS)]
         page = Paging(request, len(seen), self._site.config.page_rows)
-        rows = await self._site.worker.step(lambda: [_seen_by(known, each) for each in page.cut(seen)])
+        rows = await self._site.worker.run(_all_seen_by(known, page.cut(seen)))
         return self._site.page(request, "streams", known=known, rows=rows, paging=page, search=search)
 
     async def _one(self, request: Request) -> Response:
@@ -144,10 +144,24 @@ class Paging:
         return rows[self.first : self.end]
 
 
+def _all_seen_by(known: Known, streams: Sequence[Stream]) -> Generator[object, None, list[StreamSummary]]:
+    """Return the summaries of streams, in steps."""
+    found = []
+    for stream in streams:
+        found.append(_seen_by(known, stream))
+        yield None
+    return found
+
+
 def _seen_by(known: Known, stream: Stream) -> StreamSummary:
-    may = {f"{adjective}able": known.allows(action, stream.name) for action, adjective in
-           (("read", "read"), ("write", "writ"), ("configure", "configur"))}  # fmt: skip
-    if may["readable"]:
+    """Return what somebody may know of a stream."""
+    if known.allows("read", stream.name):
         whole = summary_of(stream)
-        return StreamSummary(whole.name, whole.partitions, whole.events, whole.bytes, whole.created_ms, **may)
-    return StreamSummary(stream.name, len(stream.partitions), 0, 0, None, **may)
+    else:
+        whole = StreamSummary(stream.name, len(stream.partitions), 0, 0)
+    return replace(
+        whole,
+        readable=known.allows("read", stream.name),
+        writable=known.allows("write", stream.name),
+        configurable=known.allows("configure", stream.name),
+    )

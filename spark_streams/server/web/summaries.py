@@ -8,13 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from spark_streams.errors import LogError
 from spark_streams.log import Partition, Stream
 from spark_streams.log.format.timestamps import NO_TIMESTAMP
 from spark_streams.log.storage.readable_partition import PartitionClosed
+from spark_streams.server.turns import finished
 
-STEP_PARTITIONS = 64
+MOST_TIMED: Final = 64
+"""The most partitions of a stream whose times are read for the list of all streams."""
+STEP_PARTITIONS: Final = 64
 """Partitions whose times are read before other work of the thread has its turn."""
 
 
@@ -28,6 +32,10 @@ class StreamSummary:
         events: retained events; an offset that holds none, as after a compaction, is counted too.
         bytes: bytes that the segments hold.
         created_ms: when it was created; None where that was not noted.
+        offsets: the first retained offset, and 1 + the last one, of a stream of one partition; None of others.
+        first_ms: the earliest of the times of its partitions' first events; None where there is none, or where there
+            are more partitions than ``MOST_TIMED``.
+        last_ms: the latest of the times of their last events, likewise.
         readable: whether the user may read it; the numbers of one that may not be read are 0.
         writable: whether the user may publish to it.
         configurable: whether the user may delete it.
@@ -37,7 +45,10 @@ class StreamSummary:
     partitions: int
     events: int
     bytes: int
-    created_ms: int | None
+    created_ms: int | None = None
+    offsets: tuple[int, int] | None = None
+    first_ms: int | None = None
+    last_ms: int | None = None
     readable: bool = True
     writable: bool = True
     configurable: bool = True
@@ -92,7 +103,20 @@ def counted(stream: Stream) -> tuple[int, int, int]:
 def summary_of(stream: Stream) -> StreamSummary:
     """Return the summary of a stream for somebody who may do everything."""
     events, _, size = counted(stream)
-    return StreamSummary(stream.name, len(stream.partitions), events, size, stream.created_ms)
+    there = list(stream.partitions.values())
+    timed = finished(summaries_of(there)) if len(there) <= MOST_TIMED else []
+    first = [each.first_ms for each in timed if each.first_ms not in (None, NO_TIMESTAMP)]
+    last = [each.last_ms for each in timed if each.last_ms not in (None, NO_TIMESTAMP)]
+    return StreamSummary(
+        stream.name,
+        len(there),
+        events,
+        size,
+        stream.created_ms,
+        (there[0].first_offset, there[0].next_offset) if len(there) == 1 else None,
+        min(first, default=None),
+        max(last, default=None),
+    )
 
 
 def summaries_of(partitions: Sequence[Partition]) -> Generator[object, None, list[PartitionSummary]]:
