@@ -1,13 +1,11 @@
 """A real browser, Chromium, that looks at the log's window: a log in this process, a page that may do nothing wrong.
 
-Chromium is what the machine has; nothing is downloaded, and without one the tests are skipped. Playwright keeps a
+Without Chromium on the machine the tests are skipped. Playwright keeps a
 loop in the thread that uses it, where another test's ``asyncio.run`` would find it: each module has one, and ends it.
 """
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -16,18 +14,16 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from playwright.sync_api import Browser, ConsoleMessage, Dialog, Page, Request, ViewportSize, expect, sync_playwright
+from playwright.sync_api import Browser, ConsoleMessage, Dialog, Page, Request, expect
 
 from spark_streams.log import ReferenceLog
 from spark_streams.server import AmqpConfig, EventHubsConfig, FeedConfig, RabbitConfig, ServerThread, WebConfig
 from spark_streams.server.users import Permissions
 from spark_streams.wire.amqp.columns.encode import encode_columns
+from tests.browser.chromium import WIDE, program, started
 
 GUARD_MS = 120_000
 expect.set_options(timeout=GUARD_MS)
-WIDE: ViewportSize = {"width": 1280, "height": 800}
-NARROW: ViewportSize = {"width": 360, "height": 740}
-NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -40,15 +36,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="module")
 def chromium() -> Iterator[Browser]:
     """The browser, one process for a module."""
-    program = next(filter(None, map(shutil.which, NAMES)), None)
-    if program is None:
+    where = program()
+    if where is None:
         pytest.skip("no Chromium is installed: apt-get install chromium")
-    # As root there is no sandbox to be had.
-    words = ["--no-sandbox"] if os.name == "posix" and os.getuid() == 0 else []
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=program, args=words)
+    with started(where) as browser:
         yield browser
-        browser.close()
 
 
 @dataclass

@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 from playwright.sync_api import Page, expect
 
-from tests.browser.conftest import NARROW, ONE_STREAM, Window
+from tests.browser.chromium import NARROW
+from tests.browser.conftest import ONE_STREAM, Window
 
 Windows = Callable[..., Window]
 
