@@ -63,6 +63,7 @@ RUN: dict[str, dict[str, list[tuple[str, int]]]] = {
     },
     "docs/feedapi-sink.md": {"python": [(f"{FEED_SINK}::test_the_programs", 3)]},
     "docs/feedapi.md": {"python": [(f"{FEED_SOURCE}::test_the_blocks_of_the_page", 3)]},
+    "docs/log-window.md": {"bash": [("tests/docs/test_log_window_page.py::test_the_command", 1)]},
     "docs/event-hubs-door.md": {
         "bash": [(f"{HUBS_DOOR}::test_the_command_and_what_it_prints", 1)],
         "json": [(f"{HUBS_DOOR}::test_the_command_and_what_it_prints", 1)],

@@ -14,7 +14,7 @@ import signal
 import ssl
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -176,8 +176,7 @@ def serve(
     named_tokens = (tokens_of(token_file) if token_file is not None else ()) + tokens
     common = dict(users=named_users, tokens=named_tokens, insecure=insecure, tls_cert=tls_cert, tls_key=tls_key)
     named = configured.named | {door for door, place in where.items() if place is not None}
-    beside = {door for door, entry in with_doors().items() if entry.beside}
-    opened = named if named - beside else where
+    opened = opened_doors(named)
     doors = [_door(door, configured.doors[door], place, common) for door, place in where.items() if door in opened]
     _check_exposure(doors)
     signal.signal(signal.SIGTERM, exit_on_signal)  # until the event loop handles it; temporary data is removed
@@ -203,6 +202,12 @@ _MISSING: Final = {
     "allow_anonymous": "take allow_anonymous out of the file of --config",
 }
 """Setting that would give strangers access, to the advice for the command line."""
+
+
+def opened_doors(named: Collection[str]) -> Collection[str]:
+    """Return the doors to open: those that are named, or all of them where no way to the streams is among these."""
+    entries = with_doors()
+    return named if any(not entries[door].beside for door in named) else entries
 
 
 def _check_exposure(doors: list[Door]) -> None:

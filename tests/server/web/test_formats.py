@@ -10,7 +10,7 @@ from spark_streams.server.web.formats import hexadecimal, number, seconds, size,
 
 @pytest.mark.parametrize(
     ("count", "text"),
-    [(None, "–"), (0, "0"), (999, "999"), (1_234_567, "1 234 567"), (0.25, "0.2"), (1e6, "1 000 000")],,
+    [(None, "–"), (0, "0"), (999, "999"), (1_234_567, "1 234 567"), (0.25, "0.2"), (1e6, "1 000 000")],
 )
 def test_numbers(count: float | None, text: str) -> None:
     assert number(count).replace("\N{NARROW NO-BREAK SPACE}", " ") == text
@@ -18,7 +18,7 @@ def test_numbers(count: float | None, text: str) -> None:
 
 @pytest.mark.parametrize(
     ("count", "text"),
-    [(None, "–"), (0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (10 << 20, "10.0 MiB"), (1 << 70, "1048576.0 PiB")],,
+    [(None, "–"), (0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (10 << 20, "10.0 MiB"), (1 << 70, "1048576.0 PiB")],
 )
 def test_bytes(count: int | None, text: str) -> None:
     assert size(count) == text
