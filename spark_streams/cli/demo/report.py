@@ -169,6 +169,7 @@ def _run(console: Console, events: int, seconds: float, partitions: int) -> None
         sink.create()
         endpoint = parse_url(source.options("amqp-events")["url"])
         console.print(f"log       {endpoint.url}: {_SOURCE} and {_SINK}, {partitions} partitions each", highlight=False)
+        console.print(f"look      {log.urls['web']}, while this runs", highlight=False)
         orders = Orders(events, time.time_ns() // 1_000_000)
         producer = Producer(endpoint, _SOURCE, orders, seconds)
         begun = time.monotonic()

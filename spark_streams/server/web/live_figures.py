@@ -24,7 +24,6 @@ from spark_streams.server.web.site import SignInNeeded, Site
 from spark_streams.server.web.summaries import counted
 
 INTERVAL_S: Final = 1.0
-MOST_STREAMS: Final = 100
 
 
 class LiveFigures:
@@ -49,7 +48,11 @@ class LiveFigures:
             known = self._site.known(request)
         except SignInNeeded:
             return Response(status_code=HTTPStatus.NO_CONTENT)  # a browser does not try again then
-        names = [name for name in request.query_params.getlist("stream")[:MOST_STREAMS] if known.allows("read", name)]
+        names = [
+            name
+            for name in request.query_params.getlist("stream")[: self._site.config.page_rows]
+            if known.allows("read", name)
+        ]
         if self._watching >= self._site.config.max_watchers or not names:
             return Response(status_code=HTTPStatus.NO_CONTENT)
         headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}

@@ -51,8 +51,7 @@ class Streams:
     async def _all(self, request: Request) -> Response:
         known = self._site.known(request)
         search = request.query_params.get("search", "")
-        names = [each for each in self._site.log.streams() if search.lower() in each.name.lower()]
-        seen = [each for each in names if any(known.allows(action, each.name) for action in ACTIONS)]
+        seen = await self._site.worker.step(partial(_seen, self._site.log.streams(), known, search.lower()))
         page = Paging(request, len(seen), self._site.config.page_rows)
         rows = await self._site.worker.run(_all_seen_by(known, page.cut(seen)))
         return self._site.page(request, "streams", known=known, rows=rows, paging=page, search=search)
@@ -142,6 +141,12 @@ class Paging:
     def cut(self, rows: Sequence[Any]) -> Sequence[Any]:
         """Return the rows of this page."""
         return rows[self.first : self.end]
+
+
+def _seen(streams: Sequence[Stream], known: Known, search: str) -> list[Stream]:
+    """Return the streams with ``search`` in their names on which somebody may do anything."""
+    found = [each for each in streams if search in each.name.lower()]
+    return [each for each in found if any(known.allows(action, each.name) for action in ACTIONS)]
 
 
 def _all_seen_by(known: Known, streams: Sequence[Stream]) -> Generator[object, None, list[StreamSummary]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import time
@@ -65,6 +66,7 @@ def test_the_demo_shows_what_happened_and_leaves_nothing(tmp_path: Path) -> None
     assert demo.returncode == 0, out + err
     assert "✓ each of 2,000 orders came out exactly once" in out
     assert out.count("✓") == 8 and "✗" not in out
+    assert re.search(r"^look +http://127\.0\.0\.1:\d+, while this runs$", out, re.MULTILINE)
     for words in ("customer-000", "events per second", "Behind, events", "before 1970", "█"):
         assert words in out
     assert "Traceback" not in err

@@ -12,7 +12,7 @@ from tests.server.web.conftest import Window
 
 
 def test_everybody_is_told(windows: Callable[..., Window]) -> None:
-    window = windows(AmqpConfig(), users={"ann": "secret"})
+    window = windows(AmqpConfig(port=0), users={"ann": "secret"})
     for path, text in (("/healthz", "ok\n"), ("/readyz", "ready\n")):
         answer = window.get(path)
         assert (answer.status_code, answer.text) == (200, text)
@@ -20,7 +20,7 @@ def test_everybody_is_told(windows: Callable[..., Window]) -> None:
 
 
 def test_a_door_that_does_not_listen_is_named(windows: Callable[..., Window]) -> None:
-    window = windows(AmqpConfig(), FeedConfig())
+    window = windows(AmqpConfig(port=0), FeedConfig(port=0))
     door = window.server.server.door("feedapi")
     window.server.call(lambda: setattr(door, "url", ""))
     answer = window.get("/readyz")

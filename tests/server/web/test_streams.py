@@ -52,7 +52,7 @@ def test_a_split_partition_says_its_successors(window: Window) -> None:
 
 
 def test_the_lines_of_code_lead_to_each_door(windows: Windows) -> None:
-    doors = (AmqpConfig(), RabbitConfig(), FeedConfig(), EventHubsConfig())
+    doors = (AmqpConfig(port=0), RabbitConfig(port=0), FeedConfig(port=0), EventHubsConfig(port=0))
     window = windows(*doors)
     window.create("orders", 2)
     urls = window.server.urls
@@ -69,7 +69,12 @@ def test_the_lines_of_code_lead_to_each_door(windows: Windows) -> None:
 
 def test_no_password_of_a_user_is_in_them(windows: Windows) -> None:
     users = {"ann": "hidden-word"}
-    window = windows(AmqpConfig(users=users), FeedConfig(users=users), EventHubsConfig(users=users), users=users)
+    window = windows(
+        AmqpConfig(port=0, users=users),
+        FeedConfig(port=0, users=users),
+        EventHubsConfig(port=0, users=users),
+        users=users,
+    )
     window.create()
     window.sign_in("ann", "hidden-word")
     page = window.get("/stream", stream="orders").text
