@@ -30,7 +30,11 @@ def order(number: int, chance: random.Random) -> dict[str, Any]:
     """Return a row of stream ``orders``."""
     person = chance.choice(PEOPLE)
     goods = [
-        {"sku": f"B-{chance.randrange(100, 999)}", "count": chance.randrange(1, 4), "price": chance.randrange(5, 90) + 0.9}
+        {
+            "sku": f"B-{chance.randrange(100, 999)}",
+            "count": chance.randrange(1, 4),
+            "price": chance.randrange(5, 90) + 0.9,
+        }
         for _ in range(chance.randrange(1, 4))
     ]
     value = {"order": number, "customer": person, "country": chance.choice(["DE", "FR", "NL", "PL"]), "goods": goods}
@@ -58,7 +62,11 @@ def append(log: ReferenceLog, stream: str, rows: list[dict[str, Any]], partition
     names = [name for name in FULL_MESSAGE_SCHEMA.names if name in rows[0]]
     fields = {name: FULL_MESSAGE_SCHEMA.field(name).type for name in names}
     columns = {name: pa.array([_of_type(row.get(name), name) for row in rows], fields[name]) for name in names}
-    list(log.stream(stream).partitions.values())[partition].append(encode_columns(columns))
+    times = [row["timestamp"].timestamp() * 1000 for row in rows] if "timestamp" in rows[0] else None
+    there = list(log.stream(stream).partitions.values())
+    there[partition].append(
+        encode_columns(columns), timestamps=None if times is None else [int(each) for each in times]
+    )
 
 
 def _of_type(value: Any, name: str) -> Any:

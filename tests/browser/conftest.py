@@ -6,9 +6,11 @@ loop in the thread that uses it, where another test's ``asyncio.run`` would find
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -48,13 +50,14 @@ class Watched:
     """The page of a module: each test gets it as new, as a page of its own costs half a second.
 
     Attributes:
-        origin: what it may ask for.
+        origin: what it may ask for, and ``others``.
         complaints: errors of scripts, violations of the policy of content security, requests to others, dialogs.
         errors_expected: whether answers of status 400 and more, which a browser says on its console, are wanted.
     """
 
     page: Page
     origin: str = "about:blank"
+    others: list[str] = field(default_factory=list)
     complaints: list[str] = field(default_factory=list)
     errors_expected: bool = False
 
@@ -72,6 +75,7 @@ class Watched:
         self.page.set_viewport_size(WIDE)
         self.page.emulate_media(color_scheme="light", reduced_motion="reduce")
         self.origin, self.errors_expected = origin, False
+        self.others.clear()
         self.complaints.clear()
 
     def _console(self, message: ConsoleMessage) -> None:
@@ -80,7 +84,7 @@ class Watched:
             self.complaints.append(f"{message.type}: {message.text}")
 
     def _request(self, request: Request) -> None:
-        if not request.url.startswith((f"{self.origin}/", "data:", "blob:", "about:")):
+        if not request.url.startswith((f"{self.origin}/", *self.others, "data:", "blob:", "about:")):
             self.complaints.append(f"request to {request.url}")
 
     def _dialog(self, dialog: Dialog) -> None:
@@ -145,6 +149,29 @@ def window(watched: Watched, tmp_path: Path) -> Iterator[Callable[..., Window]]:
 
         yield serve
     assert watched.complaints == []
+
+
+@contextmanager
+def serving(pages: Mapping[str, str]) -> Iterator[str]:
+    """Serve pages of another site, by their paths, and give where it is."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            found = pages.get(self.path)
+            self.send_response(404 if found is None else 200)
+            self.send_header("Content-Type", "text/html; charset=utf-8")
+            self.end_headers()
+            self.wfile.write((found or "").encode())
+
+        def log_message(self, *words: object) -> None:
+            """Say nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        yield f"http://localhost:{server.server_address[1]}/"
+        server.shutdown()
+        thread.join()
 
 
 ONE_STREAM = {"reader": Permissions(configure="", write="", read="orders")}

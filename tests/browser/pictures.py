@@ -1,6 +1,6 @@
 """Take the pictures of the log's window in docs/pictures, light and dark and narrow; `make pictures` runs it.
 
-    python -m tests.browser.pictures [--only NAME] [--folder FOLDER]
+python -m tests.browser.pictures [--only NAME] [--folder FOLDER]
 """
 
 from __future__ import annotations
@@ -96,7 +96,11 @@ def main() -> None:
     if where is None:
         sys.exit("pictures: no Chromium is installed: apt-get install chromium")
     given.folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory() as folder, believable(Path(folder) / "log") as (_, url), started(where) as browser:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        believable(Path(folder) / "log") as (_, url),
+        started(where) as browser,
+    ):
         take(browser, url, given.folder, given.only)
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
 from playwright.sync_api import Page, expect
 
+from spark_streams.testing.notebook import FRAME_ANCESTORS, LogFrame
 from tests.browser.chromium import NARROW
-from tests.browser.conftest import ONE_STREAM, Window
+from tests.browser.conftest import ONE_STREAM, Window, serving
 
 Windows = Callable[..., Window]
 
@@ -120,6 +122,26 @@ def test_by_keyboard_alone(window: Windows) -> None:
     assert reached[:3] == ["search", "Search", "New stream"] and reached[4:] == ["orders", "telemetry"]
     page.keyboard.press("Enter")
     expect(page.get_by_role("heading", level=1)).to_have_text("telemetry")
+
+
+@pytest.mark.parametrize("allowed", [True, False])
+def test_in_a_frame_of_a_notebook(window: Windows, allowed: bool) -> None:
+    log = window({"orders": 2}, **({"frame_ancestors": frozenset(FRAME_ANCESTORS)} if allowed else {}))
+    log.watched.errors_expected = True
+    frame = LogFrame(f"{log.url}/create", 500)._repr_html_()
+    with serving({"/": f"<!doctype html><title>A notebook</title>{frame}"}) as notebook:
+        log.watched.others.append(notebook)
+        page = log.page
+        if not allowed:
+            with page.expect_console_message(lambda message: "frame-ancestors 'none'" in message.text):
+                page.goto(notebook)
+            assert len(log.watched.complaints) == 1 and log.watched.complaints.pop()
+            return
+        page.goto(notebook)
+        shown = page.frame_locator("iframe")
+        shown.get_by_label("Name").fill("payments")
+        shown.get_by_role("button", name="Create").click()
+        expect(shown.get_by_role("heading", level=1)).to_have_text("payments")
 
 
 def test_a_narrow_screen_light_and_dark(window: Windows) -> None:
