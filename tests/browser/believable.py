@@ -18,6 +18,7 @@ from spark_streams.log import ReferenceLog, StreamConfig
 from spark_streams.rows import FULL_MESSAGE_SCHEMA
 from spark_streams.server import AmqpConfig, EventHubsConfig, FeedConfig, RabbitConfig, ServerThread, WebConfig
 from spark_streams.wire.amqp.columns.encode import encode_columns
+from tests.browser.believable_clients import clients
 
 USERS: Final = {"ann": "secret", "billing": "secret"}
 STREAMS: Final = {"orders": 4, "payments": 2, "clicks": 8, "telemetry": 1, "audit": 1, "dead-letters": 1}
@@ -93,8 +94,17 @@ def believable(folder: Path, **settings: Any) -> Iterator[tuple[ReferenceLog, st
     """Serve such a log, in which something happens all the time; give it, and where its window is."""
     with ReferenceLog(folder) as log:
         fill(log)
-        doors = [kind(port=0, users=USERS) for kind in (AmqpConfig, RabbitConfig, FeedConfig, EventHubsConfig)]
-        with ServerThread(log, *doors, WebConfig(port=0, users=USERS, **settings)) as server, _going_on(log):
+        doors = (
+            AmqpConfig(port=0, users=USERS, idle_timeout_ms=0),  # its clients here are silent once they have read
+            RabbitConfig(port=0, users=USERS, heartbeat_s=0),
+            FeedConfig(port=0, users=USERS, idle_timeout_ms=3_600_000),
+            EventHubsConfig(port=0, users=USERS, idle_timeout_ms=0),
+        )
+        with (
+            ServerThread(log, *doors, WebConfig(port=0, users=USERS, **settings)) as server,
+            clients(log, server.urls),
+            _going_on(log),
+        ):
             yield log, server.urls["web"].rstrip("/")
 
 

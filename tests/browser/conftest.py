@@ -24,7 +24,7 @@ from spark_streams.server.users import Permissions
 from spark_streams.wire.amqp.columns.encode import encode_columns
 from tests.browser.chromium import WIDE, program, started
 
-GUARD_MS = 120_000
+GUARD_MS = 60_000
 expect.set_options(timeout=GUARD_MS)
 
 
@@ -118,6 +118,11 @@ class Window:
         """Append events, by columns of the sinks."""
         arrays = {name: each if isinstance(each, pa.Array) else pa.array(each) for name, each in columns.items()}
         self.log.stream(stream).partitions[partition].append(encode_columns(arrays))
+
+
+def too_wide(page: Page) -> bool:
+    """Whether a page as a whole has to be moved sideways; a table in it may."""
+    return bool(page.evaluate("document.documentElement.scrollWidth > document.documentElement.clientWidth"))
 
 
 @pytest.fixture(scope="module")

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+from urllib.parse import quote
 
 from PIL import Image
 from playwright.sync_api import Browser, Page, ViewportSize
@@ -43,9 +44,16 @@ class Picture:
     live: bool = False
 
 
+FILTER: Final = "priority = 'high' AND key IN ('ada', 'grace')"
 PICTURES: Final = {
     "streams": Picture("/", live=True),
     "stream": Picture("/stream?stream=orders", live=True),
+    "events": Picture("/events?stream=telemetry&from=time&at=1958-02-01T06:00Z"),
+    "filter": Picture("/events?stream=orders&from=earliest&filter=" + quote(FILTER)),
+    "event": Picture("/event?stream=orders&partition=1&offset=451"),
+    "publish": Picture("/publish?stream=orders"),
+    "connections": Picture("/connections?show=readers"),
+    "groups": Picture("/groups"),
     "new-stream": Picture("/create"),
     "sign-in": Picture(None),
 }
