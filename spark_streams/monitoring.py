@@ -1,10 +1,10 @@
-"""Shows the lag, rates, pushed filters and losses of events of every query of a session.
+"""Shows the lag, rates, pushed filters, losses and retries of every query of a session.
 
 ::
 
-    from spark_streams.monitoring import StreamProgressListener, observed
+    from spark_streams.monitoring import PrometheusMetrics, StreamProgressListener, observed
 
-    spark.streams.addListener(StreamProgressListener(lambda progress: print(progress.to_json())))
+    spark.streams.addListener(StreamProgressListener(PrometheusMetrics()))
     orders = observed(spark.readStream.format("amqp-events").options(**options).load())
 
 Guide: docs/monitoring.md.
@@ -12,5 +12,15 @@ Guide: docs/monitoring.md.
 
 from spark_streams.client.data_loss import DataLoss
 from spark_streams.spark.progress.listener import PartitionProgress, Progress, StreamProgressListener, observed
+from spark_streams.spark.progress.opentelemetry import OpenTelemetryMetrics
+from spark_streams.spark.progress.prometheus import PrometheusMetrics
 
-__all__ = ["DataLoss", "PartitionProgress", "Progress", "StreamProgressListener", "observed"]
+__all__ = [
+    "DataLoss",
+    "OpenTelemetryMetrics",
+    "PartitionProgress",
+    "Progress",
+    "PrometheusMetrics",
+    "StreamProgressListener",
+    "observed",
+]

@@ -124,7 +124,15 @@ PUBLIC = {
         "TimestampRefused",
         "format_offset",
     ],
-    "spark_streams.monitoring": ["DataLoss", "PartitionProgress", "Progress", "StreamProgressListener", "observed"],
+    "spark_streams.monitoring": [
+        "DataLoss",
+        "OpenTelemetryMetrics",
+        "PartitionProgress",
+        "Progress",
+        "PrometheusMetrics",
+        "StreamProgressListener",
+        "observed",
+    ],
     "spark_streams.position": [
         "EARLIEST",
         "LATEST",

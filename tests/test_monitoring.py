@@ -21,6 +21,8 @@ NEWEST: dict[str, Any] = {
     "planned": {"events": {"0": 60, "1": 30}, "bytes": {}},
     "metrics": {},
     "losses": [],
+    "retries": 2,
+    "format": "rabbitmq-stream",
 }
 
 
@@ -70,6 +72,8 @@ def test_a_batch_of_ours() -> None:
         seconds=2.0,
         rows_written=80,
         partitions={"0": PartitionProgress(12, 60), "1": PartitionProgress(None, 30)},
+        retries=2,
+        format="rabbitmq-stream",
     )
     assert progress.lag == {"0": 12, "1": None}
     assert str(progress) == "query 'q' batch 7: 90 events of stream 'orders', 45 events/s, lag {0: 12, 1: ?}"
@@ -81,6 +85,12 @@ def test_without_a_name_without_lag_without_rows() -> None:
     assert (progress.query, progress.events_per_second, progress.rows_written) == ("1-2-3", 0.0, None)
     assert (progress.partitions, progress.lag, progress.bytes) == ({}, {}, None)
     assert str(progress) == "query '1-2-3' batch 7: 90 events of stream 'orders', 0 events/s"
+
+
+def test_the_report_of_an_older_version_says_nothing_of_retries() -> None:
+    older = {key: value for key, value in NEWEST.items() if key not in ("retries", "format")}
+    (progress,) = told(event(END, json.dumps(older)))
+    assert (progress.retries, progress.format, progress.lag) == (None, None, {"0": 12, "1": None})
 
 
 def test_other_sources_are_none_of_our_business() -> None:
@@ -130,15 +140,42 @@ def test_losses_are_warned_of_and_told(caplog: pytest.LogCaptureFixture) -> None
     assert warning.context == {"stream": "orders", **LOSS}  # type: ignore[attr-defined]
 
 
-def test_a_function_that_fails_is_logged_and_is_called_again(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_function_that_fails_is_logged_and_keeps_no_other_from_its_report(caplog: pytest.LogCaptureFixture) -> None:
     calls: list[int] = []
 
     def report(progress: Progress) -> None:
         calls.append(progress.batch)
         raise RuntimeError("no room")
 
-    listener = StreamProgressListener(report)
+    others: list[Progress] = []
+    listener = StreamProgressListener(report, others.append)
     for _ in range(2):
         listener.onQueryProgress(event(END, json.dumps(NEWEST)))
-    assert calls == [7, 7]
+    assert (calls, [progress.batch for progress in others]) == ([7, 7], [7, 7])
     assert caplog.text.count("RuntimeError: no room") == 2
+
+
+def test_who_wants_to_know_is_told_of_queries_of_ours_that_wait_and_end() -> None:
+    heard: list[tuple[str, ...]] = []
+
+    class Watcher:
+        def __call__(self, progress: Progress) -> None:
+            heard.append(("batch", progress.query))
+
+        def query_idle(self, query: str, timestamp: str) -> None:
+            heard.append(("idle", query, timestamp))
+
+        def query_ended(self, query: str) -> None:
+            heard.append(("ended", query))
+            raise RuntimeError("no room")
+
+    listener = StreamProgressListener(lambda progress: None, Watcher())
+    idle, ended = Obj(id="1-2-3", timestamp="2026-01-01T00:00:10.000Z"), Obj(id="1-2-3")
+    listener.onQueryIdle(idle)
+    listener.onQueryTerminated(ended)
+    assert heard == [], "it has had no batch of ours"
+    listener.onQueryProgress(event(END, json.dumps(NEWEST)))
+    listener.onQueryIdle(idle)
+    for _ in range(2):
+        listener.onQueryTerminated(ended)
+    assert heard == [("batch", "q"), ("idle", "q", "2026-01-01T00:00:10.000Z"), ("ended", "q")]

@@ -28,7 +28,15 @@ FENCE = re.compile(r"(^```.*?^```$)", re.MULTILINE | re.DOTALL)
 DRAWING = "```mermaid\n"
 TYPE = re.compile(r"(?<=MAP)<(STRING,STRING)>")
 """What Python's Markdown takes for a tag of HTML, as GitHub's does not."""
-LANGUAGES = {".ipynb": "", ".toml": "toml", ".yml": "yaml", ".py": "python", ".proto": "proto", ".conf": "properties"}
+LANGUAGES = {
+    ".ipynb": "",
+    ".json": "json",
+    ".toml": "toml",
+    ".yml": "yaml",
+    ".py": "python",
+    ".proto": "proto",
+    ".conf": "properties",
+}
 MERMAID = "mermaid@11.17.2"
 """Of the npm registry; the version that tests/docs/test_pictures.py parses the drawings with."""
 

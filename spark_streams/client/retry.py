@@ -1,8 +1,9 @@
-"""Defines deadlines, and the retry loop: the only code that reads ``retriable`` of an error."""
+"""Defines deadlines, and the retry loop: the only code that reads ``retriable`` of an error; it counts its retries."""
 
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -75,6 +76,30 @@ LONG_BACKOFF: Final = Backoff(attempts=24)
 """Tries for some 40 s: a broker that restarts takes 5 to 10 s, and then its streams come back one by one."""
 
 
+class RetryCount:
+    """How often something was tried again in this process, whatever it was and whoever did; thread-safe.
+
+    Spark runs the driver's side of each stream, and each task while it lasts, in a process of its own. So the count
+    before and after a step is what that step needed, and no client has to carry a counter through its layers.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._count = 0
+
+    def add(self) -> None:
+        """Note one retry."""
+        with self._lock:
+            self._count += 1
+
+    def __call__(self) -> int:
+        """Return the number of retries since the process began."""
+        return self._count
+
+
+retries: Final = RetryCount()
+
+
 class Attempts:
     """The count of failures in a row.
 
@@ -119,6 +144,7 @@ class Attempts:
         if self._failed >= self._backoff.attempts:
             fault.given_up = True
             raise fault
+        retries.add()
         if fault.retry_after_s is not None:
             return fault.retry_after_s
         pause_ms: int = min(self._backoff.limit_ms, self._backoff.first_ms * 2 ** (self._failed - 1))

@@ -19,6 +19,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_streams.client.retry import retries
 from spark_streams.options.connection import DEFAULT_LOG_LEVEL
 
 _log = logging.getLogger("spark_streams.spark.tasks")
@@ -111,7 +112,7 @@ def _unread(stream: Any) -> bool:
 
 
 def counted(batches: Iterator[pa.RecordBatch], label: str, stream: str, partition: str) -> Iterator[pa.RecordBatch]:
-    """Yield the batches, and log events, bytes of values and seconds after the last one, if level INFO is on.
+    """Yield the batches, and log events, bytes of values, seconds and retries after the last one, if level INFO is on.
 
     Args:
         batches: the batches that a task returns to Spark.
@@ -122,7 +123,7 @@ def counted(batches: Iterator[pa.RecordBatch], label: str, stream: str, partitio
     if not _log.isEnabledFor(logging.INFO):
         yield from batches
         return
-    began = time.monotonic()
+    began, before = time.monotonic(), retries()
     events = size = 0
     for batch in batches:
         events += batch.num_rows
@@ -135,6 +136,9 @@ def counted(batches: Iterator[pa.RecordBatch], label: str, stream: str, partitio
         "events": str(events),
         "bytes": str(size),
         "seconds": f"{time.monotonic() - began:.3f}",
+        "retries": str(retries() - before),
     }
     line = "%(label)s partition '%(partition)s': %(events)s events, %(bytes)s bytes in %(seconds)s s"
+    if retries() > before:
+        line += ", retries: %(retries)s"
     _log.info(line, {"label": label, **context}, extra={"context": context})

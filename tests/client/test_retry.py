@@ -7,7 +7,7 @@ import pickle
 import pytest
 
 from spark_streams.client import retry
-from spark_streams.client.retry import Attempts, Backoff, Deadline, retrying
+from spark_streams.client.retry import Attempts, Backoff, Deadline, retries, retrying
 from spark_streams.errors import ConnectionLost, DeadlineExceeded, NotFound, Refused, SparkStreamsError
 
 
@@ -23,6 +23,22 @@ def test_pauses_double_up_to_a_limit_and_progress_starts_anew(monkeypatch: pytes
     attempts.progressed()
     attempts.after(ConnectionLost("cut"))
     assert pauses[-1] == 0.1
+
+
+def test_retries_are_counted_and_not_what_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retry, "_pause", lambda seconds: None)
+    before, faults = retries(), [ConnectionLost("cut"), ConnectionLost("cut again")]
+
+    def operation() -> str:
+        if faults:
+            raise faults.pop()
+        return "done"
+
+    assert (retrying(operation), retries() - before) == ("done", 2)
+    for fault in (NotFound("amqp:not-found", "", "attach"), ConnectionLost("cut")):
+        with pytest.raises(type(fault)):
+            Attempts(Backoff(attempts=1)).after(fault)
+    assert retries() - before == 2
 
 
 @pytest.mark.parametrize(

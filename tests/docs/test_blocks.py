@@ -114,7 +114,7 @@ RUN: dict[str, dict[str, list[tuple[str, int]]]] = {
     },
     "docs/monitoring.md": {
         "python": [
-            (f"{SNIPPETS}::test_seeing_what_happens", 5),
+            (f"{SNIPPETS}::test_seeing_what_happens", 6),
             (f"{SNIPPETS}::test_the_query_on_what_the_tasks_said", 1),
         ],
         "text": [(f"{HERE}::test_the_lines_of_a_batch", 1)],

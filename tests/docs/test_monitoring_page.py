@@ -1,16 +1,20 @@
-"""The commands of docs/monitoring.md that speak with any peer, run against a log with all its doors."""
+"""docs/monitoring.md: its commands, run against a log with all its doors, and its table of figures."""
 
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from spark_streams.spark.progress.figures import FIGURES
 from tests.cli.conftest import served_here
 from tests.cli.peers.opened import run as command
 from tests.docs.pages import blocks
 from tests.door_urls import plain_url
+
+ROOT = Path(__file__).resolve().parents[2]
 
 PORTS = {
     "amqp": "localhost:5672",
@@ -42,3 +46,24 @@ def test_the_commands_that_speak_with_any_peer(tmp_path: Path) -> None:
     assert len([json.loads(line) for line in version_1.splitlines()]) == 2
     assert hub.startswith("orders (AMQP event stream)")
     assert copied.startswith("8 events copied from rabbitmq-stream://")
+
+
+def test_the_table_has_every_figure_of_queries() -> None:
+    page = (ROOT / "docs" / "monitoring.md").read_text()
+    rows = [line.strip("| ").split(" | ") for line in page.splitlines() if line.startswith("| `spark_streams_query_")]
+    assert rows == [
+        [
+            f"`{figure.name}`",
+            figure.kind,
+            ", ".join(f"`{label}`" for label in figure.labels),
+            f"`{figure.instrument}`, `{figure.unit}`",
+            figure.meaning,
+        ]
+        for figure in FIGURES
+    ]
+
+
+def test_the_alerts_and_the_table_have_the_same_names() -> None:
+    page = (ROOT / "docs" / "monitoring.md").read_text()
+    named = set(re.findall(r"\bspark_streams_query_\w+", page))
+    assert named == {figure.name for figure in FIGURES}

@@ -17,6 +17,7 @@ from spark_streams.monitoring import PartitionProgress, Progress
 from spark_streams.spark.source.reader import HAS_ADMISSION_CONTROL
 from spark_streams.testing import eventually
 from tests.cli.conftest import ServedHere, served_here
+from tests.docs.exported import exported
 from tests.docs.pages import blocks
 
 pytestmark = pytest.mark.spark
@@ -151,19 +152,21 @@ def test_seeing_what_happens(spark: Any, served: ServedHere, tmp_path: Path) -> 
     printed: list[Any] = []
     names: dict[str, Any] = {"spark": spark, "print": lambda *values: printed.append(values)}
     run = runner(served, tmp_path, names)
-    listening, json_lines, statsd, prometheus, kafka, _ = blocks("docs/monitoring.md", "python")
-    for block in (listening, json_lines, prometheus):
-        run(block)
-    eventually(lambda: printed, "the listener is told")
+    listening, prometheus, opentelemetry, json_lines, statsd, kafka, _ = blocks("docs/monitoring.md", "python")
+    with exported(spark, names, run, prometheus, opentelemetry) as figures:
+        run(listening)
+        eventually(lambda: printed, "the listener is told")
+        eventually(lambda: figures.ended, "Prometheus and OpenTelemetry are told of the query and of its end")
     (name, events, size, lag), *_ = printed
     assert (name, events > 0, size > 0) == ("orders", True, True)
+    run(json_lines)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as receiver:
         receiver.bind(("127.0.0.1", 0))
         receiver.settimeout(60)
         run(statsd.replace('("localhost", 8125)', str(receiver.getsockname())))
         partitions = {"orders-0": PartitionProgress(lag=7), "orders-1": PartitionProgress()}
         progress = Progress("q", 3, "2026-01-01T00:00:00.000Z", "orders", 5, 2.5, bytes=50, partitions=partitions)
-        for report in ("to_json_lines", "to_statsd", "to_prometheus"):
+        for report in ("to_json_lines", "to_statsd"):
             names[report](progress)
         names["statsd"].close()
         lines = receiver.recv(65_536).decode().splitlines()
@@ -175,10 +178,6 @@ def test_seeing_what_happens(spark: Any, served: ServedHere, tmp_path: Path) -> 
         f"{orders}.lag.orders-0:7|g",
     ]
     assert json.loads((tmp_path / "progress.jsonl").read_text()) == progress.to_json()
-    assert (tmp_path / "spark_streams.prom").read_text().splitlines() == [
-        'spark_streams_events_per_second{stream="orders"} 2.5',
-        'spark_streams_lag{stream="orders",partition="orders-0"} 7',
-    ]
     if HAS_ADMISSION_CONTROL:
         assert lag == {"orders-0": 0, "orders-1": 0}
         run(kafka)
@@ -203,6 +202,7 @@ def test_the_query_on_what_the_tasks_said(spark: Any, served: ServedHere, tmp_pa
         eventually(lambda: sum(row[2] for row in read()) >= 2, "Spark has stored what the tasks said")
         assert names["losses"].where("stream = 'orders'").count() == 0
         assert {partition for _, partition, *_ in read()} <= {"orders-0", "orders-1"}
-        assert all(size >= events and seconds >= 0 for _, _, events, size, seconds in read())
+        assert all(size >= events and seconds >= 0 for _, _, events, size, seconds, _ in read())
+        assert {retries for *_, retries in read()} == {0}
     finally:
         spark.conf.unset("spark.sql.pyspark.worker.logging.enabled")

@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import pyspark
+from prometheus_client import CollectorRegistry
 from pyspark.sql import SparkSession
 
 import spark_streams
-from spark_streams.monitoring import Progress, StreamProgressListener, observed
+from spark_streams.monitoring import Progress, PrometheusMetrics, StreamProgressListener, observed
 from spark_streams.testing import LogProcess, LogStream, StreamFactory, eventually
 from tests.e2e.connect_server import connect_server
 
@@ -57,8 +58,8 @@ def copy(spark: Any, name: str, read: dict[str, str], write: dict[str, str], che
     assert query.exception() is None
 
 
-def wait_for(told: list[Progress], stream: str) -> None:
-    """Return when the listener was told of all events of a stream, their bytes, and that nothing is left."""
+def wait_for(told: list[Progress], figures: CollectorRegistry, stream: str) -> None:
+    """Return when the listener was told of all events of a stream, their bytes, that none is left, and of the end."""
 
     def seen() -> None:
         of_it = [progress for progress in told if progress.stream == stream and progress.events]
@@ -67,6 +68,10 @@ def wait_for(told: list[Progress], stream: str) -> None:
         assert sum(progress.rows_written or 0 for progress in of_it) == 40
         assert bool(of_it[-1].partitions) == (SPARK >= (4, 2))
         assert {*of_it[-1].lag.values()} <= {0, None}
+        samples = [sample for family in figures.collect() for sample in family.samples]
+        shown = {sample.name: sample.value for sample in samples if sample.labels["stream"] == stream}
+        assert shown["spark_streams_query_events_total"] == 40
+        assert "spark_streams_query_input_events_per_second" not in shown, "the query has ended"
 
     eventually(lambda: seen() is None, f"what the listener is told of {stream}", 120)
 
@@ -86,7 +91,9 @@ def collected(spark: Any, name: str, source: LogStream) -> None:
     spark.conf.unset("spark.sql.pyspark.worker.logging.enabled")
 
 
-def copied(spark: Any, streams: StreamFactory, name: str, folder: Path, told: list[Progress]) -> None:
+def copied(
+    spark: Any, streams: StreamFactory, name: str, folder: Path, told: list[Progress], figures: CollectorRegistry
+) -> None:
     """Read events in a batch, copy them in a stream, and look at both, and at what the listener was told."""
     source, target = streams.create("source", 4), streams.create("target", 2)
     source.produce({"value": f"v{n}", "key": f"k{n % 7}"} for n in range(40))
@@ -103,7 +110,7 @@ def copied(spark: Any, streams: StreamFactory, name: str, folder: Path, told: li
         read["spoolLocation"] = str(folder / "spool")
     copy(spark, name, read, target.options(name), folder / name)
     assert sorted(target.values()) == sorted(f"v{n}" for n in range(40))
-    wait_for(told, source.name)
+    wait_for(told, figures, source.name)
 
 
 def main(kind: str, folder: Path) -> None:
@@ -111,11 +118,12 @@ def main(kind: str, folder: Path) -> None:
         streams = StreamFactory(process)
         spark_streams.register(spark)
         told: list[Progress] = []
-        listener = StreamProgressListener(told.append)
+        figures = CollectorRegistry()
+        listener = StreamProgressListener(told.append, PrometheusMetrics(figures))
         spark.streams.addListener(listener)
         try:
             for name in FORMATS:
-                copied(spark, streams, name, folder, told)
+                copied(spark, streams, name, folder, told, figures)
                 print("done:", name, flush=True)
         finally:
             # Spark Connect's client listens in a thread that keeps a program from ending.

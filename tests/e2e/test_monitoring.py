@@ -8,18 +8,21 @@ import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pyarrow as pa
 import pytest
+from prometheus_client import CollectorRegistry
 from pyspark.sql import DataFrame, SparkSession
 
 from spark_streams.log import ReferenceLog, StreamConfig
-from spark_streams.monitoring import Progress, StreamProgressListener, observed
+from spark_streams.monitoring import Progress, PrometheusMetrics, StreamProgressListener, observed
 from spark_streams.rows import MESSAGE_SCHEMA
 from spark_streams.server import AmqpConfig, FeedConfig, RabbitConfig, ServerThread
 from spark_streams.testing import eventually
 from spark_streams.wire.amqp.columns.encode import encode_columns
 from tests.e2e.by_day import FORMATS, by_day
+from tests.faults.proxy import TcpProxy
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
@@ -61,7 +64,8 @@ class Log:
         self.log.create_stream("copies", 1)
         self.queries: set[str] = set()
         self.heard: list[Progress] = []
-        self.listener = StreamProgressListener(self.heard.append)
+        self.figures = CollectorRegistry()
+        self.listener = StreamProgressListener(self.heard.append, PrometheusMetrics(self.figures))
 
     def close(self) -> None:
         self.server.stop()
@@ -71,6 +75,11 @@ class Log:
     def told(self) -> list[Progress]:
         """What queries on it told; Spark may still tell something of one that another test of the session ran."""
         return [progress for progress in self.heard if progress.query in self.queries]
+
+    def figure(self, name: str, query: str, **labels: str) -> float | None:
+        """What Prometheus would be told of a query on the stream; None for no series."""
+        where = {"query": query, "stream": self.stream, **labels}
+        return self.figures.get_sample_value(f"spark_streams_query_{name}", where)
 
     def append(self, partition: int, *values: str) -> None:
         types = pa.array([[("type", v[:1])] for v in values], MESSAGE_SCHEMA.field("application_properties").type)
@@ -169,6 +178,10 @@ def run(spark: SparkSession, log: Log, folder: Path, name: str, look: Callable[[
     if name == "figures":
         for batch in done:
             log.said.lines(log.sink_line(name, "copies", batch), 1)
+    eventually(
+        lambda: log.figure("last_trigger_timestamp_seconds", name) is None, "the listener was told of the end", WAIT_S
+    )
+    assert log.figure("events_total", name) == sum(told.events for told in log.told if told.query == name)
     return query
 
 
@@ -197,9 +210,12 @@ def test_lag_rates_and_bytes(spark: SparkSession, log: Log, tmp_path: Path, rate
         assert progress.events_per_second > 0
         assert progress.rows_written == progress.events
         assert progress.bytes_per_second == pytest.approx((progress.bytes or 0) / progress.seconds)
+    assert (log.figure("rows_written_total", "figures"), log.figure("bytes_total", "figures")) == (20, 10 * 2 + 10 * 5)
     if not rate_limits:
         assert told[0].partitions == {}, "Spark asks the source for more from 4.2 on"
         return
+    assert {(progress.format, progress.retries) for progress in told} == {(log.format, 0)}
+    assert (log.figure("retries_total", "figures"), log.figure("losses_total", "figures")) == (0, 0)
     read = dict.fromkeys((zero, one), 0)
     for progress in told:
         assert progress.partitions.keys() == {zero, one}
@@ -265,6 +281,7 @@ def test_filters_and_losses(
     (warning,) = {record.getMessage() for record in said}  # of each listener that the session has
     assert loss.available in warning
     assert log.stream in warning
+    assert (log.figure("losses_total", "first"), log.figure("losses_total", "second")) == (0, 1)
 
 
 @by_day("log", "feedapi", of=FORMATS[1:])
@@ -323,6 +340,46 @@ def test_each_micro_batch_of_many_runs_has_its_lines_in_foreach_batch_into_two_s
         for batch in done - before:
             for stream in ("copies", "others"):
                 log.said.lines(log.sink_line("many", stream, batch), 1)
+
+
+@pytest.mark.nightly  # a query that waits for its source's pauses
+@pytest.mark.parametrize("log", FORMATS, indirect=True)
+def test_what_a_source_tried_again_and_how_a_query_that_waits_stands(
+    spark: SparkSession, log: Log, tmp_path: Path, rate_limits: bool
+) -> None:
+    if not rate_limits:
+        pytest.skip("Spark asks the source for more from 4.2 on")
+    log.queries.add("tried")
+    options = log.options(startingOffsets="earliest", queryName="tried")
+    with TcpProxy(urlsplit(options["url"]).port) as proxy:
+        through = {"loadBalancer": "true"} if log.format == "rabbitmq-stream" else {}
+        frame = spark.readStream.format(log.format).options(**options | {"url": proxy.url(options["url"])} | through)
+        log.append(0, "a1", "a2")
+        writer = frame.load().writeStream.format("noop").queryName("tried")
+        query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+        try:
+            eventually(lambda: log.figure("events_total", "tried") == 2, "the first batch was told", WAIT_S)
+            assert log.figure("retries_total", "tried") == 0
+            assert log.figure("lag_events", "tried", partition=log.partition(0)) in (0, None)
+            eventually(
+                lambda: log.figure("processed_events_per_second", "tried") == 0,
+                "Spark tells that nothing comes",
+                WAIT_S,
+            )
+            before = log.said.path.read_text().count("; trying again in")
+            proxy.refuse()
+            proxy.cut()
+            eventually(lambda: log.said.path.read_text().count("; trying again in") > before, "a retry", WAIT_S)
+            proxy.accept()
+            log.append(0, "a3")
+            eventually(lambda: log.figure("events_total", "tried") == 3, "the next batch was told", WAIT_S)
+            tried = log.figure("retries_total", "tried")
+            assert tried == sum(progress.retries or 0 for progress in log.told) > 0
+            assert log.figure("input_events_per_second", "tried") == log.told[-1].input_events_per_second > 0
+        finally:
+            query.stop()
+    eventually(lambda: log.figure("input_events_per_second", "tried") is None, "the end was told", WAIT_S)
+    assert log.figure("retries_total", "tried") == tried
 
 
 @by_day("log", "amqp-events")

@@ -94,6 +94,8 @@ def test_the_wheel_holds_our_packages_and_nothing_else_at_the_top(wheel: Path) -
         "py.typed",
         "conf/log.toml",
         "conf/spark-defaults.conf",
+        "conf/prometheus.yml",
+        "conf/grafana/spark-streams.json",
     ):
         assert f"spark_streams/{needed}" in names
     tracked = {p.relative_to(ROOT).as_posix() for p in (ROOT / "spark_streams").rglob("*.py")}

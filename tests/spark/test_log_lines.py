@@ -13,6 +13,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pytest
 
+from spark_streams.client.retry import retries
 from spark_streams.errors import OptionError
 from spark_streams.options.amqp_events import parse_sink_options, parse_source
 from spark_streams.options.feedapi import parse_feed_sink, parse_feed_source
@@ -123,12 +124,22 @@ def test_a_task_s_line_names_the_query_the_format_the_stream_and_the_partition(
         streaming=True,
     )
     batch = pa.record_batch({"value": [b"abc", None]})
+
+    def tried_again() -> Iterator[pa.RecordBatch]:
+        retries.add()
+        yield batch
+
+    retries.add()  # by an earlier task of this process
     with caplog.at_level(logging.INFO, "spark_streams.spark.tasks"):
         assert list(counted(iter([batch, batch]), options.label, "orders", "0")) == [batch, batch]
+        assert list(counted(tried_again(), options.label, "orders", "1")) == [batch]
     assert caplog.messages[0].startswith(
         "query 'copies': amqp-events stream 'orders' partition '0': 4 events, 6 bytes in "
     )
-    assert caplog.records[0].context["partition"] == "0"  # type: ignore[attr-defined]
+    assert not caplog.messages[0].endswith("retries: 0")
+    assert caplog.messages[1].endswith(" s, retries: 1")
+    contexts = [record.context for record in caplog.records]  # type: ignore[attr-defined]
+    assert [(context["partition"], context["retries"]) for context in contexts] == [("0", "0"), ("1", "1")]
 
 
 @pytest.mark.parametrize("format", URLS)

@@ -30,7 +30,7 @@ from spark_streams.client.amqp.links import Link
 from spark_streams.client.amqp.outgoing_deliveries import Refusal
 from spark_streams.client.amqp.outgoing_events import OutgoingEvents, outgoing_events
 from spark_streams.client.digested_rows import Label, RowLabels
-from spark_streams.client.retry import Deadline
+from spark_streams.client.retry import Deadline, retries
 from spark_streams.errors import DeliveryFailed, LocalProtocolError, PeerError, SparkStreamsError, TransportError
 from spark_streams.redaction import safe_text
 from spark_streams.wire.columnar.arrays import layout
@@ -162,6 +162,7 @@ class Publisher:
         what = f"the peer is busy: {said.condition} {safe_text(said.description)}: it accepted nothing"
         if self._patience is None or outgoing.under_way > sum(stop - first for first, stop, _ in refusals):
             self._patience = Deadline(self._timeout_ms)
+        retries.add()
         until = time.monotonic() + max(self._busy[refusal.condition] for _, _, refusal in refusals)
         _log.info("stream '%s': %s, %d messages are sent again", self._stream, what, sum(b - a for a, b, _ in refusals))
         while (left := until - time.monotonic()) > 0:

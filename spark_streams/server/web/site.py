@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 SIGN_IN: Final = "/sign-in"
 _MOST_FIELDS: Final = 64
+_LITTLE_BYTES: Final = 16 << 10
+"""A longer form is read in the thread."""
 _NOTICE: Final = "notice"
 
 
@@ -144,9 +146,9 @@ class Site:
                 raise HttpError(
                     HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"the form has more than {most} bytes", {"Connection": "close"}
                 )
+        read = partial(_fields, bytes(body))
         try:
-            text = bytes(body).decode("ascii")
-            fields = dict(parse_qsl(text, keep_blank_values=True, errors="strict", max_num_fields=_MOST_FIELDS))
+            fields = read() if len(body) <= _LITTLE_BYTES else await self.worker.step(read)
         except ValueError as fault:
             raise HttpError(HTTPStatus.BAD_REQUEST, f"the form cannot be read: {fault}") from fault
         if not self.sessions.fits(self.word(request), fields.pop("word", "")):
@@ -222,6 +224,11 @@ NOTICES: Final[Mapping[str, str]] = {
     "signed-out": "You signed out.",
 }
 """What a page says once a form has done its work, by a name in the address: no address makes it say anything else."""
+
+
+def _fields(body: bytes) -> dict[str, str]:
+    text = body.decode("ascii")
+    return dict(parse_qsl(text, keep_blank_values=True, errors="strict", max_num_fields=_MOST_FIELDS))
 
 
 def link(path: str, **arguments: object) -> str:

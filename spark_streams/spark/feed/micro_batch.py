@@ -245,6 +245,7 @@ class FeedBatches:
         cursors = {p: f.cursor for p, f in self._fetchers.each.items()}
         out = FeedOffset(self._options.stream, cursors, last.spool if last else "", last.batch if last else 0).to_json()
         out["fetched"] = {str(p): f.waiting() for p, f in self._fetchers.each.items()}
+        out["format"] = self._options.format
         out.update(self._progress.report(self._lag()))
         if self._options.filter is not None and self._filter.pushdown is not None:
             out["pushdown"] = filter_json(self._options.filter, self._filter.pushdown)

@@ -15,6 +15,7 @@ from dataclasses import asdict
 from typing import Any, Final
 
 from spark_streams.client.data_loss import LossPolicy
+from spark_streams.client.retry import retries
 from spark_streams.errors import SparkStreamsError
 
 _log = logging.getLogger("spark_streams.spark.progress")
@@ -38,16 +39,25 @@ class BatchProgress:
         policy: has the losses.
         label: who reads what: ``SourceOptions.label``.
         clock: returns seconds, monotonic.
+        retries: returns the number of retries of this process, whose only stream this is.
     """
 
-    def __init__(self, policy: LossPolicy, label: str, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        policy: LossPolicy,
+        label: str,
+        clock: Callable[[], float] = time.monotonic,
+        retries: Callable[[], int] = retries,
+    ) -> None:
         self._policy = policy
         self._label = label
         self._clock = clock
+        self._retries = retries
         self._end: object = None
         self._events: dict[str, int | None] = {}
         self._bytes: dict[str, int] = {}
         self._losses_planned = 0
+        self._retries_told = self._retries_planned = retries()
         self._planned_at = 0.0
         self._took: float | None = None
         self._begun: object = None
@@ -71,6 +81,7 @@ class BatchProgress:
         self._events = dict(events)
         self._bytes = dict(sizes or {})
         self._losses_planned = len(self._policy.losses)
+        self._retries_planned = self._retries()
         self._planned_at = self._clock()
 
     def reached(self, position: object) -> None:
@@ -81,9 +92,10 @@ class BatchProgress:
         """
         if self._end is None or position != self._end or self._took is not None:
             return  # a batch of another run ended here, or this is a repeated call for the same batch
-        # The progress of the batch has the losses that were known at its plan.
+        # The progress of the batch has the losses and the retries that were known at its plan.
         del self._policy.losses[: self._losses_planned]
         self._losses_planned = 0
+        self._retries_told = self._retries_planned
         self._took = max(self._clock() - self._planned_at, 1e-3)
 
     def begun(self, end: object, count: Callable[[], Mapping[str, int | None]], lag: Callable[[], _Lag]) -> None:
@@ -123,14 +135,16 @@ class BatchProgress:
 
         Returns:
             ``{"lag": {partition: n | null}, "planned": {"events": {partition: n | null}, "bytes": {partition: n}},
-            "metrics": {…}, "losses": [{"partition": …, "asked": …, "available": …}, …]}``; ``metrics`` as
-            ``behind_latest``.
+            "metrics": {…}, "losses": [{"partition": …, "asked": …, "available": …}, …], "retries": n}``; ``metrics``
+            as ``behind_latest``. Losses and retries are those before the plan that no finished batch has told: what
+            comes later, such as the retries of asking for the lag, the next batch tells.
         """
         return {
             "lag": dict(lag),
             "planned": {"events": self._events, "bytes": self._bytes},
             "metrics": behind_latest(lag),
-            "losses": [asdict(loss) for loss in tuple(self._policy.losses)],
+            "losses": [asdict(loss) for loss in self._policy.losses[: self._losses_planned]],
+            "retries": self._retries_planned - self._retries_told,
         }
 
     def _amount(self, events: Mapping[str, int | None]) -> str:

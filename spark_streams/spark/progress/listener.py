@@ -1,8 +1,8 @@
-"""A listener that reports the rate, the lag and the losses of the session's streaming queries.
+"""A listener that reports the rate, the lag, the losses and the retries of the session's streaming queries.
 
 ::
 
-    spark.streams.addListener(StreamProgressListener())
+    spark.streams.addListener(StreamProgressListener(PrometheusMetrics()))
 
 All numbers come from Spark's own progress events, so the listener works wherever Spark delivers these to Python. They
 have the report of the source's driver (``batch_progress``), Spark's numbers of rows, and the counts of ``observed``:
@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.streaming.listener import (
+    QueryIdleEvent,
     QueryProgressEvent,
     QueryStartedEvent,
     QueryTerminatedEvent,
@@ -105,6 +106,9 @@ class Progress:
         pushed_filter: the part of it that the peer checks, in the peer's language; None for nothing.
         residual_filter: the part that the tasks check on the events they read; None for nothing.
         losses: lost events that option ``failOnDataLoss`` tolerated.
+        retries: number of requests and connections that the source had to try again since the batch before, on the
+            driver; None where the source does not tell.
+        format: the format's name; None where the source does not tell.
     """
 
     query: str
@@ -124,6 +128,8 @@ class Progress:
     pushed_filter: str | None = None
     residual_filter: str | None = None
     losses: tuple[DataLoss, ...] = ()
+    retries: int | None = None
+    format: str | None = None
 
     @property
     def lag(self) -> dict[str, int | None]:
@@ -149,11 +155,15 @@ class StreamProgressListener(StreamingQueryListener):  # type: ignore[misc]
     It logs with logger ``spark_streams.monitoring``: one line per batch at INFO, and a warning for each loss of events.
 
     Args:
-        report: is also called with each batch's progress, in one of Spark's threads. The listener logs its exceptions.
+        receivers: each is also called with each batch's progress, in one of Spark's threads: functions,
+            ``PrometheusMetrics``, ``OpenTelemetryMetrics``. One that has methods ``query_idle(query, timestamp)`` and
+            ``query_ended(query)`` is told when a query that had a batch finds nothing new, some seconds long, and when
+            it ends. The listener logs their exceptions.
     """
 
-    def __init__(self, report: Callable[[Progress], None] | None = None) -> None:
-        self._report = report
+    def __init__(self, *receivers: Callable[[Progress], object]) -> None:
+        self._receivers = receivers
+        self._names: dict[str, str] = {}
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
         """Do nothing: there is no number yet."""
@@ -161,6 +171,7 @@ class StreamProgressListener(StreamingQueryListener):  # type: ignore[misc]
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
         """Report the sources of a batch."""
         for progress in read_progress(event.progress):
+            self._names[str(event.progress.id)] = progress.query
             _log.info("%s", progress)
             for loss in progress.losses:
                 where = f"stream '{progress.stream}'" + ("" if loss.partition is None else f" '{loss.partition}'")
@@ -174,18 +185,29 @@ class StreamProgressListener(StreamingQueryListener):  # type: ignore[misc]
                     loss.available,
                     extra={"context": context},
                 )
-            if self._report is not None:
-                try:
-                    self._report(progress)
-                except Exception:
-                    # The user's function must not keep other listeners, or the next batch, from their reports.
-                    _log.exception("the function that is told of each batch failed")
+            for receiver in self._receivers:
+                _tell(receiver, progress)
 
-    def onQueryIdle(self, event: object) -> None:
-        """Do nothing: no batch ran."""
+    def onQueryIdle(self, event: QueryIdleEvent) -> None:
+        """Tell the receivers that want to know it: no batch ran."""
+        self._tell_of_query("query_idle", self._names.get(str(event.id)), event.timestamp)
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
-        """Do nothing: the query itself reports how it ended."""
+        """Tell the receivers that want to know it; the query itself reports how it ended."""
+        self._tell_of_query("query_ended", self._names.pop(str(event.id), None))
+
+    def _tell_of_query(self, method: str, query: str | None, *more: object) -> None:
+        for receiver in self._receivers:
+            if query is not None and hasattr(receiver, method):
+                _tell(getattr(receiver, method), query, *more)
+
+
+def _tell(receive: Callable[..., object], *what: object) -> None:
+    try:
+        receive(*what)
+    except Exception:
+        # One function must not keep others, or other listeners, or the next batch, from their reports.
+        _log.exception("a function that is told of queries failed")
 
 
 def read_progress(progress: Any) -> list[Progress]:
@@ -221,6 +243,8 @@ def read_progress(progress: Any) -> list[Progress]:
                 pushed_filter=pushdown.get("pushed"),
                 residual_filter=pushdown.get("residual"),
                 losses=tuple(DataLoss(**loss) for loss in report.get("losses", ())),
+                retries=report.get("retries"),
+                format=report.get("format"),
             )
         )
     return out

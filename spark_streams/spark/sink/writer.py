@@ -31,6 +31,7 @@ from pyspark.sql import datasource
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
+from spark_streams.client.retry import retries
 from spark_streams.errors import OptionError, SparkStreamsError, TransportError
 from spark_streams.options.common import query_label
 from spark_streams.spark.boundary import CalledBySpark, end_quietly
@@ -97,6 +98,7 @@ class SinkCommit(WriterCommitMessage):  # type: ignore[misc]
         ended_at: when the peer had accepted the last row, in seconds since the epoch.
         query: the query that wrote, by its name or its id; None where Spark does not tell, or it is no query.
         batch: number of the query's micro-batch, as text; None likewise.
+        retries: how often the task had to try something again.
     """
 
     partition: int
@@ -108,12 +110,13 @@ class SinkCommit(WriterCommitMessage):  # type: ignore[misc]
     ended_at: float = field(default=0.0, compare=False)
     query: str | None = field(default=None, compare=False)
     batch: str | None = field(default=None, compare=False)
+    retries: int = field(default=0, compare=False)
 
 
 def _deliver(sink: Sink, name: TaskName, streaming: bool, batches: Iterator[pa.RecordBatch]) -> SinkCommit:
     """Send all rows of a task and wait until the peer accepts them; a task without rows does not connect."""
     row, size, first_id, last_id = 0, 0, None, None
-    began_at = time.time()
+    began_at, before = time.time(), retries()
     with _last_word(), ExitStack() as stack:
         outlet: Outlet | None = None
         for batch in batches:
@@ -138,7 +141,8 @@ def _deliver(sink: Sink, name: TaskName, streaming: bool, batches: Iterator[pa.R
             outlet.flush()
     ease_reuse()
     query, number = _query()
-    return SinkCommit(name.partition, row, first_id, last_id, size, began_at, time.time(), query, number)
+    again = retries() - before
+    return SinkCommit(name.partition, row, first_id, last_id, size, began_at, time.time(), query, number, again)
 
 
 def _query() -> tuple[str | None, str | None]:
@@ -307,10 +311,11 @@ def _delivered(messages: Sequence[SinkCommit | None]) -> str:
     # Clocks of executors may differ a little: the write took at least as long as the slowest task.
     span = max(m.ended_at for m in done) - min(m.began_at for m in done)
     seconds = max(span, *(m.ended_at - m.began_at for m in done), 1e-3)
-    rows, size = sum(m.rows for m in done), sum(m.bytes for m in done)
+    rows, size, again = (sum(values) for values in zip(*((m.rows, m.bytes, m.retries) for m in done), strict=True))
     return (
         f"{rows} rows delivered, {rows / seconds:.0f} rows/s, {size} bytes, {size / seconds:.0f} bytes/s, "
         f"by {len(done)} {'task' if len(done) == 1 else 'tasks'} in {seconds:.3f} s"
+        + (f", retries: {again}" if again else "")
     )
 
 

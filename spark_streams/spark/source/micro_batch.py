@@ -245,6 +245,7 @@ class MicroBatches:
         A query with a filter has key ``pushdown`` too: the part that the peer checks, and the part that tasks check.
         """
         out = self._end_of(self._driver.describe()).to_json()
+        out["format"] = self._options.format
         out.update(self._progress.report(self._driver.lag(self._last_end)))
         if self._options.filter is not None:
             out["pushdown"] = filter_json(self._options.filter, self._pushed())

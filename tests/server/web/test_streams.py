@@ -142,7 +142,24 @@ def test_who_may_only_write_sees_no_numbers(windows: Windows) -> None:
     assert "orders" in page and "may not be read by you" in page and "77" not in page
 
 
-def test_a_hundred_thousand_partitions_are_pages(window: Window) -> None:
+def test_a_page_of_a_hundred_thousand_partitions_is_small(window: Window) -> None:
+    window.create()
+    window.append([b"x"] * 3)
+    stream = window.log.stream("orders")
+    before = stream._partitions
+    stream._partitions = {str(number): before["0"] for number in range(100_000)}  # one file for all of them
+    try:
+        first = window.get("/stream", stream="orders").text
+        last = window.get("/stream", stream="orders", page="1000").text
+        whole = window.get().text
+    finally:
+        stream._partitions = before
+    assert max(map(len, (first, last, whole))) < 200_000
+    assert "Super stream of 100 000 partitions" in shown(first) and "of 1 000 Next" in shown(first)
+    assert last.count("<tr>") == 101 and "300\u202f000" in whole
+
+
+def test_which_rows_a_page_has() -> None:
     rows = range(100_000)
     request = Request({"type": "http", "method": "GET", "path": "/stream", "query_string": b"page=1000", "headers": []})
     last = Paging(request, len(rows), 100, stream="orders")

@@ -35,6 +35,7 @@ def test_the_report_of_a_batch() -> None:
         "planned": {"events": {"0": 5, "1": None}, "bytes": {"0": 70}},
         "metrics": {"minOffsetsBehindLatest": "2", "maxOffsetsBehindLatest": "6", "avgOffsetsBehindLatest": "4.0"},
         "losses": [asdict(DataLoss("0", "after 'a'", "it is gone"))],
+        "retries": 0,
     }
 
 
@@ -55,6 +56,30 @@ def test_a_loss_is_told_with_one_batch_that_spark_runs() -> None:
         assert [loss["partition"] for loss in progress.report({})["losses"]] == ["0", "1"]
     progress.reached("second")
     assert progress.report({})["losses"] == []
+
+
+def test_retries_and_losses_are_told_once_however_often_spark_asks() -> None:
+    tried = iter((1, 3, 3, 6, 10))
+    policy = LossPolicy("orders", False)
+    progress = BatchProgress(policy, "feedapi stream 'orders'", Clock(), retries=lambda: next(tried))
+
+    def told() -> tuple[int, int]:
+        report = progress.report({})
+        return report["retries"], len(report["losses"])
+
+    assert told() == (0, 0)
+    progress.planned("first", {"0": 5})
+    policy.report("0", "after 'a'", "noticed after the plan, before Spark asks for its report")
+    assert told() == told() == (2, 0)
+    progress.reached("first")
+    assert told() == (0, 0)
+    progress.planned("second", {"0": 5})
+    assert told() == (0, 1)
+    progress.planned("second, planned again as it did not run", {"0": 5})
+    assert told() == (3, 1)
+    progress.reached("second, planned again as it did not run")
+    progress.planned("third", {"0": 5})
+    assert told() == (4, 0)
 
 
 def none() -> dict[str, int | None]:

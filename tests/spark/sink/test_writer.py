@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import datasource
 
+from spark_streams.client.retry import retries
 from spark_streams.errors import DeliveryFailed, SparkStreamsError
 from spark_streams.spark.sink import writer as module
 from spark_streams.spark.sink.columns import identify, message_columns
@@ -225,6 +226,27 @@ def test_abort_tells_what_may_have_been_delivered(caplog: pytest.LogCaptureFixtu
     BatchWriter(FakeSink()).abort([None, None])
     assert "0 rows of 0 finished tasks" in caplog.text
     assert "What is written again goes out again" in caplog.text
+
+
+def test_what_a_task_tried_again_is_in_the_line_of_its_micro_batch(
+    task: dict[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    class Twice(FakeOutlet):
+        def flush(self) -> None:
+            retries.add()
+            super().flush()
+
+    retries.add()  # by an earlier task of this process
+    sink = FakeSink()
+    sink.outlet = Twice()
+    done = StreamWriter(sink).write(batches(["a"]))
+    assert done.retries == 1
+    with caplog.at_level(logging.INFO, "spark_streams.spark.sink.writer"):
+        StreamWriter(sink).commit([done, done, SinkCommit(0, 2, "a", "b")], 7)
+        StreamWriter(sink).commit([SinkCommit(0, 2, "a", "b")], 8)
+    tried, not_tried = caplog.messages
+    assert tried.endswith(" s, retries: 2")
+    assert "retries" not in not_tried
 
 
 def test_commit_counts_rows(caplog: pytest.LogCaptureFixture) -> None:
