@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
 import spark_streams
-from spark_streams.testing.log_process import LogProcess
+from spark_streams.testing.log_process import SETTINGS, LogProcess
 from spark_streams.testing.spark_session import spark_until
 
 if TYPE_CHECKING:
@@ -27,12 +27,7 @@ _SETTINGS: Final = {"spark.app.name": "spark-streams-notebook", "spark.log.level
 
 FRAME_ANCESTORS: Final = ("http://localhost:*", "http://127.0.0.1:*", "https://localhost:*", "vscode-webview:")
 """Where notebooks are that are used on the log's own machine, whose pages may show the log's in a frame."""
-_LOG: Final = f"""\
-[log]
-retention_check_ms = 200
-[web]
-frame_ancestors = {list(FRAME_ANCESTORS)}
-"""
+_LOG: Final = f"{SETTINGS}[web]\nframe_ancestors = {list(FRAME_ANCESTORS)}\n"
 
 
 class Notebook:
