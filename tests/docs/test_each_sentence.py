@@ -69,7 +69,6 @@ NO_MESSAGE = {
         "spark_streams/spark/session_python.py: import sys;",
         "spark_streams/options/connection_string.py: (?=",
         "spark_streams/testing/query.py: <KeptQuery",
-        "spark_streams/testing/notebook.py: frame_ancestors = ",
         "spark_streams/testing/notebook.py: <iframe src=",
         "spark_streams/wire/rabbitmq/handshake_states.py",
     ),
