@@ -23,11 +23,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final
 
 from spark_streams.errors import CheckpointError
-
-MIN_TIMESTAMP_MS: Final = -(2**63) + 1
-"""The earliest instant, in ms; Long.MIN_VALUE itself means "no timestamp" in extended record batches (KIP-228)."""
-MAX_TIMESTAMP_MS: Final = 2**63 - 1
-"""The latest instant, in ms."""
+from spark_streams.instants import MAX_TIMESTAMP_MS, MIN_TIMESTAMP_MS
 
 
 @dataclass(frozen=True)

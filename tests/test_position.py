@@ -7,11 +7,10 @@ import json
 import pytest
 
 from spark_streams.errors import CheckpointError
+from spark_streams.instants import MAX_TIMESTAMP_MS, MIN_TIMESTAMP_MS
 from spark_streams.position import (
     EARLIEST,
     LATEST,
-    MAX_TIMESTAMP_MS,
-    MIN_TIMESTAMP_MS,
     After,
     At,
     AtTime,

@@ -1,4 +1,4 @@
-"""Searches a partition for the first record that matches a filter: by the indexes, then by a scan in columns.
+"""Searches a partition for the records that match a filter: by the indexes, then by a scan in columns.
 
 Bounds on ``offset`` give the search its beginning and end; a lower bound on ``publish_time`` skips earlier records by
 the time indexes, whole segments too, without reading them. The other records are decoded in blocks, and only in the
@@ -12,11 +12,10 @@ Spec: docs/specifications.md, E-18, Z-22.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from spark_streams.filters.evaluate_many import mask
 from spark_streams.filters.intervals import Intervals, intervals_of, offsets_of, within
@@ -33,6 +32,8 @@ from spark_streams.offsets import offset_column
 BLOCK_BYTES: Final = 1 << 20
 """Bytes to decode at a time: enough that columns pay, few enough that an early match is found early."""
 _LAST: Final = 2**63 - 1
+_NOWHERE: Final = np.empty(0, np.int64)
+_NONE: Final = Records(_NOWHERE, _NOWHERE, b"", _NOWHERE, _NOWHERE, _NOWHERE, _NOWHERE, ())
 _OWN: Final = frozenset({"offset", "partition", "timestamp"})
 """Columns that come from the record's place in the log, not from its message."""
 
@@ -76,24 +77,98 @@ def first_matching(partition: Partition, expression: Expression, start: int = 0)
         CorruptLog: a check failed.
         PartitionClosed: the log was closed, or the stream deleted.
     """
-    check(expression)
-    needed = columns_needed(expression)
-    bounds = search_range_of(expression)
-    offset, end = max(start, bounds.first), min(bounds.end, partition.next_offset)
+    search = Search(partition, expression)
+    offset, end = max(start, search.bounds.first), min(search.bounds.end, partition.next_offset)
     while offset < end:
-        if bounds.from_ms != NO_TIMESTAMP:
-            offset = partition.skip_to_time(offset, bounds.from_ms)
-            if offset >= end:
-                break
-        records = partition.read(offset, BLOCK_BYTES)
-        if records is None:
-            break
-        records = records.slice(0, int(np.searchsorted(records.offsets, end)))
-        matching = _matching(records, expression, needed, partition.id)
-        if matching.true_count:
-            return int(records.offsets[pc.index(matching, True).as_py()])
-        offset = int(records.offsets[-1]) + 1 if len(records) else end
+        block = search.block(offset, end)
+        if len(block.matching):
+            return int(block.matching.offsets[0])
+        offset = block.following
     return None
+
+
+class Block(NamedTuple):
+    """What one step of a search found.
+
+    Args:
+        matching: the records that match.
+        following: where the next step begins; the end of the search when it has ended.
+        records: how many records were looked at.
+        size: the bytes of their values.
+    """
+
+    matching: Records
+    following: int
+    records: int
+    size: int
+
+
+class Search:
+    """A search of a partition, block by block; other work can be done between two of them.
+
+    Args:
+        partition: the partition.
+        expression: the filter; None: every record matches.
+
+    Attributes:
+        bounds: where the records are that may match.
+
+    Raises:
+        FilterError: the filter looks at what messages cannot have.
+    """
+
+    def __init__(self, partition: Partition, expression: Expression | None) -> None:
+        self._partition = partition
+        self._expression = expression
+        self._needed: tuple[str, ...] = ()
+        self.bounds = SearchRange()
+        if expression is not None:
+            check(expression)
+            self._needed = columns_needed(expression)
+            self.bounds = search_range_of(expression)
+
+    @property
+    def everything(self) -> bool:
+        """Whether every record matches."""
+        return self._expression is None
+
+    def skipped(self, offset: int) -> int:
+        """Return the first offset, from one on, where a record may match by the time indexes; no record is read.
+
+        Raises:
+            CorruptLog: a check failed.
+            PartitionClosed: the log was closed, or the stream deleted.
+        """
+        if self.bounds.from_ms == NO_TIMESTAMP:
+            return offset
+        return self._partition.skip_to_time(offset, self.bounds.from_ms)
+
+    def block(self, offset: int, end: int, size: int | None = None) -> Block:
+        """Search some records.
+
+        Args:
+            offset: where to begin, inclusive.
+            end: where the search ends, exclusive.
+            size: about how many bytes of them, at least one stored batch; None: ``BLOCK_BYTES``.
+
+        Raises:
+            CorruptLog: a check failed.
+            PartitionClosed: the log was closed, or the stream deleted.
+        """
+        offset = self.skipped(offset)
+        records = self._partition.read(offset, size or BLOCK_BYTES) if offset < end else None
+        if records is None:
+            return Block(_NONE, end, 0, 0)
+        records = records.slice(0, int(np.searchsorted(records.offsets, end)))
+        count = len(records)
+        if not count:
+            return Block(_NONE, end, 0, 0)
+        following = int(records.offsets[-1]) + 1
+        read = int(records.value_ends[-1] - records.value_starts[0])
+        if self._expression is None:
+            return Block(records, following, count, read)
+        matching = _matching(records, self._expression, self._needed, self._partition.id)
+        return Block(records.take(np.flatnonzero(np.asarray(matching))), following, count, read)
 
 
 def _matching(records: Records, expression: Expression, needed: tuple[str, ...], partition: str) -> pa.BooleanArray:

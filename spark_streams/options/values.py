@@ -6,14 +6,13 @@ import difflib
 import json
 import re
 from collections.abc import Sequence
-from datetime import datetime, timedelta, timezone
 from typing import Any, Final
 
 from spark_streams import filters
 from spark_streams.errors import FilterError, OptionError
 from spark_streams.filters.decimals import MAX_INT64
 from spark_streams.filters.tree import Expression
-from spark_streams.position import MAX_TIMESTAMP_MS, MIN_TIMESTAMP_MS
+from spark_streams.instants import bounded, read_instant
 
 _LIST_EXAMPLE: Final = '["eu", "us, ca"]'
 _UNITS_US: Final = {
@@ -27,12 +26,6 @@ _UNITS_US: Final = {
     "d": 86_400_000_000,
 }
 """The units of Spark's JavaUtils.timeStringAsMs, in microseconds."""
-_ISO: Final = re.compile(
-    r"(\d{4})-(\d{2})-(\d{2})"
-    r"(?:[T ](\d{2}):(\d{2})(?::(\d{2})(?:[.,](\d{1,9}))?)?\s*(Z|z|[+-]\d{2}(?::?\d{2})?)?)?"
-)
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
-_NS_PER_MS: Final = 1_000_000
 _NEAR: Final = 0.7
 """How alike two words have to be: 'warn' is nearly 'warning', and 'oldest' is not 'latest'."""
 
@@ -74,20 +67,12 @@ def instant_ms(option: str, value: object) -> int:
     Raises:
         OptionError: it is no instant, or outside int64.
     """
-    if isinstance(value, int) and not isinstance(value, bool):
-        return _bounded(option, value)
-    if isinstance(value, str):
-        text = value.strip()
-        if re.fullmatch(r"[+-]?[0-9]{1,20}", text):
-            return _bounded(option, int(text))
-        match = _ISO.fullmatch(text)
-        if match:
-            return _iso_ms(option, text, match)
-    raise OptionError(
-        option,
-        f"'{short(str(value))}' is no instant, expected milliseconds since 1970-01-01T00:00:00Z as a whole number "
-        "(negative before it) or ISO 8601 such as 1957-10-04T19:28:34Z",
-    )
+    try:
+        if isinstance(value, int) and not isinstance(value, bool):
+            return bounded(value)
+        return read_instant(str(value))
+    except ValueError as fault:
+        raise OptionError(option, str(fault)) from None
 
 
 def duration_ms(option: str, text: str) -> int:
@@ -198,29 +183,6 @@ def _without_repeats(option: str, pairs: list[tuple[str, Any]]) -> dict[str, Any
             raise OptionError(option, f"'{name}' is there twice")
         out[name] = value
     return out
-
-
-def _iso_ms(option: str, text: str, match: re.Match[str]) -> int:
-    year, month, day, hour, minute, second, fraction, zone = match.groups()
-    try:
-        moment = datetime(
-            int(year), int(month), int(day), int(hour or 0), int(minute or 0), int(second or 0), tzinfo=timezone.utc
-        )
-    except ValueError as fault:
-        raise OptionError(option, f"'{text}' is no instant: {fault}") from None
-    nanoseconds = int((fraction or "").ljust(9, "0"))
-    ms = (moment - _EPOCH) // timedelta(milliseconds=1) - -nanoseconds // _NS_PER_MS
-    if zone and zone not in "Zz":
-        digits = zone[1:].replace(":", "").ljust(4, "0")
-        offset_ms = (int(digits[:2]) * 60 + int(digits[2:])) * 60_000
-        ms -= offset_ms if zone[0] == "+" else -offset_ms
-    return _bounded(option, ms)
-
-
-def _bounded(option: str, ms: int) -> int:
-    if not MIN_TIMESTAMP_MS <= ms <= MAX_TIMESTAMP_MS:
-        raise OptionError(option, f"{ms} is outside int64 milliseconds")
-    return ms
 
 
 def short(text: str) -> str:

@@ -23,7 +23,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from spark_streams.errors import LogError, PartitionEnded
-from spark_streams.log import Partition
+from spark_streams.log import Appended, Partition
 from spark_streams.log.format.batching import Notes, is_large
 from spark_streams.log.storage.files import is_full
 from spark_streams.log.storage.readable_partition import PartitionClosed
@@ -261,27 +261,43 @@ def _halves(batch: Batch) -> tuple[Batch, Batch]:
 
 def _store(partition: Partition, batch: Batch) -> list[Outcome]:
     """Append, and find the events that the stream's rules refuse by halving, so that the others are stored."""
-    values, keys, timestamps = batch.values, batch.keys, batch.timestamps
-    count = len(values)
+    count = len(batch.values)
     if not count:
         return []
-    try:
-        partition.append(values, keys, timestamps, notes=batch.notes, groups=batch.groups)
+    found = append_whole(partition, batch.values, batch.keys, batch.timestamps, batch.notes, batch.groups)
+    if isinstance(found, Appended):
         return [None] * count
+    if found.reason is RefusalReason.INVALID and len(_group_sizes(batch)) > 1 and not batch.notes:
+        first, rest = _halves(batch)  # notes describe the whole append, and cannot be halved
+        return _store(partition, first) + _store(partition, rest)
+    return [found] * count
+
+
+def append_whole(
+    partition: Partition,
+    values: pa.Array,
+    keys: pa.Array,
+    timestamps: NDArray[np.int64],
+    notes: Notes = (),
+    groups: NDArray[np.int64] | None = None,
+) -> Appended | AppendRefused:
+    """Append events in the thread of the caller, all or none; the arguments are those of ``Partition.append``.
+
+    Returns:
+        Where they are, or why they are not stored.
+    """
+    try:
+        return partition.append(values, keys, timestamps, notes=notes, groups=groups)
     except ValueError as fault:
-        if len(_group_sizes(batch)) > 1 and not batch.notes:  # notes describe the whole append
-            first, rest = _halves(batch)
-            return _store(partition, first) + _store(partition, rest)
-        refused = AppendRefused(RefusalReason.INVALID, str(fault))
+        return AppendRefused(RefusalReason.INVALID, str(fault))
     except PartitionEnded as fault:
-        refused = AppendRefused(RefusalReason.SPLIT, str(fault))
+        return AppendRefused(RefusalReason.SPLIT, str(fault))
     except (OSError, LogError) as fault:
         _complain(partition, fault)
         text = f"the log cannot be written: {fault}"
-        refused = AppendRefused(RefusalReason.FAILED, text)
         if is_full(fault):
-            refused = AppendRefused(RefusalReason.DISK_FULL, f"{text}: make room on the disk of the log")
-    return [refused] * count
+            return AppendRefused(RefusalReason.DISK_FULL, f"{text}: make room on the disk of the log")
+        return AppendRefused(RefusalReason.FAILED, text)
 
 
 def _complain(partition: Partition, fault: Exception) -> None:

@@ -14,14 +14,11 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from spark_streams.errors import OptionError
-from spark_streams.filters.targets.feed import FeedSplit, split_for_feed
-from spark_streams.filters.tree import Expression, Reference, ReferenceKind, references
+from spark_streams.filters.targets.feed import KEY_FIELD, FeedSplit, field_of, split_for_feed
+from spark_streams.filters.tree import Expression, Reference, references
 from spark_streams.redaction import safe_text
 from spark_streams.wire.feed.discovery import Discovery
-from spark_streams.wire.feed.json_pointer import parse_pointer, pointer_of
 
-KEY_FIELD: Final = "key"
-"""The field of a filter that compares the member ``key`` of an event's line; any other field is a JSON pointer."""
 ANY_POINTER: Final = "/*"
 """The filter that stands for all JSON pointers, where discovery gives its own name as its field."""
 MAX_VALUE: Final = 1_000
@@ -93,7 +90,7 @@ def push(
     if expression is None:
         return {}
     if offers.get(ANY_POINTER) == FeedFilter("", ANY_POINTER, True):
-        fields = [_field_of(reference, key_field) for reference in references(expression)]
+        fields = [field_of(reference, key_field) for reference in references(expression)]
         offers |= {field: FeedFilter("", field, True) for field in fields if field is not None and field[:1] == "/"}
     offers = {name: offer for name, offer in offers.items() if name.lower() not in taken}
     while True:
@@ -139,7 +136,7 @@ def _split(expression: Expression, offers: Mapping[str, FeedFilter], key_field: 
     """Split an expression between filters, one for each field; prefer those with a field from the feed itself."""
     places: dict[str, Reference] = {}
     for reference in references(expression):
-        field = _field_of(reference, key_field)
+        field = field_of(reference, key_field)
         if field is not None:
             places.setdefault(field, reference)
     chosen: dict[str, str] = {}
@@ -147,20 +144,3 @@ def _split(expression: Expression, offers: Mapping[str, FeedFilter], key_field: 
         if offer.field in places:
             chosen.setdefault(offer.field, name)
     return split_for_feed(expression, {name: places[field] for field, name in chosen.items()})
-
-
-def _field_of(reference: Reference, key_field: str | None) -> str | None:
-    """Return the field of an event that a reference means, as filters name it; None when no filter compares it."""
-    if reference.kind is ReferenceKind.KEY:
-        return key_field or KEY_FIELD
-    name = reference.name
-    if reference.kind is not ReferenceKind.PROPERTY or name is None:
-        return None
-    if not name.startswith("/"):
-        # An index into an array differs from a member, and a pointer cannot distinguish them.
-        return None if name.isdecimal() else pointer_of(name)
-    try:
-        parse_pointer(name)
-    except ValueError:
-        return None
-    return name

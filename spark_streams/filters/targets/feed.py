@@ -7,9 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from spark_streams.filters.split import Inexpressible, PeerSplit, Split, split
-from spark_streams.filters.tree import Expression, Operator, Predicate, Reference, ValueType
+from spark_streams.filters.tree import Expression, Operator, Predicate, Reference, ReferenceKind, ValueType
+from spark_streams.wire.feed.json_pointer import parse_pointer, pointer_of
+
+KEY_FIELD: Final = "key"
+"""The field of a filter that compares the member ``key`` of an event's line; any other field is a JSON pointer."""
 
 
 @dataclass(frozen=True)
@@ -68,3 +73,25 @@ class _Arguments:
         if not value or not value.isprintable():
             raise Inexpressible  # the specification does not define an empty argument, or control characters in one
         return Split({name: value}, None)
+
+
+def field_of(reference: Reference, key_field: str | None = None) -> str | None:
+    """Return the field of an event that a reference means, as filters name it; None when no filter compares it.
+
+    Args:
+        reference: any.
+        key_field: JSON pointer to the value of column ``key``; None for the member ``key`` of the event's line.
+    """
+    if reference.kind is ReferenceKind.KEY:
+        return key_field or KEY_FIELD
+    name = reference.name
+    if reference.kind is not ReferenceKind.PROPERTY or name is None:
+        return None
+    if not name.startswith("/"):
+        # An index into an array differs from a member, and a pointer cannot distinguish them.
+        return None if name.isdecimal() else pointer_of(name)
+    try:
+        parse_pointer(name)
+    except ValueError:
+        return None
+    return name

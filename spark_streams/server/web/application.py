@@ -5,6 +5,9 @@
     GET  /                    the streams                          streams.py
     GET  /stream?stream=      one stream                           streams.py
     POST /create  /delete     create and delete a stream           streams.py
+    GET  /events?stream=      the events of a partition            events.py
+    GET  /event?stream=       one event; /event/body: its body     events.py
+    GET  /publish?stream=     and POST; publish an event           publish.py
     GET  /live?stream=        figures, as server-sent events       live_figures.py
     GET  /sign-in             and POST; POST /sign-out             sign_in.py
     GET  /healthz  /readyz    whether the log runs, and is ready   health.py
@@ -34,14 +37,16 @@ from spark_streams.redaction import one_line
 from spark_streams.server.http.authorization import Known
 from spark_streams.server.http.requests import HttpError
 from spark_streams.server.web.config import WebConfig
+from spark_streams.server.web.events import Events
 from spark_streams.server.web.health import Health
 from spark_streams.server.web.live_figures import LiveFigures
 from spark_streams.server.web.protection import SAFE, Protection
+from spark_streams.server.web.publish import Publish
 from spark_streams.server.web.sign_in import SignIn
 from spark_streams.server.web.site import FOLDER, SIGN_IN, SignInNeeded, Site
 from spark_streams.server.web.streams import Streams
 
-PAGES: Final = (Streams, SignIn, Health)
+PAGES: Final = (Streams, Events, Publish, SignIn, Health)
 """Classes that take the site and have ``routes``."""
 
 logger = logging.getLogger("spark_streams.server")
@@ -91,6 +96,8 @@ class WebApplication:
         return answer
 
     async def _unknown(self, request: Request, fault: Exception) -> Response:
+        if isinstance(fault, HttpError):  # a page was found, and what it is about was not
+            return await self._refused(request, fault)
         return self._page(request, HTTPStatus.NOT_FOUND, f"there is no page {one_line(request.url.path):.200}")
 
     async def _failed(self, request: Request, fault: Exception) -> Response:

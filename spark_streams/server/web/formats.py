@@ -7,9 +7,11 @@ from datetime import datetime, timedelta, timezone
 from typing import Any, Final
 
 from spark_streams.log.format.timestamps import NO_TIMESTAMP
+from spark_streams.server.web.shown_text import visible
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+_SHOWN: Final = bytes(each if 32 <= each < 127 else ord(".") for each in range(256))
 UNKNOWN: Final = "–"
 
 
@@ -53,9 +55,8 @@ def hexadecimal(content: bytes) -> str:
     lines = []
     for start in range(0, len(content), 16):
         row = content[start : start + 16]
-        words = " ".join(f"{each:02x}" for each in row[:8]) + "  " + " ".join(f"{each:02x}" for each in row[8:])
-        shown = "".join(chr(each) if 32 <= each < 127 else "." for each in row)
-        lines.append(f"{start:08x}  {words:<48}  |{shown}|")
+        words = f"{row[:8].hex(' ')}  {row[8:].hex(' ')}"
+        lines.append(f"{start:08x}  {words:<48}  |{row.translate(_SHOWN).decode()}|")
     return "\n".join(lines)
 
 
@@ -64,6 +65,6 @@ FILTERS: Final[Mapping[str, Callable[..., Any]]] = {
     "size": size,
     "time": time,
     "seconds": seconds,
-    "hexadecimal": hexadecimal,
+    "visible": visible,
 }
 """Their names in templates."""

@@ -20,7 +20,8 @@ from __future__ import annotations
 from typing import Final
 
 from spark_streams.errors import LocalProtocolError
-from spark_streams.position import EARLIEST, MIN_TIMESTAMP_MS, After, At, Earliest
+from spark_streams.instants import MIN_TIMESTAMP_MS
+from spark_streams.position import EARLIEST, After, At, Earliest
 from spark_streams.wire.amqp.dialects.dialect import Conditions, Dialect, LinkProperties, Place, Places, StartFilter
 from spark_streams.wire.amqp.event_streams import (
     ANNOTATIONS_FILTER,
