@@ -88,8 +88,11 @@ def take(browser: Browser, url: str, folder: Path, only: str | None) -> None:
 
 
 def save(page: Page, file: Path) -> None:
-    """Write what the page shows, with few colours."""
-    seen = Image.open(io.BytesIO(page.screenshot()))
+    """Write what the screen shows, without the room that is left below, and with few colours."""
+    screen = page.viewport_size or SCREEN
+    bottom = page.evaluate("document.querySelector('main').getBoundingClientRect().bottom")
+    height = min(screen["height"], bottom)
+    seen = Image.open(io.BytesIO(page.screenshot(clip={"x": 0, "y": 0, "width": screen["width"], "height": height})))
     seen.convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE).save(file, optimize=True)
     print(f"{file.name}: {file.stat().st_size / 1024:.0f} KiB", flush=True)
 
