@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping, Sequence
-from functools import cached_property, partial
+from functools import cache, partial
 from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -27,10 +27,10 @@ from spark_streams.server.web.config import WebConfig
 from spark_streams.server.web.formats import FILTERS
 from spark_streams.server.web.sessions import Sessions
 
-FOLDER: Final = Path(__file__).parent
 if TYPE_CHECKING:
     import jinja2
 
+FOLDER: Final = Path(__file__).parent
 SIGN_IN: Final = "/sign-in"
 _MOST_FIELDS: Final = 64
 _LITTLE_BYTES: Final = 16 << 10
@@ -161,21 +161,6 @@ class Site:
 
     # --- what is answered
 
-    @cached_property
-    def _templates(self) -> jinja2.Environment:
-        import jinja2  # only once somebody looks: it takes a while
-
-        made = jinja2.Environment(
-            loader=jinja2.FileSystemLoader(FOLDER / "templates"),
-            autoescape=True,
-            undefined=jinja2.StrictUndefined,
-            trim_blocks=True,
-            lstrip_blocks=True,
-        )
-        made.filters.update(FILTERS)
-        made.globals["link"] = link
-        return made
-
     def page(
         self, request: Request, template: str, *, known: Known | None, status: int = HTTPStatus.OK, **values: Any
     ) -> Response:
@@ -189,13 +174,17 @@ class Site:
             values: what the template shows.
         """
         notice = request.query_params.get(_NOTICE, "")
-        text = self._templates.get_template(f"{template}.html").render(
-            here=request.url.path,
-            known=known,
-            asks_nobody=self.config.asks_nobody,
-            word=self.sessions.form_word(self.word(request)),
-            notice=NOTICES.get(notice, ""),
-            **values,
+        text = (
+            _templates()
+            .get_template(f"{template}.html")
+            .render(
+                here=request.url.path,
+                known=known,
+                asks_nobody=self.config.asks_nobody,
+                word=self.sessions.form_word(self.word(request)),
+                notice=NOTICES.get(notice, ""),
+                **values,
+            )
         )
         return HTMLResponse(text, status)
 
@@ -229,6 +218,22 @@ NOTICES: Final[Mapping[str, str]] = {
 def _fields(body: bytes) -> dict[str, str]:
     text = body.decode("ascii")
     return dict(parse_qsl(text, keep_blank_values=True, errors="strict", max_num_fields=_MOST_FIELDS))
+
+
+@cache
+def _templates() -> jinja2.Environment:
+    import jinja2  # only once somebody looks: it takes a while
+
+    made = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(FOLDER / "templates"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.filters.update(FILTERS)
+    made.globals["link"] = link
+    return made
 
 
 def link(path: str, **arguments: object) -> str:
