@@ -229,7 +229,9 @@ def test_the_steps_of_the_image_in_a_folder(tmp_path: Path) -> None:
         write_and_read(doors, "ann:secret")
         check = only("HEALTHCHECK").partition(" CMD ")[2].replace("http://127.0.0.1:8090", doors["web"].rstrip("/"))
         ran(*json.loads(here(check)))
-        page, style = (requests.get(doors["web"].rstrip("/") + path, timeout=120) for path in ("/", "/static/window.css"))
+        page, style = (
+            requests.get(doors["web"].rstrip("/") + path, timeout=120) for path in ("/", "/static/window.css")
+        )
         assert "<h1>Sign in</h1>" in page.text and style.headers["Content-Type"].startswith("text/css")
     ran(*json.loads(here(check)), code=1)
 
