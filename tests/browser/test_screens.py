@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 
 import pytest
 from playwright.sync_api import expect
@@ -23,6 +24,36 @@ NAMES = (
     "&lt;b&gt;",
 )
 """Names of streams that mean something where a page forgets to write them as text."""
+
+UNNAMED = """
+() => [...document.querySelectorAll("a, button, input:not([type=hidden]), select, textarea, [role=region]")]
+  .filter(each => !(each.labels?.length || each.getAttribute("aria-label") || each.getAttribute("aria-labelledby")
+    || (each.matches("a, button") && each.textContent.trim())))
+  .map(each => each.outerHTML)
+"""
+"""What a screen reader could not name."""
+PALE = """
+() => {
+  const rgb = text => text.match(/[\\d.]+/g).map(Number);
+  const light = text => rgb(text).slice(0, 3).map(each => each / 255)
+    .map(each => each <= 0.04045 ? each / 12.92 : ((each + 0.055) / 1.055) ** 2.4)
+    .reduce((sum, each, at) => sum + each * [0.2126, 0.7152, 0.0722][at], 0);
+  const ground = each => {
+    for (; each; each = each.parentElement) {
+      const found = getComputedStyle(each).backgroundColor;
+      if (!/^rgba\\(.*, 0\\)$/.test(found)) return found;
+    }
+  };
+  const own = each => [...each.childNodes].some(part => part.nodeType === 3 && part.data.trim());
+  return [...document.querySelectorAll("body *")].filter(each => own(each) && each.checkVisibility()
+      && !each.closest("[aria-hidden=true]"))
+    .map(each => {
+      const [one, other] = [light(getComputedStyle(each).color), light(ground(each))].sort((a, b) => b - a);
+      return [(one + 0.05) / (other + 0.05), each.textContent.trim().slice(0, 40)];
+    }).filter(([ratio]) => ratio < 4.5);
+}
+"""
+"""Texts whose contrast to what is behind them is below 4.5, which WCAG 2 asks for (success criterion 1.4.3)."""
 
 
 def test_a_stream_is_created_and_deleted(window: Windows) -> None:
@@ -77,6 +108,20 @@ def test_by_keyboard_alone(window: Windows) -> None:
     assert reached[:3] == ["search", "Search", "New stream"] and reached[4:] == ["orders", "telemetry"]
     page.keyboard.press("Enter")
     expect(page.get_by_role("heading", level=1)).to_have_text("telemetry")
+
+
+def test_each_control_has_a_name_and_each_text_contrast(window: Windows) -> None:
+    log = window({"orders": 2})
+    append(log.log, "orders", [{"value": b'{"a": 1}', "key": "ada"}])
+    paths = ("/", "/create", "/stream?stream=orders", "/events?stream=orders", "/publish?stream=orders", "/connections")
+    for path in paths:
+        page = log.show(path)
+        assert page.evaluate(UNNAMED) == [], path
+        levels = page.locator("h1, h2, h3").evaluate_all("all => all.map(each => Number(each.tagName[1]))")
+        assert levels[0] == 1 and levels.count(1) == 1 and all(b - a <= 1 for a, b in pairwise(levels)), path
+        for scheme in ("light", "dark"):
+            page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+            assert page.evaluate(PALE) == [], (path, scheme)
 
 
 @pytest.mark.parametrize("allowed", [True, False])
