@@ -36,6 +36,7 @@ def test_a_stream_has_a_page(reference_log: StreamFactory) -> None:
     assert second.window.endswith("/stream?stream=a%20b%26c")
 
 
+@pytest.mark.nightly
 def test_at_a_terminal_the_log_is_up_until_a_key_is_pressed(tmp_path: Path) -> None:
     (tmp_path / "test_it.py").write_text(FAILS)
     terminal, its_end = pty.openpty()
