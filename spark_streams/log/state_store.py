@@ -150,6 +150,24 @@ class StateStore:
         named = [((key or b"").decode(errors="replace"), stored) for key, stored in rows]
         return [(key, self._checked(namespace, key, stored)) for key, stored in named]
 
+    def walk(self, namespace: str, at_once: int = 1_000) -> Iterator[tuple[str, bytes]]:
+        """Yield all keys and values of a namespace, by key; others may use the store after each ``at_once`` of them.
+
+        What is changed meanwhile is yielded as it was or as it is.
+        """
+        after = ""
+        while True:
+            with self._use() as db:
+                rows = db.execute(
+                    f"SELECT {_KEY}, {_VALUE} FROM state WHERE namespace=? AND key>? ORDER BY key LIMIT ?",
+                    (namespace, after, at_once),
+                ).fetchall()
+            for key, stored in rows:
+                after = (key or b"").decode(errors="replace")
+                yield after, self._checked(namespace, after, stored)
+            if len(rows) < at_once:
+                return
+
     def close(self) -> None:
         """Close the file."""
         with self._lock:

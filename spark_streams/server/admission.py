@@ -22,6 +22,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from spark_streams.server.counters import DoorCounters
 from spark_streams.server.door_config import DoorConfig
 from spark_streams.server.tls import ARRIVING
 from spark_streams.server.turns import Timer
@@ -79,6 +80,7 @@ class AdmissionControl:
         context: for TLS; None for a door without TLS.
         sockets: the connections of all doors.
         descriptors: how many descriptors a connection of this door uses.
+        counters: the door's.
         established: how many connections are established.
         arriving: the connections that are not established yet, the oldest first.
     """
@@ -88,6 +90,7 @@ class AdmissionControl:
     context: ssl.SSLContext | None
     sockets: Sockets
     descriptors: int = 1
+    counters: DoorCounters = field(default_factory=DoorCounters)
     established: int = 0
     arriving: dict[Admission, None] = field(default_factory=dict)
 
@@ -105,8 +108,10 @@ class AdmissionControl:
             oldest = next(iter(self.arriving), None)
             if oldest is None:
                 logger.warning("%s: refused, the process has no descriptors to spare", _peer(transport))
+                self.counters.refused["descriptors"] += 1
                 transport.abort()
                 return None
+            self.counters.refused["slow"] += 1
             oldest.drop("it was slow to introduce itself, and others wait")
         _find_vanished(transport, self.settings.write_timeout_ms)
         return Admission(self, transport)
@@ -126,9 +131,11 @@ class Admission:
 
     Attributes:
         on_late: called, instead of cutting the connection, when the handshake takes too long.
+        counters: the door's.
     """
 
     def __init__(self, control: AdmissionControl, transport: asyncio.Transport) -> None:
+        self.counters = control.counters
         self.on_late: Callable[[], None] | None = None
         self._control = control
         self._transport = transport
@@ -151,9 +158,11 @@ class Admission:
         control = self._control
         if control.established >= control.settings.max_connections:
             logger.warning("%s: refused, there are %d connections already", _peer(self._transport), control.established)
+            self.counters.refused["full"] += 1
             return False
         self._established = True
         control.established += 1
+        self.counters.opened += 1
         self._leave_arrivals()
         return True
 
@@ -165,7 +174,18 @@ class Admission:
         self._control.sockets.open -= self._control.descriptors
         if self._established:
             self._control.established -= 1
+            self.counters.closed += 1
         self._leave_arrivals()
+
+    @property
+    def established(self) -> bool:
+        """Whether the peer has introduced itself, and is served."""
+        return self._established and not self._ended
+
+    @property
+    def waits(self) -> bool:
+        """Whether the peer has not introduced itself, and was not refused."""
+        return not (self._established or self._ended)
 
     def drop(self, why: str) -> None:
         """Cut the connection."""
@@ -178,6 +198,7 @@ class Admission:
         self._timer.stop()
 
     def _late(self) -> None:
+        self.counters.refused["late"] += 1
         if self.on_late is None:
             self.drop("it did not introduce itself in time")
         else:
@@ -242,6 +263,8 @@ class _Entrance(asyncio.Protocol):
         except OSError as fault:  # ssl.SSLError, a time limit, a peer that is gone
             logger.info("%s: no TLS: %s", _peer(transport), fault or type(fault).__name__)
             secured = None
+            if admission.waits:
+                self._control.counters.refused["tls"] += 1
         if secured is None or transport.is_closing():
             admission.end()
             transport.abort()

@@ -5,14 +5,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection
 from typing import Any, Final, Protocol
 
 from spark_streams.log import ReferenceLog
 from spark_streams.protocols import with_doors
+from spark_streams.server.activity import peer_text
 from spark_streams.server.admission import BACKLOG, Admission, AdmissionControl, Sockets
 from spark_streams.server.appender import Appender
+from spark_streams.server.counters import DoorCounters
 from spark_streams.server.door_config import DoorConfig
 from spark_streams.server.tls import tls_context
 from spark_streams.server.turns import Timer, Worker
@@ -43,7 +46,11 @@ class DoorShut(OSError):
 
 
 class Door(Protocol):
-    """The interface of a door that ``LogServer`` opens and closes."""
+    """The interface of a door that ``LogServer`` opens and closes.
+
+    It may have more: ``renegotiate`` (``LogServer.renegotiate``), ``observe``, which is given all doors before they are
+    opened, and what the log's window shows of it: ``activity`` and ``stored`` (``activity.py``), and ``counters``.
+    """
 
     @property
     def name(self) -> str:
@@ -86,6 +93,7 @@ class TcpDoor:
         config: its settings.
 
     Attributes:
+        counters: what it has done.
         node: the ``DoorNode`` that the connections of a subclass share; None while the door is not open.
     """
 
@@ -95,6 +103,7 @@ class TcpDoor:
 
     def __init__(self, config: DoorConfig) -> None:
         self.config = config
+        self.counters = DoorCounters()
         self.url = ""
         self._protocol = with_doors()[config.protocol]
         self._admission: AdmissionControl | None = None
@@ -118,7 +127,8 @@ class TcpDoor:
             ssl.SSLError: a TLS file holds no certificate or key.
         """
         loop, context = asyncio.get_running_loop(), tls_context(self.config)
-        admission = self._admission = AdmissionControl(loop, self.config, context, sockets, self.descriptors)
+        control = AdmissionControl(loop, self.config, context, sockets, self.descriptors, self.counters)
+        admission = self._admission = control
         host, port = self.config.host, self.config.port
         where: dict[str, Any] = {"host": host, "port": port, "backlog": BACKLOG}
         if host == "::" and socket.has_dualstack_ipv6():  # asyncio would take IPv6 alone on the address of all
@@ -166,23 +176,33 @@ class DoorNode(ABC):
         log: the served log.
         config: the door's settings.
         loop: the server's.
+        counters: the door's.
         thread: the name of the worker thread, as the system shows it.
 
     Attributes:
         log: the served log.
         config: the door's settings.
         loop: the server's.
+        counters: what the door has done.
         connections: the open connections.
         appender: appends what producers send.
         worker: the worker thread, which has the longer work.
     """
 
-    def __init__(self, log: ReferenceLog, config: DoorConfig, loop: asyncio.AbstractEventLoop, thread: str) -> None:
+    def __init__(
+        self,
+        log: ReferenceLog,
+        config: DoorConfig,
+        loop: asyncio.AbstractEventLoop,
+        counters: DoorCounters,
+        thread: str,
+    ) -> None:
         self.log = log
         self.config = config
         self.loop = loop
         self.connections: set[Any] = set()
-        self.appender = Appender(loop, off_loop=log.config.fsync == "always")
+        self.counters = counters
+        self.appender = Appender(loop, off_loop=log.config.fsync == "always", counters=counters)
         self.worker = Worker(thread)
         self._timer = Timer(loop)
 
@@ -220,12 +240,16 @@ class TcpConnection(asyncio.Protocol, ABC):
         node: the node that the connections share.
         peer: the peer's address, for the log.
         peer_host: the host of this address, None when it is not known.
+        address: its host and port, for people.
+        since_ms: when it connected, in ms since the epoch.
     """
 
     def __init__(self, node: DoorNode, admission: Admission, write_buffer_bytes: int) -> None:
         self.node = node
         self.peer = "?"
         self.peer_host: str | None = None
+        self.address = "?"
+        self.since_ms = 0
         self._admission = admission
         self._write_buffer_bytes = write_buffer_bytes
         self._transport: asyncio.Transport | None = None
@@ -238,10 +262,17 @@ class TcpConnection(asyncio.Protocol, ABC):
         self._transport = transport
         address = transport.get_extra_info("peername")
         self.peer = str(address)
+        self.address = peer_text(address)
+        self.since_ms = time.time_ns() // 1_000_000
         self.peer_host = address[0] if isinstance(address, tuple) else None
         self._write_timeout = WriteTimeout(self.node.loop, transport, self.node.config.write_timeout_ms, self.drop)
         transport.set_write_buffer_limits(high=self._write_buffer_bytes)
         self.node.add_connection(self)
+
+    @property
+    def established(self) -> bool:
+        """Whether the peer has introduced itself, and is served."""
+        return self._admission.established
 
     def guarded(self, function: Callable[[], None]) -> None:
         """Call a function of this connection from outside of it: an error in it ends this connection only."""

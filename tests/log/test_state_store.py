@@ -40,3 +40,18 @@ def test_values_are_deleted_by_the_beginning_of_their_keys_a_few_at_a_time(state
     assert [state.delete_some("a", "stream/", 4) for _ in range(4)] == [4, 4, 3, 0]
     assert {key for key, _ in state.items("a")} == set(kept)
     assert state.items("b") == [("stream/1", b"")]
+
+
+def test_a_walk_yields_all_a_few_at_a_time(tmp_path: Path) -> None:
+    store = StateStore(tmp_path / "state")
+    store.put_all("here", {f"key {number:02}": b"%d" % number for number in range(10)})
+    store.put("elsewhere", "key 00", b"another")
+    for at_once in (1, 3, 5, 10, 100):
+        assert list(store.walk("here", at_once)) == store.items("here")
+    walk = store.walk("here", 5)
+    assert [next(walk) for _ in range(5)][-1] == ("key 04", b"4")
+    store.delete("here", "key 05")
+    store.put("here", "key 99", b"late")
+    assert [key for key, _ in walk] == ["key 06", "key 07", "key 08", "key 09", "key 99"]
+    assert list(store.walk("nowhere")) == []
+    store.close()

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 import yaml
 
-from spark_streams.spark.progress.figures import FIGURES, Figure
+from spark_streams.server.web.figures import FIGURES as FIGURES_OF_THE_LOG
+from spark_streams.spark.progress.figures import FIGURES
 
 ROOT = Path(__file__).resolve().parents[2]
 DASHBOARD: dict[str, Any] = json.loads((ROOT / "conf" / "grafana" / "spark-streams.json").read_text())
@@ -21,34 +22,6 @@ SINCE_GRAFANA_9 = 36
 """The version of the schema from which on a panel's own datasource is the object that it is here."""
 COLUMNS = 24
 
-# Name to labels, and whether it is a histogram, of what GET /metrics of the log has.
-DOOR = ("door",)
-ONE_PARTITION = ("stream", "partition")
-ONE_GROUP = ("door", "consumergroup", "user", "stream", "partition")
-OF_THE_LOG: dict[str, tuple[tuple[str, ...], bool]] = {
-    "info": (("version",), False),
-    "streams": ((), False),
-    "stream_partitions": (("stream",), False),
-    "partition_current_offset": (ONE_PARTITION, False),
-    "partition_oldest_offset": (ONE_PARTITION, False),
-    "partition_size_bytes": (ONE_PARTITION, False),
-    "consumergroup_current_offset": (ONE_GROUP, False),
-    "consumergroup_lag": (ONE_GROUP, False),
-    "connections": (DOOR, False),
-    "connections_opened_total": (DOOR, False),
-    "connections_closed_total": (DOOR, False),
-    "connections_refused_total": (("door", "reason"), False),
-    "auth_attempts_failed_total": (DOOR, False),
-    "consumers": (DOOR, False),
-    "publishers": (DOOR, False),
-    "messages_received_total": (DOOR, False),
-    "received_bytes_total": (DOOR, False),
-    "messages_delivered_total": (DOOR, False),
-    "delivered_bytes_total": (DOOR, False),
-    "messages_refused_total": (("door", "reason"), False),
-    "append_duration_seconds": (DOOR, True),
-    "http_request_duration_seconds": (("door", "method", "status"), True),
-}
 OF_ANY_PROCESS = (
     "process_cpu_seconds_total",
     "process_max_fds",
@@ -66,13 +39,12 @@ def series(name: str, labels: tuple[str, ...], is_histogram: bool) -> dict[str, 
     return {f"{name}_bucket": {*labels, "le"}, f"{name}_count": set(labels), f"{name}_sum": set(labels)}
 
 
-def of_query(figure: Figure) -> dict[str, set[str]]:
-    return series(figure.name, figure.labels, figure.kind == "histogram")
-
-
 EXPORTED: dict[str, set[str]] = {
-    **{name: labels for figure in FIGURES for name, labels in of_query(figure).items()},
-    **{n: labels for name, of in OF_THE_LOG.items() for n, labels in series(f"spark_streams_log_{name}", *of).items()},
+    **{
+        name: labels
+        for figure in (*FIGURES, *FIGURES_OF_THE_LOG)
+        for name, labels in series(figure.name, figure.labels, figure.kind == "histogram").items()
+    },
     **{name: set() for name in OF_ANY_PROCESS},
 }
 FROM_SCRAPES = {"instance", "job"}

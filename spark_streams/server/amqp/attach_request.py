@@ -31,6 +31,7 @@ from spark_streams.server.amqp.error_conditions import (
 from spark_streams.server.amqp.link_filters import LinkFilters
 from spark_streams.server.amqp.outgoing_deliveries import OutgoingDeliveries
 from spark_streams.server.amqp.placement import Placement
+from spark_streams.server.counters import DoorCounters
 from spark_streams.server.users import permissions_of
 from spark_streams.wire.amqp.event_streams import CONSUMER_GROUP, EPOCH, PARTITION
 
@@ -69,8 +70,11 @@ class ConsumerResources(LinkResources):
 
     config: AmqpConfig
 
-    def __init__(self, log: ReferenceLog, config: AmqpConfig, loop: asyncio.AbstractEventLoop) -> None:
-        super().__init__(log, config, loop, Placement(config.redirects, bind_unrequested=config.bind_unrequested))
+    def __init__(
+        self, log: ReferenceLog, config: AmqpConfig, loop: asyncio.AbstractEventLoop, counters: DoorCounters
+    ) -> None:
+        placement = Placement(config.redirects, bind_unrequested=config.bind_unrequested)
+        super().__init__(log, config, loop, counters, placement)
         self.termini = Termini(log, loop, config.max_durable_links)
         self.groups = Groups(log, config.reset_epoch, config.max_groups)
 

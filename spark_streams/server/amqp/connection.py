@@ -21,6 +21,7 @@ from typing import Any
 
 import proton
 
+from spark_streams.server.activity import client_text
 from spark_streams.server.admission import Admission
 from spark_streams.server.amqp.connection_links import ConnectionLinks, LinkResources
 from spark_streams.server.amqp.deliveries import Violation
@@ -60,7 +61,19 @@ class AmqpConnection(ConnectionLinks):
         self._turn_queued = False
         self._parts: Iterator[bytes | memoryview] | None = None
         """What is left of the bytes that have come; nothing more is read from the socket meanwhile."""
+        self._client: str | None = None
         self._clock = EngineClock(node.loop, lambda: self.guarded(self._turn))
+
+    @property
+    def client(self) -> str:
+        """What the peer says of itself, in its open: product, version, and container-id."""
+        if self._client is None and self._engine is not None:
+            try:
+                told = self._engine.connection.remote_properties or {}
+                self._client = client_text(told.get("product"), told.get("version"), self.container)
+            except (UnicodeDecodeError, AttributeError):  # a string of its own words that is none
+                self._client = client_text(self.container)
+        return self._client or ""
 
     # --- asyncio's side
 
@@ -131,6 +144,7 @@ class AmqpConnection(ConnectionLinks):
         self._transport.write(answer.send)
         if answer.refused is not None:
             logger.info("%s: %s", self.peer, answer.refused)
+            self.node.counters.sign_ins_failed += answer.failed
             self._closing = True
             self._transport.close()
         elif answer.leftover is not None:

@@ -32,6 +32,7 @@ from spark_streams.server.amqp.link_turns import LinkTurns
 from spark_streams.server.amqp.outgoing_frames import OutgoingFrames
 from spark_streams.server.amqp.placement import Placement
 from spark_streams.server.amqp.transfer_block import BlockReader, TransferBlock
+from spark_streams.server.counters import DoorCounters
 from spark_streams.server.door import DoorNode
 from spark_streams.server.partition_readers import PartitionReaders
 
@@ -45,6 +46,7 @@ class LinkResources(DoorNode):
         log: the served log.
         config: the door's settings.
         loop: the server's.
+        counters: the door's.
         placement: which partitions are served here.
         make_block: prepares stored events for the door's consumers.
 
@@ -61,10 +63,11 @@ class LinkResources(DoorNode):
         log: ReferenceLog,
         config: LinkConfig,
         loop: asyncio.AbstractEventLoop,
+        counters: DoorCounters,
         placement: Placement,
         make_block: type[TransferBlock] = TransferBlock,
     ) -> None:
-        super().__init__(log, config, loop, f"spark-streams-{config.protocol}")
+        super().__init__(log, config, loop, counters, f"spark-streams-{config.protocol}")
         self.container = f"spark-streams-{uuid.uuid4().hex}"
         self.readers = PartitionReaders(loop, functools.partial(BlockReader, make_block=make_block))
         self.placement = placement
@@ -160,6 +163,16 @@ class ConnectionLinks(LinkTurns):
         self._states: dict[int, LinkState] = {}
         self._sessions: dict[int, int] = {}
         """Address of each link to that of its session."""
+
+    @property
+    def known_as(self) -> str:
+        """The peer's user, or users, for people."""
+        return self.user
+
+    @property
+    @abc.abstractmethod
+    def client(self) -> str:
+        """What the peer says of itself."""
 
     @property
     def served(self) -> list[AttachedLink]:

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -197,6 +197,13 @@ class Groups:
         # Epochs that an earlier release kept, without users, count for all users: epochs never fall.
         keys = {_key(group, partition), _key(group._replace(user=None), partition)}
         return max(int(self._log.state.get(NAMESPACE, key) or 0) for key in keys)
+
+
+def epochs_in(log: ReferenceLog) -> Iterator[tuple[Group, str, int]]:
+    """Yield the epochs that are kept, in any thread: the group, the partition, and the epoch."""
+    for key, stored in log.state.walk(NAMESPACE):
+        group = _group(key)
+        yield group, json.loads(key)[-1] if key.startswith("[") else key.rpartition("\n")[2], int(stored)
 
 
 def _key(group: Group, partition: str) -> str:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import proton
 
 from spark_streams.log import ReferenceLog
+from spark_streams.server.activity import Item, StoredOffset
 from spark_streams.server.admission import Sockets
+from spark_streams.server.amqp.activity import connected, stored
 from spark_streams.server.amqp.config import AmqpConfig
 from spark_streams.server.amqp.connection import AmqpConnection
 from spark_streams.server.amqp.handshake import Handshake
@@ -49,9 +51,17 @@ class AmqpDoor(TcpDoor):
     config: AmqpConfig
     node: Node | None
 
+    def activity(self) -> Iterator[Item]:
+        """Yield what is connected; see ``server/activity.py``."""
+        return iter(()) if self.node is None else connected(self.name, self.node)
+
+    def stored(self) -> Iterator[StoredOffset]:
+        """Yield what the log keeps of receivers; see ``server/activity.py``."""
+        return iter(()) if self.node is None else stored(self.name, self.node.log)
+
     async def open(self, log: ReferenceLog, sockets: Sockets) -> None:
         """Listen; see ``Door.open``."""
-        node = self.node = Node(log, self.config, asyncio.get_running_loop())
+        node = self.node = Node(log, self.config, asyncio.get_running_loop(), self.counters)
         await self.listen(sockets, lambda admission: NodeConnection(node, admission))
 
     def renegotiate(self, stream: str, group: str) -> int:

@@ -20,7 +20,7 @@ import functools
 import json
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -262,6 +262,19 @@ class Termini:
         for terminus in self._active.values():
             if terminus.dirty:
                 self.save(terminus)
+
+
+def kept_in(log: ReferenceLog) -> Iterator[tuple[str, str, str, dict[str, int]]]:
+    """Yield the termini that are kept, in any thread.
+
+    Each is its user, empty if not known, the name of its link behind the container-id, the log's incarnation, and
+    partition to the position there.
+    """
+    for key, stored in log.state.walk(NAMESPACE):
+        kept = json.loads(stored)
+        if not kept.get("ended"):
+            positions = {partition: int(at) for partition, (at, _) in kept["positions"].items()}
+            yield _user(key), "/".join(json.loads(key)[-2:]), kept["incarnation"], positions
 
 
 def _has_user(key: str) -> bool:

@@ -73,6 +73,8 @@ class EventSender(AttachedLink):
         """Send what credit, filters and limits allow, within one turn's share."""
         if self.ended:
             return False
+        deliveries, counters = self._deliveries, self.node.counters
+        sent, written = deliveries.sent, deliveries.written
         try:
             return self._serve()
         except LinkRefused as refusal:
@@ -85,6 +87,9 @@ class EventSender(AttachedLink):
             else:
                 logger.exception("stream %r cannot be read", self.stream)
                 self.fail(LinkRefused(INTERNAL_ERROR, f"the log cannot be read: {fault}"))
+        finally:
+            counters.delivered += deliveries.sent - sent
+            counters.delivered_bytes += deliveries.written - written
         return False
 
     def _serve(self) -> bool:

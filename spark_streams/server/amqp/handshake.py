@@ -20,11 +20,13 @@ class Answer:
         send: bytes to send to the peer.
         refused: why the connection must be closed after ``send``, or None.
         leftover: once the layer is over, the bytes that belong to the engine; None before.
+        failed: whether credentials were not accepted.
     """
 
     send: bytes = b""
     refused: str | None = None
     leftover: bytes | None = None
+    failed: bool = False
 
 
 class Handshake:
@@ -77,7 +79,7 @@ class Handshake:
         except RemoteProtocolError as fault:
             return Answer(SASL_HEADER, str(fault))
         if self._sasl.failed:
-            return Answer(send, self._kept_out or "wrong credentials")
+            return Answer(send, self._kept_out or "wrong credentials", failed=True)
         if not self._sasl.done:
             return Answer(send)
         if self._sasl.skipped and not self._skippable:

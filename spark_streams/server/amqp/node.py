@@ -45,6 +45,7 @@ from spark_streams.server.amqp.link_states import LinkInput
 from spark_streams.server.amqp.management import answer
 from spark_streams.server.amqp.producer_link import ProducerLink
 from spark_streams.server.amqp.requests import Replies, ReplyLink, RequestLink
+from spark_streams.server.counters import DoorCounters
 from spark_streams.server.users import permissions_of
 from spark_streams.wire.amqp.management import MANAGEMENT
 
@@ -56,10 +57,13 @@ class Node(ConsumerResources):
         log: the served log.
         config: the door's settings.
         loop: the server's.
+        counters: the door's.
     """
 
-    def __init__(self, log: ReferenceLog, config: AmqpConfig, loop: asyncio.AbstractEventLoop) -> None:
-        super().__init__(log, config, loop)
+    def __init__(
+        self, log: ReferenceLog, config: AmqpConfig, loop: asyncio.AbstractEventLoop, counters: DoorCounters
+    ) -> None:
+        super().__init__(log, config, loop, counters)
         self._descriptions = Descriptions()
         self._managed: WeakKeyDictionary[ConnectionLinks, Replies] = WeakKeyDictionary()
 
@@ -171,6 +175,9 @@ class PendingAttach(AttachedLink):
     Args:
         node: assigns a partition of the consumer group.
         attach: the attach.
+
+    Attributes:
+        group: the consumer group.
     """
 
     waits = True
@@ -179,11 +186,11 @@ class PendingAttach(AttachedLink):
         super().__init__(attach.connection, attach.link, attach.stream)
         self._node = node
         self._attach = attach
-        self._group = node.group(attach)
+        self.group = node.group(attach)
         self._trying = False
         wait_s = node.config.unassigned_wait_ms / 1000
         self._timer = node.loop.call_later(wait_s, self.fail_from_outside, attach.none_free)
-        node.groups.wait(self._group, self.try_again)
+        node.groups.wait(self.group, self.try_again)
 
     def serve(self) -> bool:
         """Do nothing: there is no link yet."""
@@ -214,4 +221,4 @@ class PendingAttach(AttachedLink):
 
     def _released(self, *, closed: bool) -> None:
         self._timer.cancel()
-        self._node.groups.leave(self._group, self.try_again)
+        self._node.groups.leave(self.group, self.try_again)

@@ -223,7 +223,8 @@ class OutgoingDeliveries:
         delivery_count, credit: what a flow tells the peer; the credit is below 0 if the peer took some back.
         drain: whether the peer wants its credit used up or given back.
         unsettled: deliveries that the peer has not settled.
-        written: bytes of all frames so far.
+        sent: messages so far.
+        written: bytes of all their frames so far.
     """
 
     def __init__(self, session: OutgoingSession) -> None:
@@ -235,6 +236,7 @@ class OutgoingDeliveries:
         self.credit = 0
         self.drain = False
         self.unsettled = 0
+        self.sent = 0
         self.written = 0
         self._presettled = False
         self._write: Callable[[pa.Buffer | bytes], None] = lambda frames: None
@@ -306,6 +308,7 @@ class OutgoingDeliveries:
         first = session.next_id
         self.delivery_count = self.delivery_count + count & SERIAL
         self.credit -= count
+        self.sent += count
         session.next_id += count
         if not self._presettled and session.outcomes:
             self.unsettled += count

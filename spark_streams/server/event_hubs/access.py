@@ -45,6 +45,13 @@ class Access:
         """Whether the peer has proved who it is."""
         return self._user is not None or bool(self._tokens)
 
+    @property
+    def names(self) -> list[str]:
+        """The user, or the rules of the tokens."""
+        if self._user is not None:
+            return [self._user]
+        return sorted({rule for tokens in self._tokens.values() for rule in tokens})
+
     def put(self, text: str, kind: str) -> None:
         """Take a token.
 

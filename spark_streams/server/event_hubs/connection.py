@@ -170,6 +170,11 @@ class HubConnection(AmqpConnection):
         self._expiry.stop()
         super().connection_lost(exc)
 
+    @property
+    def known_as(self) -> str:
+        """The peer's user, or the rules of its tokens, for people."""
+        return ", ".join(self.access.names)
+
     def replies_from(self, address: str) -> Replies:
         """Return the links on which the peer gets replies from an address."""
         return self._replies.setdefault(address, Replies())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from http import HTTPStatus
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -12,7 +12,9 @@ import proton
 
 from spark_streams.errors import UnknownStream
 from spark_streams.log import ReferenceLog, Stream
+from spark_streams.server.activity import Item
 from spark_streams.server.admission import Sockets
+from spark_streams.server.amqp.activity import Membership, connected
 from spark_streams.server.amqp.attach_request import address_of, link_properties, permitted_stream
 from spark_streams.server.amqp.connection_links import AttachedLink, ConnectionLinks, LinkResources
 from spark_streams.server.amqp.error_conditions import (
@@ -20,10 +22,12 @@ from spark_streams.server.amqp.error_conditions import (
     NOT_ALLOWED,
     NOT_FOUND,
     NOT_IMPLEMENTED,
+    UNAUTHORIZED,
     LinkRefused,
 )
 from spark_streams.server.amqp.placement import Placement, split_refusal
 from spark_streams.server.amqp.requests import Reply, ReplyLink, Request, RequestLink
+from spark_streams.server.counters import DoorCounters
 from spark_streams.server.door import TcpDoor
 from spark_streams.server.event_hubs.addresses import HubAddress, read_address, read_start
 from spark_streams.server.event_hubs.config import EventHubsConfig, connection_string, shown_users
@@ -56,12 +60,15 @@ class HubNode(LinkResources):
         log: the served log.
         config: the door's settings.
         loop: the server's.
+        counters: the door's.
     """
 
     config: EventHubsConfig
 
-    def __init__(self, log: ReferenceLog, config: EventHubsConfig, loop: asyncio.AbstractEventLoop) -> None:
-        super().__init__(log, config, loop, Placement(), HubBlock)
+    def __init__(
+        self, log: ReferenceLog, config: EventHubsConfig, loop: asyncio.AbstractEventLoop, counters: DoorCounters
+    ) -> None:
+        super().__init__(log, config, loop, counters, Placement(), HubBlock)
         self.receivers = Receivers(config.max_receivers)
 
     def _producer(self, connection: ConnectionLinks, link: Any) -> AttachedLink:
@@ -167,6 +174,7 @@ def _put(connection: HubConnection, request: Request) -> Reply:
     try:
         connection.access.put(request.body, request.text("type"))
     except LinkRefused as refusal:
+        connection.node.counters.sign_ins_failed += refusal.name == UNAUTHORIZED
         return Reply(HTTPStatus.UNAUTHORIZED, refusal.description)  # with a condition, the Python SDK hides the status
     connection.token_put()
     return Reply(HTTPStatus.ACCEPTED, "Accepted")
@@ -194,6 +202,12 @@ def _desired(attach: Performative | None) -> tuple[str, ...]:
     return tuple(str(item) for item in items if isinstance(item, str))
 
 
+def _membership(link: AttachedLink) -> Membership:
+    """Return the place of a receiver: a group is everybody's."""
+    receiver = link.receiver if isinstance(link, HubReceiver) else None
+    return Membership() if receiver is None else Membership(receiver.place.group, "", receiver.epoch)
+
+
 class EventHubsDoor(TcpDoor):
     """The Event Hubs door.
 
@@ -208,9 +222,13 @@ class EventHubsDoor(TcpDoor):
     config: EventHubsConfig
     node: HubNode | None
 
+    def activity(self) -> Iterator[Item]:
+        """Yield what is connected; see ``server/activity.py``."""
+        return iter(()) if self.node is None else connected(self.name, self.node, _membership)
+
     async def open(self, log: ReferenceLog, sockets: Sockets) -> None:
         """Listen; see ``Door.open``."""
-        node = self.node = HubNode(log, self.config, asyncio.get_running_loop())
+        node = self.node = HubNode(log, self.config, asyncio.get_running_loop(), self.counters)
         await self.listen(sockets, lambda admission: HubConnection(node, admission))
         where = urlsplit(self.url)
         self.url = connection_string(

@@ -63,6 +63,9 @@ class HubReceiver(EventSender):
         receiver: its place in the consumer group.
         receivers: those of all groups; it leaves them at its end.
         metrics: whether each event tells how far behind it is.
+
+    Attributes:
+        receiver: as it was given.
     """
 
     def __init__(
@@ -95,7 +98,7 @@ class HubReceiver(EventSender):
         self.set_positions({partition.id: LinkPosition(reader, None, latest=start.offset, position=start.offset)})
         self._partition, self._metrics = partition, metrics
         self._newest = Newest(-2, 0)
-        self._receiver, self._receivers = receiver, receivers
+        self.receiver, self._receivers = receiver, receivers
         receiver.end = self.fail_from_outside
 
     def _pieces(self, block: TransferBlock, rows: Positions) -> tuple[Ranges, ...]:
@@ -109,7 +112,7 @@ class HubReceiver(EventSender):
         return Ranges(section, none, none + len(section)), *pieces
 
     def _released(self, *, closed: bool) -> None:
-        self._receivers.leave(self._receiver)
+        self._receivers.leave(self.receiver)
         super()._released(closed=closed)
 
 

@@ -32,6 +32,7 @@ from spark_streams.log import Partition, ReferenceLog, Stream
 from spark_streams.log.storage.files import is_full
 from spark_streams.log.storage.readable_partition import PartitionClosed
 from spark_streams.redaction import one_line
+from spark_streams.server.counters import DoorCounters
 from spark_streams.server.feed.config import FeedConfig
 from spark_streams.server.feed.cursors import OLDER, Cursors
 from spark_streams.server.feed.discovery import Documents, Tokens
@@ -42,6 +43,7 @@ from spark_streams.server.feed.rendered_events import EventCache
 from spark_streams.server.feed.responses import PageResponse, StreamResponse, page_type
 from spark_streams.server.feed.write_requests import WriteRequests
 from spark_streams.server.http.authorization import Authorization
+from spark_streams.server.http.connection import HttpConnection, Reading
 from spark_streams.server.http.requests import HttpError, arguments, takes_gzip
 from spark_streams.server.partition_readers import PartitionReader, PartitionReaders
 from spark_streams.server.turns import Worker
@@ -60,23 +62,26 @@ class FeedApplication:
         log: the log.
         config: the door's settings.
         loop: the server's loop.
+        counters: the door's.
 
     Attributes:
         application: the ASGI application; the state of its requests has the ``HttpConnection``.
         changes: the requests that change the log.
     """
 
-    def __init__(self, log: ReferenceLog, config: FeedConfig, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, log: ReferenceLog, config: FeedConfig, loop: asyncio.AbstractEventLoop, counters: DoorCounters
+    ) -> None:
         self._log = log
         self._config = config
         self._stopping: asyncio.Future[None] = loop.create_future()
         self._aside = Worker("spark-streams-feed")
-        self._authorization = Authorization(log, config)
+        self._authorization = Authorization(log, config, counters)
         self._cache = EventCache(config.cache_bytes)
         self._documents = Documents(config, self._aside)
         self._tokens = Tokens()
         self._readers = PartitionReaders(loop, PartitionReader)
-        self._publishing = Publishing(log, config.max_publishers, loop, self._aside)
+        self._publishing = Publishing(log, config.max_publishers, loop, self._aside, counters)
         self.changes = WriteRequests(log, config, self._authorization, self._documents, self._publishing, self._aside)
         handlers = {"GET": self._get, "POST": self.changes.post, "PUT": self.changes.put, "DELETE": self.changes.delete}
         self.application = Starlette(
@@ -139,6 +144,8 @@ class FeedApplication:
         # Version 2b's filters may be changed: nothing there binds a cursor to them.
         cursors = Cursors(stream.incarnation, fetch.filters if dialect is Dialect.V2A else {})
         position = self._position(stream, partition, fetch, cursors)
+        connection: HttpConnection = request.scope["state"]["connection"]
+        connection.reading = Reading(connection.user, stream.name, partition.id, position)
         pages = Pages(self._cache, partition, fetch, cursors, position, self._config)
         aside = self._aside if fetch.filters or fetch.headers else None
         if fetch.stream_ms is not None:

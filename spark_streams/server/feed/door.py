@@ -26,4 +26,4 @@ class FeedDoor(HttpDoor):
         """Return the application for a log."""
         from spark_streams.server.feed.application import FeedApplication
 
-        return FeedApplication(log, self.config, asyncio.get_running_loop())
+        return FeedApplication(log, self.config, asyncio.get_running_loop(), self.counters)

@@ -52,6 +52,7 @@ class Pages:
     def __post_init__(self) -> None:
         own = self.fetch.filters or self.fetch.headers
         self._key: Key = None if own else (self.partition, self.fetch.dialect, self.fetch.partition)
+        self._events = self._bytes = 0
         self._left: Records | None = None
         """The records of the last read that are in no block yet."""
 
@@ -71,6 +72,12 @@ class Pages:
     def ended(self) -> bool:
         """Whether the partition is closed, and has no records from the position on."""
         return self.partition.closed and not self.behind
+
+    def made(self) -> tuple[int, int]:
+        """Return how many events, and bytes of their lines, were made since this was asked last."""
+        made = self._events, self._bytes
+        self._events = self._bytes = 0
+        return made
 
     def page(self, events: int, max_bytes: int | None = None) -> Iterator[bytes]:
         """Yield the next page in pieces, and advance the position; the last line is a checkpoint.
@@ -108,6 +115,8 @@ class Pages:
                 self.position = int(block.places[stop - 1])
                 size += end_byte - start_byte
                 left -= stop - row
+                self._events += stop - row
+                self._bytes += end_byte - start_byte
                 to_checkpoint -= stop - row
                 row = stop
                 if to_checkpoint == 0:

@@ -29,6 +29,7 @@ from spark_streams.log import Partition, ReferenceLog, Stream
 from spark_streams.log.publisher_sequences import PublisherSequences, SequenceKind, Sequences
 from spark_streams.log.storage.readable_partition import PartitionClosed
 from spark_streams.server.appender import Appender, AppendRefused, Batch, Outcome, RefusalReason
+from spark_streams.server.counters import DoorCounters
 from spark_streams.server.feed.request_bodies import Rows
 from spark_streams.server.http.requests import HttpError
 from spark_streams.server.turns import Worker
@@ -110,13 +111,19 @@ class Publishing:
         max_publishers: how many references to remember, a partition.
         loop: the server's loop.
         aside: the worker that routes many events; None: they are routed on the loop.
+        counters: the door's, if there is one.
     """
 
     def __init__(
-        self, log: ReferenceLog, max_publishers: int, loop: asyncio.AbstractEventLoop, aside: Worker | None = None
+        self,
+        log: ReferenceLog,
+        max_publishers: int,
+        loop: asyncio.AbstractEventLoop,
+        aside: Worker | None = None,
+        counters: DoorCounters | None = None,
     ) -> None:
         self._sequences = Sequences(log, max_publishers, PUBLISHERS)
-        self._appender = Appender(loop, off_loop=log.config.fsync == "always")
+        self._appender = Appender(loop, off_loop=log.config.fsync == "always", counters=counters)
         self._loop = loop
         self._aside = aside
         self._log = log

@@ -93,14 +93,25 @@ class _Response(ABC):
         """
         parts: list[bytes] = []
         size = 0
+        ended = False
         while size < enough and not self._connection.gone:
             piece = await self._next(pieces)
+            ended = piece is None
             if piece is None:
-                return b"".join(parts), True
+                break
             if piece:
                 parts.append(piece)
                 size += len(piece)
-        return parts[0] if len(parts) == 1 else b"".join(parts), False
+        self._count()
+        return parts[0] if len(parts) == 1 else b"".join(parts), ended
+
+    def _count(self) -> None:
+        """Count what is about to be sent, and note how far the client has read."""
+        connection, (events, size) = self._connection, self.pages.made()
+        connection.counters.delivered += events
+        connection.counters.delivered_bytes += size
+        if connection.reading is not None:
+            connection.reading.next_offset = self.pages.position
 
     async def _next(self, pieces: Iterator[bytes]) -> bytes | None:
         if self.aside is not None:

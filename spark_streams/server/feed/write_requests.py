@@ -91,6 +91,7 @@ class WriteRequests:
                 async with self._large:
                     rows = await self.aside.run(read_body(body, coding, content_type, *limits))
                     published = await publishing.publish(stream, rows, reference, sequence, digest, user)
+        request.scope["state"]["connection"].writing = user, stream.name
         answer = {"appended": published.appended, "repeated": published.repeated}
         return JSONResponse(answer if published.last is None else {**answer, "last": published.last})
 

@@ -12,6 +12,7 @@ from starlette.requests import Request
 
 from spark_streams.errors import UnknownStream
 from spark_streams.log import ReferenceLog, Stream
+from spark_streams.server.counters import DoorCounters
 from spark_streams.server.http.config import HttpConfig
 from spark_streams.server.http.requests import HttpError
 from spark_streams.server.users import ANONYMOUS, knows, permissions_of
@@ -30,12 +31,14 @@ class Known:
         name: the user or token in messages.
         allows: takes an action and a stream's name, and returns whether it is allowed.
         limited: whether there are permissions that say what is allowed; without them everything is.
+        by_token: whether a token was shown; its index is another one at other doors.
     """
 
     user: str
     name: str
     allows: Callable[[str, str], bool]
     limited: bool
+    by_token: bool = False
 
 
 class Authorization:
@@ -44,10 +47,12 @@ class Authorization:
     Args:
         log: the log.
         config: the users and tokens; without any of them the door authenticates nobody.
+        counters: the door's.
     """
 
-    def __init__(self, log: ReferenceLog, config: HttpConfig) -> None:
+    def __init__(self, log: ReferenceLog, config: HttpConfig, counters: DoorCounters) -> None:
         self._log = log
+        self._counters = counters
         self._config = config
         self._tokens = config.bearers
 
@@ -105,11 +110,16 @@ class Authorization:
         return self.known(request).user
 
     def known(self, request: Request) -> Known:
-        """Return the user or token of a request.
+        """Return the user or token of a request, and note it at the connection.
 
         Raises:
             HttpError: 401 without a known one.
         """
+        known = self._known(request)
+        request.scope["state"]["connection"].user = known.user
+        return known
+
+    def _known(self, request: Request) -> Known:
         users = self._config.users
         if not self._tokens and not users:
             return self._permitted(ANONYMOUS)
@@ -136,12 +146,13 @@ class Authorization:
         same = [hmac.compare_digest(token.token.encode(), shown) for token in self._tokens]
         found = [token for token, is_same in zip(self._tokens, same, strict=True) if is_same]
         if not found:
-            raise self._refusal("the bearer token is not known here", ', error="invalid_token"')
+            raise self._failed("the bearer token is not known here", ', error="invalid_token"')
         return Known(
             f"token {same.index(True)}",
             "the bearer token",
             lambda action, stream: any(token.allows(action, stream) for token in found),
             limited=all(token.limited for token in found),
+            by_token=True,
         )
 
     def _basic(self, given: str, peer_host: str | None) -> Known:
@@ -150,7 +161,7 @@ class Authorization:
         except ValueError:
             user = colon = password = ""
         if not colon:
-            raise self._refusal(_UNKNOWN)
+            raise self._failed(_UNKNOWN)
         return self.of_user(user, password, peer_host)
 
     def of_user(self, user: str, password: str, peer_host: str | None) -> Known:
@@ -165,9 +176,9 @@ class Authorization:
             HttpError: 401, they are not known, or this user is not let in from there.
         """
         if not knows(self._config.users, user, password.encode("utf-8", "replace")):
-            raise self._refusal(_UNKNOWN)
+            raise self._failed(_UNKNOWN)
         if not self._config.admits(user, peer_host):
-            raise self._refusal(f"user '{user}' is let in from the door's own machine alone")
+            raise self._failed(f"user '{user}' is let in from the door's own machine alone")
         return self._permitted(user)
 
     def _permitted(self, user: str) -> Known:
@@ -178,6 +189,11 @@ class Authorization:
             lambda action, stream: permissions is None or permissions.allow(action, stream),
             limited=permissions is not None,
         )
+
+    def _failed(self, text: str, of_bearer: str = "") -> HttpError:
+        """Count credentials that are not accepted; return what says so."""
+        self._counters.sign_ins_failed += 1
+        return self._refusal(text, of_bearer)
 
     def _refusal(self, text: str, of_bearer: str = "") -> HttpError:
         """Return a 401 with a challenge for each kind of credentials of the door; it closes the connection."""

@@ -14,6 +14,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+import time
+from dataclasses import dataclass
 from email.utils import formatdate
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
@@ -21,11 +23,13 @@ from typing import TYPE_CHECKING, Final
 import h11
 import uvicorn
 from starlette.responses import PlainTextResponse
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
+from spark_streams.server.activity import client_text, peer_text
 from spark_streams.server.admission import Admission
+from spark_streams.server.counters import DoorCounters
 from spark_streams.server.http.config import HttpConfig
 from spark_streams.server.turns import Timer
 from spark_streams.server.write_timeout import WriteTimeout, throw_away_unsent
@@ -64,6 +68,23 @@ def uvicorn_config(application: ASGIApp, limits: HttpConfig) -> uvicorn.Config:
     )
 
 
+@dataclass(eq=False)
+class Reading:
+    """What a connection reads, one fetch after the other.
+
+    Args:
+        user: who asked for the last one; a proxy may ask for others on the same connection.
+        stream: the stream's name.
+        partition: the partition's identifier.
+        next_offset: the next event to read.
+    """
+
+    user: str
+    stream: str
+    partition: str
+    next_offset: int
+
+
 class HttpConnection(H11Protocol):
     """The connection of one peer.
 
@@ -72,6 +93,12 @@ class HttpConnection(H11Protocol):
         limits: the door's settings.
         config: uvicorn's settings.
         state: what the connections of the door share; it has the open ones, and the tasks of their requests.
+
+    Attributes:
+        user: who made the last request; empty before.
+        since_ms: when it was accepted, in ms since the epoch.
+        reading: what its last fetch reads; None before.
+        writing: who last published, and the stream; None before.
     """
 
     def __init__(self, admission: Admission, limits: HttpConfig, config: uvicorn.Config, state: ServerState) -> None:
@@ -80,6 +107,10 @@ class HttpConnection(H11Protocol):
         self._limits = limits
         self._served = self.app
         self.app = self._admit
+        self.user = ""
+        self.since_ms = time.time_ns() // 1_000_000
+        self.reading: Reading | None = None
+        self.writing: tuple[str, str] | None = None
         self._phase = ""
         self._timer = Timer(self.loop)
         admission.on_late = self._late
@@ -143,10 +174,44 @@ class HttpConnection(H11Protocol):
     async def _admit(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request; answer 503 to the first one of a connection beyond the limit."""
         if self._admission.establish():
-            await self._served(scope, receive, send)
+            await self._served(scope, receive, self._timed(scope["method"], send))
             return
         text = f"this door serves {self._limits.max_connections} connections, and has as many: try again later\n"
         await PlainTextResponse(text, 503, CLOSE)(scope, receive, send)
+
+    def _timed(self, method: str, send: Send) -> Send:
+        """Return what sends an answer, and counts it with the time until its head."""
+        begun_s = time.perf_counter()
+
+        async def timed(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                self.counters.answered(method, message["status"], time.perf_counter() - begun_s)
+            await send(message)
+
+        return timed
+
+    # --- what others are told
+
+    @property
+    def counters(self) -> DoorCounters:
+        """What the door has done."""
+        return self._admission.counters
+
+    @property
+    def established(self) -> bool:
+        """Whether the peer has made a request, and is served."""
+        return self._admission.established
+
+    @property
+    def address(self) -> str:
+        """The peer's host and port, for people."""
+        return peer_text(self.client)
+
+    @property
+    def client_name(self) -> str:
+        """What the peer says of itself: its header ``User-Agent``."""
+        names = [value for name, value in self.headers or () if name == b"user-agent"]
+        return client_text(names[0].decode("latin-1")) if names else ""
 
     # --- time
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from abc import abstractmethod
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING, Any
 
 from spark_streams.log import ReferenceLog
+from spark_streams.server.activity import ConnectionInfo, Item, ReaderInfo, WriterInfo, in_order
 from spark_streams.server.admission import Sockets
 from spark_streams.server.door import STOP_TIMEOUT_S, TcpDoor
 from spark_streams.server.http.config import HttpConfig
@@ -40,6 +41,20 @@ class HttpDoor(TcpDoor):
     def connections(self) -> Collection[HttpConnection]:
         """The open connections. Call it on the server's loop."""
         return self._state.connections if self._state is not None else ()  # type: ignore[return-value]
+
+    def activity(self) -> Iterator[Item]:
+        """Yield what is connected; see ``server/activity.py``."""
+        for connection in in_order(self.connections):
+            if not connection.established:
+                continue
+            peer, reading = connection.address, connection.reading
+            yield ConnectionInfo(self.name, peer, connection.user, connection.client_name, connection.since_ms)
+            if reading is not None:
+                at = (reading.stream, reading.partition, reading.next_offset)
+                yield ReaderInfo(self.name, peer, reading.user, *at)
+            if connection.writing is not None:
+                user, stream = connection.writing
+                yield WriterInfo(self.name, peer, user, stream, "")
 
     @abstractmethod
     def make(self, log: ReferenceLog) -> Any:

@@ -20,6 +20,7 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from spark_streams.log.storage.files import write_all
+from spark_streams.wire.rabbitmq.chunk import ChunkType
 
 AREA_BYTES: Final = 64 << 20
 AREA_CHUNKS: Final = 8_192
@@ -49,6 +50,11 @@ class Chunk(NamedTuple):
     header: bytes
     data: memoryview
     ends: memoryview
+
+    @property
+    def records(self) -> int:
+        """How many records it holds; of a selection (``chunk_parts.py``) those that are left."""
+        return int.from_bytes(self.header[2:4] if self.header[1] == ChunkType.SELECTION else self.header[4:8], "big")
 
     @property
     def size(self) -> int:

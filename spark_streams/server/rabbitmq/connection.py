@@ -75,6 +75,11 @@ class RabbitConnection(dispatch.OpenSession):
         self._reading = True
         self._waiting_bytes = 0
 
+    @property
+    def client(self) -> str:
+        """What the peer says of itself: product, version, and the connection's name."""
+        return self._handshake.client
+
     # --- asyncio's side
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -265,6 +270,7 @@ class RabbitConnection(dispatch.OpenSession):
             return
         logger.info("%s: refused: %s", self.peer, ", ".join(map(_code_of, reply.send)) or "not expected at this step")
         self._release()
+        self.node.counters.sign_ins_failed += reply.failed
         delay_s = self.node.config.authentication_delay_ms / 1000 if reply.late else 0.0
         if delay_s:
             self._end_timer.start(delay_s, self._send_and_close, frames)

@@ -1,15 +1,21 @@
-"""The RabbitMQ streams door: listens, and connects clients to a node."""
+"""The RabbitMQ streams door: listens, connects clients to a node, and tells of them.
+
+A consumer's name is the name under which its offsets are stored: a consumer group is what has one name on a stream.
+"""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 
 from spark_streams.log import ReferenceLog
+from spark_streams.server.activity import ConnectionInfo, Item, ReaderInfo, StoredOffset, WriterInfo, in_order
 from spark_streams.server.admission import Sockets
 from spark_streams.server.door import TcpDoor
 from spark_streams.server.rabbitmq.config import RabbitConfig
 from spark_streams.server.rabbitmq.connection import RabbitConnection
 from spark_streams.server.rabbitmq.node import RabbitNode
+from spark_streams.server.rabbitmq.stored_offsets import stored_in
 
 
 class RabbitDoor(TcpDoor):
@@ -32,5 +38,30 @@ class RabbitDoor(TcpDoor):
 
     async def open(self, log: ReferenceLog, sockets: Sockets) -> None:
         """Listen; see ``Door.open``."""
-        node = self.node = RabbitNode(log, self.config, asyncio.get_running_loop())
+        node = self.node = RabbitNode(log, self.config, asyncio.get_running_loop(), self.counters)
         await self.listen(sockets, lambda admission: RabbitConnection(node, admission))
+
+    def activity(self) -> Iterator[Item]:
+        """Yield what is connected; see ``server/activity.py``."""
+        for connection in in_order(self.connections):
+            if not connection.established:
+                continue
+            who = (self.name, connection.address, connection.user)
+            yield ConnectionInfo(*who, connection.client, connection.since_ms)
+            for publisher in connection.publishers.open:
+                served = publisher.served
+                yield WriterInfo(*who, served.stream.name, served.partition.id, publisher.reference)
+            for each in connection.subscriptions.open:
+                at = (each.served.stream.name, each.served.partition.id, each.next_offset)
+                yield ReaderInfo(*who, *at, each.name, each.name or None)
+
+    def stored(self) -> Iterator[StoredOffset]:
+        """Yield the stored offsets, behind which consumers go on; see ``server/activity.py``."""
+        if self.node is None:
+            return
+        log = self.node.log
+        names = {stream.incarnation: stream.name for stream in log.streams()}
+        for incarnation, partition, reference, offset, user in stored_in(log):
+            if incarnation in names:
+                at = (names[incarnation], partition, offset + 1)
+                yield StoredOffset(self.name, user, *at, reference, "", None, "stored offset")

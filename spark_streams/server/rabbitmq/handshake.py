@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from spark_streams.server.activity import client_text
 from spark_streams.server.rabbitmq.config import RabbitConfig
 from spark_streams.server.users import common_name, knows
 from spark_streams.wire.rabbitmq.connection_commands import (
@@ -63,11 +64,13 @@ class Reply:
         send: frames for the peer.
         end: close the connection after them.
         late: send and close only after a delay.
+        failed: credentials were not accepted.
     """
 
     send: tuple[Command, ...] = ()
     end: bool = False
     late: bool = False
+    failed: bool = False
 
 
 class Handshake:
@@ -82,6 +85,7 @@ class Handshake:
     Attributes:
         state: how far the handshake has come.
         user: who signed in; empty before.
+        client: what the peer says of itself.
         frame_max_bytes: the largest frame, as agreed; 0 for no limit.
         heartbeat_s: the interval of heartbeats, as agreed; 0 for none.
     """
@@ -95,6 +99,7 @@ class Handshake:
     ) -> None:
         self.state = HandshakeState.CONNECTED
         self.user = ""
+        self.client = ""
         self.frame_max_bytes = config.frame_max_bytes
         self.heartbeat_s = config.heartbeat_s
         self._config = config
@@ -118,6 +123,8 @@ class Handshake:
         if isinstance(command, Heartbeat):
             return Reply()
         if isinstance(command, PeerProperties):
+            told = command.properties
+            self.client = client_text(*(told.get(name) for name in ("product", "version", "connection_name")))
             answer: Command = PeerPropertiesAnswer(command.correlation_id, properties=_properties(self._config))
             return Reply((answer,), end=not self._step(HandshakeInput.PEER_PROPERTIES))
         if isinstance(command, SaslHandshake):
@@ -208,7 +215,8 @@ def _agreed(ours: int, theirs: int) -> int:
 def _answered(command: SaslAuthenticate, code: ResponseCode) -> Reply:
     challenge = _CHALLENGE if code == ResponseCode.SASL_CHALLENGE else None
     answer = SaslAuthenticateAnswer(command.correlation_id, code, challenge)
-    return Reply((answer,), end=code not in _OUTCOMES, late=code in _LATE)
+    failed = code not in _OUTCOMES
+    return Reply((answer,), end=failed, late=code in _LATE, failed=failed)
 
 
 def _properties(config: RabbitConfig) -> dict[str, str]:

@@ -6,6 +6,7 @@ import asyncio
 
 from spark_streams.log import ReferenceLog
 from spark_streams.log.publisher_sequences import Sequences
+from spark_streams.server.counters import DoorCounters
 from spark_streams.server.door import DoorNode
 from spark_streams.server.partition_readers import PartitionReader, PartitionReaders
 from spark_streams.server.rabbitmq.chunk_cache import ChunkCache
@@ -25,12 +26,15 @@ class RabbitNode(DoorNode):
         log: the log.
         config: the door's settings.
         loop: the server's.
+        counters: the door's.
     """
 
     config: RabbitConfig
 
-    def __init__(self, log: ReferenceLog, config: RabbitConfig, loop: asyncio.AbstractEventLoop) -> None:
-        super().__init__(log, config, loop, "spark-streams-rabbitmq")
+    def __init__(
+        self, log: ReferenceLog, config: RabbitConfig, loop: asyncio.AbstractEventLoop, counters: DoorCounters
+    ) -> None:
+        super().__init__(log, config, loop, counters, "spark-streams-rabbitmq")
         self.sequences = Sequences(log, config.max_publishers, PUBLISHERS)
         self.publish_lock = asyncio.Lock()
         # A thread of its own: computations need not wait for the disk.

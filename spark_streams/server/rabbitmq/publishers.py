@@ -65,6 +65,11 @@ class Publishers:
         self._open: dict[int, Publisher] = {}
         self._closed = False
 
+    @property
+    def open(self) -> list[Publisher]:
+        """The open ones."""
+        return list(self._open.values())
+
     # --- commands
 
     def declare(self, request: DeclarePublisher) -> None:

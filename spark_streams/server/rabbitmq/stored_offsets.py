@@ -16,7 +16,7 @@ import asyncio
 import json
 import logging
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Final
 
@@ -146,6 +146,15 @@ class StoredOffsets:
         self._timer.stop()
         for removal in self._removals:
             removal.cancel()
+
+
+def stored_in(log: ReferenceLog) -> Iterator[tuple[str, str, str, int, str]]:
+    """Yield what is stored, in any thread: incarnation, partition, reference, offset, and user, empty if not known."""
+    for key, stored in log.state.walk(NAMESPACE):
+        stream_key, reference = json.loads(key)
+        incarnation, _, partition = stream_key.partition("/")
+        offset, _, user = stored.partition(b" ")
+        yield incarnation, partition, reference, int(offset), user.decode()
 
 
 def _incarnation(stream_key: str) -> str:

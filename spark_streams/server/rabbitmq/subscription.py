@@ -104,6 +104,7 @@ class Subscription:
     Attributes:
         number: its id on the connection.
         served: the stream.
+        name: its name, under which the consumer may store offsets; empty for none.
         group: its group of single active consumers, or None.
         active: whether it delivers.
         update: as it was given.
@@ -120,6 +121,7 @@ class Subscription:
         node = session.node
         self.number = request.subscription_id
         self.served = served
+        self.name = request.properties.get("name", "")
         self.group: Group | None = None
         self.active = False
         self._session = session
@@ -170,6 +172,11 @@ class Subscription:
         self.stop()
         self._session.node.readers.release(self._reader)
 
+    @property
+    def next_offset(self) -> int | None:
+        """The next record that it sends, or one before that it does not want; None while it is not active."""
+        return self._next if self.active else None
+
     def add_credit(self, more: int) -> None:
         """Add the u16 of a Credit command."""
         self._credit += more - 2 * _SIGN_BIT if more >= _SIGN_BIT else more
@@ -196,6 +203,7 @@ class Subscription:
         if not self._sending and self._credit <= self._threshold:
             return 0, False
         self._sending = True
+        counters = self._session.node.counters
         pieces: list[bytes | memoryview] = []
         committed = self._chunks.last_id() if self._version == 2 else 0
         used = 0
@@ -215,6 +223,8 @@ class Subscription:
                     used += size
                     self._credit -= 1
                     self._next = chunk.next_offset
+                    counters.delivered += chunk.records
+                    counters.delivered_bytes += size
                 if used >= budget or self._credit <= 0 or (self._filter_values and turn.over):
                     break  # ``_matches`` goes on from here
             if used == before:  # nothing came: all stored batches have been looked at

@@ -74,6 +74,11 @@ class Subscriptions:
         """Whether a dispatch pass has not ended: no further frame may be handled before ``proceed`` is called."""
         return bool(self._due)
 
+    @property
+    def open(self) -> list[Subscription]:
+        """The open ones."""
+        return list(self._open.values())
+
     # --- commands
 
     def subscribe(self, request: Subscribe) -> None:

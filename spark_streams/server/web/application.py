@@ -8,6 +8,9 @@
     GET  /events?stream=      the events of a partition            events.py
     GET  /event?stream=       one event; /event/body: its body     events.py
     GET  /publish?stream=     and POST; publish an event           publish.py
+    GET  /connections         connections, readers and writers     clients.py
+    GET  /groups              consumer groups, stored offsets      clients.py
+    GET  /metrics             figures for Prometheus               metrics.py
     GET  /live?stream=        figures, as server-sent events       live_figures.py
     GET  /sign-in             and POST; POST /sign-out             sign_in.py
     GET  /healthz  /readyz    whether the log runs, and is ready   health.py
@@ -34,19 +37,22 @@ from starlette.staticfiles import StaticFiles
 from spark_streams.errors import LogError
 from spark_streams.log import ReferenceLog
 from spark_streams.redaction import one_line
+from spark_streams.server.counters import DoorCounters
 from spark_streams.server.http.authorization import Known
 from spark_streams.server.http.requests import HttpError
+from spark_streams.server.web.clients import Clients
 from spark_streams.server.web.config import WebConfig
 from spark_streams.server.web.events import Events
 from spark_streams.server.web.health import Health
 from spark_streams.server.web.live_figures import LiveFigures
+from spark_streams.server.web.metrics import Metrics
 from spark_streams.server.web.protection import SAFE, Protection
 from spark_streams.server.web.publish import Publish
 from spark_streams.server.web.sign_in import SignIn
 from spark_streams.server.web.site import FOLDER, SIGN_IN, SignInNeeded, Site
 from spark_streams.server.web.streams import Streams
 
-PAGES: Final = (Streams, Events, Publish, SignIn, Health)
+PAGES: Final = (Streams, Events, Publish, Clients, Metrics, SignIn, Health)
 """Classes that take the site and have ``routes``."""
 
 logger = logging.getLogger("spark_streams.server")
@@ -60,15 +66,21 @@ class WebApplication:
         config: the window's settings.
         doors: the doors of the server, which it shows.
         loop: the server's loop.
+        counters: those of the window's door.
 
     Attributes:
         application: the ASGI application.
     """
 
     def __init__(
-        self, log: ReferenceLog, config: WebConfig, doors: Sequence[Any], loop: asyncio.AbstractEventLoop
+        self,
+        log: ReferenceLog,
+        config: WebConfig,
+        doors: Sequence[Any],
+        loop: asyncio.AbstractEventLoop,
+        counters: DoorCounters,
     ) -> None:
-        self._site = Site(log, config, doors, loop)
+        self._site = Site(log, config, doors, loop, counters)
         self._live = LiveFigures(self._site)
         routes: list[BaseRoute] = [route for pages in PAGES for route in pages(self._site).routes()]
         starlette = Starlette(

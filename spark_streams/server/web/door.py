@@ -35,4 +35,4 @@ class WebDoor(HttpDoor):
         """Return the application for a log."""
         from spark_streams.server.web.application import WebApplication
 
-        return WebApplication(log, self.config, self._doors, asyncio.get_running_loop())
+        return WebApplication(log, self.config, self._doors, asyncio.get_running_loop(), self.counters)

@@ -6,6 +6,7 @@ durable as the log's ``fsync`` says. What cannot be stored is said beside the fo
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from functools import partial
 from http import HTTPStatus
@@ -20,7 +21,7 @@ from starlette.routing import BaseRoute, Route
 from spark_streams.errors import SchemaError
 from spark_streams.instants import read_instant
 from spark_streams.log import NO_TIMESTAMP, Appended, Partition, Stream
-from spark_streams.server.appender import AppendRefused, RefusalReason, append_whole
+from spark_streams.server.appender import AppendRefused, RefusalReason, append_whole, count_append
 from spark_streams.server.http.requests import HttpError
 from spark_streams.server.web.events import FEW_PARTITIONS
 from spark_streams.server.web.shown_text import one_visible_line
@@ -103,9 +104,12 @@ class Publish:
         outcome: Appended | AppendRefused | None = None
         for _ in range(_MOST_SPLITS):
             partition = self._partition(stream, event.key, chosen)
+            begun_s = time.perf_counter()
             outcome = await self._site.changes.step(
                 partial(append_whole, partition, event.values, event.keys, event.timestamps)
             )
+            refused = outcome if isinstance(outcome, AppendRefused) else None
+            count_append(self._site.counters, event.values, [refused], time.perf_counter() - begun_s)
             if isinstance(outcome, Appended):
                 return partition, outcome
             if chosen or outcome.reason is not RefusalReason.SPLIT:

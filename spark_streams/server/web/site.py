@@ -20,6 +20,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from spark_streams.errors import UnknownStream
 from spark_streams.log import Partition, ReferenceLog, Stream
+from spark_streams.server.counters import DoorCounters
 from spark_streams.server.http.authorization import Authorization, Known
 from spark_streams.server.http.requests import HttpError
 from spark_streams.server.turns import Worker
@@ -50,6 +51,7 @@ class Site:
         config: the window's settings.
         doors: the doors of the server.
         loop: the server's.
+        counters: those of the window's door.
 
     Attributes:
         worker: a thread for what takes long; one thing at a time.
@@ -57,15 +59,21 @@ class Site:
     """
 
     def __init__(
-        self, log: ReferenceLog, config: WebConfig, doors: Sequence[Any], loop: asyncio.AbstractEventLoop
+        self,
+        log: ReferenceLog,
+        config: WebConfig,
+        doors: Sequence[Any],
+        loop: asyncio.AbstractEventLoop,
+        counters: DoorCounters,
     ) -> None:
         self.log = log
         self.config = config
         self.doors = doors
         self.loop = loop
+        self.counters = counters
         self.worker = Worker("spark-streams-web")
         self.changes = Worker("spark-streams-web-changes")
-        self.authorization = Authorization(log, config)
+        self.authorization = Authorization(log, config, counters)
         self.sessions = Sessions(config.session_ms, config.max_sessions, time.monotonic)
 
     # --- who asks
@@ -92,6 +100,7 @@ class Site:
         host = request.client.host if request.client is not None else None
         if known is None or not self.config.admits(known.user, host):
             raise SignInNeeded
+        request.scope["state"]["connection"].user = known.user
         return known
 
     def sees_all(self, known: Known) -> bool:

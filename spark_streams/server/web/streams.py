@@ -19,6 +19,7 @@ from spark_streams.server.http.requests import HttpError
 from spark_streams.server.stream_changes import SETTINGS, create_stream
 from spark_streams.server.users import ACTIONS
 from spark_streams.server.web.code_lines import code_of
+from spark_streams.server.web.observation import Observation
 from spark_streams.server.web.site import Site
 from spark_streams.server.web.summaries import StreamSummary, summaries_of, summary_of
 
@@ -37,6 +38,7 @@ class Streams:
 
     def __init__(self, site: Site) -> None:
         self._site = site
+        self._observation = Observation(site)
 
     def routes(self) -> list[BaseRoute]:
         """Return their routes."""
@@ -66,6 +68,7 @@ class Streams:
         return self._site.page(
             request, "stream", known=known, stream=summary, rows=rows, paging=page, settings=asdict(stream.config),
             open_partitions=len(stream.open_partitions), code=code_of(stream, self._site.doors),
+            use=await self._observation.of_stream(known, stream.name),
         )  # fmt: skip
 
     async def _new(self, request: Request) -> Response:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from uvicorn.server import ServerState
 
+from spark_streams.server.counters import DoorCounters
 from spark_streams.server.feed.config import FeedConfig
 from spark_streams.server.http import connection as connection_module
 from spark_streams.server.http.connection import HttpConnection, uvicorn_config
@@ -45,6 +46,7 @@ class Admitted:
     """An admission."""
 
     on_late: Callable[[], None] | None = None
+    counters = DoorCounters()
 
     def establish(self) -> bool:
         return True

@@ -1,0 +1,155 @@
+"""What a door tells of its clients to those who look: connections, readers, writers, and the offsets that it keeps.
+
+A door that can tell has two methods, and keeps no books for them: it walks its connections when somebody asks.
+
+::
+
+    activity()  yields what is connected; on the server's loop, where the caller lets others have their turns
+    stored()    yields what is kept in the log for clients that may be gone; in any thread
+
+A reader is a link, a subscription, or a connection that fetches; one of several partitions is yielded once for each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from spark_streams.log import ReferenceLog
+from spark_streams.redaction import one_line
+
+MOST_TEXT: Final = 120
+"""Of what a peer says of itself, so many characters are told."""
+
+
+@dataclass(frozen=True)
+class ConnectionInfo:
+    """A connection whose peer has introduced itself.
+
+    Args:
+        door: the door's name.
+        peer: host and port that it comes from.
+        user: who signed in.
+        client: what the peer says of itself: its product, version and name; empty when it says nothing.
+        since_ms: when it connected, in ms since the epoch.
+    """
+
+    door: str
+    peer: str
+    user: str
+    client: str
+    since_ms: int
+
+
+@dataclass(frozen=True)
+class ReaderInfo:
+    """A reader of one partition.
+
+    Args:
+        door: the door's name.
+        peer: host and port of its connection.
+        user: who signed in there.
+        stream: the stream's name.
+        partition: the partition's identifier; empty while it waits for one.
+        next_offset: the next event that it gets, or one before that it does not want; None while it gets nothing.
+        name: what it is called; empty for nothing.
+        group: its consumer group, or None.
+        owner: the user that the group belongs to; empty: it is everybody's.
+        epoch: its epoch in the group, or None.
+        part: which of its partitions this is, counted from 0.
+    """
+
+    door: str
+    peer: str
+    user: str
+    stream: str
+    partition: str
+    next_offset: int | None
+    name: str = ""
+    group: str | None = None
+    owner: str = ""
+    epoch: int | None = None
+    part: int = 0
+
+
+@dataclass(frozen=True)
+class WriterInfo:
+    """A writer to a stream.
+
+    Args:
+        door: the door's name.
+        peer: host and port of its connection.
+        user: who signed in there.
+        stream: the stream's name.
+        partition: the partition that it is bound to; empty when its events are spread over all.
+        name: what it is called; empty for nothing.
+    """
+
+    door: str
+    peer: str
+    user: str
+    stream: str
+    partition: str
+    name: str = ""
+
+
+@dataclass(frozen=True)
+class StoredOffset:
+    """What the log keeps of a reader that may be gone.
+
+    Args:
+        door: the door's name.
+        user: who stored it.
+        stream: the stream's name.
+        partition: the partition's identifier.
+        next_offset: where the reader goes on; None where only an epoch is kept.
+        group: the name that it is kept under.
+        owner: as of ``ReaderInfo``.
+        epoch: the last epoch, or None.
+        kind: what the door calls it.
+    """
+
+    door: str
+    user: str
+    stream: str
+    partition: str
+    next_offset: int | None
+    group: str
+    owner: str
+    epoch: int | None
+    kind: str
+
+
+Item = ConnectionInfo | ReaderInfo | WriterInfo | StoredOffset
+
+
+def peer_text(address: Any) -> str:
+    """Return a peer's address, as asyncio has it, as host and port."""
+    if not isinstance(address, (tuple, list)) or len(address) < 2:
+        return str(address or "?")
+    host = f"[{address[0]}]" if ":" in str(address[0]) else address[0]
+    return f"{host}:{address[1]}"
+
+
+def client_text(*words: object) -> str:
+    """Return what a peer says of itself as one short line; words that are None or empty are left out."""
+    return one_line(" ".join(f"{word:.{MOST_TEXT}}" for word in map(str, filter(None, words))))[:MOST_TEXT]
+
+
+def in_order(connections: Iterable[Any]) -> list[Any]:
+    """Return connections with the one first that came first, so that pages of them stay as they are."""
+    return sorted(connections, key=lambda connection: (connection.since_ms, connection.address))
+
+
+def behind(log: ReferenceLog, stream: str, partition: str, next_offset: int | None) -> int | None:
+    """Return how many events a reader has before it; events that retention removed are not among them.
+
+    Returns:
+        None where its offset is not known, or the partition is gone.
+    """
+    found = log.find(stream)
+    there = None if found is None else found.partitions.get(partition)
+    if there is None or next_offset is None:
+        return None
+    return max(0, there.next_offset - max(next_offset, there.first_offset))

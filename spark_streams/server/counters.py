@@ -1,0 +1,85 @@
+"""Counts what a door does: for ``/metrics`` of the log's window, and whoever else asks.
+
+A door always counts, whether or not anybody asks: an addition for each batch, chunk or request, none for an event. It
+counts on the server's loop alone, so nothing here is locked; another thread may read a number, and not a mapping.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Final
+
+SECONDS: Final = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+"""The upper ends of a histogram's buckets, inclusive: an append in memory takes the first ones, one that waits for the
+disk the middle ones."""
+METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS"})
+OTHER_METHOD: Final = "other"
+"""For methods that no door has: a peer could name as many as it likes."""
+
+
+class Histogram:
+    """How long something took, as numbers of times in buckets.
+
+    Attributes:
+        counts: how many times fell into each bucket of ``SECONDS``; the last one is for longer times.
+        sum_s: all times together, in seconds.
+    """
+
+    __slots__ = ("counts", "sum_s")
+
+    def __init__(self) -> None:
+        self.counts = [0] * (len(SECONDS) + 1)
+        self.sum_s = 0.0
+
+    def observe(self, seconds: float) -> None:
+        """Add a time."""
+        self.counts[bisect_left(SECONDS, seconds)] += 1
+        self.sum_s += seconds
+
+
+@dataclass(eq=False)
+class DoorCounters:
+    """What one door has done since it was opened first.
+
+    Args:
+        opened: connections whose peers introduced themselves, and that were served.
+        closed: how many of these have ended.
+        refused: connections that were not served, by reason: ``full``, ``descriptors``, ``slow``, ``late`` or ``tls``.
+        sign_ins_failed: credentials that were not accepted.
+        received: events of clients that were stored.
+        received_bytes: their bytes, as they are stored, without keys and times.
+        delivered: events that were sent to clients; one that is sent again counts again.
+        delivered_bytes: their bytes, with what the protocol puts around each.
+        refused_events: events of clients that were not stored, by the name of the ``RefusalReason``.
+        appends: how long events of clients took to be stored, or refused.
+        requests: HTTP method, and class of the status such as ``2xx``, to the time from a request's head to that of its
+            answer.
+    """
+
+    opened: int = 0
+    closed: int = 0
+    refused: Counter[str] = field(default_factory=Counter)
+    sign_ins_failed: int = 0
+    received: int = 0
+    received_bytes: int = 0
+    delivered: int = 0
+    delivered_bytes: int = 0
+    refused_events: Counter[str] = field(default_factory=Counter)
+    appends: Histogram = field(default_factory=Histogram)
+    requests: dict[tuple[str, str], Histogram] = field(default_factory=dict)
+
+    def answered(self, method: str, status: int, seconds: float) -> None:
+        """Count an HTTP request.
+
+        Args:
+            method: its method.
+            status: the status of the answer.
+            seconds: how long it took.
+        """
+        key = method if method in METHODS else OTHER_METHOD, f"{status // 100}xx"
+        found = self.requests.get(key)
+        if found is None:
+            found = self.requests[key] = Histogram()
+        found.observe(seconds)

@@ -1,0 +1,109 @@
+"""``GET /metrics``: the log's figures for Prometheus, in its text format, or in OpenMetrics where that is asked for.
+
+Whoever may sign in may ask, with the header ``Authorization`` as Prometheus sends it, and gets figures of the streams
+that it may read and of the groups that it may see; the doors' figures are for all who may ask.
+"""
+
+from __future__ import annotations
+
+from copy import copy
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response, StreamingResponse
+from starlette.routing import BaseRoute, Route
+
+from spark_streams.server.activity import Item, ReaderInfo, WriterInfo
+from spark_streams.server.counters import DoorCounters
+from spark_streams.server.http.authorization import Known
+from spark_streams.server.http.requests import HttpError, takes_gzip
+from spark_streams.server.web.observation import Groups, Observation, group_of
+from spark_streams.server.web.site import SignInNeeded, Site
+
+if TYPE_CHECKING:
+    from spark_streams.server.web.figures import Snapshot
+
+_HEADERS: Final = {"Cache-Control": "no-store", "Vary": "Accept, Accept-Encoding"}
+
+
+class Metrics:
+    """The answer.
+
+    Args:
+        site: what all pages share.
+    """
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        self._observation = Observation(site)
+
+    def routes(self) -> list[BaseRoute]:
+        """Return its route."""
+        return [Route("/metrics", self._metrics, methods=["GET"])]
+
+    async def _metrics(self, request: Request) -> Response:
+        try:
+            known = self._known(request)
+        except HttpError as refusal:  # as text: whoever asks here is no browser
+            return PlainTextResponse(refusal.detail, refusal.status_code, refusal.headers)
+        # Imported only now, and aside: most logs are never asked for figures, and start without prometheus_client.
+        await self._site.worker.step(_load)
+        from spark_streams.server.web.exposition import Exposition
+
+        snapshot = await self._snapshot(known)
+        exposition = Exposition(snapshot, request.headers.get("accept", ""), gzip=takes_gzip(request))
+        headers = {**_HEADERS, **exposition.headers}
+        return StreamingResponse(exposition.pieces(self._site.worker), headers=headers)
+
+    def _known(self, request: Request) -> Known:
+        """Return who asks.
+
+        Raises:
+            HttpError: 401, with the ways to say who it is.
+        """
+        try:
+            return self._site.known(request)
+        except SignInNeeded:
+            return self._site.authorization.known(request)
+
+    async def _snapshot(self, known: Known) -> Snapshot:
+        """Return what there is now; the doors' counters are of all clients, the rest is what somebody may see."""
+        from spark_streams.server.web.figures import DoorFigures, Snapshot
+
+        groups: Groups = {}
+        counts: dict[tuple[str, type[Item]], int] = {}
+        async for item in self._observation.everything():
+            if not (isinstance(item, ReaderInfo) and item.part):  # a reader of many partitions is one
+                counts[item.door, type(item)] = counts.get((item.door, type(item)), 0) + 1
+            if isinstance(item, ReaderInfo) and self._observation.shows(known, item):
+                group = group_of(groups, item)
+                if group is not None:
+                    group.join(item)
+        await self._observation.add_stored(groups, known)
+        doors = [
+            DoorFigures(
+                door.name,
+                _copied(door.counters),
+                counts.get((door.name, ReaderInfo), 0),
+                counts.get((door.name, WriterInfo), 0),
+            )
+            for door in self._site.doors
+            if hasattr(door, "counters")  # a door of somebody's own need not count
+        ]
+        streams = [stream for stream in self._site.log.streams() if known.allows("read", stream.name)]
+        return Snapshot(self._site.log, streams, list(groups.values()), doors)
+
+
+def _load() -> None:
+    import spark_streams.server.web.exposition  # noqa: F401
+
+
+def _copied(counters: DoorCounters) -> DoorCounters:
+    """Return the counters as they are now: the loop, where this is called, changes them while others read."""
+    return replace(
+        counters,
+        refused=copy(counters.refused),
+        refused_events=copy(counters.refused_events),
+        requests=copy(counters.requests),
+    )

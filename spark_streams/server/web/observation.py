@@ -1,0 +1,235 @@
+"""What somebody may see of the doors' clients: connections, readers, writers, and consumer groups with stored offsets.
+
+The doors are asked when a page is, and walked in steps, so that thousands of links keep nobody waiting. Of what is
+walked a page keeps the rows that it shows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Generator
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from spark_streams.log import ReferenceLog
+from spark_streams.server.activity import ConnectionInfo, Item, ReaderInfo, StoredOffset, WriterInfo, behind
+from spark_streams.server.http.authorization import Known
+from spark_streams.server.web.site import Site
+
+STEP_ITEMS: Final = 256
+"""Items that are walked before others have their turn: a fraction of a millisecond."""
+OF_A_STREAM: Final = 10
+"""Readers, writers and groups that the page of a stream has; the others are on the pages of all."""
+KINDS: Final = {"connections": ConnectionInfo, "readers": ReaderInfo, "writers": WriterInfo}
+_MOST_PEERS: Final = 3
+
+
+@dataclass
+class Group:
+    """A consumer group's place in one partition, or one reader's that the log keeps an offset for.
+
+    Args:
+        door: the door's name.
+        name: the group's name, or the one that the offset is stored under.
+        owner: the user that it belongs to; empty: it is everybody's.
+        stream: the stream's name.
+        partition: the partition's identifier; empty for members that wait for one.
+        kind: what the door calls it.
+        next_offset: where it is: the stored offset if there is one, else its reader's; None where nobody knows.
+        epoch: its last epoch, or None.
+        members: how many readers are connected.
+        peers: where the first ones come from.
+    """
+
+    door: str
+    name: str
+    owner: str
+    stream: str
+    partition: str
+    kind: str = "consumer group"
+    next_offset: int | None = None
+    epoch: int | None = None
+    members: int = 0
+    peers: list[str] = field(default_factory=list)
+
+    def join(self, reader: ReaderInfo) -> None:
+        """Add a member."""
+        self.members += 1
+        if len(self.peers) < _MOST_PEERS:
+            self.peers.append(reader.peer)
+        if reader.next_offset is not None and (self.next_offset is None or reader.next_offset < self.next_offset):
+            self.next_offset = reader.next_offset
+        if reader.epoch is not None:
+            self.epoch = max(reader.epoch, self.epoch or 0)
+
+    def keep(self, stored: StoredOffset) -> None:
+        """Add what the log keeps; call it after all members are added: a stored offset counts instead of theirs."""
+        if stored.next_offset is not None:
+            self.next_offset = stored.next_offset
+        if stored.epoch is not None:
+            self.epoch = max(stored.epoch, self.epoch or 0)
+        self.kind = stored.kind
+
+
+Groups = dict[tuple[str, str, str, str, str], Group]
+
+
+def group_of(groups: Groups, item: ReaderInfo | StoredOffset) -> Group | None:
+    """Return the group of a reader or an offset, a new one if need be; None for a reader that is in none."""
+    if item.group is None:
+        return None
+    key = (item.door, item.group, item.owner, item.stream, item.partition)
+    found = groups.get(key)
+    if found is None:
+        found = groups[key] = Group(*key)
+    return found
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A reader or a group with what is known of it now.
+
+    Args:
+        of: the reader or the group.
+        behind: how many events it has before it, or None.
+    """
+
+    of: Any
+    behind: int | None
+
+
+class Observation:
+    """What all doors tell.
+
+    Args:
+        site: what all pages share.
+    """
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+
+    async def everything(self) -> AsyncIterator[Item]:
+        """Yield all that is connected, whoever asks."""
+        for door in self._site.doors:
+            if not hasattr(door, "activity"):
+                continue  # a door of somebody's own
+            for number, item in enumerate(door.activity(), 1):
+                if number % STEP_ITEMS == 0:
+                    await asyncio.sleep(0)
+                yield item
+
+    async def connected(self, known: Known, stream: str | None = None) -> AsyncIterator[Item]:
+        """Yield what is connected, and may be seen.
+
+        Args:
+            known: who asks.
+            stream: yield readers and writers of this stream alone; None: of all streams, and connections.
+        """
+        async for item in self.everything():
+            if stream is not None and (isinstance(item, ConnectionInfo) or item.stream != stream):
+                continue
+            if self.shows(known, item):
+                yield item
+
+    def shows(self, known: Known, item: Item) -> bool:
+        """Return whether somebody may see an item: an own one, or one of a stream that a monitor may read."""
+        if not self._site.sees_all(known):
+            return item.user == known.user and not known.by_token
+        return isinstance(item, ConnectionInfo) or known.allows("read", item.stream)
+
+    async def groups(self, known: Known, stream: str | None = None) -> Groups:
+        """Return the groups that somebody may see.
+
+        Args:
+            known: who asks.
+            stream: those of this stream alone; None: those of all streams.
+        """
+        groups: Groups = {}
+        async for item in self.connected(known, stream):
+            if isinstance(item, ReaderInfo) and (group := group_of(groups, item)) is not None:
+                group.join(item)
+        await self.add_stored(groups, known, stream)
+        return groups
+
+    async def add_stored(self, groups: Groups, known: Known, stream: str | None = None) -> None:
+        """Add what the log keeps to the groups of readers; see ``groups``."""
+        await self._site.worker.run(self._stored(groups, known, stream))
+
+    def _stored(self, groups: Groups, known: Known, stream: str | None) -> Generator[None, None, None]:
+        for door in self._site.doors:
+            if not hasattr(door, "stored"):
+                continue
+            for number, item in enumerate(door.stored(), 1):
+                if number % STEP_ITEMS == 0:
+                    yield
+                if stream in (None, item.stream) and self.shows(known, item):
+                    group = group_of(groups, item)
+                    assert group is not None
+                    group.keep(item)
+
+    # --- rows of pages
+
+    async def rows(
+        self, known: Known, stream: str | None, kind: str, first: int, end: int
+    ) -> tuple[dict[str, int], list[Any]]:
+        """Return how many there are of each of ``KINDS``, and some of one kind.
+
+        Args:
+            known: who asks.
+            stream: count readers and writers of this stream alone; None: of all streams, and connections.
+            kind: the kind to return.
+            first: the first one to return, counted from 0.
+            end: the end, exclusive.
+        """
+        counts = dict.fromkeys(KINDS, 0)
+        found: list[Any] = []
+        async for item in self.connected(known, stream):
+            of = next(name for name, each in KINDS.items() if isinstance(item, each))
+            if of == kind and first <= counts[of] < end:
+                found.append(item)
+            counts[of] += 1
+        return counts, [_seen(self._site.log, each) for each in found] if kind == "readers" else found
+
+    async def group_rows(self, groups: Groups, first: int, end: int) -> list[Seen]:
+        """Return some groups, by stream, door, name and partition, from ``first`` to ``end``, exclusive."""
+
+        def rows() -> list[Seen]:
+            return [_seen(self._site.log, each) for each in sorted(groups.values(), key=_place)[first:end]]
+
+        return await self._site.worker.step(rows)
+
+    async def of_stream(self, known: Known, stream: str) -> dict[str, Any]:
+        """Return what the page of a stream shows of its clients.
+
+        Args:
+            known: who asks.
+            stream: the stream's name; whoever asks may read it.
+        """
+        counts = {"readers": 0, "writers": 0}
+        first: dict[str, list[Any]] = {"readers": [], "writers": []}
+        groups: Groups = {}
+        async for item in self.connected(known, stream):
+            kind = "readers" if isinstance(item, ReaderInfo) else "writers"
+            counts[kind] += 1
+            if len(first[kind]) < OF_A_STREAM:
+                first[kind].append(item)
+            if isinstance(item, ReaderInfo) and (group := group_of(groups, item)) is not None:
+                group.join(item)
+        await self.add_stored(groups, known, stream)
+        return {
+            "readers": [_seen(self._site.log, each) for each in first["readers"]],
+            "writers": first["writers"],
+            "groups": await self.group_rows(groups, 0, OF_A_STREAM),
+            "counts": {**counts, "groups": len(groups)},
+            "all_seen": self._site.sees_all(known),
+        }
+
+
+def _place(group: Group) -> tuple[Any, ...]:
+    number = int(group.partition) if group.partition.isascii() and group.partition.isdecimal() else -1
+    return group.stream, group.door, group.name, group.owner, number, group.partition
+
+
+def _seen(log: ReferenceLog, item: Any) -> Seen:
+    """Return a reader or a group with how far it is behind."""
+    return Seen(item, behind(log, item.stream, item.partition, item.next_offset))

@@ -1,0 +1,40 @@
+"""Histograms, and what is counted of appends."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from spark_streams.server.appender import AppendRefused, RefusalReason, count_append
+from spark_streams.server.counters import SECONDS, DoorCounters, Histogram
+
+
+@pytest.mark.parametrize(("seconds", "bucket"), [(0.0, 0), (0.0001, 0), (0.00011, 1), (10.0, 15), (10.1, 16)])
+def test_a_time_goes_into_the_bucket_that_ends_at_it(seconds: float, bucket: int) -> None:
+    histogram = Histogram()
+    histogram.observe(seconds)
+    histogram.observe(seconds)
+    assert histogram.counts == [2 if number == bucket else 0 for number in range(len(SECONDS) + 1)]
+    assert histogram.sum_s == 2 * seconds
+
+
+def test_what_is_stored_and_what_is_refused() -> None:
+    counters = DoorCounters()
+    values = pa.array([b"never counted", b"one", b"three", b"six"], pa.large_binary())[1:]
+    refused = AppendRefused(RefusalReason.DISK_FULL, "there is no room")
+    count_append(counters, values, [None, refused, None], 0.002)
+    assert (counters.received, counters.received_bytes) == (2, len("onesix"))
+    assert counters.refused_events == {"disk_full": 1} and sum(counters.appends.counts) == 1
+    count_append(counters, values, [None] * 3, 0.002)
+    assert (counters.received, counters.received_bytes) == (5, len("onesixonethreesix"))
+    assert counters.appends.sum_s == pytest.approx(0.004)
+    assert np.cumsum(counters.appends.counts).tolist()[SECONDS.index(0.0025)] == 2
+
+
+def test_requests_by_method_and_class_of_status() -> None:
+    counters = DoorCounters()
+    for method, status in (("GET", 200), ("GET", 206), ("GET", 404), ("BREW", 405), ("TEA", 405)):
+        counters.answered(method, status, 0.1)
+    found = {key: sum(histogram.counts) for key, histogram in counters.requests.items()}
+    assert found == {("GET", "2xx"): 2, ("GET", "4xx"): 1, ("other", "4xx"): 2}
