@@ -180,6 +180,9 @@ OLDER = {
     "spark_streams/server/__init__.py": "public names",
     "spark_streams/server/appender.py": "shared code that lies in a room",
     "spark_streams/server/doors.py": "public arguments and urls",
+    "spark_streams/server/web/event_parts.py": "shared code that lies in a room",
+    "spark_streams/server/web/pushed_filters.py": "the page shows what these three push; it may show another one's",
+    "spark_streams/spark/progress/opentelemetry.py": "OpenTelemetry has a name of its own for one of the systems",
     "spark_streams/testing/notebook.py": "the notebooks are of these three",
     "spark_streams/testing/stream.py": "it makes and reads streams through two of the doors",
 }

@@ -111,7 +111,7 @@ class Events:
 
         with _reading(partition):
             content = await self._site.worker.step(read)
-        name = f"event-{partition.id}-{offset}.{'amqp' if whole else 'bin'}"
+        name = f"event-{partition.id}-{offset}" + (".amqp" if whole else ".bin")
         headers = {"Content-Disposition": f'attachment; filename="{name}"'}
         return Response(content, media_type="application/octet-stream", headers=headers)
 
