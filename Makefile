@@ -29,7 +29,7 @@ EXAMPLES ?= ci
 
 PYTEST := -m pytest -n $(WORKERS) --hypothesis-profile=$(EXAMPLES) $(PYTEST_ARGS)
 
-.PHONY: help setup lint typecheck test unit test-all nightly fuzz soak mutation bench bench-peers bench-hostile demo docs site release-check clean
+.PHONY: help setup lint typecheck test unit test-all nightly fuzz soak mutation bench bench-peers bench-hostile demo docs pictures site release-check clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 15
@@ -127,6 +127,9 @@ demo: $(READY)  ## start a log, run a streaming query AMQP -> Spark -> AMQP, sho
 docs: $(READY)  ## write the tables of options and the pictures of states in docs/ anew from the code
 	@PYTHONPATH=. $(BIN)/python docs/option_tables.py
 	@PYTHONPATH=. $(BIN)/python docs/state_pictures.py
+
+pictures: $(READY)  ## take the pictures of the log's window in docs/pictures anew, with the machine's Chromium; ONLY=stream is one
+	@$(BIN)/python -m tests.browser.pictures $(if $(ONLY),--only $(ONLY))
 
 release-check: $(READY)  ## build sdist and wheel, twine check, install each; the changelog has the version; TAG=v0.1.0, and a date
 	@$(BIN)/python $(PIP_INSTALL) -c constraints.txt -e '.[release]'

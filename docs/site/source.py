@@ -28,6 +28,7 @@ FENCE = re.compile(r"(^```.*?^```$)", re.MULTILINE | re.DOTALL)
 DRAWING = "```mermaid\n"
 TYPE = re.compile(r"(?<=MAP)<(STRING,STRING)>")
 """What Python's Markdown takes for a tag of HTML, as GitHub's does not."""
+PICTURE = ".png"
 LANGUAGES = {
     ".ipynb": "",
     ".json": "json",
@@ -36,6 +37,8 @@ LANGUAGES = {
     ".py": "python",
     ".proto": "proto",
     ".conf": "properties",
+    ".service": "ini",
+    "": "dockerfile",  # conf/Dockerfile
 }
 MERMAID = "mermaid@11.17.2"
 """Of the npm registry; the version that tests/docs/test_pictures.py parses the drawings with."""
@@ -49,8 +52,10 @@ def roots() -> list[Path]:
 
 
 def place(file: Path) -> PurePosixPath:
-    """The page of a file of the repository: ``conf/log.toml`` is the page ``conf/log.toml.md``."""
+    """The page of a file of the repository: ``conf/log.toml`` is the page ``conf/log.toml.md``; a picture is itself."""
     inside = PurePosixPath(file.relative_to(ROOT).as_posix())
+    if inside.suffix == PICTURE:
+        return inside
     if inside.name == "README.md":
         return inside.with_name("index.md")
     return inside if inside.suffix == ".md" else inside.with_name(f"{inside.name}.md")
@@ -93,6 +98,8 @@ def write_pages() -> None:
         if file.suffix == ".md":
             page.write_text(rewritten(file))
             todo += linked(file)
+        elif file.suffix == PICTURE:
+            shutil.copy(file, page)
         elif file.suffix == ".ipynb":
             page.write_text(page_of_notebook(file, page.parent))
         else:

@@ -18,7 +18,7 @@ from typing import Final
 
 from spark_streams.protocols import with_doors
 
-_SETTINGS: Final = "[log]\nretention_check_ms = 200\n"
+SETTINGS: Final = "[log]\nretention_check_ms = 200\n"
 """Retention every 200 ms: with the default, 10 s, tests of retention would be slow."""
 _SHOWN: Final = 2_000
 """Characters from the end of the process's output that an error shows."""
@@ -47,14 +47,14 @@ class LogProcess:
         self._data_dir = data_dir if data_dir is not None else Path(self._temporary.name) / "data"
         self._words = Path(self._temporary.name) / "log.txt"
         self._settings = Path(self._temporary.name) / "log.toml"
-        self._settings.write_text(_SETTINGS)
+        self._settings.write_text(SETTINGS)
         self._arguments = tuple(arguments)
         self._timeout_s = timeout_s
         self._process: subprocess.Popen[bytes] | None = None
         self._ports = {name: self._held_port() for name in with_doors()}
         self.urls: dict[str, str] = {}
         """Door (``amqp``, ``rabbitmq-stream``, ``feedapi``) to its URL, without credentials; ``event-hubs`` to its
-        connection string."""
+        connection string; ``web`` to the address of the page that shows the log."""
 
     def __repr__(self) -> str:
         # The connection string of Event Hubs has a key, and is left out.

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import html
 import os
 import shutil
 import tempfile
 from contextlib import ExitStack
-from pathlib import PurePosixPath
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Final
+from urllib.parse import quote
 
 import spark_streams
-from spark_streams.testing.log_process import LogProcess
+from spark_streams.testing.log_process import SETTINGS, LogProcess
 from spark_streams.testing.spark_session import spark_until
 
 if TYPE_CHECKING:
@@ -20,6 +23,11 @@ VOLUME: Final = "/Volumes/main/default/spark_streams"
 SCOPE: Final = "spark-streams"
 _DOORS: Final = {"amqp-url": "amqp", "rabbitmq-url": "rabbitmq-stream", "feed-url": "feedapi"}
 _SETTINGS: Final = {"spark.app.name": "spark-streams-notebook", "spark.log.level": "ERROR"}
+
+
+FRAME_ANCESTORS: Final = ("http://localhost:*", "http://127.0.0.1:*", "https://localhost:*", "vscode-webview:")
+"""Where notebooks are that are used on the log's own machine, whose pages may show the log's in a frame."""
+_LOG: Final = f"{SETTINGS}[web]\nframe_ancestors = {list(FRAME_ANCESTORS)}\n"
 
 
 class Notebook:
@@ -45,7 +53,10 @@ class Notebook:
             else:
                 self.folder = tempfile.mkdtemp(prefix="spark-streams-")
                 ending.callback(shutil.rmtree, self.folder, ignore_errors=True)
-                arguments = [word for stream in streams for word in ("--stream", stream)]
+                settings = Path(self.folder, "log.toml")
+                settings.write_text(_LOG)
+                arguments = ["--config", str(settings)]
+                arguments += [word for stream in streams for word in ("--stream", stream)]
                 self._log = ending.enter_context(LogProcess(arguments=arguments))
                 self.spark = spark_until(ending, _SETTINGS)
             self._ending = ending.pop_all()
@@ -69,6 +80,18 @@ class Notebook:
             return self._log.event_hubs_connection_string
         return self._log.urls[_DOORS[name]].replace("//", "//guest:guest@")
 
+    def window(self, stream: str | None = None, height: int = 600) -> LogFrame:
+        """Return the page that shows the log; as a cell's last line it is there, below the cell.
+
+        Args:
+            stream: a stream's name, for its own page; None for the page of all streams.
+            height: in pixels.
+        """
+        if self._log is None:
+            return LogFrame(None, height)
+        page = self._log.urls["web"].rstrip("/")
+        return LogFrame(f"{page}/stream?stream={quote(stream)}" if stream is not None else f"{page}/", height)
+
     def stop(self) -> None:
         """End what was started here, and remove the temporary folder; a Spark that was there goes on.
 
@@ -76,6 +99,34 @@ class Notebook:
             RuntimeError: the log did not end in time, or with an error; see ``LogProcess.stop``.
         """
         self._ending.close()
+
+
+@dataclass(frozen=True)
+class LogFrame:
+    """The page of a notebook's log, which the notebook shows inline.
+
+    Args:
+        url: the page's address; None where there is no log of the notebook's own.
+        height: in pixels.
+    """
+
+    url: str | None
+    height: int
+
+    def __str__(self) -> str:
+        return self.url or (
+            "There is no page to show: on Databricks the notebook starts no log, its peer is one that you run. "
+            "Open the page of that one, or run the notebook elsewhere, where it starts a log of its own"
+        )
+
+    def _repr_html_(self) -> str:
+        if self.url is None:
+            return f"<p>{html.escape(str(self))}</p>"
+        url = html.escape(self.url)
+        return (
+            f'<iframe src="{url}" width="100%" height="{self.height}" style="border: 0" title="The log"></iframe>'
+            f'<p>On the machine of the notebook: <a href="{url}" target="_blank" rel="noopener">{url}</a></p>'
+        )
 
 
 def _own_session() -> SparkSession:

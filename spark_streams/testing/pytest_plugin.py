@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import pytest
 
@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from spark_streams.testing import LogProcess, StreamFactory
+
+_LOG_WINDOW: Final = "spark-streams-log-window"
+"""The name by which what ``--log-window`` does is registered."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -34,6 +37,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="how long the reference log may take to start, and to stop (default: %(default)s)",
     )
     group.addoption(
+        "--log-window",
+        action="store_true",
+        help="when a test with fixture reference_log fails, say where the log shows its streams, and keep the log up "
+        "until a key is pressed",
+    )
+    group.addoption(
         "--spark-streams-conf",
         action="append",
         default=[],
@@ -46,6 +55,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addini("spark_streams_conf", words, type="linelist", default=[])
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Have ``--log-window`` do its work, in the processes of pytest-xdist too."""
+    if config.getoption("--log-window"):
+        from spark_streams.testing.log_window import LogWindow
+
+        config.pluginmanager.register(LogWindow(config), _LOG_WINDOW)
+
+
 @pytest.fixture(scope="session")
 def reference_log_process(pytestconfig: pytest.Config) -> Iterator[LogProcess]:
     """Run the reference log in its own process, one for the whole run: ``spark_streams.testing.LogProcess``."""
@@ -55,8 +72,14 @@ def reference_log_process(pytestconfig: pytest.Config) -> Iterator[LogProcess]:
     # Each process of pytest-xdist has a log of its own.
     folder = None if given is None else Path(given) / os.environ.get("PYTEST_XDIST_WORKER", "")
     arguments = pytestconfig.getini("reference_log_arguments")
-    with LogProcess(folder, arguments, timeout_s=pytestconfig.getoption("--reference-log-timeout")) as process:
+    process = LogProcess(folder, arguments, timeout_s=pytestconfig.getoption("--reference-log-timeout"))
+    window = pytestconfig.pluginmanager.get_plugin(_LOG_WINDOW)
+    if window is not None:
+        window.hold(process)  # and ends it after the summary
         yield process
+    else:
+        with process:
+            yield process
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ import json
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote
 
 import pyarrow as pa
 import requests
@@ -30,10 +31,14 @@ class StreamFactory:
 
     Args:
         process: the log.
+
+    Attributes:
+        created: the streams, in the order in which they were created.
     """
 
     def __init__(self, process: LogProcess) -> None:
         self.process = process
+        self.created: list[LogStream] = []
 
     def __repr__(self) -> str:
         return f"<StreamFactory of {self.process!r}>"
@@ -57,6 +62,7 @@ class StreamFactory:
         """
         stream = LogStream(self.process, f"{name}-{secrets.token_hex(4)}", partitions, settings)
         stream.create()
+        self.created.append(stream)
         return stream
 
 
@@ -82,6 +88,11 @@ class LogStream:
         settings = "".join(f", {name}={value}" for name, value in self.settings.items())
         parts = "1 partition" if self.partitions == 1 else f"{self.partitions} partitions"
         return f"<LogStream '{self.name}', {parts}{settings}>"
+
+    @property
+    def window(self) -> str:
+        """The address of the page that shows the stream."""
+        return f"{self.process.urls['web'].rstrip('/')}/stream?stream={quote(self.name)}"
 
     def create(self) -> None:
         """Create the stream, for the first time or again after ``delete``.

@@ -31,6 +31,7 @@ WHEEL = "tests/packaging/test_installed_wheel.py"
 HERE = "tests/docs/test_blocks.py"
 GUIDES = "tests/docs/test_guides.py"
 PIPELINE = "tests/docs/test_guides_pipeline.py"
+RUNNING = "tests/docs/test_running_page.py"
 HUBS_DOOR = "tests/docs/test_event_hubs_door_page.py"
 
 RUN: dict[str, dict[str, list[tuple[str, int]]]] = {
@@ -135,6 +136,11 @@ RUN: dict[str, dict[str, list[tuple[str, int]]]] = {
         "python": [(f"{RABBIT}::test_the_blocks_of_the_source_page", 7)],
         "json": [(f"{RABBIT}::test_the_positions_that_are_shown", 1)],
         "bash": [(f"{AMQP}::test_the_commands_that_explain_filters[docs/rabbitmq-stream.md]", 1)],
+    },
+    "docs/running-the-log.md": {
+        "bash": [(f"{RUNNING}::test_the_commands_for_systemd", 1), (f"{RUNNING}::test_the_commands_for_docker", 1)],
+        "toml": [(f"{RUNNING}::test_the_settings", 1)],
+        "ini": [(f"{RUNNING}::test_the_files_that_settings_name", 1)],
     },
     "docs/security.md": {
         "python": [(f"{SECURITY}::test_the_function_of_the_page_gives_a_token", 2)],

@@ -19,9 +19,9 @@ from tests.docs.pages import ROOT, code_spans
 MAKEFILE = (ROOT / "Makefile").read_text()
 TARGETS = set(re.findall(r"^([a-z-]+):.*## ", MAKEFILE, re.MULTILINE))
 VARIABLES = set(re.findall(r"\$\((?:or |if )?\$?\(?([A-Z_]+)\b", MAKEFILE))
-TOOLS = {"bash", "curl", "databricks", "make", "pip", "pytest", "spark-pipelines", "spark-streams"}
-"""What a line of a block may begin with; ``curl`` and ``databricks`` are the reader's own, PySpark has
-``spark-pipelines``."""
+TOOLS = {"bash", "curl", "databricks", "docker", "make", "pip", "pytest", "spark-pipelines", "spark-streams", "sudo"}
+"""What a line of a block may begin with; ``curl``, ``databricks``, ``docker``, ``sudo`` are the reader's own, and
+PySpark has ``spark-pipelines``."""
 PYTHON = re.compile(r"(?:\.venv(?:-spark-[\d.]+)?/bin/)?python3?")
 
 

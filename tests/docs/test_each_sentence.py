@@ -69,6 +69,7 @@ NO_MESSAGE = {
         "spark_streams/spark/session_python.py: import sys;",
         "spark_streams/options/connection_string.py: (?=",
         "spark_streams/testing/query.py: <KeptQuery",
+        "spark_streams/testing/notebook.py: <iframe src=",
         "spark_streams/wire/rabbitmq/handshake_states.py",
     ),
     "what was being done, in front of a message": (

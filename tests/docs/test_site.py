@@ -56,6 +56,7 @@ def test_a_file_that_is_linked_becomes_a_page(pages: Path) -> None:
     tour = (pages / "notebooks" / "tour.ipynb.md").read_text()
     (name, *_) = re.findall(r"!\[.*\]\((tour-1\.png)\)", tour)
     assert (pages / "notebooks" / name).read_bytes().startswith(b"\x89PNG")
+    assert "```dockerfile\n" in (pages / "conf" / "Dockerfile.md").read_text()
     assert "](../conf/log.toml.md)" in (pages / "docs" / "testing.md").read_text()
     assert "MAP&lt;STRING,STRING&gt;" in (pages / "docs" / "amqp-events.md").read_text()
 

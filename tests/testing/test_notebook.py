@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import requests
 
 from spark_streams.testing import LogProcess, Notebook, notebook
 
@@ -25,6 +26,8 @@ def test_on_databricks_all_of_it_is_there(spark: Any, monkeypatch: pytest.Monkey
     assert here.folder == "/Volumes/main/default/spark_streams/tour"
     assert Notebook("tour", volume="/Volumes/a/b/c").folder == "/Volumes/a/b/c/tour"
     assert here.secret("amqp-url") == "spark-streams/amqp-url"
+    assert "There is no page to show: on Databricks" in str(here.window())
+    assert "<iframe" not in here.window("orders")._repr_html_()
     here.stop()
     assert spark.range(3).count() == 3
 
@@ -45,6 +48,11 @@ def test_elsewhere_a_log_is_started_unless_a_variable_names_another(
         assert here.secret("feed-url") == "https://service.example.com"
         with pytest.raises(KeyError):
             here.secret("something")
+        assert here.window().url == here._log.urls["web"].rstrip("/") + "/"  # type: ignore[union-attr]
+        frame = here.window("orders", height=300)
+        assert f'<iframe src="{frame.url}" width="100%" height="300"' in frame._repr_html_()
+        page = requests.get(str(frame), timeout=120)
+        assert page.status_code == 200 and "http://localhost:*" in page.headers["Content-Security-Policy"]
     finally:
         here.stop()
     assert spark.range(3).count() == 3, "a Spark that was there goes on"

@@ -50,7 +50,7 @@ def test_help_lists_the_options_and_settings(pytester: pytest.Pytester) -> None:
     told = pytester.runpytest_inprocess("--help")
     told.stdout.fnmatch_lines(["*Spark and the reference log of spark-streams:", "*--reference-log-dir=DIR"])
     text = told.stdout.str()
-    options = ("--reference-log-timeout=SECONDS", "--spark-streams-conf=NAME=VALUE")
+    options = ("--log-window", "--reference-log-timeout=SECONDS", "--spark-streams-conf=NAME=VALUE")
     for name in (*options, "reference_log_arguments", "spark_streams_conf"):
         assert name in text
 

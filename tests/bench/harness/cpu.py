@@ -49,6 +49,14 @@ def of_peer(pids: Iterable[int]) -> float:
     return sum(seen[pid][1] for root in pids for pid in below(root, seen))
 
 
+def exactly(pid: int) -> float:
+    """Return the CPU seconds of one process, in nanoseconds where ``/proc`` counts in hundredths of a second.
+
+    It asks the clock that Linux has for each process: clock_getcpuclockid(3), whose number is made like this.
+    """
+    return time.clock_gettime((~pid << 3) | 2)
+
+
 class SparkWatch:
     """The CPU seconds that this process's Spark uses while the context is open: its JVM's, and Python's.
 

@@ -28,6 +28,7 @@ from tests.bench.peers import (
     read_stream,
     start,
     stream_plain,
+    window,
     write_batch,
     write_plain,
 )
@@ -50,6 +51,7 @@ PLAIN = {
     "doors": doors.MEASURE,
     "long_log": long_log.MEASURE,
     "partitions": partitions.MEASURE,
+    "window": window.MEASURE,
 }
 """Beside plain clients, a real RabbitMQ, and streams of other sizes."""
 MEASURES = {**JVM, **PLAIN}
