@@ -51,6 +51,7 @@ class StateStore:
     def __init__(self, path: Path, *, power_safe: bool = False) -> None:
         self._lock = threading.Lock()
         self._path = path
+        self._damaged: set[tuple[str, str]] = set()
         self._db = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
         try:
             with self._use() as db:
@@ -153,18 +154,28 @@ class StateStore:
     def walk(self, namespace: str, at_once: int = 1_000) -> Iterator[tuple[str, bytes]]:
         """Yield all keys and values of a namespace, by key; others may use the store after each ``at_once`` of them.
 
-        What is changed meanwhile is yielded as it was or as it is.
+        What is changed meanwhile is yielded as it was or as it is. A value that does not pass its check is left out, so
+        that one who looks sees the others, and is logged once.
         """
-        after = ""
+        after = b""
         while True:
             with self._use() as db:
                 rows = db.execute(
-                    f"SELECT {_KEY}, {_VALUE} FROM state WHERE namespace=? AND key>? ORDER BY key LIMIT ?",
+                    f"SELECT {_KEY}, {_VALUE} FROM state WHERE namespace=? AND key>CAST(? AS TEXT) "
+                    "ORDER BY key LIMIT ?",
                     (namespace, after, at_once),
                 ).fetchall()
             for key, stored in rows:
-                after = (key or b"").decode(errors="replace")
-                yield after, self._checked(namespace, after, stored)
+                after = key or b""
+                name = after.decode(errors="replace")
+                try:
+                    value = self._checked(namespace, name, stored)
+                except CorruptLog as damage:
+                    if (namespace, name) not in self._damaged:
+                        self._damaged.add((namespace, name))
+                        logger.error("%s", damage)
+                    continue
+                yield name, value
             if len(rows) < at_once:
                 return
 

@@ -55,3 +55,15 @@ def test_a_walk_yields_all_a_few_at_a_time(tmp_path: Path) -> None:
     assert [key for key, _ in walk] == ["key 06", "key 07", "key 08", "key 09", "key 99"]
     assert list(store.walk("nowhere")) == []
     store.close()
+
+
+def test_a_walk_goes_past_what_is_damaged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    store = StateStore(tmp_path / "state")
+    store.put_all("here", {f"key {number}": b"%d" % number for number in range(4)})
+    with store._use() as db:
+        db.execute("UPDATE state SET value=zeroblob(5) WHERE key='key 0'")
+        db.execute("UPDATE state SET key=CAST(x'6b657920ff' AS TEXT) WHERE key='key 3'")
+    for at_once in (1, 2, 100):
+        assert list(store.walk("here", at_once)) == [("key 1", b"1"), ("key 2", b"2")]
+    assert ["does not pass its CRC-32C" in text for text in caplog.messages] == [True, True], "each once"
+    store.close()
