@@ -194,3 +194,12 @@ def test_unknown_pages_are_said_to_be_unknown(window: Window) -> None:
     answer = window.get("/nothing<b>")
     assert answer.status_code == 404 and "there is no page" in answer.text and "<b>" not in answer.text
     assert window.get("/stream", stream="x").status_code == 404
+
+
+@pytest.mark.parametrize("argument", ["path", "_Context__obj", "caller", "page_", "_loop_vars", ""])
+def test_arguments_that_mean_nothing_are_left_out_of_further_pages(windows: Windows, argument: str) -> None:
+    small = windows(page_rows=1)
+    for name in ("a1", "a2", "b"):
+        small.create(name)
+    answer = small.get("/", **{f"{argument}_": "x", "search": "a"})
+    assert answer.status_code == 200 and 'href="/?page=2&amp;search=a"' in answer.text
