@@ -350,7 +350,8 @@ class ReferenceLog:
 
     def streams(self) -> list[Stream]:
         """Return all streams, by name."""
-        return [self._streams[name] for name in sorted(self._streams)]
+        there = self._streams  # another thread may put a changed one in its place meanwhile
+        return [there[name] for name in sorted(there)]
 
     def sync(self) -> None:
         """Force everything that has been appended to the disk."""

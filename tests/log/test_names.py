@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -195,3 +196,20 @@ def test_names_that_an_earlier_release_gave_are_taken(tmp_path: Path) -> None:
         with pytest.raises(NameTaken):
             log.create_stream("us")
         log.create_stream("sales-0")
+
+
+def test_streams_are_listed_while_others_come_and_go(tmp_path: Path) -> None:
+    with ReferenceLog(tmp_path / "log") as log:
+        create(log, ("orders", 1))
+
+        class Deleted(dict[str, Any]):
+            """Streams, of which another thread deletes one while they are put in order."""
+
+            def __iter__(self) -> Iterator[str]:
+                log._streams = {}
+                return super().__iter__()
+
+        there = log._streams
+        log._streams = Deleted(there)
+        assert [stream.name for stream in log.streams()] == ["orders"]
+        log._streams = there

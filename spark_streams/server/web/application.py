@@ -114,7 +114,7 @@ class WebApplication:
 
     async def _failed(self, request: Request, fault: Exception) -> Response:
         logger.error("%s %s failed: %s", request.method, one_line(request.url.path), fault, exc_info=fault)
-        return self._page(request, HTTPStatus.INTERNAL_SERVER_ERROR, f"the log cannot do this: {one_line(str(fault))}")
+        return self._page(request, HTTPStatus.INTERNAL_SERVER_ERROR, "the log cannot do this: its output says why")
 
     def _page(self, request: Request, status: int, text: str) -> Response:
         known: Known | None = None

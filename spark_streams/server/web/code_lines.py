@@ -59,9 +59,9 @@ def _options(door: Any, entry: DoorEntry, stream: Stream) -> dict[str, str]:
 
 
 def _user(door: Any) -> dict[str, str]:
-    """Return the options that sign in: with the password that everybody knows, or a place for a user's own."""
+    """Return the options that sign in: with the password that everybody knows, or a place for one's own or a token."""
     if not door.config.users:
-        return {}
+        return {"token": "..."} if getattr(door.config, "tokens", ()) else {}
     if dict(door.config.users) == dict(DEFAULT_USERS):
         return dict(zip(("username", "password"), next(iter(DEFAULT_USERS.items())), strict=True))
     return {"username": "...", "password": "..."}

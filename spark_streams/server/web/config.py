@@ -54,4 +54,9 @@ class WebConfig(HttpConfig):
     @property
     def asks_nobody(self) -> bool:
         """Whether it lets in everybody who reaches it."""
-        return not (self.users or self.tokens or self.tls_client_required)
+        return not (self.signs_in or self.tls_client_required)
+
+    @property
+    def signs_in(self) -> bool:
+        """Whether there is somebody who can sign in; without, a client certificate or nothing at all lets one in."""
+        return bool(self.users or self.tokens)

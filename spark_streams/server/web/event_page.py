@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Generator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
@@ -21,7 +21,7 @@ from spark_streams.instants import read_instant
 from spark_streams.log import Partition, Records
 from spark_streams.log.format.records import message_columns_of
 from spark_streams.log.search import BLOCK_BYTES, Block, Search
-from spark_streams.server.web.event_parts import message_of
+from spark_streams.server.web.event_parts import head_size, message_of
 from spark_streams.server.web.shown_text import CUT, one_visible_line, text_of
 
 STARTS: Final = ("latest", "earliest", "offset", "before", "time")
@@ -32,7 +32,7 @@ _SHOWN: Final = 200
 """Characters of a value that a row shows."""
 _HEX_SHOWN: Final = 32
 """Bytes of a value that a row shows in hexadecimal."""
-_LONG_BYTES: Final = 256 << 10
+_LONG_BYTES: Final = 16 << 10
 """A longer message is shown by its first bytes, as ``event_parts.py`` finds them."""
 _MOST_STRIDE: Final = 65_536
 _END: Final = 2**63 - 1
@@ -226,7 +226,7 @@ def rows_of(records: Records) -> list[Row]:
     count = len(records)
     if not count:
         return []
-    columns = message_columns_of(records, ("key", "properties"))
+    columns = message_columns_of(_heads(records), ("key", "properties"))
     bodies = _beginnings(records)
     texts = {
         "key": columns["key"].to_pylist(),
@@ -245,6 +245,15 @@ def rows_of(records: Records) -> list[Row]:
             )
         )  # fmt: skip
     return rows
+
+
+def _heads(records: Records) -> Records:
+    """Return records whose long values end where their bodies begin: the body is not walked for a key."""
+    sizes = records.value_ends - records.value_starts
+    ends = records.value_ends.copy()
+    for row in np.flatnonzero(sizes > _LONG_BYTES).tolist():
+        ends[row] = records.value_starts[row] + head_size(records.value(row))
+    return replace(records, value_ends=ends)
 
 
 def _beginnings(records: Records) -> list[tuple[bytes | None, int]]:

@@ -22,6 +22,7 @@ from spark_streams.wire.amqp.canonical_text import canonical_text
 from spark_streams.wire.amqp.columns.single_message import PROPERTY_FIELDS
 from spark_streams.wire.amqp.message import (
     AMQP_VALUE,
+    APPLICATION_PROPERTIES,
     DATA,
     HEADER,
     PROPERTIES,
@@ -41,6 +42,8 @@ _MOST_DECODED: Final = 64 << 10
 """Bytes of a section that is decoded."""
 _MOST_SECTIONS: Final = 32
 """Sections of a body that are listed."""
+_MOST_SPLIT: Final = 1_000
+"""Sections of a message that are told apart: ten megabytes can hold two million empty ones."""
 _TYPES: Final = {
     bool: "boolean", int: "long", float: "double", str: "string", bytes: "binary", uuid.UUID: "uuid", list: "list",
     dict: "map", Pairs: "map", type(None): "null",
@@ -131,24 +134,42 @@ def message_of(raw: bytes, most: int) -> Message:
         most: the bytes of the body that are shown.
     """
     try:
-        sections = split_sections(raw)
+        sections = split_sections(raw, most=_MOST_SPLIT)
     except RemoteProtocolError as fault:
         body = shown_body("not an AMQP message", raw[:most], len(raw))
         return Message(body=body, fault=f"The stored bytes cannot be read as a message: {fault}")
     parts = tuple(_part(raw, each) for each in sections if not DATA <= each.code <= AMQP_VALUE)
     bodies = [each for each in sections if DATA <= each.code <= AMQP_VALUE]
+    if sections and sections[-1].end < len(raw):
+        start = bodies[0].start
+        kind = f"more than {len(bodies)} {SECTION_NAMES[bodies[0].code]} sections"
+        reason = "It has very many sections: it is shown as it is stored, with all that follows it."
+        return Message(parts, Body(kind, "", raw[start : start + most], len(raw) - start, fault=reason))
     return Message(parts, _body(raw, bodies, most) if bodies else None)
+
+
+def head_size(raw: bytes) -> int:
+    """Return how many bytes of a stored message come before its body; all of them where they are no message."""
+    try:
+        sections = split_sections(raw, APPLICATION_PROPERTIES)
+    except RemoteProtocolError:
+        return len(raw)
+    return sections[-1].end if sections else 0
 
 
 def body_bytes(raw: bytes) -> bytes:
     """Return the whole body of a stored message, to be saved: its data, its text, or its encoded value.
 
-    Bytes that are no message are the body themselves.
+    Bytes that are no message are the body themselves. A body of very many sections is given as it is stored, with all
+    that follows it.
     """
     try:
-        bodies = [each for each in split_sections(raw) if DATA <= each.code <= AMQP_VALUE]
+        sections = split_sections(raw, most=_MOST_SPLIT)
     except RemoteProtocolError:
         return raw
+    bodies = [each for each in sections if DATA <= each.code <= AMQP_VALUE]
+    if sections and sections[-1].end < len(raw):
+        return raw[bodies[0].start :]
     return b"".join(_content(raw, bodies))
 
 

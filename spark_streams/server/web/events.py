@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from functools import partial
 from http import HTTPStatus
 from typing import Any, Final
@@ -65,7 +65,7 @@ class Events:
             expression, pushed = await self._site.worker.step(partial(_read, text))
             steps = page_of(partition, expression, start_of(kind, place), self._site.config.page_rows)
             with _reading(partition):
-                page = await self._site.worker.run(steps)
+                page = await self._site.worker.run(_while_there(request, steps))
         except FilterError as wrong:
             filter_fault = FilterFault(wrong, text)
         except ValueError as wrong:
@@ -138,6 +138,18 @@ class FilterFault:
         before = (CUT if first else "") + one_visible_line(text[first:at])
         self.shown = before + one_visible_line(text[at:end]) + (CUT if end < len(text) else "")
         self.pointer = "" if self.column is None else " " * len(before) + "^"
+
+
+def _while_there(request: Request, steps: Generator[object, None, EventPage]) -> Generator[object, None, EventPage]:
+    """Take the steps of a search as long as somebody waits for it: requests that are given up would pile up."""
+    connection = request.scope["state"]["connection"]
+    while not connection.gone:
+        try:
+            yield next(steps)
+        except StopIteration as end:
+            page: EventPage = end.value
+            return page
+    raise HttpError(HTTPStatus.REQUEST_TIMEOUT, "nobody waits for these events any more")
 
 
 def _read(text: str) -> tuple[Expression | None, list[Pushed]]:

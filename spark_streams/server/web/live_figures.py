@@ -12,8 +12,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Sequence
-from functools import partial
+from collections.abc import AsyncIterator, Generator, Sequence
 from http import HTTPStatus
 from typing import Any, Final
 
@@ -22,6 +21,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import BaseRoute, Route
 
 from spark_streams.log import Stream
+from spark_streams.server.http.requests import HttpError
 from spark_streams.server.web.site import SignInNeeded, Site
 from spark_streams.server.web.summaries import counted
 
@@ -52,11 +52,8 @@ class LiveFigures:
             known = self._site.known(request)
         except SignInNeeded:
             return Response(status_code=HTTPStatus.NO_CONTENT)  # a browser does not try again then
-        names = [
-            name
-            for name in request.query_params.getlist("stream")[: self._site.config.page_rows]
-            if known.allows("read", name)
-        ]
+        asked = dict.fromkeys(request.query_params.getlist("stream"))  # each once, however often it is named
+        names = [name for name in list(asked)[: self._site.config.page_rows] if known.allows("read", name)]
         if self._watching >= self._site.config.max_watchers or not names:
             return Response(status_code=HTTPStatus.NO_CONTENT)
         headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
@@ -66,13 +63,21 @@ class LiveFigures:
         connection = request.scope["state"]["connection"]
         self._watching += 1
         try:
-            while not self._stopping.done() and not connection.gone:
+            while not self._stopping.done() and not connection.gone and self._may_watch(request):
                 streams = [found for name in names if (found := self._site.log.find(name)) is not None]
-                figures, took_s = await self._site.worker.step(partial(_figures_of, streams))
+                figures, took_s = await self._site.worker.run(_figures_of(streams))
                 yield f"data: {json.dumps({'now': self._site.loop.time(), 'streams': figures})}\n\n"
                 await asyncio.wait([self._stopping], timeout=max(INTERVAL_S, took_s / SHARE))
         finally:
             self._watching -= 1
+
+    def _may_watch(self, request: Request) -> bool:
+        """Return whether whoever asked is still signed in."""
+        try:
+            self._site.known(request)
+        except (SignInNeeded, HttpError):
+            return False
+        return True
 
     def shut_down(self) -> None:
         """End the open responses."""
@@ -80,10 +85,13 @@ class LiveFigures:
             self._stopping.set_result(None)
 
 
-def _figures_of(streams: Sequence[Stream]) -> tuple[list[dict[str, Any]], float]:
-    """Return the figures of streams, and how many seconds of the processor that took."""
-    found, begun = [], time.thread_time()
+def _figures_of(streams: Sequence[Stream]) -> Generator[object, None, tuple[list[dict[str, Any]], float]]:
+    """Return the figures of streams, a stream a step, and how many seconds of the processor that took."""
+    found, took_s = [], 0.0
     for stream in streams:
+        begun = time.thread_time()
         events, ever, size = counted(stream)
         found.append({"name": stream.name, "events": events, "ever": ever, "bytes": size})
-    return found, time.thread_time() - begun
+        took_s += time.thread_time() - begun
+        yield None
+    return found, took_s

@@ -69,11 +69,14 @@ class Protection:
                 headers.setdefault("Cache-Control", "no-store")
             await send(message)
 
-        refusal = self._refusal(scope["method"], Headers(scope=scope))
+        headers = Headers(scope=scope)
+        status, refusal = HTTPStatus.FORBIDDEN, self._refusal(scope["method"], headers)
+        if not _names_a_place(headers.get("host", "")):
+            status, refusal = HTTPStatus.BAD_REQUEST, "the header Host is no host and port"
         if refusal is None:
             await self._application(scope, receive, with_headers)
         else:
-            answer = PlainTextResponse(refusal + "\n", HTTPStatus.FORBIDDEN, {"Connection": "close"})
+            answer = PlainTextResponse(refusal + "\n", status, {"Connection": "close"})
             await answer(scope, receive, with_headers)
 
     def _refusal(self, method: str, headers: Headers) -> str | None:
@@ -86,9 +89,26 @@ class Protection:
         if method in SAFE:
             return None
         site, origin = headers.get("sec-fetch-site", "none"), headers.get("origin")
-        if site not in _OWN or (origin is not None and urlsplit(origin).netloc.lower() != host.lower()):
+        if site not in _OWN or (origin is not None and _place(origin) != host.lower()):
             return f"a form of another site ({origin or site:.100}) was sent here: open the page itself, and repeat it"
         return None
+
+
+def _names_a_place(host: str) -> bool:
+    """Return whether a Host header is a host and port: addresses of pages are read from it (RFC 9112 §3.2)."""
+    try:
+        parts = urlsplit(f"//{host}")
+        return parts.netloc == host and "@" not in host and (parts.port is None or parts.port > 0)
+    except ValueError:
+        return False
+
+
+def _place(origin: str) -> str:
+    """Return the host and port of an origin; empty where it has none."""
+    try:
+        return urlsplit(origin).netloc.lower()
+    except ValueError:
+        return ""
 
 
 def _names_loopback(host: str) -> bool:

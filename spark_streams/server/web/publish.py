@@ -33,6 +33,9 @@ from spark_streams.wire.feed.strict_json import load_exact
 
 _MOST_SPLITS: Final = 5
 """How often an event is routed again at most, as partitions are split."""
+_MOST_TYPED: Final = 256 << 10
+"""Characters of a form that the page repeats with a fault."""
+_GO_BACK: Final = "Go back in the browser: it still has what was typed."
 _PROPERTIES: Final = pa.struct([PROPERTIES_TYPE.field(name) for name in ("subject", "content_type")])
 _TEXT_MAP: Final = pa.map_(pa.string(), pa.string())
 _US: Final = 1_000
@@ -76,13 +79,13 @@ class Publish:
     async def _publish(self, request: Request) -> Response:
         stream = self._site.stream(request, "write")
         try:
-            form = await self._site.form(request)
+            form = await self._site.form(request, self._site.config.max_body_bytes)
         except HttpError as fault:
             if fault.status_code != HTTPStatus.REQUEST_ENTITY_TOO_LARGE:
                 raise
             text = (
                 f"The event was not stored: its form has more than {self._site.config.max_body_bytes} bytes, the most "
-                "that is taken. Go back in the browser: it still has what was typed."
+                f"that is taken. {_GO_BACK}"
             )
             answer = self._form(request, stream, {}, text)
             answer.headers["Connection"] = "close"  # the rest of the form is not read
@@ -91,13 +94,19 @@ class Publish:
             event = await self._site.worker.step(partial(Event, form))
             found = await self._store(stream, event, form.get("partition", ""))
         except ValueError as fault:
-            return self._form(request, stream, form, str(fault))
+            return self._again(request, stream, form, str(fault))
         if isinstance(found, AppendRefused):
-            return self._form(request, stream, form, f"The event was not stored: {found.description}")
+            return self._again(request, stream, form, f"The event was not stored: {found.description}")
         where, appended = found
         return self._site.go(
             "/publish", "published", stream=stream.name, partition=where.id, offset=str(appended.first_offset)
         )
+
+    def _again(self, request: Request, stream: Stream, given: Mapping[str, str], fault: str) -> Response:
+        """Return the form with what was typed, unless that is so long that a page of it keeps everybody waiting."""
+        if sum(map(len, given.values())) <= _MOST_TYPED:
+            return self._form(request, stream, given, fault)
+        return self._form(request, stream, {}, f"{fault}\n{_GO_BACK}")
 
     async def _store(self, stream: Stream, event: Event, chosen: str) -> tuple[Partition, Appended] | AppendRefused:
         """Append an event; where its partition is split meanwhile, to the one that then has its key."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from http import HTTPStatus
+from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -36,7 +37,7 @@ class SignIn:
         ]
 
     async def _form(self, request: Request) -> Response:
-        if self._site.config.asks_nobody:
+        if not self._site.config.signs_in:
             return self._site.go("/")
         return self._page(request, target=_own(request.query_params.get("to", "/")))
 
@@ -58,14 +59,14 @@ class SignIn:
             return self._page(request, target=target, user=user, fault=refusal.text)
         self._site.sessions.end(self._site.word(request))
         answer = self._site.go(target)
-        answer.set_cookie(
-            self._site.cookie_name(request),
-            self._site.sessions.begin(known),
-            httponly=True,
-            samesite="strict",
-            secure=self._site.config.tls_cert is not None,
-        )
+        self._set_cookie(request, answer, self._site.sessions.begin(known))
         return answer
+
+    def _set_cookie(self, request: Request, answer: Response, word: str, **settings: Any) -> None:
+        answer.set_cookie(
+            self._site.cookie_name(request), word, httponly=True, samesite="strict",
+            secure=self._site.config.tls_cert is not None, **settings,
+        )  # fmt: skip
 
     def _of(self, request: Request, user: str, password: str, token: str) -> Known:
         authorization, config = self._site.authorization, self._site.config
@@ -79,7 +80,8 @@ class SignIn:
         await self._site.form(request)
         self._site.sessions.end(self._site.word(request))
         answer = self._site.go(SIGN_IN, notice="signed-out")
-        answer.delete_cookie(self._site.cookie_name(request))
+        # Browsers take no ``__Host-`` cookie without Secure, not even one that ends it (RFC 6265bis, 5.7).
+        self._set_cookie(request, answer, "", max_age=0)
         return answer
 
 

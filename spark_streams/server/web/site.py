@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 FOLDER: Final = Path(__file__).parent
 SIGN_IN: Final = "/sign-in"
 _MOST_FIELDS: Final = 64
-_LITTLE_BYTES: Final = 16 << 10
+LITTLE_BYTES: Final = 16 << 10
 """A longer form is read in the thread."""
 _NOTICE: Final = "notice"
 
@@ -94,7 +94,7 @@ class Site:
             SignInNeeded: nobody that is known.
             HttpError: 401, the header names nobody that is known.
         """
-        if self.config.asks_nobody or "authorization" in request.headers:
+        if not self.config.signs_in or "authorization" in request.headers:
             return self.authorization.known(request)
         known = self.sessions.find(self.word(request))
         host = request.client.host if request.client is not None else None
@@ -142,13 +142,17 @@ class Site:
             raise HttpError(HTTPStatus.NOT_FOUND, f"stream '{stream.name:.200}' has no partition '{name:.40}'")
         return there[name]
 
-    async def form(self, request: Request) -> dict[str, str]:
+    async def form(self, request: Request, most: int = LITTLE_BYTES) -> dict[str, str]:
         """Return the fields of a form that one of our pages sent.
+
+        Args:
+            request: the request.
+            most: the bytes that it may have; a form that strangers can send is little.
 
         Raises:
             HttpError: 403, it has not the word of our forms; 413, it is too long; 400, it is no form.
         """
-        most, body = self.config.max_body_bytes, bytearray()
+        most, body = min(most, self.config.max_body_bytes), bytearray()
         async for part in request.stream():
             body += part
             if len(body) > most:
@@ -157,7 +161,7 @@ class Site:
                 )
         read = partial(_fields, bytes(body))
         try:
-            fields = read() if len(body) <= _LITTLE_BYTES else await self.worker.step(read)
+            fields = read() if len(body) <= LITTLE_BYTES else await self.worker.step(read)
         except ValueError as fault:
             raise HttpError(HTTPStatus.BAD_REQUEST, f"the form cannot be read: {fault}") from fault
         if not self.sessions.fits(self.word(request), fields.pop("word", "")):
@@ -189,7 +193,7 @@ class Site:
             .render(
                 here=request.url.path,
                 known=known,
-                asks_nobody=self.config.asks_nobody,
+                signs_in=self.config.signs_in,
                 word=self.sessions.form_word(self.word(request)),
                 notice=NOTICES.get(notice, ""),
                 **values,
@@ -245,7 +249,7 @@ def _templates() -> jinja2.Environment:
     return made
 
 
-def link(path: str, **arguments: object) -> str:
+def link(path: str, /, **arguments: object) -> str:
     """Return the address of a page with arguments; those that are None or empty are left out."""
     given = [(name.rstrip("_"), str(each)) for name, each in arguments.items() if each not in (None, "")]
     return f"{path}?{urlencode(given, quote_via=quote)}" if given else path

@@ -27,6 +27,8 @@ _SHOWN_SETTINGS: Final = (
     "timestamp_type", "segment_max_bytes", "segment_max_age_ms", "retention_max_bytes", "retention_max_age_ms",
 )  # fmt: skip
 """The settings that the form has; the others are rare, and for the command line."""
+_KEPT_ARGUMENTS: Final = ("search", "show", "stream")
+"""What the addresses of further pages of a table keep of that of the first one."""
 
 
 class Streams:
@@ -138,7 +140,7 @@ class Paging:
         self.first = (self.page - 1) * size
         self.end = min(self.first + size, rows)
         self.path = request.url.path
-        self.arguments = {key: each for key, each in request.query_params.items() if key not in ("page", "notice")}
+        self.arguments = {key: each for key, each in request.query_params.items() if key in _KEPT_ARGUMENTS}
         self.arguments.update(arguments)
 
     def cut(self, rows: Sequence[Any]) -> Sequence[Any]:

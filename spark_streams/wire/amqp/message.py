@@ -62,19 +62,20 @@ class Section(NamedTuple):
     end: int
 
 
-def split_sections(raw: bytes, last: int = FOOTER) -> list[Section]:
+def split_sections(raw: bytes, last: int = FOOTER, most: int | None = None) -> list[Section]:
     """Return the sections of one message, with values not decoded.
 
     Args:
         raw: exactly one encoded message, or as much of one as ``last`` needs.
         last: the code of the last section of interest; the message is not read beyond it.
+        most: the message is not read beyond so many sections; None: as many as there are.
 
     Raises:
         RemoteProtocolError: the bytes are no sections, their order is wrong, or a section occurs twice.
     """
     sections: list[Section] = []
     position = 0
-    while position < len(raw):
+    while position < len(raw) and len(sections) != most:
         if raw[position] != 0:
             raise RemoteProtocolError(f"message at byte {position}: 0x{raw[position]:02x}, expected a section (0x00)")
         descriptor, value = decode_value(raw, position + 1)

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from spark_streams.server.rabbitmq.stored_form import ESCAPE
-from spark_streams.server.web.event_parts import Body, body_bytes, message_of, type_of
+from spark_streams.server.web.event_parts import Body, body_bytes, head_size, message_of, type_of
 from spark_streams.wire.amqp.encode import encode_value
 from spark_streams.wire.amqp.values import (
     Array,
@@ -271,3 +271,24 @@ def test_the_loop_answers_while_an_event_is_taken_apart(window: Window, monkeypa
         go_on.set()
         asking.join()
     assert answers == [200]
+
+
+@pytest.mark.parametrize("section", [b"\x00\x53\x75\xa0\x01x", b"\x00\x53\x76\xc0\x01\x00"])
+def test_a_body_of_very_many_sections_is_not_told_apart(section: bytes) -> None:
+    head = b"\x00\x53\x73\xd0\x00\x00\x00\x04\x00\x00\x00\x00"
+    raw = head + section * 1_000
+    message = message_of(raw, 100)
+    assert message.body is not None and message.body.fault.startswith("It has very many sections")
+    assert message.body.kind.startswith("more than 999 ") and message.body.cut
+    assert (message.body.content, message.body.size) == (raw[len(head) :][:100], len(raw) - len(head))
+    assert body_bytes(raw) == raw[len(head) :]
+    assert [part.name for part in message.parts] == ["properties"]
+    fewer = message_of(raw[: -len(section)], 100)
+    assert fewer.body is not None and "999" in fewer.body.kind and "very many" not in fewer.body.fault
+
+
+def test_the_head_of_a_message() -> None:
+    head = b"\x00\x53\x73\xd0\x00\x00\x00\x04\x00\x00\x00\x00"
+    assert head_size(head + b"\x00\x53\x75\xa0\x01x") == head_size(head) == len(head)
+    assert head_size(b"\x00\x53\x75\xa0\x01x") == head_size(b"") == 0
+    assert head_size(b"no message") == 10

@@ -223,3 +223,14 @@ def test_damage_is_said_and_hides_no_other_event(
 )
 def test_a_preview_is_short_and_shows_what_is_there(content: Any, size: int, expected: Any) -> None:
     assert preview_of(content, size) == expected
+
+
+def test_a_long_event_has_its_key_and_subject(log: ReferenceLog) -> None:
+    partition = log.create_stream("orders", 1).partitions["0"]
+    properties = pa.array([{"subject": "s"}] * 2, pa.struct([("subject", pa.string())]))
+    values = pa.array([b"v" * 20_000, b"w"], pa.binary())
+    partition.append(encode_columns({"value": values, "key": pa.array(["long", "short"]), "properties": properties}))
+    partition.append(pa.array([b"\x00" * 20_000, b"\x00\x53\x78" * 7_000, b"text" * 5_000], pa.binary()))
+    rows = page(partition, "earliest").rows
+    assert [(row.key, row.subject) for row in rows] == [("long", "s"), ("short", "s"), *[(None, None)] * 3]
+    assert [row.size for row in rows] == [20_000, 1, 20_000, 21_000, 20_000]

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable
 from html import unescape
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
+from starlette.requests import Request
 
 from spark_streams.errors import CorruptLog
 from spark_streams.log.storage.readable_partition import PartitionClosed
+from spark_streams.server.http.requests import HttpError
 from spark_streams.server.users import Permissions
+from spark_streams.server.web.event_page import EventPage
+from spark_streams.server.web.events import _while_there
 from tests.server.web.conftest import Window
 
 T1957 = -386_380_800_000
@@ -224,3 +230,13 @@ def test_what_happens_while_a_page_is_read(
     assert answer.status_code == status
     assert said in answer.text
     assert "/secret/place" not in answer.text
+
+
+def test_a_search_that_nobody_waits_for_ends() -> None:
+    there = SimpleNamespace(gone=False)
+    request = Request({"type": "http", "state": {"connection": there}})
+    steps = _while_there(request, (EventPage() for _ in itertools.count()))
+    next(steps)
+    there.gone = True
+    with pytest.raises(HttpError, match="nobody waits"):
+        next(steps)

@@ -77,3 +77,22 @@ def test_a_server_that_stops_ends_them(window: Window) -> None:
     window.server.stop()
     for _ in following:
         pass  # the response has an end
+
+
+def test_figures_end_with_the_sign_in(windows: Windows) -> None:
+    window = windows(users={"ann": "secret"})
+    window.create()
+    window.sign_in("ann", "secret")
+    following = figures(window, "orders")
+    next(following)
+    assert requests.post(
+        f"{window.url}/sign-out", {"word": window.word()}, cookies=window.session.cookies.get_dict(), timeout=TIMEOUT_S
+    ).ok
+    assert len(list(following)) <= 2, "it ends by itself"
+
+
+def test_a_stream_that_is_named_often_is_counted_once(window: Window) -> None:
+    window.create()
+    following = figures(window, *["orders"] * 50)
+    assert [each["name"] for each in next(following)["streams"]] == ["orders"]
+    following.close()

@@ -48,7 +48,7 @@ def test_a_site_that_is_named_may_frame_it(windows: Windows) -> None:
     assert policy(WebConfig()).endswith("frame-ancestors 'none'")
 
 
-@pytest.mark.parametrize("host", ["evil.example", "evil.example:80", "127.0.0.1.evil.example", "10.0.0.1", "", "[::"])
+@pytest.mark.parametrize("host", ["evil.example", "evil.example:80", "127.0.0.1.evil.example", "10.0.0.1", "", "[::]"])
 def test_where_nobody_is_asked_a_page_of_another_name_is_not_shown(window: Window, host: str) -> None:
     window.create()
     answer = window.get(headers_={"Host": host})
@@ -111,3 +111,31 @@ def test_a_form_that_is_too_long_is_refused(windows: Windows) -> None:
     small = windows(max_body_bytes=1_000)
     answer = requests.post(f"{small.url}/create", data=b"a" * 1_001, timeout=TIMEOUT_S)
     assert answer.status_code == 413 and "more than 1000 bytes" in answer.text
+
+
+@pytest.mark.parametrize("host", ["localhost:99999", "localhost:port", "[::", "localhost/a", "a?b", "a@localhost"])
+def test_a_host_that_is_none_is_refused(windows: Windows, host: str) -> None:
+    answer = windows(users={"ann": "secret"}).get(headers_={"Host": host})
+    assert answer.status_code == 400 and "no host and port" in answer.text and "x-frame-options" in answer.headers
+
+
+def test_an_origin_that_is_none_is_refused(window: Window) -> None:
+    answer = window.post("/create", name="orders", headers_={"Origin": "http://["})
+    assert answer.status_code == 403 and "a form of another site" in answer.text and "x-frame-options" in answer.headers
+
+
+@pytest.mark.parametrize("path", ["/sign-in", "/sign-out"])
+def test_strangers_send_little(windows: Windows, path: str) -> None:
+    secured = windows(users={"ann": "secret"})
+    answer = requests.post(f"{secured.url}{path}", data=b"a" * 16_385, timeout=TIMEOUT_S)
+    assert answer.status_code == 413 and "more than 16384 bytes" in answer.text
+
+
+def test_a_fault_of_the_disk_tells_no_path(window: Window, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device", "/secret/place")
+
+    word = window.word()
+    monkeypatch.setattr(window.log, "create_stream", full)
+    answer = window.post("/create", name="orders", word=word)
+    assert answer.status_code == 500 and "its output says why" in answer.text and "secret" not in answer.text

@@ -195,3 +195,10 @@ def test_who_may_write_publishes_and_sees_no_event(windows: Callable[..., Window
 def test_lines_of_properties() -> None:
     assert read_properties("") == []
     assert read_properties(" a = b \nc==") == [("a", " b "), ("c", "=")]
+
+
+def test_a_long_form_is_not_repeated_with_its_fault(window: Window) -> None:
+    window.create()
+    answer = publish(window, value="&" * 300_000, content_type="application/json")
+    assert answer.status_code == 422 and len(answer.text) < 10_000
+    assert "The value is no JSON" in answer.text and "Go back in the browser" in answer.text

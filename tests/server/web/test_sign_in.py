@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
+import requests
 
 from spark_streams.server import BearerToken, Permissions
 from spark_streams.server.http.authorization import Known
 from spark_streams.server.web.sessions import Sessions
+from tests.certificate_authority import Authority
 from tests.server.web.conftest import Window
 
 Windows = Callable[..., Window]
@@ -129,3 +133,35 @@ def test_guest_is_let_in_from_this_machine_alone(windows: Windows) -> None:
     secured = windows(users={"guest": "guest"}, loopback=frozenset({"::1"}))
     answer = secured.post("/sign-in", user="guest", password="guest")
     assert answer.status_code == 401 and "own machine alone" in answer.text
+
+
+def secured_by(folder: Path, windows: Windows, **settings: Any) -> Window:
+    """A window with TLS, whose client shows a certificate."""
+    authority = Authority(folder, "authority")
+    certificate, key = authority.issue("server")
+    found = windows(tls_cert=certificate, tls_key=key, tls_client_ca=str(authority.file), **settings)
+    found.session.trust_env = False  # whose bundle of authorities would count instead
+    found.session.verify, found.session.cert = str(authority.file), authority.issue("client")
+    return found
+
+
+def test_a_client_certificate_lets_in_where_nobody_can_sign_in(tmp_path: Path, windows: Windows) -> None:
+    window = secured_by(tmp_path, windows, tls_client_required=True)
+    window.create()
+    assert "orders" in window.text() and "Sign out" not in window.text()
+    assert window.get("/sign-in").headers["location"] == "/"
+    assert window.post("/create", name="others").status_code == 303
+    window.session.close()  # a connection that is kept has shown it
+    window.session.cert = None
+    with pytest.raises(requests.ConnectionError):
+        window.get()
+
+
+def test_a_cookie_of_tls_is_ended_as_browsers_demand(tmp_path: Path, windows: Windows) -> None:
+    window = secured_by(tmp_path, windows, users={"ann": "secret"})
+    begun = window.post("/sign-in", user="ann", password="secret").headers["set-cookie"]
+    ended = window.post("/sign-out").headers["set-cookie"]
+    for cookie in (begun, ended):
+        assert cookie.startswith("__Host-spark-streams-")
+        assert "Secure" in cookie and "HttpOnly" in cookie and "Path=/" in cookie and "Domain" not in cookie
+    assert "Max-Age=0" in ended

@@ -127,10 +127,10 @@ def test_a_stream_is_deleted_only_when_its_name_is_written(window: Window) -> No
 def test_a_name_is_only_text(window: Window, name: str) -> None:
     window.create(name)
     page = window.get().text
-    assert f">{escape(name)}</a>" in page and f'data-live="{escape(name)}"' in page
+    assert f"<bdi>{escape(name)}</bdi></a>" in page and f'data-live="{escape(name)}"' in page
     (address,) = re.findall(r'<a href="(/stream\?[^"]*)"', window.get().text)
     one = window.get(unescape(address)).text
-    assert f"<h1>{escape(name)}</h1>" in one and "<script>alert" not in one
+    assert f"<h1><bdi>{escape(name)}</bdi></h1>" in one and "<script>alert" not in one
 
 
 def test_who_may_only_write_sees_no_numbers(windows: Windows) -> None:
@@ -194,3 +194,26 @@ def test_unknown_pages_are_said_to_be_unknown(window: Window) -> None:
     answer = window.get("/nothing<b>")
     assert answer.status_code == 404 and "there is no page" in answer.text and "<b>" not in answer.text
     assert window.get("/stream", stream="x").status_code == 404
+
+
+@pytest.mark.parametrize("argument", ["path", "_Context__obj", "caller", "page_", "_loop_vars", ""])
+def test_arguments_that_mean_nothing_are_left_out_of_further_pages(windows: Windows, argument: str) -> None:
+    small = windows(page_rows=1)
+    for name in ("a1", "a2", "b"):
+        small.create(name)
+    answer = small.get("/", **{f"{argument}_": "x", "search": "a"})
+    assert answer.status_code == 200 and 'href="/?page=2&amp;search=a"' in answer.text
+
+
+def test_the_lines_of_a_door_that_asks_for_a_token_have_a_place_for_it(windows: Windows) -> None:
+    window = windows(FeedConfig(tokens=("secret-token",)))
+    window.create()
+    page = unescape(window.get("/stream", stream="orders").text)
+    assert page.count('.option("token", "...")') == 2 and "secret-token" not in page
+
+
+def test_a_name_that_turns_text_around_is_shown_as_it_is(window: Window) -> None:
+    name = window.create("a\u202egnp.exe")
+    for path in ("/", "/stream", "/events", "/publish", "/connections", "/groups"):
+        page = shown(window.get(path, stream=name).text)
+        assert "\u202e" not in page and "a\u27e8U+202E\u27e9gnp.exe" in page
