@@ -7,14 +7,19 @@ log is to get no clients for now, and starting it anew does not help. Both are p
 
 from __future__ import annotations
 
+import asyncio
 import os
 from http import HTTPStatus
+from typing import Final
 
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from spark_streams.server.web.site import Site
+
+TRIAL_S: Final = 1.0
+"""For so many seconds the outcome of one trial to write holds for all who ask: whoever may reach the page may ask."""
 
 
 class Health:
@@ -26,6 +31,8 @@ class Health:
 
     def __init__(self, site: Site) -> None:
         self._site = site
+        self._trial: asyncio.Future[bool] | None = None
+        self._tried_s = 0.0
 
     def routes(self) -> list[BaseRoute]:
         """Return its routes."""
@@ -36,7 +43,10 @@ class Health:
 
     async def _ready(self, request: Request) -> Response:
         missing = [f"the door {door.name} does not listen" for door in self._site.doors if not door.url]
-        if not await self._site.changes.step(self._writable):
+        now_s = self._site.loop.time()
+        if self._trial is None or (self._trial.done() and now_s - self._tried_s >= TRIAL_S):
+            self._trial, self._tried_s = asyncio.ensure_future(self._site.changes.step(self._writable)), now_s
+        if not await asyncio.shield(self._trial):  # a client that goes must not cancel it for the others
             missing.append("the log's folder cannot be written: is its disk full?")
         if missing:
             return PlainTextResponse("\n".join(missing) + "\n", HTTPStatus.SERVICE_UNAVAILABLE)

@@ -105,7 +105,7 @@ class Site:
 
     def sees_all(self, known: Known) -> bool:
         """Return whether somebody sees what others have connected and stored."""
-        return not known.limited or known.user in self.config.monitors
+        return not known.limited or (known.user in self.config.monitors and not known.by_token)
 
     # --- what a request is about
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from spark_streams.server import AmqpConfig, FeedConfig
+from spark_streams.server.web.health import Health
 from tests.server.web.conftest import Window
 
 
@@ -36,6 +37,21 @@ def test_a_folder_that_cannot_be_written_is_named(window: Window) -> None:
     finally:
         window.log.data_dir.chmod(0o700)
     assert answer.status_code == 503 and "cannot be written" in answer.text
+
+
+def test_all_who_ask_at_once_have_one_trial(window: Window, monkeypatch: pytest.MonkeyPatch) -> None:
+    tried = 0
+
+    def writable(health: Health) -> bool:
+        nonlocal tried
+        tried += 1
+        return True
+
+    monkeypatch.setattr(Health, "_writable", writable)
+    monkeypatch.setattr("spark_streams.server.web.health.TRIAL_S", 3_600.0)
+    assert {window.get("/readyz").text for _ in range(5)} == {"ready\n"} and tried == 1
+    monkeypatch.setattr("spark_streams.server.web.health.TRIAL_S", 0.0)
+    assert window.get("/readyz").text == "ready\n" and tried == 2
 
 
 def test_a_folder_that_is_gone_is_named(window: Window) -> None:
