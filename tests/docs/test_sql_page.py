@@ -41,6 +41,7 @@ def sql(spark: Any, served: ServedHere) -> Iterator[Callable[[str], list[list[tu
         spark.catalog.dropTempView(view)
 
 
+@pytest.mark.nightly  # sources and sinks are tested by day; what is SQL here is Spark's
 def test_the_statements(
     spark: Any, served: ServedHere, sql: Callable[[str], list[list[tuple[Any, ...]]]], tmp_path: Path
 ) -> None:
