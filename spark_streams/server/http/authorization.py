@@ -128,7 +128,7 @@ class Authorization:
         if scheme.lower() == "bearer" and given and self._tokens:
             return self.of_token(given)
         if scheme.lower() == "basic" and given and users:
-            return self._basic(given, _host(request))
+            return self._basic(given, host_of(request))
         wanted = [
             *(["a bearer token, 'Authorization: Bearer <token>'"] if self._tokens else []),
             *(["a user and its password, 'Authorization: Basic <base64 of user:password>'"] if users else []),
@@ -201,5 +201,6 @@ class Authorization:
         return HttpError(401, text, {"WWW-Authenticate": ", ".join(challenges), "Connection": "close"})
 
 
-def _host(request: Request) -> str | None:
+def host_of(request: Request) -> str | None:
+    """Return the host that a request comes from; None where it is not known."""
     return request.client.host if request.client is not None else None

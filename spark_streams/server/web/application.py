@@ -21,27 +21,22 @@ Every answer passes ``protection.py``.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
-from collections.abc import Sequence
 from http import HTTPStatus
-from typing import Any, Final
+from typing import Final
 
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute, Mount
+from starlette.routing import Mount
 from starlette.staticfiles import StaticFiles
 
 from spark_streams.errors import LogError
-from spark_streams.log import ReferenceLog
 from spark_streams.redaction import one_line
-from spark_streams.server.counters import DoorCounters
 from spark_streams.server.http.authorization import Known
 from spark_streams.server.http.requests import HttpError
 from spark_streams.server.web.clients import Clients
-from spark_streams.server.web.config import WebConfig
 from spark_streams.server.web.events import Events
 from spark_streams.server.web.health import Health
 from spark_streams.server.web.live_figures import LiveFigures
@@ -49,11 +44,10 @@ from spark_streams.server.web.metrics import Metrics
 from spark_streams.server.web.protection import SAFE, Protection
 from spark_streams.server.web.publish import Publish
 from spark_streams.server.web.sign_in import SignIn
-from spark_streams.server.web.site import FOLDER, SIGN_IN, SignInNeeded, Site
+from spark_streams.server.web.site import FOLDER, SIGN_IN, Pages, SignInNeeded, Site
 from spark_streams.server.web.streams import Streams
 
-PAGES: Final = (Streams, Events, Publish, Clients, Metrics, SignIn, Health)
-"""Classes that take the site and have ``routes``."""
+PAGES: Final[tuple[type[Pages], ...]] = (Streams, Events, Publish, Clients, Metrics, SignIn, Health)
 
 logger = logging.getLogger("spark_streams.server")
 
@@ -62,29 +56,21 @@ class WebApplication:
     """The window of one log.
 
     Args:
-        log: the log.
-        config: the window's settings.
-        doors: the doors of the server, which it shows.
-        loop: the server's loop.
-        counters: those of the window's door.
+        site: what its pages share.
 
     Attributes:
         application: the ASGI application.
     """
 
-    def __init__(
-        self,
-        log: ReferenceLog,
-        config: WebConfig,
-        doors: Sequence[Any],
-        loop: asyncio.AbstractEventLoop,
-        counters: DoorCounters,
-    ) -> None:
-        self._site = Site(log, config, doors, loop, counters)
-        self._live = LiveFigures(self._site)
-        routes: list[BaseRoute] = [route for pages in PAGES for route in pages(self._site).routes()]
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        self._live = LiveFigures(site)
+        pages = (*(kind(site) for kind in PAGES), self._live)
         starlette = Starlette(
-            routes=[*routes, *self._live.routes(), Mount("/static", StaticFiles(directory=FOLDER / "static"))],
+            routes=[
+                *(route for each in pages for route in each.routes()),
+                Mount("/static", StaticFiles(directory=FOLDER / "static")),
+            ],
             exception_handlers={
                 SignInNeeded: self._sign_in,
                 HttpError: self._refused,
@@ -93,7 +79,7 @@ class WebApplication:
                 OSError: self._failed,
             },
         )
-        self.application = Protection(starlette, config)
+        self.application = Protection(starlette, site.config)
 
     async def _sign_in(self, request: Request, fault: Exception) -> Response:
         """Lead to the page that signs in, and back from there."""

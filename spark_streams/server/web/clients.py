@@ -9,25 +9,21 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from spark_streams.server.web.observation import KINDS, Observation
-from spark_streams.server.web.site import Site
+from spark_streams.server.web.site import Pages, Site
 from spark_streams.server.web.streams import Paging
 
 _ALL: Final = 1 << 62
 
 
-class Clients:
-    """The pages.
-
-    Args:
-        site: what all pages share.
-    """
+class Clients(Pages):
+    """The pages."""
 
     def __init__(self, site: Site) -> None:
-        self._site = site
+        super().__init__(site)
         self._observation = Observation(site)
 
     def routes(self) -> list[BaseRoute]:
-        """Return their routes."""
+        """Return the routes."""
         return [
             Route("/connections", self._connected, methods=["GET"]),
             Route("/groups", self._groups, methods=["GET"]),

@@ -17,13 +17,11 @@ class CodeLines:
     """Lines for one door.
 
     Args:
-        door: its name.
         title: what people call it.
         read: lines that read the stream.
         write: lines that write a frame to it.
     """
 
-    door: str
     title: str
     read: str
     write: str
@@ -42,7 +40,7 @@ def code_of(stream: Stream, doors: Sequence[Any]) -> list[CodeLines]:
         entry = entries.get(door.name)
         if door.url and entry is not None and entry.format is not None:
             pairs = _options(door, entry, stream)
-            found.append(CodeLines(door.name, entry.title, _read(entry.format, pairs), _write(entry.format, pairs)))
+            found.append(CodeLines(entry.title, _read(entry.format, pairs), _write(entry.format, pairs)))
     return found
 
 
@@ -68,20 +66,17 @@ def _user(door: Any) -> dict[str, str]:
 
 
 def _read(name: str, pairs: dict[str, str]) -> str:
-    lines = [f"    .option({_text(key)}, {_text(each)})" for key, each in pairs.items()]
-    options = "\n".join(lines)
-    return (
-        f"events = (\n    spark.readStream.format({_text(name)})\n{options}\n"
-        f'    .option("startingOffsets", "earliest")\n    .load()\n)'
-    )
+    options = _lines({**pairs, "startingOffsets": "earliest"})
+    return f"events = (\n    spark.readStream.format({_text(name)})\n{options}\n    .load()\n)"
 
 
 def _write(name: str, pairs: dict[str, str]) -> str:
-    options = "\n".join(f"    .option({_text(key)}, {_text(each)})" for key, each in pairs.items())
-    return (
-        f"query = (\n    events.writeStream.format({_text(name)})\n{options}\n"
-        f'    .option("checkpointLocation", "...")\n    .start()\n)'
-    )
+    options = _lines({**pairs, "checkpointLocation": "..."})
+    return f"query = (\n    events.writeStream.format({_text(name)})\n{options}\n    .start()\n)"
+
+
+def _lines(options: dict[str, str]) -> str:
+    return "\n".join(f"    .option({_text(key)}, {_text(each)})" for key, each in options.items())
 
 
 def _text(value: str) -> str:

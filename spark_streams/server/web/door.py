@@ -42,8 +42,9 @@ class WebDoor(HttpDoor):
 
         def make() -> WebApplication:
             from spark_streams.server.web.application import WebApplication
+            from spark_streams.server.web.site import Site
 
-            return WebApplication(log, self.config, self._doors, loop, self.counters)
+            return WebApplication(Site(log, self.config, self._doors, loop, self.counters))
 
         return MadeWhenAsked(make)
 

@@ -22,6 +22,7 @@ from spark_streams.log import Partition, Records
 from spark_streams.log.format.records import message_columns_of
 from spark_streams.log.search import BLOCK_BYTES, Block, Search
 from spark_streams.server.web.event_parts import head_size, message_of
+from spark_streams.server.web.formats import whole
 from spark_streams.server.web.shown_text import CUT, one_visible_line, text_of
 
 STARTS: Final = ("latest", "earliest", "offset", "before", "time")
@@ -113,10 +114,10 @@ def start_of(kind: str, place: str) -> tuple[str, int]:
     if kind == "time":
         return kind, read_instant(place)
     if kind in ("offset", "before"):
-        digits = place.strip()
-        if not (digits.isascii() and digits.isdecimal() and len(digits) <= 19):
+        offset = whole(place.strip())
+        if offset is None:
             raise ValueError(f"offset is '{place:.40}', expected a number from 0 on")
-        return kind, min(int(digits), _END)
+        return kind, min(offset, _END)
     return kind, 0
 
 

@@ -22,10 +22,10 @@ from spark_streams.log.storage.readable_partition import PartitionClosed
 from spark_streams.server.http.requests import HttpError
 from spark_streams.server.web.event_page import EventPage, page_of, rows_of, start_of
 from spark_streams.server.web.event_parts import body_bytes, message_of
-from spark_streams.server.web.formats import hexadecimal
+from spark_streams.server.web.formats import hexadecimal, whole
 from spark_streams.server.web.pushed_filters import Pushed, pushed_filters
 from spark_streams.server.web.shown_text import CUT, one_visible_line
-from spark_streams.server.web.site import Site
+from spark_streams.server.web.site import Pages
 
 FEW_PARTITIONS: Final = 200
 """The most partitions of a stream that a list offers; of more, one writes the name."""
@@ -35,18 +35,11 @@ _AROUND: Final = 60
 logger = logging.getLogger("spark_streams.server")
 
 
-class Events:
-    """The pages.
-
-    Args:
-        site: what all pages share.
-    """
-
-    def __init__(self, site: Site) -> None:
-        self._site = site
+class Events(Pages):
+    """The pages."""
 
     def routes(self) -> list[BaseRoute]:
-        """Return their routes."""
+        """Return the routes."""
         return [
             Route("/events", self._page, methods=["GET"]),
             Route("/event", self._one, methods=["GET"]),
@@ -168,9 +161,10 @@ def _offered(partitions: Any) -> list[str]:
 
 def _offset(request: Request) -> int:
     text = request.query_params.get("offset", "")
-    if not (text.isascii() and text.isdecimal() and len(text) <= 19):
+    offset = whole(text)
+    if offset is None:
         raise HttpError(HTTPStatus.BAD_REQUEST, f"offset is '{text:.40}', expected a number from 0 on")
-    return int(text)
+    return offset
 
 
 def _record(partition: Partition, offset: int) -> Records:

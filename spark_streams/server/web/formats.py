@@ -24,6 +24,11 @@ def number(count: int | float | None) -> str:
     return f"{int(count):,}".replace(",", "\N{NARROW NO-BREAK SPACE}")
 
 
+def whole(text: str, digits: int = 19) -> int | None:
+    """Return a whole number from 0 on as people and addresses write it; None for another text, or more digits."""
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= digits else None
+
+
 def size(count: int | None) -> str:
     """Return a number of bytes in the largest unit of which there is at least one."""
     if count is None:

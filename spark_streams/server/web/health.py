@@ -16,26 +16,22 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from spark_streams.server.web.site import Site
+from spark_streams.server.web.site import Pages, Site
 
 TRIAL_S: Final = 1.0
 """For so many seconds the outcome of one trial to write holds for all who ask: whoever may reach the page may ask."""
 
 
-class Health:
-    """The two answers.
-
-    Args:
-        site: what all pages share.
-    """
+class Health(Pages):
+    """The two answers."""
 
     def __init__(self, site: Site) -> None:
-        self._site = site
+        super().__init__(site)
         self._trial: asyncio.Future[bool] | None = None
         self._tried_s = 0.0
 
     def routes(self) -> list[BaseRoute]:
-        """Return its routes."""
+        """Return the routes."""
         return [Route("/healthz", self._healthy), Route("/readyz", self._ready)]
 
     async def _healthy(self, request: Request) -> Response:

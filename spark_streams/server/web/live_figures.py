@@ -22,7 +22,7 @@ from starlette.routing import BaseRoute, Route
 
 from spark_streams.log import Stream
 from spark_streams.server.http.requests import HttpError
-from spark_streams.server.web.site import SignInNeeded, Site
+from spark_streams.server.web.site import Pages, SignInNeeded, Site
 from spark_streams.server.web.summaries import counted
 
 INTERVAL_S: Final = 1.0
@@ -30,20 +30,16 @@ SHARE: Final = 1 / 20
 """The most of its time that a page which is open may cost."""
 
 
-class LiveFigures:
-    """The figures of all pages that are open.
-
-    Args:
-        site: what all pages share.
-    """
+class LiveFigures(Pages):
+    """The figures of all pages that are open."""
 
     def __init__(self, site: Site) -> None:
-        self._site = site
+        super().__init__(site)
         self._stopping: asyncio.Future[None] = site.loop.create_future()
         self._watching = 0
 
     def routes(self) -> list[BaseRoute]:
-        """Return their route."""
+        """Return the routes."""
         return [Route("/live", self._live, methods=["GET"])]
 
     async def _live(self, request: Request) -> Response:

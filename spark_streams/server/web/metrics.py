@@ -20,8 +20,8 @@ from spark_streams.server.activity import Item, ReaderInfo, WriterInfo
 from spark_streams.server.counters import DoorCounters
 from spark_streams.server.http.authorization import Known
 from spark_streams.server.http.requests import HttpError, takes_gzip
-from spark_streams.server.web.observation import Groups, Observation, group_of
-from spark_streams.server.web.site import SignInNeeded, Site
+from spark_streams.server.web.observation import Groups, Observation, join
+from spark_streams.server.web.site import Pages, SignInNeeded, Site
 
 if TYPE_CHECKING:
     from spark_streams.server.web.figures import Snapshot
@@ -29,19 +29,15 @@ if TYPE_CHECKING:
 _HEADERS: Final = {"Cache-Control": "no-store", "Vary": "Accept, Accept-Encoding"}
 
 
-class Metrics:
-    """The answer.
-
-    Args:
-        site: what all pages share.
-    """
+class Metrics(Pages):
+    """The answer."""
 
     def __init__(self, site: Site) -> None:
-        self._site = site
+        super().__init__(site)
         self._observation = Observation(site)
 
     def routes(self) -> list[BaseRoute]:
-        """Return its route."""
+        """Return the routes."""
         return [Route("/metrics", self._metrics, methods=["GET"])]
 
     async def _metrics(self, request: Request) -> Response:
@@ -78,10 +74,8 @@ class Metrics:
         async for item in self._observation.everything():
             if not (isinstance(item, ReaderInfo) and item.part):  # a reader of many partitions is one
                 counts[item.door, type(item)] = counts.get((item.door, type(item)), 0) + 1
-            if isinstance(item, ReaderInfo) and self._observation.shows(known, item):
-                group = group_of(groups, item)
-                if group is not None:
-                    group.join(item)
+            if self._observation.shows(known, item):
+                join(groups, item)
         await self._observation.add_stored(groups, known)
         doors = [
             DoorFigures(

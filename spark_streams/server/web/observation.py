@@ -85,6 +85,12 @@ def group_of(groups: Groups, item: ReaderInfo | StoredOffset) -> Group | None:
     return found
 
 
+def join(groups: Groups, item: Item) -> None:
+    """Add a reader to its group; other items, and readers that are in none, change nothing."""
+    if isinstance(item, ReaderInfo) and (group := group_of(groups, item)) is not None:
+        group.join(item)
+
+
 @dataclass(frozen=True)
 class Seen:
     """A reader or a group with what is known of it now.
@@ -146,8 +152,7 @@ class Observation:
         """
         groups: Groups = {}
         async for item in self.connected(known, stream):
-            if isinstance(item, ReaderInfo) and (group := group_of(groups, item)) is not None:
-                group.join(item)
+            join(groups, item)
         await self.add_stored(groups, known, stream)
         return groups
 
@@ -213,8 +218,7 @@ class Observation:
             counts[kind] += 1
             if len(first[kind]) < OF_A_STREAM:
                 first[kind].append(item)
-            if isinstance(item, ReaderInfo) and (group := group_of(groups, item)) is not None:
-                group.join(item)
+            join(groups, item)
         await self.add_stored(groups, known, stream)
         return {
             "readers": [_seen(self._site.log, each) for each in first["readers"]],

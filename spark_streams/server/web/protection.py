@@ -70,8 +70,9 @@ class Protection:
             await send(message)
 
         headers = Headers(scope=scope)
-        status, refusal = HTTPStatus.FORBIDDEN, self._refusal(scope["method"], headers)
-        if not _names_a_place(headers.get("host", "")):
+        if _names_a_place(headers.get("host", "")):
+            status, refusal = HTTPStatus.FORBIDDEN, self._refusal(scope["method"], headers)
+        else:
             status, refusal = HTTPStatus.BAD_REQUEST, "the header Host is no host and port"
         if refusal is None:
             await self._application(scope, receive, with_headers)
@@ -112,11 +113,8 @@ def _place(origin: str) -> str:
 
 
 def _names_loopback(host: str) -> bool:
-    """Return whether a Host header names this machine (RFC 9110 §7.2)."""
-    try:
-        name = urlsplit(f"//{host}").hostname or ""
-    except ValueError:
-        return False
+    """Return whether a Host header that is a host and port names this machine (RFC 9110 §7.2)."""
+    name = urlsplit(f"//{host}").hostname or ""
     if name in ("localhost", "localhost."):
         return True
     try:

@@ -25,7 +25,7 @@ from spark_streams.server.appender import AppendRefused, RefusalReason, append_w
 from spark_streams.server.http.requests import HttpError
 from spark_streams.server.web.events import FEW_PARTITIONS
 from spark_streams.server.web.shown_text import one_visible_line
-from spark_streams.server.web.site import Site
+from spark_streams.server.web.site import Pages, Site
 from spark_streams.wire.amqp.columns.canonical import TIMESTAMP_TYPE
 from spark_streams.wire.amqp.columns.encode import encode_columns
 from spark_streams.wire.amqp.columns.properties import PROPERTIES_TYPE
@@ -41,19 +41,15 @@ _TEXT_MAP: Final = pa.map_(pa.string(), pa.string())
 _US: Final = 1_000
 
 
-class Publish:
-    """The page.
-
-    Args:
-        site: what all pages share.
-    """
+class Publish(Pages):
+    """The page."""
 
     def __init__(self, site: Site) -> None:
-        self._site = site
+        super().__init__(site)
         self._turn = 0
 
     def routes(self) -> list[BaseRoute]:
-        """Return its routes."""
+        """Return the routes."""
         return [
             Route("/publish", self._empty, methods=["GET"]),
             Route("/publish", self._publish, methods=["POST"]),

@@ -11,25 +11,18 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from spark_streams.server.http.authorization import Known
+from spark_streams.server.http.authorization import Known, host_of
 from spark_streams.server.http.requests import HttpError
-from spark_streams.server.web.site import SIGN_IN, Site
+from spark_streams.server.web.site import SIGN_IN, Pages
 
 logger = logging.getLogger("spark_streams.server")
 
 
-class SignIn:
-    """Signing in and out.
-
-    Args:
-        site: what all pages share.
-    """
-
-    def __init__(self, site: Site) -> None:
-        self._site = site
+class SignIn(Pages):
+    """Signing in and out."""
 
     def routes(self) -> list[BaseRoute]:
-        """Return its routes."""
+        """Return the routes."""
         return [
             Route(SIGN_IN, self._form, methods=["GET"]),
             Route(SIGN_IN, self._sign_in, methods=["POST"]),
@@ -55,7 +48,7 @@ class SignIn:
         try:
             known = self._of(request, user, form.get("password", ""), form.get("token", ""))
         except HttpError as refusal:
-            logger.warning("%s: no sign-in to the page: %s", request.client and request.client.host, refusal.text)
+            logger.warning("%s: no sign-in to the page: %s", host_of(request), refusal.text)
             return self._page(request, target=target, user=user, fault=refusal.text)
         self._site.sessions.end(self._site.word(request))
         answer = self._site.go(target)
@@ -73,7 +66,7 @@ class SignIn:
         if token and config.tokens:
             return authorization.of_token(token)
         if user and config.users:
-            return authorization.of_user(user, password, request.client.host if request.client is not None else None)
+            return authorization.of_user(user, password, host_of(request))
         raise HttpError(HTTPStatus.UNAUTHORIZED, "nobody is named: fill in a user and its password, or a token")
 
     async def _sign_out(self, request: Request) -> Response:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from functools import cache, partial
 from http import HTTPStatus
@@ -17,11 +18,12 @@ from urllib.parse import parse_qsl, quote, urlencode
 
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.routing import BaseRoute
 
 from spark_streams.errors import UnknownStream
 from spark_streams.log import Partition, ReferenceLog, Stream
 from spark_streams.server.counters import DoorCounters
-from spark_streams.server.http.authorization import Authorization, Known
+from spark_streams.server.http.authorization import Authorization, Known, host_of
 from spark_streams.server.http.requests import HttpError
 from spark_streams.server.turns import Worker
 from spark_streams.server.web.config import WebConfig
@@ -97,8 +99,7 @@ class Site:
         if not self.config.signs_in or "authorization" in request.headers:
             return self.authorization.known(request)
         known = self.sessions.find(self.word(request))
-        host = request.client.host if request.client is not None else None
-        if known is None or not self.config.admits(known.user, host):
+        if known is None or not self.config.admits(known.user, host_of(request)):
             raise SignInNeeded
         request.scope["state"]["connection"].user = known.user
         return known
@@ -217,6 +218,21 @@ class Site:
         """Wait for what is under way in the threads."""
         self.worker.close()
         self.changes.close()
+
+
+class Pages(ABC):
+    """Some pages.
+
+    Args:
+        site: what all pages share.
+    """
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+
+    @abstractmethod
+    def routes(self) -> list[BaseRoute]:
+        """Return the routes."""
 
 
 NOTICES: Final[Mapping[str, str]] = {

@@ -19,8 +19,9 @@ from spark_streams.server.http.requests import HttpError
 from spark_streams.server.stream_changes import SETTINGS, create_stream
 from spark_streams.server.users import ACTIONS
 from spark_streams.server.web.code_lines import code_of
+from spark_streams.server.web.formats import whole
 from spark_streams.server.web.observation import Observation
-from spark_streams.server.web.site import Site
+from spark_streams.server.web.site import Pages, Site
 from spark_streams.server.web.summaries import StreamSummary, summaries_of, summary_of
 
 _SHOWN_SETTINGS: Final = (
@@ -31,19 +32,15 @@ _KEPT_ARGUMENTS: Final = ("search", "show", "stream")
 """What the addresses of further pages of a table keep of that of the first one."""
 
 
-class Streams:
-    """The pages.
-
-    Args:
-        site: what all pages share.
-    """
+class Streams(Pages):
+    """The pages."""
 
     def __init__(self, site: Site) -> None:
-        self._site = site
+        super().__init__(site)
         self._observation = Observation(site)
 
     def routes(self) -> list[BaseRoute]:
-        """Return their routes."""
+        """Return the routes."""
         return [
             Route("/", self._all, methods=["GET"]),
             Route("/stream", self._one, methods=["GET"]),
@@ -91,10 +88,11 @@ class Streams:
         name, partitions = form.get("name", ""), form.get("partitions", "1")
         if not known.allows("configure", name):
             return self._form(request, form, f"{known.name} may not create stream '{name:.200}'")
-        if not (partitions.isascii() and partitions.isdecimal() and 1 <= int(partitions[:9]) <= 10**6):
+        count = whole(partitions, 9)
+        if count is None or not 1 <= count <= 10**6:
             return self._form(request, form, f"partitions is '{partitions:.40}', expected a number from 1 on")
         settings = {key: text for key, text in form.items() if key in SETTINGS and text}
-        change = partial(create_stream, self._site.log, name, int(partitions), settings)
+        change = partial(create_stream, self._site.log, name, count, settings)
         try:
             _, created = await self._site.changes.step(change)
         except StreamExists as fault:
@@ -106,14 +104,13 @@ class Streams:
         )
 
     async def _delete(self, request: Request) -> Response:
-        known = self._site.known(request)
+        self._site.known(request)  # before the form is read
         form = await self._site.form(request)
         stream = self._site.stream(request, "configure", form.get("stream", ""))
         if form.get("confirm") != stream.name:
             raise HttpError(
                 HTTPStatus.UNPROCESSABLE_ENTITY,
-                f"stream '{stream.name}' was not deleted: write its name into the field beside the button, as "
-                f"{known.name} means it",
+                f"stream '{stream.name}' was not deleted: write its name into the field beside the button",
             )
         try:
             await self._site.changes.step(partial(self._site.log.delete_stream, stream.name))
@@ -133,10 +130,9 @@ class Paging:
     """
 
     def __init__(self, request: Request, rows: int, size: int, **arguments: str) -> None:
-        text = request.query_params.get("page", "1")
-        self.rows = rows
+        asked = whole(request.query_params.get("page", ""), 9)
         self.pages = max(1, -(-rows // size))
-        self.page = min(max(int(text), 1), self.pages) if text.isascii() and text.isdecimal() and len(text) < 10 else 1
+        self.page = min(max(asked or 1, 1), self.pages)
         self.first = (self.page - 1) * size
         self.end = min(self.first + size, rows)
         self.path = request.url.path

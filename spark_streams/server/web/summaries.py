@@ -68,7 +68,6 @@ class PartitionSummary:
         first_offset: the first retained event's offset.
         next_offset: 1 + the last event's offset.
         bytes: bytes that the segments hold.
-        segments: how many there are.
         first_ms: the time of the first retained event; ``NO_TIMESTAMP`` where it has none, None where there is none.
         last_ms: the time of the last event, likewise.
         successors: the partitions that it was split into; none while it takes events.
@@ -78,7 +77,6 @@ class PartitionSummary:
     first_offset: int
     next_offset: int
     bytes: int
-    segments: int
     first_ms: int | None
     last_ms: int | None
     successors: tuple[str, ...] = ()
@@ -139,7 +137,6 @@ def _summary_of(partition: Partition) -> PartitionSummary:
         first,
         following,
         partition.stored_bytes,
-        partition.segment_count,
         time_at(partition, first) if first < following else None,
         time_at(partition, following - 1) if first < following else None,
         partition.successors,
