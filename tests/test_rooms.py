@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.code_lines import product_code
+
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "spark_streams"
 PROTOCOLS = ("amqp", "rabbitmq", "feed")
@@ -20,6 +22,8 @@ MOST_LINES = 400
 FEW_LINES = 70
 MOST_SMALL = 26
 """Modules of fewer than 70 lines that are a role of their own; more of them, and ideas lie in pieces."""
+MOST_CODE = 41_300
+"""Lines of code of the whole product, without docstrings, comments, blanks and imports; only an issue changes it."""
 
 
 def modules() -> dict[str, Path]:
@@ -93,3 +97,9 @@ def test_the_same_role_has_the_same_name(layer: str) -> None:
     for protocol in protocols:
         room = PACKAGE / layer.split()[0] / protocol
         assert roles <= {file.stem for file in room.glob("*.py")}, room
+
+
+def test_the_product_stays_as_small_as_it_is() -> None:
+    counted = product_code(ROOT)
+    assert {"pyspark_feedapi.py", "spark_streams/errors.py", "sources/feedapi.py", "sinks/feedapi.py"} <= counted.keys()
+    assert sum(counted.values()) <= MOST_CODE

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterator
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame
 
 from spark_streams.testing import LogProcess, StreamFactory
 from tests.docs.guides import INDEX, Guides
@@ -121,17 +125,99 @@ def test_sizing(guides: Guides) -> None:
     assert len(sizes[0]) == 4
 
 
+EVOLUTION = "spark.sql.streaming.queryEvolution.enableSourceEvolution"
+VERSION = "spark.sql.streaming.offsetLog.formatVersion"
+
+
+@pytest.fixture
+def settings(spark: Any) -> Iterator[Callable[..., None]]:
+    """Return a function that sets settings of Spark for a test."""
+    given: set[str] = set()
+
+    def set_all(**settings: str) -> None:
+        for name, value in settings.items():
+            spark.conf.set(name, value)
+            given.add(name)
+
+    yield set_all
+    for name in given:
+        spark.conf.unset(name)
+
+
 @pytest.mark.nightly
-def test_upgrade(guides: Guides) -> None:
+@pytest.mark.parametrize(
+    ("given", "name", "line"),
+    [({}, "", "{"), ({VERSION: "2"}, "", "0:{"), ({EVOLUTION: "true"}, '.name("orders")', "orders:{")],
+    ids=["as it stands", "version 2", "named"],
+)
+def test_upgrade(
+    spark: Any,
+    reference_log: StreamFactory,
+    tmp_path: Path,
+    settings: Callable[..., None],
+    given: dict[str, str],
+    name: str,
+    line: str,
+) -> None:
+    """With the offset log's versions: one of a query with named sources begins with the name."""
+    guides = Guides.of(spark, reference_log, tmp_path)
+    settings(**given)
     (program,) = blocks("docs/guides/upgrade.md", "python")
-    first, second = program.split("committed = max")
+    first, second = program.replace('format("amqp-events")', f'format("amqp-events"){name}').split("committed = max")
     names: dict[str, Any] = {}
     guides.run_program(first, names)
     before = guides.table("version-1")
+    ended = (tmp_path / "checkpoints/version-1/offsets/0").read_text().splitlines()[-1]
+    assert ended.startswith(line)
     guides.streams["orders"].produce([{"id": 8}])
     guides.run_program("committed = max" + second, names)
     assert len(before) == len(guides.streams["orders"].values()) - 1
     assert guides.table("version-2") == [("8",)]
+
+
+@pytest.mark.nightly
+def test_a_source_under_another_name_begins_anew(
+    spark: Any, reference_log: StreamFactory, tmp_path: Path, settings: Callable[..., None]
+) -> None:
+    """What the page says of Spark, and the way on: its old position as ``startingOffsets``."""
+    settings(**{EVOLUTION: "true"})
+    streams = {"orders": reference_log.create(), "more": reference_log.create()}
+    rows: list[str] = []
+
+    def run(*named: str, **starts: str) -> list[str]:
+        rows.clear()
+        frames = []
+        for source in named:
+            name, _, stream = source.partition("=")
+            options = streams[stream or name].options("amqp-events", startingOffsets=starts.get(name, "earliest"))
+            read = spark.readStream.format("amqp-events").name(name).options(**options).load()
+            frames.append(read.selectExpr("string(value) AS text"))
+        query = (
+            reduce(DataFrame.union, frames)
+            .writeStream.foreachBatch(lambda batch, number: rows.extend(row.text for row in batch.collect()))
+            .option("checkpointLocation", str(tmp_path))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+        return sorted(rows)
+
+    def produce(text: str) -> None:
+        for name, stream in streams.items():
+            stream.produce([f"{name} {text}"])
+
+    produce("1")
+    assert run("orders") == ["orders 1"]
+    assert run("orders", "more") == ["more 1"]
+    produce("2")
+    assert run("more", "orders") == ["more 2", "orders 2"]
+    assert run("more") == []
+    produce("3")
+    assert run("more", "renamed=orders") == ["more 3", "orders 1", "orders 2", "orders 3"]
+    produce("4")
+    assert run("more", "late=orders", late="latest") == ["more 4"]
+    with pytest.raises(PySparkException, match="the checkpoint is of stream"):
+        run("more=orders", "late=more")
 
 
 def test_each_guide_is_in_the_index() -> None:

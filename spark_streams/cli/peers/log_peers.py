@@ -26,11 +26,12 @@ from spark_streams.client import (
     TaskPublisher,
     encode_columns,
 )
+from spark_streams.client.asked_times import Asked, warn_of_times
 from spark_streams.endpoint import Endpoint
 from spark_streams.errors import NotFound, OptionError, PositionLost, Refused
 from spark_streams.options.positions import numbered_position
 from spark_streams.options.values import instant_ms
-from spark_streams.position import EARLIEST, After, At, Earliest
+from spark_streams.position import EARLIEST, After, At, AtTime, Earliest
 from spark_streams.wire.amqp.dialects import AUTO, DIALECTS, Dialect
 
 _ARGUMENTS: Final = {
@@ -258,6 +259,11 @@ class _LogReader(PeerReader):
         self._incarnation = described.incarnation
         bounds = self._partitions()
         self._positions = {p: self._position(p, bounds[p], described) for p in bounds}
+        word, operand = self._request.position
+        if word == "timestamp":
+            at = AtTime(instant_ms("--from", operand))
+            starts = [Asked(p, at, self._positions[p], each) for p, each in bounds.items()]
+            warn_of_times(f"stream '{self._stream}'", "--from", starts)
 
     @property
     def positions(self) -> dict[str, str]:

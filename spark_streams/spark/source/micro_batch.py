@@ -33,14 +33,14 @@ from spark_streams.spark.source.checks import (
     retained_spans,
     without,
 )
-from spark_streams.spark.source.driver import Connect, Driver, position_in
+from spark_streams.spark.source.driver import Connect, Driver
 from spark_streams.spark.source.ranges import (
     PlannedRead,
     Resolved,
     checked,
     order,
     range_read,
-    resolve_start,
+    resolve_starts,
     span_start,
 )
 from spark_streams.spark.source.rate_limit import Limiter
@@ -103,12 +103,10 @@ class MicroBatches:
         if self._initial is None:
             # Before Spark 4.2 Spark requests the first end before the start. Both must come from one description:
             # events between two descriptions would be in a first batch that a restart could not plan again.
-            starting = self._options.starting
-            description = checked(self._first or self._driver.describe(), self._driver, self._policy, starting)
-            positions: dict[str, Position] = {
-                p: resolve_start(position_in(starting, p), p, description, self._driver, self._policy)
-                for p in description.partitions
-            }
+            described = self._first or self._driver.describe()
+            description = checked(described, self._driver, self._policy, self._options.starting)
+            starts = resolve_starts(description, self._driver, self._policy)
+            positions: dict[str, Position] = {start.partition: start.found for start in starts}
             self._initial = self._at(positions, description).to_json()
         return self._initial
 

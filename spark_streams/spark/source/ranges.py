@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from spark_streams.client.asked_times import Asked, instant_text, warn_of_times
 from spark_streams.client.data_loss import LossPolicy, beginning, ending, instead_of
 from spark_streams.client.log_client import Bounds, RangeRead, StreamDescription
 from spark_streams.endpoint import Node
@@ -11,6 +12,7 @@ from spark_streams.errors import OptionError
 from spark_streams.options.common import SourceOptions
 from spark_streams.options.positions import PositionRange
 from spark_streams.position import EARLIEST, LATEST, After, At, AtTime, Earliest, Matching, Position
+from spark_streams.redaction import safe_text
 from spark_streams.spark.source.driver import Driver, position_in, require_all, require_offsets
 
 Resolved = Earliest | At | After
@@ -114,26 +116,34 @@ def checked(
     return description
 
 
-def resolve_start(
-    wanted: Position, partition: str, description: StreamDescription, driver: Driver, policy: LossPolicy
-) -> Resolved:
-    """Return where reading of a partition starts: ``At`` or ``After`` an event, or ``EARLIEST`` if it is empty.
+def resolve_starts(description: StreamDescription, driver: Driver, policy: LossPolicy) -> list[Asked]:
+    """Return where reading of each partition starts: ``At`` or ``After`` an event, or ``EARLIEST`` if it is empty.
 
-    A partition without events starts at its end, whatever the options say of timestamps and expressions.
+    A partition without events starts at its end, whatever the options say of timestamps and expressions. A warning
+    tells of times that are likely not meant so.
 
     Raises:
         OptionError: a timestamp is later than every event, and the options do not let it mean the end of the log; or no
             event matches an expression, and the options make this an error.
         PositionLost: the position is no longer there, and losses fail the query.
     """
-    bounds = description.partitions[partition]
+    starting = driver.options.starting
+    starts = []
+    for partition, bounds in description.partitions.items():
+        wanted = position_in(starting, partition)
+        starts.append(Asked(partition, wanted, _resolve_start(wanted, partition, bounds, driver, policy), bounds))
+    warn_of_times(driver.options.label, starting.option, starts)
+    return starts
+
+
+def _resolve_start(wanted: Position, partition: str, bounds: Bounds, driver: Driver, policy: LossPolicy) -> Resolved:
     if wanted == LATEST:
         return ending(bounds)
     if isinstance(wanted, (AtTime, Matching)):
         if isinstance(wanted, AtTime):
             offset = driver.first_at_time(partition, wanted.timestamp_ms)
             to_end = driver.options.latest_when_no_event
-            event = f"with timestamp {wanted.timestamp_ms} ms or later"
+            event = f"with timestamp {wanted.timestamp_ms} ms or later, which is {instant_text(wanted.timestamp_ms)}"
         else:
             offset = driver.first_matching(partition, wanted.text)
             to_end = driver.options.latest_when_no_match
@@ -144,8 +154,9 @@ def resolve_start(
             return ending(bounds)
         raise OptionError(
             driver.options.starting.option,
-            f"partition '{partition}' has no event {event}; set 'startingOffsetsByTimestampStrategy' to 'latest' to "
-            "start at its end then",
+            f"partition '{partition}' has no event {event}, up to its newest one at offset "
+            f"'{safe_text(bounds.latest)}'; set 'startingOffsetsByTimestampStrategy' to 'latest' to start at its end "
+            "then",
         )
     if not isinstance(wanted, (At, After)):
         return beginning(bounds)

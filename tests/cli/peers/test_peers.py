@@ -150,6 +150,18 @@ def test_tail_of_a_version_1_feed(reference_log: StreamFactory) -> None:
     assert (too_many.exit_code, "3" in too_many.stderr) == (1, True), too_many.stderr
 
 
+@pytest.mark.parametrize("door", ["amqp", "rabbitmq-stream"])
+@pytest.mark.parametrize(("when", "year"), [("1764288000", 1970), ("1764288000000000", 57878)])
+def test_tail_warns_of_a_time_in_another_unit(reference_log: StreamFactory, door: str, when: str, year: int) -> None:
+    stream = reference_log.create(partitions=2)
+    stream.produce([{"value": "a", "partition": "0"}, {"value": "b", "partition": "1"}])
+    done = run("tail", url(stream, door), "--no-follow", "--output", "value", "--from", f"timestamp:{when}")
+    assert sorted(done.stdout.split()) == (["a", "b"] if year == 1970 else [])
+    (warning,) = (line for line in done.stderr.splitlines() if "WARNING" in line)
+    assert f"stream '{stream.name}': --from: reading starts at {when}, which is {year}-" in warning
+    assert "it would be 2025-11-28T00:00:00.000Z)" in warning
+
+
 # --- what is wrong
 
 

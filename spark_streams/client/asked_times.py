@@ -1,0 +1,109 @@
+"""Warns of times at which reading starts or ends and that are likely not the ones that were meant.
+
+A time is always milliseconds since 1970. One in seconds is in January 1970, mostly before every event; one in micro- or
+nanoseconds is in a year beyond 50,000. Both are valid positions, which nobody refuses: the query runs, and a warning
+says what was understood and what is there. It goes by the bounds and the offsets that the caller knows, and asks no
+peer.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from spark_streams.client.log_client import Bounds
+from spark_streams.position import After, At, AtTime, Earliest, Position
+from spark_streams.redaction import safe_text
+
+_log = logging.getLogger(__name__)
+
+_UNITS: Final = {"seconds": (1_000, 1), "microseconds": (1, 1_000), "nanoseconds": (1, 1_000_000)}
+"""What a number of each unit is multiplied with and divided by for milliseconds."""
+_OUR_TIME: Final = range(315_532_800_000, 4_102_444_800_000)
+"""The milliseconds of 1980 to 2099: a number that is in them by another unit is likely of that unit."""
+
+
+class Asked(NamedTuple):
+    """A position at which a query starts or ends in one partition.
+
+    Args:
+        partition: its identifier.
+        wanted: the position of the options.
+        found: what that was resolved to; of a time ``At`` its first event, or ``After`` the newest event where each is
+            earlier.
+        bounds: what the partition retains.
+    """
+
+    partition: str
+    wanted: Position
+    found: Earliest | At | After
+    bounds: Bounds
+
+    def __str__(self) -> str:
+        if isinstance(self.wanted, AtTime):
+            return f"at {self.wanted.timestamp_ms}, which is {instant_text(self.wanted.timestamp_ms)}"
+        return str(self.wanted)
+
+    @property
+    def held(self) -> str:
+        """The partition and its offsets, for messages."""
+        return (
+            f"partition '{self.partition}', which holds offsets '{safe_text(self.bounds.earliest or '')}' to "
+            f"'{safe_text(self.bounds.latest or '')}'"
+        )
+
+
+def instant_text(ms: int) -> str:
+    """Return an instant of any year in ISO 8601, and in brackets in another unit, if it is likely meant in that."""
+    unit = _likely_unit(ms)
+    if unit is None:
+        return _iso(ms)
+    times, by = _UNITS[unit]
+    return f"{_iso(ms)} (times are in milliseconds: in {unit} it would be {_iso(ms * times // by)})"
+
+
+def warn_of_times(who: str, option: str, asked: Sequence[Asked], *, end: bool = False) -> bool:
+    """Log a warning if reading starts, or ends, beside all events by a time that is likely not meant so.
+
+    A start behind the events is such a one, and so is an end before them. A start before them and an end behind them
+    are ordinary, unless the number is a time of our days in another unit.
+
+    Args:
+        who: the query or the stream, for the message.
+        option: what gave the times, for the message.
+        asked: the positions in all partitions; those without events say nothing.
+        end: whether they are ends.
+
+    Returns:
+        Whether there was a warning.
+    """
+    asked = [each for each in asked if each.bounds.latest is not None]
+    places = [_doubtful_place(each, end) for each in asked]
+    if not places or not all(places):
+        return False
+    verb = "ends" if end else "starts"
+    _log.warning("%s: %s: reading %s %s, %s of %s", who, option, verb, asked[0], places[0], asked[0].held)
+    return True
+
+
+def _doubtful_place(asked: Asked, end: bool) -> str | None:
+    if not isinstance(asked.wanted, AtTime):
+        return None
+    behind = asked.found == After(asked.bounds.latest or "")
+    if not behind and asked.found != At(asked.bounds.earliest or ""):
+        return None
+    if behind == end and _likely_unit(asked.wanted.timestamp_ms) is None:
+        return None
+    return "behind the newest event" if behind else "before the oldest event"
+
+
+def _likely_unit(ms: int) -> str | None:
+    """Return the unit in which a number is a time of our days; None where it is none, or is one in milliseconds."""
+    return next((unit for unit, (times, by) in _UNITS.items() if ms * times // by in _OUR_TIME), None)
+
+
+def _iso(ms: int) -> str:
+    return f"{np.datetime64(ms, 'ms')}Z"
