@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 import pytest
+from spark_streams.sources.amqp_events import connect
 
 from spark_streams.client.amqp import credit
 from spark_streams.errors import PositionLost
 from spark_streams.options.amqp_events import parse_source
 from spark_streams.rows import FULL_MESSAGE_SCHEMA
-from spark_streams.sources.amqp_events import connect
 from spark_streams.spark.source.batch_plan import plan_batch
 from spark_streams.spark.source.micro_batch import MicroBatches
 from spark_streams.spark.source.task import read_range

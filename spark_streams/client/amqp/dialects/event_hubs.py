@@ -92,7 +92,6 @@ class EventHubsInquiries:
 
         The partition's last time tells whether there was one; if it is still there, it comes first.
         """
-
         ask = partial(self._manage, connection, stream, [_hub(stream), _of(stream, partition)])
         _, told = ask()
         if told.get("is_partition_empty") or int(told.get("last_enqueued_time_utc") or 0) < timestamp_ms:
