@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from http import HTTPStatus
 from typing import Any, Final, TypeVar
 
@@ -29,7 +30,7 @@ from spark_streams.client.amqp.range_reader import RangeReader
 from spark_streams.client.amqp.receivers import Receivers
 from spark_streams.client.amqp.stream_changes import change
 from spark_streams.client.kept_connections import KeptConnections
-from spark_streams.client.log_client import Bounds, Pushdown, RangeRead, StreamDescription
+from spark_streams.client.log_client import Pushdown, RangeRead, StreamDescription
 from spark_streams.endpoint import Endpoint, Node
 from spark_streams.errors import LocalProtocolError, NotFound, Refused
 from spark_streams.filters.tree import Expression
@@ -76,6 +77,7 @@ class AmqpClient(contextlib.AbstractContextManager["AmqpClient"]):
         self._timeout_ms = timeout_ms
         self._dialect = dialect
         self._connections = Connections(endpoint, timeout_ms, dialect, kept)
+        self._address = endpoint.address
         self._membership = consumer_group, epoch
         self._receivers = Receivers()
         self._by_dialect: dict[str, Inquiries] = {
@@ -287,15 +289,13 @@ class AmqpClient(contextlib.AbstractContextManager["AmqpClient"]):
 
             return self._connections.run(receiver)
 
-        def describe() -> Bounds | None:
-            return self.describe(read.stream).partitions.get(read.partition)
-
         def has_event(offset: str) -> bool:
             with contextlib.closing(self.offsets(read.stream, read.partition, At(offset), offset)) as walk:
                 return walk.take(1) == [offset]
 
         _startable(read.start)
-        return RangeReader(read, attach, describe, has_event, max_rows=max_rows, max_bytes=max_bytes)
+        describe = partial(self.describe, read.stream)
+        return RangeReader(read, attach, describe, self._address, has_event, max_rows=max_rows, max_bytes=max_bytes)
 
     def encode(self, columns: Mapping[str, pa.Array], *, for_partition: bool = False) -> pa.LargeBinaryArray:
         """Encode one message for each row, as the peer's dialect has it; see ``encode_columns``.

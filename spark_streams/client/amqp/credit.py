@@ -66,6 +66,9 @@ NARROWED_DRAIN_AFTER_S: Final = 0.02
 
 LOOK_AFTER_S: Final = 2.0
 """Seconds of silence after which the reader looks whether its events are gone, where the peer answers no drain."""
+LOOKS_OF_SILENCE: Final = 15
+"""Looks in a row, after a first one, that have to be answered the same before the silence means that there are no more
+events (H-7): 30 s. A hub that hands a partition over, or throttles, is silent for some 20 s."""
 
 
 class DrainTimer:
@@ -86,11 +89,13 @@ class DrainTimer:
         )
         self._drains = link.connection.dialect.drains
         self.draining = False
+        self._told: object = None
         self.received()
 
     def received(self) -> None:
         """Note that deliveries came, and start all times again."""
         self._since = self._looked = time.monotonic()
+        self._looks, self._told = 0, None
         self._end_checked = False
         self._deadline.restart()
 
@@ -121,6 +126,18 @@ class DrainTimer:
             return False
         self._looked = now
         return True
+
+    def has_no_more(self, told: object) -> bool:
+        """Note the answer to a look; return whether all looks of a long enough silence had the same answer.
+
+        Only looks that are answered count, so that a peer that stalls as a whole is not silent meanwhile. An answer
+        shows that the peer lives: its timeout starts again, unless the answers differ.
+        """
+        same = told == self._told and self._link.deliveries.credit > 0
+        self._looks, self._told = self._looks + 1 if same else 0, told
+        if same:
+            self._deadline.restart()
+        return self._looks >= LOOKS_OF_SILENCE
 
     def answered_empty(self) -> bool:
         """Return whether the peer's answer to the drain says that it has no more.

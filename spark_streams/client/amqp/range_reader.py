@@ -15,6 +15,7 @@ whatever removed the first one, even a peer whose ``>=`` excludes.
 Where offsets are numbers (``Dialect.numeric_offsets``), a missing number shows where events may be gone, and only then
 the reader asks what the partition retains. In a dialect with holes it counts as a loss what lies before the first
 retained event, and no other missing number; the range may end with a hole, and then the answer to the drain is its end.
+Where the peer answers no drain, a silence is (H-7), and the next read in this process looks for what comes late (H-8).
 
 Where the peer checks a part of the filter, the events at both ends of the range need not come. Then the reader requests
 the first one without the filter, and the answer to the drain is the end of the range, if by ``$info`` nothing of it is
@@ -33,16 +34,17 @@ import numpy as np
 import proton
 import pyarrow as pa
 
-from spark_streams.client.amqp.credit import CreditWindow, DrainTimer
+from spark_streams.client.amqp.credit import LOOK_AFTER_S, LOOKS_OF_SILENCE, CreditWindow, DrainTimer
 from spark_streams.client.amqp.errors import PositionUnknown
 from spark_streams.client.amqp.links import Link
 from spark_streams.client.amqp.receive_buffer import ReceiveBuffer
 from spark_streams.client.amqp.row_decoder import DecodedRows, RowDecoder, WrongPartition
 from spark_streams.client.data_loss import LossPolicy, instead_of, is_past_end, place
-from spark_streams.client.log_client import Bounds, RangeRead
+from spark_streams.client.log_client import Bounds, RangeRead, StreamDescription
 from spark_streams.client.retry import LONG_BACKOFF, Attempts, Deadline
 from spark_streams.errors import DeadlineExceeded, RemoteProtocolError, SparkStreamsError
 from spark_streams.position import EARLIEST, After, At, Earliest
+from spark_streams.wire.amqp.columns.block import MessageBlock, chosen
 from spark_streams.wire.amqp.performatives import ERROR, REJECTED
 from spark_streams.wire.amqp.values import Described, Symbol, ULong
 
@@ -51,6 +53,8 @@ _log = logging.getLogger(__name__)
 _NO_PARTITION: Final = "there is no such partition any more"
 _BEHIND_S: Final = 0.1
 """Seconds to wait before the next request to a node that lags behind."""
+_unproven: Final[dict[tuple[str, str, str], str]] = {}
+"""Peer, stream and partition to the last end that no event has proved."""
 _MAX_EXTENSIONS: Final = 200
 """How often the deadline of a searching peer is extended: 100 minutes in all, if it may be silent for 30 seconds."""
 
@@ -63,7 +67,8 @@ class RangeReader:
         read: the range.
         attach: attaches a receiver that begins at the first position; at the second, an earlier one, where the peer has
             no filter for the first.
-        describe: returns the bounds of the partition now, None when there is no such partition.
+        describe: describes the stream as it is now.
+        peer: the peer's address.
         has_event: returns whether the partition has an event with an offset, by an inclusive filter and no other one.
         max_rows: rows of a batch at most.
         max_bytes: a batch takes no further message once it has this many bytes.
@@ -71,7 +76,8 @@ class RangeReader:
 
     read: RangeRead
     attach: Callable[[Earliest | At | After, Earliest | After], Link]
-    describe: Callable[[], Bounds | None]
+    describe: Callable[[], StreamDescription]
+    peer: str
     has_event: Callable[[str], bool]
     max_rows: int
     max_bytes: int
@@ -82,6 +88,8 @@ class RangeReader:
         RowDecoder(read, read.start, read.filter)  # a filter that no row can have fails here, not at the first row
         self._start = read.start
         self._dropped: Earliest | After = EARLIEST
+        self._first_gap: At | After | None = None
+        self._key = self.peer, read.stream, read.partition
 
     def batches(self) -> Generator[pa.RecordBatch, None, None]:
         """Yield the rows of the range, none twice.
@@ -116,7 +124,8 @@ class RangeReader:
             return  # the range is empty
         # The state of this link; the next one replaces it.
         try:
-            link = self._link = self.attach(self._start, self._dropped)
+            is_unproven = isinstance(start, After) and start.offset == _unproven.get(self._key)
+            link = self._link = self.attach(At(start.offset) if is_unproven else start, self._dropped)
         except PositionUnknown as fault:
             self._loss.report(self.read.partition, place(self._start), fault.description)
             return
@@ -125,7 +134,7 @@ class RangeReader:
         self._buffer = ReceiveBuffer(self.max_rows, self.max_bytes, settles=settled)
         try:
             dropped, dialect = self._dropped if link.early else None, link.connection.dialect
-            self._dialect, self._reaches_end = dialect, False
+            self._dialect, self._reaches_end = dialect, not dialect.drains
             self._behind = Deadline(link.connection.timeout_ms)
             self._decoder = RowDecoder(self.read, self._start, link.residual, dropped, dialect)
             yield from self._decoded_rows()
@@ -197,7 +206,7 @@ class RangeReader:
             if timer.look_due():
                 if buffer.rows:
                     return True
-                if not self._may_come():
+                if not self._may_come(timer):
                     return False
             link.check()
             if not timer.draining and not timer.drain_if_due():
@@ -213,20 +222,30 @@ class RangeReader:
             else:
                 link.connection.turn(timeout_s)
 
-    def _may_come(self) -> bool:
-        """Return whether the partition has the end of the range, by its description."""
-        bounds = self.describe()
-        return bounds is not None and instead_of(At(self.read.end), bounds) is None
+    def _bounds(self) -> Bounds | None:
+        """Return what the partition retains now, None when there is no such partition."""
+        return self.describe().partitions.get(self.read.partition)
+
+    def _may_come(self, timer: DrainTimer) -> bool:
+        """Return whether more of the range may come, as far as a look at the partition and the silence so far tell."""
+        described = self.describe()
+        bounds = described.partitions.get(self.read.partition)
+        there = bounds is not None and instead_of(At(self.read.end), bounds) is None
+        if bounds is not None and there and not timer.has_no_more((described.incarnation, bounds.latest)):
+            return True
+        self._link.connection.turn()
+        self._link.check()
+        return self._link.deliveries.queued > 0  # they came while the peer was asked
 
     def _decode(self) -> DecodedRows:
         """Decode the buffer into rows, and check them."""
         try:
-            rows = self._decoder.decode(self._buffer.block())
+            rows = self._decoder.decode(self._without_late(self._buffer.block()))
         except WrongPartition as fault:
             self._reject(fault)
             raise
         if self._dialect.numeric_offsets:
-            self._check_gap(rows.gap)
+            self._check_gap(rows)
         elif rows.first is not None:
             self._check_loss(rows.first)
         if self._decoder.dropped is not None:
@@ -268,7 +287,7 @@ class RangeReader:
         first, self._first = self._first, False
         if isinstance(self._start, Earliest) or not self._ask_for_loss:
             return
-        bounds = self.describe()
+        bounds = self._bounds()
         self._ask_for_loss = bounds is not None and bounds.tells_truncated
         if bounds is not None and not first and not bounds.tells_truncated:
             return
@@ -281,12 +300,29 @@ class RangeReader:
             self._loss.report(self.read.partition, str(self._start), available)
             self._ask_for_loss = False  # one warning will do
 
-    def _check_gap(self, gap: At | After | None) -> None:
-        """Check whether events are gone where numbers are missing, before the rows behind the gap are returned."""
+    def _without_late(self, block: MessageBlock) -> MessageBlock:
+        """Tell the events at the front of a link that an earlier read has not found, and return the block without."""
+        if not (self._first and isinstance(self._start, After)) or self._dialect.drains:
+            return block
+        late = self._decoder.rows_up_to(self._start.offset, block)
+        if late:
+            came = "an event up to there has come late, and is no row: its offset had no event when it was read"
+            self._loss.report(self.read.partition, str(self._start), came)
+        return chosen(block, slice(late, None))
+
+    def _check_gap(self, rows: DecodedRows) -> None:
+        """Check whether events are gone where numbers are missing, before the rows behind the gap are returned.
+
+        Where the peer answers no drain, the first gap is checked again with the last rows.
+        """
         self._first = False
+        gap = rows.gap
+        if not self._dialect.drains:
+            self._first_gap = self._first_gap or gap
+            gap = self._first_gap if rows.done else gap
         if gap is None or not self._ask_for_loss:
             return
-        bounds = self.describe()
+        bounds = self._bounds()
         available = _NO_PARTITION if bounds is None else instead_of(gap, bounds)
         if available is not None and (bounds is None or not is_past_end(gap, bounds)):
             self._loss.report(self.read.partition, str(gap), available)
@@ -309,31 +345,42 @@ class RangeReader:
     def _explain(self) -> None:
         """Find out why the peer has no more events although the end of the range did not come.
 
-        Where the peer leaves out events, that is the reason, if nothing is gone.
+        Where the peer leaves out events, or offsets have holes, that is the reason, if nothing is gone.
 
         Raises:
-            PositionLost: events are gone, and losses fail the query.
+            PositionLost: events are gone, or the stream ends before the range, and losses fail the query.
             RemoteProtocolError: the peer reports that it retains them.
         """
-        if self._dialect.has_holes:
-            self._explain_hole()
-            return
-        bounds, narrowed = self.describe(), self._link.narrowed
+        bounds, narrowed, has_holes = self._bounds(), self._link.narrowed, self._dialect.has_holes
         available = _NO_PARTITION if bounds is None else instead_of(At(self.read.end), bounds)
-        asks = narrowed and self._ask_for_loss and not isinstance(self._start, Earliest)
-        if asks and bounds is not None and available is None and (bounds.tells_truncated or self._first):
+        start = self._first_gap or self._start
+        asks = (has_holes or (narrowed and self._ask_for_loss)) and not isinstance(start, Earliest)
+        if bounds is not None and asks and available is None and (bounds.tells_truncated or self._first):
             # A peer that does not report what it removed gives no evidence about events after the first one.
-            available = instead_of(self._start, bounds)
+            available = instead_of(start, bounds)
         if available is None and self._first:
             available = self._instead_of_start(None)
-        if available is None:
-            if narrowed:
-                return
+        if available is not None:
+            self._loss.report(self.read.partition, f"{place(start)} up to '{self.read.end}'", available)
+        elif not self._dialect.drains:
+            self._end_unproven()
+        elif not (narrowed or has_holes):
             raise RemoteProtocolError(
                 f"stream '{self.read.stream}' partition '{self.read.partition}': the peer has no more events "
                 f"{self._start}, although by its '$info' the range up to '{self.read.end}' is retained"
             )
-        self._loss.report(self.read.partition, f"{place(self._start)} up to '{self.read.end}'", available)
+
+    def _end_unproven(self) -> None:
+        """Take the peer's silence for the end of the range, and remember that no event has proved it."""
+        _unproven[self._key] = self.read.end
+        _log.warning(
+            "%s: nothing came %s for %.0f s, while the peer told again and again that it has offset '%s': what is "
+            "missing up to there is taken for compacted",
+            self._link.what,
+            place(self._start),
+            LOOK_AFTER_S * LOOKS_OF_SILENCE,
+            self.read.end,
+        )
 
     def _is_certain(self, timer: DrainTimer) -> bool:
         """Return whether the peer's answer, that it has no more, ends the range; if not, let it look again.
@@ -344,24 +391,10 @@ class RangeReader:
         """
         if self._reaches_end or not self._dialect.has_holes:
             return True
-        bounds = self.describe()
+        bounds = self._bounds()
         behind = bounds is not None and (bounds.latest is None or bounds.latest < self.read.end)
         self._reaches_end = not behind or self._behind.passed
         if behind and not self._reaches_end:
             self._link.connection.turn(_BEHIND_S)
         timer.look_again()
         return False
-
-    def _explain_hole(self) -> None:
-        """Find out whether the range ends with offsets that have no event, or its last events are gone.
-
-        Raises:
-            PositionLost: events are gone, or the stream ends before the range, and losses fail the query.
-        """
-        bounds = self.describe()
-        if bounds is not None and bounds.latest is not None and bounds.latest >= self.read.end:
-            available = instead_of(self._start, bounds)
-        else:
-            available = _NO_PARTITION if bounds is None else instead_of(At(self.read.end), bounds)
-        if available is not None:
-            self._loss.report(self.read.partition, f"{place(self._start)} up to '{self.read.end}'", available)

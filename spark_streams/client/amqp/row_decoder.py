@@ -160,6 +160,10 @@ class RowDecoder:
         """Return whether any delivery of the block is at or beyond the end of the range; decode offsets only."""
         return rows_until(self._offsets(block), self.read.end)[1]
 
+    def rows_up_to(self, offset: str, block: MessageBlock) -> int:
+        """Return how many of the first deliveries of a block are up to an offset, inclusive."""
+        return rows_until(self._offsets(block), offset)[0]
+
     def rows_left(self, last: MessageBlock | None = None) -> int:
         """Return how many more rows there are at most until the range ends, where offsets are numbers.
 
@@ -222,7 +226,7 @@ class RowDecoder:
 
     def _without_the_rest(self, block: MessageBlock, fault: TimestampOverflow) -> dict[str, pa.Array]:
         """Decode again without the events beyond the range: an instant there must not fail this read."""
-        count, _ = rows_until(self._offsets(block), self.read.end)
+        count = self.rows_up_to(self.read.end, block)
         try:
             self._decode(MessageBlock(block.buffer, block.starts[:count], block.ends[:count]), "fail")
         except TimestampOverflow as inside:

@@ -117,7 +117,7 @@ class IncomingSession:
         outgoing: what the session counts of the door's transfers.
         channel: the door's channel; None before the door's begin.
         next_transfer: the number of the next transfer frame.
-        flow_due: whether the peer should hear of a larger window.
+        flow_due: whether the peer should hear of a larger window, or has asked for it.
     """
 
     def __init__(self, next_transfer: int, capacity: int, frame_bytes: int, outgoing: OutgoingSession) -> None:
@@ -134,7 +134,8 @@ class IncomingSession:
     def announce(self) -> int:
         """Return the window that a flow tells the peer."""
         self.flow_due = False
-        self._window = max(0, self._capacity - self._held) // self._frame_bytes
+        # Never less than it was: frames that were allowed may be under way, and the peer may ask at any time (echo).
+        self._window = max(self._window, (self._capacity - self._held) // self._frame_bytes)
         return self._window
 
     def hold(self, more_bytes: int) -> None:
@@ -188,7 +189,7 @@ class IncomingSession:
 
     def _open_window(self) -> None:
         if self._window < max(1, self._most // 2):
-            self.flow_due = max(0, self._capacity - self._held) // self._frame_bytes > self._window
+            self.flow_due |= max(0, self._capacity - self._held) // self._frame_bytes > self._window
 
 
 class Deliveries:
@@ -292,6 +293,8 @@ class Deliveries:
         Raises:
             RemoteProtocolError: a field has a wrong type.
         """
+        if flow.field(9, bool, False):
+            self.session.outgoing.owed[self] = None
         skipped = flow.number(5, self.delivery_count) - self.delivery_count & SERIAL
         if 0 < skipped <= SERIAL >> 1:
             self._count(skipped)

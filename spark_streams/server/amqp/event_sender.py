@@ -58,6 +58,7 @@ class EventSender(AttachedLink):
         super().__init__(connection, link, stream)
         self.positions: dict[str, LinkPosition] = {}
         self._deliveries = deliveries
+        deliveries.available = lambda: sum(position.available for position in self._order)
         self._log_stream = stream
         self._max_unsettled = max_unsettled
         self._size_limit = size_limit
@@ -111,6 +112,7 @@ class EventSender(AttachedLink):
                 return bool(written)
             room = min(budget, deliveries.room, self._max_unsettled - deliveries.unsettled)
             if room <= 0:
+                deliveries.give_back()
                 return False
             sent, scanned = self._send_one_share(min(room, EVENTS_PER_PARTITION) if len(self._order) > 1 else room)
             budget -= sent
@@ -118,8 +120,7 @@ class EventSender(AttachedLink):
             if sent == 0 and scanned == 0:
                 if self._wait_for_events():
                     continue
-                if deliveries.drain:
-                    deliveries.give_back()  # all matching events are on their way
+                deliveries.give_back()  # all matching events are on their way
                 return False
             if sent == 0 and turn.over:
                 return True
@@ -186,7 +187,7 @@ class EventSender(AttachedLink):
         """Register for a wake-up at the next append; return whether an append has come meanwhile."""
         for position in self._order:
             position.reader.add_waiter(self._wake)
-        return any(position.behind for position in self._order)
+        return any(position.available for position in self._order)
 
     def _wake(self) -> None:
         self.connection.wake(self)

@@ -315,7 +315,9 @@ class IncomingFrames:
         if deliveries is None and handle is not None:
             return False
         session.outgoing.on_flow(flow)
-        if deliveries is not None:
+        if deliveries is None:
+            session.flow_due |= flow.field(9, bool, False)
+        else:
             deliveries.on_flow(flow)
             self.arrived[deliveries] = None
         return True

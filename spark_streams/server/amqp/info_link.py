@@ -228,7 +228,7 @@ class InfoLink(AttachedLink):
             deliveries.go_on(BYTES_PER_TURN)
         if self.connection.write_paused or deliveries.is_begun:
             self.connection.block(self)
-        elif deliveries.drain:
+        elif deliveries.draining:
             deliveries.give_back()
         elif self._may_send():
             self._timer.start(self._interval_s, self.connection.wake, self)

@@ -112,12 +112,11 @@ class LinkPosition:
         return end if found is None else found[0]
 
     @property
-    def behind(self) -> bool:
-        """Whether there are events that ``advance`` has not looked at or that wait to be sent."""
-        if self.again or self._row < len(self._rows):
-            return True
+    def available(self) -> int:
+        """How many events ``advance`` has not looked at, or wait to be sent."""
         partition = self.reader.partition
-        return max(self.next_offset, partition.first_offset) < min(partition.next_offset, self._end)
+        unseen = min(partition.next_offset, self._end) - max(self.next_offset, partition.first_offset)
+        return len(self.again) + max(0, unseen, len(self._rows) - self._row)
 
     def take(self, limit: int) -> tuple[TransferBlock, NDArray[np.int64]] | None:
         """Return up to ``limit`` matching events, as a block and rows, and step over them; None: call ``advance``."""

@@ -103,7 +103,7 @@ class OutgoingSession:
         next_id: the number of the next delivery, not reduced to 32 bits.
         window: how many more transfer frames the peer takes.
         heard: ranges of delivery-ids, both inclusive, that are settled here, and the peer keeps until it hears that.
-        drained: links that have given back their credit, and the peer does not know yet.
+        owed: links whose state the peer has asked for, by drain or echo, and does not know yet.
     """
 
     def __init__(self, window: int, *, outcomes: bool = True) -> None:
@@ -113,7 +113,7 @@ class OutgoingSession:
         self.next_id = 0
         self.window = window
         self.heard: list[tuple[int, int]] = []
-        self.drained: list[OutgoingDeliveries] = []
+        self.owed: dict[Any, None] = {}
         self._sent: list[Sent] = []
         self._firsts: list[int] = []
 
@@ -218,10 +218,12 @@ class OutgoingDeliveries:
     Attributes:
         session: the link's session.
         owner: the ``AttachedLink`` that sends; None before the link is opened and after its end.
+        available: returns how many messages wait for credit; an upper bound where a filter leaves some out.
         settled: called with the origin and the offsets of deliveries that the peer has settled, and their outcome.
         handle: the door's handle; None before the door's attach.
         delivery_count, credit: what a flow tells the peer; the credit is below 0 if the peer took some back.
         drain: whether the peer wants its credit used up or given back.
+        draining: whether it waits for the answer to that.
         unsettled: deliveries that the peer has not settled.
         sent: messages so far.
         written: bytes of all their frames so far.
@@ -230,11 +232,12 @@ class OutgoingDeliveries:
     def __init__(self, session: OutgoingSession) -> None:
         self.session = session
         self.owner: Any = None
+        self.available: Callable[[], int] = lambda: 0
         self.settled: Callable[[Any, Positions, Outcome], None] = lambda origin, offsets, outcome: None
         self.handle: int | None = None
         self.delivery_count = 0
         self.credit = 0
-        self.drain = False
+        self.drain = self.draining = False
         self.unsettled = 0
         self.sent = 0
         self.written = 0
@@ -273,7 +276,9 @@ class OutgoingDeliveries:
         Raises:
             RemoteProtocolError: a field has a wrong type.
         """
-        self.drain = flow.field(8, bool, False)
+        self.drain = self.draining = flow.field(8, bool, False)
+        if flow.field(9, bool, False) and not self.drain:
+            self.session.owed[self] = None
         self.credit = flow.number(6, 0) - signed(self.delivery_count - flow.number(5, 0))
 
     @property
@@ -350,11 +355,11 @@ class OutgoingDeliveries:
                 break
 
     def give_back(self) -> None:
-        """Give back the credit of a draining receiver, if it has any. Spec: §2.6.7."""
-        if self.drain and self.credit > 0:
-            self.delivery_count = self.delivery_count + self.credit & SERIAL
-            self.credit = 0
-            self.session.drained.append(self)
+        """Tell a draining receiver that it has no credit left: give back what it has. Spec: §2.6.7."""
+        if self.draining:
+            self.delivery_count = self.delivery_count + max(0, self.credit) & SERIAL
+            self.credit, self.draining = 0, False
+            self.session.owed[self] = None
 
     def _queue(self, frames: pa.Buffer | bytes, count: int) -> None:
         self.session.window -= count
@@ -365,6 +370,7 @@ class OutgoingDeliveries:
     def end(self) -> None:
         """Note the link's end: nothing is sent any more, and what is unsettled is forgotten."""
         self.owner, self.handle, self._next_frame = None, None, None
+        self.session.owed.pop(self, None)
         self.session.forget(self)
 
 

@@ -26,6 +26,7 @@ from spark_streams.wire.amqp.performatives import (
     ERROR,
     FLOW,
     REJECTED,
+    SERIAL,
     encode_flow,
     encode_frame,
     performative_code,
@@ -136,7 +137,10 @@ class OutgoingFrames:
             self._queue(self._frame(session.channel, FLOW, [UInt(number) for number in numbers]))
             return
         numbers += [deliveries.handle, deliveries.delivery_count, max(0, deliveries.credit)]
-        drain = isinstance(deliveries, OutgoingDeliveries) and deliveries.drain
+        drain = False
+        if isinstance(deliveries, OutgoingDeliveries):
+            numbers.append(min(deliveries.available(), SERIAL))
+            drain = deliveries.drain
         self._queue(encode_flow(session.channel, *numbers, drain=drain, all_fields=self.all_fields))
 
     def _frame(self, channel: int, code: int, fields: list[Any]) -> bytes:
@@ -159,14 +163,13 @@ class OutgoingFrames:
             self._queue(self._frame(session.channel or 0, DISPOSITION, fields))
 
     def answer(self, session: IncomingSession) -> None:
-        """Write what a session owes the peer: a larger window, links' drained credit, and what is settled here."""
+        """Write what a session owes the peer: its window, the state of links, and what is settled here."""
         if session.flow_due:
             self.flow(session)
-        drained, heard = session.outgoing.drained, session.outgoing.heard
-        for deliveries in drained:
-            if deliveries.handle is not None:
-                self.flow(session, deliveries)
-        drained.clear()
+        owed, heard = session.outgoing.owed, session.outgoing.heard
+        for deliveries in [each for each in owed if each.handle is not None]:  # others wait for their attach
+            del owed[deliveries]
+            self.flow(session, deliveries)
         for first, last in heard if session.channel is not None else ():
             self._queue(self._frame(session.channel or 0, DISPOSITION, [False, UInt(first), UInt(last), True]))
         heard.clear()

@@ -154,6 +154,7 @@ class ReplyLink(AttachedLink):
         deliveries = connection.incoming.attached_sender
         assert deliveries is not None
         self._deliveries, deliveries.owner = deliveries, self
+        deliveries.available = lambda: len(self.waiting)
         connection.outgoing.open_sender(deliveries, link)
         replies.links.append(self)
 
@@ -179,7 +180,7 @@ class ReplyLink(AttachedLink):
         self._make_room(before)
         if deliveries.is_begun or (self.waiting and deliveries.credit > 0):
             self.connection.block(self)
-        elif deliveries.drain and not self.waiting:
+        else:
             deliveries.give_back()
         return False
 

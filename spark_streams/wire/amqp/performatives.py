@@ -213,13 +213,13 @@ def encode_flow(channel: int, *numbers: int, drain: bool, all_fields: bool = Fal
 
     Args:
         channel: the channel.
-        numbers: the first seven fields, from next-incoming-id to link-credit.
+        numbers: the first seven fields, from next-incoming-id to link-credit, or eight, with available.
         drain: the field.
         all_fields: whether to write the fields after it, too, which say nothing.
     """
-    fields = b"".join([b"\x70" + _U32.pack(number) for number in numbers]) + (b"\x40\x41" if drain else b"\x40\x42")
-    fields += b"\x40\x40" if all_fields else b""
-    performative = b"\x00\x53\x13\xc0" + bytes((len(fields) + 1, len(numbers) + (4 if all_fields else 2))) + fields
+    fields = b"".join([b"\x70" + _U32.pack(number) for number in numbers]) + b"\x40" * (8 - len(numbers))
+    fields += (b"\x41" if drain else b"\x42") + (b"\x40\x40" if all_fields else b"")
+    performative = b"\x00\x53\x13\xc0" + bytes((len(fields) + 1, 11 if all_fields else 9)) + fields
     return _HEAD.pack(_HEAD.size + len(performative), 2, 0, channel) + performative
 
 

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from spark_streams.client.amqp import credit
 from spark_streams.testing import LogStream, StreamFactory
 from tests.cli.peers.opened import run
+from tests.client.amqp.fake_hub import FakeHub, Partition
 
 
 @pytest.fixture
@@ -73,3 +75,20 @@ def test_one_hub_at_a_time(reference_log: StreamFactory, orders: LogStream) -> N
     hub = f"{reference_log.event_hubs_connection_string};EntityPath={orders.name}"
     twice = run("tail", hub, "others")
     assert twice.exit_code != 0 and "names stream" in twice.stderr
+
+
+def test_a_compacted_hub(reference_log: StreamFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its last event is gone: what is left is there, and the command ends."""
+    monkeypatch.setattr(credit, "LOOK_AFTER_S", 0.01)
+    with FakeHub({"0": Partition(4_210, [b"e%d" % n for n in range(20)], {4_215, 4_229})}) as hub:
+        (told,) = [json.loads(line) for line in run("inspect", hub.connection_string, "--json").stdout.splitlines()]
+        assert [(each["events"], each["latest"]) for each in told["partitions"]] == [(20, f"{4_229:020d}")]
+        tailed = run("tail", hub.connection_string, "--from", "earliest", "--no-follow", "--output", "json")
+        assert tailed.exit_code == 0, tailed.stderr
+        left = [f"e{n}" for n in range(20) if n not in (5, 19)]
+        assert [json.loads(line)["value"] for line in tailed.stdout.splitlines()] == left
+        copies = reference_log.create("compacted")
+        to = f"{reference_log.event_hubs_connection_string};EntityPath={copies.name}"
+        copied = run("copy", hub.connection_string, to)
+        assert copied.exit_code == 0, copied.stderr
+        assert copies.values() == left

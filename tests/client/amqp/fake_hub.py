@@ -1,13 +1,14 @@
-"""A scripted hub of Event Hubs (H-3 to H-9): management, selector filters, no answer to drain."""
+"""A scripted hub of Event Hubs (H-3 to H-9): management, selector filters, compaction, no answer to drain."""
 
 from __future__ import annotations
 
 import re
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from proton import Array, Data, Link, Message, int32, symbol, timestamp
+from proton import Array, Data, Endpoint, Link, Message, int32, symbol, timestamp
 
 from tests.client.amqp.fake_namespace import FakeNamespace, Namespace
 from tests.client.amqp.fake_node import Attach, refuse
@@ -19,14 +20,19 @@ _FILTER = re.compile(r"amqp\.annotation\.(x-opt-[a-z-]+) (>=|>) '(-?\d+|@latest)
 
 @dataclass
 class Partition:
-    """Events of one partition: their numbers follow one another from ``first`` on."""
+    """Events of one partition: their numbers follow one another from ``first`` on, but for the compacted ``holes``."""
 
     first: int = 0
     bodies: list[bytes] = field(default_factory=list)
+    holes: set[int] = field(default_factory=set)
 
     @property
     def last(self) -> int:
         return self.first + len(self.bodies) - 1
+
+    def retain(self, first: int) -> None:
+        """Remove what lies before a number."""
+        self.bodies, self.first = self.bodies[first - self.first :], first
 
     def time_ms(self, number: int) -> int:
         return 1_000 * number
@@ -70,6 +76,8 @@ class FakeHub(FakeNamespace):
         created_ms: when the hub was created.
         reads: what ``$management`` was asked.
         denies: a status for every question to it; None to answer.
+        held: whether receivers get nothing, as at a hub that is slow.
+        on_look: called with the number of each question about a partition, from 1, before it is answered.
     """
 
     def __init__(self, partitions: dict[str, Partition], script: Namespace | None = None) -> None:
@@ -77,6 +85,10 @@ class FakeHub(FakeNamespace):
         self.created_ms = CREATED_MS
         self.reads: list[dict[str, Any]] = []
         self.denies: int | None = None
+        self.held = False
+        self.looks = 0
+        self.on_look: Callable[[int], object] = lambda look: None
+        self._mine = threading.local()
         self._next: dict[str, int] = {}
         self.lock = threading.Lock()
         super().__init__(script or Namespace(capability=False))
@@ -132,17 +144,30 @@ class FakeHub(FakeNamespace):
                 super()._deliver(link, sent)
             return
         partition = self.partitions[link.remote_source.address.rsplit("/", 1)[1]]
+        self._mine.__dict__.setdefault("links", {})[link.name] = link
         with self.lock:
-            while link.credit > 0:
+            while link.credit > 0 and not self.held:
                 number = max(self._next[link.name], partition.first)
                 if number > partition.last:
                     break
                 self._next[link.name] = number + 1
+                if number in partition.holes:
+                    continue
                 delivery = link.delivery(f"d{number}")
                 link.stream(partition.encoded(number))
                 link.advance()
                 if link.snd_settle_mode == Link.SND_SETTLED:
                     delivery.settle()
+
+    def _due(self) -> None:
+        """Deliver what has come since the links of this thread's connection got their credit."""
+        super()._due()
+        links = self._mine.__dict__.setdefault("links", {})
+        for name, link in list(links.items()):
+            if link.state & Endpoint.REMOTE_ACTIVE:
+                self._deliver(link, {})
+            else:
+                del links[name]
 
     def _delivered(self, link: Any, delivery: Any) -> None:
         if link.is_sender or link.remote_target.address != "$management":
@@ -184,6 +209,8 @@ class FakeHub(FakeNamespace):
         partition = self.partitions.get(asked["partition"])
         if partition is None:
             return 404, None
+        self.looks += 1
+        self.on_look(self.looks)
         empty = not partition.bodies
         return 200, {
             "name": HUB,

@@ -1,4 +1,4 @@
-"""Asks Azure Event Hubs about a hub's partitions, by ``$management``; sequence numbers have no holes.
+"""Asks Azure Event Hubs about a hub's partitions, by ``$management``; where a hub is compacted, numbers are missing.
 
 Spec: docs/specifications.md, H-3 to H-10.
 """
@@ -7,16 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import closing
+from functools import partial
 from typing import Any, Final
 
 from spark_streams.client.amqp.connection import Connection
+from spark_streams.client.amqp.credit import DrainTimer
 from spark_streams.client.amqp.links import Binding
 from spark_streams.client.amqp.management import Management
 from spark_streams.client.amqp.pushdown import PushedFilter, nothing_pushed
 from spark_streams.client.amqp.receive_buffer import ReceiveBuffer
 from spark_streams.client.amqp.receivers import Receivers
 from spark_streams.client.log_client import Bounds, RangeRead, StreamDescription
-from spark_streams.client.retry import Deadline
 from spark_streams.errors import Refused, RemoteProtocolError
 from spark_streams.filters.tree import Expression
 from spark_streams.offsets import OFFSET_DIGITS, format_offset
@@ -89,19 +90,22 @@ class EventHubsInquiries:
     ) -> str | None:
         """Return the sequence number of the first event that was enqueued at an instant or later.
 
-        The partition's last time tells whether there is one; if so, it comes first.
+        The partition's last time tells whether there was one; if it is still there, it comes first.
         """
-        (told,) = self._manage(connection, stream, [_of(stream, partition)])
+        ask = partial(self._manage, connection, stream, [_hub(stream), _of(stream, partition)])
+        _, told = ask()
         if told.get("is_partition_empty") or int(told.get("last_enqueued_time_utc") or 0) < timestamp_ms:
             return None
         binding = Binding(stream, partition, self._group)
         link = receivers.attach(connection, at, binding, connection.dialect.start_filters_at_time(timestamp_ms))
-        buffer, deadline = ReceiveBuffer(1, 64 << 10), Deadline(connection.timeout_ms)
+        buffer, timer = ReceiveBuffer(1, 64 << 10), DrainTimer(link)
         with closing(link):
             link.deliveries.flow(1)
             while not buffer.take(link.deliveries):
                 link.check()
-                connection.turn(deadline.left_s(f"{link.what}: no event from {timestamp_ms} ms on"))
+                if timer.look_due() and timer.has_no_more(ask()) and not link.deliveries.queued:
+                    return None  # the last one has been compacted
+                connection.turn(timer.timeout_s(False))
         return str(decode_columns(buffer.block(), ("offset",), places=connection.dialect.places)["offset"][0])
 
     def push(self, expression: Expression | None, connection: Connection, read: RangeRead | None) -> PushedFilter:
@@ -109,7 +113,7 @@ class EventHubsInquiries:
         return nothing_pushed(expression)
 
     def _read(self, connection: Connection, stream: str) -> tuple[Mapping[str, Any], dict[str, Mapping[str, Any]]]:
-        (hub,) = self._manage(connection, stream, [{"type": HUB_TYPE, "name": stream}])
+        (hub,) = self._manage(connection, stream, [_hub(stream)])
         ids = hub.get("partition_ids")
         names = list(ids.items) if isinstance(ids, Array) else ids
         if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
@@ -127,6 +131,10 @@ class EventHubsInquiries:
         if token is not None:
             requests = [{**each, "security_token": token} for each in requests]
         return self._management.read(requests, f"hub '{stream}'")
+
+
+def _hub(stream: str) -> dict[str, str]:
+    return {"type": HUB_TYPE, "name": stream}
 
 
 def _of(stream: str, partition: str) -> dict[str, str]:

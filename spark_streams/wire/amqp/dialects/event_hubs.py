@@ -1,4 +1,4 @@
-"""The dialect of Azure Event Hubs: partitions in the address, numbers without holes, signing in over ``$cbs``.
+"""The dialect of Azure Event Hubs: partitions in the address, numbers as offsets, signing in over ``$cbs``.
 
 ``x-opt-sequence-number`` orders and counts the events of a partition, so it is the offset of rows; the service's own
 ``x-opt-offset`` is a text without an order.
@@ -125,7 +125,7 @@ EVENT_HUBS: Final = Dialect(
         ),
     ),
     numeric_offsets=True,
-    has_holes=False,
+    has_holes=True,
     drains=False,
     groups="always",
     partition_in_address=True,
