@@ -1,10 +1,13 @@
-"""Defines instants, int64 milliseconds since the epoch, and reads them as people write them: so, or in ISO 8601."""
+"""Defines instants, int64 milliseconds since the epoch; reads them as people write them, and writes ISO 8601."""
 
 from __future__ import annotations
 
 import re
 from datetime import datetime, timedelta, timezone
 from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
 
 MIN_TIMESTAMP_MS: Final = -(2**63) + 1
 """The earliest instant, in ms; Long.MIN_VALUE itself means "no timestamp" in extended record batches (KIP-228)."""
@@ -17,6 +20,7 @@ _ISO: Final = re.compile(
 )
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _NS_PER_MS: Final = 1_000_000
+_YEAR: Final = re.compile(r"(-?)(\d+)")
 
 
 def read_instant(text: str) -> int:
@@ -68,3 +72,28 @@ def bounded(ms: int) -> int:
     if not MIN_TIMESTAMP_MS <= ms <= MAX_TIMESTAMP_MS:
         raise ValueError(f"{ms} is outside int64 milliseconds")
     return ms
+
+
+def iso_instants(micros: NDArray[np.int64]) -> list[str]:
+    """Return instants in microseconds since the epoch as ISO 8601 in UTC without the zone, with six digits of a second.
+
+    Arrow, and Python's datetime, have no text for many of them. A year of more than four digits has its sign, as one
+    before year 0 (ISO 8601 section 4.3.2).
+    """
+    # Not of microseconds: the lowest of them is "not a time" to NumPy.
+    seconds, rest = np.divmod(micros, 1_000_000)
+    texts = _with_signs(seconds.view("datetime64[s]"))
+    return [f"{text}.{fraction:06d}" for text, fraction in zip(texts, rest.tolist(), strict=True)]
+
+
+def iso_dates(days: NDArray[np.int64]) -> list[str]:
+    """Return days since the epoch as ISO 8601, with the sign of a year as ``iso_instants``."""
+    return _with_signs(days.view("datetime64[D]"))
+
+
+def _with_signs(moments: NDArray[np.datetime64]) -> list[str]:
+    def year(match: re.Match[str]) -> str:
+        sign, digits = match.groups()
+        return (sign or "+" * (len(digits) > 4)) + digits.zfill(4)
+
+    return [_YEAR.sub(year, text, count=1) for text in np.datetime_as_string(moments).tolist()]

@@ -140,6 +140,13 @@ def test_objects_are_those_of_to_json(create: Callable[..., Feed], spark: SparkS
         "date'2024-02-29' AS day",
         "timestamp'2024-02-29 12:00:00.123Z' AS at", "cast(id AS DECIMAL(10,1)) AS dec", "id = 1 AS b",
         "X'ff00' AS raw",
+        # Years that Arrow has no text for, and years before 0.
+        "timestamp_millis(1700000000000123 * if(id % 2 = 0, 1, -1) + id * 1000) AS far",
+        "timestamp_ntz'+40000-01-01 00:00:00.500' AS far_local",
+        "date_add(date'+40000-01-01', cast(id AS INT)) AS far_day",
+        "date'-0044-03-15' AS early", "array(date'+40000-01-01', null) AS days",
+        "map('a', timestamp_ntz'-9999-01-01 00:00:00.001', 'b', null) AS times",
+        "struct(date'-12000-12-31' AS x, timestamp'+294247-01-10 04:00:54.775Z' AS y) AS both",
     )  # fmt: skip
     feed.write(frame)
     theirs = [json.loads(row.t) for row in frame.select(F.to_json(F.struct("*")).alias("t")).collect()]
