@@ -151,6 +151,11 @@ def test_objects_are_those_of_to_json(create: Callable[..., Feed], spark: SparkS
     feed.write(frame)
     theirs = [json.loads(row.t) for row in frame.select(F.to_json(F.struct("*")).alias("t")).collect()]
     assert feed.events() == theirs
+    read = spark.read.format("feedapi").options(url=feed.url, timestampField="/far").load()
+    as_spark_casts = "unix_micros(CAST(get_json_object(CAST(value AS STRING), '$.far') AS TIMESTAMP)) AS theirs"
+    found = [tuple(row) for row in read.selectExpr("unix_micros(timestamp) AS ours", as_spark_casts).collect()]
+    written = frame.selectExpr("unix_micros(far) AS far").collect()
+    assert found == [(row.far, row.far) for row in written]
 
 
 def test_the_pypi_client_of_version_1_reads_what_is_written(create: Callable[..., Feed], spark: SparkSession) -> None:
