@@ -117,8 +117,9 @@ def extract_timestamp(values: pa.BinaryArray, pointer: str, *, overflow: Overflo
 
 def _read(values: pa.BinaryArray, path: tuple[str, ...], kind: pa.DataType) -> pa.Array | None:
     """Return a member of every event, read by Arrow; None if Arrow cannot, or a name may be an array's index."""
-    if not path or not len(values) or values.null_count or any(name.isdecimal() for name in path):
+    if not path or not len(values) or any(name.isdecimal() for name in path):
         return None
+    values = values.fill_null(b"{}")
     bounds, raw = layout(values)
     starts, ends = bounds[:-1], bounds[1:]
     if (starts == ends).any() or not ((raw[starts] == 0x7B) & (raw[ends - 1] == 0x7D)).all():

@@ -75,6 +75,23 @@ def test_tail_shows_all_events_of_any_peer(reference_log: StreamFactory, door: s
         assert of_key == [f"v{m}" for m in range(n, 20, 5)]
 
 
+@pytest.mark.parametrize(
+    ("output", "shown"), [("value", "\nnull\n\n"), ("json", [None, "null", ""]), ("text", ["-", "null", ""])]
+)
+def test_tail_shows_null(reference_log: StreamFactory, output: str, shown: str | list[str | None]) -> None:
+    stream = reference_log.create()
+    stream.produce([None, "null", ""])
+    done = run("tail", url(stream, "feedapi"), "--no-follow", "--from", "earliest", "--output", output)
+    assert done.exit_code == 0, done.stderr
+    lines = done.stdout.splitlines()
+    if output == "json":
+        assert [json.loads(line)["value"] for line in lines] == shown
+    elif output == "text":
+        assert [line.split("\t")[-1] for line in lines] == shown
+    else:
+        assert done.stdout == shown
+
+
 @pytest.mark.parametrize("door", PEERS)
 def test_tail_begins_at_the_end_unless_told_otherwise(reference_log: StreamFactory, door: str) -> None:
     stream = reference_log.create()
