@@ -82,10 +82,10 @@ class FeedSink:
         """Return value, key and timestamp of each event.
 
         Raises:
-            SchemaError: a row has no value.
+            SchemaError: a column has no JSON form.
         """
         columns = dict(zip(rows.schema.names, rows.columns, strict=True))
-        return event_columns(columns, self.options.key_field, first_row, name.partition)
+        return event_columns(columns, self.options.key_field)
 
     def open(self, name: TaskName, streaming: bool) -> FeedPublisher:
         """Return the publisher of one task; requests of a few MB hold the rows of several calls.

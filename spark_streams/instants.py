@@ -1,10 +1,13 @@
-"""Defines instants, int64 milliseconds since the epoch, and reads them as people write them: so, or in ISO 8601."""
+"""Defines instants, int64 milliseconds since the epoch; reads them as people write them, and writes ISO 8601."""
 
 from __future__ import annotations
 
 import re
-from datetime import datetime, timedelta, timezone
+from datetime import date, timedelta
 from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
 
 MIN_TIMESTAMP_MS: Final = -(2**63) + 1
 """The earliest instant, in ms; Long.MIN_VALUE itself means "no timestamp" in extended record batches (KIP-228)."""
@@ -12,11 +15,18 @@ MAX_TIMESTAMP_MS: Final = 2**63 - 1
 """The latest instant, in ms."""
 _MS: Final = re.compile(r"[+-]?[0-9]{1,20}")
 _ISO: Final = re.compile(
-    r"(\d{4})-(\d{2})-(\d{2})"
-    r"(?:[T ](\d{2}):(\d{2})(?::(\d{2})(?:[.,](\d{1,9}))?)?\s*(Z|z|[+-]\d{2}(?::?\d{2})?)?)?"
+    r"(?P<year>\d{4}|[+-]\d{4,7}(?=-))(?P<dash>-?)"
+    r"(?:(?P<month>\d\d)(?P=dash)(?P<day>\d\d)|(?P<ordinal>\d{3})|W(?P<week>\d\d)(?P=dash)(?P<weekday>\d))"
+    r"(?:[Tt ](?P<hour>[01]\d|2[0-4])(?::?(?P<minute>[0-5]\d)(?::?(?P<second>[0-5]\d)(?:[.,](?P<fraction>\d+))?)?)?"
+    r"\s*(?:[Zz]|(?P<sign>[+-])(?P<h>[01]\d|2[0-3])(?::?(?P<m>[0-5]\d)(?::?(?P<s>[0-5]\d))?)?)?)?",
+    re.ASCII,
 )
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
-_NS_PER_MS: Final = 1_000_000
+"""Dates by month, by day of the year, and by week, with a time or without one; a year of more than four digits has a
+sign (ISO 8601 section 4.3.2)."""
+_EPOCH: Final = date(1970, 1, 1)
+_CYCLE_YEARS, _CYCLE_DAYS = 400, 146_097
+"""After so many years, and days, the calendar repeats itself, with its weeks; date has 24 of these cycles."""
+_YEAR: Final = re.compile(r"(-?)(\d+)")
 
 
 def read_instant(text: str) -> int:
@@ -32,9 +42,13 @@ def read_instant(text: str) -> int:
     text = text.strip()
     if _MS.fullmatch(text):
         return bounded(int(text))
-    match = _ISO.fullmatch(text)
-    if match:
-        return bounded(_iso_ms(text, match))
+    try:
+        seconds, fraction = read_iso(text)
+        ms = seconds * 1000 - -int(fraction) * 1000 // 10 ** len(fraction)
+    except ValueError:
+        pass
+    else:
+        return bounded(ms)
     shown = text if len(text) <= 60 else text[:60] + "…"
     raise ValueError(
         f"'{shown}' is no instant, expected milliseconds since 1970-01-01T00:00:00Z as a whole number "
@@ -42,21 +56,34 @@ def read_instant(text: str) -> int:
     )
 
 
-def _iso_ms(text: str, match: re.Match[str]) -> int:
-    year, month, day, hour, minute, second, fraction, zone = match.groups()
-    try:
-        moment = datetime(
-            int(year), int(month), int(day), int(hour or 0), int(minute or 0), int(second or 0), tzinfo=timezone.utc
-        )
-    except ValueError as fault:
-        raise ValueError(f"'{text}' is no instant: {fault}") from None
-    nanoseconds = int((fraction or "").ljust(9, "0"))
-    ms = (moment - _EPOCH) // timedelta(milliseconds=1) - -nanoseconds // _NS_PER_MS
-    if zone and zone not in "Zz":
-        digits = zone[1:].replace(":", "").ljust(4, "0")
-        offset_ms = (int(digits[:2]) * 60 + int(digits[2:])) * 60_000
-        ms -= offset_ms if zone[0] == "+" else -offset_ms
-    return ms
+def read_iso(text: str) -> tuple[int, str]:
+    """Return an instant of ISO 8601, UTC when it says no offset: seconds since the epoch, and the digits of a fraction.
+
+    Raises:
+        ValueError: it is none.
+    """
+    match = _ISO.fullmatch(text)
+    if match is None:
+        raise ValueError("no date or time of ISO 8601")
+    digits = match.groupdict()
+    number = {name: int(found or 0) for name, found in digits.items() if name not in ("sign", "dash", "fraction")}
+    cycle, year = divmod(number["year"], _CYCLE_YEARS)
+    year += _CYCLE_YEARS
+    if digits["month"]:
+        day = date(year, number["month"], number["day"])
+    elif digits["week"]:
+        day = date.fromisocalendar(year, number["week"], number["weekday"])
+    else:
+        day = date(year, 1, 1) + timedelta(number["ordinal"] - 1)
+        if day.year != year:
+            raise ValueError("no such day in this year")
+    days = (day - _EPOCH).days + (cycle - 1) * _CYCLE_DAYS
+    fraction = digits["fraction"] or "0"
+    if number["hour"] == 24 and (number["minute"] or number["second"] or fraction.strip("0")):
+        raise ValueError("no time is after 24:00:00")
+    offset = number["h"] * 3600 + number["m"] * 60 + number["s"]
+    of_day = number["hour"] * 3600 + number["minute"] * 60 + number["second"]
+    return days * 86_400 + of_day - (-offset if digits["sign"] == "-" else offset), fraction
 
 
 def bounded(ms: int) -> int:
@@ -68,3 +95,28 @@ def bounded(ms: int) -> int:
     if not MIN_TIMESTAMP_MS <= ms <= MAX_TIMESTAMP_MS:
         raise ValueError(f"{ms} is outside int64 milliseconds")
     return ms
+
+
+def iso_instants(micros: NDArray[np.int64]) -> list[str]:
+    """Return instants in microseconds since the epoch as ISO 8601 in UTC without the zone, with six digits of a second.
+
+    Arrow, and Python's datetime, have no text for many of them. A year of more than four digits has its sign, as one
+    before year 0 (ISO 8601 section 4.3.2).
+    """
+    # Not of microseconds: the lowest of them is "not a time" to NumPy.
+    seconds, rest = np.divmod(micros, 1_000_000)
+    texts = _with_signs(seconds.view("datetime64[s]"))
+    return [f"{text}.{fraction:06d}" for text, fraction in zip(texts, rest.tolist(), strict=True)]
+
+
+def iso_dates(days: NDArray[np.int64]) -> list[str]:
+    """Return days since the epoch as ISO 8601, with the sign of a year as ``iso_instants``."""
+    return _with_signs(days.view("datetime64[D]"))
+
+
+def _with_signs(moments: NDArray[np.datetime64]) -> list[str]:
+    def year(match: re.Match[str]) -> str:
+        sign, digits = match.groups()
+        return (sign or "+" * (len(digits) > 4)) + digits.zfill(4)
+
+    return [_YEAR.sub(year, text, count=1) for text in np.datetime_as_string(moments).tolist()]

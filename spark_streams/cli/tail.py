@@ -11,7 +11,6 @@ from types import FrameType
 from typing import Any, Final
 
 import click
-import numpy as np
 import pyarrow as pa
 
 from spark_streams.cli.credentials import PeerOptions, tls_options
@@ -25,6 +24,7 @@ from spark_streams.cli.peers.peer import (
     read_peer,
 )
 from spark_streams.endpoint import Tls
+from spark_streams.instants import iso_instants
 from spark_streams.rows import COMMON_SCHEMA
 
 _POLL_S: Final = 0.2
@@ -125,7 +125,7 @@ def _print(batch: pa.RecordBatch, output: str) -> None:
     else:
         values = batch.column("value").to_pylist()
         if output == "value":
-            out.writelines(value + b"\n" for value in values)
+            out.writelines((value or b"") + b"\n" for value in values)
         else:
             columns = [batch.column(name).to_pylist() for name in ("partition", "offset", "key")]
             rows = zip(*columns, _instants(batch.column("timestamp")), values, strict=True)
@@ -150,14 +150,15 @@ def _with_instants(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 def _instants(column: pa.Array) -> list[str | None]:
     """Return instants of any year as ISO 8601 in UTC with milliseconds, and None for null."""
-    known = column.is_valid().to_pylist()
-    moments = column.cast(pa.int64()).fill_null(0).to_numpy().view("datetime64[us]").astype("datetime64[ms]")
-    texts = np.datetime_as_string(moments)
-    return [f"{text}Z" if there else None for text, there in zip(texts, known, strict=True)]
+    texts = iso_instants(column.cast(pa.int64()).fill_null(0).to_numpy())
+    return [
+        f"{text[:-3]}Z" if there else None for text, there in zip(texts, column.is_valid().to_pylist(), strict=True)
+    ]
 
 
-def _text(partition: str, offset: str, key: str | None, when: str | None, value: bytes) -> bytes:
-    fields = (partition, offset, when or "-", key or "-", value.decode("utf-8", "backslashreplace"))
+def _text(partition: str, offset: str, key: str | None, when: str | None, value: bytes | None) -> bytes:
+    shown = "-" if value is None else value.decode("utf-8", "backslashreplace")
+    fields = (partition, offset, when or "-", key or "-", shown)
     return ("\t".join(field.replace("\n", "\\n") for field in fields) + "\n").encode()
 
 

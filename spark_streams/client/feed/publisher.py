@@ -18,7 +18,6 @@ from dataclasses import KW_ONLY, dataclass
 from typing import Final, Protocol
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from spark_streams.client.digested_rows import PART_SCHEMA, Label, Part, Parts, RowLabels, TaskIdentity
 from spark_streams.client.feed.client import FEED_BACKOFF
@@ -34,7 +33,6 @@ from spark_streams.errors import (
     PeerError,
     Refused,
     RemoteProtocolError,
-    SchemaError,
     SparkStreamsError,
 )
 from spark_streams.wire.feed.json_encode import encode_objects
@@ -289,31 +287,21 @@ def _body(rows: pa.RecordBatch) -> bytes:
     return content
 
 
-def event_columns(
-    columns: Mapping[str, pa.Array], key_field: str | None, first_row: int, partition: int
-) -> dict[str, pa.Array]:
+def event_columns(columns: Mapping[str, pa.Array], key_field: str | None) -> dict[str, pa.Array]:
     """Return value, key and timestamp of the event of each row: the columns of ``PART_SCHEMA``.
 
     Args:
         columns: with ``value``, and ``key`` and ``timestamp`` or not; or without ``value``: all columns but ``key`` are
             then the members of a JSON object.
         key_field: JSON pointer to the key within the event, None when column ``key`` has it.
-        first_row: number of the first of these rows within its task, for errors.
-        partition: number of the Spark partition, for errors.
 
     Raises:
-        SchemaError: a row has no value, or a column has no JSON form.
+        SchemaError: a column has no JSON form.
     """
     rows = len(next(iter(columns.values())))
     key, instants = columns.get("key"), None
     if "value" in columns:
         value = columns["value"].cast(pa.large_binary())
-        if value.null_count:
-            row = first_row + pc.index(value.is_valid(), False).as_py()
-            raise SchemaError(
-                f"row {row} of Spark partition {partition} has null in column 'value': an event needs a value, so "
-                "filter such rows out"
-            )
         instants = columns.get("timestamp")
     else:
         members = {name: column for name, column in columns.items() if name != "key"}

@@ -196,7 +196,7 @@ class FirstMatch:
         while True:
             end = block.find(b"\n", start) + 1 or len(block)
             read = read_line(block[start:end].rstrip(b"\r\n"), 1, dialect, self.rows.partition)
-            if read is not None and read.event is not None:
+            if read is not None and read.is_event:
                 if not row:
                     return start
                 row -= 1

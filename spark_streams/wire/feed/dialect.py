@@ -1,4 +1,4 @@
-"""The three dialects of feeds, and the names that each of them uses.
+"""The three dialects of feeds and the names that each of them uses, and the lines that are published to our door.
 
 =============  =========================  ==========================  ==========================
 ..             v1 (ZeroEventHub)          v2a (FeedAPI of 2023)       v2b (FeedAPI, today's)
@@ -28,21 +28,26 @@ ZEH_V1: Final = f"{ZEH}v1"
 
 
 class Dialect(Enum):
-    """A version of the protocol; the value is its name in option ``dialect``."""
+    """A version of the protocol; the value is its name in option ``dialect``.
+
+    ``PUBLISHED`` are the lines of a request that publishes, an extension of this project's server: events alone, in
+    either member, and nothing that would not be stored.
+    """
 
     V1 = "v1"
     V2A = "v2a"
     V2B = "v2b"
+    PUBLISHED = "published"
 
     @property
     def event_key(self) -> str:
         """The member of a line that holds an event."""
-        return "event" if self is Dialect.V2A else "data"
+        return "event" if self in (Dialect.V2A, Dialect.PUBLISHED) else "data"
 
     @property
     def other_event_key(self) -> str:
         """The member of an event in the other dialects; accepted where ``event_key`` and a cursor are missing."""
-        return "data" if self is Dialect.V2A else "event"
+        return "data" if self.event_key == "event" else "event"
 
     @property
     def page_size_argument(self) -> str:

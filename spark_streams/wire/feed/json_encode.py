@@ -11,6 +11,7 @@ binary                 base64 (RFC 4648 section 4)
 date                   ``"2024-02-29"``
 timestamp with a zone  ISO 8601 in UTC, ``"2024-02-29T12:00:00Z"``, with 3 or 6 digits of a second where they are needed
 timestamp without one  the same without ``Z``
+their years            of more than four digits and before 0 have a sign, ``"+55840-11-08"`` (ISO 8601 section 4.3.2)
 list                   an array; a null in it stays there
 struct                 an object; a field that is null is left out
 map                    an object; its keys as text, a value that is null stays there
@@ -29,13 +30,17 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from spark_streams.errors import SchemaError
+from spark_streams.instants import iso_dates, iso_instants
 from spark_streams.wire.columnar.arrays import layout
 
 _TEXT: Final = pa.large_string()
 _SHORT: Final = {0x08: "\\b", 0x09: "\\t", 0x0A: "\\n", 0x0C: "\\f", 0x0D: "\\r"}
-_YEAR_10000_DAYS: Final = 2_932_897
+_DAYS: Final = (-719_528, 2_932_897)
+"""The days of the years 0 to 9999, end exclusive, whose text is the same to Arrow and to ISO 8601."""
+_DAY: Final = 86_400_000_000
 _NULL: Final = pa.nulls(1, _TEXT)[0]  # pa.scalar imports pandas, and this module is imported where nothing is encoded
 
 
@@ -74,7 +79,10 @@ def _texts(column: pa.Array, name: str) -> pa.LargeStringArray:
         return _instants(column)
     if pa.types.is_date(kind):
         days = column.cast(pa.date32())
-        return _enclosed(_signed_years(days.cast(_TEXT), days.cast(pa.int32()), _YEAR_10000_DAYS))
+        numbers = np.asarray(pc.fill_null(days.cast(pa.int32()), 0)).astype(np.int64)
+        if _common(numbers, 1):
+            return _enclosed(days.cast(_TEXT))
+        return _enclosed(pa.array(iso_dates(numbers), _TEXT, mask=np.asarray(days.is_null())))
     if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
         return _enclosed(_base64(column))
     if pa.types.is_map(kind):
@@ -137,20 +145,22 @@ def _instants(column: pa.TimestampArray) -> pa.LargeStringArray:
     # Through int64: the instant in UTC, without any database of time zones.
     zone = "Z" if column.type.tz is not None else ""
     micros = column.cast(pa.timestamp("us", tz=column.type.tz)).cast(pa.int64())
-    texts = micros.cast(pa.timestamp("us")).cast(_TEXT)
-    texts = pc.replace_substring(texts, " ", "T", max_replacements=1)
-    fractions = np.asarray(pc.fill_null(micros, 0)) % 1_000_000
+    numbers = np.asarray(pc.fill_null(micros, 0))
+    if _common(numbers, _DAY):
+        texts = pc.replace_substring(micros.cast(pa.timestamp("us")).cast(_TEXT), " ", "T", max_replacements=1)
+    else:
+        texts = pa.array(iso_instants(numbers), _TEXT, mask=np.asarray(micros.is_null()))
+    fractions = numbers % 1_000_000
     for unused, digits in ((fractions % 1_000 == 0, 3), (fractions == 0, 4)):  # the dot goes with the last three
         if unused.any():
             texts = pc.if_else(pa.array(unused), pc.utf8_slice_codeunits(texts, 0, -digits), texts)
-    return _join(_constant('"'), _signed_years(texts, micros, _YEAR_10000_DAYS * 86_400_000_000), _constant(zone + '"'))
+    return _join(_constant('"'), texts, _constant(zone + '"'))
 
 
-def _signed_years(texts: pa.LargeStringArray, numbers: pa.Array, year_10000: int) -> pa.LargeStringArray:
-    """Give years of more than four digits their sign (ISO 8601 section 4.3.2)."""
-    if (pc.max(numbers).as_py() or 0) < year_10000:
-        return texts
-    return pc.replace_substring_regex(texts, "^([0-9]{5,}-)", r"+\1")
+def _common(numbers: NDArray[np.int64], day: int) -> bool:
+    """Return whether all are in the years 0 to 9999; ``day`` is how much a day counts."""
+    first, end = _DAYS
+    return not numbers.size or (int(numbers.min()) >= first * day and int(numbers.max()) < end * day)
 
 
 def _base64(values: pa.BinaryArray | pa.LargeBinaryArray) -> pa.LargeStringArray:

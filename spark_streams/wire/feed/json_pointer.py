@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import re
-from datetime import datetime, timedelta, timezone
+from decimal import ROUND_FLOOR, Context, Decimal
 from typing import Any, Final
 
 import pyarrow as pa
@@ -19,13 +19,13 @@ import pyarrow.compute as pc
 import pyarrow.json
 
 from spark_streams.errors import RemoteProtocolError
-from spark_streams.wire.amqp.columns.single_message import Overflow, microseconds
+from spark_streams.instants import read_iso
+from spark_streams.wire.amqp.columns.single_message import Overflow, TimestampOverflow
 from spark_streams.wire.columnar.arrays import layout, strings
 from spark_streams.wire.feed.json_check import is_utf8, read_objects
 from spark_streams.wire.feed.strict_json import ExactNumber, dump_exact, load_exact
 
 _TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _MISSING: Final = object()
 
 
@@ -83,8 +83,8 @@ def extract_text(values: pa.BinaryArray, pointer: str) -> pa.StringArray:
 def extract_timestamp(values: pa.BinaryArray, pointer: str, *, overflow: Overflow = "fail") -> pa.TimestampArray:
     """Return the instant that a pointer names in every event.
 
-    A number is milliseconds since the epoch, negative ones too; a text is ISO 8601, in UTC where it names no zone;
-    what is finer than a microsecond is cut off.
+    A number is milliseconds since the epoch, negative ones too; a text is ISO 8601, in UTC where it names no zone.
+    What is finer than a microsecond is rounded down, towards the past.
 
     Args:
         values: the events; one that is no JSON has no value.
@@ -117,8 +117,9 @@ def extract_timestamp(values: pa.BinaryArray, pointer: str, *, overflow: Overflo
 
 def _read(values: pa.BinaryArray, path: tuple[str, ...], kind: pa.DataType) -> pa.Array | None:
     """Return a member of every event, read by Arrow; None if Arrow cannot, or a name may be an array's index."""
-    if not path or not len(values) or values.null_count or any(name.isdecimal() for name in path):
+    if not path or not len(values) or any(name.isdecimal() for name in path):
         return None
+    values = values.fill_null(b"{}")
     bounds, raw = layout(values)
     starts, ends = bounds[:-1], bounds[1:]
     if (starts == ends).any() or not ((raw[starts] == 0x7B) & (raw[ends - 1] == 0x7D)).all():
@@ -208,41 +209,32 @@ def _iso(texts: pa.StringArray) -> pa.TimestampArray | None:
 def _instant(found: Any, pointer: str, overflow: Overflow) -> int | None:
     if found is _MISSING or found is None:
         return None
-    if isinstance(found, ExactNumber):
-        return _from_number(found, pointer, overflow)
-    if isinstance(found, str):
-        text = found.strip()
-        try:
-            instant = datetime.fromisoformat(_for_python(text))
-        except ValueError:
-            pass
-        else:
-            if instant.tzinfo is None:
-                instant = instant.replace(tzinfo=timezone.utc)
-            return (instant - _EPOCH) // timedelta(microseconds=1)
-    raise RemoteProtocolError(
-        f"'{pointer}' of an event is {_as_text(found)!r:.60}: expected milliseconds since the epoch, or ISO 8601"
-    )
-
-
-def _from_number(text: str, pointer: str, overflow: Overflow) -> int | None:
-    whole = float(text)
-    if text.lstrip("-").isdecimal() and len(text) < 20:
-        return microseconds(int(text), f"'{pointer}' of an event", overflow)
-    # A fraction or an exponent: cut to microseconds; a number beyond any instant is cut to one that is beyond, too.
-    limit = 2.0**63
-    whole = max(-limit, min(limit, whole))
-    if microseconds(int(whole), f"'{pointer}' of an event", overflow) is None:
+    try:
+        if not isinstance(found, str):
+            raise ValueError("neither a number nor a text")
+        micros = _floored(found) if isinstance(found, ExactNumber) else _of_text(found)
+    except ValueError:
+        raise RemoteProtocolError(
+            f"'{pointer}' of an event is {_as_text(found)!r:.60}: expected milliseconds since the epoch, or ISO 8601"
+        ) from None
+    if -(2**63) <= micros < 2**63:
+        return int(micros)
+    if overflow == "null":
         return None
-    return int(whole * 1000)
+    raise TimestampOverflow(f"'{pointer}' of an event: {found!s:.60} does not fit a timestamp in microseconds")
 
 
-def _for_python(text: str) -> str:
-    """Return ISO 8601 in the form that Python 3.10 reads: no Z, and a fraction of three or six digits."""
-    if text[-1:] in ("Z", "z"):
-        text = text[:-1] + "+00:00"
-    head, point, rest = text.partition(".")
-    if not point:
-        return text
-    digits = rest[: len(rest) - len(rest.lstrip("0123456789"))]
-    return f"{head}.{digits[:6]:0<6}{rest[len(digits) :]}"
+def _of_text(text: str) -> int:
+    seconds, fraction = read_iso(text.strip())
+    return seconds * 1_000_000 + int(f"{fraction:0<6.6}")
+
+
+def _floored(number: str) -> Decimal:
+    """Return milliseconds as whole microseconds, exactly; a number beyond any instant as another one beyond it."""
+    mantissa, _, exponent = number.lower().partition("e")
+    # More digits of an exponent decide nothing, and Decimal does not read them.
+    exact = Decimal(f"{mantissa}e{exponent[:1].strip('+0123456789')}{exponent.lstrip('+-0')[:17] or 0}")
+    if exact.copy_abs() >= 2**63:
+        return exact
+    context = Context(prec=len(number) + 4, rounding=ROUND_FLOOR)
+    return context.to_integral_value(context.scaleb(exact, 3))

@@ -2,15 +2,16 @@
 
 A line is a JSON object; duplicate members count as their last one. It is, by its members:
 
-* an event: the dialect's event member (``data`` or ``event``), an object or a string; the other dialects' member is
-  accepted where this one and a cursor are missing (F-31). Any other kind of value is refused (P-25, F-22), but a null
-  next to a cursor: a server that always writes all members writes it for a missing event.
+* an event: the dialect's event member (``data`` or ``event``), an object, a string or null; the other dialects' member
+  is accepted where this one and a cursor are missing (F-31). Any other kind of value is refused (P-25, F-22). A null
+  next to a cursor is no event: a server that always writes all members writes it for a missing one.
 * a checkpoint: a string ``cursor``; null counts as missing. A line may be an event and then a checkpoint (C-06).
 * anything else: skipped (C-05).
 
 v1 events and checkpoints carry their ``partition``, and those of a partition that was not requested are skipped (C-21).
-Next to an event, ``"encoding": "base64"`` means that the string is base64 of bytes that are not text, and a string
-``key`` is the event's key: extensions of this project's server, unknown members to all other readers.
+Next to an event, ``"encoding": "base64"`` means that the string is base64 of bytes that are not text, and ``key`` is
+the event's key, as its JSON text where it is no string: extensions of this project's server, unknown members to all
+other readers. A published line has no other members.
 
 Spec: feedapi-spec SPEC.md, "Response"; docs/specifications.md, C-05, C-06, C-17, C-21, F-22.
 """
@@ -24,11 +25,12 @@ from typing import Any, Final, NamedTuple, NoReturn
 
 from spark_streams.errors import RemoteProtocolError
 from spark_streams.wire.feed.dialect import Dialect
-from spark_streams.wire.feed.strict_json import MAX_DEPTH, depth_of, refuse_constant, shown
+from spark_streams.wire.feed.strict_json import MAX_DEPTH, depth_of, dump_exact, load_exact, refuse_constant, shown
 
 BASE64: Final = "base64"
 """The value of member ``encoding`` beside a string event that is base64 of other bytes."""
 
+_EVENTS: Final = frozenset({"event", "data"})
 _PARTITION: Final = re.compile("0|[1-9][0-9]{0,8}")
 _SPACE: Final = re.compile("[ \t\r\n]*")
 # Check numbers without converting them: a number of many digits costs quadratic time, and no value is used.
@@ -38,12 +40,12 @@ _DECODER: Final = json.JSONDecoder(parse_int=lambda _: 0, parse_float=lambda _: 
 class Line(NamedTuple):
     """The content of one line.
 
-    ``event`` is the exact JSON text of an object, the UTF-8 of a string, or the bytes decoded from base64; None on a
-    line without event. ``text`` is True for a string. ``cursor`` is None on a line that is no checkpoint.
+    ``event`` is the exact JSON text of an object, the UTF-8 of a string, or the bytes decoded from base64; None for
+    null, and on a line that ``is_event`` False. ``cursor`` is None on a line that is no checkpoint.
     """
 
     event: bytes | None
-    text: bool
+    is_event: bool
     cursor: str | None
     key: str | None
 
@@ -83,15 +85,18 @@ def read_line(line: bytes | memoryview, number: int, dialect: Dialect, partition
         _encodable(cursor, number, line, "'cursor'")
     if event is None:
         return Line(None, False, cursor, None)
-    key = members["key"].value if "key" in members else None
+    its = members.get("key", _MISSING)
+    key = its.value
     if isinstance(key, str):
         _encodable(key, number, line, "'key'")
-    else:
-        key = None
+    elif key is not None:
+        key = dump_exact(load_exact(text[its.start : its.end]))
+    if event.value is None:
+        return Line(None, True, cursor, key)
     if isinstance(event.value, dict):
-        return Line(text[event.start : event.end].encode(), False, cursor, key)
+        return Line(text[event.start : event.end].encode(), True, cursor, key)
     if not isinstance(event.value, str):
-        malformed(number, line, "the event is no JSON object and no string")
+        malformed(number, line, "the event is no JSON object, no string, and not null")
     if "encoding" in members and members["encoding"].value == BASE64:
         try:
             return Line(base64.b64decode(event.value, validate=True), True, cursor, key)
@@ -108,7 +113,7 @@ class Member(NamedTuple):
     end: int
 
 
-_MISSING: Final = Member("", 0, 0)
+_MISSING: Final = Member(None, 0, 0)
 
 
 class Parsed(NamedTuple):
@@ -147,6 +152,8 @@ def parse_line(line: bytes | memoryview, number: int, dialect: Dialect, partitio
     if listed is None:
         return None
     members = dict(listed)
+    if dialect is Dialect.PUBLISHED:
+        _check_published(members, number, line)
     cursor = members.get("cursor")
     if cursor is not None and cursor.value is None:
         cursor = None
@@ -166,6 +173,19 @@ def parse_line(line: bytes | memoryview, number: int, dialect: Dialect, partitio
             malformed(number, line, "'partition' is missing or no integer")
         wanted = partition is None or int(digits) == partition
     return Parsed(text, members, event, cursor, wanted, len(members) < len(listed))
+
+
+def _check_published(members: dict[str, Member], number: int, line: bytes | memoryview) -> None:
+    """Refuse a line of a publisher that holds no event, or anything that would not be stored."""
+    events = members.keys() & _EVENTS
+    if len(events) != 1:
+        malformed(number, line, f'holds {len(events)} events, expected one, {{"event": …}}, and no cursors')
+    for name in members.keys() - _EVENTS - {"key", "encoding"}:
+        malformed(
+            number, line, f"member {ascii(name)[:80]} would be lost, expected 'event', 'key' and 'encoding' alone"
+        )
+    if members.get("encoding", _MISSING).value not in (None, BASE64):
+        malformed(number, line, f"'encoding' is not \"{BASE64}\"")
 
 
 def _members_of(text: str) -> list[tuple[str, Member]] | None:

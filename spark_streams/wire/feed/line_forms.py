@@ -145,7 +145,8 @@ def learn(line: bytes | memoryview, dialect: Dialect, partition: int | None) -> 
         partition: v1: the requested partition; None accepts all.
 
     Returns:
-        None for a line that is malformed, or whose form no others can have: empty, or with a repeated member.
+        None for a line that is malformed, or whose form no others can have: empty, or with a repeated member. Also for
+        an event that is null, and for a key that is no string.
     """
     try:
         parsed = parse_line(line, 1, dialect, partition)
@@ -155,6 +156,9 @@ def learn(line: bytes | memoryview, dialect: Dialect, partition: int | None) -> 
         return None
     text, members, event = parsed.text, parsed.members, parsed.event
     if event is not None and not isinstance(event.value, dict | str):
+        return None
+    key = members.get("key")
+    if key is not None and not isinstance(key.value, str | None):
         return None
     fixed = [member for word in ("partition", "encoding") if (member := members.get(word)) is not None]
     before, holes = _constants(text, 0, len(text) if event is None else event.start, fixed)
@@ -171,7 +175,7 @@ def learn(line: bytes | memoryview, dialect: Dialect, partition: int | None) -> 
         tuple(constant.encode() for constant in before),
         tuple(constant.encode() for constant in after),
         hole(parsed.cursor),
-        hole(members.get("key")) if event is not None else None,
+        hole(key) if event is not None else None,
         event is not None and encoding is not None and encoding.value == BASE64,
         parsed.wanted,
     )

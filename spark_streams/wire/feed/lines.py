@@ -105,7 +105,7 @@ class Lines:
 
     Args:
         values: the events in order: the exact JSON text of an object, the UTF-8 of a string, the bytes of a string
-            that is marked as base64; None when they were not requested.
+            that is marked as base64, null for null; None when they were not requested.
         count: the number of events.
         cursors: the checkpoints in order.
         covered: for each checkpoint, the number of this block's events before it.
@@ -160,7 +160,7 @@ def parse_singly(
 ) -> Lines:
     """Do what ``parse_lines`` does line by line."""
     block = raw.tobytes()
-    events: list[bytes] = []
+    events: list[bytes | None] = []
     keys: list[str | None] = []
     cursors: list[str] = []
     covered: list[int] = []
@@ -171,7 +171,7 @@ def parse_singly(
         read = read_line(line.removesuffix(b"\r"), number, dialect, partition)
         if read is None:
             continue
-        if read.event is not None:
+        if read.is_event:
             events.append(read.event)
             keys.append(read.key)
         if read.cursor is not None:

@@ -6,9 +6,10 @@ from typing import Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from spark_streams.wire.columnar.arrays import fixed_width, layout
+from spark_streams.wire.columnar.arrays import booleans, fixed_width, layout
 from spark_streams.wire.columnar.byte_view import Positions, Words
 from spark_streams.wire.columnar.gather import decode_base64, gather
 from spark_streams.wire.feed.dialect import Dialect
@@ -70,6 +71,7 @@ class BulkLines:
         lines = ends.size
         self.event, self.cursor, self.key = TextRanges.none(lines), TextRanges.none(lines), TextRanges.none(lines)
         self._kind = np.zeros(lines, np.uint8)
+        self._null = np.zeros(lines, np.bool_)
         self._unwanted = np.zeros(lines, np.bool_)
         self._singly = np.zeros(lines, np.bool_)
         self._sources = [Words(raw)]
@@ -134,7 +136,9 @@ class BulkLines:
             read = read_line(self._line(row), row + self._first, self._dialect, self._partition)
             if read is None:
                 continue
-            for places, text in ((self.event, read.event), (self.cursor, read.cursor), (self.key, read.key)):
+            self._null[row] = read.is_event and read.event is None
+            event = b"" if self._null[row] else read.event
+            for places, text in ((self.event, event), (self.cursor, read.cursor), (self.key, read.key)):
                 if text is not None:
                     content = text if isinstance(text, bytes) else text.encode()
                     places.put(row, len(self._sources), size, len(content))
@@ -151,7 +155,9 @@ class BulkLines:
         rows = np.flatnonzero(self.event.source >= 0)
         if self._objects is not None and rows.size == len(self._objects) and (self._kind[rows] == OBJECT).all():
             return self._objects
-        return self._gathered(self.event, rows, pa.binary())
+        found = self._gathered(self.event, rows, pa.binary())
+        null = self._null[rows]
+        return pc.if_else(booleans(null), pa.nulls(1, pa.binary())[0], found) if null.any() else found
 
     def cursors(self) -> tuple[Positions, pa.StringArray]:
         """Return which lines are checkpoints, and their cursors."""

@@ -2,6 +2,7 @@
 
 Each event's bytes decide its form:
 
+* null, as null;
 * a JSON object, byte for byte; line breaks in it, which can only be between its parts, become spaces (P-21);
 * other UTF-8, as a JSON string;
 * anything else, as a string of base64, next to ``"encoding":"base64"``. The specification has strings for "e.g. a
@@ -37,16 +38,14 @@ def encode_lines(
     """Write events.
 
     Args:
-        values: the events' bytes.
+        values: the events' bytes, null for JSON's null.
         dialect: the version of the lines.
         partition: the partition in lines of v1.
         keys: each event's member ``key``, null for none; this project's extension.
 
     Raises:
-        LocalProtocolError: an event is null, or the number of keys differs from that of events.
+        LocalProtocolError: the number of keys differs from that of events.
     """
-    if values.null_count:
-        raise LocalProtocolError("an event without value cannot be sent")
     if keys is not None and len(keys) != len(values):
         raise LocalProtocolError("every event needs its key or null")
     head = f'{{"partition":{partition},' if dialect is Dialect.V1 else "{"
@@ -65,12 +64,15 @@ def _events(values: pa.BinaryArray, head: str, name: str, keys: pa.StringArray |
         named = pc.binary_join_element_wise(_text(head + '"key":'), _quoted(keys), _text(f',"{name}":'), b"")
         start = pc.coalesce(named, start)
     end = _text("}\n")
-    objects, events = _objects(values)
+    null = values.is_null() if values.null_count else None
+    objects, events = _objects(values if null is None else values.fill_null(b""))
     if not objects.all():
         strings, as_base64 = _strings(pc.if_else(pa.array(objects), pa.scalar(None, _BINARY), values))
         events = pc.coalesce(strings, events)
         if as_base64.any():
             end = pc.if_else(pa.array(as_base64), _text(',"encoding":"base64"}\n'), end)
+    if null is not None:
+        events = pc.if_else(null, _text("null"), events)
     return pc.binary_join_element_wise(start, events, end, b"")
 
 

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 
 import pyarrow as pa
 import pytest
+import requests
 
 from spark_streams.cli.peers.log_peers import LogPeer
 from spark_streams.cli.peers.peer import PeerReader, ReadRequest
@@ -51,6 +52,20 @@ def test_copy_between_any_two_protocols(reference_log: StreamFactory, source: st
     if "feedapi" not in (source, target):
         assert all(row["application_properties"] == [("type", f"t{int(row['value'][1:]) % 2}")] for row in table)
         assert all(row["properties"]["to"] == "x" for row in table)
+
+
+@pytest.mark.parametrize("target", PEERS)
+def test_copy_of_a_feed_keeps_null_its_text_and_an_empty_event(reference_log: StreamFactory, target: str) -> None:
+    origin, copies = reference_log.create(), reference_log.create("copies")
+    lines = [{"event": None, "key": "k"}, {"event": "null"}, {"event": ""}, {"event": {}}]
+    feeds = [stream.options("feedapi")["url"] for stream in (origin, copies)]
+    body = "".join(json.dumps(line) + "\n" for line in lines)
+    requests.post(feeds[0], body, headers={"Content-Type": "application/x-ndjson"}, timeout=60).raise_for_status()
+    done = run("copy", url(origin, "feedapi"), url(copies, target))
+    assert done.exit_code == 0, done.stderr
+    read = [requests.get(feed, {"partition": "0", "cursor": "_first"}, timeout=60).text for feed in feeds]
+    for page in read:
+        assert [json.loads(line) for line in page.splitlines()][:-1] == lines
 
 
 @pytest.mark.parametrize("door", PEERS)

@@ -34,7 +34,13 @@ def test_a_line_of_json_has_the_sections_of_a_message_as_spark_names_them(
     year_0_us = -62_167_219_200_000_000
     whole = {
         "value": b"a",
-        "properties": {"message_id": "m1", "user_id": b"\xff", "subject": "s", "creation_time": year_0_us},
+        "properties": {
+            "message_id": "m1",
+            "user_id": b"\xff",
+            "subject": "s",
+            "creation_time": year_0_us,
+            "absolute_expiry_time": 1_700_000_000_000_123_000,
+        },
         "application_properties": {"type": "order", "n": "7"},
         "message_annotations": {"x-opt-a": "b"},
     }
@@ -49,6 +55,7 @@ def test_a_line_of_json_has_the_sections_of_a_message_as_spark_names_them(
         "user_id_base64": "/w==",
         "subject": "s",
         "creation_time": "0000-01-01T00:00:00.000Z",
+        "absolute_expiry_time": "+55840-11-08T22:13:20.123Z",
     }
     assert first["application_properties"] == {"type": "order", "n": "7"}
     assert first["message_annotations"] == {"x-opt-a": "b"}
@@ -66,6 +73,23 @@ def test_tail_shows_all_events_of_any_peer(reference_log: StreamFactory, door: s
     for n in range(5):
         of_key = [event["value"] for event in events if event["key"] == f"k{n}"]
         assert of_key == [f"v{m}" for m in range(n, 20, 5)]
+
+
+@pytest.mark.parametrize(
+    ("output", "shown"), [("value", "\nnull\n\n"), ("json", [None, "null", ""]), ("text", ["-", "null", ""])]
+)
+def test_tail_shows_null(reference_log: StreamFactory, output: str, shown: str | list[str | None]) -> None:
+    stream = reference_log.create()
+    stream.produce([None, "null", ""])
+    done = run("tail", url(stream, "feedapi"), "--no-follow", "--from", "earliest", "--output", output)
+    assert done.exit_code == 0, done.stderr
+    lines = done.stdout.splitlines()
+    if output == "json":
+        assert [json.loads(line)["value"] for line in lines] == shown
+    elif output == "text":
+        assert [line.split("\t")[-1] for line in lines] == shown
+    else:
+        assert done.stdout == shown
 
 
 @pytest.mark.parametrize("door", PEERS)

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import requests
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -140,10 +141,22 @@ def test_objects_are_those_of_to_json(create: Callable[..., Feed], spark: SparkS
         "date'2024-02-29' AS day",
         "timestamp'2024-02-29 12:00:00.123Z' AS at", "cast(id AS DECIMAL(10,1)) AS dec", "id = 1 AS b",
         "X'ff00' AS raw",
+        # Years that Arrow has no text for, and years before 0.
+        "timestamp_millis(1700000000000123 * if(id % 2 = 0, 1, -1) + id * 1000) AS far",
+        "timestamp_ntz'+40000-01-01 00:00:00.500' AS far_local",
+        "date_add(date'+40000-01-01', cast(id AS INT)) AS far_day",
+        "date'-0044-03-15' AS early", "array(date'+40000-01-01', null) AS days",
+        "map('a', timestamp_ntz'-9999-01-01 00:00:00.001', 'b', null) AS times",
+        "struct(date'-12000-12-31' AS x, timestamp'+294247-01-10 04:00:54.775Z' AS y) AS both",
     )  # fmt: skip
     feed.write(frame)
     theirs = [json.loads(row.t) for row in frame.select(F.to_json(F.struct("*")).alias("t")).collect()]
     assert feed.events() == theirs
+    read = spark.read.format("feedapi").options(url=feed.url, timestampField="/far").load()
+    as_spark_casts = "unix_micros(CAST(get_json_object(CAST(value AS STRING), '$.far') AS TIMESTAMP)) AS theirs"
+    found = [tuple(row) for row in read.selectExpr("unix_micros(timestamp) AS ours", as_spark_casts).collect()]
+    written = frame.selectExpr("unix_micros(far) AS far").collect()
+    assert found == [(row.far, row.far) for row in written]
 
 
 def test_the_pypi_client_of_version_1_reads_what_is_written(create: Callable[..., Feed], spark: SparkSession) -> None:
@@ -282,8 +295,31 @@ def test_faults_are_told_before_any_task_starts(
     assert "wrong-guess" not in message
 
 
-def test_a_row_without_a_value(create: Callable[..., Feed], spark: SparkSession) -> None:
+def test_null_is_null_on_the_way_there_and_back(create: Callable[..., Feed], spark: SparkSession) -> None:
+    """As an event and as a cell, told from the text null and from an empty one, by every filter."""
     feed = create(1)
-    frame = spark.range(0, 10, 1, 1).selectExpr("if(id = 7, null, 'a') AS value")
-    assert "row 7 of Spark partition 0 has null in column 'value'" in feed.not_written(frame)
-    assert feed.read() == []
+    rows = [(None, "a"), ("null", "b"), ("", "c"), ('{"k":null,"t":5}', "d"), ("{}", None)]
+    feed.write(spark.createDataFrame(rows, "value STRING, key STRING").coalesce(1))
+    lines = [
+        json.loads(line)
+        for line in requests.get(f"{feed.url}?partition=0&cursor=_first", timeout=WAIT_S).text.splitlines()
+    ]
+    assert [line["event"] for line in lines[:-1]] == [None, "null", "", {"k": None, "t": 5}, {}]
+
+    def values(where: str = "true", **options: str) -> list[Any]:
+        read = spark.read.format("feedapi").options(url=feed.url, **options).schema("value STRING, key STRING").load()
+        return [(row.value, row.key) for row in read.where(where).collect()]
+
+    assert values() == rows
+    assert values("value IS NULL") == values("value IS NULL", pushdown="true") == rows[:1]
+    assert values(filter="body_size IS NULL") == rows[:1]
+    assert values(filter="body_size = 0") == [("", "c")]
+    assert values(filter="body_size IS NOT NULL") == rows[1:]
+    assert values(filter="key = 'a' OR t = 5") == [rows[0], rows[3]]
+    assert values(filter="t = 5") == rows[3:4], "pushed as filter-/t"
+    assert [key for _, key in values(keyField="/t")] == [None, None, None, "5", None]
+    timed = spark.read.format("feedapi").options(url=feed.url, timestampField="/t").load()
+    assert [row.ms for row in timed.selectExpr("unix_millis(timestamp) AS ms").collect()] == [None, None, None, 5, None]
+    again = create(1, "again")
+    again.copy(feed.load().selectExpr("value", "key"))
+    assert [(None if row.value is None else bytes(row.value).decode(), row.key) for row in again.read()] == rows

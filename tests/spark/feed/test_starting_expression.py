@@ -233,7 +233,7 @@ class TestPartitions:
 def test_blocks_of_any_shape(seed: int) -> None:
     """Whatever the blocks and their checkpoints: what follows the first match is left, and no cursor is lost."""
     chance = random.Random(seed)
-    dialect = chance.choice(list(Dialect))
+    dialect = chance.choice([Dialect.V1, Dialect.V2A, Dialect.V2B])
     name, of = (
         ("event", "") if dialect is Dialect.V2A else ("data", '"partition": 3, ' if dialect is Dialect.V1 else "")
     )

@@ -11,7 +11,7 @@ from spark_streams.errors import LocalProtocolError, RemoteProtocolError
 from spark_streams.wire.feed.dialect import Dialect
 from spark_streams.wire.feed.fetch_arguments import ENDLESS, FIRST, Fetch, decode_fetch
 
-V1, V2A, V2B = Dialect
+V1, V2A, V2B = Dialect.V1, Dialect.V2A, Dialect.V2B
 
 
 def decoded(query: str, dialect: Dialect, **more: Any) -> Fetch:

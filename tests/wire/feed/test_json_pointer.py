@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timezone
+import json
+from datetime import datetime, timedelta, timezone
+from fractions import Fraction
+from math import floor
 
 import pyarrow as pa
 import pytest
@@ -11,6 +14,7 @@ from hypothesis import strategies as st
 
 from spark_streams.errors import RemoteProtocolError
 from spark_streams.wire.amqp.columns.single_message import TimestampOverflow
+from spark_streams.wire.feed.json_encode import encode_objects
 from spark_streams.wire.feed.json_pointer import extract_text, extract_timestamp, parse_pointer
 from tests.examples import examples
 
@@ -156,6 +160,18 @@ def test_columns_may_be_slices_and_have_nulls() -> None:
         (b'"2024-02-29T12:00:00.5-00:30"', datetime(2024, 2, 29, 12, 30, 0, 500000)),
         (b'"2024-02-29T12:00:00"', datetime(2024, 2, 29, 12)),
         (b'"2024-02-29"', datetime(2024, 2, 29)),
+        (b'"2026-332"', datetime(2026, 11, 28)),
+        (b'"2024-366T24:00:00Z"', datetime(2025, 1, 1)),
+        (b'"2024-02-29T24:00:00"', datetime(2024, 3, 1)),
+        (b'"2024-W09-4"', datetime(2024, 2, 29)),
+        (b'"20240229T120000.5Z"', datetime(2024, 2, 29, 12, 0, 0, 500000)),
+        (b'"+002024-02-29"', datetime(2024, 2, 29)),
+        (b'"1883-11-18T12:03:58-04:56:02"', datetime(1883, 11, 18, 17)),
+        (b'"1969-12-31T23:59:59.9999999Z"', datetime(1969, 12, 31, 23, 59, 59, 999999)),
+        (b"-0.0001", datetime(1969, 12, 31, 23, 59, 59, 999999)),
+        (b"1700000000123.4567", datetime(2023, 11, 14, 22, 13, 20, 123456)),
+        (b"-5e-1234567890123456789012", datetime(1969, 12, 31, 23, 59, 59, 999999)),
+        (b"-0e99999999999999999999", datetime(1970, 1, 1)),
         (b"null", None),
     ],
 )
@@ -173,15 +189,79 @@ def test_instants(value: bytes, instant: datetime | None) -> None:
         assert found[0].as_py() == expected
 
 
-@pytest.mark.parametrize("value", [b'"yesterday"', b'""', b"true", b"[]", b"{}", b'"12"', b'"2024-13-01T00:00:00Z"'])
+@pytest.mark.parametrize(
+    "value",
+    [
+        b'"yesterday"',
+        b'""',
+        b"true",
+        b"[]",
+        b"{}",
+        b'"12"',
+        *(
+            b'"%b"' % text
+            for text in (
+                b"2024-13-01T00:00:00Z",
+                b"2023-366",
+                b"2024-000",
+                b"2023-W53-1",
+                b"2024-02-29T24:00:01",
+                b"2024-02-29T12:60Z",
+                b"2024-02-29T12:00+24:00",
+                b"12024-02-29",
+                b"+20240229",
+                b"2024-0229",
+                "٢٠٢٤-02-29".encode(),
+            )
+        ),
+    ],
+)
 def test_what_is_no_instant_is_told(value: bytes) -> None:
     with pytest.raises(RemoteProtocolError, match=r"'/t' of an event is .* ISO 8601"):
         extract_timestamp(column(b'{"t":5}', b'{"t":%b}' % value), "/t")
 
 
-@pytest.mark.parametrize("value", [b"9223372036854776", b"-9223372036854776", b"1e999", b"-1e40", b"9" * 30])
+@pytest.mark.parametrize("value", [
+    b"9223372036854776", b"-9223372036854776", b"9223372036854775.808", b"1e999", b"-1e40", b"9" * 30,
+    b"1e99999999999999999999", b'"+294248-01-01T00:00:00Z"', b'"-9999999-001"',
+])  # fmt: skip
 def test_instants_that_do_not_fit(value: bytes) -> None:
     events = column(b'{"t":5}', b'{"t":%b}' % value)
     with pytest.raises(TimestampOverflow):
         extract_timestamp(events, "/t")
     assert extract_timestamp(events, "/t", overflow="null").cast(pa.int64()).to_pylist() == [5000, None]
+
+
+# --- every instant, by references of others
+
+
+@settings(max_examples=examples(400), deadline=None)
+@given(st.datetimes(timezones=st.timezones() | st.just(timezone.utc)), st.sampled_from(["T", " "]))
+def test_texts_are_read_as_python_reads_them(moment: datetime, separator: str) -> None:
+    event = json.dumps({"t": moment.isoformat(separator)}).encode()
+    micros = (moment - datetime(1970, 1, 1, tzinfo=timezone.utc)) // timedelta(microseconds=1)
+    assert extract_timestamp(column(event), "/t").cast(pa.int64()).to_pylist() == [micros]
+
+
+@settings(max_examples=examples(400), deadline=None)
+@given(
+    st.decimals(-(2**63) // 1000 + 1, 2**63 // 1000 - 1, places=6)
+    | st.floats(-1e15, 1e15).map(repr)
+    | st.integers(-9, 9),
+)
+@example("-1e-400")
+@example("-0.0010000000000000000000000000000001")
+def test_numbers_are_exact(number: object) -> None:
+    expected = floor(Fraction(str(number)) * 1000)
+    for events in ([b'{"t":%b}' % str(number).encode()], [b'{"t":%b}' % str(number).encode(), b'{"t":"1970-01-01"}']):
+        assert extract_timestamp(column(*events), "/t").cast(pa.int64())[0].as_py() == expected
+
+
+@settings(max_examples=examples(400), deadline=None)
+@given(st.integers(-(2**63), 2**63 - 1))
+@example(-(2**63))
+@example(2**63 - 1)
+def test_what_the_sink_writes_is_read_again(micros: int) -> None:
+    """Its texts are compared with those of Spark in tests/e2e/feed/test_sink.py."""
+    written = encode_objects({"t": pa.array([micros]).cast(pa.timestamp("us", "UTC"))}, 1).cast(pa.binary())
+    assert extract_timestamp(written, "/t").cast(pa.int64()).to_pylist() == [micros]

@@ -101,8 +101,14 @@ def test_no_events_are_no_lines() -> None:
     assert encode_lines(pa.array([], pa.binary()), Dialect.V2A) == b""
 
 
+def test_null_is_null_and_its_text_a_string() -> None:
+    values = pa.array([None, b"null", b"", b"{}", None], pa.binary())
+    lines = b'{"event":null}\n{"event":"null"}\n{"event":""}\n{"event":{}}\n'
+    assert encode_lines(values[:4], Dialect.V2A) == lines
+    keyed = encode_lines(values[3:], Dialect.V1, 7, keys=pa.array([None, "k"]))
+    assert keyed == b'{"partition":7,"data":{}}\n{"partition":7,"key":"k","data":null}\n'
+
+
 def test_what_cannot_be_sent() -> None:
-    with pytest.raises(LocalProtocolError):
-        encode_lines(pa.array([None], pa.binary()), Dialect.V2A)
     with pytest.raises(LocalProtocolError):
         encode_lines(pa.array([b"{}"], pa.binary()), Dialect.V2A, keys=pa.array(["a", "b"]))

@@ -26,6 +26,7 @@ from spark_streams.wire.feed.lines_encode import encode_lines
 
 untimed = settings(deadline=None)
 dialects = st.sampled_from(Dialect)
+of_feeds = st.sampled_from([Dialect.V1, Dialect.V2A, Dialect.V2B])
 numbers = st.one_of(st.integers(), st.floats(allow_nan=False, allow_infinity=False))
 texts = st.text(st.characters(exclude_categories=("Cs",)))
 documents = st.recursive(
@@ -41,7 +42,7 @@ members = st.fixed_dictionaries(
         "data": st.one_of(objects, texts),
         "cursor": st.one_of(texts, st.none(), st.integers()),
         "partition": st.sampled_from([0, 1, "0", "1", -1, 1.5, None]),
-        "key": st.one_of(texts, st.none(), st.integers()),
+        "key": st.one_of(texts, documents),
         "encoding": st.sampled_from(["base64", "x", None]),
         "headers": st.dictionaries(texts, texts, max_size=2),
         "ping": documents,
@@ -82,9 +83,12 @@ def outcome(parse: Any, block: bytes, dialect: Dialect, partition: int | None) -
     )
 
 
-def plainly(block: bytes, dialect: Dialect, partition: int | None) -> tuple[list[Any], list[str], list[int]] | None:
+def plainly(
+    block: bytes, dialect: Dialect, partition: int | None
+) -> tuple[list[Any], list[str], list[int], list[Any]] | None:
     """Read lines with ``json`` alone, objects as values; None for a block with a malformed line."""
     events: list[Any] = []
+    keys: list[Any] = []
     cursors: list[str] = []
     covered: list[int] = []
     for line in block.split(b"\n"):
@@ -92,6 +96,12 @@ def plainly(block: bytes, dialect: Dialect, partition: int | None) -> tuple[list
             continue
         members = json.loads(line)
         cursor = members.get("cursor")
+        if dialect is Dialect.PUBLISHED and (
+            ("event" in members) + ("data" in members) != 1
+            or members.keys() - {"event", "data", "key", "encoding"}
+            or members.get("encoding") not in (None, "base64")
+        ):
+            return None
         if not isinstance(cursor, str | None):
             return None
         name = dialect.event_key
@@ -108,7 +118,7 @@ def plainly(block: bytes, dialect: Dialect, partition: int | None) -> tuple[list
                 continue
         if there:
             event = members[name]
-            if not isinstance(event, dict | str):
+            if not isinstance(event, dict | str | None):
                 return None
             if isinstance(event, str):
                 try:
@@ -117,10 +127,11 @@ def plainly(block: bytes, dialect: Dialect, partition: int | None) -> tuple[list
                 except ValueError:
                     return None
             events.append(event)
+            keys.append(members.get("key"))
         if cursor is not None:
             cursors.append(cursor)
             covered.append(len(events))
-    return events, cursors, covered
+    return events, cursors, covered, keys
 
 
 @pytest.fixture(params=[None, 0, 1, 48], ids=["as shipped", "0", "1", "48"], scope="module")
@@ -145,7 +156,9 @@ def test_reading_agrees_with_json(shortened: None, block: bytes, dialect: Dialec
             continue
         assert not isinstance(found, str), found
         read = [json.loads(e) if isinstance(x, dict) else e for e, x in zip(found[0], expected[0], strict=True)]
-        assert (read, found[2], found[3]) == expected
+        assert (read, found[2], found[3]) == expected[:3]
+        for key, its in zip(found[5] or [None] * len(read), expected[3], strict=True):
+            assert key == its if its is None or isinstance(its, str) else json.loads(key) == its
         assert all(block[: end - 1].count(b"\n") < block[:end].count(b"\n") or end == len(block) for end in found[4])
 
 
@@ -253,15 +266,15 @@ event_bytes = st.one_of(
 
 @untimed
 @given(
-    values=st.lists(event_bytes, max_size=80),
-    dialect=dialects,
+    values=st.lists(st.none() | event_bytes, max_size=80),
+    dialect=of_feeds,
     checkpoints=st.lists(st.tuples(st.integers(0, 80), texts), max_size=5),
     keyed=st.booleans(),
     data=st.data(),
 )
 def test_there_and_back(
     shortened: None,
-    values: list[bytes],
+    values: list[bytes | None],
     dialect: Dialect,
     checkpoints: list[tuple[int, str]],
     keyed: bool,
@@ -285,7 +298,7 @@ def test_there_and_back(
     assert lines.cursors.to_pylist() == cursors
     assert lines.covered.tolist() == covered
     for sent, got in zip(values, lines.values.to_pylist(), strict=True):
-        assert got == sent or json.loads(got) == json.loads(sent)
+        assert got == sent or (sent is not None and json.loads(got) == json.loads(sent))
     if keys is not None and any(key is not None for key in keys):
         assert lines.keys is not None
         assert lines.keys.to_pylist() == keys
