@@ -126,9 +126,16 @@ class RangeReader:
                     attempts.progressed()
                     yield from self._decoder.batches(chunks)
             except SparkStreamsError as fault:
+                if isinstance(fault, RemoteProtocolError):
+                    self._place(fault)
                 if not self._loss.tries_again(self._stream, attempts, fault):
                     return
                 self._compare_last()
+
+    def _place(self, fault: RemoteProtocolError) -> None:
+        """Say in an error which stream and partition the range is of."""
+        of = "" if self._stream == self.read.stream else f", partition '{self._stream}'"
+        fault.args = (f"stream '{self.read.stream}'{of}: {fault}",)
 
     def _look_at_skipped(self) -> None:
         """Report records that were removed at the begin of the range, where the filter matches none."""
@@ -291,7 +298,7 @@ class RangeReader:
         chunk = self._chunk_at(held.gap)
         if chunk is not None and chunk.first_offset <= held.gap:
             if chunk.kind == ChunkType.USER and self.pushed.pushed is None:
-                raise RemoteProtocolError(f"{self._stream}: the broker skipped the chunk at offset {held.gap}")
+                raise RemoteProtocolError(f"the broker skipped the chunk at offset {held.gap}")
             return None
         left = (
             "there is nothing" if chunk is None else f"the next offset there is '{format_offset(chunk.first_offset)}'"

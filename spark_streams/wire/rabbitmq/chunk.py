@@ -73,6 +73,7 @@ class ChunkType(IntEnum):
     SELECTION = 128
 
 
+_KNOWN: Final = frozenset(map(int, ChunkType))
 SELECTIONS: Final = "x-opt-selections"
 """The property of a subscription that is ``true`` if the client accepts selections; brokers ignore it."""
 
@@ -87,7 +88,7 @@ class ChunkHeader:
     """The header of a chunk: its first 48 bytes.
 
     Args:
-        kind: a ``ChunkType``; other numbers are possible.
+        kind: a ``ChunkType``; ``decode`` refuses other numbers.
         entries: number of entries in the data section; a sub-batch counts once.
         records: number of offsets that the chunk uses up.
         timestamp_ms: ms since the epoch; may be negative.
@@ -132,8 +133,8 @@ class ChunkHeader:
         """Read the header at ``at``.
 
         Raises:
-            RemoteProtocolError: fewer than 48 bytes are before ``end``, they are no chunk, the version is not 0, or
-                offsets are above 2^63-1.
+            RemoteProtocolError: fewer than 48 bytes are before ``end``, they are no chunk, the version is not 0, the
+                type is unknown, or offsets are above 2^63-1.
         """
         if end - at < HEADER_BYTES:
             raise RemoteProtocolError(f"a chunk's header of {HEADER_BYTES} bytes: {max(end - at, 0)} are there")
@@ -143,12 +144,19 @@ class ChunkHeader:
         header = cls(*fields)
         if header.next_offset - 1 > MAX_OFFSET:
             raise RemoteProtocolError(f"a chunk at offset {header.first_offset}: expected offsets up to {MAX_OFFSET}")
+        if header.kind not in _KNOWN:
+            raise RemoteProtocolError(
+                f"the chunk at offset {header.first_offset} has type {header.kind}: expected 0 (messages), or 1 or 2 "
+                f"(tracking). It may hold messages in its {header.records} offsets, so it is not passed over: a later "
+                "spark-streams may know the type; a query with another checkpointLocation goes on behind it, with "
+                f"'startingOffsets' at {header.next_offset}"
+            )
         return header
 
 
 @dataclass(frozen=True)
 class ChunkRecords:
-    """The records of a chunk; a chunk that is neither a user chunk nor a selection has none.
+    """The records of a chunk; a tracking chunk has none.
 
     Args:
         header: the chunk's header.
@@ -185,10 +193,21 @@ def decode_chunk(
         max_inflated_bytes: the most bytes to which all of the chunk's sub-batches may inflate together.
 
     Raises:
-        RemoteProtocolError: the bytes are wrong in any way.
+        RemoteProtocolError: the bytes are wrong in any way; the message names the chunk's offset.
     """
     header = ChunkHeader.decode(buffer, start, end)
-    start += HEADER_BYTES
+    try:
+        return _decode_data(
+            header, buffer, start + HEADER_BYTES, end, check_crc, max_uncompressed_bytes, max_inflated_bytes
+        )
+    except RemoteProtocolError as fault:
+        fault.args = (f"the chunk at offset {header.first_offset}: {fault}",)
+        raise
+
+
+def _decode_data(
+    header: ChunkHeader, buffer: Readable, start: int, end: int, check_crc: bool, max_batch: int, max_inflated: int
+) -> ChunkRecords:
     if header.data_bytes > end - start:
         raise RemoteProtocolError(f"a chunk with {header.data_bytes} bytes of data: {end - start} are there")
     if check_crc:
@@ -198,7 +217,7 @@ def decode_chunk(
     if header.kind != ChunkType.USER:
         nothing = np.empty(0, np.int64)
         return ChunkRecords(header, nothing, buffer, nothing, nothing)
-    spans = RecordSpans(buffer, max_uncompressed_bytes, max_inflated_bytes)
+    spans = RecordSpans(buffer, max_batch, max_inflated)
     left, end = header.entries, start + header.data_bytes
     while left:
         entries = read_entries(buffer, start, end, left)
@@ -224,9 +243,7 @@ def _check_data(header: ChunkHeader, buffer: Readable, start: int) -> None:
     """
     found = checksum(memoryview(buffer)[start : start + header.data_bytes])
     if found != header.crc:
-        fault = RemoteProtocolError(
-            f"the chunk at offset {header.first_offset}: its data has CRC-32 {found:08x}, expected {header.crc:08x}"
-        )
+        fault = RemoteProtocolError(f"its data has CRC-32 {found:08x}, expected {header.crc:08x}")
         fault.retriable = fault.costly = True
         raise fault
 

@@ -29,11 +29,14 @@ def deliver(
     subscription: int = 0,
     crc_off_by: int = 0,
     magic: int = 0x50,
+    kind: int = 0,
+    entry: bytes = b"",
 ) -> bytes:
-    """The body of a Deliver frame, version 1, with one chunk."""
-    data = b"".join(struct.pack(">I", len(message)) + message for message in messages)
+    """The body of a Deliver frame, version 1, with one chunk: of messages, or of one record in an ``entry``."""
+    data = entry or b"".join(struct.pack(">I", len(message)) + message for message in messages)
+    count = len(messages) or 1
     head = struct.pack(
-        ">BBHIqQQIIIB3x", magic, 0, len(messages), len(messages), time_ms, 1, first,
+        ">BBHIqQQIIIB3x", magic, kind, count, count, time_ms, 1, first,
         zlib.crc32(data) ^ crc_off_by, len(data), 0, 0,
     )  # fmt: skip
     return bytes([subscription]) + head + data

@@ -43,6 +43,61 @@ def test_a_damaged_chunk_is_an_error_and_no_rows() -> None:
             read(client, S, 0)
 
 
+UNKNOWN = deliver(2, [b"?"] * 1_000, kind=3)
+"""A chunk of a type that nobody knows yet: its 1,000 offsets may hold messages."""
+
+
+@pytest.mark.parametrize("delivered", [True, False])
+@pytest.mark.parametrize("behind", [(deliver(1_002, [b"c"]),), ()], ids=["between messages", "at the end"])
+def test_a_chunk_of_an_unknown_type_is_not_passed_over(delivered: bool, behind: tuple[bytes, ...]) -> None:
+    """Whether the broker sends it, or passes over it itself, as RabbitMQ does for readers of messages."""
+    messages, every = Chunks(deliver(0, [b"a", b"b"]), *behind), Chunks(deliver(0, [b"a", b"b"]), UNKNOWN, *behind)
+
+    def subscribe(wire: Wire, number: int, body: bytes) -> None:
+        (every if delivered or body.endswith(key.text("all")) else messages).subscribe(wire, number, body)
+
+    script = {**(every if delivered else messages).script(1_001 + len(behind)), key.SUBSCRIBE: subscribe}
+    rows: list[bytes] = []
+    with Scripted(script) as broker, broker.client() as client:
+        reading = client.fetch(RangeRead("orders", S, EARLIEST, text(1_001 + len(behind)), ("value",)))
+        with pytest.raises(RemoteProtocolError) as told:
+            rows += (value for batch in reading for value in batch["value"].to_pylist())
+    assert str(told.value).startswith(
+        "stream 'orders', partition 's': the chunk at offset 2 has type 3: expected 0 (mes"
+    )
+    assert "'startingOffsets' at 1002" in str(told.value)
+
+
+@pytest.mark.parametrize("kind", [1, 2])
+def test_tracking_chunks_hold_no_rows(kind: int) -> None:
+    chunks = Chunks(deliver(0, [b"a"]), deliver(1, [b"tracking"], kind=kind), deliver(2, [b"b"]))
+    with Scripted(chunks.script(2)) as broker, broker.client() as client:
+        assert read(client, S, 2)["value"].to_pylist() == [b"a", b"b"]
+
+
+SUB_BATCH = struct.pack(">BHII", 0x80 | 5 << 4, 1, 9, 9) + bytes(9)
+"""A sub-batch whose compression has number 5, which nobody knows yet."""
+
+
+@pytest.mark.parametrize(
+    ("chunk", "why"),
+    [
+        (deliver(2, [b"a"], magic=0x51), "a chunk that begins with 0x51: expected 0x50 (magic 5, version 0)"),
+        (deliver(2, [b"a"], crc_off_by=1), "the chunk at offset 2: its data has CRC-32"),
+        (
+            deliver(2, [], entry=SUB_BATCH),
+            "the chunk at offset 2: a sub-batch with compression 5: expected 1 to 4",
+        ),
+    ],
+    ids=["version", "CRC", "compression"],
+)
+def test_a_chunk_that_cannot_be_read_says_where_it_is(chunk: bytes, why: str) -> None:
+    chunks = Chunks(deliver(0, [b"a", b"b"]), chunk)
+    with Scripted(chunks.script(2)) as broker, broker.client() as client, pytest.raises(RemoteProtocolError) as told:
+        read(client, S, 2)
+    assert str(told.value).startswith(f"stream '{S}': {why}")
+
+
 def test_chunks_that_come_twice_are_rows_once() -> None:
     chunks = Chunks(deliver(0, [b"a", b"b"]), deliver(0, [b"a", b"b"]), deliver(1, [b"b", b"c"]))
     with Scripted(chunks.script(2)) as broker, broker.client() as client:

@@ -270,7 +270,17 @@ def test_unchecked_crc() -> None:
     assert messages(decode_chunk(HELLO[:-1] + b"O", 0, len(HELLO), check_crc=False)) == [b"\0Su\xa0\x05hellO"]
 
 
-@pytest.mark.parametrize("kind", [1, 2, 3, 255])
+@pytest.mark.parametrize("kind", [3, 127, 255])
+def test_chunks_of_an_unknown_type(kind: int) -> None:
+    raw = chunk(b"whatever", 1, 1, kind=kind)
+    for read in (decode_chunk, ChunkHeader.decode):
+        with pytest.raises(
+            RemoteProtocolError, match=rf"^the chunk at offset 7 has type {kind}: expected 0 \(messages\)"
+        ):
+            read(raw, 0, len(raw))
+
+
+@pytest.mark.parametrize("kind", [1, 2])
 def test_chunks_without_records(kind: int) -> None:
     raw = chunk(b"whatever", 1, 1, kind=kind)
     found = decode_chunk(raw, 0, len(raw))
