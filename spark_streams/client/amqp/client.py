@@ -284,8 +284,8 @@ class AmqpClient(contextlib.AbstractContextManager["AmqpClient"]):
     def _reader(self, read: RangeRead, binding: Binding, max_rows: int, max_bytes: int) -> RangeReader:
         def attach(at: Earliest | At | After, behind: Earliest | After) -> Link:
             def receiver(connection: Connection, to: str | None) -> Link:
-                pushed = self._push(connection, read.filter, read)
-                return self._receivers.attach(connection, to, binding, connection.dialect.starts(at, behind), pushed)
+                pushed, starts = self._push(connection, read.filter, read), connection.dialect.starts(at, behind)
+                return self._receivers.attach(connection, to, binding, starts, pushed, reads=True)
 
             return self._connections.run(receiver)
 

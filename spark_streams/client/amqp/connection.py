@@ -71,6 +71,7 @@ class Connection:
         peer: what the peer has shown of itself.
         dialect: its dialect (``Peer.dialect``).
         grants: the tokens that it has; None where it wants none.
+        streams: the addresses of a RabbitMQ that are known to be streams' (``queue_types``).
 
     Raises:
         ConnectFailed: no connection, TLS failed, the peer speaks another protocol, or it has no such virtual host.
@@ -105,6 +106,7 @@ class Connection:
         self.dialect = self.peer.dialect
         self.broken = False
         self.grants: TokenGrants | None = None
+        self.streams: set[str] = set()
         self._socket = _carrier(endpoint, Deadline(connect_ms or timeout_ms), server_name)
         try:
             signed_in = sign_in(self._socket, endpoint, self._server_name, deadline, dialect)

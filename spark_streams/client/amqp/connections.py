@@ -66,6 +66,7 @@ class Connections:
         own = next((each for each in self._open if each.server_name is None and not each.broken), None)
         if own is not None and self._kept is not None:
             self._open.remove(own)
+            own.streams.clear()  # a queue may be deleted, and made again as one of another type
             self._kept.give_back(self._key, own)
         self.close()
 

@@ -11,6 +11,7 @@ Spec: AMQP 1.0 part 2 §2.5.6 (session flow control), §2.6.7 (flow control), §
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -18,9 +19,10 @@ import numpy as np
 import pyarrow as pa
 
 from spark_streams.errors import RemoteProtocolError
+from spark_streams.wire.amqp.columns.block import MessageBlock
 from spark_streams.wire.amqp.part_head import PartHead
-from spark_streams.wire.amqp.performatives import DISPOSITION, SERIAL, Performative, encode_flow, encode_frame
-from spark_streams.wire.amqp.values import UInt
+from spark_streams.wire.amqp.performatives import DISPOSITION, RELEASED, SERIAL, Performative, encode_flow, encode_frame
+from spark_streams.wire.amqp.values import Described, UInt, ULong
 from spark_streams.wire.columnar.byte_view import Positions, Words
 from spark_streams.wire.columnar.gather import gather
 
@@ -28,6 +30,8 @@ _OUTGOING_WINDOW: Final = 0x7FFF_FFFF
 """What proton says in begin; this session sends no transfers."""
 _HANDLE: Final = 0
 """Our handle of the only link of a session."""
+RELEASE: Final = Described(ULong(RELEASED), [])
+"""The outcome of what nobody has read: it stays where it is, for others."""
 
 
 @dataclass
@@ -76,6 +80,8 @@ class Deliveries:
         queued: deliveries that have come, at least in part, and nobody has taken.
         in_parts: whether the last message that came, or is coming, has several frames.
         handle: the peer's handle; None before its attach.
+        proof: checks the first message that comes, and raises an error unless a log sends such; until then the peer
+            gets one credit. None where nothing, or nothing more, is to be proven.
         available: deliveries that the peer has beyond those it sent, by its latest flow; None before one that says so.
     """
 
@@ -101,7 +107,9 @@ class Deliveries:
         self._channel: int | None = None
         self._next_id: int | None = None
         self._settled: list[bytes] = []
+        self._unsettled: int | None = None
         self._closed = False
+        self.proof: Callable[[MessageBlock], None] | None = None
         self.in_parts = False
         self.handle: int | None = None
         self.available: int | None = None
@@ -168,10 +176,17 @@ class Deliveries:
         """
         if not len(ids) or self._channel is None:
             return
+        self._unsettled = int(ids[-1]) + 1 & SERIAL
         edges = np.flatnonzero((np.diff(ids) & SERIAL) != 1) + 1
         for first, last in zip(ids[[0, *edges]], ids[[*(edges - 1), -1]], strict=True):
             fields = [True, UInt(int(first)), UInt(int(last)), True, outcome]
             self._settled.append(encode_frame(self._channel, DISPOSITION, fields))
+
+    def release(self) -> None:
+        """Release the deliveries that have come and nobody has settled: a queue, if it is one, has them again."""
+        if self._unsettled is not None and self._next_id is not None:
+            count = self._next_id - self._unsettled & SERIAL
+            self.settle(self._unsettled + np.arange(count) & SERIAL, RELEASE)
 
     # --- for the connection
 
@@ -212,7 +227,7 @@ class Deliveries:
             # Never less than it was: frames that were allowed may be under way.
             self._window = max(self._window, self._capacity - self._held)
             numbers = (self._next_transfer, self._window, 0, _OUTGOING_WINDOW)
-            credit = max(0, self._link_credit)
+            credit = max(0, self._link_credit if self.proof is None else min(1, self._link_credit))
             self._settled.append(
                 encode_flow(self._channel, *numbers, _HANDLE, self._delivery_count, credit, drain=self._drain)
             )
@@ -234,7 +249,8 @@ class Deliveries:
         skipped = (flow.field(5, UInt, self._delivery_count) - self._delivery_count) & SERIAL
         if 0 < skipped <= SERIAL >> 1:
             self._delivery_count = self._delivery_count + skipped & SERIAL
-            self._link_credit -= skipped
+            # One credit that comes back unproven stands for all that would have followed it.
+            self._link_credit = self._link_credit - skipped if self.proof is None else 0
             self._returned += skipped
 
     def on_usual(self, frames: memoryview, starts: Positions, ends: Positions, ids: Positions, settled: bool) -> None:
@@ -344,6 +360,8 @@ class Deliveries:
             self._add(run)
 
     def _add(self, run: Run) -> None:
+        if self._unsettled is None and run.ids is not None:
+            self._unsettled = int(run.ids[0])
         if self._fault is not None:
             return
         self._runs.append(run)

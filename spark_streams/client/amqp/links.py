@@ -12,6 +12,7 @@ import contextlib
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import proton
@@ -19,9 +20,12 @@ import proton
 from spark_streams.client.amqp.connection import Connection
 from spark_streams.client.amqp.deliveries import Deliveries
 from spark_streams.client.amqp.outgoing_deliveries import OutgoingDeliveries
+from spark_streams.client.amqp.queue_types import is_stream
 from spark_streams.client.retry import Deadline
-from spark_streams.errors import DeadlineExceeded, RemoteProtocolError, SparkStreamsError
+from spark_streams.errors import DeadlineExceeded, Refused, RemoteProtocolError, SparkStreamsError
 from spark_streams.filters.tree import Expression
+from spark_streams.wire.amqp.columns.block import MessageBlock
+from spark_streams.wire.amqp.columns.decode import decode_columns
 from spark_streams.wire.amqp.decode import decode_value
 from spark_streams.wire.amqp.dialects.dialect import LinkProperties, StartFilter
 from spark_streams.wire.amqp.dialects.event_streams import as_symbol
@@ -151,6 +155,7 @@ class Link:
         with contextlib.suppress(SparkStreamsError):
             try:
                 if isinstance(self._deliveries, Deliveries):
+                    self._deliveries.release()
                     connection.turn()
                     while self._deliveries.due:  # what is settled goes out before the detach
                         connection.turn(min(deadline.left_s("it takes no bytes"), _WRITE_AGAIN_S))
@@ -179,8 +184,12 @@ def attach_receiver(
     also: Mapping[str, Described] | None = None,
     properties: Mapping[str, Any] | None = None,
     max_bytes: int | None = None,
+    reads: bool = False,
 ) -> Link:
-    """Attach a presettled receiver without credit.
+    """Attach a receiver without credit.
+
+    The peer settles what it sends only where that takes nothing off: its address is known to be a log's. Else the first
+    message has to prove it, and what nobody accepts is released (docs/rabbitmq-amqp.md has the table).
 
     Args:
         connection: the connection of the link.
@@ -191,21 +200,25 @@ def attach_receiver(
             ``taken``.
         properties: further link properties.
         max_bytes: the largest message that is taken, if not ``MAX_MESSAGE_BYTES``.
+        reads: whether rows are read, many of them; else it is a look, for which a queue's type is not trusted alone.
 
     Raises:
         StartRefused: the peer did not echo ``start``.
+        Refused: the address is that of a queue that is no stream.
         RemoteProtocolError: the peer bound the link to another partition.
         NotFound, OwnershipLost, Refused, LinkRedirected: the peer refused the link.
         DeadlineExceeded: the peer did not answer.
         AuthenticationFailed, OptionError: a token for the address was not taken, or there is none.
     """
     connection.grant(address)
+    is_log = is_stream(connection, address, binding.partition or binding.stream)
+    known = connection.peer.has_only_logs or (is_log and reads)
     session = connection.session()
     link = session.receiver(_link_name())
     link.source.address = address
     link.source.distribution_mode = proton.Terminus.DIST_MODE_COPY
     link.target.address = link.name
-    link.snd_settle_mode = proton.Link.SND_SETTLED
+    link.snd_settle_mode = proton.Link.SND_SETTLED if known else proton.Link.SND_UNSETTLED
     link.max_message_size = MAX_MESSAGE_BYTES
     also, dialect = also or {}, connection.dialect
     if start is not None:
@@ -213,7 +226,13 @@ def attach_receiver(
         link.source.filter.decode(encode_value({Symbol(name): described for name, described in filters.items()}))
     deliveries = connection.deliveries(link.name, max_bytes or MAX_MESSAGE_BYTES)
     attached = _attached(Link(connection, link, session, binding.what, deliveries), binding, properties or {})
+    settles = link.remote_snd_settle_mode == proton.Link.SND_SETTLED
+    if settles and not known and not dialect.event_stream_filters:  # only event streams' own show a log by the echo
+        attached.close()
+        raise Refused("not supported", "it settles what it sends, which would take it off a queue", attached.what)
     if start is not None:
+        if not known:
+            deliveries.proof = partial(_check_event, attached, address)
         echoed = _echoed(link)
         begins = echoed.get(dialect.start_name)
         if dialect.echoes_start and not _same_filter(start.filter, begins):
@@ -299,6 +318,21 @@ def _check_bound(link: Any, binding: Binding, what: str, name: str) -> None:
         )
     if bound is not None and str(bound) != wanted:
         raise RemoteProtocolError(f"{what}: partition '{wanted}' was asked for, the peer bound '{bound}' (ES-105)")
+
+
+def _check_event(link: Link, address: str, first: MessageBlock) -> None:
+    """Check that a message has the annotation that only logs give their messages.
+
+    Raises:
+        RemoteProtocolError: it has not.
+    """
+    connection, places = link.connection, link.connection.dialect.places
+    if decode_columns(first, ("offset",), places=places)["offset"].null_count:
+        connection.streams.discard(address)
+        raise RemoteProtocolError(
+            f"{link.what}: a delivery has no {places.offset.key} annotation (ES-300): it is not from a log of "
+            f"{connection.dialect.title}. It was not accepted, so a queue keeps it: name a stream in option 'stream'"
+        )
 
 
 def _echoed(link: Any) -> dict[str, Any]:

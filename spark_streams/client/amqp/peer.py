@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from spark_streams.client.log_client import PRODUCT
 from spark_streams.errors import OptionError, RemoteProtocolError
-from spark_streams.wire.amqp.dialects import DIALECTS, EVENT_STREAMS, Dialect, Seen, dialect_of
+from spark_streams.wire.amqp.dialects import DIALECTS, EVENT_HUBS, EVENT_STREAMS, Dialect, Seen, dialect_of
 from spark_streams.wire.amqp.event_streams import CAPABILITY
 
 
@@ -32,10 +32,14 @@ class Peer:
     named: Dialect | None = None
 
     @property
+    def shown(self) -> Dialect | None:
+        """The dialect that the peer itself shows; None where it shows none."""
+        return dialect_of(Seen(self.offered, self.properties.get("product", ""), self.mechanisms, self.host))
+
+    @property
     def recognised(self) -> Dialect | None:
         """The dialect that was named, or that the peer shows; None where it shows none."""
-        seen = Seen(self.offered, self.properties.get("product", ""), self.mechanisms, self.host)
-        return self.named or dialect_of(seen)
+        return self.named or self.shown
 
     @property
     def dialect(self) -> Dialect:
@@ -51,6 +55,11 @@ class Peer:
     def is_reference_log(self) -> bool:
         """Whether it is a door of our own log."""
         return self.properties.get("product") == PRODUCT
+
+    @property
+    def has_only_logs(self) -> bool:
+        """Whether all that it can be asked for are logs, which keep what is read: our own log, and Event Hubs."""
+        return self.is_reference_log or self.shown is EVENT_HUBS
 
     def check_dialect(self) -> None:
         """Check that its dialect was named or recognised, as no event can be read without it.

@@ -130,8 +130,7 @@ class RangeReader:
             self._loss.report(self.read.partition, place(self._start), fault.description)
             return
         self._ask_for_loss = self._first = True
-        settled = link.proton_link.remote_snd_settle_mode == proton.Link.SND_SETTLED
-        self._buffer = ReceiveBuffer(self.max_rows, self.max_bytes, settles=settled)
+        self._buffer = ReceiveBuffer(self.max_rows, self.max_bytes, settles=False)
         try:
             dropped, dialect = self._dropped if link.early else None, link.connection.dialect
             self._dialect, self._reaches_end = dialect, not dialect.drains

@@ -10,7 +10,7 @@ from typing import Final
 
 import numpy as np
 
-from spark_streams.client.amqp.deliveries import Deliveries, Run
+from spark_streams.client.amqp.deliveries import RELEASE, Deliveries, Run
 from spark_streams.errors import RemoteProtocolError
 from spark_streams.wire.amqp.columns.block import MessageBlock
 from spark_streams.wire.amqp.performatives import ACCEPTED
@@ -30,8 +30,8 @@ class ReceiveBuffer:
     Args:
         max_rows: messages that fit.
         max_bytes: the buffer begins no further message once it has this many bytes; the last message may exceed it.
-        settles: whether each delivery is settled as it is taken, which suits a peer that settles them itself; if not,
-            ``accept`` settles them.
+        settles: whether each delivery is released as it is taken, for those who only look; if not, ``accept`` settles
+            them.
 
     Attributes:
         rows: the messages in the buffer.
@@ -60,7 +60,7 @@ class ReceiveBuffer:
             How many these are.
 
         Raises:
-            RemoteProtocolError: a message is empty, or the peer broke another rule.
+            RemoteProtocolError: a message is empty or no log's, or the peer broke another rule.
         """
         first = self.rows
         while not self.full and (run := deliveries.next_run()) is not None:
@@ -85,6 +85,10 @@ class ReceiveBuffer:
             self.rows += count
             self.size += size
             deliveries.taken(count)
+        if deliveries.proof is not None and self.rows > first:
+            deliveries.proof(self.block(first))
+            deliveries.proof = None
+            deliveries.flow(0)  # tells the peer of the credit that was kept back
         return self.rows - first
 
     def _take_one(self, run: Run, deliveries: Deliveries) -> None:
@@ -103,7 +107,7 @@ class ReceiveBuffer:
 
     def _settle_or_hold(self, run: Run, count: int, deliveries: Deliveries) -> None:
         if run.ids is not None and self._settles:
-            deliveries.settle(run.ids[:count])
+            deliveries.settle(run.ids[:count], RELEASE)
         elif run.ids is not None:
             self._held.append((self.rows, run.ids[:count]))
 

@@ -42,6 +42,8 @@ class Receivers:
         binding: Binding,
         starts: tuple[StartFilter, ...],
         pushed: PushedFilter = _NOTHING,
+        *,
+        reads: bool = False,
     ) -> Link:
         """Attach a receiver with the first of ``starts`` that the peer accepts.
 
@@ -53,6 +55,7 @@ class Receivers:
             binding: what the link is bound to, with a partition.
             starts: filters for one position, the preferred one first.
             pushed: the filter of the events; its part that the client checks becomes the link's ``residual``.
+            reads: as for ``attach_receiver``.
 
         Raises:
             StartRefused, Refused: the peer accepts none of ``starts``; the error is that of the first tried.
@@ -66,13 +69,13 @@ class Receivers:
         first: SparkStreamsError | None = None
         for start in sorted(starts, key=lambda each: each.filter.descriptor in self._untaken):
             try:
-                link = attach_receiver(connection, address, binding, start=start, also=pushed.filters)
+                link = attach_receiver(connection, address, binding, start=start, also=pushed.filters, reads=reads)
             except (StartRefused, Refused) as fault:
                 if isinstance(fault, Refused) and not is_about_filters(fault):
                     raise
                 if isinstance(fault, Refused) and pushed.filters:
                     _log.warning("%s: reading goes on without asking the peer to filter", fault)
-                    link = self.attach(connection, at, binding, starts, nothing_pushed(pushed.whole))
+                    link = self.attach(connection, at, binding, starts, nothing_pushed(pushed.whole), reads=reads)
                     self._refused.add(pushed.whole)
                     return link
                 first = first or fault

@@ -122,8 +122,9 @@ class RequestLinks:
         while (delivery := receiver.current) is not None and delivery.readable and not delivery.partial:
             message = bytes(receiver.recv(delivery.pending) or b"")
             receiver.advance()
-            delivery.update(delivery.ACCEPTED)
-            delivery.settle()
-            receiver.flow(1)
             found.append(decode_reply(message))
+            answers = bool(found[-1].request)
+            delivery.update(delivery.ACCEPTED if answers else delivery.RELEASED)  # a queue may have the address
+            delivery.settle()
+            receiver.flow(int(answers))
         return found

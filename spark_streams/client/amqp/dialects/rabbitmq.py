@@ -20,10 +20,8 @@ import hashlib
 from collections.abc import Iterator, Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import count
 from typing import Any, Final
-from urllib.parse import quote
 
 import pyarrow as pa
 
@@ -31,30 +29,27 @@ from spark_streams.client.amqp.connection import Connection
 from spark_streams.client.amqp.links import Binding, Link, attach_receiver
 from spark_streams.client.amqp.management import arguments_of
 from spark_streams.client.amqp.pushdown import PushedFilter, nothing_pushed
+from spark_streams.client.amqp.queue_types import described_queue, version_of
 from spark_streams.client.amqp.receive_buffer import ReceiveBuffer
 from spark_streams.client.amqp.receivers import Receivers
-from spark_streams.client.amqp.request_links import RequestLinks
 from spark_streams.client.log_client import Bounds, RangeRead, StreamDescription
 from spark_streams.client.retry import Deadline
-from spark_streams.errors import NotFound, OptionError, Refused
+from spark_streams.errors import NotFound, OptionError
 from spark_streams.filters.targets.amqp import AmqpCapability, split_for_amqp
 from spark_streams.filters.targets.rabbitmq import split_for_rabbitmq
 from spark_streams.filters.tree import KEY, Expression, property_of
 from spark_streams.offsets import OFFSET_DIGITS, format_offset, offset_number
 from spark_streams.position import EARLIEST, At, Position
-from spark_streams.redaction import safe_text
 from spark_streams.wire.amqp.columns.decode import decode_columns
 from spark_streams.wire.amqp.dialects.dialect import StartFilter
-from spark_streams.wire.amqp.dialects.rabbitmq import RABBITMQ, START
+from spark_streams.wire.amqp.dialects.rabbitmq import RABBITMQ, START, queue_address
 from spark_streams.wire.amqp.event_streams import FULL_SQL_FILTER
-from spark_streams.wire.amqp.management import QUEUES, encode_http_get
+from spark_streams.wire.amqp.management import QUEUES
 from spark_streams.wire.amqp.values import Described, Symbol, ULong
 
 _LAST: Final = StartFilter(Described(Symbol(START), "last"))
 _SQL_SINCE: Final = (4, 2)
 """The version with SQL filters; the broker offers them on the attach, where proton shows nothing."""
-_MANAGEMENT_SINCE: Final = (4, 0)
-"""The version with ``/management``."""
 _SEARCH_CREDIT: Final = 1_000
 
 
@@ -108,19 +103,13 @@ class RabbitInquiries:
     def settings(self, connection: Connection, stream: str) -> dict[str, Any]:
         """Return the arguments with which a stream was made; of a super stream, those of its first partition."""
         what = f"the settings of stream '{stream}'"
-        context = f"{what} at {connection.endpoint.address}"
-        if _version(connection) < _MANAGEMENT_SINCE:
-            raise Refused("not supported", "RabbitMQ tells the arguments of a stream from 4.0 on", context)
-        names = ([] if self.super_stream else [stream]) + ([] if self.super_stream is False else [f"{stream}-0"])
-        with closing(RequestLinks(connection, QUEUES, paired=True)) as links:
-            for name in names:
-                (answer,) = links.answers([partial(encode_http_get, path=f"/queues/{quote(name, safe='')}")], what)
-                if answer.subject == "200":
-                    return arguments_of(answer.body, f"{context}: '{QUEUES}'")
-                if answer.subject != "404":
-                    break
-        kind = NotFound if answer.subject == "404" else Refused
-        raise kind(f"status {answer.subject}", safe_text(str(answer.body)), context)
+        try:
+            answer = described_queue(connection, queue_address(f"{stream}-0" if self.super_stream else stream), what)
+        except NotFound:
+            if self.super_stream is not None:
+                raise
+            return replace(self, super_stream=True).settings(connection, stream)
+        return arguments_of(answer.body, f"{what} at {connection.endpoint.address}: '{QUEUES}'")
 
     def remaining(
         self, connection: Connection, at: str | None, stream: str, positions: Mapping[str, Position]
@@ -188,7 +177,7 @@ class RabbitInquiries:
                 words.append(f"filter values: {', '.join(values)}")
         capability = AmqpCapability(
             event_streams=False,
-            filtex_sql=_version(connection) >= _SQL_SINCE,
+            filtex_sql=version_of(connection) >= _SQL_SINCE,
             rabbitmq_types=True,
             overflow_is_null=read is not None and read.timestamp_overflow == "null",
         )
@@ -199,11 +188,6 @@ class RabbitInquiries:
         if not filters:
             return nothing_pushed(expression)
         return PushedFilter(filters, split.residual, expression, "; ".join(words))
-
-
-def _version(connection: Connection) -> tuple[int, ...]:
-    parts = connection.peer.properties.get("version", "").split(".")[:2]
-    return tuple(int(part) for part in parts if part.isdigit())
 
 
 @dataclass(frozen=True)
@@ -226,7 +210,7 @@ def _bounds(connection: Connection, queue: str) -> Bounds:
 
     Raises:
         NotFound: there is no such queue.
-        Refused: it is no stream, or the user may not read it.
+        Refused: it is a queue of another type, or the user may not read it.
     """
     (start,) = RABBITMQ.starts(EARLIEST)
     first = _first_message(connection, queue, start)
