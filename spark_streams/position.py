@@ -134,6 +134,8 @@ CHECKPOINT_VERSION: Final = 2
 OWN_FORMATS: Final = frozenset({"amqp-events", "rabbitmq-stream", "feedapi"})
 _NUMBERED: Final = re.compile(r"[0-9]{20}")
 """An offset of RabbitMQ as text."""
+_CREATED_MS: Final = re.compile(r"[0-9]{1,15}")
+"""The incarnation of an event hub: when it was created. Those of event streams are longer."""
 
 
 def require_format(value: object, format: str) -> None:
@@ -187,6 +189,15 @@ def _formats_of_version_1(value: Mapping[str, Any]) -> tuple[str, ...]:
     return ("amqp-events", "rabbitmq-stream")
 
 
+def _dialect(value: Mapping[str, Any], format: str) -> str | None:
+    """Return the dialect that wrote a checkpoint which does not name it; None where that does not show."""
+    if format != "amqp-events":
+        return None
+    if "incarnation" not in value:
+        return "rabbitmq" if "witnesses" in value else None
+    return "event-hubs" if _CREATED_MS.fullmatch(str(value["incarnation"])) else "event-streams"
+
+
 @dataclass(frozen=True)
 class Checkpoint:
     """The state that Spark stores between micro-batches: a position for each partition of one stream.
@@ -200,6 +211,7 @@ class Checkpoint:
             identity under the same name means that the log was deleted and created again.
         log_identity: partition identifier to the peer's answer about the event at its position, for peers that give no
             incarnation; another answer later means that the partition was deleted and created again.
+        dialect: the dialect of the peer, where the format has several; None where that is not known.
     """
 
     format: str
@@ -207,6 +219,7 @@ class Checkpoint:
     partitions: Mapping[str, Position] = field(default_factory=dict)
     incarnation: str | None = None
     log_identity: Mapping[str, str] = field(default_factory=dict)
+    dialect: str | None = field(default=None, compare=False)
 
     VERSION: ClassVar[int] = CHECKPOINT_VERSION
 
@@ -214,7 +227,7 @@ class Checkpoint:
         """Return the JSON object.
 
         It is ``{"version": 2, "format": …, "stream": …, "partitions": {id: position}[, "incarnation": …][,
-        "witnesses": {id: …}]}``.
+        "witnesses": {id: …}][, "dialect": …]}``.
         """
         out: dict[str, Any] = {
             "version": self.VERSION,
@@ -226,6 +239,8 @@ class Checkpoint:
             out["incarnation"] = self.incarnation
         if self.log_identity:
             out["witnesses"] = {p: self.log_identity[p] for p in sorted(self.log_identity)}
+        if self.dialect is not None:
+            out["dialect"] = self.dialect
         return out
 
     @classmethod
@@ -243,7 +258,8 @@ class Checkpoint:
         try:
             partitions = {str(p): position_from_json(v) for p, v in value["partitions"].items()}
             log_identity = {str(p): str(text) for p, text in value.get("witnesses", {}).items() if p in partitions}
-            return cls(format, str(value["stream"]), partitions, value.get("incarnation"), log_identity)
+            dialect = value.get("dialect") or _dialect(value, format)
+            return cls(format, str(value["stream"]), partitions, value.get("incarnation"), log_identity, dialect)
         except (KeyError, AttributeError, ValueError) as fault:
             raise CheckpointError(f"not a checkpoint of spark-streams: {fault!r}") from fault
 

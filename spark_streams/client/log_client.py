@@ -73,6 +73,7 @@ class StreamDescription:
         offset_digits: how many decimal digits every offset of the stream has, leading zeros included; None when the
             form of its offsets is unknown.
         max_readers: how many links may read a partition at a time; None for any number.
+        dialect: the dialect that the peer answered in, where its protocol has several; None where it has one.
     """
 
     stream: str
@@ -81,6 +82,7 @@ class StreamDescription:
     unavailable: dict[str, str] = field(default_factory=dict)
     offset_digits: int | None = None
     max_readers: int | None = None
+    dialect: str | None = None
 
     def no_offset(self, text: str) -> str | None:
         """Return why no event of the stream can have the offset ``text``; None when one may.

@@ -102,7 +102,7 @@ class Connection:
         self._output_start = ffi.from_buffer(self._output)
         self._detached: set[int] = set()
         self._sessions = 0
-        self.peer = Peer(endpoint.address, self._server_name, named=dialect)
+        self.peer = Peer(endpoint.address, self._server_name, named=dialect, option=endpoint.option)
         self.dialect = self.peer.dialect
         self.broken = False
         self.grants: TokenGrants | None = None
@@ -144,7 +144,7 @@ class Connection:
         properties = {str(k): str(v) for k, v in (self._connection.remote_properties or {}).items()}
         self.peer = replace(self.peer, offered=offered, properties=properties)
         self.dialect = self.peer.dialect
-        self.peer.check_virtual_host(vhost)
+        self.peer.check_opened(vhost)
 
     def fault(self, condition: Any, context: str) -> SparkStreamsError:
         """Return the error that a condition of the peer means, see ``errors.peer_fault``."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from spark_streams.client.log_client import PRODUCT
 from spark_streams.errors import OptionError, RemoteProtocolError
-from spark_streams.wire.amqp.dialects import DIALECTS, EVENT_HUBS, EVENT_STREAMS, Dialect, Seen, dialect_of
+from spark_streams.wire.amqp.dialects import DIALECTS, EVENT_HUBS, EVENT_STREAMS, RABBITMQ, Dialect, Seen, dialect_of
 from spark_streams.wire.amqp.event_streams import CAPABILITY
 
 
@@ -22,6 +22,7 @@ class Peer:
         offered: the capabilities that its open offers.
         properties: its open's properties, ``product`` and ``version`` among them.
         named: the dialect that the user has named; None to recognise it.
+        option: the option that has its address.
     """
 
     address: str
@@ -30,6 +31,7 @@ class Peer:
     offered: tuple[str, ...] = ()
     properties: Mapping[str, str] = field(default_factory=dict)
     named: Dialect | None = None
+    option: str = "url"
 
     @property
     def shown(self) -> Dialect | None:
@@ -65,8 +67,10 @@ class Peer:
         """Check that its dialect was named or recognised, as no event can be read without it.
 
         Raises:
+            OptionError: it shows another one than was named.
             RemoteProtocolError: it shows none of the dialects.
         """
+        self._check_named()
         if self.recognised is not None:
             return
         signs = "; ".join(f"'{each.name}' ({each.title}) by {each.sign}" for each in DIALECTS.values())
@@ -76,12 +80,32 @@ class Peer:
             f"mechanisms {list(self.mechanisms)}. Set option 'dialect' if it is one of them all the same"
         )
 
-    def check_virtual_host(self, vhost: str) -> None:
-        """Check that it has virtual hosts, if the url names one.
+    def _check_named(self) -> None:
+        """Check that the dialect that was named is not another than the peer shows.
 
         Raises:
-            OptionError: it has none.
+            OptionError: it is another one.
         """
+        named, shown = self.named, self.shown
+        if named is None or shown is None or named.name == shown.name:
+            return
+        advice = f"leave it out, or set it to '{shown.name}'"
+        if self.option != "url":
+            advice = "give its address in option 'url', as amqp://host:port, with 'username' and 'password'"
+        raise OptionError(
+            "dialect" if self.option == "url" else self.option,
+            f"it, or another option that only {named.title} has, chooses dialect '{named.name}', but the peer at "
+            f"{self.address} is {shown.title}, as it shows {shown.sign}: {advice}",
+        )
+
+    def check_opened(self, vhost: str) -> None:
+        """Check that it has virtual hosts, if the url names one, and is no RabbitMQ that was taken for another peer.
+
+        Raises:
+            OptionError: it has none, or is one.
+        """
+        if self.shown is RABBITMQ:
+            self._check_named()
         if vhost != "/" and not self.dialect.virtual_hosts:
             raise OptionError(
                 "url",

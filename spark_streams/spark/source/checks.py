@@ -16,13 +16,25 @@ from dataclasses import replace
 
 from spark_streams.client.data_loss import DataLoss, beginning, ending, instead_of, is_past_end, place
 from spark_streams.client.log_client import StreamDescription
+from spark_streams.errors import CheckpointError
 from spark_streams.position import EARLIEST, After, Checkpoint, Position
 from spark_streams.spark.source.driver import Driver
 from spark_streams.spark.source.ranges import Resolved, order, span_start
 
 
 def recreated(checkpoint: Checkpoint, description: StreamDescription) -> bool:
-    """Return whether the log was deleted and created again since; False where either side has no incarnation."""
+    """Return whether the log was deleted and created again since; False where either side has no incarnation.
+
+    Raises:
+        CheckpointError: it was read in another dialect then, in which logs have other incarnations and identities.
+    """
+    if _differ(checkpoint.dialect, description.dialect):
+        raise CheckpointError(
+            f"the checkpoint was written in dialect '{checkpoint.dialect}', but the stream is read in dialect "
+            f"'{description.dialect}', whose offsets and identities are others: go back to the option 'url', "
+            "'connectionString' or 'dialect' that the query had, or use another checkpointLocation and say with "
+            "'startingOffsets' where to begin"
+        )
     return _differ(checkpoint.incarnation, description.incarnation)
 
 

@@ -51,6 +51,7 @@ class EventHubsInquiries:
             {name: _bounds(told, stream) for name, told in partitions.items()},
             offset_digits=OFFSET_DIGITS,
             max_readers=MAX_READERS,
+            dialect=connection.dialect.name,
         )
 
     def list_streams(self, connection: Connection) -> list[str] | None:

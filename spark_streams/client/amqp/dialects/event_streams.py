@@ -89,7 +89,7 @@ def describe(connection: Connection, address: str, stream: str) -> StreamDescrip
     known = str(incarnation) if isinstance(incarnation, str) else None
     # Offsets are opaque (ES-301), except those of our log, whose form this project defines.
     digits = OFFSET_DIGITS if connection.peer.is_reference_log else None
-    return StreamDescription(stream, known, partitions, offset_digits=digits)
+    return StreamDescription(stream, known, partitions, offset_digits=digits, dialect=connection.dialect.name)
 
 
 def list_streams(connection: Connection, address: str) -> list[str] | None:

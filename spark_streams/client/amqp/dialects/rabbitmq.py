@@ -79,7 +79,7 @@ class RabbitInquiries:
                     with suppress(NotFound):
                         return replace(self, super_stream=True).describe(connection, at, stream)
                 raise fault
-            return StreamDescription(stream, None, bounds, offset_digits=OFFSET_DIGITS)
+            return StreamDescription(stream, None, bounds, offset_digits=OFFSET_DIGITS, dialect=RABBITMQ.name)
         found: dict[str, Bounds] = {}
         for number in count():
             name = f"{stream}-{number}"
@@ -94,7 +94,7 @@ class RabbitInquiries:
                     f"'{name}', '{stream}-1', … only; format 'rabbitmq-stream' finds those of any names",
                     f"super stream '{stream}' at {connection.endpoint.address}",
                 ) from fault
-        return StreamDescription(stream, None, found, offset_digits=OFFSET_DIGITS)
+        return StreamDescription(stream, None, found, offset_digits=OFFSET_DIGITS, dialect=RABBITMQ.name)
 
     def list_streams(self, connection: Connection) -> list[str] | None:
         """Return None: the broker lists no queues over AMQP 1.0."""
