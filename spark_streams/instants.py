@@ -64,7 +64,7 @@ def read_iso(text: str) -> tuple[int, str]:
     """
     match = _ISO.fullmatch(text)
     if match is None:
-        raise ValueError("no date or time of ISO 8601")
+        raise ValueError("not ISO 8601")
     digits = match.groupdict()
     number = {name: int(found or 0) for name, found in digits.items() if name not in ("sign", "dash", "fraction")}
     cycle, year = divmod(number["year"], _CYCLE_YEARS)
@@ -76,11 +76,11 @@ def read_iso(text: str) -> tuple[int, str]:
     else:
         day = date(year, 1, 1) + timedelta(number["ordinal"] - 1)
         if day.year != year:
-            raise ValueError("no such day in this year")
+            raise ValueError("no such day")
     days = (day - _EPOCH).days + (cycle - 1) * _CYCLE_DAYS
     fraction = digits["fraction"] or "0"
     if number["hour"] == 24 and (number["minute"] or number["second"] or fraction.strip("0")):
-        raise ValueError("no time is after 24:00:00")
+        raise ValueError("after 24:00:00")
     offset = number["h"] * 3600 + number["m"] * 60 + number["s"]
     of_day = number["hour"] * 3600 + number["minute"] * 60 + number["second"]
     return days * 86_400 + of_day - (-offset if digits["sign"] == "-" else offset), fraction

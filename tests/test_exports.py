@@ -109,7 +109,7 @@ PUBLIC = {
         "to_text",
         "to_tree",
     ],
-    "spark_streams.instants": ["bounded", "read_instant"],
+    "spark_streams.instants": ["bounded", "iso_dates", "iso_instants", "read_instant", "read_iso"],
     "spark_streams.log": [
         "NO_TIMESTAMP",
         "Appended",

@@ -68,6 +68,7 @@ NO_MESSAGE = {
         "spark_streams/client/look.py: HEAD … HTTP/1.1",
         "spark_streams/spark/session_python.py: import sys;",
         "spark_streams/options/connection_string.py: (?=",
+        "spark_streams/instants.py: (?P<year>",
         "spark_streams/testing/query.py: <KeptQuery",
         "spark_streams/testing/notebook.py: <iframe src=",
         "spark_streams/wire/rabbitmq/handshake_states.py",

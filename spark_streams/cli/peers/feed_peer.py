@@ -163,11 +163,11 @@ class _FeedReader(PeerReader):
             cursor = self._cursors.setdefault(partition, BEGINNING)
             end = self._client.last_cursor(int(partition))
             rows = FeedRows(self._stream, int(partition), self._request.columns_read)
-            wanted = FeedRange(int(partition), cursor, (end,))
+            wanted = FeedRange(int(partition), cursor, () if end is None else (end,))
             for batch in scan(self._client, wanted, rows, fail_on_data_loss=self._request.fail_on_loss):
                 self._cursors[partition] = batch.column("offset")[-1].as_py()
                 yield batch
-            self._cursors[partition] = end
+            self._cursors[partition] = end or self._cursors[partition]
 
     def _partitions(self) -> list[str]:
         names = [str(p.id) for p in self._client.discover().partitions]
@@ -186,7 +186,7 @@ class _FeedReader(PeerReader):
             )
         place: Callable[[str], str] = {
             "earliest": lambda _: BEGINNING,
-            "latest": lambda partition: self._client.last_cursor(int(partition)),
+            "latest": lambda partition: self._client.latest(int(partition)),
             "after": lambda _: operand,
         }[word]
         self._cursors = {partition: place(partition) for partition in self._partitions()}

@@ -282,16 +282,33 @@ class FeedClient(AbstractContextManager["FeedClient"]):
         arguments, below = self._call(partition, cursor, None)
         return f"GET {self._session.shown(arguments, below=below)}"
 
-    def last_cursor(self, partition: int) -> str:
+    def latest(self, partition: int) -> str:
+        """Return ``last_cursor``, to start reading there.
+
+        Raises:
+            RemoteProtocolError: the feed tells none; also as ``last_cursor``.
+        """
+        last = self.last_cursor(partition)
+        if last is None:
+            raise RemoteProtocolError(
+                f"{self.describe(partition, LAST)}: the response has no cursor, so reading cannot start there; start "
+                "'earliest', or after a cursor"
+            )
+        return last
+
+    def last_cursor(self, partition: int) -> str | None:
         """Return the cursor after the feed's present last event; drop the page that comes with it.
+
+        Returns:
+            None where a version 1 feed does not tell it.
 
         Raises:
             RemoteProtocolError: the cursor is ``_last`` itself.
             SparkStreamsError: the call failed, as for ``lines``, after retries when it is retriable.
         """
 
-        def ask() -> str:
-            last = None
+        def ask() -> str | None:
+            last: str | None = None
             for _, lines in self.lines(partition, LAST, values=False):
                 if len(lines.cursors):
                     last = lines.cursors[-1].as_py()
@@ -300,7 +317,7 @@ class FeedClient(AbstractContextManager["FeedClient"]):
                     f"{self.describe(partition, LAST)}: the cursor of the response is '{LAST}' itself, which means "
                     "another place at each call: reading cannot start there; start 'earliest', or after a cursor"
                 )
-            return str(last)
+            return last
 
         return retrying(ask, self.backoff, pause=self.pause)
 

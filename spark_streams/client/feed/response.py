@@ -168,6 +168,8 @@ def parsed_blocks(
 ) -> Iterator[tuple[bytes, Lines]]:
     """Yield the blocks of ``line_blocks``, with their events and cursors.
 
+    Every response has a cursor (P-22), but for one of version 1 without events, which may be empty (P-53).
+
     Args:
         answer: the answer to a fetch.
         dialect: the dialect of the lines; each has its events in other members of a line.
@@ -180,7 +182,7 @@ def parsed_blocks(
             text of its error. Or no cursor came, and the body may have been cut.
         RemoteProtocolError: another line is not a line of a feed, or no cursor came; also as for ``line_blocks``.
     """
-    cursors = 0
+    cursors = events = 0
     for block in line_blocks(answer, dialect, partition, max_line_bytes):
         broken: RemoteProtocolError | None = None
         try:
@@ -193,6 +195,7 @@ def parsed_blocks(
             except RemoteProtocolError:
                 raise broken from None
         cursors += len(lines.cursors)
+        events += lines.count
         if block:
             yield block, lines
         if broken is not None:
@@ -201,7 +204,10 @@ def parsed_blocks(
         fault_text = f"{answer.what}: the response has no cursor"
         if not answer.tells_end:
             raise ConnectionLost(f"{fault_text}; it may have been cut, which a body without a length does not tell")
-        raise RemoteProtocolError(f"{fault_text}, and every response must have one (FeedAPI, 'checkpoint command')")
+        if dialect is not Dialect.V1:
+            raise RemoteProtocolError(f"{fault_text}, and every response must have one (FeedAPI, 'checkpoint command')")
+        if events:
+            raise RemoteProtocolError(f"{fault_text}, and nothing can be read after its {events} events without one")
 
 
 def until(lines: Lines, stops: Collection[str]) -> Lines | None:

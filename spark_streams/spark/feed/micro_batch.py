@@ -102,7 +102,7 @@ class FeedBatches:
             for partition in discovery.partitions:
                 position = position_in(starting, str(partition.id))
                 if position == LATEST:
-                    cursors[partition.id] = last = self._client.last_cursor(partition.id)
+                    cursors[partition.id] = last = self._client.latest(partition.id)
                     if self._available_now is not None:
                         # This cursor may lie behind the end that was fixed before: then the query reads nothing.
                         self._available_now[partition.id] = (*self._available_now.get(partition.id, ()), last)

@@ -12,6 +12,7 @@ import pytest
 
 from spark_streams.testing import LogStream, StreamFactory
 from tests.cli.peers.opened import PEERS, run, url
+from tests.client.feed.brief import BriefFeed
 
 COMMAND = [sys.executable, "-m", "spark_streams.cli"]
 
@@ -90,6 +91,20 @@ def test_tail_shows_null(reference_log: StreamFactory, output: str, shown: str |
         assert [line.split("\t")[-1] for line in lines] == shown
     else:
         assert done.stdout == shown
+
+
+def test_a_version_1_feed_without_a_checkpoint_at_its_end(reference_log: StreamFactory) -> None:
+    with BriefFeed(5) as feed:
+        where = [f"{feed.url}/orders", "--partitions", "1"]
+        shown = run("tail", *where, "--no-follow", "--from", "earliest", "--output", "value")
+        assert [json.loads(line)["n"] for line in shown.stdout.splitlines()] == [0, 1, 2, 3, 4], shown.stderr
+        about = run("inspect", *where, "--json")
+        assert json.loads(about.stdout)["partitions"][0]["last cursor"] is None, about.stderr
+        copies = reference_log.create()
+        copied = run("copy", where[0], url(copies, "amqp"), *where[1:])
+        assert copied.stdout.startswith("5 events copied"), copied.stderr
+        late = run("tail", *where, "--no-follow")
+        assert late.exit_code and "the response has no cursor, so reading cannot start there" in late.stderr
 
 
 @pytest.mark.parametrize("door", PEERS)
