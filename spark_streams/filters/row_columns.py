@@ -8,7 +8,7 @@ Both kinds of rows:
 
 Rows of messages:
 
-- ``event_time`` is ``properties.creation_time`` in ms; 0 means unset, so it is NULL (E-5).
+- ``event_time`` is ``properties.creation_time`` in ms, of any int64; 0 means unset, so it is NULL (E-5).
 - ``properties.<field>`` is a field of the struct: texts as they are, ``group_sequence`` in decimal digits, times in
   digits of ms. ``user_id``, which is binary, is refused.
 - ``application_properties.<name>`` and ``message_annotations.<name>`` are values of the maps, and any other property is
@@ -25,6 +25,7 @@ Rows of feeds:
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cache
 from typing import Final
 
@@ -69,26 +70,27 @@ def columns_needed(expression: Expression, feed: bool = False) -> tuple[str, ...
     return tuple(name for name in (COMMON_SCHEMA if feed else MESSAGE_SCHEMA).names if name in needed)
 
 
-def message_columns(batch: pa.RecordBatch) -> ColumnLookup:
+def message_columns(columns: Mapping[str, pa.Array]) -> ColumnLookup:
     """Return the lookup over rows of ``amqp-events`` and ``rabbitmq-stream``.
 
     Args:
-        batch: has the columns that ``columns_needed`` returns, as in ``rows.MESSAGE_SCHEMA``, and any others.
+        columns: those that ``columns_needed`` returns, as in ``rows.MESSAGE_SCHEMA``, and any others; times may also be
+            milliseconds, int64, which every instant of a message fits.
     """
-    maps = cache(lambda column: _Maps(batch.column(column)))
+    maps = cache(lambda column: _Maps(columns[column]))
 
     def lookup(reference: Reference) -> pa.Array:
         kind = reference.kind
         if kind is ReferenceKind.EVENT_TIME:
-            times = _milliseconds(pc.struct_field(batch.column("properties"), "creation_time"))
+            times = _milliseconds(pc.struct_field(columns["properties"], "creation_time"))
             return pc.if_else(pc.equal(times, 0), pa.scalar(None, pa.int64()), times)  # 0 means unset (E-5)
         place = place_of(reference)
         if place is None:
-            return _common(batch, kind)
+            return _common(columns, kind)
         column, name = place
         if column != "properties":
             return maps(column).entry(name)
-        field = pc.struct_field(batch.column("properties"), name)
+        field = pc.struct_field(columns["properties"], name)
         return _milliseconds(field) if pa.types.is_timestamp(field.type) else field
 
     return lookup
@@ -131,15 +133,17 @@ def _column_of_feed(reference: Reference) -> str:
     return _COLUMNS[reference.kind]
 
 
-def _common(batch: pa.RecordBatch, kind: ReferenceKind) -> pa.Array:
-    column = batch.column(_COLUMNS[kind])
+def _common(columns: Mapping[str, pa.Array], kind: ReferenceKind) -> pa.Array:
+    column = columns[_COLUMNS[kind]]
     if kind is ReferenceKind.PUBLISH_TIME:
         return _milliseconds(column)
     return pc.binary_length(column).cast(pa.int64()) if kind is ReferenceKind.BODY_SIZE else column
 
 
-def _milliseconds(instants: pa.TimestampArray) -> pa.Int64Array:
-    """Return microseconds as milliseconds, rounded down, also before 1970."""
+def _milliseconds(instants: pa.TimestampArray | pa.Int64Array) -> pa.Int64Array:
+    """Return microseconds as milliseconds, rounded down, also before 1970; milliseconds as they are."""
+    if pa.types.is_int64(instants.type):
+        return instants
     numbers = instants.cast(pa.int64())
     whole = np.floor_divide(np.asarray(numbers.fill_null(0)), 1000)
     return pa.array(whole, mask=np.asarray(numbers.is_null()) if numbers.null_count else None)

@@ -154,28 +154,20 @@ class Event:
             return {"event-streams-offset": self.offset, "event-streams-timestamp": added}[name]
         return (self.properties if section == "p" else self.application_properties).get(name)
 
-    def text(self, reference: Reference, *, overflow_is_null: bool = False) -> str | int | None:
+    def text(self, reference: Reference) -> str | int | None:
         """Return what our rows have of a reference: canonical texts, and numbers."""
         kind = reference.kind
         place = place_of(reference)
         if kind is ReferenceKind.EVENT_TIME:
             created = self.properties.get("creation_time")
-            return shown(int(created), overflow_is_null) if created else None
+            return int(created) if created else None
         if kind is ReferenceKind.PUBLISH_TIME:
-            return None if self.timestamp is None else shown(self.timestamp, overflow_is_null)
+            return self.timestamp
         if place is None:
             return {KEY: self.key, PARTITION: self.partition, OFFSET: self.offset, BODY_SIZE: len(self.body)}[reference]
         section, name = place
         value = self.typed("p" if section == "properties" else "a", name)
-        if isinstance(value, Timestamp) and section == "properties" and shown(int(value), overflow_is_null) is None:
-            return None
         return None if value is None else canonical_text(value)
-
-
-def shown(milliseconds: int, overflow_is_null: bool) -> int | None:
-    """Return an instant as rows have it: null where int64 microseconds cannot say it."""
-    fits = -(2**63) <= milliseconds * 1000 < 2**63
-    return milliseconds if fits or not overflow_is_null else None
 
 
 texts = st.sampled_from(TEXTS)
@@ -200,7 +192,7 @@ def events(draw: st.DrawFn, about: Expression, *, far: bool = False) -> Event:
     """
     found = list(predicates_of(about))
     numbers = [value for predicate in found for value in predicate.values if isinstance(value, int)]
-    sane = [number for number in numbers if shown(number, True) is not None]
+    sane = [number for number in numbers if -(2**63) <= number * 1000 < 2**63]
     times = far_instants if far else instants
     times = st.one_of(times, st.sampled_from(sane or TIMES).flatmap(lambda n: st.sampled_from([n, n, n - 1, n + 1])))
     literals = [str(value) for predicate in found for value in predicate.values]

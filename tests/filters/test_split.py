@@ -53,8 +53,7 @@ def about(expression: Expression, *, far: bool = False) -> st.SearchStrategy[tup
 
 cases = expressions.flatmap(about)
 far_cases = expressions.flatmap(lambda expression: about(expression, far=True))
-"""The same with instants beyond microseconds, which rows show as null."""
-either = st.one_of(st.tuples(st.just(False), cases), st.tuples(st.just(True), far_cases))
+"""The same with instants beyond microseconds: filters compare milliseconds, whatever a row can show."""
 Case = tuple[Expression, list[Event]]
 readings = st.tuples(
     st.sampled_from([KEY, property_of("application_properties.x"), property_of("properties.subject")]),
@@ -63,16 +62,10 @@ readings = st.tuples(
 """Where publishers have filter values from; one in how many other values a Bloom filter lets through."""
 
 
-def same(
-    expression: Expression, residual: Expression | None, event: Event, delivered: bool, *, null: bool = False
-) -> None:
+def same(expression: Expression, residual: Expression | None, event: Event, delivered: bool) -> None:
     """Check that an event is read if and only if the whole filter is true of it."""
-
-    def lookup(reference: Reference) -> str | int | None:
-        return event.text(reference, overflow_is_null=null)
-
-    read = delivered and (residual is None or evaluate(residual, lookup) is True)
-    assert read is (evaluate(expression, lookup) is True)
+    read = delivered and (residual is None or evaluate(residual, event.text) is True)
+    assert read is (evaluate(expression, event.text) is True)
 
 
 @given(cases)
@@ -84,11 +77,11 @@ def test_without_not_says_the_same(case: Case) -> None:
         assert evaluate(normal, event.text) is evaluate(expression, event.text)
 
 
-@given(either)
+@given(far_cases)
 @settings(max_examples=EXAMPLES, deadline=None)
-def test_event_streams(far_case: tuple[bool, Case]) -> None:
-    null, (expression, drawn) = far_case
-    split = split_for_amqp(expression, AmqpCapability(True, False, overflow_is_null=null))
+def test_event_streams(case: Case) -> None:
+    expression, drawn = case
+    split = split_for_amqp(expression, AmqpCapability(True, False))
     assert split.sql is None
     sql = None if split.event_streams_sql is None else Parsed(split.event_streams_sql, flat=True)
     if split.event_streams_sql is not None:
@@ -97,7 +90,7 @@ def test_event_streams(far_case: tuple[bool, Case]) -> None:
         beyond = all(above(event, name, bound) for name, bound in (split.annotations or {}).items())
         for peer in Peer:
             delivered = beyond and (sql is None or passes(peer, sql, event.typed))
-            same(expression, split.residual, event, delivered, null=null)
+            same(expression, split.residual, event, delivered)
 
 
 def above(event: Event, name: str, bound: str | int) -> bool:
@@ -107,16 +100,16 @@ def above(event: Event, name: str, bound: str | int) -> bool:
 
 
 @pytest.mark.parametrize("as_rabbitmq", [False, True], ids=["types of the draft", "types of RabbitMQ"])
-@given(either)
+@given(far_cases)
 @settings(max_examples=EXAMPLES, deadline=None)
-def test_full_sql(as_rabbitmq: bool, far_case: tuple[bool, Case]) -> None:
-    null, (expression, drawn) = far_case
-    split = split_for_amqp(expression, AmqpCapability(False, True, as_rabbitmq, null))
+def test_full_sql(as_rabbitmq: bool, case: Case) -> None:
+    expression, drawn = case
+    split = split_for_amqp(expression, AmqpCapability(False, True, as_rabbitmq))
     assert split.annotations is split.event_streams_sql is None
     sql = None if split.sql is None else Parsed(split.sql)
     for event in drawn:
         for peer in [Peer.RABBITMQ] if as_rabbitmq else Peer:
-            same(expression, split.residual, event, sql is None or passes(peer, sql, event.typed), null=null)
+            same(expression, split.residual, event, sql is None or passes(peer, sql, event.typed))
 
 
 @given(cases, readings)

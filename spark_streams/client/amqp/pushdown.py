@@ -84,7 +84,6 @@ def push(expression: Expression | None, connection: Connection, read: RangeRead 
         event_streams=connection.peer.offers_event_streams,
         filtex_sql=SQL_CAPABILITY in connection.peer.offered,
         rabbitmq_types=connection.peer.properties.get("product") in _TYPED_AS_RABBITMQ,
-        overflow_is_null=read is not None and read.timestamp_overflow == "null",
     )
     split = split_for_amqp(expression, capability)
     filters: dict[str, Described] = {}

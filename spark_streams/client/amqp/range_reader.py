@@ -164,6 +164,8 @@ class RangeReader:
                     raise
             rows = self._decode()
             yield rows
+            if rows.fault is not None:
+                raise rows.fault
             if rows.done:
                 return
             if broken is not None:

@@ -8,26 +8,28 @@ Spec: Event Stream Extensions §4.4 (source-partition), §5.1 (offset and timest
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_streams.client.event_rows import Columns, first_unreadable, matching_columns, unreadable
 from spark_streams.client.log_client import RangeRead
 from spark_streams.errors import RemoteProtocolError
-from spark_streams.filters.row_columns import rows_that_match, wanted_columns
+from spark_streams.filters.evaluate_many import mask
+from spark_streams.filters.row_columns import columns_needed, message_columns
 from spark_streams.filters.tree import Expression
 from spark_streams.offsets import format_offset
 from spark_streams.position import After, At, Earliest
 from spark_streams.rows import FULL_MESSAGE_SCHEMA
-from spark_streams.wire.amqp.columns.block import MessageBlock
-from spark_streams.wire.amqp.columns.decode import decode_columns
-from spark_streams.wire.amqp.columns.single_message import Overflow, TimestampOverflow
+from spark_streams.wire.amqp.columns.block import MessageBlock, chosen
+from spark_streams.wire.amqp.columns.decode import IN_MS, decode_columns
 from spark_streams.wire.amqp.dialects import EVENT_STREAMS, Dialect
 from spark_streams.wire.amqp.event_streams import OFFSET_KEY
-from spark_streams.wire.columnar.arrays import FALSE, TRUE, repeated, text_scalar
+from spark_streams.wire.columnar.arrays import FALSE, TRUE, fixed_width, repeated, text_scalar
+from spark_streams.wire.columnar.byte_view import Positions
 
 
 def check_offsets(offsets: pa.StringArray, start: Earliest | At | After, what: str, key: str = OFFSET_KEY) -> None:
@@ -115,8 +117,9 @@ class DecodedRows:
         batch: the matching rows; it may have none.
         first: offset of the first event of the block within or after the range; None where all lie before the range.
         last: offset of the block's last event within the range, None without one.
-        gap: the position after which the first number is missing; None for none, and for opaque offsets.
         done: whether the block reached or passed the end of the range.
+        gap: the position after which the first number is missing; None for none, and for opaque offsets.
+        fault: why the event of the range after these cannot be read; None for nothing.
     """
 
     batch: pa.RecordBatch
@@ -124,6 +127,7 @@ class DecodedRows:
     last: str | None
     done: bool
     gap: At | After | None = None
+    fault: RemoteProtocolError | None = None
 
 
 @dataclass
@@ -150,19 +154,25 @@ class RowDecoder:
 
     def __post_init__(self) -> None:
         # A batch that is made of no columns has no rows.
-        self._columns = wanted_columns(self.read.columns, self.residual) or ("offset",)
-        self._schema = pa.schema([FULL_MESSAGE_SCHEMA.field(c) for c in self._columns])
+        self._names = self.read.columns or ("offset",)
+        self._schema = pa.schema([FULL_MESSAGE_SCHEMA.field(c) for c in self._names])
+        self._needed = () if self.residual is None else columns_needed(self.residual)
         self._has_source = self.dialect.places.source_partition is not None
-        source = {"source_partition"} if self._has_source else set[str]()
-        self._decoded = frozenset({*self._columns, "offset", *source} - {"stream", "partition"})
+        self._heads = {"offset", *(("source_partition",) if self._has_source else ())}
 
     def passes_end(self, block: MessageBlock) -> bool:
         """Return whether any delivery of the block is at or beyond the end of the range; decode offsets only."""
-        return rows_until(self._offsets(block), self.read.end)[1]
+        try:
+            return rows_until(self._offsets(block), self.read.end)[1]
+        except RemoteProtocolError:
+            return True  # ``decode`` says which one cannot be read
 
     def rows_up_to(self, offset: str, block: MessageBlock) -> int:
-        """Return how many of the first deliveries of a block are up to an offset, inclusive."""
-        return rows_until(self._offsets(block), offset)[0]
+        """Return how many of the first deliveries of a block are up to an offset, inclusive; 0 where one has none."""
+        try:
+            return rows_until(self._offsets(block), offset)[0]
+        except RemoteProtocolError:
+            return 0  # ``decode`` says which one cannot be read
 
     def rows_left(self, last: MessageBlock | None = None) -> int:
         """Return how many more rows there are at most until the range ends, where offsets are numbers.
@@ -172,47 +182,77 @@ class RowDecoder:
                 number may be a row before the end.
         """
         if last is not None:
-            (offset,) = self._offsets(last).to_pylist()
-            return int(self.read.end) - int(offset or 0)
+            offset = self._offset_of(last)
+            return 0 if offset is None else int(self.read.end) - int(offset)  # 0: ``decode`` says what is wrong
         if isinstance(self.start, Earliest):
             return 1
         return int(self.read.end) - int(self.start.offset) + isinstance(self.start, At)
 
     def _offsets(self, block: MessageBlock) -> pa.StringArray:
-        return decode_columns(block, ("offset",), places=self.dialect.places)["offset"]
+        return self._decoded(block, ("offset",))["offset"]
+
+    def _decoded(self, block: MessageBlock, names: Collection[str]) -> Columns:
+        wanted = set(names) - {"stream", "partition"}
+        return decode_columns(block, wanted, overflow=self.read.timestamp_overflow, places=self.dialect.places)
 
     def decode(self, block: MessageBlock) -> DecodedRows:
         """Decode a block.
 
         Raises:
-            RemoteProtocolError: a delivery has no offset, offsets are out of order, or an instant of the range does not
-                fit the column's microseconds and ``timestamp_overflow`` is ``fail``.
+            RemoteProtocolError: a delivery has no offset, or offsets are out of order.
             WrongPartition: a delivery names another partition.
         """
         block = self._from_start(block)
+        fault, beyond = None, False
         try:
-            columns = self._decode(block, self.read.timestamp_overflow)
-        except TimestampOverflow as fault:
-            columns = self._without_the_rest(block, fault)
-        offsets = columns["offset"]
-        self._check_partition(columns)
+            heads, rows = self._rows(block)
+        except RemoteProtocolError:
+            row, reason = first_unreadable(len(block.starts), lambda rows: self._rows(chosen(block, rows)))
+            offset = self._offset_of(chosen(block, slice(row, row + 1)))
+            beyond = offset is not None and offset > self.read.end
+            fault = None if beyond else unreadable(self.read, offset, reason)
+            heads, rows = self._rows(chosen(block, slice(row)))
+        offsets = heads["offset"]
+        self._check_partition(heads)
         check_offsets(offsets, self.start, self._what, self.dialect.places.offset.key)
         count, done = rows_until(offsets, self.read.end)
         gap = _gap(offsets, self.start) if self.dialect.numeric_offsets else None
         if len(offsets):
             self.start = After(offsets[len(offsets) - 1].as_py())
-        constants = {"stream": self.read.stream, "partition": self.read.partition}
-        arrays = [
-            repeated(constants[name], count) if name in constants else columns[name].slice(0, count)
-            for name in self._columns
-        ]
-        batch = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
         first = offsets[0].as_py() if len(offsets) else None
         last = offsets[count - 1].as_py() if count else None
-        return DecodedRows(rows_that_match(batch, self.residual, self.read.columns), first, last, done, gap)
+        return DecodedRows(rows, first, last, done or beyond, gap, None if done else fault)
 
-    def _decode(self, block: MessageBlock, overflow: Overflow) -> dict[str, pa.Array]:
-        return decode_columns(block, self._decoded, overflow=overflow, places=self.dialect.places)
+    def _rows(self, block: MessageBlock) -> tuple[Columns, pa.RecordBatch]:
+        """Return offsets and partitions of all events of a block, and the rows of those that the range wants."""
+        first = [IN_MS.get(name, name) for name in self._needed] or self._names
+        decoded = self._decoded(block, {*first, *self._heads})
+        count, _ = rows_until(decoded["offset"], self.read.end)
+        texts = {"stream": self.read.stream, "partition": self.read.partition}
+
+        def columns_of(rows: Positions | None, names: Sequence[str]) -> Columns:
+            others = set(names) - texts.keys() - decoded.keys()
+            columns = self._decoded(chosen(block, slice(count) if rows is None else rows), others) if others else {}
+            for name in set(names) - others:
+                column = repeated(texts[name], count) if name in texts else decoded[name].slice(0, count)
+                columns[name] = column if rows is None else column.take(fixed_width(rows, pa.int64()))
+            return {name: columns[name] for name in names}
+
+        def passed(columns: Columns) -> pa.BooleanArray | None:
+            return None if self.residual is None else mask(self.residual, message_columns(columns), count)
+
+        columns = matching_columns(self.read, self._names, self._needed, passed, columns_of)
+        none = [pa.nulls(0, field.type) for field in self._schema]
+        arrays = none if columns is None else [columns[name] for name in self._names]
+        return decoded, pa.RecordBatch.from_arrays(arrays, schema=self._schema).select(list(self.read.columns))
+
+    def _offset_of(self, event: MessageBlock) -> str | None:
+        """Return the offset of an event that cannot be read as a whole; None where not even its offset can."""
+        try:
+            offset: str | None = self._offsets(event)[0].as_py()
+        except RemoteProtocolError:
+            return None
+        return offset
 
     def _from_start(self, block: MessageBlock) -> MessageBlock:
         """Drop the events before the start, if the link began before it."""
@@ -222,18 +262,7 @@ class RowDecoder:
         offsets = columns["offset"]
         self._check_partition(columns)
         before, self.dropped = rows_to_drop(offsets, self.start, self.dropped, self._what)
-        return MessageBlock(block.buffer, block.starts[before:], block.ends[before:])
-
-    def _without_the_rest(self, block: MessageBlock, fault: TimestampOverflow) -> dict[str, pa.Array]:
-        """Decode again without the events beyond the range: an instant there must not fail this read."""
-        count = self.rows_up_to(self.read.end, block)
-        try:
-            self._decode(MessageBlock(block.buffer, block.starts[:count], block.ends[:count]), "fail")
-        except TimestampOverflow as inside:
-            raise TimestampOverflow(
-                f"{self._what}: {inside}; set option 'timestampOverflow' to 'null' to read such instants as NULL"
-            ) from fault
-        return self._decode(block, "null")
+        return chosen(block, slice(before, None))
 
     @property
     def _what(self) -> str:

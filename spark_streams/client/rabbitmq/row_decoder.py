@@ -1,9 +1,8 @@
 """Decodes the records of chunks into rows, in columns, whatever the bytes are, and filters them.
 
-By convention a message is a sequence of AMQP 1.0 sections. Any other message becomes a row whose value is the bytes
-themselves. All records of a chunk share its timestamp.
-
-With a filter, the decoder first decodes the columns that the filter refers to, and the others only for matching rows.
+By convention a message is a sequence of AMQP 1.0 sections. A message that begins with no section becomes a row whose
+value is the bytes themselves; one that begins with a section and is broken is an error, for the columns that need the
+broken part. All records of a chunk share its timestamp.
 
 Spec: docs/specifications.md, S-34, S-36, S-41 to S-44, S-91.
 """
@@ -11,7 +10,7 @@ Spec: docs/specifications.md, S-34, S-36, S-41 to S-44, S-91.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -19,26 +18,26 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from spark_streams.client.digested_rows import run_ends
+from spark_streams.client.event_rows import Columns, first_unreadable, matching_columns, unreadable
 from spark_streams.client.log_client import RangeRead
 from spark_streams.client.rabbitmq.pushdown import FilterValues, PushedFilter
 from spark_streams.errors import LocalProtocolError, RemoteProtocolError
 from spark_streams.filters.evaluate_many import mask
 from spark_streams.filters.row_columns import columns_needed, message_columns
-from spark_streams.offsets import offset_column
-from spark_streams.rows import FULL_MESSAGE_SCHEMA, TIMESTAMP
-from spark_streams.wire.amqp.columns.block import MessageBlock, chosen
+from spark_streams.offsets import format_offset, offset_column
+from spark_streams.rows import FULL_MESSAGE_SCHEMA
+from spark_streams.wire.amqp.columns.block import MessageBlock, chosen, foreign
 from spark_streams.wire.amqp.columns.decode import decode_columns
-from spark_streams.wire.amqp.columns.from_producers import incoming_columns
 from spark_streams.wire.amqp.columns.plain_bodies import plain_body_columns
-from spark_streams.wire.amqp.columns.single_message import TimestampOverflow
+from spark_streams.wire.amqp.columns.properties import in_microseconds
+from spark_streams.wire.amqp.columns.single_message import Overflow
 from spark_streams.wire.columnar.arrays import fixed_width, repeated
-from spark_streams.wire.columnar.byte_view import Words
+from spark_streams.wire.columnar.byte_view import Positions, Words
 from spark_streams.wire.columnar.gather import gather
 from spark_streams.wire.rabbitmq.chunk import ChunkRecords
 
-_OURS: Final = frozenset({"stream", "partition", "offset", "timestamp"})
+_OURS: Final = frozenset({"stream", "partition", "offset", "timestamp", "timestamp_ms"})
 """Columns that do not come out of the message."""
-_MAX_MS: Final = (2**63 - 1) // 1000
 NO_TIMESTAMP: Final = -(2**63)
 """The time of a chunk with records that have no timestamp: only the reference log has such chunks."""
 
@@ -68,11 +67,10 @@ class RowDecoder:
         self._max_rows = max_rows
         self._max_bytes = max_bytes
         self._schema = pa.schema([FULL_MESSAGE_SCHEMA.field(c) for c in read.columns])
-        # The columns that the filters refer to, in the order of the schema.
-        needed = set() if pushed.residual is None else set(columns_needed(pushed.residual))
+        # The columns that the filters refer to.
+        self._needed = set() if pushed.residual is None else set(columns_needed(pushed.residual))
         if pushed.values is not None:
-            needed.add(_column_of(pushed.values.taken_from))
-        self._needed = pa.schema([field for field in FULL_MESSAGE_SCHEMA if field.name in needed])
+            self._needed.add(_column_of(pushed.values.taken_from))
         self._names: dict[str, pa.StringArray] = {}
         # pa.array imports pandas, which a query without filter values can do without.
         self._values = None if pushed.values is None else pa.array(pushed.values.values, pa.string())
@@ -97,36 +95,50 @@ class RowDecoder:
         times = np.repeat([chunk.header.timestamp_ms for chunk in chunks], [chunk.starts.size for chunk in chunks])
         ends = run_ends(np.asarray(block.ends) - block.starts[0], self._max_bytes, self._max_rows)
         for rows in map(slice, [0, *ends], ends):
-            batch = self._batch(chosen(block, rows), offsets[rows], times[rows])
-            if batch is not None:
-                yield batch
+            yield from self._batches(chosen(block, rows), offsets[rows], times[rows])
 
-    def _batch(self, block: MessageBlock, offsets: Longs, times: Longs) -> pa.RecordBatch | None:
-        """Return the rows that match; None for none."""
-        columns = self._columns(self._needed.names, block, offsets, times)
-        passed = self._passed(columns, len(offsets))
-        if passed is not None and passed.true_count < len(passed):
-            if not passed.true_count:
-                return None
-            rows = np.flatnonzero(passed.to_numpy(zero_copy_only=False))
-            columns = {name: column.filter(passed) for name, column in columns.items()}
-            block, offsets, times = chosen(block, rows), offsets[rows], times[rows]
-        missing = [name for name in self._read.columns if name not in columns]
-        columns |= self._columns(missing, block, offsets, times)
-        return pa.RecordBatch.from_arrays([columns[name] for name in self._read.columns], schema=self._schema)
+    def _batches(self, block: MessageBlock, offsets: Longs, times: Longs) -> Iterator[pa.RecordBatch]:
+        """Yield the rows that match; before an error about one of them, those before it."""
 
-    def _columns(self, names: Sequence[str], block: MessageBlock, offsets: Longs, times: Longs) -> dict[str, pa.Array]:
+        def some(rows: slice) -> Iterator[pa.RecordBatch]:
+            return self._matching(chosen(block, rows), offsets[rows], times[rows])
+
+        try:
+            yield from list(some(slice(None)))
+        except RemoteProtocolError:
+            row, fault = first_unreadable(len(offsets), lambda rows: list(some(rows)))
+            yield from some(slice(row))
+            raise unreadable(self._read, format_offset(int(offsets[row])), fault) from fault
+
+    def _matching(self, block: MessageBlock, offsets: Longs, times: Longs) -> Iterator[pa.RecordBatch]:
+        """Yield the rows that match, if there are any."""
+
+        def columns_of(rows: Positions | None, names: Sequence[str]) -> Columns:
+            at = slice(None) if rows is None else rows
+            return self._columns(names, chosen(block, at), offsets[at], times[at])
+
+        def passed(columns: Columns) -> pa.BooleanArray | None:
+            return self._passed(columns, len(offsets))
+
+        names = self._read.columns
+        columns = matching_columns(self._read, names, self._needed, passed, columns_of)
+        if columns is not None:
+            yield pa.RecordBatch.from_arrays([columns[name] for name in names], schema=self._schema)
+
+    def _columns(self, names: Sequence[str], block: MessageBlock, offsets: Longs, times: Longs) -> Columns:
         """Return columns of rows, which have these messages, offsets and times in milliseconds."""
-        inner = tuple(sorted(set(names) - _OURS))
+        inner = [name for name in names if name not in _OURS]
         columns = decoded_or_raw(block, inner, self._read.timestamp_overflow) if inner else {}
-        for name in names:
+        for name in _OURS & set(names):
             if name in ("stream", "partition"):
                 columns[name] = self._repeated(name, len(offsets))
             elif name == "offset":
                 columns[name] = offset_column(offsets)
-            elif name == "timestamp":
-                columns[name] = self._timestamps(times)
-        return columns
+            else:
+                columns[name] = fixed_width(times, pa.int64(), times != NO_TIMESTAMP)
+                if name == "timestamp":
+                    columns[name] = in_microseconds(columns[name], "its chunk's time", self._read.timestamp_overflow)
+        return {name: columns[name] for name in names}
 
     def _repeated(self, name: str, count: int) -> pa.StringArray:
         """Return the stream's or the partition's name ``count`` times: a part of a column that other batches share."""
@@ -136,29 +148,16 @@ class RowDecoder:
             column = self._names[name] = repeated(text, count)
         return column.slice(0, count)
 
-    def _passed(self, columns: dict[str, pa.Array], count: int) -> pa.BooleanArray | None:
+    def _passed(self, columns: Columns, count: int) -> pa.BooleanArray | None:
         """Return which of ``count`` rows match the filters; None without a filter."""
         values, residual = self._pushed.values, self._pushed.residual
         passed = None if values is None else pc.fill_null(self._wanted(values, columns), False)
         if residual is None:
             return passed
-        batch = pa.RecordBatch.from_arrays([columns[name] for name in self._needed.names], schema=self._needed)
-        matching = mask(residual, message_columns(batch), count)
+        matching = mask(residual, message_columns(columns), count)
         return matching if passed is None else pc.and_(passed, matching)
 
-    def _timestamps(self, times: Longs) -> pa.Array:
-        absent = (times > _MAX_MS) | (times < -_MAX_MS)  # ``NO_TIMESTAMP`` is among them
-        if not absent.any():
-            return fixed_width(times * 1000, TIMESTAMP)
-        beyond = absent & (times != NO_TIMESTAMP)
-        if beyond.any() and self._read.timestamp_overflow == "fail":
-            raise TimestampOverflow(
-                f"column 'timestamp': a chunk's time, {int(times[beyond][0])} ms, does not fit microseconds; option "
-                "'timestampOverflow' set to 'null' makes it NULL"
-            )
-        return fixed_width(np.where(absent, 0, times) * 1000, TIMESTAMP, ~absent)
-
-    def _wanted(self, filters: FilterValues, columns: dict[str, pa.Array]) -> pa.BooleanArray:
+    def _wanted(self, filters: FilterValues, columns: Columns) -> pa.BooleanArray:
         kind, _, name = filters.taken_from.partition(".")
         column = columns[_column_of(filters.taken_from)]
         if kind == "application_properties":
@@ -212,42 +211,27 @@ def _joined(chunks: Sequence[ChunkRecords]) -> MessageBlock:
     return MessageBlock(b"".join(parts), np.concatenate(starts), np.concatenate(ends))
 
 
-def decoded_or_raw(block: MessageBlock, names: Sequence[str], overflow: Any) -> dict[str, pa.Array]:
+def decoded_or_raw(block: MessageBlock, names: Sequence[str], overflow: Overflow) -> Columns:
     """Decode columns of messages; a message that is not AMQP becomes a row with its bytes as ``value``.
 
     Args:
         block: the messages.
         names: names of ``COLUMN_TYPES``, without those that only deliveries have.
-        overflow: ``fail`` or ``null``, as for ``decode_columns``.
+        overflow: as for ``decode_columns``.
+
+    Raises:
+        RemoteProtocolError: a message that is AMQP cannot be decoded.
+        TimestampOverflow: as ``decode_columns``.
     """
     columns = plain_body_columns(block, names)
     if columns is not None:
         return columns
-    starts, ends = np.asarray(block.starts), np.asarray(block.ends)
-    empty = starts == ends
-    # An AMQP section begins with byte 0: a message that begins otherwise is not AMQP.
-    raw = ~empty
-    raw[raw] = np.frombuffer(block.buffer, np.uint8)[starts[raw]] != 0
-    try:
-        columns = _mixed(block, names, overflow, raw)
-    except TimestampOverflow:
-        raise
-    except RemoteProtocolError:
-        good = np.flatnonzero(~raw)
-        raw[good] = incoming_columns(MessageBlock(block.buffer, starts[good], ends[good]), thorough=True).malformed
-        columns = _mixed(block, names, overflow, raw)
-    if "value" in columns and empty.any():
-        # A message without bytes has no sections; its body is empty.
-        columns["value"] = pc.if_else(pa.array(empty), pa.scalar(b""), columns["value"])
-    return columns
-
-
-def _mixed(block: MessageBlock, names: Sequence[str], overflow: Any, raw: NDArray[np.bool_]) -> dict[str, pa.Array]:
+    raw = foreign(block)
     if not raw.any():
         return decode_columns(block, names, overflow=overflow)
     starts, ends = np.asarray(block.starts), np.asarray(block.ends)
     good, rows = np.flatnonzero(~raw), np.flatnonzero(raw)
-    columns = decode_columns(MessageBlock(block.buffer, starts[good], ends[good]), names, overflow=overflow)
+    columns = decode_columns(chosen(block, good), names, overflow=overflow)
     place = np.zeros(len(raw), np.int64)
     place[good] = np.arange(len(good))
     mixed = {name: column.take(pa.array(place, mask=raw)) for name, column in columns.items()}

@@ -19,8 +19,8 @@ from typing import TypeVar
 
 from spark_streams.filters.split import PeerSplit, Split, Target, split
 from spark_streams.filters.targets.event_streams import DeliveryAnnotations, EventStreams, text_of
-from spark_streams.filters.targets.full_sql import FullSql, is_time
-from spark_streams.filters.tree import Expression, all_of, conjuncts, references, without_not
+from spark_streams.filters.targets.full_sql import FullSql
+from spark_streams.filters.tree import Expression, without_not
 
 T = TypeVar("T")
 
@@ -35,14 +35,11 @@ class AmqpCapability:
         rabbitmq_types: whether full SQL sees values as RabbitMQ does where the draft is silent: a char equals its code
             point, a uuid its 16 bytes, and texts and binary values have the order of their bytes. True of RabbitMQ and
             of this project's door; without it less is pushed.
-        overflow_is_null: whether an instant beyond int64 microseconds reads as null (``timestampOverflow=null``): then
-            predicates on times remain, although they are pushed.
     """
 
     event_streams: bool
     filtex_sql: bool
     rabbitmq_types: bool = False
-    overflow_is_null: bool = False
 
 
 @dataclass(frozen=True)
@@ -82,25 +79,16 @@ def split_for_amqp(expression: Expression, capability: AmqpCapability) -> AmqpSp
         The filters to attach with, and the residual.
     """
     whole = without_not(expression)
-    full_sql = FullSql(as_rabbitmq=capability.rabbitmq_types, overflow_is_null=capability.overflow_is_null)
+    full_sql = FullSql(as_rabbitmq=capability.rabbitmq_types)
     bounds = _split(whole, DeliveryAnnotations(), capability.event_streams)
     terms = _split(bounds.residual, EventStreams(), capability.event_streams)
     sql = _split(terms.residual, full_sql, capability.filtex_sql)
-    residual = [] if sql.residual is None else list(conjuncts(sql.residual))
-    if capability.overflow_is_null:  # the peer compares times that the reader takes for null
-        others = dict.fromkeys(part for part in residual if not _has_time(part))
-        kept = (part for part in conjuncts(whole) if _has_time(part) or part in others)
-        residual = list(dict.fromkeys([*kept, *others]))
     return AmqpSplit(
         bounds.pushed,
         None if terms.pushed is None else text_of(terms.pushed),
         None if sql.pushed is None else sql.pushed.text,
-        all_of(residual) if residual else None,
+        sql.residual,
     )
-
-
-def _has_time(part: Expression) -> bool:
-    return any(map(is_time, references(part)))
 
 
 def _split(expression: Expression | None, target: Target[T], offered: bool) -> Split[T]:

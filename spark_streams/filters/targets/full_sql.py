@@ -33,7 +33,7 @@ from spark_streams.filters.targets import sql_text
 from spark_streams.filters.targets.canonical_texts import number_with
 from spark_streams.filters.targets.sql_text import Sql, Term
 from spark_streams.filters.targets.typed_sql import Alternatives, application_predicate
-from spark_streams.filters.tree import COMPARISONS, Operator, Predicate, Reference, ReferenceKind, ValueType, place_of
+from spark_streams.filters.tree import COMPARISONS, Operator, Predicate, ReferenceKind, ValueType, place_of
 
 _TEXTS: Final = frozenset({"subject", "group_id", "reply_to_group_id", "content_type", "content_encoding"})
 _TIMES: Final = frozenset({"creation_time", "absolute_expiry_time"})
@@ -47,12 +47,10 @@ class FullSql:
 
     Args:
         as_rabbitmq: whether the peer compares typed values, and orders texts, as RabbitMQ does.
-        overflow_is_null: whether an instant beyond int64 microseconds reads as null.
     """
 
-    def __init__(self, *, as_rabbitmq: bool, overflow_is_null: bool) -> None:
+    def __init__(self, *, as_rabbitmq: bool) -> None:
         self._as_rabbitmq = as_rabbitmq
-        self._overflow_is_null = overflow_is_null
 
     def both(self, left: Sql, right: Sql) -> Sql:
         """Return ``left AND right``."""
@@ -94,8 +92,6 @@ class FullSql:
 
     def _time(self, field: Term, predicate: Predicate, *, zero_is_null: bool) -> tuple[Sql, bool]:
         if predicate.operator is Operator.IS_NULL:
-            if self._overflow_is_null:
-                raise Inexpressible
             unset = [sql_text.is_null(field)]
             if zero_is_null:
                 unset.append(sql_text.compare(field, "=", sql_text.integer(0)))
@@ -139,13 +135,6 @@ class FullSql:
                 made.equals(sql_text.integer(int(text)))
             made.identifier_types(text)
         return made.sql(), False
-
-
-def is_time(reference: Reference) -> bool:
-    """Return whether a part of an event is an instant."""
-    section, name = place_of(reference) or ("", "")
-    named = section == "properties" and name in _TIMES
-    return named or reference.kind in (ReferenceKind.EVENT_TIME, ReferenceKind.PUBLISH_TIME)
 
 
 def _guarded(field: Term, made: Sql) -> Sql:

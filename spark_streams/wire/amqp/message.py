@@ -7,8 +7,8 @@
     body     = data*  |  amqp-sequence*  |  amqp-value
     section  = 0x00 0x53 code value             code: 0x70 header … 0x78 footer, in ascending order
 
-The decoder accepts two things that clients do against the rules: no body at all (proton), and the footer before the
-body (rhea).
+The decoder accepts what clients do against the rules: no body at all (proton), the footer before the body (rhea), and a
+data section that holds null (Microsoft's SDK for JavaScript).
 
 Spec: AMQP 1.0 part 3 §3.2 (message format).
 """
@@ -34,7 +34,7 @@ FOOTER: Final = 0x78
 
 _LISTS: Final = frozenset({0x45, 0xC0, 0xD0})
 _MAPS: Final = frozenset({0xC1, 0xD1})
-_BINARIES: Final = frozenset({0xA0, 0xB0})
+_BINARIES: Final = frozenset({0x40, 0xA0, 0xB0})
 _SECTIONS: Final = (
     (HEADER, "header", "list", _LISTS),
     (DELIVERY_ANNOTATIONS, "delivery-annotations", "map", _MAPS),
@@ -76,14 +76,7 @@ def split_sections(raw: bytes, last: int = FOOTER, most: int | None = None) -> l
     sections: list[Section] = []
     position = 0
     while position < len(raw) and len(sections) != most:
-        if raw[position] != 0:
-            raise RemoteProtocolError(f"message at byte {position}: 0x{raw[position]:02x}, expected a section (0x00)")
-        descriptor, value = decode_value(raw, position + 1)
-        code = _CODES.get(str(descriptor)) if isinstance(descriptor, Symbol) else descriptor
-        if not (isinstance(descriptor, (ULong, Symbol)) and code in SECTION_NAMES):
-            raise RemoteProtocolError(
-                f"message at byte {position}: {quoted(descriptor, 80)} describes no message section"
-            )
+        code, value = section_head(raw, position)
         if last < FOOTER and code > last:
             break
         end = skip_value(raw, value)
@@ -101,6 +94,21 @@ def split_sections(raw: bytes, last: int = FOOTER, most: int | None = None) -> l
         if last < FOOTER and code >= last:
             break
     return sections
+
+
+def section_head(raw: bytes, position: int) -> tuple[int, int]:
+    """Return the code of the section that begins at ``position``, and where its value does.
+
+    Raises:
+        RemoteProtocolError: no section begins there.
+    """
+    if raw[position] != 0:
+        raise RemoteProtocolError(f"message at byte {position}: 0x{raw[position]:02x}, expected a section (0x00)")
+    descriptor, value = decode_value(raw, position + 1)
+    code = _CODES.get(str(descriptor)) if isinstance(descriptor, Symbol) else descriptor
+    if not (isinstance(descriptor, (ULong, Symbol)) and code in SECTION_NAMES):
+        raise RemoteProtocolError(f"message at byte {position}: {quoted(descriptor, 80)} describes no message section")
+    return int(code), value
 
 
 def may_follow(before: int, code: int) -> bool:
@@ -146,17 +154,22 @@ def skip_value(raw: bytes, position: int) -> int:
 
 
 def decode_section(raw: bytes, section: Section) -> Any:
-    """Decode a section's value, which must end at the section's end.
+    """Decode a section's value; see ``decode_part``."""
+    return decode_part(raw, section.code, section.value, section.end)
+
+
+def decode_part(raw: bytes, code: int, at: int, end: int) -> Any:
+    """Decode a value of a section, from ``at`` to ``end`` (exclusive).
 
     Raises:
-        RemoteProtocolError: the value cannot be decoded; the message names the section.
+        RemoteProtocolError: the value cannot be decoded, or ends elsewhere; the message names the section.
     """
     try:
-        value, end = decode_value(raw, section.value)
+        value, stop = decode_value(raw, at)
     except RemoteProtocolError as fault:
-        raise RemoteProtocolError(f"{SECTION_NAMES[section.code]} section: {fault}") from fault
-    if end != section.end:
-        raise RemoteProtocolError(f"{SECTION_NAMES[section.code]} section: its value ends at {end}, not {section.end}")
+        raise RemoteProtocolError(f"{SECTION_NAMES[code]} section: {fault}") from fault
+    if stop != end:
+        raise RemoteProtocolError(f"{SECTION_NAMES[code]} section: its value ends at {stop}, not {end}")
     return value
 
 
@@ -179,22 +192,37 @@ class Entry(NamedTuple):
 
 
 def map_entries(raw: bytes, at: int) -> list[Entry]:
-    """Return the entries of the map at a place.
+    """Return the entries of the map at a place; no value is decoded.
 
     Raises:
         RemoteProtocolError: the bytes are no map.
     """
+    places = item_places(raw, at)
+    if len(places) % 2 == 0:
+        raise RemoteProtocolError(f"AMQP map at byte {at}: {len(places) - 1} keys and values, expected an even number")
+    triples = zip(places[:-1:2], places[1::2], places[2::2], strict=True)
+    return [Entry(_key(raw[start:value]), start, value, end) for start, value, end in triples]
+
+
+def _key(encoded: bytes) -> str:
+    head = {0xA1: 2, 0xA3: 2, 0xB1: 5, 0xB3: 5}.get(encoded[0])
+    return "" if head is None else encoded[head:].decode("utf-8", "replace")
+
+
+def item_places(raw: bytes, at: int) -> list[int]:
+    """Return where each item of the list or map at a place begins, and where the last one ends.
+
+    Raises:
+        RemoteProtocolError: the items do not end with the list or map.
+    """
     end = skip_value(raw, at)
-    width = 1 if raw[at] == 0xC1 else 4
+    if raw[at] == 0x45:
+        return [end]
+    width = 4 if raw[at] & 0x10 else 1
     count = int.from_bytes(raw[at + 1 + width : at + 1 + 2 * width], "big")
-    at += 1 + 2 * width
-    entries = []
-    for _ in range(count // 2):
-        value = skip_value(raw, at)
-        key, _ = decode_value(raw, at)
-        stop = skip_value(raw, value)
-        entries.append(Entry(str(key) if isinstance(key, str) else "", at, value, stop))
-        at = stop
-    if at != end or count % 2:
-        raise RemoteProtocolError("a map: its entries do not end with it")
-    return entries
+    places = [at + 1 + 2 * width]
+    while len(places) <= count and places[-1] < end:
+        places.append(skip_value(raw, places[-1]))
+    if places[-1] != end or len(places) <= count:
+        raise RemoteProtocolError(f"AMQP list or map at byte {at}: its items do not end with it")
+    return places

@@ -124,7 +124,7 @@ class Sections:
     Args:
         value: section code to the position of its value's format code, -1 where a message has no such section.
         end: section code to the position after it.
-        bare_start: the first section after header and delivery annotations; the message's end if there is none.
+        bare_start: where header and delivery annotations end.
         body_code: the body's section code, 0 where there is no body.
         several: messages whose body has more than one section.
         irregular: messages that this walk left to ``wire/amqp/message.py``.
@@ -148,7 +148,7 @@ def walk_sections(words: PaddedWords, starts: Positions, ends: Positions, last: 
         last: the code of the last section of interest; a message is not read beyond it.
     """
     n = starts.size
-    found = Sections({}, {}, ends.copy(), np.zeros(n, np.int64), np.zeros(n, np.bool_), np.zeros(n, np.bool_))
+    found = Sections({}, {}, starts.copy(), np.zeros(n, np.int64), np.zeros(n, np.bool_), np.zeros(n, np.bool_))
     if n <= FEW:
         found.irregular[:] = True
         return found
@@ -191,8 +191,8 @@ def _record(found: Sections, rows: Positions, position: Positions, stop: Positio
         if DATA <= code <= AMQP_VALUE:
             found.several[here] = found.body_code[here] != 0
             found.body_code[here] = code
-        if code > DELIVERY_ANNOTATIONS:
-            found.bare_start[here] = np.minimum(found.bare_start[here], at)
+        if code <= DELIVERY_ANNOTATIONS:
+            found.bare_start[here] = upto
         found.value[code][here] = at + 3
         found.end[code][here] = upto
 

@@ -152,9 +152,9 @@ def test_sub_batches_and_messages_that_are_not_amqp(broker: Broker) -> None:
             b"last",
         ]
         assert read(client, stream, "color IS NULL AND offset >= 100", 103)["value"].to_pylist() == [
-            b"plain text", b"", b"\xff\xff",
+            b"plain text", None, b"\xff\xff",
         ]  # fmt: skip
-        assert read(client, stream, "body_size = 0", 103)["offset"].to_pylist() == [text(101)]
+        assert read(client, stream, "body_size IS NULL", 103)["offset"].to_pylist() == [text(101)]
 
 
 def test_connections_that_break_lose_and_repeat_nothing(broker: Broker) -> None:
@@ -290,7 +290,7 @@ def test_only_what_the_filter_needs_is_decoded_of_rows_that_fail(door: Broker, m
         assert {names for names, _ in decoded} == {("application_properties",)}
         decoded.clear()
         assert read(client, stream, "offset BETWEEN 100 AND 102", columns=columns).num_rows == 3
-        assert decoded == [(("application_properties", "message", "properties", "value"), 3)]
+        assert decoded == [(columns, 3)]
 
 
 def test_what_messages_cannot_have_is_refused_before_anything_is_read() -> None:

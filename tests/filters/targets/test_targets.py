@@ -245,38 +245,6 @@ def test_a_peer_without_filters_is_asked_nothing() -> None:
     assert (found.words, found.annotations, left(found)) == (None, None, "offset > 'a'")
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("publish_time >= 5", "delivery annotations: event-streams-timestamp > 4"),
-        ("publish_time <= 5", "event streams SQL: d.event-streams-timestamp <= 5"),
-        ("publish_time = 5", "event streams SQL: d.event-streams-timestamp = 5"),
-        ("event_time >= 5", "SQL: p.creation_time >= 5"),
-        ("event_time IS NOT NULL", "SQL: p.creation_time <= -1 OR p.creation_time >= 1"),
-        ("event_time IS NULL", None),
-        ("properties.absolute_expiry_time IS NULL", None),
-    ],
-)
-def test_instants_that_read_as_null_are_looked_at_again(text: str, words: str | None) -> None:
-    found = split_for_amqp(parse(text), AmqpCapability(True, True, True, overflow_is_null=True))
-    assert (found.words, left(found)) == (words, text)
-
-
-@pytest.mark.parametrize(
-    ("text", "remains"),
-    [
-        ("event_time >= 5 AND key = 'k'", ALL),
-        ("key = 'k' AND properties.subject = 'a' AND event_time >= 5", "key = 'k' AND event_time >= 5"),
-        ("publish_time BETWEEN -10 AND -5", ALL),
-        ("publish_time BETWEEN -10 AND -5 AND key = 'k'", ALL),
-        ("event_time >= 5 AND event_time >= 5", "event_time >= 5"),
-    ],
-)
-def test_what_is_looked_at_again_keeps_its_order_and_is_there_once(text: str, remains: str | None) -> None:
-    found = split_for_amqp(parse(text), AmqpCapability(True, True, True, overflow_is_null=True))
-    assert left(found) == (text if remains is ALL else remains)
-
-
 def test_full_sql_keeps_to_what_rabbitmq_takes() -> None:
     many = ", ".join(f"'value-{n}'" for n in range(150))
     few = "properties.subject = 'a'"

@@ -179,7 +179,6 @@ class RabbitInquiries:
             event_streams=False,
             filtex_sql=version_of(connection) >= _SQL_SINCE,
             rabbitmq_types=True,
-            overflow_is_null=read is not None and read.timestamp_overflow == "null",
         )
         split = split_for_amqp(expression, capability)
         if split.sql is not None:

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from spark_streams.errors import LocalProtocolError
-from spark_streams.wire.amqp.message import PROPERTIES
+from spark_streams.errors import LocalProtocolError, RemoteProtocolError
+from spark_streams.wire.amqp.message import FOOTER, HEADER, PROPERTIES, section_head
 from spark_streams.wire.amqp.sections import Extents, Pair, Sections, walk_items, walk_sections
-from spark_streams.wire.columnar.byte_view import Mask, PaddedWords, Positions
+from spark_streams.wire.columnar.byte_view import Mask, PaddedWords, Positions, Words
+
+_DESCRIPTOR_BYTES: Final = 256
+"""More bytes than the descriptor of any section has."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +36,25 @@ class MessageBlock:
 def chosen(block: MessageBlock, rows: Positions | slice) -> MessageBlock:
     """Return some of a block's messages."""
     return MessageBlock(block.buffer, np.asarray(block.starts)[rows], np.asarray(block.ends)[rows])
+
+
+def foreign(block: MessageBlock) -> Mask:
+    """Return which messages are no AMQP: they have bytes, and these begin with no section.
+
+    Their bytes alone decide, and only the first ones: what begins as a message and goes on otherwise is a broken one.
+    """
+    starts, ends = np.asarray(block.starts), np.asarray(block.ends)
+    head = Words(np.frombuffer(block.buffer, np.uint8)).little(starts)
+    code = (head >> np.uint64(16)) & np.uint64(0xFF)
+    section = (head & np.uint64(0xFFFF) == 0x5300) & (code >= HEADER) & (code <= FOOTER)
+    found: Mask = ~section & (ends > starts)
+    for row in np.flatnonzero(found & (head & np.uint64(0xFF) == 0)).tolist():  # a descriptor in another form
+        try:
+            section_head(bytes(block.buffer[starts[row] : min(ends[row], starts[row] + _DESCRIPTOR_BYTES)]), 0)
+        except RemoteProtocolError:
+            continue
+        found[row] = False
+    return found
 
 
 class BlockSections:

@@ -6,7 +6,6 @@ from typing import Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from spark_streams.errors import RemoteProtocolError
@@ -19,8 +18,7 @@ from spark_streams.wire.columnar.arrays import fixed_width, layout, validity
 from spark_streams.wire.columnar.byte_view import Mask, PaddedWords, Positions, Words
 from spark_streams.wire.columnar.gather import gather
 
-SYMBOL_CODES: Final = (0xA3, 0xB3)
-TEXT_CODES: Final = (0xA1, 0xB1, *SYMBOL_CODES)
+TEXT_CODES: Final = (0xA1, 0xB1, 0xA3, 0xB3)
 BINARY_CODES: Final = (0xA0, 0xB0)
 SIGNED_CODES: Final = (0x51, 0x54, 0x55, 0x61, 0x71, 0x81, 0x83)
 UNSIGNED_CODES: Final = (0x43, 0x44, 0x50, 0x52, 0x53, 0x60, 0x70, 0x80)
@@ -32,7 +30,6 @@ ANNOTATION_TYPES: Final = {
     "source_partition": pa.string(),
     "target_partition": pa.string(),
     "group_key": pa.string(),
-    "timestamp": TIMESTAMP_TYPE,
     "timestamp_ms": pa.int64(),
 }
 """The columns that a dialect has a place for, and their types."""
@@ -81,42 +78,38 @@ def offset_texts(numbers: NDArray[np.int64], valid: Mask, what: str) -> pa.Strin
     return pa.StringArray.from_buffers(numbers.size, bounds, content, validity(valid))
 
 
-def instant_column(milliseconds: NDArray[np.int64], valid: Mask, what: str, overflow: Overflow) -> pa.TimestampArray:
-    """Return instants in microseconds.
+def instant_column(column: pa.Int64Array, what: str, overflow: Overflow) -> pa.TimestampArray:
+    """Return instants in milliseconds as instants in microseconds.
 
     Raises:
-        TimestampOverflow: a valid instant does not fit, and ``overflow`` is ``fail``; the message names ``what``.
+        TimestampOverflow: an instant does not fit, and ``overflow`` is ``fail``; the message names ``what``.
     """
-    outside = valid & ((milliseconds < -MAX_TIMESTAMP_MS) | (milliseconds > MAX_TIMESTAMP_MS))
-    if overflow == "fail" and outside.any():
-        microseconds(int(milliseconds[outside][0]), what)
-    valid = valid & ~outside
-    return number_column(np.where(valid, milliseconds, 0) * 1000, valid, TIMESTAMP_TYPE)
+    if column.null_count == len(column):
+        return pa.nulls(len(column), TIMESTAMP_TYPE)
+    milliseconds, valid = np.asarray(column.fill_null(0)), np.ones(len(column), np.bool_)
+    if column.null_count:
+        valid = np.asarray(column.is_valid())
+    outside = (milliseconds < -MAX_TIMESTAMP_MS) | (milliseconds > MAX_TIMESTAMP_MS)
+    if outside.any():
+        if overflow == "fail":
+            microseconds(int(milliseconds[outside][0]), what)
+        milliseconds, valid = np.where(outside, 0, milliseconds), valid & ~outside
+    return number_column(milliseconds * 1000, valid, TIMESTAMP_TYPE)
 
 
 def column_of(words: Words, texts: Extents, kind: pa.DataType, column: str) -> pa.Array:
     """Return the content of texts and binary values as an array of ``kind``: binary or string.
 
     Raises:
-        RemoteProtocolError: a text is not UTF-8, or a symbol not ASCII; the message names ``column``.
+        RemoteProtocolError: a text is not UTF-8; the message names ``column``.
     """
     valid = texts.code != NULL_CODE
     if not valid.any():
         return pa.nulls(valid.size, kind)
     try:
-        array = gather([words], texts.start, texts.end - texts.start, kind, valid=valid)
+        return gather([words], texts.start, texts.end - texts.start, kind, valid=valid)
     except pa.ArrowInvalid as fault:
         raise RemoteProtocolError(f"column '{column}': a message holds text that is not UTF-8") from fault
-    symbol = (texts.code == 0xA3) | (texts.code == 0xB3)
-    if symbol.any() and not _is_ascii(array.buffers()[2]):
-        broken = symbol & ~np.asarray(pc.fill_null(pc.string_is_ascii(array), True))
-        if broken.any():
-            raise RemoteProtocolError(f"column '{column}': a message holds a symbol that is not ASCII")
-    return array
-
-
-def _is_ascii(buffer: pa.Buffer | None) -> bool:
-    return buffer is None or buffer.size == 0 or int(np.frombuffer(buffer, np.int8).min()) >= 0
 
 
 def is_utf8(text: bytes) -> bool:

@@ -24,16 +24,29 @@ from spark_streams.wire.amqp.columns.canonical import (
     TIMESTAMP_TYPE,
     code_set,
     column_of,
-    instant_column,
     integers,
     number_column,
     offset_texts,
 )
 from spark_streams.wire.amqp.columns.maps import map_column, read_entries
-from spark_streams.wire.amqp.columns.properties import PROPERTIES_TYPE, field_values, properties_column, read_fields
+from spark_streams.wire.amqp.columns.properties import (
+    PROPERTIES_MS_TYPE,
+    PROPERTIES_TYPE,
+    field_values,
+    in_microseconds,
+    properties_column,
+    read_fields,
+)
 from spark_streams.wire.amqp.columns.shaped_columns import ShapedColumns
 from spark_streams.wire.amqp.columns.shaped_rows import by_shape
-from spark_streams.wire.amqp.columns.single_message import CREATION_TIME, GROUP_ID, Overflow, last_section, row_columns
+from spark_streams.wire.amqp.columns.single_message import (
+    ANNOTATIONS,
+    CREATION_TIME,
+    GROUP_ID,
+    Overflow,
+    last_section,
+    row_columns,
+)
 from spark_streams.wire.amqp.dialects.dialect import Places
 from spark_streams.wire.amqp.dialects.event_streams import EVENT_STREAMS
 from spark_streams.wire.amqp.event_streams import ASSIGNED_KEYS
@@ -43,6 +56,7 @@ from spark_streams.wire.amqp.message import (
     APPLICATION_PROPERTIES,
     DATA,
     DELIVERY_ANNOTATIONS,
+    FOOTER,
     MESSAGE_ANNOTATIONS,
 )
 from spark_streams.wire.amqp.sections import FEW, NULL_CODE, Extents, Pair, extents
@@ -53,6 +67,7 @@ COLUMN_TYPES: Final[dict[str, pa.DataType]] = {
     "value": pa.binary(),
     "key": pa.string(),
     "properties": PROPERTIES_TYPE,
+    "properties_ms": PROPERTIES_MS_TYPE,
     "application_properties": pa.map_(pa.string(), pa.string()),
     "message_annotations": pa.map_(pa.string(), pa.string()),
     "message": pa.binary(),
@@ -63,11 +78,13 @@ COLUMN_TYPES: Final[dict[str, pa.DataType]] = {
     "partitions_changed": pa.list_(pa.string()),
 }
 """All columns that callers can name; those of rows have the types of ``rows.FULL_MESSAGE_SCHEMA``."""
+IN_MS: Final = {"properties": "properties_ms", "timestamp": "timestamp_ms"}
+"""The columns of rows with times, and what they are made of: the same with times in milliseconds."""
 
 _MAPS: Final = {"message_annotations": MESSAGE_ANNOTATIONS, "application_properties": APPLICATION_PROPERTIES}
 _TEXT_OR_NULL: Final = code_set(NULL_CODE, *TEXT_CODES)
-_BINARY: Final = code_set(*BINARY_CODES)
-_PLAIN_BODY: Final = code_set(*BINARY_CODES, 0xA1, 0xB1)
+_BINARY: Final = code_set(NULL_CODE, *BINARY_CODES)
+_PLAIN_BODY: Final = code_set(NULL_CODE, *BINARY_CODES, 0xA1, 0xB1)
 _ANNOTATION: Final = {
     "symbol": _TEXT_OR_NULL,
     "string": _TEXT_OR_NULL,
@@ -79,10 +96,23 @@ _NEVER: Final = code_set()
 
 
 class Lockstep(BlockSections):
-    """One block during decoding: the places of its columns' values."""
+    """One block during decoding: the places of its columns' values.
 
-    def __init__(self, block: MessageBlock, names: frozenset[str], places: Places = EVENT_STREAMS.places) -> None:
-        super().__init__(block, last_section(names, places))
+    Args:
+        block: the messages.
+        names: names in ``COLUMN_TYPES``, of columns with times in milliseconds only.
+        places: as for ``decode_columns``.
+        last: the code of the last section that is looked at; None for the last one that the columns need.
+    """
+
+    def __init__(
+        self,
+        block: MessageBlock,
+        names: frozenset[str],
+        places: Places = EVENT_STREAMS.places,
+        last: int | None = None,
+    ) -> None:
+        super().__init__(block, last_section(names, places) if last is None else last)
         self._places = places.by_column
         self.values: dict[str, Extents] = {}
         self.properties: dict[int, Pair] = {}
@@ -92,8 +122,11 @@ class Lockstep(BlockSections):
             self._empty(name)
         for section in (DELIVERY_ANNOTATIONS, MESSAGE_ANNOTATIONS):
             self._keep_annotations(section, wanted)
-        if names & {"key", "properties", "creation_time_ms"}:
-            fields = range(PROPERTIES_TYPE.num_fields) if "properties" in names else (CREATION_TIME, GROUP_ID)
+        if names & {"key", "properties_ms", "creation_time_ms"}:
+            wanted_fields = {"key": GROUP_ID, "creation_time_ms": CREATION_TIME}
+            fields = {index for name, index in wanted_fields.items() if name in names}
+            if "properties_ms" in names:
+                fields = set(range(PROPERTIES_TYPE.num_fields))
             self.properties = read_fields(self, fields)
         if "key" in names:
             first, second = self.values["group_key"], field_values(self, self.properties, GROUP_ID)
@@ -138,28 +171,26 @@ class Lockstep(BlockSections):
         rows, _, _ = self.with_section(AMQP_SEQUENCE)
         self.irregular[rows] = True
 
-    def column(self, name: str, singly: Mapping[int, dict[str, Any]], overflow: Overflow = "fail") -> pa.Array:
+    def column(self, name: str, singly: Mapping[int, dict[str, Any]]) -> pa.Array:
         """Return a finished column.
 
         Args:
             name: one of those to decode.
             singly: the columns of irregular messages, as ``row_columns`` returns them, by row, which rises; an
                 irregular message that is not there has a null.
-            overflow: as for ``decode_columns``.
 
         Raises:
             RemoteProtocolError: a text is not UTF-8.
-            TimestampOverflow: as ``decode_columns``.
             LocalProtocolError: the text is too much for one array.
         """
         kind = COLUMN_TYPES.get(name, pa.string())
         if not singly:
-            return self._regular(name, kind, overflow)
+            return self._regular(name, kind)
         irregular = _array([columns[name] for columns in singly.values()], kind)
         _check_size(irregular.nbytes)
         if len(singly) == self.n:
             return irregular
-        regular, at = self._regular(name, kind, overflow), 0
+        regular, at = self._regular(name, kind), 0
         pieces: list[pa.Array] = []
         _check_size(regular.nbytes + irregular.nbytes)
         for number, row in enumerate(singly):
@@ -167,12 +198,12 @@ class Lockstep(BlockSections):
             at = row + 1
         return pa.concat_arrays([*pieces, regular.slice(at)])
 
-    def _regular(self, name: str, kind: pa.DataType, overflow: Overflow) -> pa.Array:
+    def _regular(self, name: str, kind: pa.DataType) -> pa.Array:
         """Return a column in which irregular messages are null."""
         if name in self.maps:
             return map_column(self, _MAPS[name], self.maps[name], name)
-        if name == "properties":
-            return properties_column(self, self.properties, overflow)
+        if name == "properties_ms":
+            return properties_column(self, self.properties)
         if name == "partitions_changed":
             return pa.nulls(self.n, kind)
         values = self.values[name]
@@ -183,10 +214,7 @@ class Lockstep(BlockSections):
         valid = values.code != NULL_CODE
         if place.kind == "long":
             return offset_texts(integers(self.words, values), valid, place.key)
-        numbers = self.words.big(values.start)
-        if name == "timestamp":
-            return instant_column(numbers, valid, place.key, overflow)
-        return number_column(numbers, valid, kind)
+        return number_column(self.words.big(values.start), valid, kind)
 
 
 def _array(content: list[Any], kind: pa.DataType) -> pa.Array:
@@ -236,24 +264,34 @@ def decode_columns(
     unknown = set(names) - COLUMN_TYPES.keys()
     if unknown:
         raise LocalProtocolError(f"no such column: {', '.join(sorted(unknown))}; there are {', '.join(COLUMN_TYPES)}")
-    sorted_rows = by_shape(block, last_section(names, places), places)
+    decoded = _decoded(block, {IN_MS.get(name, name) for name in names}, places)
+    what = "timestamp" if places.timestamp is None else places.timestamp.key
+    return {
+        name: in_microseconds(decoded[IN_MS[name]], what, overflow) if name in IN_MS else decoded[name]
+        for name in names
+    }
+
+
+def _decoded(block: MessageBlock, names: Collection[str], places: Places) -> dict[str, pa.Array]:
+    """Decode the named columns, of which those with times have milliseconds."""
+    sorted_rows = by_shape(block, places.head if ANNOTATIONS.issuperset(names) else FOOTER, places)
     if not sorted_rows.parts:
-        return _walked(block, names, overflow, places)
-    shaped = ShapedColumns(sorted_rows.parts, len(block.starts), overflow)
+        return _walked(block, names, places)
+    shaped = ShapedColumns(sorted_rows.parts, len(block.starts))
     columns = {name: shaped.column(name) for name in names}
     if not sorted_rows.rest.size:
         return columns
-    walked = _walked(chosen(block, sorted_rows.rest), names, overflow, places)
+    walked = _walked(chosen(block, sorted_rows.rest), names, places)
     rows = shaped.rows, sorted_rows.rest
     return {name: together(rows, (columns[name], walked[name])) for name in names}
 
 
-def _walked(block: MessageBlock, names: Collection[str], overflow: Overflow, places: Places) -> dict[str, pa.Array]:
+def _walked(block: MessageBlock, names: Collection[str], places: Places) -> dict[str, pa.Array]:
     """Decode the named columns of messages of any shapes."""
     lockstep = Lockstep(block, frozenset(names), places)
     rows = np.flatnonzero(lockstep.irregular).tolist()
-    singly = {row: row_columns(lockstep.raw(row), names, overflow, places) for row in rows}
-    return {name: lockstep.column(name, singly, overflow) for name in names}
+    singly = {row: row_columns(lockstep.raw(row), names, places) for row in rows}
+    return {name: lockstep.column(name, singly) for name in names}
 
 
 def together(rows: tuple[Positions, Positions], columns: tuple[pa.Array, pa.Array]) -> pa.Array:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from spark_streams.errors import RemoteProtocolError
 from spark_streams.wire.amqp import message as m
 from spark_streams.wire.amqp.columns.block import MessageBlock, chosen
-from spark_streams.wire.amqp.columns.canonical import SYMBOL_CODES, is_utf8
+from spark_streams.wire.amqp.columns.canonical import is_utf8
 from spark_streams.wire.amqp.columns.decode import Lockstep, together
 from spark_streams.wire.amqp.columns.plain_bodies import are_plain_bodies
 from spark_streams.wire.amqp.columns.properties import field_numbers
@@ -45,7 +45,7 @@ class Incoming:
     malformed: NDArray[np.bool_]
 
 
-_READ = ("value", "key", "properties", "application_properties", "message_annotations")
+_READ = ("value", "key", "properties_ms", "application_properties", "message_annotations")
 """All columns that a reader of the stored message may decode."""
 _READ_BESIDE_BODY = _READ[1:]
 
@@ -108,7 +108,7 @@ def _shaped(columns: ShapedColumns, thorough: bool) -> Incoming:
 def _walked(block: MessageBlock, thorough: bool, places: Places) -> Incoming:
     """Read messages of any shapes."""
     names = frozenset({"group_key", "target_partition", "creation_time_ms"})
-    lockstep = Lockstep(block, names, places)
+    lockstep = Lockstep(block, names, places, m.FOOTER)
     malformed = np.zeros(lockstep.n, np.bool_)
     value_starts = lockstep.sections.bare_start + lockstep.origin
     milliseconds, valid = field_numbers(lockstep, lockstep.properties, CREATION_TIME)
@@ -116,7 +116,7 @@ def _walked(block: MessageBlock, thorough: bool, places: Places) -> Incoming:
     singly: dict[int, dict[str, Any]] = {}
     for row in np.flatnonzero(lockstep.irregular).tolist():
         try:
-            singly[row] = row_columns(lockstep.raw(row), names, places=places)
+            singly[row] = row_columns(lockstep.raw(row), names, places, m.FOOTER)
         except RemoteProtocolError:
             malformed[row] = True
         else:
@@ -138,7 +138,7 @@ def _text(lockstep: Lockstep, name: str, singly: dict[int, dict[str, Any]], malf
         values = lockstep.values[name]
         for row in np.flatnonzero((values.code != NULL_CODE) & ~lockstep.irregular).tolist():
             text = lockstep.words.bytes[values.start[row] : values.end[row]].tobytes()
-            malformed[row] = not (text.isascii() if values.code[row] in SYMBOL_CODES else is_utf8(text))
+            malformed[row] = not is_utf8(text)
         lockstep.irregular[malformed] = True
         return lockstep.column(name, singly)
 
@@ -163,10 +163,10 @@ def _read(block: MessageBlock) -> None:
     lockstep = Lockstep(block, frozenset(_READ))
     for row in np.flatnonzero(lockstep.irregular).tolist():
         raw = lockstep.raw(row)
-        row_columns(raw, _READ_BESIDE_BODY, "null")
+        row_columns(raw, _READ_BESIDE_BODY)
         # Do not build the text of a body: it may be five times as large, and ten times during its construction.
         for section in m.split_sections(raw, m.FOOTER):
             if m.DATA <= section.code <= m.AMQP_VALUE:
                 m.decode_section(raw, section)
     for name in _READ:
-        lockstep.column(name, {}, "null")
+        lockstep.column(name, {})

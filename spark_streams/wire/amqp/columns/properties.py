@@ -37,6 +37,10 @@ _KINDS: Final = {
 """Each kind of field to its Arrow type, and to the format codes that its values may have; None for any."""
 PROPERTIES_TYPE: Final = pa.struct([(name, _KINDS[kind][0]) for name, kind in PROPERTY_FIELDS])
 """The struct of the column, in the order of AMQP 1.0 part 3 §3.2.4; field i of the list is field i of the struct."""
+PROPERTIES_MS_TYPE: Final = pa.struct(
+    [(name, pa.int64() if kind == "timestamp" else _KINDS[kind][0]) for name, kind in PROPERTY_FIELDS]
+)
+"""The same with times in milliseconds, which AMQP has, and by which filters compare."""
 
 
 def read_fields(block: BlockSections, wanted: Collection[int]) -> dict[int, Pair]:
@@ -75,28 +79,50 @@ def field_numbers(block: BlockSections, fields: dict[int, Pair], index: int) -> 
     return integers(block.words, values), values.code != NULL_CODE
 
 
-def properties_column(block: BlockSections, fields: dict[int, Pair], overflow: Overflow = "fail") -> pa.StructArray:
+def properties_column(block: BlockSections, fields: dict[int, Pair]) -> pa.StructArray:
     """Return all fields as a column, one row for each message, null without the section and for irregular messages.
 
     Args:
         block: the messages.
         fields: the result of ``read_fields``.
-        overflow: as for ``decode_columns``.
+
+    Shape:
+        ``PROPERTIES_MS_TYPE``.
 
     Raises:
         RemoteProtocolError: an id cannot be decoded, or a text is not UTF-8.
-        TimestampOverflow: a timestamp does not fit microseconds, and ``overflow`` is ``fail``.
     """
     children = []
     for index, (name, kind) in enumerate(PROPERTY_FIELDS):
-        if kind == "timestamp":
-            numbers = field_numbers(block, fields, index)
-            children.append(instant_column(*numbers, f"property {name.replace('_', '-')}", overflow))
-        elif kind == "uint":
-            children.append(number_column(*field_numbers(block, fields, index), _KINDS[kind][0]))
+        if kind in ("timestamp", "uint"):
+            children.append(number_column(*field_numbers(block, fields, index), pa.int64()))
         else:
             values = field_values(block, fields, index)
             children.append(column_of(block.words, values, _KINDS[kind][0], f"properties.{name}"))
     present = block.present(PROPERTIES)
     mask = None if present.all() else booleans(~present)
-    return pa.StructArray.from_arrays(children, fields=list(PROPERTIES_TYPE), mask=mask)
+    return pa.StructArray.from_arrays(children, fields=list(PROPERTIES_MS_TYPE), mask=mask)
+
+
+def in_microseconds(column: pa.Array, what: str, overflow: Overflow) -> pa.Array:
+    """Return a column with its times in microseconds, as rows have them.
+
+    Args:
+        column: times in milliseconds, int64, or a struct of ``PROPERTIES_MS_TYPE``.
+        what: the name of times in errors.
+        overflow: as for ``decode_columns``.
+
+    Raises:
+        TimestampOverflow: a time does not fit microseconds, and ``overflow`` is ``fail``.
+    """
+    if not pa.types.is_struct(column.type):
+        return instant_column(column, what, overflow)
+    if column.null_count == len(column):
+        return pa.nulls(len(column), PROPERTIES_TYPE)
+    children = [
+        instant_column(child, f"property {name.replace('_', '-')}", overflow) if kind == "timestamp" else child
+        for child, (name, kind) in zip(column.flatten(), PROPERTY_FIELDS, strict=True)
+    ]
+    return pa.StructArray.from_arrays(
+        children, fields=list(PROPERTIES_TYPE), mask=column.is_null() if column.null_count else None
+    )

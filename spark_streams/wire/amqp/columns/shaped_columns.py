@@ -7,7 +7,6 @@ from typing import Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from spark_streams.errors import LocalProtocolError
@@ -17,14 +16,13 @@ from spark_streams.wire.amqp.columns.canonical import (
     BINARY_CODES,
     TEXT_CODES,
     column_of,
-    instant_column,
     number_column,
     offset_texts,
 )
-from spark_streams.wire.amqp.columns.properties import PROPERTIES_TYPE
+from spark_streams.wire.amqp.columns.properties import PROPERTIES_MS_TYPE
 from spark_streams.wire.amqp.columns.shaped_rows import ShapedRows
 from spark_streams.wire.amqp.columns.shapes import FALSE, INTEGERS, NULL, TRUE, Entries, Shape, Slot
-from spark_streams.wire.amqp.columns.single_message import CREATION_TIME, GROUP_ID, PROPERTY_FIELDS, Overflow
+from spark_streams.wire.amqp.columns.single_message import CREATION_TIME, GROUP_ID, PROPERTY_FIELDS
 from spark_streams.wire.amqp.decode import decode_value
 from spark_streams.wire.amqp.dialects.dialect import Place
 from spark_streams.wire.amqp.event_streams import NO_TIMESTAMP
@@ -56,14 +54,12 @@ class ShapedColumns:
     Args:
         parts: the messages by their shapes, at least one.
         count: number of messages of the block, those without a shape included.
-        overflow: as for ``decode_columns``.
 
     Attributes:
         rows: the numbers of the messages in the block, rising.
     """
 
-    def __init__(self, parts: Sequence[ShapedRows], count: int, overflow: Overflow = "fail") -> None:
-        self._overflow = overflow
+    def __init__(self, parts: Sequence[ShapedRows], count: int) -> None:
         self._places = parts[0].shape.places.by_column
         self._words = parts[0].words
         self._n = sum(part.rows.size for part in parts)
@@ -78,11 +74,10 @@ class ShapedColumns:
             self._parts = [(part, place[part.rows]) for part in parts]
 
     def column(self, name: str) -> pa.Array:
-        """Return one of the columns of ``decode_columns``, or the ``group_key``.
+        """Return one of the columns of ``decode_columns``, of those with times in milliseconds, or the ``group_key``.
 
         Raises:
-            RemoteProtocolError: a text of the column is not UTF-8, or a symbol not ASCII.
-            TimestampOverflow: as ``decode_columns``.
+            RemoteProtocolError: a text of the column is not UTF-8.
             LocalProtocolError: the text is too much for one array.
         """
         if name == "value":
@@ -92,7 +87,7 @@ class ShapedColumns:
             return gather([self._words], starts, ends - starts, pa.binary())
         if name in ("key", "group_key"):
             return self._text([self._key(part.shape, name) for part, _ in self._parts], name)
-        if name == "properties":
+        if name == "properties_ms":
             return self._properties()
         if name in _MAPS:
             return self._map([_MAPS[name](part.shape) for part, _ in self._parts], name)
@@ -107,9 +102,7 @@ class ShapedColumns:
             return offset_texts(*self._integers(slots), place.key)
         if place.kind != "timestamp":
             return self._text(slots, name)
-        if name == "timestamp_ms":
-            return number_column(*self._integers(slots), pa.int64())
-        return instant_column(*self._integers(slots), place.key, self._overflow)
+        return number_column(*self._integers(slots), pa.int64())
 
     @property
     def bare_starts(self) -> Positions:
@@ -126,7 +119,7 @@ class ShapedColumns:
         """Check all texts that a reader of the stored message may decode.
 
         Raises:
-            RemoteProtocolError: one is not UTF-8, or a symbol not ASCII.
+            RemoteProtocolError: one is not UTF-8.
         """
         for part, _ in self._parts:
             shape = part.shape
@@ -186,34 +179,25 @@ class ShapedColumns:
         bodies = [None if part.shape.body is None else part.shape.body[1] for part, _ in self._parts]
         texts = [slot if slot is not None and slot.code in TEXT_CODES else None for slot in bodies]
         self._text(texts, "value")  # the column is binary, so nothing else would check that a string is UTF-8
-        values = column_of(self._words, self._extents(bodies), pa.binary(), "value")
-        if not any(slot is not None and slot.code == NULL for slot in bodies):
-            return values
-        nulls = np.zeros(self._n, np.bool_)
-        for (_, at), slot in zip(self._parts, bodies, strict=True):
-            nulls[at] = slot is not None and slot.code == NULL
-        return pc.if_else(booleans(nulls), repeated("null", 1).cast(pa.binary())[0], values)
+        return column_of(self._words, self._extents(bodies), pa.binary(), "value")
 
     def _properties(self) -> pa.StructArray:
         present = self._present([part.shape.properties for part, _ in self._parts])
         if not present.any():
-            return pa.nulls(self._n, PROPERTIES_TYPE)
+            return pa.nulls(self._n, PROPERTIES_MS_TYPE)
         children = []
         for index, (name, kind) in enumerate(PROPERTY_FIELDS):
             slots, what = self._fields(index), f"properties.{name}"
             if not any(slots):
-                children.append(pa.nulls(self._n, PROPERTIES_TYPE[index].type))
-            elif kind == "timestamp":
-                what = f"property {name.replace('_', '-')}"
-                children.append(instant_column(*self._integers(slots), what, self._overflow))
-            elif kind == "uint":
+                children.append(pa.nulls(self._n, PROPERTIES_MS_TYPE[index].type))
+            elif kind in ("timestamp", "uint"):
                 children.append(number_column(*self._integers(slots), pa.int64()))
             elif kind == "binary":
                 children.append(column_of(self._words, self._extents(slots), pa.binary(), what))
             else:
                 children.append(self._text(slots, what))
         mask = None if present.all() else booleans(~present)
-        return pa.StructArray.from_arrays(children, fields=list(PROPERTIES_TYPE), mask=mask)
+        return pa.StructArray.from_arrays(children, fields=list(PROPERTIES_MS_TYPE), mask=mask)
 
     def _present(self, sections: Sequence[Entries | None]) -> Mask:
         """Return which messages have a section, given those of each part."""

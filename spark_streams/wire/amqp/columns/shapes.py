@@ -11,7 +11,7 @@ for sizes, lengths and numbers (``..``); it ends with the length of the value th
 agree with each other and with the message's end, a message has the shape, and each of its values lies at a known place.
 
 Only a message that is intact has a shape: one whose keys are texts, each once in its map, and whose values every reader
-can decode, provided that strings are UTF-8 and symbols ASCII. Any other one has none: the lockstep walk reads it, or
+can decode, provided that texts are UTF-8. Any other one has none: the lockstep walk reads it, or
 ``message.py``, which also says what is wrong with it.
 """
 
@@ -23,7 +23,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from spark_streams.wire.amqp import message as m
-from spark_streams.wire.amqp.columns.canonical import BINARY_CODES, LONG_CODES, SYMBOL_CODES, TEXT_CODES
+from spark_streams.wire.amqp.columns.canonical import BINARY_CODES, LONG_CODES, TEXT_CODES
 from spark_streams.wire.amqp.columns.single_message import PROPERTY_FIELDS
 from spark_streams.wire.amqp.dialects.dialect import Places
 from spark_streams.wire.amqp.dialects.event_streams import EVENT_STREAMS
@@ -67,7 +67,10 @@ _ANNOTATIONS: Final[dict[str, Collection[int]]] = {
     "long": frozenset((NULL, *LONG_CODES)),
     "timestamp": _INSTANT_OR_NULL,
 }
-_BODIES: Final[dict[int, Collection[int]]] = {m.DATA: BINARY_CODES, m.AMQP_VALUE: (NULL, 0xA1, 0xB1, *BINARY_CODES)}
+_BODIES: Final[dict[int, Collection[int]]] = {
+    m.DATA: (NULL, *BINARY_CODES),
+    m.AMQP_VALUE: (NULL, 0xA1, 0xB1, *BINARY_CODES),
+}
 """The format codes that kinds of property fields, annotations and bodies have in a message with a shape."""
 
 
@@ -273,7 +276,7 @@ class _Reader:
             raise _NoShape
         key = self._take(int.from_bytes(self._take(4 if code & _WIDE else 1), "big"))
         try:
-            key.decode("ascii" if code in SYMBOL_CODES else "utf-8")
+            key.decode("utf-8")
         except UnicodeDecodeError as fault:
             raise _NoShape from fault
         return key

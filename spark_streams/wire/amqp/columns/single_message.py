@@ -2,13 +2,16 @@
 
 This file defines the meaning of every column; ``decode.py`` returns the same, faster, for common shapes.
 
+A cell depends on its message alone: on the sections up to the last one that its column needs (``_LAST``), and in a map
+or list on the values that the column has. Damage anywhere else changes nothing, whichever columns are asked for.
+
 - ``value``: data sections joined; an amqp-value string as UTF-8, an amqp-value binary its bytes; any other amqp-value
-  (null too: ``null``) as canonical JSON; amqp-sequence sections as one JSON array. No body: null.
-- ``offset``, ``timestamp``, the partitions: annotations, where the dialect has them (``places``); an offset that is a
-  number as 20 digits.
+  as canonical JSON; amqp-sequence sections as one JSON array. No body, or nothing but null in it: null.
+- ``offset``, ``timestamp_ms``, the partitions: annotations, where the dialect has them (``places``); an offset that is
+  a number as 20 digits.
 - ``key``: the annotation of the dialect, such as ``event-streams-group-key``, else property ``group-id``; a null counts
   as missing.
-- ``properties``: null without the section; ids as canonical text, timestamps in microseconds.
+- ``properties_ms``: null without the section; ids as canonical text, timestamps in milliseconds.
 - ``application_properties``, ``message_annotations``: null without the section, keys and values as canonical text, a
   null value as null. Of equal keys the last one's value stays, at the first one's place, because Spark's maps refuse
   duplicates.
@@ -17,7 +20,8 @@ This file defines the meaning of every column; ``decode.py`` returns the same, f
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection
+from functools import cache
 from typing import Any, Final, Literal
 
 from spark_streams.errors import RemoteProtocolError
@@ -55,10 +59,25 @@ PROPERTY_FIELDS: Final[tuple[tuple[str, str], ...]] = (
 CREATION_TIME, GROUP_ID = 9, 10
 """The numbers of two of them."""
 
-_ANNOTATIONS: Final = frozenset(
+ANNOTATIONS: Final = frozenset(
     {"offset", "source_partition", "target_partition", "timestamp", "timestamp_ms", "partitions_changed"}
 )
 """The columns that are annotations of the log, or for it."""
+_SECTIONS_OF: Final = {
+    "message_annotations": m.MESSAGE_ANNOTATIONS,
+    "application_properties": m.APPLICATION_PROPERTIES,
+}
+"""The columns that are maps, and their sections."""
+_LAST: Final = _SECTIONS_OF | {
+    "message": m.DELIVERY_ANNOTATIONS,
+    "group_key": m.MESSAGE_ANNOTATIONS,
+    "key": m.PROPERTIES,
+    "properties": m.PROPERTIES,
+    "properties_ms": m.PROPERTIES,
+    "creation_time_ms": m.PROPERTIES,
+    "value": m.FOOTER,
+}
+"""The last section that a column needs, whatever the message holds behind it; the others are annotations of the log."""
 _EXPECTED: Final[dict[str, tuple[type, str]]] = {
     "symbol": (str, "a symbol"),
     "string": (str, "a string"),
@@ -92,64 +111,111 @@ def microseconds(milliseconds: int, what: str, overflow: Overflow = "fail") -> i
 
 def last_section(names: Collection[str], places: Places) -> int:
     """Return the code of the last section that columns need, a footer for all; a message is not read beyond it."""
-    return places.head if _ANNOTATIONS.issuperset(names) else m.FOOTER
+    return max((_LAST.get(name, places.head) for name in names), default=places.head)
 
 
 def row_columns(
-    raw: bytes, names: Collection[str], overflow: Overflow = "fail", places: Places = EVENT_STREAMS.places
+    raw: bytes, names: Collection[str], places: Places = EVENT_STREAMS.places, last: int | None = None
 ) -> dict[str, Any]:
     """Return the named columns of one message: texts as bytes, timestamps as int, maps as lists of pairs.
 
     Args:
-        raw: exactly one encoded message, up to the ``last_section`` of ``names`` at least.
-        names: as for ``decode_columns``.
-        overflow: as for ``decode_columns``.
+        raw: exactly one encoded message, up to the section ``last`` at least.
+        names: as for ``decode_columns``, with times in milliseconds only.
         places: as for ``decode_columns``.
+        last: the code of the last section that is looked at; None for the ``last_section`` of ``names``.
 
     Raises:
-        RemoteProtocolError: the message, or a part of it that a named column needs, is broken.
-        TimestampOverflow: as ``decode_columns``.
+        RemoteProtocolError: a part of the message that a named column needs is broken.
     """
-    sections = m.split_sections(raw, last_section(names, places))
-    by_code = {section.code: section for section in sections}
-
-    def content(code: int) -> Any:
-        return m.decode_section(raw, by_code[code]) if code in by_code else None
-
+    message = _Message(raw, m.split_sections(raw, last_section(names, places) if last is None else last))
     columns: dict[str, Any] = {}
-    wanted = set(names)
-    in_place = {name: place for name, place in places.by_column.items() if name in wanted & _ANNOTATIONS}
-    if "partitions_changed" in wanted or any(place.section == m.DELIVERY_ANNOTATIONS for place in in_place.values()):
-        delivery = content(m.DELIVERY_ANNOTATIONS)
-        columns.update(_annotated(m.DELIVERY_ANNOTATIONS, delivery, in_place, overflow))
-        if "partitions_changed" in wanted:
-            columns["partitions_changed"] = _partitions(delivery)
-    of_message = any(place.section == m.MESSAGE_ANNOTATIONS for place in in_place.values())
-    annotations = None
-    if of_message or wanted & {"key", "group_key", "message_annotations"}:
-        annotations = content(m.MESSAGE_ANNOTATIONS)
-        columns.update(_annotated(m.MESSAGE_ANNOTATIONS, annotations, in_place, overflow))
-    properties = content(m.PROPERTIES) if wanted & {"key", "properties", "creation_time_ms"} else None
-    if wanted & {"key", "properties"} and properties is not None:
-        columns["properties"] = _properties(properties, overflow)
-    texts = None if annotations is None or wanted <= _ANNOTATIONS else text_pairs(annotations)
-    columns["message_annotations"] = texts
-    group_key = None if places.key is None else dict(texts or ()).get(places.key.key.encode())
-    if group_key is not None:
-        columns["key"] = columns["group_key"] = group_key
-    elif properties is not None and "key" in wanted:
-        columns["key"] = columns["properties"]["group_id"]
-    if "creation_time_ms" in wanted and properties is not None:
-        columns["creation_time_ms"] = _field(properties, CREATION_TIME)
-    if "application_properties" in wanted:
-        application = content(m.APPLICATION_PROPERTIES)
-        columns["application_properties"] = None if application is None else text_pairs(application)
-    if "value" in wanted:
-        columns["value"] = _value(raw, sections)
-    columns["bare_start"] = next((s.start for s in sections if s.code > m.DELIVERY_ANNOTATIONS), len(raw))
-    if "message" in wanted:
-        columns["message"] = raw[columns["bare_start"] :]
-    return {name: columns.get(name) for name in (*wanted, "bare_start")}
+    for name in names:
+        place = places.by_column.get(name)
+        if name in _SECTIONS_OF:
+            columns[name] = message.texts(_SECTIONS_OF[name])
+        elif name in ("key", "group_key"):
+            found = None if places.key is None else message.annotation(places.key)
+            text = None if found is None else canonical_bytes(found)
+            columns[name] = message.field_text(GROUP_ID) if text is None and name == "key" else text
+        elif place is not None:
+            columns[name] = _annotation(message.annotation(place), place)
+        elif name == "partitions_changed":
+            columns[name] = _partitions(message)
+        elif name == "properties_ms":
+            columns[name] = message.fields()
+        elif name == "creation_time_ms":
+            columns[name] = message.field(CREATION_TIME)
+        elif name == "value":
+            columns[name] = _value(raw, message.sections)
+        else:
+            columns[name] = raw[message.bare_start :] if name == "message" else None
+    return columns | {"bare_start": message.bare_start}
+
+
+class _Message:
+    """One message: each value is decoded alone, when a column needs it."""
+
+    def __init__(self, raw: bytes, sections: list[m.Section]) -> None:
+        self._raw = raw
+        self.sections = sections
+        self._values = {section.code: section.value for section in sections}
+        self.bare_start = max((s.end for s in sections if s.code <= m.DELIVERY_ANNOTATIONS), default=0)
+        self._entries = cache(lambda code: self._places(m.map_entries, code))
+        self._items = cache(lambda: self._places(m.item_places, m.PROPERTIES))
+
+    def _places(self, read: Callable[[bytes, int], list[Any]], code: int) -> list[Any] | None:
+        """Return where the entries or items of a section are; None without the section."""
+        if code not in self._values:
+            return None
+        try:
+            return read(self._raw, self._values[code])
+        except RemoteProtocolError as fault:
+            raise RemoteProtocolError(f"{m.SECTION_NAMES[code]} section: {fault}") from fault
+
+    def annotation(self, place: Place) -> Any:
+        """Return the value of an annotation, of several the last one's; None if there is none."""
+        found = [entry for entry in self._entries(place.section) or () if entry.key == place.key]
+        return m.decode_part(self._raw, place.section, found[-1].value, found[-1].end) if found else None
+
+    def texts(self, code: int) -> list[tuple[bytes, bytes | None]] | None:
+        """Return the entries of a map as canonical text; None without the section."""
+        entries = self._entries(code)
+        if entries is None:
+            return None
+        texts: dict[bytes, bytes | None] = {}
+        for _, start, at, end in entries:
+            key, value = m.decode_part(self._raw, code, start, at), m.decode_part(self._raw, code, at, end)
+            texts[canonical_bytes(key)] = None if value is None else canonical_bytes(value)
+        return list(texts.items())
+
+    def field(self, index: int) -> Any:
+        """Return a field of the properties; None for null and where there is none."""
+        places = self._items() or ()
+        if index + 1 >= len(places):
+            return None
+        value = m.decode_part(self._raw, m.PROPERTIES, *places[index : index + 2])
+        name, kind = PROPERTY_FIELDS[index]
+        _check(value, _ALLOWED[kind], f"property {name.replace('_', '-')}", kind)
+        return value
+
+    def field_text(self, index: int) -> bytes | None:
+        """Return a field of the properties as canonical text."""
+        value = self.field(index)
+        return None if value is None else canonical_bytes(value)
+
+    def fields(self) -> dict[str, Any] | None:
+        """Return all fields of the properties, times in milliseconds; None without the section."""
+        places = self._items()
+        if places is None:
+            return None
+        if len(places) - 1 > len(PROPERTY_FIELDS):
+            raise RemoteProtocolError(f"properties section: {len(places) - 1} fields, expected {len(PROPERTY_FIELDS)}")
+        as_is = ("timestamp", "uint", "binary")
+        return {
+            name: self.field(index) if kind in as_is else self.field_text(index)
+            for index, (name, kind) in enumerate(PROPERTY_FIELDS)
+        }
 
 
 def lookup(entries: dict[Any, Any] | Pairs | None, key: str) -> Any:
@@ -166,32 +232,16 @@ def lookup(entries: dict[Any, Any] | Pairs | None, key: str) -> Any:
     return values[-1] if values else None
 
 
-def text_pairs(entries: dict[Any, Any] | Pairs) -> list[tuple[bytes, bytes | None]]:
-    """Return a map's entries as canonical text."""
-    pairs = entries if isinstance(entries, Pairs) else entries.items()
-    texts: dict[bytes, bytes | None] = {}
-    for key, value in pairs:
-        texts[canonical_bytes(key)] = None if value is None else canonical_bytes(value)
-    return list(texts.items())
-
-
-def _annotated(section: int, annotations: Any, in_place: Mapping[str, Place], overflow: Overflow) -> dict[str, Any]:
-    """Return the columns that are annotations of one section."""
-    columns: dict[str, Any] = {}
-    for name, place in in_place.items():
-        value = lookup(annotations, place.key) if place.section == section else None
-        if value is None:
-            continue
-        what = f"{'delivery' if section == m.DELIVERY_ANNOTATIONS else 'message'} annotation {place.key}"
-        kind, expected = _EXPECTED[place.kind]
-        _check(value, kind, what, expected)
-        if place.kind == "long":
-            columns[name] = _offset(value, what)
-        elif place.kind == "timestamp":
-            columns[name] = microseconds(value, place.key, overflow) if name == "timestamp" else int(value)
-        else:
-            columns[name] = value.encode()
-    return columns
+def _annotation(value: Any, place: Place) -> Any:
+    """Return the value of a column that is an annotation."""
+    if value is None:
+        return None
+    what = f"{'delivery' if place.section == m.DELIVERY_ANNOTATIONS else 'message'} annotation {place.key}"
+    kind, expected = _EXPECTED[place.kind]
+    _check(value, kind, what, expected)
+    if place.kind == "long":
+        return _offset(value, what)
+    return int(value) if place.kind == "timestamp" else value.encode()
 
 
 def _offset(number: int, what: str) -> bytes:
@@ -200,10 +250,10 @@ def _offset(number: int, what: str) -> bytes:
     return format_offset(number).encode()
 
 
-def _partitions(annotations: Any) -> list[str] | None:
+def _partitions(message: _Message) -> list[str] | None:
     found = None
     for key in ASSIGNED_KEYS:
-        changed = lookup(annotations, key)
+        changed = message.annotation(Place(m.DELIVERY_ANNOTATIONS, key, "symbol"))
         if changed is None:
             continue
         items = list(changed.items) if isinstance(changed, Array) else changed
@@ -214,30 +264,9 @@ def _partitions(annotations: Any) -> list[str] | None:
     return found
 
 
-def _field(properties: list[Any], index: int) -> Any:
-    name, kind = PROPERTY_FIELDS[index]
-    value = properties[index] if index < len(properties) else None
-    _check(value, _ALLOWED[kind], f"property {name.replace('_', '-')}", kind)
-    return value
-
-
 def _check(value: Any, allowed: type, what: str, expected: str) -> None:
     if value is not None and not isinstance(value, allowed):
         raise RemoteProtocolError(f"{what}: {quoted(value, 80)}, expected {expected}")
-
-
-def _properties(properties: list[Any], overflow: Overflow) -> dict[str, Any]:
-    if len(properties) > len(PROPERTY_FIELDS):
-        raise RemoteProtocolError(f"properties section: {len(properties)} fields, expected {len(PROPERTY_FIELDS)}")
-    fields: dict[str, Any] = {}
-    for index, (name, kind) in enumerate(PROPERTY_FIELDS):
-        value = _field(properties, index)
-        if value is not None and kind == "timestamp":
-            value = microseconds(value, f"property {name.replace('_', '-')}", overflow)
-        elif value is not None and kind not in ("uint", "binary"):
-            value = canonical_bytes(value)
-        fields[name] = value
-    return fields
 
 
 def _value(raw: bytes, sections: list[m.Section]) -> bytes | None:
@@ -246,11 +275,12 @@ def _value(raw: bytes, sections: list[m.Section]) -> bytes | None:
         return None
     values = [m.decode_section(raw, section) for section in body]
     if body[0].code == m.DATA:
-        return b"".join(values)
+        content = [value for value in values if value is not None]
+        return b"".join(content) if content else None
     if body[0].code == m.AMQP_SEQUENCE:
         return canonical_json([item for sequence in values for item in sequence]).encode()
-    if type(values[0]) is bytes:
-        return bytes(values[0])
+    if values[0] is None or type(values[0]) is bytes:
+        return values[0]
     if type(values[0]) is str:
         return values[0].encode()
     return canonical_json(values[0]).encode()

@@ -110,7 +110,9 @@ def test_ids_as_text() -> None:
 def test_nulls() -> None:
     bare = Message(body=b"", inferred=True)
     assert column("value", bare, Message(), Message(body=None, subject="x")) == [b"", None, None]
-    assert column("value", b"\x00\x53\x77\x40") == [b"null"]
+    assert column("value", b"\x00\x53\x77\x40", b"\x00\x53\x75\x40") == [None, None]
+    two = b"\x00\x53\x75\x40\x00\x53\x75\xa0"
+    assert column("value", two + b"\x00", two + b"\x01a", b"\x00\x53\x77\xa1\x04null") == [b"", b"a", b"null"]
     assert column(
         "application_properties", b"\x00\x53\x75\xa0\x00", b"\x00\x53\x74\xc1\x01\x00\x00\x53\x75\xa0\x00"
     ) == [
