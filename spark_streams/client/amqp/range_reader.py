@@ -9,8 +9,7 @@ has to answer; then it requests ``$info`` again to explain missing events. It re
 resumes after the last event that it returned, so each row comes exactly once. It first returns the whole deliveries of
 the broken connection: each connection that brings events is progress.
 
-The first event of a range that begins ``At`` an offset must have that offset. Another event in its place is a loss,
-whatever removed the first one, even a peer whose ``>=`` excludes.
+A range that begins ``At`` an offset must begin with that event: another in its place is a loss, whatever the reason.
 
 Where offsets are numbers (``Dialect.numeric_offsets``), a missing number shows where events may be gone, and only then
 the reader asks what the partition retains. In a dialect with holes it counts as a loss what lies before the first
@@ -18,9 +17,8 @@ retained event, and no other missing number; the range may end with a hole, and 
 Where the peer answers no drain, a silence is (H-7), and the next read in this process looks for what comes late (H-8).
 
 Where the peer checks a part of the filter, the events at both ends of the range need not come. Then the reader requests
-the first one without the filter, and the answer to the drain is the end of the range, if by ``$info`` nothing of it is
-gone. A peer cannot report which events it has left out, so events that retention removes behind the last received one
-count as lost.
+the first one without the filter, and the answer to the drain is the end, if by ``$info`` nothing of the range is gone.
+Nobody reports which events were left out, so those that retention removes behind the last received one count as lost.
 """
 
 from __future__ import annotations
@@ -124,8 +122,9 @@ class RangeReader:
             return  # the range is empty
         # The state of this link; the next one replaces it.
         try:
-            is_unproven = isinstance(start, After) and start.offset == _unproven.get(self._key)
-            link = self._link = self.attach(At(start.offset) if is_unproven else start, self._dropped)
+            if isinstance(start, After) and start.offset == _unproven.get(self._key):
+                start = At(start.offset)
+            link = self._link = self.attach(start, self._dropped)
         except PositionUnknown as fault:
             self._loss.report(self.read.partition, place(self._start), fault.description)
             return
