@@ -48,6 +48,12 @@ def offset_number(text: str) -> int:
     return int(text)
 
 
+def start_hint(text: str) -> str:
+    """Return what to say in place of a text that means a start elsewhere; empty for any other text."""
+    elsewhere = "; '-1' is the beginning in Event Hubs' clients, and the end in Kafka's: say 'earliest' or 'latest'"
+    return elsewhere if text.strip() == "-1" else ""
+
+
 def first_wanted(start: Earliest | At | After) -> int | None:
     """Return the first offset of a range that starts there, None for the earliest retained one."""
     if isinstance(start, Earliest):

@@ -17,7 +17,7 @@ import pyarrow as pa
 from spark_streams.endpoint import Node
 from spark_streams.errors import LocalProtocolError, RemoteProtocolError
 from spark_streams.filters.tree import Expression
-from spark_streams.offsets import MAX_OFFSET, first_wanted, offset_number
+from spark_streams.offsets import MAX_OFFSET, first_wanted, offset_number, start_hint
 from spark_streams.position import After, At, Earliest, Position
 from spark_streams.rows import FULL_MESSAGE_SCHEMA
 
@@ -98,7 +98,7 @@ class StreamDescription:
         meant = f"{int(text) if is_offset else 42:0{digits}d}"
         return (
             f"no event there can have the offset '{text}': expected {digits} decimal digits, up to 2^63-1, such as "
-            f"'{meant}'"
+            f"'{meant}'{start_hint(text)}"
         )
 
     def __post_init__(self) -> None:

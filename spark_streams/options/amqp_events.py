@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final, Literal
 
 from spark_streams.endpoint import AMQP_SCHEMES
@@ -149,9 +150,9 @@ def _reader(options: Mapping[str, str], *, reading: bool | None = None) -> Optio
     dialect = DIALECTS.get(_dialect(given))
     if dialect is None or not dialect.numeric_offsets:
         return given
-    return OptionReader(
-        options, replace(_FORMAT, position=numbered_position, offsets_example=_NUMBERS), reading=reading
-    )
+    position = partial(numbered_position, peer=dialect.title)
+    form = replace(_FORMAT, position=position, offsets_example=_NUMBERS[dialect.name])
+    return OptionReader(options, form, reading=reading)
 
 
 def _dialect(given: OptionReader) -> str:
@@ -275,13 +276,14 @@ def _key_annotation(given: OptionReader) -> str | None:
 
 
 def _position(option: str, partition: str, value: object) -> Position:
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
+    number = value.get("at", value.get("after")) if isinstance(value, dict) else value
+    if isinstance(number, (int, float)) and not isinstance(number, bool):
         raise OptionError(
             option,
-            f"partition '{partition}' has the number {value}, but offsets of AMQP event streams are opaque strings, to "
-            'be compared and never counted: write an offset as the log gave it, "…" to start after it or {"at": "…"} '
-            "to start with it; where the peer is RabbitMQ or Event Hubs, whose offsets are numbers, say so with option "
-            f"'{DIALECT}'",
+            f"partition '{partition}' has the number {number}, but offsets of AMQP event streams are opaque strings, "
+            'to be compared and never counted: write an offset as the log gave it, "…" to start after it or '
+            '{"at": "…"} to start with it; where the peer is RabbitMQ or Event Hubs, whose offsets are numbers, say so '
+            f"with option '{DIALECT}'",
         )
     return read_position(option, partition, value)
 
@@ -289,7 +291,11 @@ def _position(option: str, partition: str, value: object) -> Position:
 _WRITING: Final = (ROUTING, EXCHANGE, ROUTING_KEY_COLUMN, FILTER_VALUE_COLUMN)
 _OF_RABBITMQ: Final = (SUPER_STREAM, KEY_ANNOTATION, FILTER_VALUES, FILTER_VALUE_FROM, MATCH_UNFILTERED, *_WRITING)
 """The options that only RabbitMQ has."""
-_NUMBERS: Final = '{"orders-0": 42, "orders-1": {"after": 41}}'
+_NUMBERS: Final = {
+    RABBITMQ.name: '{"orders-0": 42, "orders-1": {"after": 41}}',
+    EVENT_HUBS.name: '{"0": 42, "1": {"after": 41}}',
+}
+"""Examples of positions, with partitions as they are named there."""
 _FORMAT: Final = Format(
     name="amqp-events",
     schemes=AMQP_SCHEMES,

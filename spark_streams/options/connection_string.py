@@ -32,7 +32,8 @@ _NAMES: Final = {name.lower(): name for name in (_ENDPOINT, _RULE, _KEY, _SIGNAT
 _ADDRESS: Final = re.compile(
     r"sb://(\[[^\[\]/@,]+\](?::[0-9]+)?|[^\[\]/@,?#\s:]+(?::[0-9]+)?)(?:/(?P<path>[^?#\s]*))?", re.IGNORECASE
 )
-_BEGINS: Final = re.compile(rf"(?:^|;)\s*{_ENDPOINT}\s*=", re.IGNORECASE)
+_BEGINS: Final = re.compile(rf"(?:^|;)\s*(?:{_ENDPOINT}|HostName)\s*=", re.IGNORECASE)
+"""How a connection string begins; those of an IoT Hub and of its devices have a HostName."""
 _SIGNED: Final = re.compile(r"SharedAccessSignature (?=.*\bsr=)(?=.*\bsig=)(?=.*\bse=[0-9]+\b)(?=.*\bskn=)\S+")
 EXAMPLE: Final = "Endpoint=sb://<namespace>.servicebus.windows.net/;SharedAccessKeyName=<rule>;SharedAccessKey=<key>"
 
@@ -109,6 +110,11 @@ def _parts(text: str) -> dict[str, str]:
         if not part.strip():
             continue  # many end with a semicolon
         before, sign, value = part.partition("=")
+        if before.strip().lower() == "hostname":
+            raise _fault(
+                "is that of an IoT Hub (HostName=…), which is read at its Event Hub-compatible endpoint: copy the one "
+                "that begins with Endpoint=sb:// from the IoT Hub's page 'Built-in endpoints' in Azure's portal"
+            )
         name = _NAMES.get(before.strip().lower())
         if name is None or not sign:
             known = ", ".join(_NAMES.values())

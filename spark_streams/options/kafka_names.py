@@ -1,25 +1,36 @@
-"""Says what the options of Spark's Kafka source and sink are called here: hints for whoever moves a job.
+"""Says what the options of Spark's Kafka source and of azure-event-hubs-spark are called here, for whoever moves a job.
 
-docs/from-kafka.md has the whole list, with those that mean the same and need no hint.
+docs/from-kafka.md and docs/from-azure-event-hubs-spark.md have the whole lists, with those that mean the same and need
+no hint.
 """
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Callable, Mapping
 from typing import Final, Protocol
 
 from spark_streams.options.names import (
+    CONNECTION_STRING,
     CONSUMER_GROUP,
     CONSUMER_NAME,
+    ENDING_OFFSETS,
+    ENDING_TIMESTAMP,
+    EPOCH,
     FILTER,
     MAX_OFFSETS_PER_TRIGGER,
     MIN_PARTITIONS,
     PASSWORD,
     REQUEST_TIMEOUT,
+    STARTING_OFFSETS,
+    STARTING_TIMESTAMP,
+    STREAM,
     TLS_CA_FILE,
     TLS_CERT_FILE,
     TLS_KEY_FILE,
     TOKEN,
+    TOKEN_PROVIDER,
     URL,
     USERNAME,
 )
@@ -39,6 +50,10 @@ class Named(Protocol):
     @property
     def naming(self) -> str:
         """How to name a stream."""
+
+    @property
+    def offsets_example(self) -> str:
+        """A JSON object of positions."""
 
     @property
     def url_example(self) -> str:
@@ -64,7 +79,10 @@ _HINTS: Final[Mapping[str, Callable[[Named], str]]] = {
     "subscribe": lambda form: form.naming,
     "topic": lambda form: form.naming,
     "subscribepattern": lambda form: f"there are no patterns here: {form.naming}, and union several",
-    "assign": lambda form: f"{form.naming}, and '{FILTER}' with partition = '0' for the rows of one partition",
+    "assign": lambda form: (
+        f"{form.naming}, and '{FILTER}' with partition = '{next(iter(json.loads(form.offsets_example)))}' for the rows "
+        "of one partition"
+    ),
     "kafka.bootstrap.servers": lambda form: f"give '{URL}', {form.url_example}",
     "kafka.group.id": _group,
     "groupidprefix": _group,
@@ -84,9 +102,29 @@ _PREFIXES: Final[Mapping[str, Callable[[Named], str]]] = {
 }
 
 
-def kafka_hint(name: str, form: Named) -> str | None:
-    """Return what to do in place of an option of Kafka's; None for a name that Kafka's source and sink do not have."""
+_HUBS: Final[Mapping[str, str]] = {
+    "connectionstring": f"give '{CONNECTION_STRING}', as the portal shows it; the hub is its EntityPath, or '{STREAM}'",
+    "consumergroup": f"give '{CONSUMER_GROUP}'",
+    "startingposition": f"give '{STARTING_OFFSETS}', such as earliest, or '{STARTING_TIMESTAMP}'",
+    "endingposition": f"give '{ENDING_OFFSETS}', or '{ENDING_TIMESTAMP}'",
+    "timeout|silent": f"'{REQUEST_TIMEOUT}' is how many milliseconds the service may be silent",
+    "slow|throttling|acceptable": f"leave it out: '{MIN_PARTITIONS}' has several tasks read a partition",
+    "max": f"'{MAX_OFFSETS_PER_TRIGGER}' is the limit of a micro-batch, for all partitions together",
+    "exclusive": f"'{EPOCH}' makes the reader exclusive; without it others may read beside it",
+    "aadauth": f"give '{TOKEN_PROVIDER}', a function that returns a token",
+    "": "leave it out, there is nothing to set in its place",
+}
+"""What the names of azure-event-hubs-spark have in them, and what to do."""
+_WITHOUT_PREFIX: Final = ("maxeventspertrigger", "usesimulatedclient", "partitionpreferredlocationstrategy")
+
+
+def hint_of_others(name: str, form: Named) -> str | None:
+    """Return what to do in place of an option of another connector; None for a name that none of them has."""
     lower = name.lower()
+    if lower.startswith("eventhubs.") or lower in _WITHOUT_PREFIX:
+        hints = _HUBS if CONNECTION_STRING in form.known else {"": "amqp-events is the format for Event Hubs"}
+        what = next(hint for part, hint in hints.items() if re.search(part, lower))
+        return f"is an option of azure-event-hubs-spark: {what}"
     hint = _HINTS.get(lower)
     if hint is None:
         hint = next((found for prefix, found in _PREFIXES.items() if lower.startswith(prefix)), None)

@@ -18,7 +18,7 @@ from typing import Final
 from spark_streams.endpoint import Secret, redact_url
 from spark_streams.errors import OptionError
 from spark_streams.filters.decimals import MAX_INT64
-from spark_streams.options.kafka_names import kafka_hint
+from spark_streams.options.kafka_names import hint_of_others
 from spark_streams.options.names import (
     CONNECTION_STRING,
     OF_EVERY_FORMAT,
@@ -116,11 +116,11 @@ class OptionReader:
                 continue
             if lower in refused:
                 raise OptionError(refused[lower], form.refused[refused[lower]])
-            if (of_kafka := kafka_hint(name, form)) is not None:
-                raise OptionError(name, of_kafka)
+            if (hint := hint_of_others(name, form)) is not None:
+                raise OptionError(name, hint)
             close = difflib.get_close_matches(lower, known, n=1, cutoff=0.5)
-            hint = f"did you mean '{known[close[0]]}'?" if close else f"{form.name} knows {', '.join(form.known)}"
-            raise OptionError(name, f"{form.name} has no such option; {hint}")
+            nearest = f"did you mean '{known[close[0]]}'?" if close else f"{form.name} knows {', '.join(form.known)}"
+            raise OptionError(name, f"{form.name} has no such option; {nearest}")
         if reading is not None and (self.get(PATH) or "").strip():
             # load("orders") and save("orders"): the argument would be dropped silently.
             raise OptionError(PATH, f"load and save take no argument here: {form.naming}")

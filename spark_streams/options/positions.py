@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -9,7 +10,7 @@ from typing import Final
 
 from spark_streams.errors import OptionError
 from spark_streams.filters.decimals import MAX_INT64
-from spark_streams.offsets import format_offset
+from spark_streams.offsets import format_offset, start_hint
 from spark_streams.options.names import (
     ENDING_OFFSETS,
     ENDING_OFFSETS_BY_TIMESTAMP,
@@ -28,7 +29,7 @@ STARTS: Final = (STARTING_TIMESTAMP, STARTING_OFFSETS_BY_TIMESTAMP, STARTING_OFF
 ENDS: Final = (ENDING_TIMESTAMP, ENDING_OFFSETS_BY_TIMESTAMP, ENDING_OFFSETS)
 """The options that give one instant, an instant for each partition, or positions; a query has one of them at most."""
 
-_TIMESTAMPS_EXAMPLE = '{"0": 1585672841000, "1": -386380800000}'
+_INSTANTS: Final = (1585672841000, -386380800000)
 
 
 @dataclass(frozen=True)
@@ -91,20 +92,21 @@ def _positions(given: OptionReader, timestamp: str, by_timestamp: str, offsets: 
     text = given.get(name) or ""
     if name == timestamp:
         return PositionRange(AtTime(instant_ms(name, text)), option=name)
+    word, example = text.strip().lower(), given.form.offsets_example
     if name == by_timestamp:
-        instants = json_object(name, text, words="", example=_TIMESTAMPS_EXAMPLE)
-        _refuse_topics(name, instants, _TIMESTAMPS_EXAMPLE)
+        example = json.dumps(dict(zip(json.loads(example), _INSTANTS, strict=False)))
+        instants = json_object(name, text, words="", example=example)
+        _refuse_topics(name, instants, example)
         return PositionRange(
             None, {partition: AtTime(instant_ms(name, value)) for partition, value in instants.items()}, name
         )
-    word, example = text.strip().lower(), given.form.offsets_example
     if word in ("earliest", "latest"):
         return PositionRange(EARLIEST if word == "earliest" else LATEST, option=name)
     if not word.startswith(("{", "[")):
         raise OptionError(
             name,
             f"'{short(text)}' is neither 'earliest' nor 'latest' nor a JSON object such as {example}"
-            f"{did_you_mean(word, ('earliest', 'latest'))}",
+            f"{start_hint(word) or did_you_mean(word, ('earliest', 'latest'))}",
         )
     positions = json_object(name, text, words="'earliest', 'latest' or ", example=example)
     _refuse_topics(name, positions, example)
@@ -152,7 +154,7 @@ def read_position(option: str, partition: str, value: object, expected: str | No
     return position
 
 
-def numbered_position(option: str, partition: str, value: object) -> Position:
+def numbered_position(option: str, partition: str, value: object, peer: str = "RabbitMQ") -> Position:
     """Read a position of a partition whose offsets are numbers.
 
     Args:
@@ -160,6 +162,7 @@ def numbered_position(option: str, partition: str, value: object) -> Position:
         partition: the partition's name, for messages.
         value: its JSON value: a number starts with that offset (-2 is earliest, -1 latest), digits in a string start
             after it, and the objects of the position model take both.
+        peer: whose offsets they are, for messages.
 
     Returns:
         The position, its offset as 20 digits.
@@ -170,11 +173,11 @@ def numbered_position(option: str, partition: str, value: object) -> Position:
     if isinstance(value, int) and not isinstance(value, bool):
         if value in (-2, -1):
             return EARLIEST if value == -2 else LATEST
-        return At(_offset(option, partition, value))
+        return At(_offset(option, partition, value, peer))
     if isinstance(value, dict) and len(value) == 1:
         ((word, operand),) = value.items()
         if word in ("at", "after") and isinstance(operand, (int, str)) and not isinstance(operand, bool):
-            offset = _offset(option, partition, operand)
+            offset = _offset(option, partition, operand, peer)
             return At(offset) if word == "at" else After(offset)
     position = read_position(
         option,
@@ -184,13 +187,15 @@ def numbered_position(option: str, partition: str, value: object) -> Position:
         'latest) or as a string (reading starts after it), "earliest", "latest", {"at": offset}, {"after": offset}, '
         '{"timestamp": milliseconds} or {"expression": text}',
     )
-    return After(_offset(option, partition, position.offset)) if isinstance(position, After) else position
+    return After(_offset(option, partition, position.offset, peer)) if isinstance(position, After) else position
 
 
-def _offset(option: str, partition: str, value: int | str) -> str:
+def _offset(option: str, partition: str, value: int | str, peer: str) -> str:
     if isinstance(value, str) and not re.fullmatch(r"[0-9]{1,20}", value):
         raise OptionError(
-            option, f"partition '{partition}': '{value}' is no offset of RabbitMQ, expected 1 to 20 decimal digits"
+            option,
+            f"partition '{partition}': '{value}' is no offset of {peer}, expected 1 to 20 decimal digits"
+            f"{start_hint(value)}",
         )
     if not 0 <= int(value) <= MAX_INT64:
         shown = str(value)[:24]

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from spark_streams.endpoint import Endpoint, Tls
 from spark_streams.errors import OptionError
 from spark_streams.options.amqp_events import parse_sink_options, parse_source, validate
-from spark_streams.options.connection_string import parse_connection_string
+from spark_streams.options.connection_string import is_connection_string, parse_connection_string
 from spark_streams.options.parser import RedactedOptions
 from tests.examples import examples
 
@@ -55,6 +55,22 @@ def test_the_one_of_a_namespace_names_no_hub() -> None:
     assert parse_sink_options({"connectionString": text}).stream is None
     with pytest.raises(OptionError, match="option 'stream': is required"):
         read(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"HostName=orders.azure-devices.net;SharedAccessKeyName=iothubowner;{KEY}",
+        f"hostname=orders.azure-devices.net;DeviceId=d;{KEY}",
+    ],
+)
+def test_the_one_of_an_iot_hub(text: str) -> None:
+    with pytest.raises(OptionError) as refused:
+        read(text, stream="orders")
+    said = str(refused.value)
+    assert "is that of an IoT Hub" in said and "Event Hub-compatible endpoint" in said and "Endpoint=sb://" in said
+    assert "geheim" not in said and "azure-devices" not in said
+    assert is_connection_string(text), "in the place of a url too"
 
 
 def test_a_hub_is_named_once_or_twice_alike() -> None:

@@ -311,15 +311,11 @@ class RangeReader:
         return chosen(block, slice(late, None))
 
     def _check_gap(self, rows: DecodedRows) -> None:
-        """Check whether events are gone where numbers are missing, before the rows behind the gap are returned.
-
-        Where the peer answers no drain, the first gap is checked again with the last rows.
-        """
-        self._first = False
-        gap = rows.gap
+        """Check whether events are gone where numbers are missing, before the rows behind the gap are returned."""
+        self._first, gap = False, rows.gap
         if not self._dialect.drains:
             self._first_gap = self._first_gap or gap
-            gap = self._first_gap if rows.done else gap
+            gap = self._first_gap if rows.done else gap  # once more at the end of the range (H-8)
         if gap is None or not self._ask_for_loss:
             return
         bounds = self._bounds()

@@ -13,6 +13,7 @@ from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from spark_streams.client.digested_rows import Label, run_ends
@@ -153,8 +154,13 @@ class StreamPublisher:
             try:
                 self._frames(piece)
             except LocalProtocolError as own:
-                reason = str(own).removeprefix("row 0: ")
-                return DeliveryFailed("not taken", "too-large", reason, label(int(piece.rows[0])), self.stream)
+                reason, row = str(own).removeprefix("row 0: "), label(int(piece.rows[0]))
+                sizes = np.asarray(pc.binary_length(piece.values))
+                at = int(sizes.argmax())
+                if len(sizes) > 1 and (at or sizes[at] < self._connection.frame_max_bytes):
+                    row = f"a sub-entry batch of {len(sizes)} rows, the first of which is {row},"
+                    reason += f"; message {at + 1} of it is the largest, {sizes[at]} bytes: make 'subEntrySize' smaller"
+                return DeliveryFailed("not taken", "too-large", reason, row, self.stream)
         return DeliveryFailed("not taken", "too-large", str(fault), label(int(entries.rows[0])), self.stream)
 
     def confirmed(self, ids: Ids) -> None:

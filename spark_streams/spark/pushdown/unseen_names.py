@@ -47,6 +47,7 @@ class UnseenNames:
         self._stream = stream
         self._feed = feed
         self._looked = 0
+        self._annotations: set[str] = set()
         self._left = set(_named(expression))
         if not feed:
             self._left = {each for each in self._left if (place_of(each) or ("",))[0] in MAPS}
@@ -63,6 +64,7 @@ class UnseenNames:
         else:
             there = {(column, key) for column in MAPS for key in pc.unique(batch.column(column).keys).to_pylist()}
             self._left = {each for each in self._left if place_of(each) not in there}
+            self._annotations |= {key for column, key in there if column == "message_annotations"}
 
     def warn(self) -> None:
         """Log the warning, if a name is left and there was an event."""
@@ -75,6 +77,8 @@ class UnseenNames:
                 "a bare name is an application property here, not a field of the JSON in column value, by which "
                 "where(...) after load() filters"
             )
+            own = sorted(each.name or "" for each in self._left if each.name in self._annotations)
+            meaning += "".join(f"; '{name}' is a message annotation: message_annotations.[{name}]" for name in own)
         names = ", ".join(sorted(f"'{each.name}'" for each in self._left))
         text = "stream '%s': the filter names %s, which none of the first %d events has: %s"
         _log.warning(text, self._stream, names, self._looked, meaning)

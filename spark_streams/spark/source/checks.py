@@ -130,8 +130,9 @@ def retained_spans(
                 asked, gone = f"up to offset '{last}'", instead_of(end, bounds)
             last = bounds.latest or ""
         if bounds.earliest is not None and bounds.earliest <= last and span_start(first, After(last)) == first:
-            # If events are removed before a task reads, a definite first event reveals it, and EARLIEST does not.
-            spans[p] = (beginning(bounds) if first == EARLIEST else first, last)
+            # If events are removed before a task reads, a definite first event reveals it, and EARLIEST does not. Where
+            # they are gone already, the task begins behind them, as it would tell the same loss again.
+            spans[p] = (max(first, beginning(bounds), key=order) if first == EARLIEST or gone else first, last)
         elif gone is None:
             gone = "its events were removed"
         if gone is not None:

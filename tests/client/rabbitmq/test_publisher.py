@@ -302,6 +302,16 @@ def test_a_message_that_no_frame_can_hold_is_named(size: int) -> None:
     assert taking.messages == 0
 
 
+@pytest.mark.parametrize(("largest", "size"), [(None, 300_000), (1, 1 << 20)])
+def test_a_sub_entry_batch_that_no_frame_can_hold_is_no_row(largest: int | None, size: int) -> None:
+    """Four messages of 300 kB fit each by itself, and their batch does not; nor one whose second message is large."""
+    rows = [*ROWS[:4], *(body("x" * (size if largest in (None, n) else 9)) for n in range(4)), *ROWS[:4]]
+    fault = failure(Taking(), rows, sub_entry_size=4)
+    assert fault.row == "a sub-entry batch of 4 rows, the first of which is row 4,"
+    assert f"message {1 + (largest or 0)} of it is the largest, {len(rows[4 + (largest or 0)])} bytes" in str(fault)
+    assert "make 'subEntrySize' smaller" in str(fault)
+
+
 def test_a_broker_without_filter_values_is_told_of_at_once() -> None:
     taking = Taking()  # it lists Publish 1 only
     with taking.serve() as broker, pytest.raises(OptionError, match=r"filterValueColumn.*4\.3\.6.*RabbitMQ 3\.13"):

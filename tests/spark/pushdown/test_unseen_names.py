@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pyarrow as pa
 import pytest
 from spark_streams.sources import amqp_events, rabbitmq_stream
 
 from spark_streams.filters import parse
+from spark_streams.filters.tree import place_of
 from spark_streams.options.amqp_events import parse_source
 from spark_streams.options.rabbitmq_stream import parse_rabbit_source
 from spark_streams.spark.pushdown.unseen_names import ENOUGH, UnseenNames, looked_at
@@ -38,6 +40,22 @@ def filled(*partitions: str) -> FakeLog:
 
 def options(**more: str) -> object:
     return {"url": "amqp://localhost", "stream": "orders", **more}
+
+
+def test_a_bare_name_of_an_annotation(caplog: pytest.LogCaptureFixture) -> None:
+    columns = {
+        "application_properties": [[("n", "1")]],
+        "message_annotations": [[("x-opt-tenant", "a"), ("n", "1")]],
+    }
+    kind = pa.map_(pa.string(), pa.string())
+    unseen = UnseenNames("orders", parse("[x-opt-tenant] = 'a' AND n = '1' AND eur > 5"), feed=False)
+    unseen.look(pa.RecordBatch.from_pydict({name: pa.array(cells, kind) for name, cells in columns.items()}))
+    unseen.warn()
+    (line,) = warnings(caplog)
+    assert "the filter names 'eur', 'x-opt-tenant', which none" in line
+    assert line.endswith("filters; 'x-opt-tenant' is a message annotation: message_annotations.[x-opt-tenant]")
+    (shown,) = re.findall(r"annotation: (\S+)", line)
+    assert place_of(parse(f"{shown} = 'a'").reference) == ("message_annotations", "x-opt-tenant")
 
 
 @pytest.mark.parametrize(

@@ -88,3 +88,24 @@ def test_an_event_below_a_committed_end(hub: FakeHub) -> None:
     hub.partitions["0"].holes.clear()
     with pytest.raises(PositionLost, match="an event up to there has come late"):
         query.batch()
+
+
+@pytest.mark.parametrize("streaming", [True, False])
+def test_a_loss_is_told_once(hub: FakeHub, streaming: bool, caplog: pytest.LogCaptureFixture) -> None:
+    """By the driver, which has seen it; the task begins behind it, and would tell what is lost from then on."""
+    hub.partitions["0"].holes.clear()
+    query = HubQuery(None, **options(hub, False))
+    with caplog.at_level("WARNING"):
+        if streaming:
+            assert query.drain(10) == [10, 10]
+            query.committed = {**query.committed, "partitions": {"0": f"{FIRST + 3:020d}", "1": f"{6:020d}"}}
+            query.restart()
+            hub.partitions["0"].retain(FIRST + 8)
+            assert query.drain() == [12]
+        else:
+            start = {"startingOffsets": f'{{"0": {{"after": {FIRST + 3}}}, "1": "earliest"}}'}
+            parsed = parse_source({**options(hub, False), **start}, streaming=False)
+            hub.partitions["0"].retain(FIRST + 8)
+            plan = plan_batch(parsed, ("offset",), connect)
+            assert sum(b.num_rows for planned in plan for b in read_range(parsed, planned, SCHEMA, connect)) == 12
+    assert caplog.text.count("Events may have been lost") == 1
