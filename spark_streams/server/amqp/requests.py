@@ -150,11 +150,7 @@ class ReplyLink(AttachedLink):
         self.target = str(link.remote_target.address or "")
         self._replies = replies
         self.waiting: deque[bytes] = deque()
-        open_info(link)
-        deliveries = connection.incoming.attached_sender
-        assert deliveries is not None
-        self._deliveries, deliveries.owner = deliveries, self
-        connection.outgoing.open_sender(deliveries, link)
+        self._deliveries = open_info(connection, link, self)
         replies.links.append(self)
 
     def send(self, reply: bytes) -> None:
