@@ -14,7 +14,7 @@ from spark_streams.cli.credentials import PeerOptions, tls_options
 from spark_streams.cli.log.streams import FOLDER, existing_log, peer_stream
 from spark_streams.cli.peers.peer import PEER_EPILOG, Peer, peer_options, read_peer
 from spark_streams.endpoint import Tls
-from spark_streams.errors import LogLocked, NotFound, OptionError, StreamExists, UnknownStream
+from spark_streams.errors import LogLocked, NotFound, StreamExists, UnknownStream
 from spark_streams.log import ReferenceLog, StreamConfig
 
 _CREATE_EPILOG: Final = f"""\b
@@ -168,11 +168,7 @@ def _create_served(peer: Peer, request: StreamRequest, settings: dict[str, Any],
     if request.partitions is not None:
         found = len(peer.describe()["partitions"])
         if request.partitions != found:
-            raise OptionError(
-                "NAME",
-                f"'{request.name}' is there already with {found} partitions, not {request.partitions}: ask for "
-                f"{request.name}:{found}, or only {request.name}",
-            )
+            raise request.with_others("NAME", found)
     return False
 
 
