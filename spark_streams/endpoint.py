@@ -147,10 +147,6 @@ class Endpoint:
         """Return this endpoint with another bearer token."""
         return replace(self, token=token)
 
-    def named_by(self, option: str) -> Endpoint:
-        """Return this endpoint as another option than ``url`` names it."""
-        return replace(self, option=option)
-
     def on_port(self, port: int) -> Endpoint:
         """Return this endpoint with another port of its host, and of each further host that has the same port."""
         others = tuple((host, port if its == self.port else its) for host, its in self.others)

@@ -12,7 +12,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from spark_streams.errors import LocalProtocolError
-from spark_streams.position import After, At, Earliest
+from spark_streams.position import After, At, Position
 
 OFFSET_DIGITS: Final = 20
 """The fixed width, enough for any uint64, so that '9' < '10' and '99' < '100' hold lexicographically too."""
@@ -54,11 +54,9 @@ def start_hint(text: str) -> str:
     return elsewhere if text.strip() == "-1" else ""
 
 
-def first_wanted(start: Earliest | At | After) -> int | None:
-    """Return the first offset of a range that starts there, None for the earliest retained one."""
-    if isinstance(start, Earliest):
-        return None
-    return offset_number(start.offset) + (1 if isinstance(start, After) else 0)
+def first_wanted(start: Position) -> int | None:
+    """Return the first offset of a range that starts there; None for a position that names none, such as earliest."""
+    return offset_number(start.offset) + isinstance(start, After) if isinstance(start, (At, After)) else None
 
 
 def offset_digits(offsets: NDArray[np.int64]) -> NDArray[np.uint8]:

@@ -38,11 +38,15 @@ class StreamRequest:
         found = len(stream.partitions)
         # A stream that was split since its creation still matches the request.
         if self.partitions is not None and self.partitions not in (found, stream.partitions_before_splits):
-            raise OptionError(
-                "--stream",
-                f"'{self.name}' is there already with {found} partitions, not {self.partitions}: ask for "
-                f"{self.name}:{found}, or only {self.name}",
-            )
+            raise self.with_others("--stream", found)
+
+    def with_others(self, option: str, found: int) -> OptionError:
+        """Return the error that the stream is there with another number of partitions; ``option`` says who wants it."""
+        return OptionError(
+            option,
+            f"'{self.name}' is there already with {found} partitions, not {self.partitions}: ask for "
+            f"{self.name}:{found}, or only {self.name}",
+        )
 
 
 def listen(value: str) -> tuple[str, int]:

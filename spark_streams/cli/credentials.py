@@ -130,7 +130,7 @@ def hub_of(text: str) -> ConnectionString:
         found = parse_connection_string(text)
     except OptionError as fault:
         raise OptionError("URL", f"a connection string: {fault.problem}") from None
-    return found._replace(endpoint=found.endpoint.named_by("URL"))
+    return found._replace(endpoint=replace(found.endpoint, option="URL"))
 
 
 def tls_options(command: Callable[..., Any]) -> Callable[..., Any]:

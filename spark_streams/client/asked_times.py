@@ -50,10 +50,8 @@ class Asked(NamedTuple):
     @property
     def held(self) -> str:
         """The partition and its offsets, for messages."""
-        return (
-            f"partition '{self.partition}', which holds offsets '{safe_text(self.bounds.earliest or '')}' to "
-            f"'{safe_text(self.bounds.latest or '')}'"
-        )
+        first, last = self.bounds.earliest, self.bounds.latest
+        return safe_text(f"partition '{self.partition}', which holds offsets '{first}' to '{last}'")
 
 
 def instant_text(ms: int) -> str:
@@ -90,10 +88,9 @@ def warn_of_times(who: str, option: str, asked: Sequence[Asked], *, end: bool = 
 
 
 def _doubtful_place(asked: Asked, end: bool) -> str | None:
-    if not isinstance(asked.wanted, AtTime):
-        return None
-    behind = asked.found == After(asked.bounds.latest or "")
-    if not behind and asked.found != At(asked.bounds.earliest or ""):
+    """Return where reading starts or ends, if that is beside all events by a time that is likely not meant so."""
+    behind, before = (asked.found == each for each in (After(str(asked.bounds.latest)), At(str(asked.bounds.earliest))))
+    if not isinstance(asked.wanted, AtTime) or not (behind or before):
         return None
     if behind == end and _likely_unit(asked.wanted.timestamp_ms) is None:
         return None

@@ -13,6 +13,7 @@ shows anything of the text but the hub: in a malformed one any part may be the k
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Final, NamedTuple
 
 from spark_streams.endpoint import AMQP_SCHEMES, Endpoint, Secret, parse_url
@@ -87,7 +88,7 @@ def parse_connection_string(text: str) -> ConnectionString:
         endpoint = endpoint.with_credentials(parts[_RULE], Secret(parts[_KEY]))
     if _SIGNATURE in parts:
         endpoint = endpoint.with_token(Secret(parts[_SIGNATURE]))
-    return ConnectionString(endpoint.named_by(CONNECTION_STRING), parts.get(_HUB), is_emulator)
+    return ConnectionString(replace(endpoint, option=CONNECTION_STRING), parts.get(_HUB), is_emulator)
 
 
 def stream_of(given: OptionReader) -> str | None:

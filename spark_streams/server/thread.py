@@ -6,7 +6,6 @@ import asyncio
 import concurrent.futures
 import threading
 from collections.abc import Callable
-from types import TracebackType
 from typing import TYPE_CHECKING, TypeVar
 
 from spark_streams.log import ReferenceLog
@@ -83,7 +82,5 @@ class ServerThread(DoorUrls):
         self.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *fault: object) -> None:
         self.stop()

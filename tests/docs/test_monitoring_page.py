@@ -8,7 +8,7 @@ import shlex
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from spark_streams.spark.progress.figures import FIGURES
+from spark_streams.spark.progress.figures import COUNTERS, FIGURES, GAUGES
 from tests.cli.conftest import served_here
 from tests.cli.peers.opened import run as command
 from tests.docs.pages import blocks
@@ -54,7 +54,7 @@ def test_the_table_has_every_figure_of_queries() -> None:
     assert rows == [
         [
             f"`{figure.name}`",
-            figure.kind,
+            "gauge" if figure in GAUGES else "counter" if figure in COUNTERS else "histogram",
             ", ".join(f"`{label}`" for label in figure.labels),
             f"`{figure.instrument}`, `{figure.unit}`",
             figure.meaning,

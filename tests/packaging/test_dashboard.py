@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from spark_streams.server.web.figures import FIGURES as FIGURES_OF_THE_LOG
-from spark_streams.spark.progress.figures import FIGURES
+from spark_streams.spark.progress.figures import DURATION, FIGURES
 
 ROOT = Path(__file__).resolve().parents[2]
 DASHBOARD: dict[str, Any] = json.loads((ROOT / "conf" / "grafana" / "spark-streams.json").read_text())
@@ -42,8 +42,12 @@ def series(name: str, labels: tuple[str, ...], is_histogram: bool) -> dict[str, 
 EXPORTED: dict[str, set[str]] = {
     **{
         name: labels
-        for figure in (*FIGURES, *FIGURES_OF_THE_LOG)
-        for name, labels in series(figure.name, figure.labels, figure.kind == "histogram").items()
+        for figures, durations in (
+            (FIGURES, {DURATION}),
+            (FIGURES_OF_THE_LOG, {each for each in FIGURES_OF_THE_LOG if each.kind == "histogram"}),
+        )
+        for figure in figures
+        for name, labels in series(figure.name, figure.labels, figure in durations).items()
     },
     **{name: set() for name in OF_ANY_PROCESS},
 }

@@ -14,7 +14,7 @@ from spark_streams.cli.credentials import PeerOptions, tls_options
 from spark_streams.cli.log.streams import FOLDER, existing_log, peer_stream
 from spark_streams.cli.peers.peer import PEER_EPILOG, Peer, peer_options, read_peer
 from spark_streams.endpoint import Tls
-from spark_streams.errors import LogLocked, NotFound, OptionError, StreamExists
+from spark_streams.errors import LogLocked, NotFound, StreamExists, UnknownStream
 from spark_streams.log import ReferenceLog, StreamConfig
 
 _CREATE_EPILOG: Final = f"""\b
@@ -114,19 +114,10 @@ def delete(
     url, names = _arguments(words, data_dir)
     if data_dir is not None:
         with _unserved(existing_log, data_dir) as log:
-            for name in names:
-                _delete(log, name, if_exists)
-        return
-    peer = read_peer(url, options, tls=tls, needs_stream=False)
-    for name in names:
-        try:
-            peer_stream(peer, name).delete()
-        except NotFound:
-            if not if_exists:
-                raise
-            click.echo(f"{name}: was not there")
-        else:
-            click.echo(f"{name}: deleted")
+            _delete(names, log.delete_stream, if_exists)
+    else:
+        peer = read_peer(url, options, tls=tls, needs_stream=False)
+        _delete(names, lambda name: peer_stream(peer, name).delete(), if_exists)
 
 
 def _arguments(words: Sequence[str], data_dir: Path | None) -> tuple[str, Sequence[str]]:
@@ -177,11 +168,7 @@ def _create_served(peer: Peer, request: StreamRequest, settings: dict[str, Any],
     if request.partitions is not None:
         found = len(peer.describe()["partitions"])
         if request.partitions != found:
-            raise OptionError(
-                "NAME",
-                f"'{request.name}' is there already with {found} partitions, not {request.partitions}: ask for "
-                f"{request.name}:{found}, or only {request.name}",
-            )
+            raise request.with_others("NAME", found)
     return False
 
 
@@ -189,9 +176,13 @@ def _exists(name: str) -> StreamExists:
     return StreamExists(f"there is a stream '{name}' already: choose another name, or say --if-not-exists")
 
 
-def _delete(log: ReferenceLog, name: str, if_exists: bool) -> None:
-    if if_exists and log.find(name) is None:
-        click.echo(f"{name}: was not there")
-        return
-    log.delete_stream(name)
-    click.echo(f"{name}: deleted")
+def _delete(names: Sequence[str], delete_stream: Callable[[str], None], if_exists: bool) -> None:
+    for name in names:
+        try:
+            delete_stream(name)
+        except (NotFound, UnknownStream):
+            if not if_exists:
+                raise
+            click.echo(f"{name}: was not there")
+        else:
+            click.echo(f"{name}: deleted")

@@ -262,7 +262,7 @@ class _LogReader(PeerReader):
         word, operand = self._request.position
         if word == "timestamp":
             at = AtTime(instant_ms("--from", operand))
-            starts = [Asked(p, at, self._positions[p], each) for p, each in bounds.items()]
+            starts = [Asked(p, at, self._positions[p], bounds[p]) for p in bounds]
             warn_of_times(f"stream '{self._stream}'", "--from", starts)
 
     @property

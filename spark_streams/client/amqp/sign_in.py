@@ -73,7 +73,7 @@ def sign_in(
         ConnectFailed, ConnectionLost, DeadlineExceeded, RemoteProtocolError: as for a ``Connection``.
     """
     chosen = _Choice(endpoint, server_name, dialect)
-    sasl = SaslClient(hostname=server_name, choose=chosen)
+    sasl = SaslClient(chosen, server_name)
     what = (
         f"{endpoint.address}: no answer to the SASL handshake: is it an AMQP port, and is option '{endpoint.option}' "
     )

@@ -11,6 +11,7 @@ import proton
 
 from spark_streams.server.amqp.consumer_groups import Claim
 from spark_streams.server.amqp.link_filters import LinkFilters
+from spark_streams.server.amqp.outgoing_deliveries import OutgoingDeliveries
 from spark_streams.wire.amqp.event_streams import CONSUMER_GROUP, EPOCH, PARTITION
 
 
@@ -25,12 +26,8 @@ def open_producer(link: Any, bound: str | None, max_message_bytes: int) -> None:
     _set_properties(link, bound, None)
 
 
-def open_consumer(link: Any, filters: LinkFilters, bound: str | None, claim: Claim | None, *, durable: bool) -> bool:
-    """Answer the attach of a link on which the door sends events; ``OutgoingFrames`` opens it.
-
-    Returns:
-        Whether the door sends deliveries settled, which it does only where the receiver requests it.
-    """
+def open_consumer(link: Any, filters: LinkFilters, bound: str | None, claim: Claim | None, *, durable: bool) -> None:
+    """Answer the attach of a link on which the door sends events; ``OutgoingFrames`` opens it."""
     link.source.copy(link.remote_source)
     link.source.filter.clear()
     if filters.echo:
@@ -41,24 +38,27 @@ def open_consumer(link: Any, filters: LinkFilters, bound: str | None, claim: Cla
         link.source.expiry_policy = proton.Terminus.EXPIRE_WITH_LINK
         link.source.timeout = 0
     _set_properties(link, bound, claim)
-    return settle_modes(link)
+    settle_modes(link)
 
 
-def open_info(link: Any) -> bool:
-    """Answer the attach of a link of an information source; return whether the door sends deliveries settled."""
+def open_info(connection: Any, link: Any, owner: Any) -> OutgoingDeliveries:
+    """Answer the attach of a link of an information source; return what sends on it for its owner."""
     link.source.copy(link.remote_source)
     link.source.filter.clear()
     link.source.durability = proton.Terminus.NONDURABLE
-    return settle_modes(link)
+    settle_modes(link)
+    deliveries: OutgoingDeliveries = connection.incoming.attached_sender
+    deliveries.owner = owner
+    connection.outgoing.open_sender(deliveries, link)
+    return deliveries
 
 
-def settle_modes(link: Any) -> bool:
-    """Set how a link on which the door sends settles deliveries; return whether it sends them settled."""
+def settle_modes(link: Any) -> None:
+    """Set how a link on which the door sends settles deliveries: settled where the receiver asks for it."""
     link.target.copy(link.remote_target)
-    presettled: bool = link.remote_snd_settle_mode == proton.Link.SND_SETTLED
+    presettled = link.remote_snd_settle_mode == proton.Link.SND_SETTLED
     link.snd_settle_mode = proton.Link.SND_SETTLED if presettled else proton.Link.SND_UNSETTLED
     link.rcv_settle_mode = link.remote_rcv_settle_mode
-    return presettled
 
 
 def _set_properties(link: Any, bound: str | None, claim: Claim | None) -> None:

@@ -208,11 +208,7 @@ class InfoLink(AttachedLink):
     ) -> None:
         super().__init__(connection, link, stream)
         self._message = message
-        open_info(link)
-        deliveries = connection.incoming.attached_sender
-        assert deliveries is not None
-        self._deliveries, deliveries.owner = deliveries, self
-        connection.outgoing.open_sender(deliveries, link)
+        self._deliveries = open_info(connection, link, self)
         self._max_unsettled = config.max_unsettled
         self._interval_s = config.info_interval_ms / 1000
         self._timer = Timer(asyncio.get_running_loop())

@@ -150,12 +150,8 @@ class ReplyLink(AttachedLink):
         self.target = str(link.remote_target.address or "")
         self._replies = replies
         self.waiting: deque[bytes] = deque()
-        open_info(link)
-        deliveries = connection.incoming.attached_sender
-        assert deliveries is not None
-        self._deliveries, deliveries.owner = deliveries, self
-        deliveries.available = lambda: len(self.waiting)
-        connection.outgoing.open_sender(deliveries, link)
+        self._deliveries = open_info(connection, link, self)
+        self._deliveries.available = lambda: len(self.waiting)
         replies.links.append(self)
 
     def send(self, reply: bytes) -> None:

@@ -9,7 +9,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from spark_streams.server.web.observation import KINDS, Observation
-from spark_streams.server.web.site import Pages, Site
+from spark_streams.server.web.site import Pages
 from spark_streams.server.web.streams import Paging
 
 _ALL: Final = 1 << 62
@@ -18,16 +18,9 @@ _ALL: Final = 1 << 62
 class Clients(Pages):
     """The pages."""
 
-    def __init__(self, site: Site) -> None:
-        super().__init__(site)
-        self._observation = Observation(site)
-
     def routes(self) -> list[BaseRoute]:
         """Return the routes."""
-        return [
-            Route("/connections", self._connected, methods=["GET"]),
-            Route("/groups", self._groups, methods=["GET"]),
-        ]
+        return [Route("/connections", self._connected), Route("/groups", self._groups)]
 
     async def _connected(self, request: Request) -> Response:
         """Show the connections, or the readers or writers, those of one stream if one is named."""
@@ -36,12 +29,12 @@ class Clients(Pages):
         show = request.query_params.get("show", "")
         if show not in KINDS or (stream is not None and show == "connections"):
             show = "connections" if stream is None else "readers"
-        size = self._site.config.page_rows
+        size, observation = self._site.config.page_rows, Observation(self._site)
         wanted = Paging(request, _ALL, size)
-        counts, rows = await self._observation.rows(known, stream, show, wanted.first, wanted.end)
+        counts, rows = await observation.rows(known, stream, show, wanted.first, wanted.end)
         paging = Paging(request, counts[show], size)
         if paging.page != wanted.page:  # it has fewer pages
-            counts, rows = await self._observation.rows(known, stream, show, paging.first, paging.end)
+            counts, rows = await observation.rows(known, stream, show, paging.first, paging.end)
         return self._site.page(
             request, "connections", known=known, rows=rows, paging=paging, show=show, counts=counts, stream=stream,
             all_seen=self._site.sees_all(known),
@@ -51,9 +44,10 @@ class Clients(Pages):
         """Show the consumer groups with their stored offsets, those of one stream if one is named."""
         known = self._site.known(request)
         stream = request.query_params.get("stream") or None
-        groups = await self._observation.groups(known, stream)
+        observation = Observation(self._site)
+        groups = await observation.groups(known, stream)
         paging = Paging(request, len(groups), self._site.config.page_rows)
-        rows = await self._observation.group_rows(groups, paging.first, paging.end)
+        rows = await observation.group_rows(groups, paging.first, paging.end)
         return self._site.page(
             request, "groups", known=known, rows=rows, paging=paging, stream=stream,
             all_seen=self._site.sees_all(known),

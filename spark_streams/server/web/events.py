@@ -40,11 +40,7 @@ class Events(Pages):
 
     def routes(self) -> list[BaseRoute]:
         """Return the routes."""
-        return [
-            Route("/events", self._page, methods=["GET"]),
-            Route("/event", self._one, methods=["GET"]),
-            Route("/event/body", self._body, methods=["GET"]),
-        ]
+        return [Route("/events", self._page), Route("/event", self._one), Route("/event/body", self._body)]
 
     async def _page(self, request: Request) -> Response:
         """Answer with a page of events; arguments ``partition``, ``from``, ``at`` and ``filter`` say of which."""

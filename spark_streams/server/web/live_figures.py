@@ -40,7 +40,7 @@ class LiveFigures(Pages):
 
     def routes(self) -> list[BaseRoute]:
         """Return the routes."""
-        return [Route("/live", self._live, methods=["GET"])]
+        return [Route("/live", self._live)]
 
     async def _live(self, request: Request) -> Response:
         """Answer with the figures of the streams that arguments ``stream`` name, until the page is closed."""

@@ -21,7 +21,7 @@ from spark_streams.server.counters import DoorCounters
 from spark_streams.server.http.authorization import Known
 from spark_streams.server.http.requests import HttpError, takes_gzip
 from spark_streams.server.web.observation import Groups, Observation, join
-from spark_streams.server.web.site import Pages, SignInNeeded, Site
+from spark_streams.server.web.site import Pages, SignInNeeded
 
 if TYPE_CHECKING:
     from spark_streams.server.web.figures import Snapshot
@@ -32,13 +32,9 @@ _HEADERS: Final = {"Cache-Control": "no-store", "Vary": "Accept, Accept-Encoding
 class Metrics(Pages):
     """The answer."""
 
-    def __init__(self, site: Site) -> None:
-        super().__init__(site)
-        self._observation = Observation(site)
-
     def routes(self) -> list[BaseRoute]:
         """Return the routes."""
-        return [Route("/metrics", self._metrics, methods=["GET"])]
+        return [Route("/metrics", self._metrics)]
 
     async def _metrics(self, request: Request) -> Response:
         try:
@@ -69,14 +65,15 @@ class Metrics(Pages):
         """Return what there is now; the doors' counters are of all clients, the rest is what somebody may see."""
         from spark_streams.server.web.figures import DoorFigures, Snapshot
 
+        observation = Observation(self._site)
         groups: Groups = {}
         counts: dict[tuple[str, type[Item]], int] = {}
-        async for item in self._observation.everything():
+        async for item in observation.everything():
             if not (isinstance(item, ReaderInfo) and item.part):  # a reader of many partitions is one
                 counts[item.door, type(item)] = counts.get((item.door, type(item)), 0) + 1
-            if self._observation.shows(known, item):
+            if observation.shows(known, item):
                 join(groups, item)
-        await self._observation.add_stored(groups, known)
+        await observation.add_stored(groups, known)
         doors = [
             DoorFigures(
                 door.name,

@@ -50,10 +50,7 @@ class Publish(Pages):
 
     def routes(self) -> list[BaseRoute]:
         """Return the routes."""
-        return [
-            Route("/publish", self._empty, methods=["GET"]),
-            Route("/publish", self._publish, methods=["POST"]),
-        ]
+        return [Route("/publish", self._empty), Route("/publish", self._publish, methods=["POST"])]
 
     async def _empty(self, request: Request) -> Response:
         stream = self._site.stream(request, "write")

@@ -24,7 +24,7 @@ class SignIn(Pages):
     def routes(self) -> list[BaseRoute]:
         """Return the routes."""
         return [
-            Route(SIGN_IN, self._form, methods=["GET"]),
+            Route(SIGN_IN, self._form),
             Route(SIGN_IN, self._sign_in, methods=["POST"]),
             Route("/sign-out", self._sign_out, methods=["POST"]),
         ]

@@ -21,7 +21,7 @@ from spark_streams.server.users import ACTIONS
 from spark_streams.server.web.code_lines import code_of
 from spark_streams.server.web.formats import whole
 from spark_streams.server.web.observation import Observation
-from spark_streams.server.web.site import Pages, Site
+from spark_streams.server.web.site import Pages
 from spark_streams.server.web.summaries import StreamSummary, summaries_of, summary_of
 
 _SHOWN_SETTINGS: Final = (
@@ -35,16 +35,12 @@ _KEPT_ARGUMENTS: Final = ("search", "show", "stream")
 class Streams(Pages):
     """The pages."""
 
-    def __init__(self, site: Site) -> None:
-        super().__init__(site)
-        self._observation = Observation(site)
-
     def routes(self) -> list[BaseRoute]:
         """Return the routes."""
         return [
-            Route("/", self._all, methods=["GET"]),
-            Route("/stream", self._one, methods=["GET"]),
-            Route("/create", self._new, methods=["GET"]),
+            Route("/", self._all),
+            Route("/stream", self._one),
+            Route("/create", self._new),
             Route("/create", self._create, methods=["POST"]),
             Route("/delete", self._delete, methods=["POST"]),
         ]
@@ -67,7 +63,7 @@ class Streams(Pages):
         return self._site.page(
             request, "stream", known=known, stream=summary, rows=rows, paging=page, settings=asdict(stream.config),
             open_partitions=len(stream.open_partitions), code=code_of(stream, self._site.doors),
-            use=await self._observation.of_stream(known, stream.name),
+            use=await Observation(self._site).of_stream(known, stream.name),
         )  # fmt: skip
 
     async def _new(self, request: Request) -> Response:

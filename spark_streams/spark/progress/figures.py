@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Final, Literal
+from typing import Final
 
 from spark_streams.spark.progress.listener import Progress
 
@@ -24,12 +24,11 @@ Points = Iterable[tuple[tuple[str, ...], float | None]]
 
 @dataclass(frozen=True)
 class Figure:
-    """One figure of a stream in a query.
+    """One figure of a stream in a query; a counter's values, and a histogram's, are those of one batch.
 
     Args:
         name: its name in Prometheus.
         instrument: its name in OpenTelemetry.
-        kind: what it is in both; a counter's values, and a histogram's, are those of one batch.
         unit: UCUM, as OpenTelemetry has units.
         meaning: what it is, in a sentence without its full stop.
         read: returns what a progress says.
@@ -38,7 +37,6 @@ class Figure:
 
     name: str
     instrument: str
-    kind: Literal["gauge", "counter", "histogram"]
     unit: str
     meaning: str
     read: Callable[[Progress], Points]
@@ -58,7 +56,6 @@ def _whole(read: Callable[[Progress], float | None]) -> Callable[[Progress], Poi
 LAG: Final = Figure(
     "spark_streams_query_lag_events",
     "spark_streams.query.lag",
-    "gauge",
     "{event}",
     "events of a partition after the last batch; no series where the peer does not tell",
     lambda progress: [((name,), each.lag) for name, each in progress.partitions.items()],
@@ -69,7 +66,6 @@ GAUGES: Final = (
     Figure(
         "spark_streams_query_input_events_per_second",
         "spark_streams.query.input.rate",
-        "gauge",
         "{event}/s",
         "how fast events came in, over the time since the trigger before; 0 while nothing comes",
         _whole(lambda progress: progress.input_events_per_second),
@@ -77,7 +73,6 @@ GAUGES: Final = (
     Figure(
         "spark_streams_query_processed_events_per_second",
         "spark_streams.query.processing.rate",
-        "gauge",
         "{event}/s",
         "how fast the last batch was, over the time of processing; 0 while nothing comes",
         _whole(lambda progress: progress.events_per_second),
@@ -85,7 +80,6 @@ GAUGES: Final = (
     Figure(
         "spark_streams_query_last_trigger_timestamp_seconds",
         "spark_streams.query.last_trigger.time",
-        "gauge",
         "s",
         "when the trigger of the last batch began, or when the query last found nothing new, since 1970",
         _whole(lambda progress: datetime.fromisoformat(progress.timestamp.replace("Z", "+00:00")).timestamp()),
@@ -95,7 +89,6 @@ COUNTERS: Final = (
     Figure(
         "spark_streams_query_events_total",
         "messaging.client.consumed.messages",
-        "counter",
         "{message}",
         "events that the tasks read, after the filter",
         _whole(lambda progress: progress.events),
@@ -103,7 +96,6 @@ COUNTERS: Final = (
     Figure(
         "spark_streams_query_bytes_total",
         "spark_streams.query.bytes",
-        "counter",
         "By",
         "bytes of these events where they are known: of `observed` streams, and of feeds",
         _whole(lambda progress: progress.bytes),
@@ -111,7 +103,6 @@ COUNTERS: Final = (
     Figure(
         "spark_streams_query_rows_written_total",
         "spark_streams.query.rows_written",
-        "counter",
         "{row}",
         "rows that the query's sink took, the same for each of its streams; no series where the sink does not tell",
         _whole(lambda progress: progress.rows_written),
@@ -119,7 +110,6 @@ COUNTERS: Final = (
     Figure(
         "spark_streams_query_losses_total",
         "spark_streams.query.losses",
-        "counter",
         "{loss}",
         "losses of events that `failOnDataLoss=false` let pass; nobody knows of how many events each was",
         _whole(lambda progress: len(progress.losses) if progress.partitions else None),  # before Spark 4.2: not known
@@ -127,7 +117,6 @@ COUNTERS: Final = (
     Figure(
         "spark_streams_query_retries_total",
         "spark_streams.query.retries",
-        "counter",
         "{retry}",
         "requests and connections that the source had to try again on the driver",
         _whole(lambda progress: progress.retries),
@@ -136,7 +125,6 @@ COUNTERS: Final = (
 DURATION: Final = Figure(
     "spark_streams_query_batch_duration_seconds",
     "messaging.process.duration",
-    "histogram",
     "s",
     "how long batches took: the whole trigger, planning, reading, writing, committing; the same for each stream",
     _whole(lambda progress: progress.seconds),

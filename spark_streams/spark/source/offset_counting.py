@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, cast
 
 from spark_streams.client.log_client import Bounds, LogClient, OffsetWalk, OpaqueLogClient
+from spark_streams.offsets import first_wanted
 from spark_streams.position import After, At, Position
 
 WALK_BLOCK: Final = 4096
@@ -173,9 +174,8 @@ class Arithmetic:
 
     def remaining(self, positions: Mapping[str, Position]) -> dict[str, int | None]:
         """Return the number of events from each position on, None where the peer does not tell."""
-        newest = {p: bounds.latest for p, bounds in self._partitions().items() if bounds.latest is not None}
-        behind = self.count({p: (start, newest[p]) for p, start in positions.items() if p in newest})
-        return {**dict.fromkeys(positions, 0), **behind}
+        there = self._partitions()
+        return {p: there[p].count_from(start) if p in there else 0 for p, start in positions.items()}
 
     def walk(self, partition: str, start: Position) -> NumericWalk:
         """Return a new walk over the offsets of a partition; the caller closes it."""
@@ -236,7 +236,4 @@ Counting = Arithmetic | Walking
 
 
 def _first(start: Position, earliest: str | None) -> int | None:
-    if earliest is None:
-        return None
-    wanted = int(start.offset) + isinstance(start, After) if isinstance(start, (At, After)) else 0
-    return max(wanted, int(earliest))
+    return None if earliest is None else max(first_wanted(start) or 0, int(earliest))

@@ -270,15 +270,12 @@ class SaslLogin(NamedTuple):
 class SaslClient(_Side):
     """The client's side, for one connection.
 
-    The mechanism is EXTERNAL when ``external`` is set, PLAIN with a username, else ANONYMOUS. If the server does not
-    offer that mechanism, authentication has failed: the client never tries a weaker one.
+    If the server does not offer the mechanism that is chosen, authentication has failed: the client never tries a
+    weaker one.
 
     Args:
-        username: the user, or None.
-        password: the password, or None; it is shown nowhere.
-        external: whether a TLS client certificate proves our identity.
+        choose: returns the login by the mechanisms that the server offers.
         hostname: the host to connect to, or None.
-        choose: returns the login by the mechanisms that the server offers, in place of the three arguments above.
 
     Attributes:
         offered: the mechanisms that the server offers; empty before it has told them.
@@ -286,18 +283,10 @@ class SaslClient(_Side):
         done: the layer is over and the server accepted; ``leftover`` holds the bytes after the layer.
     """
 
-    def __init__(
-        self,
-        username: str | None = None,
-        password: str | None = None,
-        *,
-        external: bool = False,
-        hostname: str | None = None,
-        choose: Callable[[tuple[str, ...]], SaslLogin] | None = None,
-    ) -> None:
+    def __init__(self, choose: Callable[[tuple[str, ...]], SaslLogin], hostname: str | None = None) -> None:
         super().__init__()
         self.offered: tuple[str, ...] = ()
-        self._login = None if choose is not None else _login(username, password, external=external)
+        self._login: SaslLogin | None = None
         self._choose = choose
         self._hostname = hostname
         self._sent_init = False
@@ -333,8 +322,7 @@ class SaslClient(_Side):
         if not all(isinstance(name, Symbol) for name in names):
             raise RemoteProtocolError("sasl-mechanisms: holds something else than symbols")
         self.offered = tuple(str(name) for name in names)
-        login = self._login = self._choose(self.offered) if self._choose is not None else self._login
-        assert login is not None
+        login = self._login = self._choose(self.offered)
         if login.mechanism not in names:
             hint = "; give a username and password" if login.mechanism == "ANONYMOUS" and "PLAIN" in names else ""
             raise AuthenticationFailed(
@@ -363,9 +351,3 @@ class SaslClient(_Side):
             raise AuthenticationFailed("amqp:unauthorized-access", f"{reason}{who} ({login.mechanism})", "SASL")
         self.done = True
         self._end()
-
-
-def _login(username: str | None, password: str | None, *, external: bool) -> SaslLogin:
-    if external:
-        return SaslLogin("EXTERNAL")
-    return SaslLogin("ANONYMOUS") if username is None else SaslLogin.plain(username, password or "")

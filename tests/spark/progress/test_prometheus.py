@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from spark_streams.errors import PackageMissing
 from spark_streams.monitoring import PrometheusMetrics
-from spark_streams.spark.progress.figures import FIGURES
+from spark_streams.spark.progress.figures import COUNTERS, DURATION, FIGURES, GAUGES
 from spark_streams.spark.progress.prometheus import ENDED_KEPT
 from tests.spark.progress.batches import batch
 
@@ -55,7 +55,8 @@ def test_a_batch_as_text() -> None:
         f"spark_streams_query_batch_duration_seconds_sum{where} 2.0",
     ]
     told = {line.split()[2]: line.split()[3] for line in scraped.text.splitlines() if line.startswith("# TYPE")}
-    assert told == {figure.name: figure.kind for figure in FIGURES}
+    kinds = {**dict.fromkeys(GAUGES, "gauge"), **dict.fromkeys(COUNTERS, "counter"), DURATION: "histogram"}
+    assert told == {figure.name: kinds[figure] for figure in FIGURES}
 
 
 def test_what_is_not_known_is_no_series_and_not_0() -> None:

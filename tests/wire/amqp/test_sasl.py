@@ -27,6 +27,16 @@ def server(*mechanisms: str, identity: str | None = None) -> SaslServer:
     return SaslServer(mechanisms or ("PLAIN",), users, identity)
 
 
+def client_of(
+    username: str | None = None, password: str = "", *, external: bool = False, hostname: str | None = None
+) -> SaslClient:
+    """Return a client that signs in by EXTERNAL, by PLAIN with a username, or else by ANONYMOUS."""
+    login = SaslLogin("EXTERNAL" if external else "ANONYMOUS")
+    if username is not None:
+        login = SaslLogin.plain(username, password)
+    return SaslClient(lambda offered: login, hostname)
+
+
 def run(one: SaslClient, other: SaslServer, step: int = 1000) -> None:
     """Let two layers talk through a buffer of ``step`` bytes."""
     to_server, to_client = one.start(), b""
@@ -41,7 +51,7 @@ def test_plain_byte_for_byte() -> None:
     peer = server("PLAIN", "EXTERNAL", identity="CN=client")
     assert SASL_HEADER == b"AMQP\x03\x01\x00\x00"
     assert peer.receive(SASL_HEADER) == SASL_HEADER + MECHANISMS
-    client = SaslClient("guest", "guest")
+    client = client_of("guest", "guest")
     assert client.start() == SASL_HEADER
     assert client.receive(SASL_HEADER + MECHANISM_PLAIN) == INIT_GUEST
     assert peer.receive(INIT_GUEST + AMQP_HEADER) == OUTCOME_OK
@@ -54,10 +64,10 @@ def test_plain_byte_for_byte() -> None:
 @pytest.mark.parametrize(
     ("client", "peer", "identity", "mechanism"),
     [
-        (SaslClient, ("PLAIN", "ANONYMOUS"), "anonymous", "ANONYMOUS"),
-        (lambda: SaslClient("guest", "guest", hostname="h"), ("PLAIN",), "guest", "PLAIN"),
-        (lambda: SaslClient("žofie", "heslo☃"), ("EXTERNAL", "PLAIN"), "žofie", "PLAIN"),
-        (lambda: SaslClient(external=True), ("EXTERNAL", "PLAIN"), "CN=client", "EXTERNAL"),
+        (client_of, ("PLAIN", "ANONYMOUS"), "anonymous", "ANONYMOUS"),
+        (lambda: client_of("guest", "guest", hostname="h"), ("PLAIN",), "guest", "PLAIN"),
+        (lambda: client_of("žofie", "heslo☃"), ("EXTERNAL", "PLAIN"), "žofie", "PLAIN"),
+        (lambda: client_of(external=True), ("EXTERNAL", "PLAIN"), "CN=client", "EXTERNAL"),
     ],
 )
 def test_both_roles(client, peer, identity, mechanism, step) -> None:  # type: ignore[no-untyped-def]
@@ -69,7 +79,7 @@ def test_both_roles(client, peer, identity, mechanism, step) -> None:  # type: i
 
 @pytest.mark.parametrize("step", [1, 1000])
 def test_a_wrong_password(step: int) -> None:
-    one, other = SaslClient("guest", "wr0ng"), server()
+    one, other = client_of("guest", "wr0ng"), server()
     with pytest.raises(AuthenticationFailed, match="the credentials were not accepted for user 'guest'") as caught:
         run(one, other, step)
     assert "wr0ng" not in str(caught.value) + repr(caught.value) + repr(vars(caught.value))
@@ -111,14 +121,14 @@ def test_external_acts_for_nobody_else() -> None:
 def test_external_needs_a_certificate_and_anonymous_is_not_taken_unasked() -> None:
     assert server("EXTERNAL", "PLAIN").mechanisms == ("PLAIN",)
     with pytest.raises(AuthenticationFailed, match="does not offer EXTERNAL, it offers PLAIN"):
-        run(SaslClient(external=True), server("EXTERNAL", "PLAIN"))
+        run(client_of(external=True), server("EXTERNAL", "PLAIN"))
     with pytest.raises(AuthenticationFailed, match="does not offer ANONYMOUS, it offers PLAIN; give a username"):
-        run(SaslClient(), server())
-    one, other = SaslClient("guest", "guest"), server("ANONYMOUS")
+        run(client_of(), server())
+    one, other = client_of("guest", "guest"), server("ANONYMOUS")
     with pytest.raises(AuthenticationFailed, match="does not offer PLAIN, it offers ANONYMOUS"):
         run(one, other)
     with pytest.raises(AuthenticationFailed, match="it offers nothing"):
-        run(SaslClient("guest", "guest"), SaslServer((), users))
+        run(client_of("guest", "guest"), SaslServer((), users))
     peer = server()
     peer.receive(SASL_HEADER)
     anonymous = b"\x00\x00\x00\x19\x02\x01\x00\x00\x00\x53\x41\xc0\x0c\x01\xa3\x09ANONYMOUS"
@@ -131,7 +141,7 @@ def test_a_client_chooses_by_what_is_offered(step: int, offered: tuple[str, ...]
     def choose(mechanisms: tuple[str, ...]) -> SaslLogin:
         return SaslLogin.plain("guest", "guest") if "PLAIN" in mechanisms else SaslLogin("ANONYMOUS")
 
-    one, other = SaslClient(choose=choose), server(*offered)
+    one, other = SaslClient(choose), server(*offered)
     assert one.mechanism is None and one.offered == ()
     run(one, other, step)
     assert one.done and other.identity == identity
@@ -151,7 +161,7 @@ def test_a_client_without_sasl_is_told_apart() -> None:
     assert peer.done and peer.skipped and peer.identity is None
     assert peer.leftover == AMQP_HEADER + b"\x00\x00"
     with pytest.raises(AuthenticationFailed, match="another protocol header"):
-        SaslClient("guest", "guest").receive(AMQP_HEADER)
+        client_of("guest", "guest").receive(AMQP_HEADER)
 
 
 @pytest.mark.parametrize(
@@ -189,12 +199,12 @@ def test_a_server_that_breaks_the_protocol() -> None:
         (SASL_HEADER + MECHANISM_PLAIN + b"\x00\x00\x00\x0c\x02\x01\x00\x00\x00\x53\x44\x45", "has no code"),
     ]:
         with pytest.raises(RemoteProtocolError, match=reason):
-            SaslClient("guest", "guest").receive(received)
+            client_of("guest", "guest").receive(received)
 
 
 @pytest.mark.parametrize(("code", "words"), [(2, "system error"), (3, "permanent"), (4, "transient"), (9, "outcome 9")])
 def test_other_outcomes(code: int, words: str) -> None:
-    client = SaslClient("guest", "guest")
+    client = client_of("guest", "guest")
     client.receive(SASL_HEADER + MECHANISM_PLAIN)
     with pytest.raises(AuthenticationFailed, match=words):
         client.receive(OUTCOME_OK[:-1] + bytes((code,)))
@@ -206,7 +216,7 @@ def test_our_own_faults() -> None:
     with pytest.raises(LocalProtocolError):
         SaslServer(("PLAIN", "SCRAM"), users)
     with pytest.raises(LocalProtocolError) as caught:
-        SaslClient("guest", "se\0cret")
+        client_of("guest", "se\0cret")
     assert "cret" not in str(caught.value)
 
 
@@ -215,7 +225,7 @@ def test_our_own_faults() -> None:
 def test_garbage_is_a_protocol_error_or_nothing(garbage: bytes, framed: bool, cut: int) -> None:
     if framed:
         garbage = SASL_HEADER + (8 + len(garbage)).to_bytes(4, "big") + b"\x02\x01\x00\x00" + garbage
-    for peer in (server(), SaslClient("guest", "guest")):
+    for peer in (server(), client_of("guest", "guest")):
         try:
             peer.receive(garbage[:cut])
             peer.receive(garbage[cut:])
@@ -284,7 +294,7 @@ def test_a_proton_server() -> None:
     sasl = transport.sasl()
     sasl.allowed_mechs("ANONYMOUS")
     transport.bind(Connection())
-    client = SaslClient()
+    client = client_of()
     transport.push(client.start())
     for _ in range(10):
         answer = client.receive(taken(transport))
