@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceStreamWriter, DataSourceWriter, WriterCommitMessage
 
+from spark_streams.testing import eventually
 from tests.e2e.by_day import in_turn
 from tests.e2e.places import Place, places
 
@@ -70,3 +74,82 @@ def test_output_mode_complete_is_refused(spark: SparkSession, create: Create, tm
     query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).outputMode("complete").start()
     with pytest.raises(PySparkException, match="'complete' cannot be done"):
         query.awaitTermination(240)
+
+
+@places("amqp-events", of=FORMATS)
+def test_a_source_has_no_continuous_trigger(spark: SparkSession, create: Create, tmp_path: Path) -> None:
+    rows = create(1).load(spark)
+    writer = rows.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "checkpoint"))
+    with pytest.raises(PySparkException, match="does not support continuous processing"):
+        writer.trigger(continuous="1 second").start()
+
+
+@places("amqp-events", of=FORMATS)
+def test_real_time_mode_has_no_python_sink(spark: SparkSession, create: Create, tmp_path: Path) -> None:
+    if not hasattr(spark._jvm.org.apache.spark.sql.streaming.Trigger, "RealTime"):
+        pytest.skip("Spark has it from 4.1 on, PySpark from 4.2")
+    orders = create(1)
+    rows = spark.readStream.format("rate").load().selectExpr("string(value) AS value")
+    writer = rows.writeStream.format(orders.format).options(**orders.options()).outputMode("update")
+    writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(realTime="5 minutes")
+    with pytest.raises(PySparkException, match=r"STREAMING_REAL_TIME_MODE.*PythonTable is not in the sink allowlist"):
+        writer.start()
+
+
+class Told(DataSource):  # type: ignore[misc]
+    """A sink that notes, in file ``to``, what Spark hands to each ``commit``."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "told"
+
+    def writer(self, schema: Any, overwrite: bool) -> TellingWriter:
+        return TellingWriter(self.options["to"])
+
+    streamWriter = writer
+
+
+class TellingWriter(DataSourceWriter, DataSourceStreamWriter):  # type: ignore[misc]
+    def __init__(self, to: str) -> None:
+        self.to = to
+
+    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
+        return WriterCommitMessage()
+
+    def commit(self, messages: list[Any], batchId: int = -1) -> None:
+        with open(self.to, "a") as file:
+            file.write(json.dumps([type(message).__name__ for message in messages]) + "\n")
+
+
+def test_micro_batches_and_writes_commit_each_task(spark: SparkSession, reference_log: Any, tmp_path: Path) -> None:
+    """The ground of the error for a task without a message: tasks without rows have theirs, and Spark makes one of none.
+
+    The source plans no range for the first micro-batch, and Spark runs one task all the same.
+    """
+    spark.dataSource.register(Told)
+    orders, told = reference_log.create("orders", partitions=2), tmp_path / "told"
+    rows = spark.readStream.format("amqp-events").options(**orders.options("amqp-events", startingOffsets="latest"))
+    writer = rows.load().select("value").writeStream.format("told").option("to", str(told))
+    writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
+    writer.trigger(availableNow=True).start().awaitTermination(240)  # nothing is there, so there is no task
+    orders.produce([{"value": "a", "partition": "0"}])
+    writer.trigger(availableNow=True).start().awaitTermination(240)
+    empty = spark.range(1).repartition(3).selectExpr("'a' AS value")
+    for frame in (empty, empty.where("false"), spark.createDataFrame(spark.sparkContext.emptyRDD(), "value STRING")):
+        frame.write.format("told").option("to", str(told)).mode("append").save()
+    handed = [json.loads(line) for line in told.read_text().splitlines()]
+    assert [len(names) for names in handed] == [1, 1, 3, 1, 1]
+    assert {name for names in handed for name in names} == {"WriterCommitMessage"}
+
+
+@pytest.mark.nightly
+def test_a_continuous_trigger_commits_tasks_that_never_wrote(spark: SparkSession, tmp_path: Path) -> None:
+    spark.dataSource.register(Told)
+    told = tmp_path / "told"
+    writer = spark.readStream.format("rate").load().selectExpr("string(value) AS value").writeStream.format("told")
+    writer = writer.option("to", str(told)).option("checkpointLocation", str(tmp_path / "checkpoint"))
+    query = writer.trigger(continuous="1 second").start()
+    eventually(lambda: told.exists() and told.read_text().endswith("\n"), "a commit", 240, query=query)
+    query.stop()
+    handed = told.read_text().splitlines()
+    assert {name for line in handed for name in json.loads(line)} == {"NoneType"}

@@ -1,20 +1,23 @@
 """Runs the publishers of one connection, with a bounded number of messages under way, and reports their errors.
 
-The pool handles all frames that the broker sends meanwhile. An error names the first row of any stream that is not
-confirmed.
+The pool handles all frames that the broker sends meanwhile. When the connection breaks, or the broker drops a
+publisher, it waits as readers do, connects and declares anew, and publishes again what is not confirmed, in the same
+order and under the same ids: with a reference the broker drops what it has. An error names the first row of any stream
+that is not confirmed.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable
-from typing import Final
+from collections.abc import Callable, Iterable
+from typing import Final, TypeVar
 
 from spark_streams.client.digested_rows import Label
 from spark_streams.client.rabbitmq.connection import Connection
+from spark_streams.client.rabbitmq.errors import refusal
 from spark_streams.client.rabbitmq.stream_publisher import Entries, StreamPublisher
-from spark_streams.client.retry import Deadline
+from spark_streams.client.retry import LONG_BACKOFF, Attempts, Deadline
 from spark_streams.errors import DeadlineExceeded, DeliveryFailed, PeerError, Refused, SparkStreamsError, TransportError
 from spark_streams.wire.rabbitmq.frames import Command, Frame
 from spark_streams.wire.rabbitmq.publish_decode import decode_confirm, decode_publish_error
@@ -30,9 +33,12 @@ from spark_streams.wire.rabbitmq.response_codes import ResponseCode, code_name
 from spark_streams.wire.rabbitmq.stream_commands import MetadataUpdate
 
 _log = logging.getLogger(__name__)
+_T = TypeVar("_T")
 
 MAX_PUBLISHERS: Final = 256
 """A publisher's id has one byte."""
+MAX_KEPT_BYTES: Final = 16 << 20
+"""No more is sent while so many bytes are not confirmed, which may have to be sent again."""
 FIRST_PAUSE_S: Final = 0.1
 LAST_PAUSE_S: Final = 1.0
 """Seconds to wait before the pool declares a publisher again: the first pause, and the longest one."""
@@ -65,10 +71,20 @@ class PublisherPool:
         reference: the reference of all publishers; empty for none.
         compression: the compression of sub-entry batches.
         max_in_flight: messages that may wait for their confirm.
+        connect: returns another connection when this one is broken.
     """
 
-    def __init__(self, connection: Connection, reference: str, compression: int, max_in_flight: int) -> None:
-        self._connection = connection
+    def __init__(
+        self,
+        connection: Connection,
+        reference: str,
+        compression: int,
+        max_in_flight: int,
+        connect: Callable[[], Connection],
+    ) -> None:
+        self.connection = connection
+        self._connect = connect
+        self._attempts = Attempts(LONG_BACKOFF)
         self._reference = reference
         self._compression = compression
         self._max_in_flight = max_in_flight
@@ -86,31 +102,30 @@ class PublisherPool:
             label: names rows in errors.
 
         Raises:
-            DeliveryFailed: the broker refused a row of this or an earlier call, or the connection broke before the
+            DeliveryFailed: the broker refused a row of this or an earlier call, or no connection came back before the
                 broker had confirmed all rows.
             NotFound, Refused: the broker does not permit us to publish there.
-            TransportError, PeerError: the connection broke, and all earlier rows were confirmed.
+            TransportError, PeerError: no connection came back, and all earlier rows were confirmed.
         """
         # Send half of the limit at a time, so that the broker has work while it confirms the others.
         for piece in entries.pieces(max(1, self._max_in_flight // 2)):
             self.wait(max(0, self._max_in_flight - len(piece.values)))
-            publisher = self._publisher(stream, piece, label)
+            publisher = self.ask(lambda _, piece=piece: self._publisher(stream, piece, label))
             try:
                 publisher.send(piece, label)
             except (TransportError, PeerError) as fault:
-                raise self._named(fault) from fault
+                self._restore(fault)  # and with it this piece
 
     def wait(self, limit: int) -> None:
-        """Wait until at most ``limit`` messages are not confirmed.
+        """Wait until at most ``limit`` messages, of at most ``MAX_KEPT_BYTES``, are not confirmed.
 
         Raises:
             DeliveryFailed, TransportError, PeerError: as for ``publish``.
         """
         self._take_all()
         deadline = Deadline(self._timeout_ms)
-        while (before := self.unconfirmed) > limit:
-            self.turn(deadline)
-            if self.unconfirmed < before:
+        while (before := self.unconfirmed) > limit or self._kept_bytes > MAX_KEPT_BYTES:
+            if self.turn(deadline) or self.unconfirmed < before:
                 deadline.restart()
 
     def flush(self) -> None:
@@ -119,32 +134,99 @@ class PublisherPool:
         Raises:
             DeliveryFailed, TransportError, PeerError: as for ``publish``.
         """
-        try:
-            self.wait(0)
-        except (TransportError, PeerError):
-            if self.unconfirmed:
-                raise
-            # The connection broke after the last confirms: nothing needs it any more.
+        self.wait(0)
 
-    def turn(self, deadline: Deadline | None = None) -> None:
-        """Serve the connection: heartbeats, confirms.
+    def turn(self, deadline: Deadline | None = None) -> bool:
+        """Serve the connection: heartbeats, confirms; replace it if it broke, while messages are not confirmed.
 
         Args:
             deadline: until when to wait for bytes of the broker; None for not at all.
 
+        Returns:
+            Whether messages were sent again.
+
         Raises:
             DeliveryFailed, TransportError, PeerError: as for ``publish``.
         """
+        fault: SparkStreamsError | None = None
         try:
-            self._connection.turn(0.0 if deadline is None else deadline.left_s("no confirm"))
-        except (TransportError, PeerError) as fault:
-            raise self._named(fault) from fault
+            wait_s = 0.0 if deadline is None else deadline.left_s("no confirm")
+        except DeadlineExceeded as late:
+            raise self._named(late) from late  # another connection would not make the broker confirm
+        try:
+            if self.unconfirmed or not self.connection.broken:
+                self.connection.turn(wait_s)
+        except (TransportError, PeerError) as lost:
+            fault = lost
         self._take_all()
+        undeclared = next((p for p in self._publishers.values() if p.number not in self._by_number), None)
+        if undeclared is not None and fault is None:
+            why = "the broker dropped the publisher: the stream was deleted, or its node is gone"
+            fault = refusal(ResponseCode.STREAM_NOT_AVAILABLE, f"stream '{undeclared.stream}'", why)
+        if fault is not None:
+            self._restore(fault)
+        return fault is not None
 
     @property
     def unconfirmed(self) -> int:
         """Messages that have been sent and not confirmed."""
         return sum(publisher.unconfirmed for publisher in self._publishers.values())
+
+    @property
+    def _kept_bytes(self) -> int:
+        return sum(publisher.kept_bytes for publisher in self._publishers.values())
+
+    # --- another connection
+
+    def ask(self, question: Callable[[Connection], _T]) -> _T:
+        """Ask something on the connection, again on another one whenever it breaks.
+
+        Raises:
+            DeliveryFailed, TransportError, PeerError: as for ``publish``.
+        """
+        while True:
+            try:
+                if self.connection.broken:
+                    self._return()
+                return question(self.connection)
+            except (TransportError, PeerError) as fault:
+                if not self.connection.broken:
+                    raise
+                self._restore(fault)
+
+    def _restore(self, fault: SparkStreamsError) -> None:
+        """Go on after a fault: wait, connect anew, and send again what is not confirmed; nothing where all is.
+
+        Raises:
+            DeliveryFailed: nothing helped, and rows are not confirmed; or the broker refused a row before the fault.
+            TransportError, PeerError: nothing helped.
+        """
+        while True:
+            if isinstance(fault, TransportError):
+                self.connection.abandon()
+            self._take_all()
+            if self.connection.broken and fault.retriable and not self.unconfirmed:
+                return  # whoever needs a connection gets another one
+            try:
+                self._attempts.after(fault)
+                self._return()
+                return
+            except (TransportError, PeerError) as again:
+                if again is fault:
+                    raise self._named(fault) from fault
+                fault = again
+
+    def _return(self) -> None:
+        """Have a connection, and each publisher with unconfirmed messages declared on it; send these again."""
+        if self.connection.broken:
+            self.connection = self._connect()
+            self._by_number.clear()
+            self._publishers = {name: each for name, each in self._publishers.items() if each.unconfirmed}
+        for publisher in self._publishers.values():
+            if self._by_number.get(publisher.number) is not publisher:
+                number = self._declared(publisher.stream)
+                self._add(number, publisher)
+                publisher.send_again(self.connection, number)
 
     # --- publishers
 
@@ -161,47 +243,52 @@ class PublisherPool:
         if len(wanted) < 2:
             return
         asked = [self._declaration(number, stream) for number, stream in wanted]
-        answers = self._connection.ask_all(asked, DeclarePublisherAnswer)
+        answers = self.ask(lambda connection: connection.ask_all(asked, DeclarePublisherAnswer))
         for (number, stream), answer in zip(wanted, answers, strict=True):
             if answer.ok:
-                self._add(number, stream)
+                self._add(number, self._new(number, stream))
 
     def _declaration(self, number: int, stream: str) -> tuple[DeclarePublisher, str]:
         return DeclarePublisher(number, self._reference, stream), f"stream '{stream}': declare publisher"
 
-    def _add(self, number: int, stream: str) -> StreamPublisher:
-        publisher = StreamPublisher(self._connection, number, stream, self._compression)
-        self._publishers[stream] = self._by_number[number] = publisher
-        self._connection.publisher_ids.add(number)
-        return publisher
+    def _new(self, number: int, stream: str) -> StreamPublisher:
+        return StreamPublisher(self.connection, number, stream, self._compression)
+
+    def _add(self, number: int, publisher: StreamPublisher) -> None:
+        self._publishers[publisher.stream] = self._by_number[number] = publisher
+        self.connection.publisher_ids.add(number)
 
     def _publisher(self, stream: str, entries: Entries, label: Label) -> StreamPublisher:
         publisher = self._publishers.get(stream)
         if publisher is None:
             if len(self._publishers) == MAX_PUBLISHERS:
                 self._delete_all()
-            number = next(n for n in range(MAX_PUBLISHERS) if n not in self._by_number)
             try:
-                return self._declared(number, stream)
+                number = self._declared(stream)
             except PeerError as fault:
-                if stream not in self._dropped:
+                if stream not in self._dropped or self.connection.broken:
                     raise
                 # The stream existed a moment ago: an error that names the row helps more than "no such stream".
                 why = getattr(fault, "condition", type(fault).__name__)
-                reason = f"the broker dropped the publisher ({_DROPPED}), and when it was declared again: {fault}"
-                raise DeliveryFailed("not taken", why, reason, label(int(entries.rows[0])), stream) from fault
+                raise DeliveryFailed("not taken", why, _again(fault), label(int(entries.rows[0])), stream) from fault
+            publisher = self._new(number, stream)
+            self._add(number, publisher)
         return publisher
 
-    def _declared(self, number: int, stream: str) -> StreamPublisher:
+    def _declared(self, stream: str) -> int:
         """Declare a publisher; wait while the broker accepts none because of an alarm, which may pass soon.
 
         RabbitMQ answers precondition-failed then; once a publisher of the connection is declared, it answers nothing
         until the alarm is over. Our log answers precondition-failed for a partition that was split, which does not
         pass.
 
+        Returns:
+            Its number.
+
         Raises:
             NotFound, Refused: the broker does not permit us to publish there, or the alarm lasts.
         """
+        number = next(n for n in range(MAX_PUBLISHERS) if n not in self._by_number)
         deadline, pause_s = Deadline(self._timeout_ms), FIRST_PAUSE_S
         refused: Refused | None = None
         while True:
@@ -210,10 +297,10 @@ class PublisherPool:
                     self._pause(min(pause_s, deadline.left_s("")))
                     pause_s = min(LAST_PAUSE_S, 2 * pause_s)
                 request, what = self._declaration(number, stream)
-                self._connection.request(request, DeclarePublisherAnswer, what)
-                return self._add(number, stream)
+                self.connection.request(request, DeclarePublisherAnswer, what)
+                return number
             except Refused as fault:
-                if fault.condition != _ALARMED or self._connection.is_reference_log:
+                if fault.condition != _ALARMED or self.connection.is_reference_log:
                     raise
                 if refused is None:
                     _log.warning("%s: waiting for up to %d ms: %s", fault.context, self._timeout_ms, ALARM)
@@ -228,20 +315,20 @@ class PublisherPool:
         """Wait for ``seconds``, and serve the connection meanwhile."""
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0:
-            self._connection.turn(left)
+            self.connection.turn(left)
         self._take_all()
 
     def _delete_all(self) -> None:
         """Wait for all confirms, then delete all publishers, to make room for those of other streams."""
         self.wait(0)
-        delete_publishers(self._connection)
+        delete_publishers(self.connection)
         self._publishers.clear()
         self._by_number.clear()
 
     # --- what the broker says
 
     def _take_all(self) -> None:
-        events = self._connection.events
+        events = self.connection.events
         while events:
             self._take(events.popleft())
 
@@ -249,8 +336,8 @@ class PublisherPool:
         if isinstance(event, Frame) and event.key == CONFIRM_KEY:
             confirmed = decode_confirm(event.buffer, event.start, event.end)
             publisher = self._by_number.get(confirmed.publisher_id)
-            if publisher is not None:
-                publisher.confirmed(confirmed.ids)
+            if publisher is not None and publisher.confirmed(confirmed.ids):
+                self._attempts.progressed()
         elif isinstance(event, Frame) and event.key == PUBLISH_ERROR_KEY:
             errors = decode_publish_error(event.buffer, event.start, event.end)
             publisher = self._by_number.get(errors.publisher_id)
@@ -258,31 +345,29 @@ class PublisherPool:
                 raise publisher.refused(errors)
         elif isinstance(event, MetadataUpdate) and event.stream in self._publishers:
             publisher = self._publishers[event.stream]
-            if publisher.unconfirmed:
-                raise publisher.abandoned(
-                    _DROPPED, "the broker dropped the publisher: the stream was deleted, or its node is gone"
-                )
-            # All messages to the stream are confirmed. Further ones declare a publisher again.
             self._dropped.add(event.stream)
-            del self._publishers[event.stream], self._by_number[publisher.number]
-            self._connection.publisher_ids.discard(publisher.number)
+            # What is not confirmed stays with it, and is sent again; the next row may declare another one.
+            if not publisher.unconfirmed:
+                del self._publishers[event.stream]
+            self._by_number.pop(publisher.number, None)
+            self.connection.publisher_ids.discard(publisher.number)
 
-    def _named(self, fault: TransportError | PeerError) -> SparkStreamsError:
-        """Return the error for a lost connection or a passed deadline: it names the first unconfirmed row, if any.
-
-        Raises:
-            DeliveryFailed: the broker reported an error before, which explains more.
-        """
-        self._take_all()
+    def _named(self, fault: SparkStreamsError) -> SparkStreamsError:
+        """Return the error for a fault that stayed: it names the first row that is not confirmed, if any."""
         waiting = [(row, p) for p in self._publishers.values() if (row := p.first_row) is not None]
         if not waiting:
             return fault
         _, first = min(waiting, key=lambda each: each[0])
-        if isinstance(fault, DeadlineExceeded):
+        if isinstance(fault, DeadlineExceeded) and not self.connection.broken:
             return first.abandoned(
                 "no-confirm",
                 f"{fault}: the broker has taken rows and does not say that it has them, as while it has a disk alarm "
                 "('rabbitmq-diagnostics alarms')",
             )
-        fault.given_up = True  # the stored rows are unknown: the next attempt of the task requests them
+        if isinstance(fault, PeerError) and not self.connection.broken:
+            return first.abandoned(fault.condition, _again(fault))
         return first.abandoned("connection-lost", str(fault))
+
+
+def _again(fault: PeerError) -> str:
+    return f"the broker dropped the publisher ({_DROPPED}), and when it was declared again: {fault}"

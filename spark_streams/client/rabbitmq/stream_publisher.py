@@ -78,6 +78,21 @@ class Entries:
             for first, stop in pairwise([0, *ends])
         ]
 
+    def chosen(self, places: NDArray[np.int64]) -> Entries:
+        """Return some of the entries, by their places, ascending."""
+        if len(places) == len(self.ids):
+            return self
+        wanted = np.zeros(len(self.ids), np.bool_)
+        wanted[places] = True
+        messages = pa.array(np.flatnonzero(np.repeat(wanted, self.messages)))
+        return Entries(
+            self.ids[places],
+            None if self.counts is None else self.counts[places],
+            self.values.take(messages),
+            None if self.filter_values is None else self.filter_values.take(messages),
+            self.rows[places],
+        )
+
     def _slice(self, first: int, stop: int, message: int, end: int) -> Entries:
         return Entries(
             self.ids[first:stop],
@@ -90,12 +105,16 @@ class Entries:
 
 @dataclass
 class _Flying:
-    """Entries that are sent and not confirmed, at least one, with ascending ids."""
+    """Entries that are sent, and the places of those that are not confirmed: at least one, ascending."""
 
-    ids: Ids
-    rows: NDArray[np.int64]
-    messages: NDArray[np.int64]
+    entries: Entries
     label: Label
+    left: NDArray[np.int64]
+
+    @property
+    def messages(self) -> int:
+        """Messages that are not confirmed."""
+        return int(self.entries.messages[self.left].sum())
 
 
 class StreamPublisher:
@@ -113,6 +132,8 @@ class StreamPublisher:
         self.number = number
         self.unconfirmed = 0
         """Messages that have been sent and not confirmed."""
+        self.kept_bytes = 0
+        """Bytes of the messages that were sent together with one of these, and may have to be sent again."""
         self._connection = connection
         self._compression = compression
         self._flying: deque[_Flying] = deque()
@@ -120,7 +141,10 @@ class StreamPublisher:
     @property
     def first_row(self) -> int | None:
         """Number of the first row that is not confirmed; None when all are."""
-        return int(self._flying[0].rows[0]) if self._flying else None
+        return self._row(self._flying[0], 0) if self._flying else None
+
+    def _row(self, flying: _Flying, place: int) -> int:
+        return int(flying.entries.rows[flying.left[place]])
 
     def send(self, entries: Entries, label: Label) -> None:
         """Send entries without waiting for confirms.
@@ -137,10 +161,22 @@ class StreamPublisher:
             frames = self._frames(entries)
         except LocalProtocolError as fault:
             raise self._too_large(entries, label, fault) from fault
-        self._flying.append(_Flying(entries.ids, entries.rows, entries.messages, label))
+        self._flying.append(_Flying(entries, label, np.arange(len(entries.ids))))
         self.unconfirmed += len(entries.values)
+        self.kept_bytes += entries.values.nbytes
         for frame in frames:
             self._connection.send(frame)
+
+    def send_again(self, connection: Connection, number: int) -> None:
+        """Send what is not confirmed in the same order, under the same ids, on a connection where it is declared anew.
+
+        Raises:
+            TransportError: the connection broke.
+        """
+        self._connection, self.number = connection, number
+        for flying in self._flying:
+            for frame in self._frames(flying.entries.chosen(flying.left)):
+                connection.send(frame)
 
     def _frames(self, entries: Entries) -> list[bytes]:
         limit = self._connection.frame_max_bytes
@@ -163,24 +199,28 @@ class StreamPublisher:
                 return DeliveryFailed("not taken", "too-large", reason, row, self.stream)
         return DeliveryFailed("not taken", "too-large", str(fault), label(int(entries.rows[0])), self.stream)
 
-    def confirmed(self, ids: Ids) -> None:
-        """Handle a PublishConfirm with its ids, in any order."""
+    def confirmed(self, ids: Ids) -> bool:
+        """Handle a PublishConfirm with its ids, in any order; return whether one of them was not confirmed before."""
+        waiting = self.unconfirmed
         for flying in self._flying:
-            count, before = min(len(ids), len(flying.ids)), int(flying.messages.sum())
+            mine, before = flying.entries.ids[flying.left], flying.messages
+            count = min(len(ids), len(mine))
             left: slice | NDArray[np.bool_] = slice(count, None)
-            if np.array_equal(ids[:count], flying.ids[:count]):  # the usual order, which costs least
+            if np.array_equal(ids[:count], mine[:count]):  # the usual order, which costs least
                 ids = ids[count:]
             else:
-                at = np.searchsorted(flying.ids[:-1], ids)
-                found = flying.ids[at] == ids
-                left = np.ones(len(flying.ids), np.bool_)
+                at = np.searchsorted(mine[:-1], ids)
+                found = mine[at] == ids
+                left = np.ones(len(mine), np.bool_)
                 left[at[found]] = False
                 ids = ids[~found]
-            flying.ids, flying.rows, flying.messages = flying.ids[left], flying.rows[left], flying.messages[left]
-            self.unconfirmed -= before - int(flying.messages.sum())
+            flying.left = flying.left[left]
+            self.unconfirmed -= before - flying.messages
             if not len(ids):
                 break
-        self._flying = deque(flying for flying in self._flying if len(flying.ids))
+        self._flying = deque(flying for flying in self._flying if len(flying.left))
+        self.kept_bytes = sum(flying.entries.values.nbytes for flying in self._flying)
+        return self.unconfirmed < waiting
 
     def refused(self, errors: PublishErrors) -> DeliveryFailed:
         """Return the error for a PublishError: it names the first of its rows, and the code."""
@@ -194,7 +234,8 @@ class StreamPublisher:
 
     def _row_of(self, entry: int | None) -> str:
         for flying in self._flying:
-            at = 0 if entry is None else int(np.searchsorted(flying.ids, np.uint64(entry)))
-            if entry is None or (at < len(flying.ids) and int(flying.ids[at]) == entry):
-                return flying.label(int(flying.rows[at]))
+            ids = flying.entries.ids[flying.left]
+            at = 0 if entry is None else int(np.searchsorted(ids, np.uint64(entry)))
+            if entry is None or (at < len(ids) and int(ids[at]) == entry):
+                return flying.label(self._row(flying, at))
         return "a row"

@@ -11,7 +11,7 @@ docs/adr/0010-rabbitmq-exactly-once.md). Without an identity: at least once.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -36,6 +36,7 @@ from spark_streams.client.rabbitmq.publisher_pool import PublisherPool, delete_p
 from spark_streams.client.rabbitmq.publishing_ids import Resumed, publishing_ids
 from spark_streams.client.rabbitmq.routing import Router, Routing, open_router
 from spark_streams.client.rabbitmq.stream_publisher import Entries, query_sequences
+from spark_streams.client.retry import LONG_BACKOFF, retrying
 from spark_streams.endpoint import Endpoint
 from spark_streams.errors import OptionError, SparkStreamsError
 from spark_streams.wire.rabbitmq.compression import Compression
@@ -93,13 +94,14 @@ class TaskPublisher:
         self._how = how
         self._identity = identity
         self._kept = kept
-        self._key = None if kept is None else kept_key(endpoint, how.timeout_ms)
+        self._endpoint = endpoint
+        self._key = self._kept_key()
         self._settled = False
-        cluster = Cluster(endpoint, how.timeout_ms)
-        self._connection = self._taken() or cluster.retrying(cluster.any)
+        self._cluster = Cluster(endpoint, how.timeout_ms)
+        connection = self._taken() or retrying(self._connected, LONG_BACKOFF)
         reference = "" if identity is None else identity.reference
         compression = int(Compression[how.compression.upper()])
-        self._outgoing = PublisherPool(self._connection, reference, compression, how.max_in_flight)
+        self._outgoing = PublisherPool(connection, reference, compression, how.max_in_flight, self._connected)
         size = max(WINDOW_ROWS, how.sub_entry_size)
         # Batches of another size would cut the rows elsewhere, so it has to be the same on every attempt.
         begin = b"%d messages a batch" % how.sub_entry_size
@@ -111,7 +113,8 @@ class TaskPublisher:
         self._router: Router | None = None
         try:
             if how.super_stream is not None:
-                self._router = open_router(self._connection, how.super_stream, how.routing)
+                routed = how.super_stream, how.routing
+                self._router = self._outgoing.ask(lambda connection: open_router(connection, *routed))
                 if identity is not None:
                     # Resume all partitions: one without a row now may have got rows on an earlier attempt.
                     self._resume(self._router.partitions, identity)
@@ -181,9 +184,17 @@ class TaskPublisher:
     def close(self) -> None:
         """Disconnect, or leave the connection to the next task; unconfirmed rows may or may not be stored."""
         if self._settled and self._kept is not None:
-            self._kept.give_back(self._key, self._connection)
+            self._kept.give_back(self._key, self._outgoing.connection)
         else:
-            self._connection.close()
+            self._outgoing.connection.close()
+
+    def _kept_key(self) -> Hashable | None:
+        return None if self._kept is None else kept_key(self._endpoint, self._how.timeout_ms)
+
+    def _connected(self) -> Connection:
+        """Return a connection that is open, a new one where there is none; a password of a file is read for it."""
+        self._key = self._kept_key()
+        return self._cluster.any()
 
     def _taken(self) -> Connection | None:
         """Return a kept connection that still answers, without the publishers of the task that had it."""
@@ -201,8 +212,9 @@ class TaskPublisher:
         return connection
 
     def _check_filters(self) -> None:
-        if self._connection.versions.get(PUBLISH_KEY, 1) < 2:
-            version = self._connection.properties.get("version", "of unknown version")
+        connection = self._outgoing.connection
+        if connection.versions.get(PUBLISH_KEY, 1) < 2:
+            version = connection.properties.get("version", "of unknown version")
             raise OptionError(
                 "filterValueColumn",
                 f"the broker, {version}, takes no filter values, which came with RabbitMQ 3.13: leave the option out",
@@ -284,5 +296,6 @@ class TaskPublisher:
     def _resume(self, streams: Iterable[str], identity: TaskIdentity) -> None:
         """Request once what each stream has of this task."""
         new = [stream for stream in streams if stream not in self._resumed]
-        for stream, sequence in zip(new, query_sequences(self._connection, new, identity.reference), strict=True):
+        sequences = self._outgoing.ask(lambda connection: query_sequences(connection, new, identity.reference))
+        for stream, sequence in zip(new, sequences, strict=True):
             self._resumed[stream] = Resumed(stream, identity.batch, sequence)

@@ -204,8 +204,19 @@ class _Writer(CalledBySpark):
         acknowledge_at_once()
 
     def _committed(self, messages: Sequence[SinkCommit | None], batch: int | None = None) -> None:
-        """Log the end of a write; it needs no commit, as the peer accepted each row before its task ended."""
+        """Log the end of a write; it needs no commit, as the peer accepted each row before its task ended.
+
+        Raises:
+            OptionError: a task has no message: Spark never gave its rows to this sink.
+        """
         show_log_lines(self._sink.options.log_level)
+        if None in messages:
+            raise OptionError(
+                "trigger",
+                f"{messages.count(None)} of {len(messages)} tasks have no commit message, so Spark gave none of their "
+                "rows to this sink: trigger(continuous=…) does so with every Python sink, and ignores this error. The "
+                "query writes and commits nothing: stop it, and start it with processingTime or availableNow",
+            )
         _log.info("%s: %s", _who(self._sink, messages, batch), _delivered(messages))
         ease_reuse()
 
@@ -224,7 +235,7 @@ class BatchWriter(_Writer, DataSourceArrowWriter):  # type: ignore[misc]
         return _deliver(self._sink, TaskName(self._job, "0", TaskContext.get().partitionId()), False, iterator)
 
     def commit(self, messages: Sequence[SinkCommit | None]) -> None:
-        """Note the end of a write."""
+        """Note the end of a write; see ``_committed``."""
         self._committed(messages)
 
     def abort(self, messages: Sequence[SinkCommit | None]) -> None:
@@ -249,7 +260,7 @@ class StreamWriter(_Writer, *_ARROW_STREAM_WRITER):  # type: ignore[misc]
         return _deliver(self._sink, name, True, iterator)
 
     def commit(self, messages: Sequence[SinkCommit | None], batchId: int) -> None:
-        """Note the end of a micro-batch."""
+        """Note the end of a micro-batch; see ``_committed``."""
         self._committed(messages, batchId)
 
     def abort(self, messages: Sequence[SinkCommit | None], batchId: int) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from spark_streams.client import retry
-from spark_streams.client.rabbitmq import range_reader as reader_module
+from spark_streams.client.rabbitmq import publisher_pool, range_reader, task_publisher
 from spark_streams.client.retry import Backoff
 from spark_streams.log import ReferenceLog
 from spark_streams.server import AmqpConfig, RabbitConfig, ServerThread
@@ -56,5 +56,5 @@ def door(tmp_path: Path) -> Iterator[Broker]:
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """Brokers that stay unavailable are given up soon."""
-    for module in (retry, reader_module):
+    for module in (retry, range_reader, publisher_pool, task_publisher):
         monkeypatch.setattr(module, "LONG_BACKOFF", Backoff(4, 1, 1))

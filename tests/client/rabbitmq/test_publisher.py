@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from spark_streams.client import RabbitPublishing, TaskIdentity, TaskPublisher
+from spark_streams.client.rabbitmq import publisher_pool
 from spark_streams.client.rabbitmq.publisher_pool import MAX_PUBLISHERS
-from spark_streams.errors import DeliveryFailed, NotFound, OptionError, TransportError
+from spark_streams.errors import DeliveryFailed, NotFound, OptionError
 from spark_streams.log import ReferenceLog
 from spark_streams.server import AmqpConfig, RabbitConfig, ServerThread
 from tests.client.rabbitmq.brokers import Broker
@@ -188,9 +189,10 @@ def test_what_was_said_before_the_connection_broke_counts() -> None:
     assert (fault.row, fault.condition) == ("row 5", "internal-error (0x0f)")
 
 
-def test_a_lost_connection_names_the_first_row_that_is_not_confirmed() -> None:
+@pytest.mark.usefixtures("hasty")
+def test_a_connection_that_is_lost_again_and_again_names_the_first_row_that_is_not_confirmed() -> None:
     def half(wire: Wire, publisher: int, ids: list[int]) -> None:
-        wire.send(key.PUBLISH_CONFIRM, confirm(publisher, ids[:50]))
+        wire.send(key.PUBLISH_CONFIRM, confirm(publisher, [number for number in ids if number <= 50]))
         wire.hang_up()
 
     fault = failure(Taking(half), ROWS[:100])
@@ -198,6 +200,7 @@ def test_a_lost_connection_names_the_first_row_that_is_not_confirmed() -> None:
     assert "127.0.0.1" in fault.description
 
 
+@pytest.mark.usefixtures("hasty")
 def test_a_connection_that_the_broker_closes_tells_why() -> None:
     def close(wire: Wire, publisher: int, ids: list[int]) -> None:
         wire.send(key.CLOSE, b"\0\0\0\x01\0\x0f" + key.text("going down"))
@@ -218,18 +221,76 @@ def test_a_connection_lost_behind_the_last_confirm_does_no_harm() -> None:
     assert taking.messages == 100
 
 
+# --- what is sent again
+
+
+def ids_of(taking: Taking) -> list[int]:
+    """The publishing ids that came, each time they came."""
+    return [number for _, number in taking.ids]
+
+
+@pytest.mark.parametrize("size", [1, 7])
+def test_what_is_not_confirmed_goes_again_under_the_same_ids(size: int) -> None:
+    """Seven connections confirm every third entry of a frame, not in their order, and break."""
+    broke: set[Wire] = set()
+    on: dict[Wire, list[int]] = {}
+
+    def third(wire: Wire, publisher: int, ids: list[int]) -> None:
+        if wire in broke:
+            return
+        on.setdefault(wire, []).extend(ids)
+        wire.send(key.PUBLISH_CONFIRM, confirm(publisher, ids[::-3] if len(broke) < 7 else ids))
+        if len(broke) < 7:
+            broke.add(wire)
+            wire.hang_up()
+
+    taking = Taking(third)
+    with taking.serve() as broker:
+        write(broker.endpoint, ROWS, "orders", IDENTITY, sub_entry_size=size)
+        assert broker.connections == 8
+    assert all(ids == sorted(set(ids)) for ids in on.values()), "in the order of the rows on each connection"
+    once = Taking()
+    with once.serve() as broker:
+        write(broker.endpoint, ROWS, "orders", IDENTITY, sub_entry_size=size)
+    assert sorted(set(ids_of(taking))) == ids_of(once), "the ids, and the rows of each sub-entry batch, are the same"
+    assert {reference for _, reference, _ in taking.declared} == {IDENTITY.reference}
+
+
+def test_a_stream_that_moves_under_way_gets_what_is_not_confirmed_again() -> None:
+    taking = Taking(deleted)
+    with taking.serve() as broker:
+        write(broker.endpoint, ROWS[:100], "orders", IDENTITY)
+        assert broker.connections == 1
+    numbers = list(dict.fromkeys(ids_of(taking)))
+    assert len(numbers) == 100 and numbers == sorted(numbers)
+    assert ids_of(taking) == [each for first in range(0, 100, 10) for each in numbers[first:]]
+
+
+def test_no_more_bytes_are_kept_to_be_sent_again_than_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(publisher_pool, "MAX_KEPT_BYTES", 100_000)
+    rows = [body(f"{n:01000}") for n in range(5_000)]
+    with Taking().serve() as broker:
+        publisher = TaskPublisher(broker.endpoint, RabbitPublishing(timeout_ms=120_000), None)
+        for first in range(0, len(rows), 1_000):
+            send(publisher, rows[first : first + 1_000], "orders")
+            assert publisher.unconfirmed * 1_000 <= 100_000 + 1_024 * 1_100
+        publisher.flush()
+        publisher.close()
+
+
 # --- streams that go
 
 
-def test_a_stream_deleted_under_way() -> None:
-    def delete(wire: Wire, publisher: int, ids: list[int]) -> None:
-        wire.send(key.PUBLISH_CONFIRM, confirm(publisher, ids[:10]))
-        wire.send(key.METADATA_UPDATE, metadata_update("another"))
-        wire.send(key.METADATA_UPDATE, metadata_update("orders"))
+def deleted(wire: Wire, publisher: int, ids: list[int]) -> None:
+    wire.send(key.PUBLISH_CONFIRM, confirm(publisher, ids[:10]))
+    wire.send(key.METADATA_UPDATE, metadata_update("another"))
+    wire.send(key.METADATA_UPDATE, metadata_update("orders"))
 
-    fault = failure(Taking(delete), ROWS[:100])
-    assert (fault.row, fault.stream, fault.condition) == ("row 10", "orders", "stream-not-available (0x06)")
-    assert "deleted" in fault.description
+
+def test_a_stream_deleted_under_way() -> None:
+    fault = failure(Taking(deleted, declares=[1, 0x02]), ROWS[:100])
+    assert (fault.row, fault.stream, fault.condition) == ("row 10", "orders", "stream-does-not-exist (0x02)")
+    assert "the broker dropped the publisher (stream-not-available (0x06)), and when it was declared" in str(fault)
 
 
 def moved(wire: Wire, publisher: int, ids: list[int]) -> None:
@@ -338,14 +399,11 @@ def test_an_idle_connection_is_kept_alive(tmp_path: Path, clock: Clock, clients_
                 server.call(lambda: None)  # it reads what was sent
             server.call(lambda: clock.advance(0.25))
         try:
-            if served:
-                send(publisher, ROWS[1_500:], "orders")
-                publisher.flush()
-                assert log.stream("orders").partitions["0"].next_offset == len(ROWS)
-            else:
-                with pytest.raises((DeliveryFailed, TransportError)):
-                    send(publisher, ROWS[1_500:], "orders")
-                    publisher.flush()
+            connection = publisher._outgoing.connection
+            send(publisher, ROWS[1_500:], "orders")
+            publisher.flush()
+            assert log.stream("orders").partitions["0"].next_offset == len(ROWS)
+            assert (publisher._outgoing.connection is connection) == served
         finally:
             publisher.close()
 

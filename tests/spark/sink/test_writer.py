@@ -14,7 +14,7 @@ import pytest
 from pyspark.sql import datasource
 
 from spark_streams.client.retry import retries
-from spark_streams.errors import DeliveryFailed, SparkStreamsError
+from spark_streams.errors import DeliveryFailed, OptionError, SparkStreamsError
 from spark_streams.spark.sink import writer as module
 from spark_streams.spark.sink.columns import identify, message_columns
 from spark_streams.spark.sink.sink import TaskName
@@ -255,17 +255,26 @@ def test_commit_counts_rows(caplog: pytest.LogCaptureFixture) -> None:
     assert "batch 9: 5 rows delivered" in caplog.text
 
 
+@pytest.mark.parametrize("messages", [[None], [None, SinkCommit(1, 3, "c", "d"), None]], ids=["none", "some"])
+def test_a_commit_without_a_tasks_message_is_an_error(messages: list[SinkCommit | None]) -> None:
+    """As with a continuous trigger, which never calls ``write``."""
+    told = rf"option 'trigger': {messages.count(None)} of {len(messages)} tasks have no commit message"
+    with pytest.raises(OptionError, match=rf"{told}.*continuous.*stop it, and start it with processingTime"):
+        StreamWriter(FakeSink()).commit(messages, 9)
+    with pytest.raises(OptionError, match=told):
+        BatchWriter(FakeSink()).commit(messages)
+
+
 def test_the_end_of_a_micro_batch_tells_rates(caplog: pytest.LogCaptureFixture) -> None:
     # The clocks of the executors differ: the second task ended before the first one began.
     tasks = [
         SinkCommit(0, 300, "a", "b", 900, 100.0, 103.0),
-        None,
         SinkCommit(1, 0, None, None),
         SinkCommit(2, 3, "c", "d", 9, 98.5, 99.0),
     ]
     with caplog.at_level(logging.INFO, "spark_streams.spark.sink.writer"):
         StreamWriter(FakeSink()).commit(tasks, 9)
-        StreamWriter(FakeSink()).commit([None], 10)
+        StreamWriter(FakeSink()).commit([], 10)
     assert [record.getMessage() for record in caplog.records] == [
         "amqp-events stream 'orders': batch 9: 303 rows delivered, 67 rows/s, 909 bytes, 202 bytes/s, "
         "by 2 tasks in 4.500 s",
@@ -293,7 +302,7 @@ def test_the_line_names_the_query_the_format_and_the_stream(
         for kind in (StreamWriter, BatchWriter):  # the second one in foreachBatch
             writer = pickle.loads(pickle.dumps(kind(FakeSink())))
             done = writer.write(batches(["a"]))
-            writer.commit([None, done], *([7] if kind is StreamWriter else []))
+            writer.commit([done], *([7] if kind is StreamWriter else []))
             writer.abort([None, done], *([7] if kind is StreamWriter else []))
     lines = [record.getMessage() for record in caplog.records]
     assert len(lines) == 4
