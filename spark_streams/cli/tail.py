@@ -125,7 +125,7 @@ def _print(batch: pa.RecordBatch, output: str) -> None:
     else:
         values = batch.column("value").to_pylist()
         if output == "value":
-            out.writelines(value + b"\n" for value in values)
+            out.writelines((value or b"") + b"\n" for value in values)
         else:
             columns = [batch.column(name).to_pylist() for name in ("partition", "offset", "key")]
             rows = zip(*columns, _instants(batch.column("timestamp")), values, strict=True)
@@ -156,8 +156,9 @@ def _instants(column: pa.Array) -> list[str | None]:
     return [f"{text}Z" if there else None for text, there in zip(texts, known, strict=True)]
 
 
-def _text(partition: str, offset: str, key: str | None, when: str | None, value: bytes) -> bytes:
-    fields = (partition, offset, when or "-", key or "-", value.decode("utf-8", "backslashreplace"))
+def _text(partition: str, offset: str, key: str | None, when: str | None, value: bytes | None) -> bytes:
+    body = "-" if value is None else value.decode("utf-8", "backslashreplace")
+    fields = (partition, offset, when or "-", key or "-", body)
     return ("\t".join(field.replace("\n", "\\n") for field in fields) + "\n").encode()
 
 
