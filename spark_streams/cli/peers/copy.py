@@ -42,7 +42,8 @@ SPARK_STREAMS_PASSWORD goes to both.
 
 \b
 What is copied: value, key, properties, application properties and annotations, as
-a Spark query would copy them; feeds have value and key. Events of one key stay in
+a Spark query would copy them, or the event as it is stored where columns cannot say
+it; feeds have value and key. Events of one key stay in
 their order. It is at least once: when a copy ends early, a line of JSON says how far
 each partition has come, to go on with --partition and --from.
 
@@ -92,7 +93,7 @@ def copy(
     interrupted = Interrupted()
     with (
         destination.open_writer() as writer,
-        origin.open_reader(ReadRequest(start, partition, origin.columns, not allow_loss)) as reader,
+        origin.open_reader(ReadRequest(start, partition, origin.copied, not allow_loss)) as reader,
     ):
         job = _Job(reader, writer)
         try:

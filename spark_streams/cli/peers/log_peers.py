@@ -11,8 +11,10 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from spark_streams.cli.credentials import PeerOptions
 from spark_streams.cli.peers.peer import TIMEOUT_MS, Peer, PeerReader, PeerWriter, ReadRequest
@@ -32,8 +34,13 @@ from spark_streams.errors import NotFound, OptionError, PositionLost, Refused
 from spark_streams.options.positions import numbered_position
 from spark_streams.options.values import instant_ms
 from spark_streams.position import EARLIEST, After, At, AtTime, Earliest
+from spark_streams.wire.amqp.columns.block import MessageBlock
+from spark_streams.wire.amqp.columns.decode import decode_columns
 from spark_streams.wire.amqp.dialects import AUTO, DIALECTS, Dialect
+from spark_streams.wire.columnar.arrays import layout
 
+_DECIDED: Final = frozenset({"stream", "partition", "offset", "timestamp"})
+"""Columns that the target of a copy decides."""
 _ARGUMENTS: Final = {
     "retention_max_bytes": "max-length-bytes",
     "retention_max_age_ms": "max-age",
@@ -57,6 +64,7 @@ class LogPeer(Peer):
 
     kind: ClassVar[str]
     no_list: ClassVar[str]
+    copied: ClassVar = (*Peer.columns, "message")
 
     @abstractmethod
     def client(self) -> AmqpClient | RabbitClient:
@@ -283,7 +291,8 @@ class _LogReader(PeerReader):
             if bounds.latest is None or (isinstance(position, (At, After)) and _beyond(position, bounds.latest)):
                 continue
             where = (self._stream, partition, position, bounds.latest)
-            read = RangeRead(*where, self._request.columns_read, fail_on_data_loss=self._request.fail_on_loss)
+            columns, fails = self._request.columns_read, self._request.fail_on_loss
+            read = RangeRead(*where, columns, fail_on_data_loss=fails, timestamp_overflow="null")
             for batch in self._client.fetch(read):
                 self._positions[partition] = After(batch.column("offset")[-1].as_py())
                 yield batch
@@ -329,6 +338,37 @@ def _beyond(position: At | After, latest: str) -> bool:
 
 
 def _sent(rows: pa.RecordBatch) -> dict[str, pa.Array]:
-    """Return the columns that are written: all but those that the target decides."""
-    names = [n for n in rows.schema.names if n not in ("stream", "partition", "offset", "timestamp")]
-    return {name: rows.column(name) for name in names}
+    """Return the columns that are written: all but those that the target decides.
+
+    An event goes out as it is stored where columns cannot say it: with a text beyond ASCII in a symbol, which RabbitMQ
+    stores, or an instant that no row can show.
+    """
+    columns = {name: rows.column(name) for name in rows.schema.names if name not in _DECIDED}
+    if "message" in columns:
+        whole, properties = _symbols_beyond_ascii(rows), columns["properties"]
+        there = np.flatnonzero(np.asarray(properties.is_valid()))
+        whole[there] |= _lost_instants(properties.take(pa.array(there)), columns["message"].take(pa.array(there)))
+        columns["message"] = pc.if_else(pa.array(whole), columns["message"], None)
+    return columns
+
+
+def _symbols_beyond_ascii(rows: pa.RecordBatch) -> NDArray[np.bool_]:
+    annotations, properties = rows.column("message_annotations"), rows.column("properties")
+    offsets = np.asarray(annotations.offsets)
+    odd = ~np.asarray(pc.string_is_ascii(annotations.keys.slice(offsets[0], offsets[-1] - offsets[0])))
+    found = np.zeros(rows.num_rows, np.bool_)
+    found[np.repeat(np.arange(rows.num_rows), np.diff(offsets))[odd]] = True
+    for name in ("content_type", "content_encoding"):
+        found |= ~np.asarray(pc.fill_null(pc.string_is_ascii(pc.struct_field(properties, name)), True))
+    return found
+
+
+def _lost_instants(properties: pa.StructArray, message: pa.BinaryArray) -> NDArray[np.bool_]:
+    """Return which events have an instant that their properties, as rows have them, lack."""
+    bounds, content = layout(message)
+    stored = decode_columns(MessageBlock(content, bounds[:-1], bounds[1:]), ("properties_ms",))["properties_ms"]
+    lost = np.zeros(len(message), np.bool_)
+    for name in ("creation_time", "absolute_expiry_time"):
+        there, shown = pc.struct_field(stored, name), pc.struct_field(properties, name)
+        lost |= np.asarray(there.is_valid()) & np.asarray(shown.is_null())
+    return lost

@@ -27,7 +27,7 @@ from spark_streams.endpoint import Endpoint, Tls
 from spark_streams.errors import OptionError, Refused
 from spark_streams.options.connection_string import is_connection_string
 from spark_streams.protocols import PROTOCOLS, load, protocol_of
-from spark_streams.rows import MESSAGE_SCHEMA
+from spark_streams.rows import COMMON_SCHEMA, MESSAGE_SCHEMA
 from spark_streams.wire.amqp.dialects import AUTO, DIALECTS, EVENT_HUBS
 
 TIMEOUT_MS: Final = 30_000
@@ -161,6 +161,7 @@ class Peer(ABC):
 
     Attributes:
         columns: the columns of its events.
+        copied: those that a copy reads.
         has_dialects: whether its protocol has dialects (``--dialect``).
     """
 
@@ -168,6 +169,7 @@ class Peer(ABC):
     stream: str
 
     columns: ClassVar[tuple[str, ...]] = tuple(MESSAGE_SCHEMA.names)
+    copied: ClassVar[tuple[str, ...]] = tuple(COMMON_SCHEMA.names)
     has_dialects: ClassVar[bool] = False
 
     @classmethod

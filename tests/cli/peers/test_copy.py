@@ -6,11 +6,13 @@ import json
 import os
 import re
 import signal
+import struct
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -20,6 +22,8 @@ from spark_streams.cli.peers.log_peers import LogPeer
 from spark_streams.cli.peers.peer import PeerReader, ReadRequest
 from spark_streams.cli.peers.progress import Pace
 from spark_streams.errors import PositionLost
+from spark_streams.log import ReferenceLog
+from spark_streams.server import AmqpConfig, RabbitConfig, ServerThread
 from spark_streams.testing import LogStream, StreamFactory, eventually
 from tests.cli.conftest import Ran
 from tests.cli.peers.opened import PEERS, run, url
@@ -66,6 +70,33 @@ def test_copy_of_a_feed_keeps_null_its_text_and_an_empty_event(reference_log: St
     read = [requests.get(feed, {"partition": "0", "cursor": "_first"}, timeout=60).text for feed in feeds]
     for page in read:
         assert [json.loads(line) for line in page.splitlines()][:-1] == lines
+
+
+@pytest.mark.parametrize("door", ["amqp", "rabbitmq-stream"])
+def test_what_columns_cannot_say_is_copied_byte_for_byte(tmp_path: Path, door: str) -> None:
+    def at(milliseconds: int) -> bytes:
+        return b"\0Ss\xc0\x13\x0a" + b"\x40" * 9 + struct.pack(">Bq", 0x83, milliseconds) + b"\0Su\xa0\x01a"
+
+    symbols = [
+        b"\0Sr\xc1\x0f\x02\xa3\x09x-gr\xc3\xb6\xc3\x9fe\xa1\x01L\0Su\xa0\x03odd",
+        b"\0Ss\xc0\x0b\x07" + b"\x40" * 6 + b"\xa3\x02\xc3\xa9\0Su\xa0\x01b",
+    ]
+    plain, null, empty = b"\0Su\xa0\x05plain", b"\0Sw\x40", b"\0Su\xa0\0"
+    stored = [plain, *symbols, at(2**63 - 1), at(-(2**63)), at(5), null, empty]
+    with ReferenceLog(tmp_path) as log, ServerThread(log, AmqpConfig(port=0), RabbitConfig(port=0)) as server:
+        address = server.amqp_url if door == "amqp" else server.rabbit_url
+        origin, copies = (log.create_stream(name, 1).partitions["0"] for name in ("origin", "copies"))
+        origin.append(stored, None, [0] * len(stored))
+        done = run("copy", f"{address}#origin", f"{address}#copies")
+        assert done.exit_code == 0, done.stderr
+        records = copies.read(0, 1 << 20)
+        found = [records.value(n) for n in range(len(records))]
+        assert [found[n] for n in (0, 1, 2, 3, 4)] == stored[:5]
+        assert found[6:] == [null, empty]
+        for output in ("text", "json", "value"):
+            tail = run("tail", f"{address}#copies", "--from", "earliest", "--no-follow", "--output", output)
+            assert tail.exit_code == 0, tail.stderr
+            assert len(tail.stdout.splitlines()) == len(stored)
 
 
 @pytest.mark.parametrize("door", PEERS)

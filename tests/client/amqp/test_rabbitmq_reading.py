@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 from urllib.parse import urlsplit
 
+import pyarrow as pa
 import pytest
 from proton import Message, symbol, timestamp
 
@@ -17,11 +18,13 @@ from spark_streams.endpoint import RABBITMQ_SCHEMES, parse_url
 from spark_streams.errors import ConnectFailed, NotFound, OptionError, PositionLost, Refused
 from spark_streams.filters import read_filter
 from spark_streams.position import EARLIEST, After, At, Earliest
+from spark_streams.rows import MESSAGE_SCHEMA
 from spark_streams.wire.amqp.dialects import EVENT_STREAMS, RABBITMQ
 from tests.e2e.rabbitmq.broker import SMALL, body, coloured, numbers, offset
 from tests.e2e.rabbitmq.conftest import Real
 from tests.real_rabbitmq.conftest import rabbitmq_amqp_url as rabbitmq_amqp_url
 from tests.real_rabbitmq.conftest import rabbitmq_url as rabbitmq_url
+from tests.wire.amqp.test_golden import vectors
 
 pytestmark = pytest.mark.rabbitmq
 
@@ -267,6 +270,34 @@ def test_what_amqp_cannot_show(broker: Real, client: AmqpClient, entry: bytes) -
     with pytest.raises(Refused, match="with format 'rabbitmq-stream'") as caught:
         whole(client, stream)
     assert "erl" not in str(caught.value) and not caught.value.retriable
+
+
+@pytest.mark.parametrize("columns", [("value",), MESSAGE_SCHEMA.names], ids=["value", "all"])
+def test_symbols_beyond_ascii_and_times_of_any_size(
+    broker: Real, client: AmqpClient, rabbitmq_url: str, columns: tuple[str, ...]
+) -> None:
+    """The real broker hands over what AMQP 0-9-1 publishers left, and both formats make the same rows of it."""
+    stream, stored = broker.create(), vectors("rabbitmq-0-9-1")
+    broker.publish(stream, [body("first"), *stored.values(), body("last")])
+
+    def table(reader: AmqpClient | RabbitClient, condition: str | None = None) -> pa.Table:
+        end = str(reader.describe(stream).partitions[stream].latest)
+        chosen = read_filter(condition) if condition else None
+        read = RangeRead(stream, stream, EARLIEST, end, tuple(columns), timestamp_overflow="null", filter=chosen)
+        return pa.Table.from_batches(list(reader.fetch(read)))
+
+    with RabbitClient(parse_url(rabbitmq_url, schemes=RABBITMQ_SCHEMES)) as other:
+        rows, eu = table(other), table(other, "region = 'eu'")
+        over_amqp = table(client)
+        assert rows["value"].to_pylist() == [b"first", *[b"odd"] * 3, b"", *[b"odd"] * 6, b"last"]
+        assert over_amqp["value"] == rows["value"]
+        assert eu["value"].to_pylist() == table(client, "region = 'eu'")["value"].to_pylist() == [b"odd"]
+        for reader in (client, other):
+            assert table(reader, "event_time >= 0").num_rows == 5  # the last one is -1000
+    if "properties" in columns:
+        assert rows["properties"] == over_amqp["properties"]
+        assert ("x-größe", "L") in rows["message_annotations"][1].as_py()
+        assert eu["application_properties"].to_pylist() == [[("region", "eu")]]
 
 
 def test_other_names_and_hosts(broker: Real, client: AmqpClient, rabbitmq_amqp_url: str) -> None:

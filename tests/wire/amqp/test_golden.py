@@ -1,4 +1,4 @@
-"""Bytes that others made, or hands: specification, qpid-proton, rhea. Provenance heads each file in golden/."""
+"""Bytes that others made, or hands: specification, proton, rhea, RabbitMQ. Provenance heads each file in golden/."""
 
 from __future__ import annotations
 
@@ -228,3 +228,18 @@ def test_a_message_of_rhea_as_values() -> None:
     )
     floats = decode_message(MESSAGES["rhea-typed"]).body
     assert isinstance(floats, Amqp) and type(floats.value[4]) is Float
+
+
+def test_what_rabbitmq_stores_of_amqp_0_9_1() -> None:
+    stored = vectors("rabbitmq-0-9-1")
+    for name, raw in stored.items():
+        assert columns(raw, "value")["value"] == (b"" if name == "empty" else b"odd")
+    header = columns(stored["header"], "message_annotations", "application_properties")
+    assert header["message_annotations"][-1] == ("x-größe", "L")
+    assert header["application_properties"] == [("region", "eu")]
+    assert columns(stored["content-type"], "properties")["properties"]["content_type"] == "text/plain; name=größe"
+    assert columns(stored["content-encoding"], "properties")["properties"]["content_encoding"] == "é"
+    times = [columns(raw, "properties_ms")["properties_ms"] for name, raw in stored.items() if "timestamp" in name]
+    n = 1_700_000_000_000
+    wrapped = [138_000_000_000_000_000_000 % 2**64, -1_000]
+    assert [time["creation_time"] for time in times] == [n, n * 1_000, n * 10**6, n * 10**9 % 2**64, *wrapped]

@@ -58,7 +58,7 @@ from spark_streams.wire.amqp.dialects.event_streams import EVENT_STREAMS
 from spark_streams.wire.amqp.encode import encode_value
 from spark_streams.wire.amqp.sections import walk_sections
 from spark_streams.wire.amqp.values import Symbol
-from spark_streams.wire.columnar.arrays import layout
+from spark_streams.wire.columnar.arrays import booleans, layout
 from spark_streams.wire.columnar.byte_view import Mask, PaddedWords
 from spark_streams.wire.columnar.gather import gather
 from spark_streams.wire.columnar.interleave import heads
@@ -126,12 +126,12 @@ def encode_columns(columns: Mapping[str, pa.Array], places: Places = EVENT_STREA
             f"columns {sorted(columns)}: expected 'value' or 'message', and any of {sorted(ENCODED_COLUMNS)}"
         )
     flat = {name: _checked(name, column) for name, column in columns.items()}
-    n, *others = {len(column) for column in flat.values()}
-    if others:
+    n, *lengths_beside = {len(column) for column in flat.values()}
+    if lengths_beside:
         raise LocalProtocolError("columns of different lengths: " + ", ".join(f"{k} {len(v)}" for k, v in flat.items()))
     raw = flat.get("message")
     if raw is None:
-        return join(_target_partition(flat, n, places) + _built(flat, n, places, np.ones(n, np.bool_)))
+        return join(_target_partition(flat, n, places) + _built(flat, n, places))
     raw = as_bytes(raw)
     whole = np.asarray(raw.is_valid())
     headers, rest = _split_raw(raw)
@@ -139,8 +139,10 @@ def encode_columns(columns: Mapping[str, pa.Array], places: Places = EVENT_STREA
     if not whole.all():
         if "value" not in flat:
             raise SchemaError(f"column 'message', row {int(np.argmin(whole))}: null, and there is no column 'value'")
-        built = join(_built(flat, n, places, ~whole))
-        built = pc.if_else(pa.array(whole), pa.scalar(None, built.type), built)
+        # What the other columns have in a row that is sent whole does not count, and is no error.
+        others = {k: pc.if_else(booleans(whole), pa.scalar(None, v.type), v) for k, v in flat.items()}
+        built = join(_built(others, n, places))
+        built = pc.if_else(booleans(whole), pa.scalar(None, built.type), built)
         message = message + EncodedRun((built,), lengths(built))
     return join(message)
 
@@ -153,10 +155,10 @@ def _checked(name: str, column: pa.Array | pa.ChunkedArray) -> pa.Array:
     return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
 
 
-def _built(columns: Mapping[str, pa.Array], n: int, places: Places, sent: Mask) -> EncodedRun:
-    """Return the messages that are made of columns; those of rows that are not ``sent`` do not matter."""
+def _built(columns: Mapping[str, pa.Array], n: int, places: Places) -> EncodedRun:
+    """Return the messages that are made of columns."""
     return (
-        annotations_section(columns, n, places, sent)
+        annotations_section(columns, n, places)
         + _properties(columns, n, keyed=places.key is None)
         + properties_section(columns.get("application_properties"), n, places)
         + _body(columns["value"])

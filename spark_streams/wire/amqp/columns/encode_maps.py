@@ -44,27 +44,27 @@ def section(code: int) -> bytes:
     return bytes((0x00, 0x53, code))
 
 
-def symbols(column: pa.Array, name: str) -> pa.LargeBinaryArray:
-    """Return the contents of symbols.
+def symbols(column: pa.Array, name: str, rows: NDArray[np.int64] | None = None) -> pa.LargeBinaryArray:
+    """Return the contents of symbols; ``rows`` are the rows that they are of, None for one symbol a row.
 
     Raises:
         SchemaError: a text is not ASCII; it names the column and the row.
     """
     ascii_only = pc.fill_null(pc.string_is_ascii(column), True)
     if not pc.all(ascii_only, min_count=0).as_py():
-        row = int(np.argmin(np.asarray(ascii_only)))
-        raise SchemaError(f"column '{name}', row {row}: {column[row].as_py()!r:.80} is no AMQP symbol: expected ASCII")
+        at = int(np.argmin(np.asarray(ascii_only)))
+        row = at if rows is None else int(rows[at])
+        raise SchemaError(f"column '{name}', row {row}: {column[at].as_py()!r:.80} is no AMQP symbol: expected ASCII")
     return as_bytes(column)
 
 
-def annotations_section(columns: Mapping[str, pa.Array], n: int, places: Places, sent: Mask) -> EncodedRun:
+def annotations_section(columns: Mapping[str, pa.Array], n: int, places: Places) -> EncodedRun:
     """Return the message annotations: those that columns of their own have, and the entries of the map.
 
     Args:
         columns: ``key``, ``filter_value`` and ``message_annotations``; any may be missing.
         n: number of rows.
         places: which annotations these columns are, and what the peer does not take from the map.
-        sent: rows that are sent like this; what others have is no error.
 
     Raises:
         SchemaError: a key of the map is no symbol, or the peer takes none of this kind.
@@ -84,7 +84,7 @@ def annotations_section(columns: Mapping[str, pa.Array], n: int, places: Places,
             omitted.append((places.other_keys, has))
     column = columns.get(_ANNOTATIONS)
     if column is not None:
-        entries, entry_count = _entries(column, _ANNOTATIONS, places, omitted, sent)
+        entries, entry_count = _entries(column, _ANNOTATIONS, places, omitted)
         content, count = content + entries, count + entry_count
         present = present | np.asarray(column.is_valid())
     elif not content.columns:
@@ -111,7 +111,6 @@ def _entries(
     name: str,
     places: Places,
     omitted: Iterable[tuple[Iterable[str], Mask]] = (),
-    sent: Mask | None = None,
 ) -> tuple[EncodedRun, NDArray[np.int64]]:
     """Return a map column's encoded entries, and the number of keys and values in each row.
 
@@ -120,7 +119,6 @@ def _entries(
         name: the column's name.
         places: whether null values go out, and how keys of annotations begin.
         omitted: keys, and the rows in which entries of these keys do not count.
-        sent: see ``annotations_section``.
     """
     n = len(column)
     if not n:
@@ -130,10 +128,10 @@ def _entries(
     offsets = offsets - first
     keys, items = column.keys.slice(first, last - first), column.items.slice(first, last - first)
     code = _SYMBOL if name == _ANNOTATIONS else _STRING
-    key_bytes = symbols(keys, f"{name} (key)") if code == _SYMBOL else as_bytes(keys)
-    encoded = join(sized(code, key_bytes) + sized(_STRING, as_bytes(items), _NULL))
     counts, valid = np.diff(offsets), np.asarray(column.is_valid())
     rows = np.repeat(np.arange(n), counts)
+    key_bytes = symbols(keys, f"{name} (key)", rows) if code == _SYMBOL else as_bytes(keys)
+    encoded = join(sized(code, key_bytes) + sized(_STRING, as_bytes(items), _NULL))
     dropped = np.zeros(rows.size, np.bool_)
     for names, mask in omitted:
         if mask.any():
@@ -141,8 +139,8 @@ def _entries(
                 dropped |= mask[rows] & np.asarray(pc.equal(key_bytes, pa.scalar(each.encode(), key_bytes.type)))
     if not places.null_values:
         dropped |= ~np.asarray(items.is_valid())
-    if sent is not None and places.prefix:
-        refused = (sent & valid)[rows] & ~dropped & ~np.asarray(pc.starts_with(keys, places.prefix))
+    if code == _SYMBOL and places.prefix:
+        refused = valid[rows] & ~dropped & ~np.asarray(pc.starts_with(keys, places.prefix))
         if refused.any():
             entry = int(np.argmax(refused))
             raise SchemaError(

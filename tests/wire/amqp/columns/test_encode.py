@@ -203,8 +203,23 @@ def test_what_cannot_be_said(columns: dict[str, Any], message: str) -> None:
 
 def test_symbols_in_annotation_keys() -> None:
     maps = pa.array([[("ok", "1"), ("nö", "2")]], TEXT_MAP)
-    with pytest.raises(SchemaError, match=r"column 'message_annotations \(key\)', row 1: 'nö' is no AMQP symbol"):
+    with pytest.raises(SchemaError, match=r"column 'message_annotations \(key\)', row 0: 'nö' is no AMQP symbol"):
         encoded(value=["a"], message_annotations=maps)
+
+
+def test_what_columns_say_of_a_row_that_is_sent_whole_is_no_error() -> None:
+    odd = b"\x00\x53\x72\xc1\x08\x02\xa3\x02\xc3\xb6\xa1\x01a\x00\x53\x75\xa0\x01o"
+    columns = {
+        "value": pa.array([b"o", b"p"], pa.binary()),
+        "message_annotations": pa.array([[("ö", "a")], [("x-a", "b")]], TEXT_MAP),
+        "properties": pa.array([{"content_type": "é"}, {"content_type": "text/plain"}]),
+        "message": pa.array([odd, None], pa.binary()),
+    }
+    sent = encode_columns(columns).to_pylist()
+    assert sent[0] == odd and b"x-a" in sent[1] and b"text/plain" in sent[1]
+    columns["message"] = pa.array([None, odd], pa.binary())
+    with pytest.raises(SchemaError, match=r"column 'message_annotations \(key\)', row 0: 'ö' is no AMQP symbol"):
+        encode_columns(columns)
 
 
 def test_our_own_faults() -> None:
