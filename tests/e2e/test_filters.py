@@ -411,6 +411,30 @@ def test_what_spark_pushes_gives_the_same_rows(
     assert numbers(door.batch(pushing, pushdown="true").where(condition)) == expected
 
 
+FAR_MS = [0, 253_402_300_799_999, 253_402_300_800_000, 1_700_000_000_000_123]
+"""The epoch, the end of year 9999, the start of the next, and a time in the year 55840."""
+
+
+@pytest.mark.parametrize("format_name", FORMATS)
+def test_times_beyond_year_9999(pushing: SparkSession, reference_log: StreamFactory, format_name: str) -> None:
+    """The option takes them as numbers, whoever checks them; Spark's own worker fails on them, whatever the source."""
+    stream = reference_log.create("far", 1, timestamp_type="create")
+    stream.produce({"value": {"at": ms}, "timestamp": ms * 1_000} for ms in FAR_MS)
+    options = stream.options(format_name) | ({"timestampField": "/at"} if format_name == "feedapi" else {})
+    reader = pushing.read.format(format_name).options(**options)
+
+    def found(where: str = "true", **more: str) -> list[int]:
+        rows = reader.options(**more).load().where(where).selectExpr("unix_millis(timestamp) AS ms")
+        return [row.ms for row in rows.collect()]
+
+    with pytest.raises(Exception, match="out of range"):
+        found("timestamp >= timestamp'+10000-01-01 00:00:00Z'")
+    assert found("unix_millis(timestamp) >= 253402300800000") == FAR_MS[2:]
+    assert found(filter="publish_time >= 253402300800000") == FAR_MS[2:]
+    assert found(filter="event_time = 1700000000000123") == FAR_MS[3:]
+    assert found(filter="publish_time < 253402300800000") == FAR_MS[:2]
+
+
 def test_what_is_pushed_spark_does_not_evaluate(pushing: SparkSession, door: Door) -> None:
     frame = door.batch(pushing, pushdown="true").where("key = '3' AND length(offset) > 0")
     plan = plan_of(frame)

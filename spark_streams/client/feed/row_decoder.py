@@ -14,6 +14,7 @@ from typing import Literal
 import numpy as np
 import pyarrow as pa
 
+from spark_streams.errors import RemoteProtocolError
 from spark_streams.filters.evaluate_many import mask
 from spark_streams.filters.row_columns import feed_columns
 from spark_streams.filters.tree import Expression
@@ -62,7 +63,7 @@ class FeedRows:
         """Return the rows that a block completes, None for none.
 
         Raises:
-            RemoteProtocolError: a timestamp is no instant, or does not fit.
+            RemoteProtocolError: a timestamp is no instant, or does not fit; the error names the cursor that covers it.
         """
         assert lines.values is not None
         checkpoints = len(lines.cursors)
@@ -78,14 +79,28 @@ class FeedRows:
         if not len(values):
             return None
         keys = cursors = None
+        ends = np.asarray(lines.covered, dtype=np.int64) + before
         if "key" in self.columns:
             keys = pa.concat_arrays([_nulls(piece, "key") if known is None else known for piece, known in pieces])
         if "offset" in self.columns:
-            ends = np.asarray(lines.covered, dtype=np.int64) + before
             index = np.searchsorted(ends, np.arange(len(values)), side="right")
             cursors = lines.cursors.take(fixed_width(index, pa.int64()))
-        columns = [self._column(name, values, keys, cursors) for name in self.columns]
+        try:
+            columns = [self._column(name, values, keys, cursors) for name in self.columns]
+        except RemoteProtocolError as fault:
+            cursor = lines.cursors[int(np.searchsorted(ends, self._first_wrong(values), side="right"))]
+            where = f"stream '{self.stream}' partition '{self.partition}', an event up to cursor '{cursor}'"
+            raise type(fault)(f"{where}: {fault}") from None
         return pa.RecordBatch.from_arrays(columns, schema=self._schema)
+
+    def _first_wrong(self, values: pa.Array) -> int:
+        """Return the number of the first event whose timestamp cannot be read; one of them cannot."""
+        for row in range(len(values)):
+            try:
+                self._column("timestamp", values.slice(row, 1), None, None)
+            except RemoteProtocolError:
+                return row
+        raise AssertionError("all can be read")
 
     def _column(self, name: str, values: pa.Array, keys: pa.Array | None, cursors: pa.Array | None) -> pa.Array:
         if name in self._constants:
