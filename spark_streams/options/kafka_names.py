@@ -125,7 +125,5 @@ def hint_of_others(name: str, form: Named) -> str | None:
         hints = _HUBS if CONNECTION_STRING in form.known else {"": "amqp-events is the format for Event Hubs"}
         what = next(hint for part, hint in hints.items() if re.search(part, lower))
         return f"is an option of azure-event-hubs-spark: {what}"
-    hint = _HINTS.get(lower)
-    if hint is None:
-        hint = next((found for prefix, found in _PREFIXES.items() if lower.startswith(prefix)), None)
+    hint = _HINTS.get(lower) or next((found for prefix, found in _PREFIXES.items() if lower.startswith(prefix)), None)
     return None if hint is None else f"is an option of Spark's Kafka source: {hint(form)}"

@@ -68,7 +68,8 @@ LOOK_AFTER_S: Final = 2.0
 """Seconds of silence after which the reader looks whether its events are gone, where the peer answers no drain."""
 LOOKS_OF_SILENCE: Final = 15
 """Looks in a row, after a first one, that have to be answered the same before the silence means that there are no more
-events (H-7): 30 s. A hub that hands a partition over, or throttles, is silent for some 20 s."""
+events (H-7): 30 s. Microsoft's client for Java takes no less for a sign of anything (``SILENT_MINIMUM``), and a hub
+that stalls for 20 s has not ended."""
 
 
 class DrainTimer:

@@ -112,7 +112,8 @@ class EventSender(AttachedLink):
                 return bool(written)
             room = min(budget, deliveries.room, self._max_unsettled - deliveries.unsettled)
             if room <= 0:
-                deliveries.give_back()
+                if deliveries.credit <= 0:
+                    deliveries.give_back()
                 return False
             sent, scanned = self._send_one_share(min(room, EVENTS_PER_PARTITION) if len(self._order) > 1 else room)
             budget -= sent

@@ -12,6 +12,7 @@ from spark_streams.client import AmqpClient, RangeRead
 from spark_streams.options.amqp_events import parse_source
 from spark_streams.position import EARLIEST
 from spark_streams.testing import KeptQuery, LogStream, StreamFactory, eventually
+from tests.client.amqp.fake_hub import FakeHub, Partition
 from tests.e2e.amqp.conftest import WAIT_S, failure
 
 pytestmark = pytest.mark.spark
@@ -64,6 +65,23 @@ def test_partitions_that_are_added_are_read_from_their_beginning(
         write("2", "e0", "e1", "e2")
         query.wait_for_rows(3)
         assert rows(query) == numbers("2", 0, 3)
+
+
+@pytest.mark.nightly
+def test_a_compacted_hub(spark: SparkSession, query: KeptQuery, rate_limits: bool) -> None:
+    """Its last event is gone: half a minute of silence is its end, once for a batch and once for a stream."""
+    left = [(number, f"e{number}") for number in range(4_210, 4_229) if number not in (4_214, 4_215)]
+    bodies = [b"e%d" % number for number in range(4_210, 4_230)]
+    with FakeHub({"0": Partition(4_210, bodies, {4_214, 4_215, 4_229})}) as hub:
+        given = options(hub.connection_string, "orders", startingOffsets="earliest")
+        read = spark.read.format("amqp-events").options(**given, failOnDataLoss="false").load()
+        found = read.selectExpr("CAST(offset AS BIGINT)", "CAST(value AS STRING)").collect()
+        assert sorted(map(tuple, found)) == left
+        query.start(load(spark, {**given, **({"maxOffsetsPerTrigger": "5"} if rate_limits else {})}))
+        query.wait_for_rows(len(left))
+        hub.partitions["0"].bodies.append(b"e4230")
+        query.wait_for_rows(len(left) + 1)
+        assert rows(query) == [("0", *row) for row in [*left, (4_230, "e4230")]]
 
 
 @pytest.mark.nightly
