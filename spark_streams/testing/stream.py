@@ -212,9 +212,10 @@ class LogStream:
                 batches.extend(client.fetch(read))
         return pa.Table.from_batches(batches, pa.schema([FULL_MESSAGE_SCHEMA.field(name) for name in columns]))
 
-    def values(self) -> list[str]:
-        """Return the values of all events as text, in the order of partitions and offsets."""
-        return [value.decode() for value in self.table(["value"]).column("value").to_pylist()]
+    def values(self) -> list[str | None]:
+        """Return the values of all events as text, None for no body, in the order of partitions and offsets."""
+        values = self.table(["value"]).column("value").to_pylist()
+        return [None if value is None else value.decode() for value in values]
 
     def dataframe(self, spark: SparkSession, *columns: str) -> DataFrame:
         """Return all events as a DataFrame, for chispa's ``assert_df_equality`` and the like.
