@@ -214,9 +214,8 @@ class LogStream:
 
     def values(self) -> list[str | None]:
         """Return the values of all events as text, None for NULL, in the order of partitions and offsets."""
-        return [
-            None if value is None else value.decode() for value in self.table(["value"]).column("value").to_pylist()
-        ]
+        values = self.table(["value"]).column("value").to_pylist()
+        return [None if value is None else value.decode() for value in values]
 
     def dataframe(self, spark: SparkSession, *columns: str) -> DataFrame:
         """Return all events as a DataFrame, for chispa's ``assert_df_equality`` and the like.

@@ -28,7 +28,7 @@ from spark_streams.server.amqp.outgoing_deliveries import BYTES_PER_TURN
 from spark_streams.server.turns import Turn
 from spark_streams.wire.amqp.management import encode_reply
 from spark_streams.wire.amqp.message import AMQP_VALUE, APPLICATION_PROPERTIES, PROPERTIES, decode_sections
-from spark_streams.wire.amqp.values import ULong
+from spark_streams.wire.amqp.values import Symbol, ULong
 from spark_streams.wire.columnar.interleave import Ranges
 
 logger = logging.getLogger("spark_streams.server")
@@ -104,6 +104,8 @@ def read_request(raw: bytes) -> Request:
         raise RemoteProtocolError("application properties with a key twice")
     if not isinstance(message_id, _MESSAGE_IDS):
         raise RemoteProtocolError(f"a message-id that is a {type(message_id).__name__}")
+    if isinstance(message_id, Symbol) and not message_id.isascii():
+        raise RemoteProtocolError("a message-id that is a symbol beyond ASCII, which no reply can have")
     if isinstance(message_id, str | bytes) and len(message_id) > _MOST_ID_BYTES:
         raise RemoteProtocolError(f"a message-id of more than {_MOST_ID_BYTES} bytes")
     named = {str(key): value for key, value in properties.items() if isinstance(key, str)}

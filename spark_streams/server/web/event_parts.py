@@ -181,7 +181,7 @@ def _content(raw: bytes, bodies: Iterable[Section]) -> Iterable[bytes]:
             yield raw[each.value + 2 : each.end]
         elif code in (0xB0, 0xB1, 0xB3):
             yield raw[each.value + 5 : each.end]
-        else:
+        elif each.code != DATA:  # a data section that holds null has nothing
             yield raw[each.value : each.end]
 
 

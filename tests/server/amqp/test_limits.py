@@ -237,6 +237,16 @@ def test_a_malformed_message_is_rejected_and_not_stored(node: Any, name: str) ->
     assert [e.body for e in node.receive("orders")] == [b"good"]
 
 
+@pytest.mark.parametrize(
+    "encoded",
+    [b"\x00\x53\x75\x40", b"\x00\x53\x77\x40", b"\x00\x53\x73\xc0\x0b\x07" + b"\x40" * 6 + b"\xa3\x02\xc3\xa9"],
+)
+def test_bodies_of_null_and_symbols_beyond_ascii_are_stored_as_they_are(node: Any, encoded: bytes) -> None:
+    node.create()
+    node.peer().sender("orders").send(bytearray(encoded))
+    assert next(iter(node.receive("orders"))).encoded.endswith(encoded)
+
+
 @pytest.mark.parametrize("encoded", [b"", b"\x00\x53\x70\x45"], ids=["nothing", "only a header"])
 def test_a_message_without_a_body_does_not_break_reading(node: Any, encoded: bytes) -> None:
     """AMQP wants a body, some clients leave it out: stored or not, the outcome and what is read agree."""

@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 from proton import Message
 
+from spark_streams.errors import RemoteProtocolError
 from spark_streams.server import Permissions
+from spark_streams.server.amqp.requests import read_request
 from tests.server.amqp.raw_peer import Peer, Refused
 
 STREAM = "spark-streams:stream"
@@ -176,3 +178,10 @@ def test_what_is_no_request_is_rejected_and_the_link_stays(node: Any) -> None:
         asker.sender.send(bytearray(b"\x00\x53"))
     assert refused.value.args[0] == "amqp:decode-error"
     assert asker.ask("CREATE", "orders")[0] == 201
+
+
+def test_a_message_id_that_no_reply_can_have_is_refused() -> None:
+    """Symbols are read as UTF-8, and written as ASCII."""
+    with pytest.raises(RemoteProtocolError, match="a message-id that is a symbol beyond ASCII"):
+        read_request(b"\x00\x53\x73\xc0\x05\x01\xa3\x02\xc3\xa9")
+    assert read_request(b"\x00\x53\x73\xc0\x04\x01\xa3\x01e").message_id == "e"

@@ -12,6 +12,7 @@ from typing import Any
 import requests
 from azure.eventhub import EventData
 
+from spark_streams.log.format.records import message_columns_of
 from spark_streams.server import Permissions
 from tests.server.amqp.raw_peer import EARLIEST as FROM_START
 from tests.server.event_hubs.conftest import HUB, WAIT_S, sas
@@ -167,6 +168,17 @@ def test_bodies_of_every_kind_come_back(sdk: Sdk) -> None:
     assert [event["body"] for event in got] == [event["body"] for event in sent]
     assert [event["bodyType"] for event in got] == ["data"] * 3 + ["value"] * 2 + ["sequence"]
     assert got[3]["systemProperties"] == {"x-own": TEXT, "subject": "s", "groupId": "g"}
+
+
+def test_bodies_of_null_are_none(sdk: Sdk) -> None:
+    """The SDK writes a data section that holds null for a body of null, and for none."""
+    sdk.namespace.create()
+    producer = sdk.producer()
+    producer("send", events=[{"body": None}, {}, {"body": BYTES}], partition="0")
+    producer("send", events=[{"body": None}], partition="0", plain=True)
+    records = sdk.namespace.server.call(lambda: sdk.namespace.log.stream(HUB).partitions["0"].read(0, 1 << 20))
+    assert [records.value(row)[-4:] == b"\x00\x53\x75\x40" for row in range(4)] == [True, True, False, True]
+    assert message_columns_of(records, ("value",))["value"].to_pylist() == [None, None, bytes.fromhex("00ff80c3"), None]
 
 
 # --- 3.1, 3.2: signing in

@@ -76,6 +76,8 @@ def test_another_implementation_reads_whatever_was_escaped_as_one_data_section(r
 
 
 def test_only_what_is_no_amqp_or_looks_escaped_is_changed() -> None:
+    null, odd = b"\x00Su\x40", b"\x00Ss\xc0\x0b\x07" + b"\x40" * 6 + b"\xa3\x02\xc3\xa9" + DATA
+    assert stored_form(*laid_out([null, odd], b"")).values.to_pylist() == [null, odd]
     rows = [DATA, HEADER + DATA, b"plain text", b"\x00Su\xa0\x09cut", ESCAPE + b"\0\0\0\1x", b"\x01" + DATA]
     stored = stored_form(*laid_out(rows, b""))
     changed = [value != row for row, value in zip(rows, stored.values.to_pylist(), strict=True)]

@@ -165,6 +165,7 @@ def test_what_is_long_is_not_decoded() -> None:
     ("raw", "expected"),
     [
         (section(DATA, b"ab") + section(DATA, b"c" * 300), b"ab" + b"c" * 300),
+        (section(DATA, None), b""),
         (section(VALUE, "ä"), "ä".encode()),
         (section(VALUE, {"a": 1}), encode_value({"a": 1})),
         (section(PROPERTIES, ["id"]), b""),

@@ -123,10 +123,7 @@ class Lockstep(BlockSections):
         for section in (DELIVERY_ANNOTATIONS, MESSAGE_ANNOTATIONS):
             self._keep_annotations(section, wanted)
         if names & {"key", "properties_ms", "creation_time_ms"}:
-            wanted_fields = {"key": GROUP_ID, "creation_time_ms": CREATION_TIME}
-            fields = {index for name, index in wanted_fields.items() if name in names}
-            if "properties_ms" in names:
-                fields = set(range(PROPERTIES_TYPE.num_fields))
+            fields = range(PROPERTIES_TYPE.num_fields) if "properties_ms" in names else (CREATION_TIME, GROUP_ID)
             self.properties = read_fields(self, fields)
         if "key" in names:
             first, second = self.values["group_key"], field_values(self, self.properties, GROUP_ID)

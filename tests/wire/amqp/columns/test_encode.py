@@ -18,6 +18,8 @@ from spark_streams.wire.amqp import message as m
 from spark_streams.wire.amqp.columns.block import MessageBlock
 from spark_streams.wire.amqp.columns.decode import decode_columns
 from spark_streams.wire.amqp.columns.encode import encode_columns
+from spark_streams.wire.amqp.dialects import EVENT_HUBS, EVENT_STREAMS, RABBITMQ
+from spark_streams.wire.amqp.dialects.dialect import Places
 from spark_streams.wire.amqp.values import Symbol, Timestamp
 from tests.examples import examples
 from tests.wire.amqp.messages import Amqp, Data, decode_message, encode_message
@@ -205,6 +207,15 @@ def test_symbols_in_annotation_keys() -> None:
     maps = pa.array([[("ok", "1"), ("nö", "2")]], TEXT_MAP)
     with pytest.raises(SchemaError, match=r"column 'message_annotations \(key\)', row 0: 'nö' is no AMQP symbol"):
         encoded(value=["a"], message_annotations=maps)
+
+
+@pytest.mark.parametrize("places", [EVENT_STREAMS.places, RABBITMQ.places, EVENT_HUBS.places])
+def test_a_null_comes_back_as_null_and_the_text_as_a_text(places: Places) -> None:
+    values = [None, b"null", b"", b"x"]
+    encoded = encode_columns({"value": pa.array(values, pa.binary())}, places).to_pylist()
+    ends = np.cumsum([len(message) for message in encoded])
+    block = MessageBlock(b"".join(encoded), np.array([0, *ends[:-1]]), ends)
+    assert decode_columns(block, ("value",))["value"].to_pylist() == values
 
 
 def test_what_columns_say_of_a_row_that_is_sent_whole_is_no_error() -> None:
