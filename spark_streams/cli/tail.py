@@ -157,8 +157,8 @@ def _instants(column: pa.Array) -> list[str | None]:
 
 
 def _text(partition: str, offset: str, key: str | None, when: str | None, value: bytes | None) -> bytes:
-    shown = "-" if value is None else value.decode("utf-8", "backslashreplace")
-    fields = (partition, offset, when or "-", key or "-", shown)
+    body = "-" if value is None else value.decode("utf-8", "backslashreplace")
+    fields = (partition, offset, when or "-", key or "-", body)
     return ("\t".join(field.replace("\n", "\\n") for field in fields) + "\n").encode()
 
 

@@ -54,6 +54,17 @@ def test_the_whole_of_a_feed_that_misbehaves(dialect: str, monkeypatch: pytest.M
             assert feed.places[row["offset"]][1] >= 1 + int(row["value"][6:-1])
 
 
+@pytest.mark.parametrize(("value", "words"), [('"soon"', "is 'soon': expected"), ("1e30", "1e30 does not fit")])
+def test_a_time_that_cannot_be_read_is_told_with_its_place(value: str, words: str) -> None:
+    body = b'{"event": {"t": 1}}\n{"cursor": "x"}\n{"event": {"t": %b}}\n{"cursor": "y"}\n' % value.encode()
+    with BadFeed({0: Part()}) as feed:
+        feed.faults = [Reply(body * 2)]
+        with pytest.raises(
+            RemoteProtocolError, match=f"^stream 'orders' partition '0', .* cursor 'y': '/t' of .*{words}"
+        ):
+            rows_of(feed, timestamp_field="/t", columns=("timestamp",))
+
+
 def test_the_offset_is_the_cursor_of_the_checkpoint_that_covers_the_event() -> None:
     body = b'{"event": {"a": 1}}\n{"event": {"a": 2}}\n{"cursor": "x"}\n{"cursor": "y"}\n{"event": {"a": 3}}\n'
     body += b'{"cursor": "z"}\n{"event": {"a": 4}}\n'
