@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import Any, ClassVar, Final
 
 import numpy as np
 import pyarrow as pa
@@ -17,15 +18,12 @@ import pyarrow.compute as pc
 from pyspark.sql.types import StructType
 
 from spark_streams.client import AmqpClient, Publisher
-from spark_streams.errors import SchemaError
+from spark_streams.client.retry import LONG_BACKOFF
+from spark_streams.errors import PeerError, SchemaError, TransportError
 from spark_streams.options.amqp_events import AmqpSinkOptions, dialect_named, exchange_address
 from spark_streams.spark.schemas import MESSAGE_SINK_COLUMNS, STRING, check_schema
 from spark_streams.spark.sink.columns import encoded, identify, message_columns, require_streams
 from spark_streams.spark.sink.sink import KeepAlive, TaskName, check_once, kept_connections, stream_label
-
-if TYPE_CHECKING:
-    from spark_streams.client.amqp.connection import Connection
-    from spark_streams.client.kept_connections import KeptConnections
 
 MAX_OPEN_LINKS: Final = 64
 """Sender links that a task keeps open when its rows go to many streams; it closes the least recently used."""
@@ -122,10 +120,10 @@ class AmqpSink:
         return AmqpOutlet(self.options)
 
 
-def connect(options: AmqpSinkOptions, kept: KeptConnections[Connection] | None = None) -> AmqpClient:
-    """Return a client for the peer that the options name."""
+def connect(options: AmqpSinkOptions, **more: Any) -> AmqpClient:
+    """Return a client for the peer that the options name; ``more`` are arguments of ``AmqpClient``."""
     dialect = dialect_named(options.dialect, options.key_annotation)
-    return AmqpClient(options.endpoint, timeout_ms=options.request_timeout_ms, dialect=dialect, kept=kept)
+    return AmqpClient(options.endpoint, timeout_ms=options.request_timeout_ms, dialect=dialect, **more)
 
 
 def _chosen(label: Label, rows: pa.Array) -> Label:
@@ -145,11 +143,15 @@ class AmqpOutlet:
     def __init__(self, options: AmqpSinkOptions) -> None:
         self._options = options
         self._kept = kept_connections()
-        self._client = connect(options, self._kept)
+        self._client = connect(options, kept=self._kept, backoff=LONG_BACKOFF)
         self._settled = False
         self._partitions: tuple[str, ...] = ()
         self._publishers: OrderedDict[tuple[str, str | None], Publisher] = OrderedDict()
-        self._keep_alive = KeepAlive(self._client.turn)
+        self._keep_alive = KeepAlive(self._serve)
+
+    def _serve(self) -> None:
+        with suppress(TransportError, PeerError):  # whoever needs the connection next attaches anew
+            self._client.turn()
 
     def send(self, columns: Mapping[str, pa.Array], label: Label) -> None:
         """Send rows, in their order within each stream and partition, and wait while the peer gives no credit.

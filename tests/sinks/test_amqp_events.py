@@ -63,9 +63,7 @@ class FakeClient:
     fault: SparkStreamsError | None
     keys: list[tuple[object, object]]
 
-    def __init__(
-        self, endpoint: object, *, timeout_ms: int, dialect: Dialect | None = None, kept: object = None
-    ) -> None:
+    def __init__(self, endpoint: object, *, timeout_ms: int, dialect: Dialect | None = None, **more: object) -> None:
         self.timeout_ms, self.dialect = timeout_ms, dialect or EVENT_STREAMS
 
     def encode(self, columns: Mapping[str, pa.Array], *, for_partition: bool = False) -> pa.LargeBinaryArray:

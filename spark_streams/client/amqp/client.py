@@ -31,6 +31,7 @@ from spark_streams.client.amqp.receivers import Receivers
 from spark_streams.client.amqp.stream_changes import change
 from spark_streams.client.kept_connections import KeptConnections
 from spark_streams.client.log_client import Pushdown, RangeRead, StreamDescription
+from spark_streams.client.retry import DEFAULT_BACKOFF, Backoff
 from spark_streams.endpoint import Endpoint, Node
 from spark_streams.errors import LocalProtocolError, NotFound, Refused
 from spark_streams.filters.tree import Expression
@@ -51,13 +52,12 @@ class AmqpClient(contextlib.AbstractContextManager["AmqpClient"]):
     Args:
         endpoint: the container, with credentials and TLS; the client connects to any one of several hosts.
         timeout_ms: how many milliseconds the peer may be silent whenever it owes an answer.
-        dialect: the dialect that the peer speaks; None to recognise it, and then reading from a peer that shows none is
-            an error (ES-012). Plain sending needs none.
+        dialect: the peer's; None to recognise it: reading from a peer that shows none is an error then (ES-012).
         consumer_group: the group that the links of ``fetch`` join; None for none.
         epoch: the epoch with which these links claim a partition within the group; None for none.
         rabbitmq: how to ask a RabbitMQ: which names are super streams' (None: of either), and where filter values are.
-        kept: the connections of tasks that are over: one of them is used, and may go back there (``leave``); None for
-            none.
+        kept: the connections of tasks that are over: one is used, and may go back there (``leave``); None for none.
+        backoff: how often to try while the peer was never reached.
     """
 
     advertised: tuple[Node, ...] = ()
@@ -73,10 +73,11 @@ class AmqpClient(contextlib.AbstractContextManager["AmqpClient"]):
         epoch: int | None = None,
         rabbitmq: RabbitInquiries | None = None,
         kept: KeptConnections[Connection] | None = None,
+        backoff: Backoff = DEFAULT_BACKOFF,
     ) -> None:
         self._timeout_ms = timeout_ms
         self._dialect = dialect
-        self._connections = Connections(endpoint, timeout_ms, dialect, kept)
+        self._connections = Connections(endpoint, timeout_ms, dialect, kept, backoff)
         self._address = endpoint.address
         self._membership = consumer_group, epoch
         self._receivers = Receivers()
@@ -238,8 +239,7 @@ class AmqpClient(contextlib.AbstractContextManager["AmqpClient"]):
     def log_identity(self, stream: str, offsets: Mapping[str, str]) -> dict[str, str | None]:
         """Return a text for the event at each offset, which differs for another event at that offset.
 
-        An older copy of a log may have the same incarnation in ``describe``, and once it grows, the same offsets too.
-        Empty for peers of event streams that are not our log.
+        An older copy of a log may have the same incarnation, and once it grows the same offsets; empty for most peers.
 
         Raises:
             NotFound, ConnectFailed, AuthenticationFailed, DeadlineExceeded, RemoteProtocolError: as for ``describe``.
@@ -331,8 +331,7 @@ class AmqpClient(contextlib.AbstractContextManager["AmqpClient"]):
     def create(self, stream: str, partitions: int | None, settings: Mapping[str, str | int]) -> bool:
         """Have our log create a stream of one or more partitions, with its settings; see ``Management.change``.
 
-        Returns:
-            False if there is such a stream already.
+        It returns False if there is such a stream already.
         """
         given = {PARTITIONS: partitions, **settings}
         return change(self._connected(), CREATE, stream, given) == HTTPStatus.CREATED
@@ -385,7 +384,8 @@ class AmqpClient(contextlib.AbstractContextManager["AmqpClient"]):
             return attach_sender(connection, address, Binding(stream, partition))
 
         link = self._connections.retrying(attach)
-        return Publisher(link, stream, self._timeout_ms if timeout_ms is None else timeout_ms)
+        timeout_ms = self._timeout_ms if timeout_ms is None else timeout_ms
+        return Publisher(link, stream, timeout_ms, lambda: self._connections.run(attach))
 
 
 def _shown(connection: Connection) -> dict[str, str | list[str]]:

@@ -15,7 +15,7 @@ from spark_streams.client.amqp.connection import Connection
 from spark_streams.client.amqp.errors import LinkRedirected
 from spark_streams.client.hosts import Hosts
 from spark_streams.client.kept_connections import KeptConnections, kept_key
-from spark_streams.client.retry import retrying
+from spark_streams.client.retry import DEFAULT_BACKOFF, Backoff, retrying
 from spark_streams.endpoint import Endpoint
 from spark_streams.errors import DeadlineExceeded, LocalProtocolError, Refused
 from spark_streams.wire.amqp.dialects import Dialect
@@ -37,11 +37,18 @@ class Connections:
         timeout_ms: how many milliseconds the peer may be silent whenever it owes an answer.
         dialect: the dialect that the peer speaks; None to recognise it.
         kept: the connections of tasks that are over; None for none.
+        backoff: how often to try while the peer was never reached.
     """
 
     def __init__(
-        self, endpoint: Endpoint, timeout_ms: int, dialect: Dialect | None, kept: KeptConnections[Connection] | None
+        self,
+        endpoint: Endpoint,
+        timeout_ms: int,
+        dialect: Dialect | None,
+        kept: KeptConnections[Connection] | None,
+        backoff: Backoff = DEFAULT_BACKOFF,
     ) -> None:
+        self._backoff = backoff
         self._endpoint = endpoint
         self._timeout_ms = timeout_ms
         self._dialect = dialect
@@ -82,7 +89,7 @@ class Connections:
 
     def retrying(self, operation: Operation[_T]) -> _T:
         """Run an operation, as ``run``, and retry it while its errors are retriable."""
-        return retrying(lambda: self.run(operation), was_reached=lambda: bool(self._open))
+        return retrying(lambda: self.run(operation), self._backoff, was_reached=lambda: bool(self._open))
 
     def run(self, operation: Operation[_T]) -> _T:
         """Run an operation on a connection, and follow redirects.

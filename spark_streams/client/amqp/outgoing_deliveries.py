@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -123,6 +124,12 @@ class OutgoingDeliveries:
         """Ranges of messages that were not accepted, the end exclusive, and what became of them; in their order."""
         refused = ((max(first, self.done), stop, each) for first, (stop, each) in self._refused.items())
         return sorted((first, stop, each) for first, stop, each in refused if first < stop)
+
+    @property
+    def unaccepted(self) -> list[tuple[int, int, None]]:
+        """Ranges of messages that were sent and not accepted, whether they have an outcome or not; in their order."""
+        ends = sorted({self.done - 1, *self._accepted, self.sent})
+        return [(before + 1, after, None) for before, after in pairwise(ends) if before + 1 < after]
 
     def give_up(self) -> None:
         """Count the messages that were not accepted as done: they are sent again under other numbers."""

@@ -11,8 +11,9 @@ and those without a key, each in their order. The outcome of a batch is that of 
 A peer may be busy (``Conditions.busy``): then the publisher waits until everything under way has an outcome, pauses,
 and sends again what was rejected for it, as long as something is accepted within the time-out.
 
-Delivery guarantee: at least once. When the connection breaks, the task fails, and Spark runs it again. The publisher
-sends nothing twice that was accepted.
+Delivery guarantee: at least once. When the connection breaks, the publisher waits as readers do, attaches anew, and
+sends again, in the same order, what the peer has not accepted: it may have stored some of it. It sends nothing twice
+that was accepted.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
 import numpy as np
@@ -30,7 +31,7 @@ from spark_streams.client.amqp.links import Link
 from spark_streams.client.amqp.outgoing_deliveries import Refusal
 from spark_streams.client.amqp.outgoing_events import OutgoingEvents, outgoing_events
 from spark_streams.client.digested_rows import Label, RowLabels
-from spark_streams.client.retry import Deadline, retries
+from spark_streams.client.retry import LONG_BACKOFF, Attempts, Deadline, retries
 from spark_streams.errors import DeliveryFailed, LocalProtocolError, PeerError, SparkStreamsError, TransportError
 from spark_streams.redaction import safe_text
 from spark_streams.wire.columnar.arrays import layout
@@ -52,10 +53,13 @@ class Publisher:
         link: an attached sender.
         stream: the stream's name, for messages.
         timeout_ms: how many milliseconds the peer may give neither credit nor an outcome.
+        attach: returns another such sender when the link or its connection broke.
     """
 
-    def __init__(self, link: Link, stream: str, timeout_ms: int) -> None:
+    def __init__(self, link: Link, stream: str, timeout_ms: int, attach: Callable[[], Link]) -> None:
         self._link = link
+        self._attach = attach
+        self._attempts = Attempts(LONG_BACKOFF)
         self._stream = stream
         self._deadline = Deadline(timeout_ms)
         self._outgoing = link.outgoing
@@ -66,21 +70,18 @@ class Publisher:
         self._timeout_ms = timeout_ms
         self._dialect = link.connection.dialect
         self._busy = dict(self._dialect.conditions.busy)
-        self._keeps = bool(self._busy) or self._dialect.batch_format is not None
         self._patience: Deadline | None = None
         """How long a busy peer may accept nothing; None for one that is not busy."""
         self._waiting: deque[OutgoingEvents] = deque()
         """What is to be sent."""
         self._sent: deque[tuple[int, OutgoingEvents]] = deque()
-        """What was sent, and the number of its first delivery: where it may have to be sent again, or has batches."""
+        """What was sent and may have to be sent again, and the number of its first delivery."""
         self._kept_bytes = 0
         self._rows = 0
 
     @property
     def accepted(self) -> int:
         """Messages that the peer has accepted so far, in their order."""
-        if not self._keeps:
-            return self._done
         waiting = sum(each.events for each in self._waiting)
         return self._rows - waiting - sum(each.slice(max(0, self._done - at)).events for at, each in self._sent)
 
@@ -97,13 +98,11 @@ class Publisher:
             DeliveryFailed: the peer rejected, released or modified a message of this call or an earlier one, or a
                 message exceeds the peer's largest size.
             DeadlineExceeded: the peer gave neither credit nor an outcome in time.
-            TransportError, PeerError, RemoteProtocolError: the link or connection ended. Nobody knows then how many
-                messages the peer stored.
+            TransportError, PeerError, RemoteProtocolError: the link or connection ended, and none came back. Nobody
+                knows then how many messages the peer stored.
         """
         if self._link.closed:
             raise LocalProtocolError(f"the publisher of stream '{self._stream}' is closed")
-        if self._fault is not None:
-            raise self._fault
         if payloads.null_count:
             raise LocalProtocolError("payloads have nulls: expected one encoded message a row")
         first = self._labels.rows
@@ -117,11 +116,10 @@ class Publisher:
 
     def _transmit(self) -> None:
         """Send what is waiting."""
-        outgoing = self._outgoing
         while self._waiting:
             if self._is_busy():
                 self._send_again()
-            events = self._waiting[0]
+            events, outgoing = self._waiting[0], self._outgoing
             stop = min(len(events), outgoing.room, MAX_IN_FLIGHT - outgoing.under_way)
             if len(events) and (stop <= 0 or outgoing.pending or self._kept_bytes >= _MAX_KEPT_BYTES):
                 self._wait(f"the peer gave no credit and settled nothing, with {outgoing.under_way} under way")
@@ -131,7 +129,7 @@ class Publisher:
             if len(events):
                 self._push(events, stop)
             count = outgoing.sent - before
-            if self._keeps and count:
+            if count:
                 self._sent.append((before, events.slice(0, count)))
                 self._kept_bytes += self._sent[-1][1].size
             self._waiting.popleft()
@@ -152,8 +150,8 @@ class Publisher:
             DeadlineExceeded: the peer stays busy.
         """
         outgoing = self._outgoing
-        while outgoing.undecided:
-            self._wait(f"the peer is busy, and left {outgoing.undecided} messages without an outcome")
+        while self._outgoing.undecided:
+            self._wait(f"the peer is busy, and left {self._outgoing.undecided} messages without an outcome")
         refusals = outgoing.refusals
         for first, _, refusal in refusals:
             if refusal.condition not in self._busy:
@@ -167,12 +165,34 @@ class Publisher:
         _log.info("stream '%s': %s, %d messages are sent again", self._stream, what, sum(b - a for a, b, _ in refusals))
         while (left := until - time.monotonic()) > 0:
             self._turn(min(left, self._left_s(what, self._patience)), last=False)
-        again = [part for first, stop, _ in refusals for part in self._parts(first, stop)]
-        outgoing.give_up()
-        self._done = outgoing.done
+        if outgoing is self._outgoing:
+            self._put_back(outgoing.refusals)
+            outgoing.give_up()
+            self._done = outgoing.done
+
+    def _put_back(self, ranges: list[tuple[int, int, Refusal | None]]) -> None:
+        """Put what was sent in some ranges of deliveries in front of what is waiting; the rest was accepted."""
+        again = [part for first, stop, _ in ranges for part in self._parts(first, stop)]
         self._sent.clear()
         self._kept_bytes = 0
         self._waiting.extendleft(reversed(again))
+
+    def _restore(self, fault: SparkStreamsError) -> None:
+        """Go on after a fault: wait, attach anew, and put what was not accepted in front of what is waiting.
+
+        Raises:
+            SparkStreamsError: the fault, or a later one: it cannot pass, or has not.
+        """
+        while True:
+            self._attempts.after(fault)
+            try:
+                link = self._attach()
+                break
+            except (TransportError, PeerError) as again:
+                fault = again
+        self._put_back(self._outgoing.unaccepted)
+        self._link, self._outgoing, self._done, self._fault = link, link.outgoing, 0, None
+        self._deadline.restart()
 
     def _parts(self, first: int, stop: int) -> Iterator[OutgoingEvents]:
         """Yield what was sent in a range of deliveries."""
@@ -223,10 +243,11 @@ class Publisher:
         if outgoing.done > self._done:
             self._done, self._patience = outgoing.done, None
             self._deadline.restart()
+            self._attempts.progressed()
             while self._sent and self._sent[0][0] + len(self._sent[0][1]) <= self._done:
                 self._kept_bytes -= self._sent.popleft()[1].size
             needed = [each.first_row for each in (*(each for _, each in self._sent), *self._waiting)]
-            self._labels.take(min(needed, default=self._labels.rows) if self._keeps else self._done)
+            self._labels.take(min(needed, default=self._labels.rows))
         refusal = outgoing.refusal
         if refusal is not None and not self._is_busy():
             raise self._failed(refusal, self._done)
@@ -275,6 +296,9 @@ class Publisher:
         self._reap()
         if last and not self._outgoing.under_way:
             return
-        if self._fault is not None:
-            raise self._fault
-        self._link.check()
+        try:
+            if self._fault is not None:
+                raise self._fault
+            self._link.check()
+        except (TransportError, PeerError) as fault:
+            self._restore(fault)

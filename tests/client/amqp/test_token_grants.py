@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -113,7 +114,8 @@ def test_a_long_read_goes_on_while_tokens_are_renewed() -> None:
 def test_a_long_write_goes_on_while_tokens_are_renewed() -> None:
     with FakeNamespace(Namespace(mechanisms=WITHOUT_PLAIN)) as server:
         connection, clock = connected(server)
-        publisher = Publisher(attach_sender(connection, "orders", Binding("orders")), "orders", 60_000)
+        attach = partial(attach_sender, connection, "orders", Binding("orders"))
+        publisher = Publisher(attach(), "orders", 60_000, attach)
         for number in range(5):
             publisher.send(pa.array([b"\x00\x53\x75\xa0\x01x"] * 50, pa.large_binary()), str)
             publisher.flush()
