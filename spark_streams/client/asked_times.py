@@ -1,4 +1,4 @@
-"""Warns of times at which reading starts or ends and that are likely not the ones that were meant.
+"""Warns of times at which reading starts or ends, or in a filter, that are likely not the ones that were meant.
 
 A time is always milliseconds since 1970. One in seconds is in January 1970, mostly before every event; one in micro- or
 nanoseconds is in a year beyond 50,000. Both are valid positions, which nobody refuses: the query runs, and a warning
@@ -15,6 +15,9 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from spark_streams.client.log_client import Bounds
+from spark_streams.filters.describe import shorten, to_text
+from spark_streams.filters.targets.full_sql import is_time
+from spark_streams.filters.tree import Expression, predicates
 from spark_streams.position import After, At, AtTime, Earliest, Position
 from spark_streams.redaction import safe_text
 
@@ -85,6 +88,16 @@ def warn_of_times(who: str, option: str, asked: Sequence[Asked], *, end: bool = 
     verb = "ends" if end else "starts"
     _log.warning("%s: %s: reading %s %s, %s of %s", who, option, verb, asked[0], places[0], asked[0].held)
     return True
+
+
+def warn_of_filter(who: str, expression: Expression) -> None:
+    """Log a warning of the first number in a filter that is likely a time in another unit than milliseconds."""
+    for each in predicates(expression):
+        for value in each.values if is_time(each.reference) else ():
+            if isinstance(value, int) and _likely_unit(value) is not None:
+                text = "%s: the filter has %s, where %d is %s"
+                _log.warning(text, who, shorten(to_text(each)), value, instant_text(value))
+                return
 
 
 def _doubtful_place(asked: Asked, end: bool) -> str | None:

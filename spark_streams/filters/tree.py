@@ -198,15 +198,20 @@ def negate(operand: Expression) -> Expression:
     return Not(operand)
 
 
-def references(expression: Expression) -> Iterator[Reference]:
-    """Yield the references of an expression, in its order, with repetitions."""
+def predicates(expression: Expression) -> Iterator[Predicate]:
+    """Yield the predicates of an expression, in its order."""
     if isinstance(expression, Predicate):
-        yield expression.reference
+        yield expression
     elif isinstance(expression, Not):
-        yield from references(expression.operand)
+        yield from predicates(expression.operand)
     else:
         for part in expression.parts:
-            yield from references(part)
+            yield from predicates(part)
+
+
+def references(expression: Expression) -> Iterator[Reference]:
+    """Yield the references of an expression, in its order, with repetitions."""
+    return (each.reference for each in predicates(expression))
 
 
 def flattened(kind: type[Any], parts: Iterable[Any]) -> list[Any]:

@@ -33,6 +33,7 @@ from typing import Any, Final, TypeVar
 
 import pyarrow as pa
 
+from spark_streams.client.asked_times import warn_of_filter
 from spark_streams.client.log_client import Pushdown
 from spark_streams.errors import FilterError
 from spark_streams.filters import (
@@ -276,7 +277,7 @@ MAX_SHOWN: Final = 1_000
 
 
 def log_filter(options: SourceOptions, pushdown: Pushdown) -> None:
-    """Log one line for a query that has a filter.
+    """Log one line for a query that has a filter, and warn of times in it that are likely in another unit.
 
     Args:
         options: of the query.
@@ -284,6 +285,7 @@ def log_filter(options: SourceOptions, pushdown: Pushdown) -> None:
     """
     if options.filter is not None:
         _filter_log.info("%s", filter_line(options.label, options.filter, pushdown))
+        warn_of_filter(options.label, options.filter)
 
 
 def filter_json(expression: Expression, pushdown: Pushdown) -> dict[str, str | None]:

@@ -85,10 +85,12 @@ def test_where_tail_begins(run: Run, orders: Doors) -> None:
         (f"offset:{1:020}", ["b", "c"]),
         (f"after:{1:020}", ["c"]),
         ("timestamp:1957-10-04", ["a", "b", "c"]),
-        ("timestamp:2200-01-01T00:00:00Z", []),
     ):
         found = events(run, orders.url, "--from", start, "--partition", "0")
         assert [e["value"] for e in found] == expected, start
+    late = run("log", "tail", orders.url, "orders", "--no-follow", "--from", "timestamp:2200-01-01T00:00:00Z")
+    assert (late.code, late.out) == (0, "")
+    assert "reading starts at 7258118400000, which is 2200-01-01T00:00:00.000Z, behind the newest event" in late.err
 
 
 def test_instants_before_1970_are_kept_and_found(run: Run, tmp_path: Path) -> None:

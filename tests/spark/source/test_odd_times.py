@@ -7,9 +7,12 @@ import logging
 
 import pytest
 
+from spark_streams.client.log_client import Pushdown
 from spark_streams.errors import OptionError
 from spark_streams.options.amqp_events import parse_source
+from spark_streams.options.feedapi import parse_feed_source
 from spark_streams.options.rabbitmq_stream import parse_rabbit_source
+from spark_streams.spark.pushdown.spark_filters import log_filter
 from spark_streams.spark.source.batch_plan import plan_batch
 from tests.spark.fake_client import FakeLog
 from tests.spark.fake_query import Query
@@ -142,3 +145,27 @@ def test_a_stream_is_told_of_its_start_once(numeric: bool, caplog: pytest.LogCap
     assert query.drain() == [1]
     (warning,) = warnings(caplog)
     assert "startingTimestamp: reading starts at 1764288000, which is 1970-01-21T10:04:48.000Z" in warning
+
+
+def filters_of_all_formats(text: str) -> list[str]:
+    """Plan a query with a filter in each format, whose warnings are the tests'; return the formats' labels."""
+    log, numeric = two_days(), two_days(numeric=True)
+    batch(log, filter=text)
+    Query(numeric, filter=text, startingOffsets="earliest").drain()
+    feed = parse_feed_source({"url": "http://h/orders", "filter": text, "timestampField": "/at"}, streaming=True)
+    log_filter(feed, Pushdown(None, feed.filter))
+    return ["amqp-events", "rabbitmq-stream", "feedapi"]
+
+
+@pytest.mark.parametrize("given", [f"{DAY // 1000}", f"{DAY}000", f"{DAY}000000"])
+def test_a_filter_by_times_in_another_unit_is_told_once(given: str, caplog: pytest.LogCaptureFixture) -> None:
+    text = f"key = '1764288000' OR NOT (publish_time BETWEEN 5 AND {given} AND publish_time < 1764288001)"
+    formats = filters_of_all_formats(text)
+    told = f"the filter has publish_time BETWEEN 5 AND {given}, where {given} is {UNDERSTOOD[given]}"
+    assert warnings(caplog) == [f"{each} stream 'orders': {told}" for each in formats]
+
+
+@pytest.mark.parametrize("text", ["publish_time >= 1764288000000", "publish_time > 0", "body_size < 1764288000"])
+def test_nothing_is_said_of_ordinary_filters(text: str, caplog: pytest.LogCaptureFixture) -> None:
+    filters_of_all_formats(text)
+    assert warnings(caplog) == []
