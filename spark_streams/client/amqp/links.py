@@ -46,6 +46,15 @@ class StartRefused(RemoteProtocolError):
     """The peer did not echo the start filter; without it the read would begin elsewhere (A-21)."""
 
 
+class Unreadable(Refused):
+    """The peer ended a reader's session at a message that it cannot show over AMQP 1.0 (Q-13)."""
+
+    def at(self, place: str, what: str) -> Unreadable:
+        """Return the error with the place of the message, and what was read."""
+        advice = "read it with format 'rabbitmq-stream', which shows all that a stream holds"
+        return Unreadable(self.condition, f"the broker cannot show {place} as one of AMQP 1.0: {advice}", what)
+
+
 @dataclass(frozen=True)
 class Binding:
     """What a link is bound to.
@@ -92,6 +101,7 @@ class Link:
     Attributes:
         proton_link: ``link``.
         taken: names of the optional filters that the peer echoed as they were sent.
+        began: where the link begins, as its filter says it; None for a link without one.
         early: whether the link begins before the wanted position.
         residual: the part of the filter that the client checks on every delivery; None for nothing.
     """
@@ -106,6 +116,7 @@ class Link:
         self.session = session
         self.what = f"{what} at {connection.endpoint.address}"
         self.taken: frozenset[str] = frozenset()
+        self.began: object = None
         self.early = False
         self.residual: Expression | None = None
         self.closed = False
@@ -131,12 +142,17 @@ class Link:
         """Raise an error if the peer ended the link or its session.
 
         Raises:
+            Unreadable: it cannot show a message.
             SparkStreamsError: the error for the peer's condition.
         """
         if self.connection.was_detached(self.proton_link):
             raise self.connection.fault(self.proton_link.remote_condition, self.what)
         if self.session.state & proton.Endpoint.REMOTE_CLOSED:
-            raise self.connection.fault(self.session.remote_condition, self.what)
+            condition = self.session.remote_condition
+            unreadable = self.connection.dialect.conditions.unreadable
+            if self.began is not None and condition is not None and condition.name == unreadable:
+                raise Unreadable(condition.name, None, "").at(f"a message from {self.began!r} on", self.what)
+            raise self.connection.fault(condition, self.what)
 
     def close(self, condition: Any = None) -> None:
         """Detach, with or without an error condition, and end the session; never raise.
@@ -242,7 +258,7 @@ def attach_receiver(
                 f"{_words(begins)}, sent was {_words(start.filter)}); without it the read would begin elsewhere. Is it "
                 f"a log of {dialect.title}?"
             )
-        attached.early = start.early
+        attached.early, attached.began = start.early, start.filter.value
         attached.taken = frozenset(n for n, sent in also.items() if _same_filter(sent, echoed.get(n)))
     return attached
 

@@ -33,15 +33,16 @@ import numpy as np
 import proton
 import pyarrow as pa
 
-from spark_streams.client.amqp.credit import CreditWindow, DrainTimer
+from spark_streams.client.amqp.credit import MAX_CREDIT, CreditWindow, DrainTimer
 from spark_streams.client.amqp.errors import PositionUnknown
-from spark_streams.client.amqp.links import Link
+from spark_streams.client.amqp.links import Link, Unreadable
 from spark_streams.client.amqp.receive_buffer import ReceiveBuffer
 from spark_streams.client.amqp.row_decoder import DecodedRows, RowDecoder, WrongPartition
 from spark_streams.client.data_loss import LossPolicy, instead_of, is_past_end, place
 from spark_streams.client.log_client import Bounds, RangeRead
 from spark_streams.client.retry import LONG_BACKOFF, Attempts, Deadline
 from spark_streams.errors import DeadlineExceeded, RemoteProtocolError, SparkStreamsError
+from spark_streams.offsets import first_wanted, format_offset
 from spark_streams.position import EARLIEST, After, At, Earliest
 from spark_streams.wire.amqp.performatives import ERROR, REJECTED
 from spark_streams.wire.amqp.values import Described, Symbol, ULong
@@ -82,6 +83,7 @@ class RangeReader:
         RowDecoder(read, read.start, read.filter)  # a filter that no row can have fails here, not at the first row
         self._start = read.start
         self._dropped: Earliest | After = EARLIEST
+        self._most = MAX_CREDIT
 
     def batches(self) -> Generator[pa.RecordBatch, None, None]:
         """Yield the rows of the range, none twice.
@@ -89,6 +91,7 @@ class RangeReader:
         Raises:
             PositionLost: events of the range are gone and ``fail_on_data_loss`` is set.
             OwnershipLost: a consumer with a higher epoch took the partition.
+            Unreadable: the peer cannot show a message of the range, which comes after all rows before it.
             NotFound: the stream did not exist for some 40 seconds, and ``fail_on_data_loss`` is set.
             Refused: the peer refused the link.
             RemoteProtocolError: the peer broke a rule; the message names it.
@@ -105,6 +108,10 @@ class RangeReader:
                         if rows.batch.num_rows:
                             yield rows.batch
                 return
+            except Unreadable as fault:
+                if self._most == 1:
+                    raise fault.at(self._next_message(), self._what) from fault
+                self._most = 1  # the broker ends the session before it sends what it has credit for: one by one
             except SparkStreamsError as fault:
                 if not self._loss.tries_again(self.read.partition, self._attempts, fault):
                     return
@@ -136,7 +143,7 @@ class RangeReader:
 
     def _decoded_rows(self) -> Iterator[DecodedRows]:
         link, buffer = self._link, self._buffer
-        window, timer = CreditWindow(link), DrainTimer(link)
+        window, timer = CreditWindow(link, self._most), DrainTimer(link)
         while True:
             broken: SparkStreamsError | None = None
             try:
@@ -151,7 +158,7 @@ class RangeReader:
                     link.connection.abandon()  # no request may use the connection either
                 if fault.retriable:
                     buffer.take(link.deliveries)  # those that came together with the connection's end
-                if not (fault.retriable and buffer.rows):
+                if not ((fault.retriable or isinstance(fault, Unreadable)) and buffer.rows):
                     raise
             rows = self._decode()
             yield rows
@@ -160,6 +167,15 @@ class RangeReader:
             if broken is not None:
                 raise broken
             timer.received()  # the caller's time must not count as the peer's silence
+
+    @property
+    def _what(self) -> str:
+        return f"stream '{self.read.stream}' partition '{self.read.partition}'"
+
+    def _next_message(self) -> str:
+        """Return where the next message is, for messages; numbers that belong to none may lie before it."""
+        number = first_wanted(self._start)
+        return "its first message" if number is None else f"the message at offset '{format_offset(number)}' or the next"
 
     def _collect(self, window: CreditWindow, timer: DrainTimer) -> bool:
         """Receive until the buffer has a block to decode; return False when the peer has no more.
@@ -329,8 +345,8 @@ class RangeReader:
             if narrowed:
                 return
             raise RemoteProtocolError(
-                f"stream '{self.read.stream}' partition '{self.read.partition}': the peer has no more events "
-                f"{self._start}, although by its '$info' the range up to '{self.read.end}' is retained"
+                f"{self._what}: the peer has no more events {self._start}, although by its '$info' the range up to "
+                f"'{self.read.end}' is retained"
             )
         self._loss.report(self.read.partition, f"{place(self._start)} up to '{self.read.end}'", available)
 

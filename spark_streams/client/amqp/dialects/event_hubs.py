@@ -10,17 +10,16 @@ from contextlib import closing
 from typing import Any, Final
 
 from spark_streams.client.amqp.connection import Connection
+from spark_streams.client.amqp.dialects import Inquiries
 from spark_streams.client.amqp.links import Binding
 from spark_streams.client.amqp.management import Management
+from spark_streams.client.amqp.offset_walk import first_message
 from spark_streams.client.amqp.pushdown import PushedFilter, nothing_pushed
-from spark_streams.client.amqp.receive_buffer import ReceiveBuffer
 from spark_streams.client.amqp.receivers import Receivers
 from spark_streams.client.log_client import Bounds, RangeRead, StreamDescription
-from spark_streams.client.retry import Deadline
 from spark_streams.errors import Refused, RemoteProtocolError
 from spark_streams.filters.tree import Expression
 from spark_streams.offsets import OFFSET_DIGITS, format_offset
-from spark_streams.position import Position
 from spark_streams.wire.amqp.columns.decode import decode_columns
 from spark_streams.wire.amqp.dialects.event_hubs import HUB_TYPE, PARTITION_TYPE
 from spark_streams.wire.amqp.values import Array
@@ -29,7 +28,7 @@ MAX_READERS: Final = 5
 """Receivers without an epoch that the service allows for a partition and group; one more ends in an error."""
 
 
-class EventHubsInquiries:
+class EventHubsInquiries(Inquiries):
     """See ``Inquiries``.
 
     Args:
@@ -53,10 +52,6 @@ class EventHubsInquiries:
             dialect=connection.dialect.name,
         )
 
-    def list_streams(self, connection: Connection) -> list[str] | None:
-        """Return None: a namespace lists its hubs elsewhere."""
-        return None
-
     def settings(self, connection: Connection, stream: str) -> dict[str, Any]:
         """Refuse: what a hub keeps is told elsewhere."""
         raise Refused(
@@ -65,13 +60,6 @@ class EventHubsInquiries:
             "amqp://host:port",
             f"the settings of hub '{stream}' at {connection.endpoint.address}",
         )
-
-    def remaining(
-        self, connection: Connection, at: str | None, stream: str, positions: Mapping[str, Position]
-    ) -> dict[str, int | None]:
-        """Return how many events there are from each position on."""
-        described = self.describe(connection, at, stream).partitions
-        return {p: described[p].count_from(position) if p in described else None for p, position in positions.items()}
 
     def log_identity(
         self, connection: Connection, at: str | None, stream: str, offsets: Mapping[str, str]
@@ -97,13 +85,10 @@ class EventHubsInquiries:
             return None
         binding = Binding(stream, partition, self._group)
         link = receivers.attach(connection, at, binding, connection.dialect.start_filters_at_time(timestamp_ms))
-        buffer, deadline = ReceiveBuffer(1, 64 << 10), Deadline(connection.timeout_ms)
         with closing(link):
-            link.deliveries.flow(1)
-            while not buffer.take(link.deliveries):
-                link.check()
-                connection.turn(deadline.left_s(f"{link.what}: no event from {timestamp_ms} ms on"))
-        return str(decode_columns(buffer.block(), ("offset",), places=connection.dialect.places)["offset"][0])
+            block = first_message(link, f"{link.what}: no event from {timestamp_ms} ms on")
+        assert block is not None
+        return str(decode_columns(block, ("offset",), places=connection.dialect.places)["offset"][0])
 
     def push(self, expression: Expression | None, connection: Connection, read: RangeRead | None) -> PushedFilter:
         """Push nothing: the service has no filters."""
