@@ -25,6 +25,7 @@ count as lost.
 from __future__ import annotations
 
 import logging
+import traceback
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from typing import Final
@@ -109,6 +110,7 @@ class RangeReader:
                             yield rows.batch
                 return
             except Unreadable as fault:
+                traceback.clear_frames(fault.__traceback__)
                 if self._most == 1:
                     raise fault.at(self._next_message(), self._what) from fault
                 self._most = 1  # the broker ends the session before it sends what it has credit for: one by one
@@ -140,12 +142,12 @@ class RangeReader:
             raise
         finally:
             link.close()
+            del self._link
 
     def _decoded_rows(self) -> Iterator[DecodedRows]:
         link, buffer = self._link, self._buffer
         window, timer = CreditWindow(link, self._most), DrainTimer(link)
         while True:
-            broken: SparkStreamsError | None = None
             try:
                 if not self._collect(window, timer):
                     if not self._is_certain(timer):
@@ -153,19 +155,21 @@ class RangeReader:
                     self._explain()
                     return
             except SparkStreamsError as fault:
-                broken = fault
                 if isinstance(fault, DeadlineExceeded):
                     link.connection.abandon()  # no request may use the connection either
                 if fault.retriable:
                     buffer.take(link.deliveries)  # those that came together with the connection's end
                 if not ((fault.retriable or isinstance(fault, Unreadable)) and buffer.rows):
                     raise
+                rows = self._decode()
+                yield rows
+                if not rows.done:
+                    raise
+                return
             rows = self._decode()
             yield rows
             if rows.done:
                 return
-            if broken is not None:
-                raise broken
             timer.received()  # the caller's time must not count as the peer's silence
 
     @property
