@@ -88,7 +88,7 @@ def unreadable(read: RangeRead, offset: str | None, fault: RemoteProtocolError) 
         offset: the event's offset; None where that cannot be read either.
         fault: what is wrong.
     """
-    where = f"stream '{read.stream}' partition '{read.partition}'"
+    where = read.what
     if isinstance(fault, TimestampOverflow):
         way_on = "set option 'timestampOverflow' to 'null' to read such instants as NULL"
     else:

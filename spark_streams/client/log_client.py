@@ -150,6 +150,11 @@ class RangeRead:
         if unknown:
             raise LocalProtocolError(f"no such column: {', '.join(sorted(unknown))}")
 
+    @property
+    def what(self) -> str:
+        """What is read, for messages."""
+        return f"stream '{self.stream}' partition '{self.partition}'"
+
 
 @dataclass(frozen=True)
 class Pushdown:

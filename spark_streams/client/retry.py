@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, TypeVar
@@ -136,6 +137,9 @@ class Attempts:
         Raises:
             SparkStreamsError: ``fault`` itself, when it is not retriable or was the last allowed try.
         """
+        # An error and its frames are a circle. What the frames hold must not wait for a garbage collection, which ends
+        # things in any order: proton crashes where a session ends before its link.
+        traceback.clear_frames(fault.__traceback__)
         if fault.given_up:
             raise fault
         self._failed += 1 + (self._backoff.attempts - 1) // 2 * fault.costly

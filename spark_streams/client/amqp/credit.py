@@ -32,11 +32,13 @@ class CreditWindow:
 
     Args:
         link: the link, without credit.
+        most: deliveries under way at most.
     """
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: Link, most: int = MAX_CREDIT) -> None:
         self._deliveries = link.deliveries
-        self._target = FIRST_CREDIT
+        self._most = most
+        self._target = min(FIRST_CREDIT, most)
         self._rows = self._bytes = 0
         self._deliveries.flow(self._target)
 
@@ -51,7 +53,7 @@ class CreditWindow:
         if left > self._target // 2:
             return
         affordable = MAX_CREDIT_BYTES * max(1, self._rows) // max(1, self._bytes)
-        self._target = max(MIN_CREDIT, min(2 * self._target, MAX_CREDIT, affordable))
+        self._target = min(self._most, max(MIN_CREDIT, min(2 * self._target, affordable)))
         if self._target > left:
             self._deliveries.flow(self._target - left)
 

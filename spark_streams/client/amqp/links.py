@@ -24,6 +24,8 @@ from spark_streams.client.amqp.queue_types import is_stream
 from spark_streams.client.retry import Deadline
 from spark_streams.errors import DeadlineExceeded, Refused, RemoteProtocolError, SparkStreamsError
 from spark_streams.filters.tree import Expression
+from spark_streams.offsets import first_wanted, format_offset
+from spark_streams.position import Position
 from spark_streams.wire.amqp.columns.block import MessageBlock
 from spark_streams.wire.amqp.columns.decode import decode_columns
 from spark_streams.wire.amqp.decode import decode_value
@@ -44,6 +46,19 @@ _WRITE_AGAIN_S: Final = 0.01
 
 class StartRefused(RemoteProtocolError):
     """The peer did not echo the start filter; without it the read would begin elsewhere (A-21)."""
+
+
+class Unreadable(Refused):
+    """The peer ended a reader's session at a message that it cannot show over AMQP 1.0 (Q-13)."""
+
+    def at(self, start: Position, what: str) -> Unreadable:
+        """Return the error with the place of the message, the first one from ``start`` on, and what was read."""
+        number = first_wanted(start)  # a number that belongs to no message may lie before it
+        place = (
+            "its first message" if number is None else f"the message at offset '{format_offset(number)}' or the next"
+        )
+        advice = "read it with format 'rabbitmq-stream', which shows all that a stream holds"
+        return Unreadable(self.condition, f"the broker cannot show {place} as one of AMQP 1.0: {advice}", what)
 
 
 @dataclass(frozen=True)
@@ -92,6 +107,7 @@ class Link:
     Attributes:
         proton_link: ``link``.
         taken: names of the optional filters that the peer echoed as they were sent.
+        began: where the link begins, as its filter says it; None for a link without one.
         early: whether the link begins before the wanted position.
         residual: the part of the filter that the client checks on every delivery; None for nothing.
     """
@@ -106,6 +122,7 @@ class Link:
         self.session = session
         self.what = f"{what} at {connection.endpoint.address}"
         self.taken: frozenset[str] = frozenset()
+        self.began: object = None
         self.early = False
         self.residual: Expression | None = None
         self.closed = False
@@ -131,12 +148,17 @@ class Link:
         """Raise an error if the peer ended the link or its session.
 
         Raises:
+            Unreadable: it cannot show a message.
             SparkStreamsError: the error for the peer's condition.
         """
         if self.connection.was_detached(self.proton_link):
             raise self.connection.fault(self.proton_link.remote_condition, self.what)
         if self.session.state & proton.Endpoint.REMOTE_CLOSED:
-            raise self.connection.fault(self.session.remote_condition, self.what)
+            condition = self.session.remote_condition
+            unreadable = self.connection.dialect.conditions.unreadable
+            if self.began is not None and condition is not None and condition.name == unreadable:
+                raise Unreadable(condition.name, None, "").at(f"a message from {self.began!r} on", self.what)
+            raise self.connection.fault(condition, self.what)
 
     def close(self, condition: Any = None) -> None:
         """Detach, with or without an error condition, and end the session; never raise.
@@ -242,7 +264,7 @@ def attach_receiver(
                 f"{_words(begins)}, sent was {_words(start.filter)}); without it the read would begin elsewhere. Is it "
                 f"a log of {dialect.title}?"
             )
-        attached.early = start.early
+        attached.early, attached.began = start.early, start.filter.value
         attached.taken = frozenset(n for n, sent in also.items() if _same_filter(sent, echoed.get(n)))
     return attached
 

@@ -18,6 +18,7 @@ from spark_streams.client.amqp.row_decoder import check_offsets, rows_to_drop, r
 from spark_streams.client.retry import Attempts, Deadline
 from spark_streams.errors import DeadlineExceeded, SparkStreamsError
 from spark_streams.position import EARLIEST, After, At, Earliest
+from spark_streams.wire.amqp.columns.block import MessageBlock
 from spark_streams.wire.amqp.columns.decode import decode_columns
 
 _BLOCK_ROWS: Final = 16_384
@@ -138,25 +139,40 @@ def _buffer(rows: int) -> ReceiveBuffer:
     return ReceiveBuffer(rows, rows * HEAD_BYTES)
 
 
-def first_offset(link: Link) -> str | None:
-    """Return the offset of the first event that a link's filter matches, or None when the peer has none; detach.
+def first_message(link: Link, missing: str, *, drain: bool = False) -> MessageBlock | None:
+    """Return the first message that comes on a link without credit, which stays open.
 
-    The client grants one credit and drains it, so the peer has to send the event or return the credit.
+    Args:
+        link: the link.
+        missing: what is missing if none comes, for messages.
+        drain: whether the peer has to send it or to return the credit, and then there is none: None.
 
     Raises:
         DeadlineExceeded: the peer did neither.
+        SparkStreamsError: the peer ended the link, or the connection broke.
     """
-    buffer = _buffer(1)
-    deadline = Deadline(link.connection.timeout_ms)
-    link.deliveries.kept_bytes = HEAD_BYTES
-    link.deliveries.drain = True
+    buffer, deadline = ReceiveBuffer(1, 64 << 10), Deadline(link.connection.timeout_ms)
+    link.deliveries.drain = drain
     link.deliveries.flow(1)
+    while not buffer.take(link.deliveries):
+        link.check()
+        if drain and not link.deliveries.draining:
+            return None
+        link.connection.turn(deadline.left_s(missing))
+    return buffer.block()
+
+
+def first_offset(link: Link) -> str | None:
+    """Return the offset of the first event that a link's filter matches, or None when the peer has none; detach.
+
+    Raises:
+        DeadlineExceeded: the peer neither sent the event nor returned the credit.
+    """
+    link.deliveries.kept_bytes = HEAD_BYTES
     with closing(link):
-        while not buffer.take(link.deliveries):
-            link.check()
-            if not link.deliveries.draining:
-                return None
-            link.connection.turn(deadline.left_s(f"{link.what}: no answer to drain"))
-    offsets = decode_columns(buffer.block(), ("offset",))["offset"]
+        block = first_message(link, f"{link.what}: no answer to drain", drain=True)
+    if block is None:
+        return None
+    offsets = decode_columns(block, ("offset",))["offset"]
     check_offsets(offsets, EARLIEST, link.what)
     return str(offsets[0].as_py())

@@ -5,9 +5,8 @@
     attach (filter: start) -> credit -> deliveries -> ReceiveBuffer -> RowDecoder -> RecordBatch …  until offset >= end
 
 The reader finds the end by comparing offsets as text. When nothing arrives any more, it drains the link, and the peer
-has to answer; then it requests ``$info`` again to explain missing events. It replaces a connection that breaks, and
-resumes after the last event that it returned, so each row comes exactly once. It first returns the whole deliveries of
-the broken connection: each connection that brings events is progress.
+has to answer; then it requests ``$info`` again to explain missing events. When a connection breaks, it returns the whole
+deliveries that have come, which is progress, and resumes after them on another one: each row comes exactly once.
 
 A range that begins ``At`` an offset must begin with that event: another in its place is a loss, whatever the reason.
 
@@ -24,6 +23,7 @@ Nobody reports which events were left out, so those that retention removes behin
 from __future__ import annotations
 
 import logging
+import traceback
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from typing import Final
@@ -32,9 +32,9 @@ import numpy as np
 import proton
 import pyarrow as pa
 
-from spark_streams.client.amqp.credit import LOOK_AFTER_S, LOOKS_OF_SILENCE, CreditWindow, DrainTimer
+from spark_streams.client.amqp.credit import LOOK_AFTER_S, LOOKS_OF_SILENCE, MAX_CREDIT, CreditWindow, DrainTimer
 from spark_streams.client.amqp.errors import PositionUnknown
-from spark_streams.client.amqp.links import Link
+from spark_streams.client.amqp.links import Link, Unreadable
 from spark_streams.client.amqp.receive_buffer import ReceiveBuffer
 from spark_streams.client.amqp.row_decoder import DecodedRows, RowDecoder, WrongPartition
 from spark_streams.client.data_loss import LossPolicy, instead_of, is_past_end, place
@@ -88,6 +88,7 @@ class RangeReader:
         self._dropped: Earliest | After = EARLIEST
         self._first_gap: At | After | None = None
         self._key = self.peer, read.stream, read.partition
+        self._most = MAX_CREDIT
 
     def batches(self) -> Generator[pa.RecordBatch, None, None]:
         """Yield the rows of the range, none twice.
@@ -95,6 +96,7 @@ class RangeReader:
         Raises:
             PositionLost: events of the range are gone and ``fail_on_data_loss`` is set.
             OwnershipLost: a consumer with a higher epoch took the partition.
+            Unreadable: the peer cannot show a message of the range, which comes after all rows before it.
             NotFound: the stream did not exist for some 40 seconds, and ``fail_on_data_loss`` is set.
             Refused: the peer refused the link.
             RemoteProtocolError: the peer broke a rule; the message names it.
@@ -111,6 +113,11 @@ class RangeReader:
                         if rows.batch.num_rows:
                             yield rows.batch
                 return
+            except Unreadable as fault:
+                traceback.clear_frames(fault.__traceback__)
+                if self._most == 1:
+                    raise fault.at(self._start, self.read.what) from fault
+                self._most = 1  # the broker ends the session before it sends what it has credit for: one by one
             except SparkStreamsError as fault:
                 if not self._loss.tries_again(self.read.partition, self._attempts, fault):
                     return
@@ -120,7 +127,6 @@ class RangeReader:
         start, end = self._start, self.read.end
         if (isinstance(start, After) and start.offset >= end) or (isinstance(start, At) and start.offset > end):
             return  # the range is empty
-        # The state of this link; the next one replaces it.
         try:
             if isinstance(start, After) and start.offset == _unproven.get(self._key):
                 start = At(start.offset)
@@ -141,12 +147,13 @@ class RangeReader:
             raise
         finally:
             link.close()
+            del self._link
 
     def _decoded_rows(self) -> Iterator[DecodedRows]:
         link, buffer = self._link, self._buffer
-        window, timer = CreditWindow(link), DrainTimer(link)
+        window, timer = CreditWindow(link, self._most), DrainTimer(link)
+        broken: SparkStreamsError | None = None
         while True:
-            broken: SparkStreamsError | None = None
             try:
                 if not self._collect(window, timer):
                     if not self._is_certain(timer):
@@ -154,21 +161,19 @@ class RangeReader:
                     self._explain()
                     return
             except SparkStreamsError as fault:
-                broken = fault
                 if isinstance(fault, DeadlineExceeded):
                     link.connection.abandon()  # no request may use the connection either
                 if fault.retriable:
                     buffer.take(link.deliveries)  # those that came together with the connection's end
-                if not (fault.retriable and buffer.rows):
+                if not ((fault.retriable or isinstance(fault, Unreadable)) and buffer.rows):
                     raise
+                broken = fault
             rows = self._decode()
             yield rows
-            if rows.fault is not None:
-                raise rows.fault
             if rows.done:
                 return
-            if broken is not None:
-                raise broken
+            if (stop := rows.fault or broken) is not None:
+                raise stop
             timer.received()  # the caller's time must not count as the peer's silence
 
     def _collect(self, window: CreditWindow, timer: DrainTimer) -> bool:
@@ -364,8 +369,8 @@ class RangeReader:
             self._end_unproven()
         elif not (narrowed or has_holes):
             raise RemoteProtocolError(
-                f"stream '{self.read.stream}' partition '{self.read.partition}': the peer has no more events "
-                f"{self._start}, although by its '$info' the range up to '{self.read.end}' is retained"
+                f"{self.read.what}: the peer has no more events {self._start}, although by its '$info' the range up to "
+                f"'{self.read.end}' is retained"
             )
 
     def _end_unproven(self) -> None:
@@ -374,10 +379,7 @@ class RangeReader:
         _log.warning(
             "%s: nothing came %s for %.0f s, while the peer told again and again that it has offset '%s': what is "
             "missing up to there is taken for compacted",
-            self._link.what,
-            place(self._start),
-            LOOK_AFTER_S * LOOKS_OF_SILENCE,
-            self.read.end,
+            *(self._link.what, place(self._start), LOOK_AFTER_S * LOOKS_OF_SILENCE, self.read.end),
         )
 
     def _is_certain(self, timer: DrainTimer) -> bool:

@@ -214,7 +214,7 @@ class RowDecoder:
             heads, rows = self._rows(chosen(block, slice(row)))
         offsets = heads["offset"]
         self._check_partition(heads)
-        check_offsets(offsets, self.start, self._what, self.dialect.places.offset.key)
+        check_offsets(offsets, self.start, self.read.what, self.dialect.places.offset.key)
         count, done = rows_until(offsets, self.read.end)
         gap = _gap(offsets, self.start) if self.dialect.numeric_offsets else None
         if len(offsets):
@@ -261,12 +261,8 @@ class RowDecoder:
         columns = decode_columns(block, ("offset", "source_partition"), places=self.dialect.places)
         offsets = columns["offset"]
         self._check_partition(columns)
-        before, self.dropped = rows_to_drop(offsets, self.start, self.dropped, self._what)
+        before, self.dropped = rows_to_drop(offsets, self.start, self.dropped, self.read.what)
         return chosen(block, slice(before, None))
-
-    @property
-    def _what(self) -> str:
-        return f"stream '{self.read.stream}' partition '{self.read.partition}'"
 
     def _check_partition(self, columns: Mapping[str, pa.Array]) -> None:
         if not self._has_source:
@@ -275,7 +271,7 @@ class RowDecoder:
         wrong = pc.index(pc.not_equal(sources, text_scalar(self.read.partition)), TRUE).as_py()
         if wrong >= 0:
             fault = WrongPartition(
-                f"{self._what}: a delivery says that it comes from partition '{sources[wrong].as_py()}' (ES-118)"
+                f"{self.read.what}: a delivery says that it comes from partition '{sources[wrong].as_py()}' (ES-118)"
             )
             fault.row = wrong
             raise fault

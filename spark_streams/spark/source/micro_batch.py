@@ -356,8 +356,8 @@ class MicroBatches:
             self._policy.report(loss.partition, loss.asked, loss.available)
 
     def _at(self, positions: Mapping[str, Position], description: StreamDescription) -> Checkpoint:
-        incarnation, dialect = description.incarnation, description.dialect
-        return Checkpoint(self._options.format, self._options.stream, positions, incarnation, dialect=dialect)
+        options, log, dialect = self._options, description.incarnation, description.dialect
+        return Checkpoint(options.format, options.stream, positions, log, dialect=dialect)
 
     def _end_of(self, description: StreamDescription) -> Checkpoint:
         return self._at({p: ending(bounds) for p, bounds in description.partitions.items()}, description)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from proton import Delivery, Event, Link, Message, symbol, timestamp
+from proton import Condition, Delivery, Event, Link, Message, symbol, timestamp
 
 from tests.client.amqp.fake_node import FakeNode, Script, refuse
 
@@ -27,6 +27,7 @@ class FakeRabbit(FakeNode):
         answer: the status and the body by which ``/management`` answers; None where it refuses the link.
         settles: whether it settles what it sends, whatever the client asks for.
         is_stream: whether it keeps what is accepted.
+        not_shown: the number of a message of the stream that it cannot show; None for none.
 
     Attributes:
         sent: how many messages it has sent.
@@ -41,9 +42,11 @@ class FakeRabbit(FakeNode):
         answer: tuple[str, Any] | None = None,
         settles: bool = False,
         is_stream: bool = False,
+        not_shown: int | None = None,
     ) -> None:
         self.queue = list(queue)
         self.version, self.answer, self.settles, self.is_stream = version, answer, settles, is_stream
+        self.not_shown = not_shown
         self.sent = self.asked = 0
         self._under_way: dict[Any, bytes] = {}
         super().__init__(Script(capability=False))
@@ -65,7 +68,11 @@ class FakeRabbit(FakeNode):
     def _deliver(self, link: Any, sent: dict[str, int]) -> None:
         if link.remote_source.address == "/management":
             return
-        at = sent.setdefault(link.name, 0)
+        at = sent.setdefault(link.name, self._first(link))
+        if self.not_shown is not None and at <= self.not_shown < at + link.credit:
+            link.session.condition = Condition("amqp:internal-error", "{badmatch,[{some,erlang}]}")
+            link.session.close()
+            return
         while link.credit > 0 and at < len(self.queue):
             taken = self.queue[at] if self.is_stream else self.queue.pop(0)
             at += self.is_stream
@@ -80,6 +87,10 @@ class FakeRabbit(FakeNode):
         sent[link.name] = at
         if link.drain_mode:
             link.drained()
+
+    def _first(self, link: Any) -> int:
+        (start,) = self._filters[link.name].values()
+        return int(start.value) if self.is_stream and isinstance(start.value, int) else 0
 
     def _delivered(self, link: Any, delivery: Any) -> None:
         if link.is_sender:

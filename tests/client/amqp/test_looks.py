@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import gc
+import weakref
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -16,7 +18,7 @@ from spark_streams.client import AmqpClient, RangeRead
 from spark_streams.client.amqp import queue_types
 from spark_streams.client.amqp.connection import Connection
 from spark_streams.client.amqp.deliveries import Deliveries
-from spark_streams.client.amqp.links import Binding
+from spark_streams.client.amqp.links import Binding, Link
 from spark_streams.client.amqp.request_links import RequestLinks
 from spark_streams.endpoint import Secret, parse_url
 from spark_streams.errors import Refused, RemoteProtocolError, SparkStreamsError
@@ -342,3 +344,49 @@ def test_our_own_log_settles_what_it_sends(log_server: Any, monkeypatch: pytest.
             look(client, "orders", "0")
         assert len(read(client, "orders", "0", str(end))) == 2
     assert outcomes == []
+
+
+# --- what it cannot show
+
+
+def not_shown(client: AmqpClient) -> list[bytes]:
+    """Read until the fourth message, which the broker cannot show; return what came before it."""
+    rows = client.fetch(RangeRead("q", "q", EARLIEST, f"{9:020d}", ("value",)))
+    found: list[bytes] = []
+    words = (
+        rf"'q': amqp:internal-error: the broker cannot show the message at offset '{OFFSET}' or the next .*'rabbitmq"
+    )
+    with pytest.raises(Refused, match=words) as refused:
+        for batch in rows:
+            found += batch.column("value").to_pylist()
+    assert "erlang" not in str(refused.value)
+    return found
+
+
+def test_what_the_broker_cannot_show_is_told_by_its_condition_with_the_place() -> None:
+    stream = [message(n, n) for n in range(10)]
+    with FakeRabbit(stream, is_stream=True, answer=STREAM_TYPE, not_shown=3) as rabbit, client_of(rabbit.url) as client:
+        assert not_shown(client) == [b"m0", b"m1", b"m2"]
+        assert len(read(client, "q", "q", f"{2:020d}")) == 3, "it lies behind the range"
+
+
+def test_what_has_failed_waits_for_no_garbage_collection(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Proton crashes where a session is ended before its link, and a collection ends them in any order."""
+    links: list[weakref.ref[Link]] = []
+    made = Link.__init__
+
+    def noted(self: Link, *arguments: Any) -> None:
+        links.append(weakref.ref(self))
+        made(self, *arguments)
+
+    monkeypatch.setattr(Link, "__init__", noted)
+    stream = [message(n, n) for n in range(10)]
+    with FakeRabbit(stream, is_stream=True, answer=STREAM_TYPE, not_shown=3) as rabbit, client_of(rabbit.url) as client:
+        gc.disable()
+        try:
+            not_shown(client)
+            with pytest.raises(RemoteProtocolError):  # these messages have no offset of event streams
+                walk(client, "q", "q")
+            assert len(links) == 3 and [link() for link in links] == [None] * 3
+        finally:
+            gc.enable()

@@ -20,6 +20,7 @@ from spark_streams.filters import read_filter
 from spark_streams.position import EARLIEST, After, At, Earliest
 from spark_streams.rows import MESSAGE_SCHEMA
 from spark_streams.wire.amqp.dialects import EVENT_STREAMS, RABBITMQ
+from tests.docs.pages import tables
 from tests.e2e.rabbitmq.broker import SMALL, body, coloured, numbers, offset
 from tests.e2e.rabbitmq.conftest import Real
 from tests.real_rabbitmq.conftest import rabbitmq_amqp_url as rabbitmq_amqp_url
@@ -259,17 +260,60 @@ def test_times_where_nobody_tells_them(broker: Real, client: AmqpClient) -> None
         client.first_at_time(stream, stream, 1)
 
 
-@pytest.mark.parametrize(
-    "entry",
-    [b"no AMQP at all", bytes(Message(annotations={symbol("key"): "k"}).encode())],
-    ids=["raw bytes", "a reserved key"],
-)
-def test_what_amqp_cannot_show(broker: Real, client: AmqpClient, entry: bytes) -> None:
+def pair(section: int, key: bytes, value: bytes) -> bytes:
+    """Return a section that is a map of one key, written by hand (AMQP 1.0 part 1 §1.6.23), and a body."""
+    content = key + value
+    return bytes((0, 0x53, section, 0xC1, len(content) + 1, 2)) + content + body("x")
+
+
+ANNOTATIONS, PROPERTIES = 0x72, 0x74
+DESCRIBED = b"\x00\x53\x01\xa1\x01z"
+NOT_SHOWN = {
+    "an annotation whose key does not begin with `x-`": pair(ANNOTATIONS, b"\xa3\x05color", b"\xa1\x03red"),
+    "an annotation whose key is no symbol": pair(ANNOTATIONS, b"\xa1\x03x-a", b"\xa1\x03red"),
+    "an annotation that is null": pair(ANNOTATIONS, b"\xa3\x03x-a", b"\x40"),
+    "an annotation that is a described value": pair(ANNOTATIONS, b"\xa3\x03x-a", DESCRIBED),
+    "an application property that is a described value": pair(PROPERTIES, b"\xa1\x01k", DESCRIBED),
+    "an application property that is an array": pair(PROPERTIES, b"\xa1\x01k", b"\xe0\x04\x02\x54\x01\x02"),
+    "bytes that are no AMQP": b"hello",
+    "a message of 0 bytes, or of zero bytes": b"",
+    "a message of one zero byte": b"\x00",
+    "no body": b"\x00\x53\x74\xc1\x05\x02\xa1\x01k\x40",
+    "a footer before the body": b"\x00\x53\x78\xc1\x07\x02\xa3\x03x-f\x41" + body("x"),
+}
+"""What RabbitMQ 4.3.6 does not show over AMQP 1.0, in the words of the page."""
+
+
+@pytest.mark.parametrize("entry", NOT_SHOWN)
+def test_what_amqp_cannot_show(broker: Real, client: AmqpClient, entry: str) -> None:
+    """The broker ends the session before it sends what the reader had credit for; its words are its own code's."""
     stream = broker.create()
-    broker.publish(stream, [body("a"), entry])
-    with pytest.raises(Refused, match="with format 'rabbitmq-stream'") as caught:
-        whole(client, stream)
-    assert "erl" not in str(caught.value) and not caught.value.retriable
+    messages = [body(f"e{n}") for n in range(300)]
+    broker.publish(stream, [*messages[:60], NOT_SHOWN[entry], *messages[60:]], each=400)
+    found: list[str] = []
+    read = RangeRead(stream, stream, EARLIEST, offset(300), ("value",))
+    words = (
+        rf"internal-error: the broker cannot show the message at offset '{offset(60)}' or the next as one of AMQP 1.0"
+    )
+    with pytest.raises(Refused, match=rf"{words}: read it with format 'rabbitmq-stream', which shows .*$") as caught:
+        for batch in client.fetch(read):
+            found += [value.decode() for value in batch.column("value").to_pylist()]
+    assert found == numbers(0, 60) and len(str(caught.value)) < 300 and not caught.value.retriable
+    assert bodies(whole(client, stream, end=offset(59))) == numbers(0, 60), (
+        "a range before it has nothing to do with it"
+    )
+    assert bodies(whole(client, stream, start=After(offset(60)))) == numbers(60, 300)
+
+
+def test_the_page_has_what_amqp_cannot_show(broker: Real, client: AmqpClient) -> None:
+    (rows,) = tables("docs/rabbitmq-amqp.md", "What it does not show")
+    assert {row[0] for row in rows if row[1].startswith("the session")} == NOT_SHOWN.keys() - {
+        "a message of one zero byte"
+    }
+    stream = broker.create()
+    broker.publish(stream, [NOT_SHOWN["no body"]])
+    with pytest.raises(Refused, match=r"cannot show a message from 'first' on .* 'rabbitmq-stream'"):
+        client.describe(stream)
 
 
 @pytest.mark.parametrize("columns", [("value",), MESSAGE_SCHEMA.names], ids=["value", "all"])

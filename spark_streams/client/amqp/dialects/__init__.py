@@ -28,7 +28,8 @@ class Inquiries(Protocol):
         """Return the partitions of a stream and what they retain, as the peer reports it now."""
 
     def list_streams(self, connection: Connection) -> list[str] | None:
-        """Return the names of the streams that we may read; None for a peer that does not list them."""
+        """Return the names of the streams that we may read; None for a peer that does not list them over AMQP 1.0."""
+        return None
 
     def settings(self, connection: Connection, stream: str) -> dict[str, Any]:
         """Return the settings of a stream, by the peer's names; ``Refused`` from a peer that does not tell them."""
@@ -36,7 +37,12 @@ class Inquiries(Protocol):
     def remaining(
         self, connection: Connection, at: str | None, stream: str, positions: Mapping[str, Position]
     ) -> dict[str, int | None]:
-        """Return how many events there are after each position, from it on for ``At``; None for an unknown count."""
+        """Return how many events there are after each position, from it on for ``At``; None for an unknown count.
+
+        Where offsets are numbers, it is the number of offsets, some of which may have no event.
+        """
+        described = self.describe(connection, at, stream).partitions
+        return {p: described[p].count_from(position) if p in described else None for p, position in positions.items()}
 
     def log_identity(
         self, connection: Connection, at: str | None, stream: str, offsets: Mapping[str, str]

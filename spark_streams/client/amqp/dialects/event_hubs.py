@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from spark_streams.client.amqp.connection import Connection
 from spark_streams.client.amqp.credit import DrainTimer
+from spark_streams.client.amqp.dialects import Inquiries
 from spark_streams.client.amqp.links import Binding
 from spark_streams.client.amqp.management import Management
 from spark_streams.client.amqp.pushdown import PushedFilter, nothing_pushed
@@ -21,7 +22,6 @@ from spark_streams.client.log_client import Bounds, RangeRead, StreamDescription
 from spark_streams.errors import Refused, RemoteProtocolError
 from spark_streams.filters.tree import Expression
 from spark_streams.offsets import OFFSET_DIGITS, format_offset
-from spark_streams.position import Position
 from spark_streams.wire.amqp.columns.decode import decode_columns
 from spark_streams.wire.amqp.dialects.event_hubs import HUB_TYPE, PARTITION_TYPE
 from spark_streams.wire.amqp.values import Array
@@ -30,7 +30,7 @@ MAX_READERS: Final = 5
 """Receivers without an epoch that the service allows for a partition and group; one more ends in an error."""
 
 
-class EventHubsInquiries:
+class EventHubsInquiries(Inquiries):
     """See ``Inquiries``.
 
     Args:
@@ -54,10 +54,6 @@ class EventHubsInquiries:
             dialect=connection.dialect.name,
         )
 
-    def list_streams(self, connection: Connection) -> list[str] | None:
-        """Return None: a namespace lists its hubs elsewhere."""
-        return None
-
     def settings(self, connection: Connection, stream: str) -> dict[str, Any]:
         """Refuse: what a hub keeps is told elsewhere."""
         raise Refused(
@@ -66,13 +62,6 @@ class EventHubsInquiries:
             "amqp://host:port",
             f"the settings of hub '{stream}' at {connection.endpoint.address}",
         )
-
-    def remaining(
-        self, connection: Connection, at: str | None, stream: str, positions: Mapping[str, Position]
-    ) -> dict[str, int | None]:
-        """Return how many events there are from each position on."""
-        described = self.describe(connection, at, stream).partitions
-        return {p: described[p].count_from(position) if p in described else None for p, position in positions.items()}
 
     def log_identity(
         self, connection: Connection, at: str | None, stream: str, offsets: Mapping[str, str]

@@ -30,12 +30,10 @@ import proton
 from spark_streams.client.amqp.connection import Connection
 from spark_streams.client.amqp.links import Binding, attach_receiver
 from spark_streams.client.amqp.management import Management
-from spark_streams.client.amqp.offset_walk import first_offset
+from spark_streams.client.amqp.offset_walk import first_message, first_offset
 from spark_streams.client.amqp.pushdown import PushedFilter, push
-from spark_streams.client.amqp.receive_buffer import ReceiveBuffer
 from spark_streams.client.amqp.receivers import Receivers
 from spark_streams.client.log_client import Bounds, RangeRead, StreamDescription
-from spark_streams.client.retry import Deadline
 from spark_streams.errors import NotFound, Refused, RemoteProtocolError
 from spark_streams.filters.tree import Expression
 from spark_streams.offsets import OFFSET_DIGITS
@@ -178,13 +176,9 @@ def _after(position: Position) -> str | None:
 
 def _ask(connection: Connection, address: str, stream: str, properties: Mapping[str, Any]) -> Mapping[Any, Any]:
     link = attach_receiver(connection, address, Binding(stream), properties=properties, max_bytes=_MAX_BYTES)
-    buffer, deadline = ReceiveBuffer(1, 64 << 10), Deadline(connection.timeout_ms)
     with closing(link):
-        link.deliveries.flow(1)
-        while not buffer.take(link.deliveries):
-            link.check()
-            connection.turn(deadline.left_s(f"{connection.endpoint.address}: no answer from '{address}'"))
-    block = buffer.block()
+        block = first_message(link, f"{connection.endpoint.address}: no answer from '{address}'")
+    assert block is not None
     body = dict(decode_sections(bytes(block.buffer[int(block.starts[0]) : int(block.ends[0])]))).get(AMQP_VALUE)
     if not isinstance(body, Mapping):
         raise RemoteProtocolError(f"'{address}': the answer's body is no amqp-value map (ES-403)")

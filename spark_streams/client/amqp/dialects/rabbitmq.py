@@ -26,8 +26,10 @@ from typing import Any, Final
 import pyarrow as pa
 
 from spark_streams.client.amqp.connection import Connection
+from spark_streams.client.amqp.dialects import Inquiries
 from spark_streams.client.amqp.links import Binding, Link, attach_receiver
 from spark_streams.client.amqp.management import arguments_of
+from spark_streams.client.amqp.offset_walk import first_message
 from spark_streams.client.amqp.pushdown import PushedFilter, nothing_pushed
 from spark_streams.client.amqp.queue_types import described_queue, version_of
 from spark_streams.client.amqp.receive_buffer import ReceiveBuffer
@@ -39,7 +41,7 @@ from spark_streams.filters.targets.amqp import AmqpCapability, split_for_amqp
 from spark_streams.filters.targets.rabbitmq import split_for_rabbitmq
 from spark_streams.filters.tree import KEY, Expression, property_of
 from spark_streams.offsets import OFFSET_DIGITS, format_offset, offset_number
-from spark_streams.position import EARLIEST, At, Position
+from spark_streams.position import EARLIEST, At
 from spark_streams.wire.amqp.columns.decode import decode_columns
 from spark_streams.wire.amqp.dialects.dialect import StartFilter
 from spark_streams.wire.amqp.dialects.rabbitmq import RABBITMQ, START, queue_address
@@ -54,7 +56,7 @@ _SEARCH_CREDIT: Final = 1_000
 
 
 @dataclass(frozen=True)
-class RabbitInquiries:
+class RabbitInquiries(Inquiries):
     """See ``Inquiries``.
 
     Args:
@@ -96,10 +98,6 @@ class RabbitInquiries:
                 ) from fault
         return StreamDescription(stream, None, found, offset_digits=OFFSET_DIGITS, dialect=RABBITMQ.name)
 
-    def list_streams(self, connection: Connection) -> list[str] | None:
-        """Return None: the broker lists no queues over AMQP 1.0."""
-        return None
-
     def settings(self, connection: Connection, stream: str) -> dict[str, Any]:
         """Return the arguments with which a stream was made; of a super stream, those of its first partition."""
         what = f"the settings of stream '{stream}'"
@@ -110,13 +108,6 @@ class RabbitInquiries:
                 raise
             return replace(self, super_stream=True).settings(connection, stream)
         return arguments_of(answer.body, f"{what} at {connection.endpoint.address}: '{QUEUES}'")
-
-    def remaining(
-        self, connection: Connection, at: str | None, stream: str, positions: Mapping[str, Position]
-    ) -> dict[str, int | None]:
-        """Return how many offsets there are from each position on."""
-        described = self.describe(connection, at, stream).partitions
-        return {p: described[p].count_from(position) if p in described else None for p, position in positions.items()}
 
     def log_identity(
         self, connection: Connection, at: str | None, stream: str, offsets: Mapping[str, str]
@@ -223,25 +214,18 @@ def _bounds(connection: Connection, queue: str) -> Bounds:
 
 def _first_message(connection: Connection, queue: str, start: StartFilter) -> _Message | None:
     """Return the first message from a position on; None when there is none now."""
-    link = _attach(connection, queue, start)
-    deliveries, buffer = link.deliveries, ReceiveBuffer(1, 64 << 10)
-    deadline = Deadline(connection.timeout_ms)
-    deliveries.drain = True
-    deliveries.flow(1)
+    link = attach_receiver(connection, queue_address(queue), Binding(queue), start=start)
+    missing, deadline = f"{link.what}: no answer to drain", Deadline(connection.timeout_ms)
     with closing(link):
-        while not buffer.rows or deliveries.available is None:
-            if not buffer.take(deliveries):
-                link.check()
-                if not buffer.rows and not deliveries.draining:
-                    return None
-                connection.turn(deadline.left_s(f"{link.what}: no answer to drain"))
-    columns = decode_columns(buffer.block(), ("offset", "message"), places=connection.dialect.places)
-    offset = offset_number(columns["offset"][0].as_py())
-    return _Message(offset, deliveries.available or 0, hashlib.sha256(columns["message"][0].as_py()).hexdigest()[:32])
-
-
-def _attach(connection: Connection, queue: str, start: StartFilter) -> Link:
-    return attach_receiver(connection, RABBITMQ.source_address(queue, None, None), Binding(queue), start=start)
+        block = first_message(link, missing, drain=True)
+        if block is None:
+            return None
+        while link.deliveries.available is None:
+            link.check()
+            connection.turn(deadline.left_s(missing))
+    columns = decode_columns(block, ("offset", "message"), places=connection.dialect.places)
+    offset, digest = offset_number(columns["offset"][0].as_py()), hashlib.sha256(columns["message"][0].as_py())
+    return _Message(offset, link.deliveries.available or 0, digest.hexdigest()[:32])
 
 
 def _drained(link: Link, credit: int, names: tuple[str, ...]) -> Iterator[dict[str, pa.Array]]:

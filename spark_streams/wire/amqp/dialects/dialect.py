@@ -103,6 +103,7 @@ class Conditions(NamedTuple):
         passes: trying again helps, after a pause.
         busy: conditions of a rejection that passes, and for how many seconds the sender waits before it sends again.
         advice: words of a peer's description, and what to do about the fault that they tell.
+        unreadable: the condition by which the peer ends a reader's session at a message that it cannot show.
     """
 
     not_found: tuple[str, ...] = ("amqp:not-found",)
@@ -111,6 +112,7 @@ class Conditions(NamedTuple):
     passes: tuple[str, ...] = ("amqp:connection:forced", "amqp:resource-locked", "amqp:link:detach-forced")
     busy: tuple[tuple[str, float], ...] = ()
     advice: tuple[tuple[str, str], ...] = ()
+    unreadable: str | None = None
 
 
 class Seen(NamedTuple):

@@ -28,8 +28,6 @@ from spark_streams.wire.amqp.values import Described, Symbol, Timestamp, ULong
 START: Final = "rabbitmq:stream-offset-spec"
 PRODUCT: Final = "RabbitMQ"
 """``product`` of the open's properties."""
-_UNREADABLE: Final = ("reserved_annotation_key", "primitive_type_unsupported")
-"""What the broker's error says where a stream holds an entry that it cannot turn into a message of AMQP 1.0."""
 _NOT_SHOWN: Final = (
     "over AMQP 1.0 RabbitMQ takes and shows only AMQP messages whose annotations have keys that begin with 'x-': read "
     "a stream that holds others with format 'rabbitmq-stream', and leave such annotations out of column 'message'"
@@ -85,7 +83,7 @@ RABBITMQ: Final = Dialect(
     start_filters=_start_filters,
     start_filters_at_time=_start_filters_at_time,
     echoes_start=True,
-    conditions=Conditions(advice=tuple((words, _NOT_SHOWN) for words in _UNREADABLE)),
+    conditions=Conditions(advice=(("reserved_annotation_key", _NOT_SHOWN),), unreadable="amqp:internal-error"),
     numeric_offsets=True,
     has_holes=True,
     drains=True,
