@@ -59,6 +59,12 @@ def first_wanted(start: Position) -> int | None:
     return offset_number(start.offset) + isinstance(start, After) if isinstance(start, (At, After)) else None
 
 
+def next_message(start: Position) -> str:
+    """Return where the first message from a position on is, for messages; numbers without one may lie before it."""
+    number = first_wanted(start)
+    return "its first message" if number is None else f"the message at offset '{format_offset(number)}' or the next"
+
+
 def offset_digits(offsets: NDArray[np.int64]) -> NDArray[np.uint8]:
     """Return the ASCII digits of offsets that are not negative, shape (n, 20)."""
     words = np.empty((len(offsets), OFFSET_DIGITS // 4), np.uint32)

@@ -24,8 +24,6 @@ from spark_streams.client.amqp.queue_types import is_stream
 from spark_streams.client.retry import Deadline
 from spark_streams.errors import DeadlineExceeded, Refused, RemoteProtocolError, SparkStreamsError
 from spark_streams.filters.tree import Expression
-from spark_streams.offsets import first_wanted, format_offset
-from spark_streams.position import Position
 from spark_streams.wire.amqp.columns.block import MessageBlock
 from spark_streams.wire.amqp.columns.decode import decode_columns
 from spark_streams.wire.amqp.decode import decode_value
@@ -51,12 +49,8 @@ class StartRefused(RemoteProtocolError):
 class Unreadable(Refused):
     """The peer ended a reader's session at a message that it cannot show over AMQP 1.0 (Q-13)."""
 
-    def at(self, start: Position, what: str) -> Unreadable:
-        """Return the error with the place of the message, the first one from ``start`` on, and what was read."""
-        number = first_wanted(start)  # a number that belongs to no message may lie before it
-        place = (
-            "its first message" if number is None else f"the message at offset '{format_offset(number)}' or the next"
-        )
+    def at(self, place: str, what: str) -> Unreadable:
+        """Return the error with the place of the message, and what was read."""
         advice = "read it with format 'rabbitmq-stream', which shows all that a stream holds"
         return Unreadable(self.condition, f"the broker cannot show {place} as one of AMQP 1.0: {advice}", what)
 

@@ -5,8 +5,8 @@
     attach (filter: start) -> credit -> deliveries -> ReceiveBuffer -> RowDecoder -> RecordBatch …  until offset >= end
 
 The reader finds the end by comparing offsets as text. When nothing arrives any more, it drains the link, and the peer
-has to answer; then it requests ``$info`` again to explain missing events. When a connection breaks, it returns the whole
-deliveries that have come, which is progress, and resumes after them on another one: each row comes exactly once.
+has to answer; then it requests ``$info`` again to explain missing events. When a connection breaks, it returns the
+whole deliveries that came, which is progress, and resumes after them on another one: each row comes exactly once.
 
 A range that begins ``At`` an offset must begin with that event: another in its place is a loss, whatever the reason.
 
@@ -41,6 +41,7 @@ from spark_streams.client.data_loss import LossPolicy, instead_of, is_past_end, 
 from spark_streams.client.log_client import Bounds, RangeRead, StreamDescription
 from spark_streams.client.retry import LONG_BACKOFF, Attempts, Deadline
 from spark_streams.errors import DeadlineExceeded, RemoteProtocolError, SparkStreamsError
+from spark_streams.offsets import next_message
 from spark_streams.position import EARLIEST, After, At, Earliest
 from spark_streams.wire.amqp.columns.block import MessageBlock, chosen
 from spark_streams.wire.amqp.performatives import ERROR, REJECTED
@@ -116,7 +117,7 @@ class RangeReader:
             except Unreadable as fault:
                 traceback.clear_frames(fault.__traceback__)
                 if self._most == 1:
-                    raise fault.at(self._start, self.read.what) from fault
+                    raise fault.at(next_message(self._start), self.read.what) from fault
                 self._most = 1  # the broker ends the session before it sends what it has credit for: one by one
             except SparkStreamsError as fault:
                 if not self._loss.tries_again(self.read.partition, self._attempts, fault):
