@@ -50,8 +50,7 @@ from spark_streams.wire.amqp.values import Described, Symbol, ULong
 _log = logging.getLogger(__name__)
 
 _NO_PARTITION: Final = "there is no such partition any more"
-_BEHIND_S: Final = 0.1
-"""Seconds to wait before the next request to a node that lags behind."""
+_BEHIND_S: Final = 0.1  # between requests to a node that lags behind
 _unproven: Final[dict[tuple[str, str, str], str]] = {}
 """Peer, stream and partition to the last end that no event has proved."""
 _MAX_EXTENSIONS: Final = 200
@@ -229,7 +228,7 @@ class RangeReader:
                 link.connection.turn(timeout_s)
 
     def _bounds(self) -> Bounds | None:
-        """Return what the partition retains now, None when there is no such partition."""
+        """Return what the partition retains now; None where it is gone."""
         return self.describe().partitions.get(self.read.partition)
 
     def _may_come(self, timer: DrainTimer) -> bool:

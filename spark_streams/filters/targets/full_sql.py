@@ -33,7 +33,7 @@ from spark_streams.filters.targets import sql_text
 from spark_streams.filters.targets.canonical_texts import number_with
 from spark_streams.filters.targets.sql_text import Sql, Term
 from spark_streams.filters.targets.typed_sql import Alternatives, application_predicate
-from spark_streams.filters.tree import COMPARISONS, Operator, Predicate, ReferenceKind, ValueType, place_of
+from spark_streams.filters.tree import COMPARISONS, Operator, Predicate, Reference, ReferenceKind, ValueType, place_of
 
 _TEXTS: Final = frozenset({"subject", "group_id", "reply_to_group_id", "content_type", "content_encoding"})
 _TIMES: Final = frozenset({"creation_time", "absolute_expiry_time"})
@@ -135,6 +135,13 @@ class FullSql:
                 made.equals(sql_text.integer(int(text)))
             made.identifier_types(text)
         return made.sql(), False
+
+
+def is_time(reference: Reference) -> bool:
+    """Return whether a part of an event is an instant."""
+    section, name = place_of(reference) or ("", "")
+    named = section == "properties" and name in _TIMES
+    return named or reference.kind in (ReferenceKind.EVENT_TIME, ReferenceKind.PUBLISH_TIME)
 
 
 def _guarded(field: Term, made: Sql) -> Sql:
