@@ -21,7 +21,7 @@ import pyarrow.json
 from spark_streams.errors import RemoteProtocolError
 from spark_streams.instants import read_iso
 from spark_streams.wire.amqp.columns.single_message import Overflow, TimestampOverflow
-from spark_streams.wire.columnar.arrays import layout, strings
+from spark_streams.wire.columnar.arrays import binaries, layout, strings
 from spark_streams.wire.feed.json_check import is_utf8, read_objects
 from spark_streams.wire.feed.strict_json import ExactNumber, dump_exact, load_exact
 
@@ -119,7 +119,8 @@ def _read(values: pa.BinaryArray, path: tuple[str, ...], kind: pa.DataType) -> p
     """Return a member of every event, read by Arrow; None if Arrow cannot, or a name may be an array's index."""
     if not path or not len(values) or any(name.isdecimal() for name in path):
         return None
-    values = values.fill_null(b"{}")
+    if values.null_count:
+        values = values.fill_null(binaries([b"{}"])[0])
     bounds, raw = layout(values)
     starts, ends = bounds[:-1], bounds[1:]
     if (starts == ends).any() or not ((raw[starts] == 0x7B) & (raw[ends - 1] == 0x7D)).all():
