@@ -163,9 +163,10 @@ class PublisherPool:
         if undeclared is not None and fault is None:
             why = "the broker dropped the publisher: the stream was deleted, or its node is gone"
             fault = refusal(ResponseCode.STREAM_NOT_AVAILABLE, f"stream '{undeclared.stream}'", why)
-        if fault is not None:
-            self._restore(fault)
-        return fault is not None
+        if fault is None or (fault.retriable and not self.unconfirmed):
+            return False  # whoever needs a connection next gets another one
+        self._restore(fault)
+        return True
 
     @property
     def unconfirmed(self) -> int:
@@ -195,7 +196,7 @@ class PublisherPool:
                 self._restore(fault)
 
     def _restore(self, fault: SparkStreamsError) -> None:
-        """Go on after a fault: wait, connect anew, and send again what is not confirmed; nothing where all is.
+        """Go on after a fault: wait, connect anew, and send again what is not confirmed.
 
         Raises:
             DeliveryFailed: nothing helped, and rows are not confirmed; or the broker refused a row before the fault.
@@ -205,8 +206,6 @@ class PublisherPool:
             if isinstance(fault, TransportError):
                 self.connection.abandon()
             self._take_all()
-            if self.connection.broken and fault.retriable and not self.unconfirmed:
-                return  # whoever needs a connection gets another one
             try:
                 self._attempts.after(fault)
                 self._return()
