@@ -39,6 +39,7 @@ from spark_streams.wire.rabbitmq.chunk import ChunkRecords
 _OURS: Final = frozenset({"stream", "partition", "offset", "timestamp"})
 """Columns that do not come out of the message."""
 _MAX_MS: Final = (2**63 - 1) // 1000
+_MAPS: Final = ("application_properties", "message_annotations")
 NO_TIMESTAMP: Final = -(2**63)
 """The time of a chunk with records that have no timestamp: only the reference log has such chunks."""
 
@@ -161,7 +162,7 @@ class RowDecoder:
     def _wanted(self, filters: FilterValues, columns: dict[str, pa.Array]) -> pa.BooleanArray:
         kind, _, name = filters.taken_from.partition(".")
         column = columns[_column_of(filters.taken_from)]
-        if kind == "application_properties":
+        if kind in _MAPS:
             column = pc.map_lookup(column, pa.scalar(name), "first")
         elif kind == "properties":
             column = pc.struct_field(column, name)
@@ -175,7 +176,7 @@ class RowDecoder:
 def _column_of(taken_from: str) -> str:
     kind, _, name = taken_from.partition(".")
     fields = {f.name for f in FULL_MESSAGE_SCHEMA.field("properties").type}
-    if taken_from == "key" or (kind == "application_properties" and name) or (kind == "properties" and name in fields):
+    if taken_from == "key" or (kind in _MAPS and name) or (kind == "properties" and name in fields):
         return kind
     raise LocalProtocolError(f"filter values taken from '{taken_from}': there is no such thing")
 

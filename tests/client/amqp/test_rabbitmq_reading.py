@@ -10,12 +10,15 @@ from urllib.parse import urlsplit
 
 import pytest
 from proton import Message, symbol, timestamp
+from proton.utils import BlockingConnection
 
 from spark_streams.client import AmqpClient, RabbitClient, RangeRead
 from spark_streams.client.amqp.dialects.rabbitmq import RabbitInquiries
+from spark_streams.client.rabbitmq.pushdown import FilterValues
 from spark_streams.endpoint import RABBITMQ_SCHEMES, parse_url
 from spark_streams.errors import ConnectFailed, NotFound, OptionError, PositionLost, Refused
 from spark_streams.filters import read_filter
+from spark_streams.options.amqp_events import parse_source
 from spark_streams.position import EARLIEST, After, At, Earliest
 from spark_streams.wire.amqp.dialects import EVENT_STREAMS, RABBITMQ
 from tests.docs.pages import tables
@@ -229,6 +232,29 @@ def test_filter_values_leave_out_chunks(broker: Real, rabbitmq_amqp_url: str) ->
             assert "blue" in str(client.pushdown(stream, expression).pushed)
             expected = [f"blue{n}" for n in range(20)] + (["blue-but-unfiltered"] if unfiltered else [])
             assert bodies(whole(client, stream, filter=expression)) == expected
+
+
+def test_the_filter_value_that_amqp_publishers_leave(broker: Real, rabbitmq_amqp_url: str, rabbitmq_url: str) -> None:
+    """They set it as an annotation, which RabbitMQ makes the chunk's filter of, and keeps: it may be nowhere else."""
+    stream, place = broker.create(), "message_annotations.x-stream-filter-value"
+    connection = BlockingConnection(rabbitmq_amqp_url.replace("guest:guest@", ""), user="guest", password="guest")
+    sender = connection.create_sender(f"/queues/{stream}")
+    for value in ("red", "blue", None):
+        annotations = {} if value is None else {symbol("x-stream-filter-value"): value}
+        for n in range(3):
+            sender.send(Message(body=b"%s%d" % (str(value).encode(), n), inferred=True, annotations=annotations))
+    connection.close()
+    given = {"url": rabbitmq_amqp_url, "stream": stream, "filterValues": "blue", "filterValueFrom": place}
+    expression = parse_source(given, streaming=False).filter
+    asks = RabbitInquiries(filter_value_from=place, match_unfiltered=False)
+    with AmqpClient(parse_url(rabbitmq_amqp_url), timeout_ms=120_000, rabbitmq=asks) as client:
+        assert expression is not None and client.pushdown(stream, expression).pushed == "filter values: blue"
+        assert bodies(whole(client, stream, filter=expression)) == numbers(0, 3, "blue")
+        end = client.describe(stream).partitions[stream].latest
+    values = FilterValues(("blue",), False, place)
+    endpoint = parse_url(rabbitmq_url, schemes=RABBITMQ_SCHEMES)
+    with RabbitClient(endpoint, timeout_ms=120_000, filters=values) as other:
+        assert bodies(whole(other, stream, end=end)) == numbers(0, 3, "blue")
 
 
 def test_times_where_the_broker_tells_them(broker: Real, client: AmqpClient) -> None:
