@@ -34,8 +34,8 @@ def read_filter_values(given: OptionReader, common: SourceOptions) -> tuple[tupl
         raise OptionError(
             FILTER_VALUE_FROM,
             f"'{taken_from}' is no part of a message that a filter value can be compared with, expected 'key', "
-            "'application_properties.<name>', 'message_annotations.<name>' or 'properties.<field>' with a text field, such "
-            "as properties.subject",
+            "'application_properties.<name>', 'message_annotations.<name>' or 'properties.<field>' with a text field "
+            "such as properties.subject",
         )
     by_expression = text is None and _may_push(common)
     unfiltered = given.boolean(MATCH_UNFILTERED, by_expression and taken_from is not None)

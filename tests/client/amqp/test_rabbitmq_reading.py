@@ -328,6 +328,26 @@ def test_what_amqp_cannot_show(broker: Real, client: AmqpClient, entry: str) -> 
     assert bodies(whole(client, stream, start=After(offset(60)))) == numbers(60, 300)
 
 
+NUMBERS = {
+    "null": b"\x40",
+    "NaN": b"\x82\x7f\xf8" + bytes(6),
+    "float NaN": b"\x72\x7f\xc0" + bytes(2),
+    "infinity": b"\x82\x7f\xf0" + bytes(6),
+}
+
+
+@pytest.mark.parametrize("value", NUMBERS)
+def test_null_and_nan_end_no_session_with_sql_filters(broker: Real, client: AmqpClient, value: str) -> None:
+    stream = broker.create()
+    five, six, odd = (pair(PROPERTIES, b"\xa1\x01k", each) for each in (b"\x54\x05", b"\x54\x06", NUMBERS[value]))
+    broker.publish(stream, [five, odd, six])
+    for text, expected in (("k > 1", [0, 2]), ("k = 5", [0]), ("k IS NULL", [1] if value == "null" else [])):
+        expression = read_filter(text)
+        assert "SQL" in str(client.pushdown(stream, expression).pushed)
+        rows = whole(client, stream, ("offset",), filter=expression)
+        assert [int(row["offset"]) for row in rows] == expected, text
+
+
 def test_the_page_has_what_amqp_cannot_show(broker: Real, client: AmqpClient) -> None:
     (rows,) = tables("docs/rabbitmq-amqp.md", "What it does not show")
     assert {row[0] for row in rows if row[1].startswith("the session")} == NOT_SHOWN.keys() - {
