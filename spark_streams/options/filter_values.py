@@ -13,7 +13,7 @@ from spark_streams.options.values import words_list
 from spark_streams.position import Matching
 
 VALUE_FROM: Final = re.compile(
-    r"key|application_properties\..+|properties\.(?:message_id|to|subject|reply_to|correlation_id|content_type|"
+    r"key|(?:application_properties|message_annotations)\..+|properties\.(?:message_id|to|subject|reply_to|correlation_id|content_type|"
     r"content_encoding|group_id|reply_to_group_id)",
     re.DOTALL,
 )
@@ -34,7 +34,8 @@ def read_filter_values(given: OptionReader, common: SourceOptions) -> tuple[tupl
         raise OptionError(
             FILTER_VALUE_FROM,
             f"'{taken_from}' is no part of a message that a filter value can be compared with, expected 'key', "
-            "'application_properties.<name>' or 'properties.<field>' with a text field such as properties.subject",
+            "'application_properties.<name>', 'message_annotations.<name>' or 'properties.<field>' with a text field "
+            "such as properties.subject",
         )
     by_expression = text is None and _may_push(common)
     unfiltered = given.boolean(MATCH_UNFILTERED, by_expression and taken_from is not None)

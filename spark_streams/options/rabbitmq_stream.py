@@ -61,8 +61,8 @@ class RabbitSourceOptions(SourceOptions):
             read, with ``filter`` those of them that match. By default with ``filter`` alone, whose rows do not depend
             on what publishers do about filter values.
         filter_value_from: where a message has what its publisher took its filter value from: ``key``,
-            ``application_properties.<name>`` or ``properties.<field>``; None where that is not known, and so none is
-            asked for.
+            ``application_properties.<name>``, ``message_annotations.<name>`` or ``properties.<field>``; None where that
+            is not known, and so none is asked for.
         consumer_name: the name under which the broker knows this consumer, or None.
         single_active_consumer: whether consumers of that name take turns.
         store_offsets: whether the position that the query has reached is stored in the broker, for lag tools.

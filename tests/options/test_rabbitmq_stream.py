@@ -245,6 +245,13 @@ def test_bad_places_of_filter_values(text: str) -> None:
     refused("option 'filterValueFrom'", filterValues="eu", filterValueFrom=text)
 
 
+def test_the_filter_value_itself_is_a_place_of_filter_values() -> None:
+    """Publishers by AMQP 0-9-1 and 1.0 leave it there, and nowhere else."""
+    place = "message_annotations.x-stream-filter-value"
+    assert stream(filterValues="eu", filterValueFrom=place).filter_value_from == place
+    refused("option 'filterValueFrom'", filterValues="eu", filterValueFrom="message_annotations.")
+
+
 def test_consumers() -> None:
     options = stream(consumerName="spark", singleActiveConsumer="true", storeOffsets="true")
     assert (options.consumer_name, options.single_active_consumer, options.store_offsets) == ("spark", True, True)

@@ -27,7 +27,8 @@ class FilterValues:
         values: a message needs one of these; empty for all messages, when only ``taken_from`` is known.
         match_unfiltered: whether the broker also sends messages without a filter value; the client still drops those
             with a content that ``values`` or the filter does not match.
-        taken_from: ``key``, ``properties.<field>`` or ``application_properties.<name>``.
+        taken_from: ``key``, ``properties.<field>``, ``application_properties.<name>`` or
+            ``message_annotations.<name>``.
     """
 
     values: tuple[str, ...]

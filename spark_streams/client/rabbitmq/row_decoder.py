@@ -38,6 +38,7 @@ from spark_streams.wire.rabbitmq.chunk import ChunkRecords
 
 _OURS: Final = frozenset({"stream", "partition", "offset", "timestamp", "timestamp_ms"})
 """Columns that do not come out of the message."""
+_MAPS: Final = ("application_properties", "message_annotations")
 NO_TIMESTAMP: Final = -(2**63)
 """The time of a chunk with records that have no timestamp: only the reference log has such chunks."""
 
@@ -160,7 +161,7 @@ class RowDecoder:
     def _wanted(self, filters: FilterValues, columns: Columns) -> pa.BooleanArray:
         kind, _, name = filters.taken_from.partition(".")
         column = columns[_column_of(filters.taken_from)]
-        if kind == "application_properties":
+        if kind in _MAPS:
             column = pc.map_lookup(column, pa.scalar(name), "first")
         elif kind == "properties":
             column = pc.struct_field(column, name)
@@ -174,7 +175,7 @@ class RowDecoder:
 def _column_of(taken_from: str) -> str:
     kind, _, name = taken_from.partition(".")
     fields = {f.name for f in FULL_MESSAGE_SCHEMA.field("properties").type}
-    if taken_from == "key" or (kind == "application_properties" and name) or (kind == "properties" and name in fields):
+    if taken_from == "key" or (kind in _MAPS and name) or (kind == "properties" and name in fields):
         return kind
     raise LocalProtocolError(f"filter values taken from '{taken_from}': there is no such thing")
 

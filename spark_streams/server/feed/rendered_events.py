@@ -13,8 +13,6 @@ from operator import attrgetter
 from typing import Final
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from spark_streams.log import Records
@@ -23,8 +21,6 @@ from spark_streams.server.feed.event_filters import wanted
 from spark_streams.wire.feed.fetch_arguments import Fetch
 from spark_streams.wire.feed.lines_encode import encode_lines
 
-_AMQP_NULL: Final = b"\x00\x53\x77\x40"
-"""An amqp-value section that holds null."""
 ALL_HEADERS: Final = "_all"
 MOST_ROWS: Final = 4_096
 """Rows to render or search at a time: a read of tiny events has many times as many, and would take as much longer."""
@@ -136,20 +132,12 @@ def render(records: Records, fetch: Fetch) -> tuple[NDArray[np.int64] | None, by
         if not len(rows):
             return rows, b""
     columns = message_columns_of(records, names)
-    values = _with_nulls(records, columns["value"])
+    values = columns["value"]
     keys = columns["key"] if columns["key"].null_count < len(values) else None
     lines = encode_lines(values, fetch.dialect, fetch.partition, keys=keys)
     if fetch.headers:
         lines = _with_headers(lines, columns["application_properties"], fetch.headers)
     return rows, lines
-
-
-def _with_nulls(records: Records, values: pa.BinaryArray) -> pa.BinaryArray:
-    """Return the bodies, null for a message without one and for an amqp-value null."""
-    maybe = np.flatnonzero(np.asarray(pc.fill_null(pc.equal(values, b"null"), False)))
-    null = np.zeros(len(values), np.bool_)
-    null[[row for row in maybe.tolist() if records.value(row).endswith(_AMQP_NULL)]] = True
-    return pc.if_else(pa.array(null), pa.scalar(None, values.type), values) if null.any() else values
 
 
 def _with_headers(lines: bytes, properties: pa.MapArray, names: tuple[str, ...]) -> bytes:

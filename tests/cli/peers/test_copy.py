@@ -58,18 +58,19 @@ def test_copy_between_any_two_protocols(reference_log: StreamFactory, source: st
         assert all(row["properties"]["to"] == "x" for row in table)
 
 
-@pytest.mark.parametrize("target", PEERS)
-def test_copy_of_a_feed_keeps_null_its_text_and_an_empty_event(reference_log: StreamFactory, target: str) -> None:
-    origin, copies = reference_log.create(), reference_log.create("copies")
+@pytest.mark.parametrize("middle", PEERS)
+def test_copy_of_a_feed_keeps_null_its_text_and_an_empty_event(reference_log: StreamFactory, middle: str) -> None:
+    origin, copies, last = (reference_log.create(name) for name in ("origin", "copies", "last"))
     lines = [{"event": None, "key": "k"}, {"event": "null"}, {"event": ""}, {"event": {}}]
-    feeds = [stream.options("feedapi")["url"] for stream in (origin, copies)]
     body = "".join(json.dumps(line) + "\n" for line in lines)
-    requests.post(feeds[0], body, headers={"Content-Type": "application/x-ndjson"}, timeout=60).raise_for_status()
-    done = run("copy", url(origin, "feedapi"), url(copies, target))
-    assert done.exit_code == 0, done.stderr
-    read = [requests.get(feed, {"partition": "0", "cursor": "_first"}, timeout=60).text for feed in feeds]
-    for page in read:
-        assert [json.loads(line) for line in page.splitlines()][:-1] == lines
+    feed = origin.options("feedapi")["url"]
+    requests.post(feed, body, headers={"Content-Type": "application/x-ndjson"}, timeout=60).raise_for_status()
+    for source, target in ((url(origin, "feedapi"), url(copies, middle)), (url(copies, middle), url(last, "feedapi"))):
+        done = run("copy", source, target)
+        assert done.exit_code == 0, done.stderr
+    assert copies.values() == [None, "null", "", "{}"]
+    page = requests.get(last.options("feedapi")["url"], {"partition": "0", "cursor": "_first"}, timeout=60).text
+    assert [json.loads(line) for line in page.splitlines()][:-1] == lines
 
 
 @pytest.mark.parametrize("door", ["amqp", "rabbitmq-stream"])

@@ -11,12 +11,15 @@ from urllib.parse import urlsplit
 import pyarrow as pa
 import pytest
 from proton import Message, symbol, timestamp
+from proton.utils import BlockingConnection
 
 from spark_streams.client import AmqpClient, RabbitClient, RangeRead
 from spark_streams.client.amqp.dialects.rabbitmq import RabbitInquiries
+from spark_streams.client.rabbitmq.pushdown import FilterValues
 from spark_streams.endpoint import RABBITMQ_SCHEMES, parse_url
 from spark_streams.errors import ConnectFailed, NotFound, OptionError, PositionLost, Refused
 from spark_streams.filters import read_filter
+from spark_streams.options.amqp_events import parse_source
 from spark_streams.position import EARLIEST, After, At, Earliest
 from spark_streams.rows import MESSAGE_SCHEMA
 from spark_streams.wire.amqp.dialects import EVENT_STREAMS, RABBITMQ
@@ -234,6 +237,29 @@ def test_filter_values_leave_out_chunks(broker: Real, rabbitmq_amqp_url: str) ->
             assert bodies(whole(client, stream, filter=expression)) == expected
 
 
+def test_the_filter_value_that_amqp_publishers_leave(broker: Real, rabbitmq_amqp_url: str, rabbitmq_url: str) -> None:
+    """They set it as an annotation, which RabbitMQ makes the chunk's filter of, and keeps: it may be nowhere else."""
+    stream, place = broker.create(), "message_annotations.x-stream-filter-value"
+    connection = BlockingConnection(rabbitmq_amqp_url.replace("guest:guest@", ""), user="guest", password="guest")
+    sender = connection.create_sender(f"/queues/{stream}")
+    for value in ("red", "blue", None):
+        annotations = {} if value is None else {symbol("x-stream-filter-value"): value}
+        for n in range(3):
+            sender.send(Message(body=b"%s%d" % (str(value).encode(), n), inferred=True, annotations=annotations))
+    connection.close()
+    given = {"url": rabbitmq_amqp_url, "stream": stream, "filterValues": "blue", "filterValueFrom": place}
+    expression = parse_source(given, streaming=False).filter
+    asks = RabbitInquiries(filter_value_from=place, match_unfiltered=False)
+    with AmqpClient(parse_url(rabbitmq_amqp_url), timeout_ms=120_000, rabbitmq=asks) as client:
+        assert expression is not None and client.pushdown(stream, expression).pushed == "filter values: blue"
+        assert bodies(whole(client, stream, filter=expression)) == numbers(0, 3, "blue")
+        end = client.describe(stream).partitions[stream].latest
+    values = FilterValues(("blue",), False, place)
+    endpoint = parse_url(rabbitmq_url, schemes=RABBITMQ_SCHEMES)
+    with RabbitClient(endpoint, timeout_ms=120_000, filters=values) as other:
+        assert bodies(whole(other, stream, end=end)) == numbers(0, 3, "blue")
+
+
 def test_times_where_the_broker_tells_them(broker: Real, client: AmqpClient) -> None:
     """As with set_header_timestamp: the annotation has the time, milliseconds; here the publisher has put it there."""
     stream = broker.create()
@@ -303,6 +329,26 @@ def test_what_amqp_cannot_show(broker: Real, client: AmqpClient, entry: str) -> 
         "a range before it has nothing to do with it"
     )
     assert bodies(whole(client, stream, start=After(offset(60)))) == numbers(60, 300)
+
+
+NUMBERS = {
+    "null": b"\x40",
+    "NaN": b"\x82\x7f\xf8" + bytes(6),
+    "float NaN": b"\x72\x7f\xc0" + bytes(2),
+    "infinity": b"\x82\x7f\xf0" + bytes(6),
+}
+
+
+@pytest.mark.parametrize("value", NUMBERS)
+def test_null_and_nan_end_no_session_with_sql_filters(broker: Real, client: AmqpClient, value: str) -> None:
+    stream = broker.create()
+    five, six, odd = (pair(PROPERTIES, b"\xa1\x01k", each) for each in (b"\x54\x05", b"\x54\x06", NUMBERS[value]))
+    broker.publish(stream, [five, odd, six])
+    for text, expected in (("k > 1", [0, 2]), ("k = 5", [0]), ("k IS NULL", [1] if value == "null" else [])):
+        expression = read_filter(text)
+        assert "SQL" in str(client.pushdown(stream, expression).pushed)
+        rows = whole(client, stream, ("offset",), filter=expression)
+        assert [int(row["offset"]) for row in rows] == expected, text
 
 
 def test_the_page_has_what_amqp_cannot_show(broker: Real, client: AmqpClient) -> None:

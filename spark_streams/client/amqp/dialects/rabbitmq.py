@@ -63,7 +63,7 @@ class RabbitInquiries(Inquiries):
         super_stream: whether the names of streams are those of super streams, whose partitions are the queues
             ``<name>-0``, ``<name>-1`` and so on; None for names of either, streams first.
         filter_value_from: what a message's publisher took its filter value from: ``key``, ``properties.<field>`` or
-            ``application_properties.<name>``; None for an unknown place.
+            ``application_properties.<name>`` or ``message_annotations.<name>``; None for an unknown place.
         match_unfiltered: whether messages without a filter value match too.
     """
 

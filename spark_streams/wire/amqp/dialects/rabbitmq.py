@@ -4,7 +4,7 @@ Offsets without a message belong to the broker's own chunks (stored offsets, pub
 AMQP 1.0 cannot show. The broker leaves out of its echo what it did not understand, and reads from the end then.
 
 Of what a producer sends, an annotation whose key does not begin with ``x-`` ends its link; a null among the annotations
-ends its session, or that of each reader; a null among the application properties that of readers with SQL filters.
+ends its session, or that of each reader.
 ``x-routing-key`` and ``x-exchange`` are overwritten, and so is ``x-stream-offset`` in streams; other queues keep it.
 ``x-cc``, further routing keys, must be a list: a text ends the link.
 
