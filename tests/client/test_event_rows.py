@@ -117,6 +117,7 @@ def test_both_formats_agree_whatever_is_asked_for(raws: list[bytes], names: set[
 @pytest.mark.parametrize("columns", [("value",), ("offset", "value"), MESSAGE_COLUMNS])
 def test_symbols_beyond_ascii_change_no_other_cell(columns: Sequence[str]) -> None:
     fields = section(0x73, counted(0xC0, 0xD0, [b"\x40"] * 6 + [b"\xa3\x05gr\xf6\xdfe", b"\xa3\x02\xc3\xa9"], False))
+    # A content type in Latin-1, as rhea 3.0.5 writes it: those who ask for properties cannot read it.
     sized = section(0x72, counted(0xC1, 0xD1, [b"\xa3\x08x-gr\xc3\xb6\xc3\x9f", b"\xa1\x01L"], False)) + EU + GOOD
     rows, fault = both([GOOD, sized, EU + GOOD], columns)
     assert (fault, [row["value"] for row in rows]) == ("", [b"good"] * 3)
@@ -124,11 +125,8 @@ def test_symbols_beyond_ascii_change_no_other_cell(columns: Sequence[str]) -> No
         assert rows[1]["message_annotations"] == [("x-größ", "L")]
     rows, fault = both([GOOD, sized, EU + GOOD], columns, "region = 'eu'")
     assert len(rows) == 2 and not fault
-    rows, fault = both([GOOD, fields + GOOD], columns)  # the bytes of rhea 3.0.5 for one, of azure-eventhub for the other
-    assert fault == ""
-    if "properties" in columns:
-        found = rows[1]["properties"]
-        assert (found["content_type"], found["content_encoding"]) == ("größe", "é")
+    _, fault = both([GOOD, fields + GOOD], columns)
+    assert ("not UTF-8" in fault) is ("properties" in columns)
 
 
 @pytest.mark.parametrize(
@@ -202,11 +200,11 @@ def test_what_lies_beyond_the_range_fails_nobody() -> None:
 
 def test_an_event_whose_offset_cannot_be_read_is_told_too() -> None:
     read = read_of([GOOD] * 2, ["value"])
-    broken = section(0x71, counted(0xC1, 0xD1, [symbol("event-streams-offset"), b"\xa1\x01\xff"], False)) + GOOD
+    broken = section(0x71, counted(0xC1, 0xD1, [symbol("event-streams-offset"), b"\xa3\x01\xff"], False)) + GOOD
     decoder = AmqpRows(read, EARLIEST)
     found = decoder.decode(block([with_offset(0) + GOOD, broken]))
     assert found.batch.num_rows == 1 and not found.done
-    assert "stream 's' partition 's': delivery-annotations section: AMQP string: not UTF-8" in str(
+    assert "stream 's' partition 's': delivery-annotations section: AMQP string or symbol: not UTF-8" in str(
         found.fault
     )
     assert decoder.passes_end(block([broken]))

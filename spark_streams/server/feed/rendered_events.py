@@ -13,6 +13,7 @@ from operator import attrgetter
 from typing import Final
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from spark_streams.log import Records

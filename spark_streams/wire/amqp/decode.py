@@ -170,16 +170,12 @@ def _string(raw: bytes) -> str:
     try:
         return raw.decode("utf-8")
     except UnicodeDecodeError as fault:
-        raise RemoteProtocolError(f"AMQP string: not UTF-8 at its byte {fault.start}") from fault
+        raise RemoteProtocolError(f"AMQP string or symbol: not UTF-8 at its byte {fault.start}") from fault
 
 
 def _symbol(raw: bytes) -> Symbol:
-    # A symbol is ASCII (part 1 §1.6.21), but RabbitMQ stores what AMQP 0-9-1 takes as a text, UTF-8, in symbols, and rhea
-    # writes the bytes of Latin-1, which never fails to be read.
-    try:
-        return Symbol(raw.decode("utf-8"))
-    except UnicodeDecodeError:
-        return Symbol(raw.decode("latin-1"))
+    # A symbol is ASCII (part 1 §1.6.21), but RabbitMQ stores what AMQP 0-9-1 takes as a text, UTF-8, in symbols.
+    return Symbol(_string(raw))
 
 
 NUMBERS: Final[dict[int, tuple[str, type]]] = {
