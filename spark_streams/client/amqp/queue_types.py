@@ -45,7 +45,7 @@ def described_queue(connection: Connection, address: str, what: str) -> Received
     """
     context = f"{what} at {connection.endpoint.address}"
     if version_of(connection) < _MANAGEMENT_SINCE:
-        raise Refused("not supported", "RabbitMQ tells what its queues are from 4.0 on", context)
+        raise Refused("not supported", "RabbitMQ tells the arguments of a stream from 4.0 on", context)
     with closing(RequestLinks(connection, QUEUES, paired=True)) as links:
         (answer,) = links.answers([partial(encode_http_get, path=address)], what)
     if answer.subject == "200":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from proton import Condition, Delivery, Event, Link, Message, symbol, timestamp
+from proton import Condition, Delivery, Event, Link, Message, symbol, timestamp, ulong
 
 from tests.client.amqp.fake_node import FakeNode, Script, refuse
 
@@ -90,7 +90,7 @@ class FakeRabbit(FakeNode):
 
     def _first(self, link: Any) -> int:
         (start,) = self._filters[link.name].values()
-        return int(start.value) if self.is_stream and isinstance(start.value, int) else 0
+        return int(start.value) if self.is_stream and isinstance(start.value, ulong) else 0
 
     def _delivered(self, link: Any, delivery: Any) -> None:
         if link.is_sender:
