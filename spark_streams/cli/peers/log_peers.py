@@ -291,8 +291,7 @@ class _LogReader(PeerReader):
             if bounds.latest is None or (isinstance(position, (At, After)) and _beyond(position, bounds.latest)):
                 continue
             where = (self._stream, partition, position, bounds.latest)
-            columns, fails = self._request.columns_read, self._request.fail_on_loss
-            read = RangeRead(*where, columns, fail_on_data_loss=fails, timestamp_overflow="null")
+            read = RangeRead(*where, self._request.columns_read, self._request.fail_on_loss, "null")
             for batch in self._client.fetch(read):
                 self._positions[partition] = After(batch.column("offset")[-1].as_py())
                 yield batch
@@ -344,11 +343,13 @@ def _sent(rows: pa.RecordBatch) -> dict[str, pa.Array]:
     stores, or an instant that no row can show.
     """
     columns = {name: rows.column(name) for name in rows.schema.names if name not in _DECIDED}
-    if "message" in columns:
+    message = columns.pop("message", None)
+    if message is not None:
         whole, properties = _symbols_beyond_ascii(rows), columns["properties"]
         there = np.flatnonzero(np.asarray(properties.is_valid()))
-        whole[there] |= _lost_instants(properties.take(pa.array(there)), columns["message"].take(pa.array(there)))
-        columns["message"] = pc.if_else(pa.array(whole), columns["message"], None)
+        whole[there] |= _lost_instants(properties.take(pa.array(there)), message.take(pa.array(there)))
+        if whole.any():
+            columns["message"] = pc.if_else(pa.array(whole), message, None)
     return columns
 
 
