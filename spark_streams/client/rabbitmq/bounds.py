@@ -142,10 +142,28 @@ def _by_probes(connection: Connection, streams: Sequence[str]) -> dict[str, Exte
 
 def _stats(connection: Connection, streams: Sequence[str]) -> dict[str, Mapping[str, int] | PeerError]:
     asked = [(StreamStats(stream), f"stream '{stream}': stats") for stream in streams]
-    return {
+    found: dict[str, Mapping[str, int] | PeerError] = {
         stream: answer.values if answer.ok else refused(answer.code, StreamStats, what, connection.endpoint)
         for stream, answer, (_, what) in zip(streams, connection.ask_all(asked, StreamStatsAnswer), asked, strict=True)
     }
+    # RabbitMQ 4.4 says of an empty stream that begins above 0 that its first and last chunk are at the offset before;
+    # so do one message, and one chunk that is not committed. Where the first chunk is decides.
+    single = {
+        stream: values["first_chunk_id"]
+        for stream, values in found.items()
+        if isinstance(values, Mapping)
+        and 0 <= values.get("first_chunk_id", -1) == values.get("last_chunk_id", -1)
+        and values.get("committed_offset") in (-1, values["first_chunk_id"] or -1)  # mostly one message, at 0, is one
+    }
+    if single and ResolveOffsetSpec.KEY in connection.versions:
+        asks = [(ResolveOffsetSpec(stream, _FIRST), f"stream '{stream}': its first offset") for stream in single]
+        for (stream, before), answer in zip(
+            single.items(), connection.ask_all(asks, ResolveOffsetSpecAnswer), strict=True
+        ):
+            if answer.ok and answer.offset.value != before:
+                ends = dict.fromkeys(("last_chunk_id", "committed_chunk_id", "committed_offset"), before)
+                found[stream] = {"first_chunk_id": before + 1, **ends}
+    return found
 
 
 def _not_ready(stream: str, why: str) -> PeerError:

@@ -8,6 +8,7 @@ import time
 import pytest
 
 from spark_streams.client import Consumer
+from spark_streams.client.data_loss import beginning, instead_of
 from spark_streams.client.rabbitmq import client as client_module
 from spark_streams.errors import (
     ConnectFailed,
@@ -18,9 +19,21 @@ from spark_streams.errors import (
     PeerError,
     Refused,
 )
+from spark_streams.filters import read_filter
 from spark_streams.position import EARLIEST, LATEST, After, At
 from tests.client.rabbitmq.brokers import Broker, amqp, read, text
-from tests.client.rabbitmq.scripted import S, Scripted, Wire, answers, deliver, metadata, metadata_of, silence, stats
+from tests.client.rabbitmq.scripted import (
+    Chunks,
+    S,
+    Scripted,
+    Wire,
+    answers,
+    deliver,
+    metadata,
+    metadata_of,
+    silence,
+    stats,
+)
 from tests.real_rabbitmq import by_hand as key
 from tests.real_rabbitmq.by_hand import array
 
@@ -137,6 +150,48 @@ def test_a_broker_between_3_11_and_4_3_is_asked_for_its_last_chunk() -> None:
         bounds = client.describe(S).partitions[S]
         assert (bounds.earliest, bounds.latest, bounds.truncated) == (text(7), text(42), text(6))
         assert asked[0][1:] == key.text(S) + key.LAST + b"\0\1"
+
+
+@pytest.mark.parametrize("committed", [-1, 999])
+@pytest.mark.parametrize("first", [0, 1_000], ids=["resolved as if from 0", "resolved"])
+@pytest.mark.parametrize("certain", [False, True], ids=["any node", "leader"])
+def test_an_empty_stream_that_begins_above_0_is_empty(committed: int, first: int, certain: bool) -> None:
+    """RabbitMQ 4.4, argument ``initial-offset`` of 1,000: osiris_log.erl sets both chunks to the offset before it."""
+    empty = dict.fromkeys(("committed_chunk_id", "committed_offset"), committed)
+    said = answers(key.STREAM_STATS, (1, stats(first_chunk_id=999, last_chunk_id=999, **empty)))
+    resolved = answers(key.RESOLVE_OFFSET, (1, struct.pack(">HQ", 4, first)))
+    chunks = Chunks()
+    script = {**chunks.script(0), key.STREAM_STATS: said, key.RESOLVE_OFFSET: resolved}
+    with Scripted(script) as broker, broker.client() as client:
+        broker.handlers[key.METADATA] = lambda wire, number, _: wire.send(
+            key.METADATA | key.RESPONSE, struct.pack(">I", number) + metadata(S, port=broker.port)
+        )
+        bounds = client.describe(S, certain=[S] if certain else ()).partitions[S]
+        assert (bounds.earliest, bounds.latest, bounds.truncated) == (None, None, text(999))
+        assert client.first_matching(S, S, read_filter("key = 'a'")) is None
+        # The first events, and a query that stood at the beginning.
+        then = stats(first_chunk_id=1_000, last_chunk_id=1_000, committed_chunk_id=1_000, committed_offset=1_002)
+        broker.handlers[key.STREAM_STATS] = answers(key.STREAM_STATS, (1, then))
+        chunks.chunks = (deliver(1_000, [b"a", b"b", b"c"]),)
+        now = client.describe(S).partitions[S]
+        assert instead_of(beginning(bounds), now) is None
+        assert read(client, S, 1_002, After(text(999)))["value"].to_pylist() == [b"a", b"b", b"c"]
+
+
+@pytest.mark.parametrize("committed", [-1, 7])
+def test_a_stream_of_one_chunk_is_not_taken_for_an_empty_one(committed: int) -> None:
+    known = dict.fromkeys(("committed_chunk_id", "committed_offset"), 7)
+    one, then = ({**dict.fromkeys(("first_chunk_id", "last_chunk_id"), 7), **each} for each in (
+        dict.fromkeys(known, committed), known
+    ))  # fmt: skip
+    script = {
+        key.STREAM_STATS: answers(key.STREAM_STATS, (1, stats(**one)), (1, stats(**one)), (1, stats(**then))),
+        key.RESOLVE_OFFSET: answers(key.RESOLVE_OFFSET, (1, struct.pack(">HQ", 4, 7))),
+        key.METADATA: metadata_of,
+    }
+    with Scripted(script) as broker, broker.client() as client:
+        bounds = client.describe(S).partitions[S]
+        assert (bounds.earliest, bounds.latest) == (text(7), text(7))
 
 
 @pytest.mark.parametrize("tells", [{"last_chunk_id": 9, "committed_offset": -1}, {}], ids=["4.3", "3.11"])
