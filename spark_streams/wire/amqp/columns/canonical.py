@@ -86,9 +86,7 @@ def instant_column(column: pa.Int64Array, what: str, overflow: Overflow) -> pa.T
     """
     if column.null_count == len(column):
         return pa.nulls(len(column), TIMESTAMP_TYPE)
-    milliseconds, valid = np.asarray(column.fill_null(0)), np.ones(len(column), np.bool_)
-    if column.null_count:
-        valid = np.asarray(column.is_valid())
+    milliseconds, valid = np.asarray(column.fill_null(0)), np.asarray(column.is_valid())
     outside = (milliseconds < -MAX_TIMESTAMP_MS) | (milliseconds > MAX_TIMESTAMP_MS)
     if outside.any():
         if overflow == "fail":
