@@ -122,7 +122,7 @@ class TellingWriter(DataSourceWriter, DataSourceStreamWriter):  # type: ignore[m
 
 
 def test_micro_batches_and_writes_commit_each_task(spark: SparkSession, reference_log: Any, tmp_path: Path) -> None:
-    """The ground of the error for a task without a message: tasks without rows have theirs, and Spark makes one of none.
+    """The ground of the error for a task without a message: tasks without rows have theirs.
 
     The source plans no range for the first micro-batch, and Spark runs one task all the same.
     """
