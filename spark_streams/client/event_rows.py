@@ -59,8 +59,8 @@ def matching_columns(
     return columns | columns_of(rows, [name for name in names if name not in columns])
 
 
-def first_unreadable(count: int, decode: Callable[[slice], object]) -> tuple[int, RemoteProtocolError]:
-    """Return the first of some rows that cannot be decoded, and why.
+def first_unreadable(count: int, decode: Callable[[slice], object]) -> tuple[int, RemoteProtocolError | None]:
+    """Return the first of some rows that cannot be decoded, and why; the number of rows and None where all can.
 
     Args:
         count: the number of rows.
@@ -76,8 +76,9 @@ def first_unreadable(count: int, decode: Callable[[slice], object]) -> tuple[int
                 return begin, fault
             count = half
         else:
-            assert count > half, "rows that can be decoded one by one failed together"
             begin, count = begin + half, count - half
+            if count <= 0:
+                return begin, None
 
 
 def unreadable(read: RangeRead, offset: str | None, fault: RemoteProtocolError) -> RemoteProtocolError:

@@ -192,6 +192,37 @@ def test_creation_times_of_any_size(ms: int) -> None:
     assert ([int(row["offset"]) for row in rows], fault) == ([2], "")
 
 
+CLIENTS = {
+    "rabbitmq-stream-js-client 1.0.0, a key of annotations as a string": (
+        "005372d10000000c00000002a103782d61a10176005375a00178",
+        {"message_annotations": [("x-a", "v")], "value": b"x"},
+    ),
+    "rabbitmq-stream-js-client 1.0.0, a property that is 0": (
+        "005374d10000000800000002a1017040005375a00178",
+        {"application_properties": [("p", None)], "value": b"x"},
+    ),
+    "rhea 3.0.5, the BigInt 10": (
+        "00537345005374d10000001000000002a10170d10000000400000000005375a00178",  # behind its header
+        {"application_properties": [("p", "{}")], "value": b"x"},
+    ),
+    "rhea 3.0.5, two data sections": ("005375a0026162005375a0026364", {"value": b"abcd"}),
+}
+"""What clients write (``findings/``), and the cells of it."""
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_what_clients_write_that_one_would_not_guess(client: str) -> None:
+    written, cells = CLIENTS[client]
+    assert both([GOOD, bytes.fromhex(written)], list(cells)) == ([*both([GOOD], list(cells))[0], cells], "")
+
+
+def test_a_text_as_the_body_of_rstream_is_no_amqp_message() -> None:
+    # AMQPMessage(body="x") of rstream 1.1.1: a binary of one byte, and behind it the rest of a map.
+    written = "005375a001c11904a10454595045a10642494e415259a10556414c5545a10178"
+    rows, fault = both([GOOD, bytes.fromhex(written)], ["value"])
+    assert (rows, "message at byte 6: 0x19, expected a section" in fault) == ([{"value": b"good"}], True)
+
+
 def test_what_lies_beyond_the_range_fails_nobody() -> None:
     raws = [GOOD, BIG + GOOD]
     read = RangeRead("s", "s", EARLIEST, format_offset(0), ("application_properties",))

@@ -132,7 +132,7 @@ def task(endpoint: Any, to: Any, identity: TaskIdentity | None, kept: KeptConnec
         publisher.flush()
     finally:
         publisher.close()
-    return publisher._connection
+    return publisher._outgoing.connection
 
 
 def test_tasks_one_after_another_have_one_connection_and_publishers_of_their_own(kept: KeptConnections[Any]) -> None:

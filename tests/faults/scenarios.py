@@ -151,6 +151,7 @@ _SILENT = (
 )
 
 _FIRST = "nobody listens when"
+_LATER = "nobody listens any more"
 _SAYS_NOTHING = "the peer takes connections"
 
 GIVES_UP = (
@@ -159,7 +160,7 @@ GIVES_UP = (
         lambda proxy, along: proxy.refuse(),
         _CHECK_URL,
         started=False,
-        row={"read": _FIRST, "write": _FIRST},
+        row={"read": _FIRST, "write": _LATER},
         reading=(AMQP,),
     ),
     GivesUp(
@@ -183,8 +184,7 @@ GIVES_UP = (
         _cuts_always,
         f"{_PEER_OR_WAY}|{_CHECK_URL}",
         started=True,
-        row={"read": "nobody listens any more", "write": "connections break while a task writes rows"},
-        writing=(AMQP,),
+        row={"read": _LATER, "write": _LATER},
     ),
     GivesUp(
         "always cut before there are rows",

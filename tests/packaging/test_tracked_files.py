@@ -17,7 +17,7 @@ TOP = {
     *("pyproject.toml", "README.md", "spark_streams", "sources", "sinks", "tests", "notebooks", "conf"),
     *("Makefile", "LICENSE", "CHANGELOG.md", "CONTRIBUTING.md", "docs", "constraints.txt", "pyspark_amqp_events.py"),
     *("pyspark_feedapi.py", "pyspark_rabbitmq_stream.py"),
-    *("SECURITY.md", ".ci", ".github", ".gitignore", ".pre-commit-config.yaml"),
+    *("SECURITY.md", "findings", ".ci", ".github", ".gitignore", ".pre-commit-config.yaml"),
 }
 
 

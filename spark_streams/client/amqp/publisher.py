@@ -21,7 +21,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 import numpy as np
@@ -170,7 +170,7 @@ class Publisher:
             outgoing.give_up()
             self._done = outgoing.done
 
-    def _put_back(self, ranges: list[tuple[int, int, Refusal | None]]) -> None:
+    def _put_back(self, ranges: Sequence[tuple[int, int, Refusal | None]]) -> None:
         """Put what was sent in some ranges of deliveries in front of what is waiting; the rest was accepted."""
         again = [part for first, stop, _ in ranges for part in self._parts(first, stop)]
         self._sent.clear()

@@ -322,7 +322,7 @@ class RangeReader:
             self._first_gap = self._first_gap or gap
             gap = self._first_gap if rows.done else gap  # once more at the end of the range (H-8)
             if rows.last == _unproven.get(self._key):
-                del _unproven[self._key]  # its event is a row now, for whoever reads on from there
+                _unproven.pop(self._key, None)  # its event is a row now, for whoever reads on from there
         if gap is None or not self._ask_for_loss:
             return
         bounds = self._bounds()

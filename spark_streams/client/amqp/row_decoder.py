@@ -205,12 +205,13 @@ class RowDecoder:
         block = self._from_start(block)
         fault, beyond = None, False
         try:
-            heads, rows = self._rows(block)
+            heads, rows = self._rows(block, at_once=True)
         except RemoteProtocolError:
             row, reason = first_unreadable(len(block.starts), lambda rows: self._rows(chosen(block, rows)))
-            offset = self._offset_of(chosen(block, slice(row, row + 1)))
-            beyond = offset is not None and offset > self.read.end
-            fault = None if beyond else unreadable(self.read, offset, reason)
+            if reason is not None:
+                offset = self._offset_of(chosen(block, slice(row, row + 1)))
+                beyond = offset is not None and offset > self.read.end
+                fault = None if beyond else unreadable(self.read, offset, reason)
             heads, rows = self._rows(chosen(block, slice(row)))
         offsets = heads["offset"]
         self._check_partition(heads)
@@ -223,10 +224,15 @@ class RowDecoder:
         last = offsets[count - 1].as_py() if count else None
         return DecodedRows(rows, first, last, done or beyond, gap, None if done else fault)
 
-    def _rows(self, block: MessageBlock) -> tuple[Columns, pa.RecordBatch]:
-        """Return offsets and partitions of all events of a block, and the rows of those that the range wants."""
-        first = [IN_MS.get(name, name) for name in self._needed] or self._names
-        decoded = self._decoded(block, {*first, *self._heads})
+    def _rows(self, block: MessageBlock, *, at_once: bool = False) -> tuple[Columns, pa.RecordBatch]:
+        """Return offsets and partitions of all events of a block, and the rows of those that the range wants.
+
+        ``at_once`` decodes all columns of all events, which is faster where most match and none is broken.
+        """
+        first = {IN_MS.get(name, name) for name in self._needed} | self._heads
+        if at_once or self.residual is None:
+            first |= set(self._names) - set(self._needed)
+        decoded = self._decoded(block, first)
         count, _ = rows_until(decoded["offset"], self.read.end)
         texts = {"stream": self.read.stream, "partition": self.read.partition}
 

@@ -24,6 +24,8 @@ from spark_streams.wire.rabbitmq.handshake_states import TRANSITIONS, HandshakeI
 from spark_streams.wire.rabbitmq.registry import CLIENT_RECEIVES
 from spark_streams.wire.rabbitmq.response_codes import ResponseCode
 
+MAX_SIGN_IN_BYTES: Final = 8_192 - 19
+"""The most bytes of PLAIN's response by default: frames have 8,192 until Open, SaslAuthenticate's other fields 19."""
 _VERSIONS_SINCE: Final = (3, 11)
 """The first version with ExchangeCommandVersions: older brokers close a connection that sends it."""
 _INTRODUCTION: Final = {
@@ -74,7 +76,7 @@ class _Handshake:
         self._state = HandshakeState.CONNECTED
         self._properties: dict[str, str] = {}
         self._mechanisms: tuple[str, ...] = ()
-        self._frame_max_bytes = self._heartbeat_s = 0
+        self._frame_max_bytes = self._heartbeat_s = self._sent_bytes = 0
 
     def run(self) -> None:
         """Do all steps, and open the connection with the negotiated values.
@@ -139,6 +141,7 @@ class _Handshake:
                 password = endpoint.password.reveal() if endpoint.password else ""
             remember(password, user)
             data = b"\0" + user.encode() + b"\0" + password.encode()
+            self._sent_bytes = len(data)
         answer = self._connection.ask(commands.SaslAuthenticate(mechanism, data), commands.SaslAuthenticateAnswer, what)
         if answer.code == ResponseCode.SASL_CHALLENGE:
             reason = f"{mechanism} needs no second step, and the broker asks one"
@@ -166,7 +169,7 @@ class _Handshake:
         self._properties.update(self._connection.request(request, commands.OpenAnswer, what).properties)
         return HandshakeInput.OPEN
 
-    def _explained(self) -> ConnectionLost | ConnectFailed | None:
+    def _explained(self) -> ConnectionLost | ConnectFailed | AuthenticationFailed | None:
         """Return the error for a broker that closes the connection in this state; None for the original error."""
         if self._state is HandshakeState.CONNECTED:
             wrong = wrong_port(self._endpoint, self._connection.first, deadline=self._looks_until)
@@ -178,6 +181,14 @@ class _Handshake:
             return ConnectFailed(
                 f"{self._where}: the peer closed the connection without a word: check that the port in option 'url' is "
                 f"one of RabbitMQ's for streams (5552 is usual, 5551 with TLS), and whether it {hint}"
+            )
+        if self._sent_bytes > MAX_SIGN_IN_BYTES and self._state is HandshakeState.AUTHENTICATING:
+            return AuthenticationFailed(
+                "closed",
+                f"user and password have {self._sent_bytes - 2} bytes together, and RabbitMQ takes "
+                f"{MAX_SIGN_IN_BYTES - 2} at most unless its setting stream.initial_frame_max exceeds 8192: raise "
+                "it, or have fewer scopes or groups in the token that is the password",
+                self._sign_in,
             )
         if self._state in (HandshakeState.INTRODUCED, HandshakeState.AUTHENTICATING):
             return ConnectionLost(f"sign in to {self._where}: closed without an answer, as some do whom they refuse")

@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Final, TypeVar
 
 from spark_streams.client.digested_rows import Label
@@ -112,7 +113,7 @@ class PublisherPool:
         # Send half of the limit at a time, so that the broker has work while it confirms the others.
         for piece in entries.pieces(max(1, self._max_in_flight // 2)):
             self.wait(max(0, self._max_in_flight - len(piece.values)))
-            publisher = self.ask(lambda _, piece=piece: self._publisher(stream, piece, label))
+            publisher = self.ask(partial(self._publisher, stream, piece, label))
             try:
                 publisher.send(piece, label)
             except (TransportError, PeerError) as fault:
@@ -271,7 +272,7 @@ class PublisherPool:
         self._last_number = number
         self.connection.publisher_ids.add(number)
 
-    def _publisher(self, stream: str, entries: Entries, label: Label) -> StreamPublisher:
+    def _publisher(self, stream: str, entries: Entries, label: Label, _: Connection) -> StreamPublisher:
         publisher = self._publishers.get(stream)
         if publisher is None:
             if len(self._publishers) == MAX_PUBLISHERS:

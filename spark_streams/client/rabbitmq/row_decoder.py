@@ -106,10 +106,10 @@ class RowDecoder:
 
         try:
             yield from list(some(slice(None)))
-        except RemoteProtocolError:
+        except RemoteProtocolError as reason:
             row, fault = first_unreadable(len(offsets), lambda rows: list(some(rows)))
             yield from some(slice(row))
-            raise unreadable(self._read, format_offset(int(offsets[row])), fault) from fault
+            raise unreadable(self._read, format_offset(int(offsets[row])), fault or reason) from reason
 
     def _matching(self, block: MessageBlock, offsets: Longs, times: Longs) -> Iterator[pa.RecordBatch]:
         """Yield the rows that match, if there are any."""

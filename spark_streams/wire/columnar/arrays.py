@@ -23,6 +23,15 @@ def validity(valid: Mask) -> pa.Buffer | None:
     return None if valid.all() else pa.py_buffer(np.packbits(valid, bitorder="little"))
 
 
+def present(array: pa.Array) -> Mask:
+    """Return the rows that are not null; Arrow's own functions for it import pandas."""
+    nulls = array.buffers()[0]
+    if nulls is None:
+        return np.ones(len(array), np.bool_)
+    bits = np.unpackbits(np.frombuffer(nulls, np.uint8), bitorder="little", count=array.offset + len(array))
+    return bits[array.offset :].view(np.bool_)
+
+
 def layout(array: pa.Array) -> tuple[Positions, NDArray[np.uint8]]:
     """Return where the bytes of each value of a string or binary array begin and the last one's end, and all the bytes.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,9 @@ from spark_streams.errors import NotFound
 from spark_streams.testing import LogProcess, StreamFactory
 from tests.cli.peers.opened import PEERS, run, url, url_of
 from tests.client.feed.scripted import Reply, Request, Scripted
+from tests.client.rabbitmq.scripted import Scripted as ScriptedRabbit
+from tests.client.rabbitmq.scripted import answers, metadata, stats
+from tests.real_rabbitmq import by_hand as key
 
 CAPABILITY = {"amqp": "AMQP_EVENT_STREAMS_V1_0", "rabbitmq-stream": "Publish 2", "feedapi": "key"}
 
@@ -252,3 +256,27 @@ def test_the_dialect_of_an_amqp_peer_may_be_said(reference_log: StreamFactory) -
         assert json.loads(run("inspect", address, *words, "--json").stdout)["peer"]["dialect"] == "event-streams"
     refused = run("inspect", address.replace("amqp://", "rabbitmq-stream://"), "--dialect", "rabbitmq")
     assert refused.exit_code != 0 and "'--dialect': is for AMQP" in refused.stderr
+
+
+def test_an_empty_stream_of_rabbitmq_that_begins_above_0_is_empty(reference_log: StreamFactory) -> None:
+    """RabbitMQ 4.4 with an initial offset of 1,000, see ``client/rabbitmq/test_bounds.py``: empty at once."""
+    copies = reference_log.create("copies")
+    chunks = dict.fromkeys(("first_chunk_id", "last_chunk_id"), 999)
+    committed = dict.fromkeys(("committed_chunk_id", "committed_offset"), -1)
+    script = {
+        key.STREAM_STATS: answers(key.STREAM_STATS, (1, stats(**chunks, **committed))),
+        key.RESOLVE_OFFSET: answers(key.RESOLVE_OFFSET, (1, struct.pack(">HQ", 4, 1_000))),
+        key.PARTITIONS: answers(key.PARTITIONS, (2, b"")),  # it is no super stream
+    }
+    with ScriptedRabbit(script) as broker:
+        broker.handlers[key.METADATA] = lambda wire, number, _: wire.send(
+            key.METADATA | key.RESPONSE, struct.pack(">I", number) + metadata("s", port=broker.port)
+        )
+        address = f"rabbitmq-stream://guest:guest@127.0.0.1:{broker.port}#s"
+        shown = run("inspect", address, "--json")
+        assert shown.exit_code == 0, (shown.stderr, broker.seen[-8:])
+        (partition,) = json.loads(shown.stdout)["partitions"]
+        assert partition["events"] == 0
+        done = run("copy", address, url(copies, "rabbitmq-stream"))
+        assert (done.exit_code, done.stdout[:14]) == (0, "0 events copie"), done.stderr
+    assert copies.values() == []

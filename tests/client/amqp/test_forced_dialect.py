@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ def test_a_connection_string_at_a_rabbitmq_names_it() -> None:
     words = r"option 'connectionString': .* 'event-hubs', but the peer at .* is RabbitMQ 4, .* in option 'url'"
     with FakeRabbit([message(0, None)]) as rabbit:
         for ask in (lambda c: c.describe("q"), lambda c: c.publisher("q")):
-            endpoint = parse_url(rabbit.url).named_by("connectionString")
+            endpoint = replace(parse_url(rabbit.url), option="connectionString")
             with (
                 AmqpClient(endpoint, timeout_ms=120_000, dialect=EVENT_HUBS) as client,
                 pytest.raises(OptionError, match=words),

@@ -376,3 +376,23 @@ def test_a_dead_broker_is_noticed(clients_clock: Any) -> None:
         clients_clock.now += 0.2
         with pytest.raises(ConnectionLost, match="no sign of life"):
             connection.receive(0)
+
+
+def test_a_password_that_no_frame_holds_is_told_by_its_size_at_once() -> None:
+    """RabbitMQ closes the connection at such a frame, by default one of more than 8,192 bytes before Open."""
+
+    def close(wire: Wire, number: int, body: bytes) -> None:
+        if len(body) + 8 > 8_192:
+            wire.hang_up()
+        else:
+            wire.answer(key.SASL_AUTHENTICATE, number, 0x08)
+
+    with Scripted({key.SASL_AUTHENTICATE: close}) as broker:
+        for size, wrong in (
+            (8_171 - 5, "authentication-failure"),
+            (8_172 - 5, "have 8172 bytes together, and .* 8171 at m"),
+        ):
+            endpoint = broker.endpoint.with_credentials("guest", Secret("x" * size))
+            with RabbitClient(endpoint) as client, pytest.raises(AuthenticationFailed, match=wrong):
+                client.describe("orders")
+        assert broker.connections == 2, "nothing is tried again"

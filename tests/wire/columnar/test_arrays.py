@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from spark_streams.wire.columnar.arrays import binaries, booleans, fixed_width, repeated, strings
+from spark_streams.wire.columnar.arrays import binaries, booleans, fixed_width, present, repeated, strings
 
 INT64 = [-(2**63), -1, 0, 1, 2**63 - 1]
 
@@ -72,3 +72,10 @@ def test_texts_one_by_one(values: list[str | None]) -> None:
 def test_too_many_bytes_one_by_one() -> None:
     with pytest.raises(ValueError, match="3000000000 bytes do not fit an array of binary"):
         binaries([b"x" * 10**9] * 3)
+
+
+@pytest.mark.parametrize("start", [0, 1, 7, 9])
+@pytest.mark.parametrize("values", [[1] * 20, [None, 1, 2, None] * 5, [None] * 20])
+def test_which_rows_are_not_null(values: list[int | None], start: int) -> None:
+    part = pa.array(values, pa.int64()).slice(start, 9)
+    assert present(part).tolist() == part.is_valid().to_pylist()

@@ -14,7 +14,7 @@ from spark_streams.wire.amqp.canonical_text import canonical_bytes
 from spark_streams.wire.amqp.columns.single_message import MAX_TIMESTAMP_MS, Overflow, microseconds
 from spark_streams.wire.amqp.decode import decode_value
 from spark_streams.wire.amqp.sections import HEAD_BYTES, NULL_CODE, Extents
-from spark_streams.wire.columnar.arrays import fixed_width, layout, validity
+from spark_streams.wire.columnar.arrays import fixed_width, layout, present, validity
 from spark_streams.wire.columnar.byte_view import Mask, PaddedWords, Positions, Words
 from spark_streams.wire.columnar.gather import gather
 
@@ -86,9 +86,8 @@ def instant_column(column: pa.Int64Array, what: str, overflow: Overflow) -> pa.T
     """
     if column.null_count == len(column):
         return pa.nulls(len(column), TIMESTAMP_TYPE)
-    milliseconds, valid = np.asarray(column.fill_null(0)), np.ones(len(column), np.bool_)
-    if column.null_count:
-        valid = np.asarray(column.is_valid())
+    valid = present(column)
+    milliseconds = np.where(valid, np.frombuffer(column.buffers()[1], np.int64, len(column), 8 * column.offset), 0)
     outside = (milliseconds < -MAX_TIMESTAMP_MS) | (milliseconds > MAX_TIMESTAMP_MS)
     if outside.any():
         if overflow == "fail":

@@ -72,7 +72,6 @@ _LAST: Final = _SECTIONS_OF | {
     "message": m.DELIVERY_ANNOTATIONS,
     "group_key": m.MESSAGE_ANNOTATIONS,
     "key": m.PROPERTIES,
-    "properties": m.PROPERTIES,
     "properties_ms": m.PROPERTIES,
     "creation_time_ms": m.PROPERTIES,
     "value": m.FOOTER,
