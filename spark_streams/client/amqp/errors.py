@@ -21,6 +21,7 @@ from spark_streams.wire.amqp.dialects.dialect import Conditions
 from spark_streams.wire.amqp.event_streams import EPOCH
 
 _EPOCH = re.compile(r"epoch\D{0,12}(\d+)", re.IGNORECASE)
+_PASSES = re.compile("idle|credential expired")
 
 
 @dataclass
@@ -75,9 +76,11 @@ def connection_fault(condition: Any, endpoint: Endpoint, conditions: Conditions)
 
     A connection that was idle for too long counts as lost: the caller may have been busy for longer than the peer's
     idle time-out, and a new connection helps. AMQP has no condition of its own for that; proton and libraries built on
-    it send ``amqp:resource-limit-exceeded`` with "local-idle-timeout expired".
+    it send ``amqp:resource-limit-exceeded`` with "local-idle-timeout expired". So does one whose OAuth 2 token has
+    expired, for a new one signs in with the present token: RabbitMQ sends ``amqp:unauthorized-access`` with "credential
+    expired".
     """
-    if condition is not None and "idle" in (condition.description or ""):
+    if condition is not None and _PASSES.search(condition.description or ""):
         return lost(endpoint, f"{condition.name}: {condition.description}")
     return peer_fault(condition, f"connection to {endpoint.address}", conditions)
 

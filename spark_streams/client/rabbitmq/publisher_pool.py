@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Final, TypeVar
 
@@ -92,6 +92,8 @@ class PublisherPool:
         self._timeout_ms = connection.timeout_ms
         self._publishers: dict[str, StreamPublisher] = {}
         self._by_number: dict[int, StreamPublisher] = {}
+        """Those that are declared; the others are declared again before anything more is sent."""
+        self._last_number = -1
         self._dropped: set[str] = set()
 
     def publish(self, stream: str, entries: Entries, label: Label) -> None:
@@ -118,14 +120,14 @@ class PublisherPool:
                 self._restore(fault)  # and with it this piece
 
     def wait(self, limit: int) -> None:
-        """Wait until at most ``limit`` messages, of at most ``MAX_KEPT_BYTES``, are not confirmed.
+        """Wait until all publishers are declared, and at most ``limit`` messages of ``MAX_KEPT_BYTES`` not confirmed.
 
         Raises:
             DeliveryFailed, TransportError, PeerError: as for ``publish``.
         """
         self._take_all()
         deadline = Deadline(self._timeout_ms)
-        while (before := self.unconfirmed) > limit or self._kept_bytes > MAX_KEPT_BYTES:
+        while (before := self.unconfirmed) > limit or self._kept_bytes > MAX_KEPT_BYTES or self._undeclared:
             if self.turn(deadline) or self.unconfirmed < before:
                 deadline.restart()
 
@@ -151,7 +153,7 @@ class PublisherPool:
         """
         fault: SparkStreamsError | None = None
         try:
-            wait_s = 0.0 if deadline is None else deadline.left_s("no confirm")
+            wait_s = 0.0 if deadline is None or self._undeclared else deadline.left_s("no confirm")
         except DeadlineExceeded as late:
             raise self._named(late) from late  # another connection would not make the broker confirm
         try:
@@ -160,10 +162,10 @@ class PublisherPool:
         except (TransportError, PeerError) as lost:
             fault = lost
         self._take_all()
-        undeclared = next((p for p in self._publishers.values() if p.number not in self._by_number), None)
-        if undeclared is not None and fault is None:
+        undeclared = self._undeclared
+        if undeclared and fault is None:
             why = "the broker dropped the publisher: the stream was deleted, or its node is gone"
-            fault = refusal(ResponseCode.STREAM_NOT_AVAILABLE, f"stream '{undeclared.stream}'", why)
+            fault = refusal(ResponseCode.STREAM_NOT_AVAILABLE, f"stream '{undeclared[0].stream}'", why)
         if fault is None or (fault.retriable and not self.unconfirmed):
             return False  # whoever needs a connection next gets another one
         self._restore(fault)
@@ -178,10 +180,17 @@ class PublisherPool:
     def _kept_bytes(self) -> int:
         return sum(publisher.kept_bytes for publisher in self._publishers.values())
 
+    @property
+    def _undeclared(self) -> list[StreamPublisher]:
+        """Publishers with unconfirmed messages that the broker has dropped."""
+        if len(self._by_number) == len(self._publishers):
+            return []
+        return [p for p in self._publishers.values() if self._by_number.get(p.number) is not p]
+
     # --- another connection
 
     def ask(self, question: Callable[[Connection], _T]) -> _T:
-        """Ask something on the connection, again on another one whenever it breaks.
+        """Ask something on the connection: on another one whenever it breaks, and again while a stream has no leader.
 
         Raises:
             DeliveryFailed, TransportError, PeerError: as for ``publish``.
@@ -192,7 +201,7 @@ class PublisherPool:
                     self._return()
                 return question(self.connection)
             except (TransportError, PeerError) as fault:
-                if not self.connection.broken:
+                if not (self.connection.broken or fault.retriable):
                     raise
                 self._restore(fault)
 
@@ -222,11 +231,10 @@ class PublisherPool:
             self.connection = self._connect()
             self._by_number.clear()
             self._publishers = {name: each for name, each in self._publishers.items() if each.unconfirmed}
-        for publisher in self._publishers.values():
-            if self._by_number.get(publisher.number) is not publisher:
-                number = self._declared(publisher.stream)
-                self._add(number, publisher)
-                publisher.send_again(self.connection, number)
+        for publisher in self._undeclared:
+            number = self._declared(publisher.stream)
+            self._add(number, publisher)
+            publisher.send_again(self.connection, number)
 
     # --- publishers
 
@@ -238,8 +246,8 @@ class PublisherPool:
         Raises:
             TransportError, PeerError: the connection broke.
         """
-        free = (number for number in range(MAX_PUBLISHERS) if number not in self._by_number)
-        wanted = list(zip(free, (stream for stream in streams if stream not in self._publishers), strict=False))
+        new = (stream for stream in streams if stream not in self._publishers)
+        wanted = list(zip(self._free_numbers(), new, strict=False))
         if len(wanted) < 2:
             return
         asked = [self._declaration(number, stream) for number, stream in wanted]
@@ -247,6 +255,11 @@ class PublisherPool:
         for (number, stream), answer in zip(wanted, answers, strict=True):
             if answer.ok:
                 self._add(number, self._new(number, stream))
+
+    def _free_numbers(self) -> Iterator[int]:
+        """Yield free ids, those last that were in use last: what still comes for a dropped publisher is no other's."""
+        numbers = ((self._last_number + 1 + n) % MAX_PUBLISHERS for n in range(MAX_PUBLISHERS))
+        return (number for number in numbers if number not in self._by_number)
 
     def _declaration(self, number: int, stream: str) -> tuple[DeclarePublisher, str]:
         return DeclarePublisher(number, self._reference, stream), f"stream '{stream}': declare publisher"
@@ -256,6 +269,7 @@ class PublisherPool:
 
     def _add(self, number: int, publisher: StreamPublisher) -> None:
         self._publishers[publisher.stream] = self._by_number[number] = publisher
+        self._last_number = number
         self.connection.publisher_ids.add(number)
 
     def _publisher(self, stream: str, entries: Entries, label: Label, _: Connection) -> StreamPublisher:
@@ -266,7 +280,7 @@ class PublisherPool:
             try:
                 number = self._declared(stream)
             except PeerError as fault:
-                if stream not in self._dropped or self.connection.broken:
+                if stream not in self._dropped or self.connection.broken or fault.retriable:
                     raise
                 # The stream existed a moment ago: an error that names the row helps more than "no such stream".
                 why = getattr(fault, "condition", type(fault).__name__)
@@ -288,7 +302,7 @@ class PublisherPool:
         Raises:
             NotFound, Refused: the broker does not permit us to publish there, or the alarm lasts.
         """
-        number = next(n for n in range(MAX_PUBLISHERS) if n not in self._by_number)
+        number = next(self._free_numbers())
         deadline, pause_s = Deadline(self._timeout_ms), FIRST_PAUSE_S
         refused: Refused | None = None
         while True:

@@ -133,7 +133,9 @@ class RangeReader:
                 self._compare_last()
 
     def _place(self, fault: RemoteProtocolError) -> None:
-        """Say in an error which stream and partition the range is of."""
+        """Say in an error which stream and partition the range is of; one about an event says so already."""
+        if str(fault).startswith(self.read.what):
+            return
         of = "" if self._stream == self.read.stream else f", partition '{self._stream}'"
         fault.args = (f"stream '{self.read.stream}'{of}: {fault}",)
 

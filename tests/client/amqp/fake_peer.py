@@ -54,6 +54,7 @@ class Script:
     idle_timeout_ms: int = 0
     outcomes_after_s: float = 0.0
     closes_after: int | None = None
+    closes_with: tuple[str, str] | None = None
     closes_behind: int | None = None
 
 
@@ -206,6 +207,8 @@ class FakePeer(MessagingHandler):
     def on_message(self, event: Any) -> None:
         self._decide(event)
         if len(self.received) == self.script.closes_after:
+            closes_with = self.script.closes_with
+            event.connection.condition = None if closes_with is None else proton.Condition(*closes_with)
             event.connection.close()
 
     def _decide(self, event: Any) -> None:

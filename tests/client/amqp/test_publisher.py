@@ -155,6 +155,18 @@ def test_a_connection_that_stays_away_fails() -> None:
             link.flush()
 
 
+def test_a_token_that_expires_ends_a_connection_and_no_task() -> None:
+    """The condition and the words are those of RabbitMQ 4.3.6; the next connection signs in with the present token."""
+    expired = ("amqp:unauthorized-access", "credential expired")
+    script = Script(closes_after=10, closes_with=expired, sender_credit=50)  # so not all rows get there before
+    with FakePeer(script) as peer, client(peer.port) as sender:
+        link = sender.publisher("orders")
+        link.send(payloads(0, 500), label)
+        link.flush()
+        assert link.accepted == 500
+    assert list(dict.fromkeys(peer.received)) == [b"%d:" % n for n in range(500)]
+
+
 def test_a_refused_sender_says_why() -> None:
     with (
         FakePeer(Script(refuse=("amqp:unauthorized-access", "read only", {}))) as peer,

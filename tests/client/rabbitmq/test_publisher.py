@@ -307,7 +307,7 @@ def test_a_stream_that_moved_with_nothing_under_way_is_gone_on_with() -> None:
     assert len(taking.declared) > 1
     assert {reference for _, reference, _ in taking.declared} == {IDENTITY.reference}
     assert taking.messages == 1_100
-    assert taking.ids == sorted(set(taking.ids))
+    assert ids_of(taking) == sorted(set(ids_of(taking)))
 
 
 def test_a_stream_that_was_deleted_with_nothing_under_way_names_the_next_row() -> None:
