@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
 import hmac
 import socket
+import threading
 import time
 from pathlib import Path
 from urllib.parse import parse_qs, quote_plus
 
 import pytest
 
+from spark_streams.client import AmqpClient
 from spark_streams.client.amqp.connection import Connection
 from spark_streams.client.amqp.links import Binding, attach_sender
 from spark_streams.client.amqp.sign_in import TokenSource, sign_in
@@ -28,6 +31,7 @@ from spark_streams.errors import (
 )
 from spark_streams.secrets import CalledSecret, FileSecret
 from spark_streams.wire.amqp.dialects import EVENT_HUBS, EVENT_STREAMS, RABBITMQ
+from spark_streams.wire.amqp.sasl import SaslClient, SaslLogin, SaslServer
 from spark_streams.wire.amqp.shared_access import SharedAccessSignature
 from tests.client.amqp.fake_namespace import KEY, RULE, FakeNamespace, Namespace
 from tests.client.amqp.fake_node import refuse
@@ -257,6 +261,39 @@ def test_rabbitmq_takes_a_token_as_password() -> None:
         fault = failure(with_token(server, "geheim"))
         assert isinstance(fault, AuthenticationFailed)
         assert "check option 'token'; of the peers without '$cbs' only RabbitMQ takes tokens" in str(fault)
+
+
+@pytest.mark.parametrize("size", [8_192, 8_193])
+def test_a_password_that_no_frame_of_rabbitmq_holds_is_told_by_its_size_at_once(size: int) -> None:
+    """RabbitMQ 4.3.6 closes the connection at a SASL frame of more than 8,192 bytes, and answers smaller ones."""
+    sizes: list[int] = []
+
+    def serve() -> None:
+        with contextlib.suppress(OSError):  # the listener is closed in the end
+            while True:
+                opened, _ = listener.accept()
+                with opened:
+                    sasl = SaslServer(("PLAIN",), lambda user, password: False)
+                    opened.sendall(sasl.receive(opened.recv(8, socket.MSG_WAITALL)))
+                    head = opened.recv(4, socket.MSG_WAITALL)
+                    sizes.append(int.from_bytes(head, "big"))
+                    if sizes[-1] <= 8_192:
+                        opened.recv(sizes[-1] - 4, socket.MSG_WAITALL)
+                        opened.sendall(bytes.fromhex("00000010020100000053 44c003015001"))  # sasl-outcome, code auth
+                        opened.recv(1)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        threading.Thread(target=serve, daemon=True).start()
+        port = listener.getsockname()[1]
+        empty = SaslClient(lambda _: SaslLogin.plain("guest", "x" * 300), "127.0.0.1")
+        offered = SaslServer(("PLAIN",), lambda user, password: False).receive(empty.start())
+        password = "x" * (300 + size - len(empty.receive(offered)))
+        endpoint = Endpoint("amqp", "127.0.0.1", port, "guest", Secret(password))
+        with AmqpClient(endpoint) as client, pytest.raises(AuthenticationFailed) as caught:
+            client.describe("orders")
+    assert sizes == [size], "nothing is tried again"
+    told = f"a frame of {size} bytes with user and password; RabbitMQ takes 8192 there: check options 'username'"
+    assert (told in str(caught.value)) is (size > 8_192)
 
 
 def test_the_dialect_that_is_told_decides() -> None:
