@@ -241,6 +241,7 @@ def _reads_on(opened: AmqpClient | RabbitClient, name: str) -> None:
         (b"", False),
         (b"hello", True),
         (b"\0", True),
+        (b"\0\x53", True),
         (bytes(900), True),
         (b"\0\x53\x75", False),
         (b"\0\x53\x79\x40", True),
@@ -252,3 +253,4 @@ def _reads_on(opened: AmqpClient | RabbitClient, name: str) -> None:
 def test_what_is_no_amqp_is_known_by_its_first_bytes(entry: bytes, is_foreign: bool) -> None:
     assert foreign(block([GOOD, entry, GOOD])).tolist() == [False, is_foreign, False]
     assert foreign(MessageBlock(entry, np.array([0]), np.array([len(entry)]))).tolist() == [is_foreign]
+    assert foreign(block([entry, b"Sports", b"ports"])).tolist() == [is_foreign, True, True], "neighbours do not count"

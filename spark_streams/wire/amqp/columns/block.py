@@ -47,7 +47,8 @@ def foreign(block: MessageBlock) -> Mask:
     head = Words(np.frombuffer(block.buffer, np.uint8)).little(starts)
     code = (head >> np.uint64(16)) & np.uint64(0xFF)
     section = (head & np.uint64(0xFFFF) == 0x5300) & (code >= HEADER) & (code <= FOOTER)
-    found: Mask = ~section & (ends > starts)
+    # What is shorter than a section's head shows bytes of its neighbour.
+    found: Mask = ~(section & (ends - starts > 2)) & (ends > starts)
     for row in np.flatnonzero(found & (head & np.uint64(0xFF) == 0)).tolist():  # a descriptor in another form
         try:
             section_head(bytes(block.buffer[starts[row] : min(ends[row], starts[row] + _DESCRIPTOR_BYTES)]), 0)
