@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -49,12 +50,12 @@ def foreign(block: MessageBlock) -> Mask:
     section = (head & np.uint64(0xFFFF) == 0x5300) & (code >= HEADER) & (code <= FOOTER)
     # What is shorter than a section's head shows bytes of its neighbour.
     found: Mask = ~(section & (ends - starts > 2)) & (ends > starts)
-    for row in np.flatnonzero(found & (head & np.uint64(0xFF) == 0)).tolist():  # a descriptor in another form
-        try:
+    # A descriptor in another form is an ulong or a symbol. Other payloads that begin with 0 are common, as Avro's.
+    other = np.isin(head & np.uint64(0xFFFF), np.array([0x8000, 0xA300, 0xB300], np.uint64))
+    for row in np.flatnonzero(found & other).tolist():
+        with suppress(RemoteProtocolError):
             section_head(bytes(block.buffer[starts[row] : min(ends[row], starts[row] + _DESCRIPTOR_BYTES)]), 0)
-        except RemoteProtocolError:
-            continue
-        found[row] = False
+            found[row] = False
     return found
 
 
