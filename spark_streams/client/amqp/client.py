@@ -267,8 +267,7 @@ class AmqpClient(contextlib.AbstractContextManager["AmqpClient"]):
 
         Returns:
             Batches that are not empty, with the columns of ``read.columns`` in that order, typed as in ``rows``; they
-            have the events that ``read.filter`` is true of. The peer checks what it can of it; the client checks the
-            rest.
+            have the events that ``read.filter`` is true of. The peer checks what it can of it, the client the rest.
 
         Raises:
             FilterError: the filter refers to something that events of AMQP cannot have.
@@ -282,9 +281,10 @@ class AmqpClient(contextlib.AbstractContextManager["AmqpClient"]):
         return self._reader(read, binding, max_rows, max_bytes).batches()
 
     def _reader(self, read: RangeRead, binding: Binding, max_rows: int, max_bytes: int) -> RangeReader:
-        def attach(at: Earliest | At | After, behind: Earliest | After) -> Link:
+        def attach(at: Earliest | At | After, behind: Earliest | After, whole: bool) -> Link:
             def receiver(connection: Connection, to: str | None) -> Link:
-                pushed, starts = self._push(connection, read.filter, read), connection.dialect.starts(at, behind)
+                pushed = nothing_pushed(read.filter) if whole else self._push(connection, read.filter, read)
+                starts = connection.dialect.starts(at, behind)
                 return self._receivers.attach(connection, to, binding, starts, pushed, reads=True)
 
             return self._connections.run(receiver)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -27,7 +27,7 @@ from spark_streams.filters.tree import Expression
 from spark_streams.wire.amqp.columns.block import MessageBlock
 from spark_streams.wire.amqp.columns.decode import decode_columns
 from spark_streams.wire.amqp.decode import decode_value
-from spark_streams.wire.amqp.dialects.dialect import LinkProperties, StartFilter
+from spark_streams.wire.amqp.dialects.dialect import Dialect, LinkProperties, StartFilter
 from spark_streams.wire.amqp.dialects.event_streams import as_symbol
 from spark_streams.wire.amqp.encode import encode_value
 from spark_streams.wire.amqp.event_streams import ANNOTATIONS_FILTER, FULL_SQL_FILTER, SQL_FILTER
@@ -47,12 +47,19 @@ class StartRefused(RemoteProtocolError):
 
 
 class Unreadable(Refused):
-    """The peer ended a reader's session at a message that it cannot show over AMQP 1.0 (Q-13)."""
+    """The peer ended the session or the connection at a message that it cannot show over AMQP 1.0 (Q-13).
 
-    def at(self, place: str, what: str) -> Unreadable:
-        """Return the error with the place of the message, and what was read."""
-        advice = "read it with format 'rabbitmq-stream', which shows all that a stream holds"
-        return Unreadable(self.condition, f"the broker cannot show {place} as one of AMQP 1.0: {advice}", what)
+    Attributes:
+        to_reader: whether a reader's link was the one that noticed it; else a look's, which has no place in the range.
+    """
+
+    to_reader = False
+
+
+def not_shown(place: str) -> str:
+    """Return what is wrong with a message that the peer cannot show, and what goes on."""
+    advice = "read it with format 'rabbitmq-stream', which shows all that a stream holds"
+    return f"the broker cannot show {place} as one of AMQP 1.0: {advice}"
 
 
 @dataclass(frozen=True)
@@ -102,6 +109,7 @@ class Link:
         proton_link: ``link``.
         taken: names of the optional filters that the peer echoed as they were sent.
         began: where the link begins, as its filter says it; None for a link without one.
+        reads: whether rows are read; else it is a look.
         early: whether the link begins before the wanted position.
         residual: the part of the filter that the client checks on every delivery; None for nothing.
     """
@@ -116,7 +124,8 @@ class Link:
         self.session = session
         self.what = f"{what} at {connection.endpoint.address}"
         self.taken: frozenset[str] = frozenset()
-        self.began: object = None
+        self.began: Any = None
+        self.reads = False
         self.early = False
         self.residual: Expression | None = None
         self.closed = False
@@ -148,11 +157,24 @@ class Link:
         if self.connection.was_detached(self.proton_link):
             raise self.connection.fault(self.proton_link.remote_condition, self.what)
         if self.session.state & proton.Endpoint.REMOTE_CLOSED:
-            condition = self.session.remote_condition
-            unreadable = self.connection.dialect.conditions.unreadable
-            if self.began is not None and condition is not None and condition.name == unreadable:
-                raise Unreadable(condition.name, None, "").at(f"a message from {self.began!r} on", self.what)
-            raise self.connection.fault(condition, self.what)
+            raise self._ended(self.connection.fault(self.session.remote_condition, self.what))
+
+    def turn(self, wait_s: float = 0.0) -> bool:
+        """Serve the connection once, see ``Connection.turn``; it may end as ``check`` says."""
+        try:
+            return self.connection.turn(wait_s)
+        except Refused as fault:
+            raise self._ended(fault) from fault
+
+    def _ended(self, fault: SparkStreamsError) -> SparkStreamsError:
+        """Return the error for a session or connection that ended: RabbitMQ ends either at what it cannot show."""
+        unreadable = self.connection.dialect.conditions.unreadable
+        if self.began is None or not isinstance(fault, Refused) or fault.condition != unreadable:
+            return fault
+        began = self.began if isinstance(self.began, str) else int(self.began)
+        told = Unreadable(fault.condition, not_shown(f"a message from {began!r} on"), self.what)
+        told.to_reader = self.reads
+        return told
 
     def close(self, condition: Any = None) -> None:
         """Detach, with or without an error condition, and end the session; never raise.
@@ -248,7 +270,8 @@ def attach_receiver(
         raise Refused("not supported", "it settles what it sends, which would take it off a queue", attached.what)
     if start is not None:
         if not known:
-            deliveries.proof = partial(_check_event, attached, address)
+            # It refers to no link: a circle would wait for a garbage collection, in which proton crashes.
+            deliveries.proof = partial(_check_log, dialect, attached.what, partial(connection.streams.discard, address))
         echoed = _echoed(link)
         begins = echoed.get(dialect.start_name)
         if dialect.echoes_start and not _same_filter(start.filter, begins):
@@ -258,7 +281,7 @@ def attach_receiver(
                 f"{_words(begins)}, sent was {_words(start.filter)}); without it the read would begin elsewhere. Is it "
                 f"a log of {dialect.title}?"
             )
-        attached.early, attached.began = start.early, start.filter.value
+        attached.early, attached.began, attached.reads = start.early, start.filter.value, reads
         attached.taken = frozenset(n for n, sent in also.items() if _same_filter(sent, echoed.get(n)))
     return attached
 
@@ -336,18 +359,17 @@ def _check_bound(link: Any, binding: Binding, what: str, name: str) -> None:
         raise RemoteProtocolError(f"{what}: partition '{wanted}' was asked for, the peer bound '{bound}' (ES-105)")
 
 
-def _check_event(link: Link, address: str, first: MessageBlock) -> None:
+def _check_log(dialect: Dialect, what: str, forget: Callable[[], None], first: MessageBlock) -> None:
     """Check that a message has the annotation that only logs give their messages.
 
     Raises:
         RemoteProtocolError: it has not.
     """
-    connection, places = link.connection, link.connection.dialect.places
-    if decode_columns(first, ("offset",), places=places)["offset"].null_count:
-        connection.streams.discard(address)
+    if decode_columns(first, ("offset",), places=dialect.places)["offset"].null_count:
+        forget()
         raise RemoteProtocolError(
-            f"{link.what}: a delivery has no {places.offset.key} annotation (ES-300): it is not from a log of "
-            f"{connection.dialect.title}. It was not accepted, so a queue keeps it: name a stream in option 'stream'"
+            f"{what}: a delivery has no {dialect.places.offset.key} annotation (ES-300): it is not from a log of "
+            f"{dialect.title}. It was not accepted, so a queue keeps it: name a stream in option 'stream'"
         )
 
 

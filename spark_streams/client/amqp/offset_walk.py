@@ -110,7 +110,7 @@ class AmqpOffsetWalk:
                 window = MAX_CREDIT if self._drops(link) else min(missing, MAX_CREDIT)
                 if link.deliveries.credit <= window // 2:
                     link.deliveries.flow(window - link.deliveries.credit)
-            link.connection.turn(timer.timeout_s(self._buffer.rows > 0))
+            link.turn(timer.timeout_s(self._buffer.rows > 0))
         return True
 
     def _drops(self, link: Link) -> bool:
@@ -158,7 +158,7 @@ def first_message(link: Link, missing: str, *, drain: bool = False) -> MessageBl
         link.check()
         if drain and not link.deliveries.draining:
             return None
-        link.connection.turn(deadline.left_s(missing))
+        link.turn(deadline.left_s(missing))
     return buffer.block()
 
 

@@ -11,13 +11,13 @@ whole deliveries that came, which is progress, and resumes after them on another
 A range that begins ``At`` an offset must begin with that event: another in its place is a loss, whatever the reason.
 
 Where offsets are numbers (``Dialect.numeric_offsets``), a missing number shows where events may be gone, and only then
-the reader asks what the partition retains. In a dialect with holes it counts as a loss what lies before the first
-retained event, and no other missing number; the range may end with a hole, and then the answer to the drain is its end.
-Where the peer answers no drain, a silence is (H-7), and the next read in this process looks for what comes late (H-8).
+the reader asks what the partition retains. In a dialect with holes only what lies before the first retained event is a
+loss; the range may end with a hole, and then the answer to the drain is its end. Where the peer answers no drain, a
+silence is (H-7), and the next read in this process looks for what comes late (H-8).
 
 Where the peer checks a part of the filter, the events at both ends of the range need not come. Then the reader requests
 the first one without the filter, and the answer to the drain is the end, if by ``$info`` nothing of the range is gone.
-Nobody reports which events were left out, so those that retention removes behind the last received one count as lost.
+What retention removes behind the last received event counts as lost, as nobody reports which ones were left out.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ import pyarrow as pa
 
 from spark_streams.client.amqp.credit import LOOK_AFTER_S, LOOKS_OF_SILENCE, MAX_CREDIT, CreditWindow, DrainTimer
 from spark_streams.client.amqp.errors import PositionUnknown
-from spark_streams.client.amqp.links import Link, Unreadable
+from spark_streams.client.amqp.links import Link, Unreadable, not_shown
 from spark_streams.client.amqp.receive_buffer import ReceiveBuffer
 from spark_streams.client.amqp.row_decoder import DecodedRows, RowDecoder, WrongPartition
 from spark_streams.client.data_loss import LossPolicy, instead_of, is_past_end, place
@@ -63,8 +63,8 @@ class RangeReader:
 
     Args:
         read: the range.
-        attach: attaches a receiver that begins at the first position; at the second, an earlier one, where the peer has
-            no filter for the first.
+        attach: attaches a receiver that begins at the first position, or at the second, an earlier one, where the peer
+            has no filter for the first; with True the client alone filters the events.
         describe: describes the stream as it is now.
         peer: the peer's address.
         has_event: returns whether the partition has an event with an offset, by an inclusive filter and no other one.
@@ -73,7 +73,7 @@ class RangeReader:
     """
 
     read: RangeRead
-    attach: Callable[[Earliest | At | After, Earliest | After], Link]
+    attach: Callable[[Earliest | At | After, Earliest | After, bool], Link]
     describe: Callable[[], StreamDescription]
     peer: str
     has_event: Callable[[str], bool]
@@ -88,7 +88,7 @@ class RangeReader:
         self._dropped: Earliest | After = EARLIEST
         self._first_gap: At | After | None = None
         self._key = self.peer, read.stream, read.partition
-        self._most = MAX_CREDIT
+        self._most, self._whole = MAX_CREDIT, False
 
     def batches(self) -> Generator[pa.RecordBatch, None, None]:
         """Yield the rows of the range, none twice.
@@ -100,7 +100,7 @@ class RangeReader:
             NotFound: the stream did not exist for some 40 seconds, and ``fail_on_data_loss`` is set.
             Refused: the peer refused the link.
             RemoteProtocolError: the peer broke a rule; the message names it.
-            TransportError: the connection broke more often than the retries allow, or the peer fell silent.
+            TransportError: the connection broke too often, or the peer fell silent.
         """
         self._attempts = Attempts(LONG_BACKOFF)
         while True:
@@ -115,9 +115,13 @@ class RangeReader:
                 return
             except Unreadable as fault:
                 traceback.clear_frames(fault.__traceback__)
+                if self._most == 1 and fault.to_reader:
+                    raise Unreadable(fault.condition, not_shown(next_message(self._start)), self.read.what) from fault
                 if self._most == 1:
-                    raise fault.at(next_message(self._start), self.read.what) from fault
-                self._most = 1  # the broker ends the session before it sends what it has credit for: one by one
+                    raise
+                if self.read.filter is None or self._whole:
+                    self._most = 1  # the broker does not send what it has credit for: one by one
+                self._whole = True  # to find what matches, the broker looks beyond the range too
             except SparkStreamsError as fault:
                 if not self._loss.tries_again(self.read.partition, self._attempts, fault):
                     return
@@ -130,7 +134,7 @@ class RangeReader:
         try:
             if isinstance(start, After) and start.offset == _unproven.get(self._key):
                 start = At(start.offset)
-            link = self._link = self.attach(start, self._dropped)
+            link = self._link = self.attach(start, self._dropped, self._whole)
         except PositionUnknown as fault:
             self._loss.report(self.read.partition, place(self._start), fault.description)
             return
@@ -163,7 +167,7 @@ class RangeReader:
             except SparkStreamsError as fault:
                 if isinstance(fault, DeadlineExceeded):
                     link.connection.abandon()  # no request may use the connection either
-                if fault.retriable:
+                if fault.retriable or isinstance(fault, Unreadable):
                     buffer.take(link.deliveries)  # those that came together with the connection's end
                 if not ((fault.retriable or isinstance(fault, Unreadable)) and buffer.rows):
                     raise
@@ -220,12 +224,12 @@ class RangeReader:
             if link.narrowed and timer.draining and extensions < _MAX_EXTENSIONS:
                 # The peer may search for long without a match: a request on another link checks that it still answers.
                 timeout_s = min(timeout_s, link.connection.timeout_ms / 2_000)
-                if not link.connection.turn(timeout_s) and deliveries.draining:
+                if not link.turn(timeout_s) and deliveries.draining:
                     self.describe()
                     extensions += 1
                     timer.extend()
             else:
-                link.connection.turn(timeout_s)
+                link.turn(timeout_s)
 
     def _bounds(self) -> Bounds | None:
         """Return what the partition retains now; None where it is gone."""
@@ -238,7 +242,7 @@ class RangeReader:
         there = bounds is not None and instead_of(At(self.read.end), bounds) is None
         if bounds is not None and there and not timer.has_no_more((described.incarnation, bounds.latest)):
             return True
-        self._link.connection.turn()
+        self._link.turn()
         self._link.check()
         return self._link.deliveries.queued > 0  # they came while the peer was asked
 
@@ -283,11 +287,9 @@ class RangeReader:
 
         The check comes after the rows: events that are removed later cannot have been in front of them. It comes with
         every block, because a gap between two opaque offsets is invisible. With a peer that does not report the newest
-        removed offset it is possible at the start of a link only: later "not retained" also means "read, and removed
-        since".
+        removed offset it is possible at the start of a link only: later "not retained" also means "read, and removed".
 
-        Args:
-            came: offset of the first event of the block.
+        ``came`` is the offset of the first event of the block.
         """
         first, self._first = self._first, False
         if isinstance(self._start, Earliest) or not self._ask_for_loss:
@@ -346,9 +348,7 @@ class RangeReader:
         return None if self.has_event(self._start.offset) else "there is no event with that offset"
 
     def _explain(self) -> None:
-        """Find out why the peer has no more events although the end of the range did not come.
-
-        Where the peer leaves out events, or offsets have holes, that is the reason, if nothing is gone.
+        """Find out why the end of the range did not come: events left out or holes, if nothing is gone.
 
         Raises:
             PositionLost: events are gone, or the stream ends before the range, and losses fail the query.
@@ -395,6 +395,6 @@ class RangeReader:
         behind = bounds is not None and (bounds.latest is None or bounds.latest < self.read.end)
         self._reaches_end = not behind or self._behind.passed
         if behind and not self._reaches_end:
-            self._link.connection.turn(_BEHIND_S)
+            self._link.turn(_BEHIND_S)
         timer.look_again()
         return False

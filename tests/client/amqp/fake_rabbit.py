@@ -6,6 +6,7 @@ from typing import Any
 
 from proton import Condition, Delivery, Event, Link, Message, symbol, timestamp, ulong
 
+from spark_streams.wire.amqp.dialects.rabbitmq import START
 from tests.client.amqp.fake_node import FakeNode, Script, refuse
 
 
@@ -27,7 +28,8 @@ class FakeRabbit(FakeNode):
         answer: the status and the body by which ``/management`` answers; None where it refuses the link.
         settles: whether it settles what it sends, whatever the client asks for.
         is_stream: whether it keeps what is accepted.
-        not_shown: the number of a message of the stream that it cannot show; None for none.
+        not_shown: the number of a message of the stream that it cannot show; None for none. No other one matches SQL.
+        ends: what it ends there, ``session`` or ``connection``.
 
     Attributes:
         sent: how many messages it has sent.
@@ -43,10 +45,11 @@ class FakeRabbit(FakeNode):
         settles: bool = False,
         is_stream: bool = False,
         not_shown: int | None = None,
+        ends: str = "session",
     ) -> None:
         self.queue = list(queue)
         self.version, self.answer, self.settles, self.is_stream = version, answer, settles, is_stream
-        self.not_shown = not_shown
+        self.not_shown, self.ends = not_shown, ends
         self.sent = self.asked = 0
         self._under_way: dict[Any, bytes] = {}
         super().__init__(Script(capability=False))
@@ -69,10 +72,14 @@ class FakeRabbit(FakeNode):
         if link.remote_source.address == "/management":
             return
         at = sent.setdefault(link.name, self._first(link))
-        if self.not_shown is not None and at <= self.not_shown < at + link.credit:
-            link.session.condition = Condition("amqp:internal-error", "{badmatch,[{some,erlang}]}")
-            link.session.close()
+        filtered = "sql-filter" in self._filters[link.name]
+        reached = len(self.queue) if filtered and link.credit else at + link.credit
+        if self.not_shown is not None and at <= self.not_shown < reached:
+            ended = link.session if self.ends == "session" else link.session.connection
+            ended.condition = Condition("amqp:internal-error", "{badmatch,[{some,erlang}]}")
+            ended.close()
             return
+        at = reached if filtered else at
         while link.credit > 0 and at < len(self.queue):
             taken = self.queue[at] if self.is_stream else self.queue.pop(0)
             at += self.is_stream
@@ -89,7 +96,7 @@ class FakeRabbit(FakeNode):
             link.drained()
 
     def _first(self, link: Any) -> int:
-        (start,) = self._filters[link.name].values()
+        start = self._filters[link.name][START]
         return int(start.value) if self.is_stream and isinstance(start.value, ulong) else 0
 
     def _delivered(self, link: Any, delivery: Any) -> None:

@@ -363,14 +363,36 @@ def not_shown(client: AmqpClient) -> list[bytes]:
     return found
 
 
-def test_what_the_broker_cannot_show_is_told_by_its_condition_with_the_place() -> None:
-    stream = [message(n, n) for n in range(10)]
-    with FakeRabbit(stream, is_stream=True, answer=STREAM_TYPE, not_shown=3) as rabbit, client_of(rabbit.url) as client:
+@pytest.mark.parametrize("ends", ["session", "connection"])
+def test_what_the_broker_cannot_show_is_told_by_its_condition_with_the_place(ends: str) -> None:
+    """RabbitMQ ends the connection where the message is not among the first that a link has credit for."""
+    given: Any = {"is_stream": True, "answer": STREAM_TYPE, "not_shown": 3, "ends": ends}
+    with FakeRabbit([message(n, n) for n in range(10)], **given) as rabbit, client_of(rabbit.url) as client:
         assert not_shown(client) == [b"m0", b"m1", b"m2"]
         assert len(read(client, "q", "q", f"{2:020d}")) == 3, "it lies behind the range"
+        with pytest.raises(Refused, match="cannot show a message from 3 on as one of AMQP"):
+            client.log_identity("q", {"q": OFFSET})
 
 
-def test_what_has_failed_waits_for_no_garbage_collection(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_lies_behind_the_range_is_not_met_through_a_filter() -> None:
+    """The broker looks for what matches beyond the range, and the client checks the filter itself then."""
+    given: Any = {"is_stream": True, "answer": STREAM_TYPE, "not_shown": 3}
+    with FakeRabbit([message(n, n) for n in range(10)], **given) as rabbit, client_of(rabbit.url) as client:
+        rows = list(client.fetch(RangeRead("q", "q", EARLIEST, f"{2:020d}", ("value",), filter=FILTER)))
+        assert rows == [] and [len(each.filters) for each in rabbit.attaches if each.filters] == [2, 1, 1]
+
+
+def test_a_look_that_fails_is_not_taken_for_the_place_of_the_reader(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a number is missing, the reader looks at the last message, which may be one that the broker cannot show."""
+    stream = [message(n, n) for n in range(3)] + [message(n, n + 1) for n in range(3, 10)]
+    with FakeRabbit(stream, is_stream=True, answer=STREAM_TYPE, not_shown=9) as rabbit, client_of(rabbit.url) as client:
+        monkeypatch.setattr(client, "describe", lambda stream: client.log_identity(stream, {stream: f"{9:020d}"}))
+        with pytest.raises(Refused, match=r"attach to 'q' at .* cannot show a message from 9 on"):
+            list(client.fetch(RangeRead("q", "q", EARLIEST, f"{6:020d}", ("value",))))
+
+
+@pytest.mark.parametrize("ends", ["session", "connection"])
+def test_what_has_failed_waits_for_no_garbage_collection(monkeypatch: pytest.MonkeyPatch, ends: str) -> None:
     """Proton crashes where a session is ended before its link, and a collection ends them in any order."""
     links: list[weakref.ref[Link]] = []
     made = Link.__init__
@@ -380,13 +402,15 @@ def test_what_has_failed_waits_for_no_garbage_collection(monkeypatch: pytest.Mon
         made(self, *arguments)
 
     monkeypatch.setattr(Link, "__init__", noted)
-    stream = [message(n, n) for n in range(10)]
-    with FakeRabbit(stream, is_stream=True, answer=STREAM_TYPE, not_shown=3) as rabbit, client_of(rabbit.url) as client:
+    given: Any = {"is_stream": True, "answer": STREAM_TYPE, "not_shown": 3, "ends": ends}
+    with FakeRabbit([message(n, n) for n in range(10)], **given) as rabbit, client_of(rabbit.url) as client:
         gc.disable()
         try:
             not_shown(client)
             with pytest.raises(RemoteProtocolError):  # these messages have no offset of event streams
                 walk(client, "q", "q")
-            assert len(links) == 3 and [link() for link in links] == [None] * 3
+            with pytest.raises(Refused):
+                client.log_identity("q", {"q": OFFSET})
+            assert len(links) == 4 and [link() for link in links] == [None] * 4
         finally:
             gc.enable()

@@ -331,6 +331,22 @@ def test_what_amqp_cannot_show(broker: Real, client: AmqpClient, entry: str) -> 
     assert bodies(whole(client, stream, start=After(offset(60)))) == numbers(60, 300)
 
 
+@pytest.mark.parametrize("text", [None, "properties.subject = 's1'"])
+def test_rows_before_what_amqp_cannot_show(broker: Real, client: AmqpClient, text: str | None) -> None:
+    """Behind the first messages of a link the broker ends the connection; with a filter it looks beyond the range."""
+    stream, found = broker.create(), list[int]()
+    broker.publish(stream, [*map(rich, range(3_000)), b"hello", *map(rich, range(250))], each=200)
+    expression, step = (read_filter(text), 3) if text else (None, 1)
+    expected = list(range(step // 2, 3_000, step))
+    read = RangeRead(stream, stream, EARLIEST, offset(3_200), ("offset",), filter=expression)
+    with pytest.raises(Refused, match=f"cannot show the message at offset '{offset(3_000)}' or the next"):
+        for batch in client.fetch(read):
+            found += [int(each) for each in batch.column("offset").to_pylist()]
+    assert found == expected
+    rows = whole(client, stream, ("offset",), end=offset(2_999), filter=expression)
+    assert [int(row["offset"]) for row in rows] == expected
+
+
 NUMBERS = {
     "null": b"\x40",
     "NaN": b"\x82\x7f\xf8" + bytes(6),

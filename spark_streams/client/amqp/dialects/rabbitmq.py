@@ -222,7 +222,7 @@ def _first_message(connection: Connection, queue: str, start: StartFilter) -> _M
             return None
         while link.deliveries.available is None:
             link.check()
-            connection.turn(deadline.left_s(missing))
+            link.turn(deadline.left_s(missing))
     columns = decode_columns(block, ("offset", "message"), places=connection.dialect.places)
     offset, digest = offset_number(columns["offset"][0].as_py()), hashlib.sha256(columns["message"][0].as_py())
     return _Message(offset, link.deliveries.available or 0, digest.hexdigest()[:32])
@@ -243,4 +243,4 @@ def _drained(link: Link, credit: int, names: tuple[str, ...]) -> Iterator[dict[s
                     deadline.restart()
                 else:
                     link.check()
-                    link.connection.turn(deadline.left_s(f"{link.what}: no answer to drain"))
+                    link.turn(deadline.left_s(f"{link.what}: no answer to drain"))

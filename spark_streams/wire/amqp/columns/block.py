@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -47,13 +48,14 @@ def foreign(block: MessageBlock) -> Mask:
     head = Words(np.frombuffer(block.buffer, np.uint8)).little(starts)
     code = (head >> np.uint64(16)) & np.uint64(0xFF)
     section = (head & np.uint64(0xFFFF) == 0x5300) & (code >= HEADER) & (code <= FOOTER)
-    found: Mask = ~section & (ends > starts)
-    for row in np.flatnonzero(found & (head & np.uint64(0xFF) == 0)).tolist():  # a descriptor in another form
-        try:
+    # What is shorter than a section's head shows bytes of its neighbour.
+    found: Mask = ~(section & (ends - starts > 2)) & (ends > starts)
+    # A descriptor in another form is an ulong or a symbol. Other payloads that begin with 0 are common, as Avro's.
+    other = np.isin(head & np.uint64(0xFFFF), np.array([0x8000, 0xA300, 0xB300], np.uint64))
+    for row in np.flatnonzero(found & other).tolist():
+        with suppress(RemoteProtocolError):
             section_head(bytes(block.buffer[starts[row] : min(ends[row], starts[row] + _DESCRIPTOR_BYTES)]), 0)
-        except RemoteProtocolError:
-            continue
-        found[row] = False
+            found[row] = False
     return found
 
 
