@@ -110,8 +110,9 @@ class PublisherPool:
             NotFound, Refused: the broker does not permit us to publish there.
             TransportError, PeerError: no connection came back, and all earlier rows were confirmed.
         """
-        # Send half of the limit at a time, so that the broker has work while it confirms the others.
-        for piece in entries.pieces(max(1, self._max_in_flight // 2)):
+        # Send a part of both limits at a time, so that the broker has work while it confirms the others.
+        fit = MAX_KEPT_BYTES // 4 * len(entries.values) // max(1, entries.values.nbytes)
+        for piece in entries.pieces(max(1, min(self._max_in_flight // 2, fit))):
             self.wait(max(0, self._max_in_flight - len(piece.values)))
             publisher = self.ask(partial(self._publisher, stream, piece, label))
             try:
