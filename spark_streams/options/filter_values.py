@@ -13,8 +13,8 @@ from spark_streams.options.values import words_list
 from spark_streams.position import Matching
 
 VALUE_FROM: Final = re.compile(
-    r"key|(?:application_properties|message_annotations)\..+|properties\.(?:message_id|to|subject|reply_to|correlation_id|content_type|"
-    r"content_encoding|group_id|reply_to_group_id)",
+    r"key|(?:application_properties|message_annotations)\..+|properties\.(?:message_id|to|subject|reply_to|"
+    r"correlation_id|content_type|content_encoding|group_id|reply_to_group_id)",
     re.DOTALL,
 )
 """The parts of a message that may hold a RabbitMQ filter value."""
