@@ -97,5 +97,7 @@ def unreadable(read: RangeRead, offset: str | None, fault: RemoteProtocolError) 
     if offset is not None:
         where += f" offset '{offset}'"
         after = json.dumps({read.partition: {"after": offset}}, ensure_ascii=False)
-        way_on += f"; or begin after it, with a new checkpoint: startingOffsets {after}"
+        way_on += (
+            f"; or begin after it, with a new checkpoint: startingOffsets {after}; commands: --from after:{offset}"
+        )
     return type(fault)(f"{where}: {fault}; {way_on}")

@@ -147,7 +147,10 @@ def test_a_broken_part_fails_what_needs_it_and_says_where(broken: bytes, needs: 
     assert [row["offset"] for row in rows] == [format_offset(0)]
     place = f"stream 's' partition 's' offset '{format_offset(1)}': "
     assert fault.startswith(place) and says in fault
-    assert f'startingOffsets {{"s": {{"after": "{format_offset(1)}"}}}}' in fault
+    assert (
+        f'startingOffsets {{"s": {{"after": "{format_offset(1)}"}}}}; commands: --from after:{format_offset(1)}'
+        in fault
+    )
     assert both(raws, [needs], f"offset <> '{format_offset(1)}'") == both([GOOD, GOOD], [needs])
     reader = {"value": "body_size > 9", "application_properties": "region = 'eu'"}[needs]
     assert says in both(raws, ["offset"], reader)[1]
