@@ -65,7 +65,7 @@ class Shown:
             run()
         except Exception as fault:
             text = "".join(traceback.format_exception(fault))
-            assert "Error" in text or "NotFound" in text or "Failed" in text, text
+            assert re.search("Error|NotFound|Refused|Failed", text), text
             self(name, f"{fault}\n{fault!r}\n{text}")
         else:
             raise AssertionError(f"{name} did not fail")
