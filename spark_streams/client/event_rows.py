@@ -21,6 +21,10 @@ from spark_streams.wire.amqp.columns.properties import in_microseconds
 from spark_streams.wire.amqp.columns.single_message import TimestampOverflow
 from spark_streams.wire.columnar.byte_view import Positions
 
+# glibc takes the arrays of each block from the system, with a page fault for every 4 KiB, and gives them back, until it
+# has seen a larger piece of memory come back (mallopt(3), M_MMAP_THRESHOLD). Nobody touches this one.
+np.empty(24 << 20, np.uint8)
+
 Columns: TypeAlias = dict[str, pa.Array]
 ColumnsOf: TypeAlias = Callable[[Positions | None, Sequence[str]], Columns]
 """Decode columns of some rows of a block, None for all; values of ``IN_MS`` are columns with times in milliseconds."""

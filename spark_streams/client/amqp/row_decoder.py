@@ -205,18 +205,17 @@ class RowDecoder:
         block = self._from_start(block)
         fault, beyond = None, False
         try:
-            heads, rows = self._rows(block, at_once=True)
+            heads, (count, done), rows = self._rows(block, at_once=True)
         except RemoteProtocolError:
             row, reason = first_unreadable(len(block.starts), lambda rows: self._rows(chosen(block, rows)))
             if reason is not None:
                 offset = self._offset_of(chosen(block, slice(row, row + 1)))
                 beyond = offset is not None and offset > self.read.end
                 fault = None if beyond else unreadable(self.read, offset, reason)
-            heads, rows = self._rows(chosen(block, slice(row)))
+            heads, (count, done), rows = self._rows(chosen(block, slice(row)))
         offsets = heads["offset"]
         self._check_partition(heads)
         check_offsets(offsets, self.start, self.read.what, self.dialect.places.offset.key)
-        count, done = rows_until(offsets, self.read.end)
         gap = _gap(offsets, self.start) if self.dialect.numeric_offsets else None
         if len(offsets):
             self.start = After(offsets[len(offsets) - 1].as_py())
@@ -224,8 +223,8 @@ class RowDecoder:
         last = offsets[count - 1].as_py() if count else None
         return DecodedRows(rows, first, last, done or beyond, gap, None if done else fault)
 
-    def _rows(self, block: MessageBlock, *, at_once: bool = False) -> tuple[Columns, pa.RecordBatch]:
-        """Return offsets and partitions of all events of a block, and the rows of those that the range wants.
+    def _rows(self, block: MessageBlock, *, at_once: bool = False) -> tuple[Columns, tuple[int, bool], pa.RecordBatch]:
+        """Return offsets and partitions of a block's events, ``rows_until`` the end, and the rows that the range wants.
 
         ``at_once`` decodes all columns of all events, which is faster where most match and none is broken.
         """
@@ -233,7 +232,7 @@ class RowDecoder:
         if at_once or self.residual is None:
             first |= set(self._names) - set(self._needed)
         decoded = self._decoded(block, first)
-        count, _ = rows_until(decoded["offset"], self.read.end)
+        count, done = rows_until(decoded["offset"], self.read.end)
         texts = {"stream": self.read.stream, "partition": self.read.partition}
 
         def columns_of(rows: Positions | None, names: Sequence[str]) -> Columns:
@@ -250,7 +249,8 @@ class RowDecoder:
         columns = matching_columns(self.read, self._names, self._needed, passed, columns_of)
         none = [pa.nulls(0, field.type) for field in self._schema]
         arrays = none if columns is None else [columns[name] for name in self._names]
-        return decoded, pa.RecordBatch.from_arrays(arrays, schema=self._schema).select(list(self.read.columns))
+        batch = pa.RecordBatch.from_arrays(arrays, schema=self._schema).select(list(self.read.columns))
+        return decoded, (count, done), batch
 
     def _offset_of(self, event: MessageBlock) -> str | None:
         """Return the offset of an event that cannot be read as a whole; None where not even its offset can."""
