@@ -17,6 +17,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final
@@ -130,6 +131,8 @@ def position_from_json(value: object) -> Position:
 
 CHECKPOINT_VERSION: Final = 2
 """The version of every checkpoint; before the first release there was a version 1, which did not name its format."""
+_CREATED_MS: Final = re.compile(r"[0-9]{1,15}")
+"""The incarnation of an event hub: when it was created. Those of event streams are longer."""
 
 
 def require_format(value: object, format: str) -> None:
@@ -158,6 +161,15 @@ def require_format(value: object, format: str) -> None:
             f"the checkpoint is of format '{written}', but the query reads format '{format}', which cannot go on from "
             "there: go back to the other format, or use another checkpointLocation"
         )
+
+
+def _dialect(value: Mapping[str, Any], format: str) -> str | None:
+    """Return the dialect that wrote a checkpoint which does not name it; None where that does not show."""
+    if format != "amqp-events":
+        return None
+    if "incarnation" not in value:
+        return "rabbitmq" if "witnesses" in value else None
+    return "event-hubs" if _CREATED_MS.fullmatch(str(value["incarnation"])) else "event-streams"
 
 
 @dataclass(frozen=True)
@@ -218,8 +230,8 @@ class Checkpoint:
         try:
             partitions = {str(p): position_from_json(v) for p, v in value["partitions"].items()}
             log_identity = {str(p): str(text) for p, text in value.get("witnesses", {}).items() if p in partitions}
-            stream, incarnation, dialect = str(value["stream"]), value.get("incarnation"), value.get("dialect")
-            return cls(format, stream, partitions, incarnation, log_identity, dialect)
+            dialect = value.get("dialect") or _dialect(value, format)
+            return cls(format, str(value["stream"]), partitions, value.get("incarnation"), log_identity, dialect)
         except (KeyError, AttributeError, ValueError) as fault:
             raise CheckpointError(f"not a checkpoint of spark-streams: {fault!r}") from fault
 
