@@ -73,7 +73,7 @@ def usual_port(endpoint: Endpoint) -> str:
     for entry in PROTOCOLS.values():
         if port in entry.ports.values() and endpoint.scheme not in entry.schemes:
             other = f"{entry.scheme}:// with format '{entry.format}'"
-    return "" if other is None else f"; port {port} is usual for {other}"
+    return "" if other is None or endpoint.transport != "tcp" else f"; port {port} is usual for {other}"
 
 
 # --- what a user is told

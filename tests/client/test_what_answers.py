@@ -313,7 +313,9 @@ def test_a_port_of_https_that_answers_to_http(words: bytes) -> None:
     ],
 )
 def test_whose_port_it_usually_is(scheme: str, port: int, said: str) -> None:
-    assert what_answers.usual_port(Endpoint(scheme, "broker", port)) == said
+    where = Endpoint(scheme, "broker", port)
+    assert what_answers.usual_port(where) == said
+    assert what_answers.usual_port(where.reached("websocket", None)) == "", "WebSockets go over HTTP's ports"
 
 
 @pytest.mark.parametrize(
