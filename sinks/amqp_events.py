@@ -21,8 +21,8 @@ from spark_streams.client import AmqpClient, Publisher
 from spark_streams.client.retry import LONG_BACKOFF
 from spark_streams.errors import PeerError, SchemaError, TransportError
 from spark_streams.options.amqp_events import AmqpSinkOptions, dialect_named, exchange_address
-from spark_streams.spark.schemas import MESSAGE_SINK_COLUMNS, STRING, check_schema
-from spark_streams.spark.sink.columns import encoded, identify, message_columns, require_streams
+from spark_streams.spark.schemas import STRING, check_schema
+from spark_streams.spark.sink.columns import encoded, identify, message_columns, named_texts, require_streams
 from spark_streams.spark.sink.sink import KeepAlive, TaskName, check_once, kept_connections, stream_label
 
 MAX_OPEN_LINKS: Final = 64
@@ -70,12 +70,7 @@ class AmqpSink:
         chosen = self.options
         extra = {name: STRING for name in (chosen.filter_value_column, chosen.routing_key_column) if name is not None}
         somewhere = chosen.stream or chosen.super_stream or chosen.exchange
-        check_schema(schema, stream_option=somewhere is not None, extra=extra)
-        if chosen.super_stream is not None and "key" not in schema.fieldNames():
-            raise SchemaError(
-                "there is no column 'key' (STRING), which decides what partition of the super stream a row goes to: "
-                'name one, such as df.selectExpr("customer AS key", "to_json(struct(*)) AS value")'
-            )
+        check_schema(schema, stream_option=somewhere is not None, keyed=chosen.super_stream is not None, extra=extra)
 
     def check(self) -> AmqpSink:
         """Attach to the stream or exchange and detach again; do nothing where each row names its own. See ``Sink``.
@@ -103,17 +98,10 @@ class AmqpSink:
 
     def columns(self, rows: pa.RecordBatch, name: TaskName, first_row: int) -> dict[str, pa.Array]:
         """Return the columns to encode, with ``message_id``: the row's own, or one that its number determines."""
-        chosen = self.options
-        extra = {
-            own: rows.column(column).cast(pa.string())
-            for own, column in ((FILTER_VALUE, chosen.filter_value_column), (ROUTING_KEY, chosen.routing_key_column))
-            if column is not None
-        }
-        own = {name for name in (chosen.filter_value_column, chosen.routing_key_column) if name is not None}
-        others = own & set(rows.schema.names) - MESSAGE_SINK_COLUMNS.keys()
-        columns = message_columns(rows.drop_columns(sorted(others)))
+        chosen, columns = self.options, message_columns(rows)
         identify(columns, name.prefix, first_row)
-        return {**columns, **extra}
+        named = {FILTER_VALUE: chosen.filter_value_column, ROUTING_KEY: chosen.routing_key_column}
+        return columns | named_texts(rows, named)
 
     def open(self, name: TaskName, streaming: bool) -> AmqpOutlet:
         """Return the outlet of one task."""

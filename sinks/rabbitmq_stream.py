@@ -14,10 +14,9 @@ import pyarrow as pa
 from pyspark.sql.types import StructType
 
 from spark_streams.client import RabbitClient, RabbitPublishing, TaskIdentity, TaskPublisher
-from spark_streams.errors import SchemaError
 from spark_streams.options.rabbitmq_stream import RabbitSinkOptions
-from spark_streams.spark.schemas import MESSAGE_SINK_COLUMNS, check_schema
-from spark_streams.spark.sink.columns import encoded, message_columns, require_streams
+from spark_streams.spark.schemas import STRING, check_schema
+from spark_streams.spark.sink.columns import encoded, message_columns, named_texts, require_streams
 from spark_streams.spark.sink.sink import (
     GOES_OUT_AGAIN,
     KeepAlive,
@@ -63,14 +62,9 @@ class RabbitSink:
         """
         chosen = self.options
         column = chosen.filter_value_column
-        extra = {} if column is None else {column: MESSAGE_SINK_COLUMNS["key"]}  # a STRING, as the key is
-        somewhere = chosen.stream is not None or chosen.super_stream is not None
-        check_schema(schema, stream_option=somewhere, extra=extra)
-        if chosen.super_stream is not None and "key" not in schema.fieldNames():
-            raise SchemaError(
-                "there is no column 'key' (STRING), which decides what partition of the super stream a row goes to: "
-                'name one, such as df.selectExpr("customer AS key", "to_json(struct(*)) AS value")'
-            )
+        extra = {} if column is None else {column: STRING}
+        keyed = chosen.super_stream is not None
+        check_schema(schema, stream_option=chosen.stream is not None or keyed, keyed=keyed, extra=extra)
 
     def check(self) -> RabbitSink:
         """Check that the stream exists; do nothing when each row names its stream. See ``Sink``.
@@ -101,16 +95,7 @@ class RabbitSink:
 
     def columns(self, rows: pa.RecordBatch, name: TaskName, first_row: int) -> dict[str, pa.Array]:
         """Return the columns to encode and the filter values; it adds no ids, since messages have publishing ids."""
-        extra = self.options.filter_value_column
-        filters = None
-        if extra is not None:
-            filters = rows.column(extra).cast(pa.string())
-            if extra not in MESSAGE_SINK_COLUMNS:
-                rows = rows.drop_columns([extra])
-        columns = message_columns(rows)
-        if filters is not None:
-            columns[FILTER_VALUE] = filters
-        return columns
+        return message_columns(rows) | named_texts(rows, {FILTER_VALUE: self.options.filter_value_column})
 
     def open(self, name: TaskName, streaming: bool) -> RabbitOutlet:
         """Return the outlet of one task.

@@ -45,15 +45,13 @@ def read_instant(text: str) -> int:
     try:
         seconds, fraction = read_iso(text)
         ms = seconds * 1000 - -int(fraction) * 1000 // 10 ** len(fraction)
-    except ValueError:
-        pass
-    else:
-        return bounded(ms)
-    shown = text if len(text) <= 60 else text[:60] + "…"
-    raise ValueError(
-        f"'{shown}' is no instant, expected milliseconds since 1970-01-01T00:00:00Z as a whole number "
-        "(negative before it) or ISO 8601 such as 1957-10-04T19:28:34Z"
-    )
+    except ValueError as fault:
+        shown = text if len(text) <= 60 else text[:60] + "…"
+        raise ValueError(
+            f"'{shown}' is no instant, expected milliseconds since 1970-01-01T00:00:00Z as a whole number "
+            "(negative before it) or ISO 8601 such as 1957-10-04T19:28:34Z"
+        ) from fault
+    return bounded(ms)
 
 
 def read_iso(text: str) -> tuple[int, str]:

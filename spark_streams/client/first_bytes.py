@@ -7,7 +7,6 @@
     size(4) 0x8011|0x8012 0 1    RabbitMQ's stream protocol: the answer to PeerProperties or SaslHandshake
     "HTTP/"                      HTTP (RFC 9112 §4)
     0x14…0x16 0x03               a record of TLS (RFC 8446 §5.1): an alert, or the answer to a hello
-    size(4) "sprk"               Kafka: the answer to our ApiVersions, with its correlation id
     "SSH-", "220 ", "220-"       servers that speak first: SSH (RFC 4253 §4.2), SMTP (RFC 5321 §4.2) or FTP
 """
 
@@ -15,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final
 
 from spark_streams.protocols import PROTOCOLS, Protocol
 
@@ -52,28 +51,10 @@ OLD_AMQP: Final = Spoken(
     todo="RabbitMQ speaks AMQP 1.0 since version 4, and before with the plugin rabbitmq_amqp1_0; its streams are read "
     "without that by format 'rabbitmq-stream', rabbitmq-stream://host:5552",
 )
-KAFKA: Final = Spoken("Kafka's protocol", todo="Spark reads Kafka with its own format 'kafka'")
 SSH: Final = Spoken("SSH")
 MAIL: Final = Spoken("a mail or FTP server")
 TLS: Final = Spoken("TLS")
 WEB_SOCKET: Final = Spoken("AMQP 1.0 over WebSockets", "amqp")
-
-CORRELATION: Final = b"sprk"
-"""The correlation id of our hello to Kafka."""
-
-
-class Found(NamedTuple):
-    """What answers at a port.
-
-    Args:
-        spoken: the protocol; None where the answer is of none that is known here.
-        said: the first bytes of the answer.
-        secured: whether it answers within TLS.
-    """
-
-    spoken: Spoken | None
-    said: bytes
-    secured: bool = False
 
 
 def is_served(said: bytes) -> bool:
@@ -97,8 +78,6 @@ def recognised(first: bytes) -> Spoken | None:
         return AMQP if first[4] in (0, 2, 3) and first[5:8] == b"\x01\0\0" else OLD_AMQP
     if first[4:8] in (b"\x80\x11\0\x01", b"\x80\x12\0\x01"):
         return STREAMS
-    if first[4:8] == CORRELATION:
-        return KAFKA
     starts: Mapping[bytes, Spoken] = {b"HTTP/": HTTP, b"SSH-": SSH, b"220 ": MAIL, b"220-": MAIL}
     starts = {**starts, **{bytes((kind, 3)): TLS for kind in (0x14, 0x15, 0x16)}}
     return next((spoken for start, spoken in starts.items() if first.startswith(start)), None)

@@ -12,7 +12,6 @@ from typing import Final, TypeVar
 
 from spark_streams.client.retry import Deadline
 from spark_streams.client.tls import certificate_advice, is_no_tls, plain_port_advice, tls_context
-from spark_streams.client.what_answers import LOOK_AFTER_S, wrong_port
 from spark_streams.endpoint import RABBITMQ_SCHEMES, Endpoint
 from spark_streams.errors import ConnectFailed, ConnectionLost, SparkStreamsError
 from spark_streams.redaction import safe_text
@@ -62,47 +61,16 @@ def open_socket(
         if context is not None:
             name = server_name or endpoint.tls_name
             connected = secured = context.wrap_socket(raw, server_hostname=name, do_handshake_on_connect=False)
-            _shake_hands(secured, endpoint, deadline, by_look=dial is None)
+            secured.settimeout(deadline.left_s(f"{endpoint.address}: no connection"))
+            secured.do_handshake()
         connected.setblocking(False)
         return connected
     except OSError as fault:
         connected.close()
-        wrong = _wrong_port_by_tls(fault, endpoint, deadline, by_look=dial is None)
-        raise (wrong or tls_fault(fault, endpoint)) from fault
+        raise tls_fault(fault, endpoint) from fault
     except BaseException:
         connected.close()
         raise
-
-
-def _shake_hands(secured: ssl.SSLSocket, endpoint: Endpoint, deadline: Deadline, *, by_look: bool) -> None:
-    """Do the handshake of TLS; look what answers where nothing comes for long.
-
-    Raises:
-        OSError: it failed.
-        ConnectFailed: the port speaks no TLS, or another protocol within it.
-        DeadlineExceeded: ``deadline`` has passed.
-    """
-    left_s = deadline.left_s(f"{endpoint.address}: no connection")
-    try:
-        secured.settimeout(min(LOOK_AFTER_S, left_s))
-        secured.do_handshake()
-    except TimeoutError:
-        if left_s <= LOOK_AFTER_S:
-            raise
-        if (wrong := wrong_port(endpoint, deadline=deadline, by_look=by_look)) is not None:
-            raise wrong from None
-        secured.settimeout(0.001 if deadline.passed else deadline.left_s(""))
-        secured.do_handshake()
-
-
-def _wrong_port_by_tls(
-    fault: OSError, endpoint: Endpoint, deadline: Deadline, *, by_look: bool
-) -> ConnectFailed | None:
-    """Return the error for a handshake that failed because something else answers; None for another reason."""
-    is_certificate = certificate_advice(fault, endpoint.address) is not None
-    if is_certificate or isinstance(fault, TimeoutError):
-        return None
-    return wrong_port(endpoint, deadline=deadline, by_look=by_look)
 
 
 def final(fault: _T) -> _T:

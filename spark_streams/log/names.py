@@ -7,16 +7,10 @@ readers and writers of the other one would come to it.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
 from urllib.parse import unquote
 
 from spark_streams.errors import NameTaken
-from spark_streams.log.state_store import StateStore
-
-_BEFORE: Final = "rabbitmq-streams"
-"""The namespace of the state store in which the RabbitMQ door of earlier releases kept names of partitions."""
 
 
 def partition_names(stream: str, count: int, given: Sequence[str] | None) -> dict[str, str]:
@@ -31,12 +25,6 @@ def partition_names(stream: str, count: int, given: Sequence[str] | None) -> dic
         return {}
     numbered = {name: str(number) for number, name in enumerate(given or ())}
     return numbered | {f"{stream}-{number}": str(number) for number in range(len(numbered), count)}
-
-
-def partition_names_before(state: StateStore) -> dict[str, tuple[str, ...]]:
-    """Return the names that earlier releases gave partitions: the incarnation of a stream to its partitions' names."""
-    kept: list[Mapping[str, Any]] = [json.loads(stored) for _, stored in state.items(_BEFORE)]
-    return {each["incarnation"]: tuple(each["partitions"]) for each in kept if each.get("partitions") is not None}
 
 
 class Names:

@@ -29,7 +29,7 @@ from pathlib import Path
 from spark_streams.errors import LogError, LogLocked, NameTaken, StreamExists, UnknownStream
 from spark_streams.filters.tree import Expression
 from spark_streams.log.config import LogConfig, StreamConfig
-from spark_streams.log.names import Names, partition_names_before
+from spark_streams.log.names import Names
 from spark_streams.log.names import partition_names as names_of_partitions
 from spark_streams.log.search import first_matching
 from spark_streams.log.state_store import StateStore
@@ -58,7 +58,7 @@ class ReferenceLog:
     Raises:
         LogLocked: another process, or another object of this one, has the folder open.
         CorruptLog: an acknowledged batch fails its check.
-        NameTaken: two streams, created by an earlier release, have one name at the doors.
+        NameTaken: two streams, whose folders were put together by hand, have one name at the doors.
     """
 
     def __init__(
@@ -119,10 +119,7 @@ class ReferenceLog:
                 shutil.rmtree(folder)
             else:
                 self._streams[stream.name] = stream
-        before = partition_names_before(self.state)
         for stream in self._streams.values():
-            if stream.partition_names is None:
-                stream.partition_names = before.get(stream.incarnation)
             try:
                 self._take_names(stream)
             except NameTaken as fault:

@@ -24,7 +24,7 @@ SPLITS = "splits"
 """Folder with a file for each partition whose history was redistributed."""
 METADATA_VERSION = 1
 SPLIT_METADATA_VERSION = 2
-"""The version of a stream whose partitions were split: an earlier release would read only their number."""
+"""The version of a stream whose partitions were split: its partitions are a tree, and not a number."""
 MAX_NAME_BYTES = 200
 """The longest name: percent-encoded, it still fits the 255 bytes of a file name in almost every case."""
 

@@ -135,6 +135,7 @@ def check_schema(
     schema: StructType,
     *,
     stream_option: bool,
+    keyed: bool = False,
     extra: Mapping[str, Expected] = _NO_MORE,
     columns: Mapping[str, Expected] = MESSAGE_SINK_COLUMNS,
 ) -> None:
@@ -145,6 +146,7 @@ def check_schema(
     Args:
         schema: the schema of the DataFrame to write.
         stream_option: whether an option names the stream; if not, column ``stream`` must be there.
+        keyed: whether column ``key`` decides where a row goes, and must be there.
         extra: columns that options name, each with the type that this use needs; they must be there. A column of
             messages among them must have this type too.
         columns: the columns that the sink takes.
@@ -172,6 +174,11 @@ def check_schema(
     if not stream_option and "stream" not in names:
         raise SchemaError(
             "nothing says where the rows go: set option 'stream', or give each row a column 'stream' (STRING)"
+        )
+    if keyed and "key" not in names:
+        raise SchemaError(
+            "there is no column 'key' (STRING), which decides what partition of the super stream a row goes to: "
+            'name one, such as df.selectExpr("customer AS key", "to_json(struct(*)) AS value")'
         )
 
 

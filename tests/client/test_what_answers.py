@@ -1,4 +1,4 @@
-"""Each url on the port of each other protocol: a user is told at once what answers there, and which url to write."""
+"""Each url on the port of each other protocol: what answers there by its first bytes, and which url to write."""
 
 from __future__ import annotations
 
@@ -12,12 +12,9 @@ from typing import Any
 
 import pytest
 
-from spark_streams.client import AmqpClient, RabbitClient, retry, tcp, what_answers
-from spark_streams.client.amqp import sign_in
+from spark_streams.client import AmqpClient, RabbitClient, retry, what_answers
 from spark_streams.client.feed.client import FeedAddress, FeedClient
-from spark_streams.client.first_bytes import AMQP, HTTP, KAFKA, MAIL, OLD_AMQP, SSH, STREAMS, TLS, recognised
-from spark_streams.client.rabbitmq import connection as rabbit_connection
-from spark_streams.client.retry import Deadline
+from spark_streams.client.first_bytes import AMQP, HTTP, MAIL, OLD_AMQP, SSH, STREAMS, TLS, recognised
 from spark_streams.endpoint import HTTP_SCHEMES, RABBITMQ_SCHEMES, Endpoint, Secret, Tls
 from spark_streams.errors import ConnectFailed, SparkStreamsError
 from spark_streams.log import ReferenceLog
@@ -57,8 +54,6 @@ FORMATS = {"amqp": "amqp-events", "rabbitmq-stream": "rabbitmq-stream", "http": 
         (b"AMQP\x02\x01\x00\x00", AMQP),
         (b"AMQP\x00\x00\x09\x01", OLD_AMQP),
         (b"\x16\x03\x03\x00\x7a\x02", TLS),
-        # Kafka's guide: ApiVersions, version 0: size, correlation id, error, then the versions of 18, which is itself.
-        (b"\x00\x00\x00\x10sprk\x00\x00\x00\x00\x00\x01\x00\x12\x00\x00\x00\x04", KAFKA),
         (b"SSH-2.0-OpenSSH_9.6\r\n", SSH),
         (b"220 mail.example.com ESMTP\r\n", MAIL),
         (b"220-ftp.example.com\r\n", MAIL),
@@ -113,7 +108,7 @@ def ports(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ports]:
 @pytest.fixture(autouse=True)
 def no_second_try(monkeypatch: pytest.MonkeyPatch) -> None:
     def pause(seconds: float) -> None:
-        raise AssertionError("it was tried again")
+        raise TriedAgain
 
     monkeypatch.setattr(retry, "_pause", pause)
 
@@ -138,6 +133,10 @@ def ask(where: Endpoint) -> object:
         return amqp.describe("orders")
 
 
+class TriedAgain(Exception):
+    """A client was about to try again."""
+
+
 def told(where: Endpoint) -> str:
     """Return what a user is told, once and for all."""
     with pytest.raises(ConnectFailed) as raised:
@@ -148,25 +147,41 @@ def told(where: Endpoint) -> str:
     return said
 
 
-def expected(url: str, there: str, port: int, *, secured: bool) -> str:
-    """Return a pattern of what a user of a url is to be told at a port that speaks something else."""
+def expected(url: str, there: str, port: int, *, secured: bool) -> str | None:
+    """Return a pattern of what a user of a url is to be told at a port that speaks something else.
+
+    None where the port hangs up, as RabbitMQ's streams do: it is tried again, as a broker that starts does so too.
+    """
     wanted = PLAIN.get(url, url)
     spoken = {"event-hubs": "amqp"}.get(there, there)
-    tls_scheme = {plain: tls for tls, plain in PLAIN.items()}
     own = {"ws": "amqp"}.get(wanted, wanted)
+    by_tls = url in PLAIN
+    tls_scheme = {plain: tls for tls, plain in PLAIN.items()}[own]
+    if secured and not by_tls:
+        return re.escape(f"the port speaks TLS: write {tls_scheme}:// instead of {own}://")
+    if by_tls and not secured:
+        return None if spoken == "rabbitmq-stream" else f"TLS does not work there .*: .*write {own}://"
     if (spoken, wanted) == ("http", "ws"):  # it is HTTP that WebSockets are asked for
-        if secured == (url == "wss"):
-            return r"the WebSocket was refused \(status 404.*; if it is a feed, write https?://"
-        return "the port speaks TLS: write amqps://" if secured else "TLS does not work there .*write amqp://"
-    if spoken == wanted:
-        secure = re.escape(f"write {tls_scheme[own]}:// instead of {own}://")
-        return f"the port speaks TLS: {secure}" if secured else f"TLS does not work there .*: .*write {own}://"
-    where = re.escape(f"{tls_scheme[spoken] if secured else spoken}://127.0.0.1:{port}")
+        return r"the WebSocket was refused \(status 404.*; if it is a feed, write https?://"
+    if spoken == "rabbitmq-stream":
+        return "does not speak WebSockets" if wanted == "ws" else None
+    scheme = {plain: tls for tls, plain in PLAIN.items()}[spoken] if secured else spoken
+    where = re.escape(f"{scheme}://127.0.0.1:{port}")
     if (spoken, wanted) == ("amqp", "ws"):
         return f"does not speak WebSockets.*leave out option 'transport', and write {where}"
     with_tls = ", with TLS" if secured else ""
     begins = f"{TITLES[spoken]} answers there{with_tls}, and {TITLES[wanted]} was expected: "
     return f"{begins}.*write {where}.* with format '{FORMATS[spoken]}'"
+
+
+def check_told(url: str, there: str, where: Endpoint, *, secured: bool) -> None:
+    pattern = expected(url, there, where.port, secured=secured)
+    if pattern is None:
+        with pytest.raises(TriedAgain):
+            ask(where)
+    else:
+        said = told(where)
+        assert re.search(pattern, said), (url, said, pattern)
 
 
 @pytest.mark.parametrize("secured", [False, True], ids=["plain", "tls"])
@@ -178,12 +193,10 @@ def test_every_url_at_every_door(there: str, secured: bool, ports: Ports) -> Non
         where = endpoint(url, port, ports.authority)
         if PLAIN.get(url, url) == own and (url in PLAIN) == secured:
             assert ask(where)
-            ssh = b"SSH-2.0-OpenSSH_9.6"
-            later = what_answers.wrong_port(where, ssh, deadline=Deadline(60_000), by_look=False)
+            later = what_answers.wrong_port(where, b"SSH-2.0-OpenSSH_9.6")
             assert later is None, "a peer that was right is not the wrong one later"
         else:
-            said, pattern = told(where), expected(url, there, port, secured=secured)
-            assert re.search(pattern, said), (url, said, pattern)
+            check_told(url, there, where, secured=secured)
 
 
 @pytest.mark.rabbitmq
@@ -204,8 +217,8 @@ def test_every_url_at_every_port_of_a_real_broker(rabbitmq_url: str, rabbitmq_am
                 with pytest.raises(SparkStreamsError, match="orders"):  # there is no such stream
                     ask(where)
             else:
-                said, pattern = told(where), expected(url, PLAIN.get(own, own), port, secured=secured)
-                assert re.search(pattern, said), (url, said, pattern)
+                with contextlib.suppress(TriedAgain):  # RabbitMQ's reset may arrive before its answer is read
+                    check_told(url, PLAIN.get(own, own), where, secured=secured)
 
 
 # --- ports of neither
@@ -227,7 +240,7 @@ def test_a_port_that_speaks_first(greeting: bytes, said: str) -> None:
             pass
 
     with listening(greet) as (port, _):
-        for url in URLS:
+        for url in sorted(set(URLS) - PLAIN.keys()):
             assert said.format(TITLES[PLAIN.get(url, url)]) in told(endpoint(url, port))
 
 
@@ -237,21 +250,10 @@ def test_a_broker_of_the_older_amqp() -> None:
         peer.sendall(b"AMQP\x00\x00\x09\x01")
 
     with listening(refuse) as (port, _):
-        for url in URLS:
+        for url in sorted(set(URLS) - PLAIN.keys()):
             said = told(endpoint(url, port))
             assert "AMQP 0-9-1 or older answers there" in said
             assert "format 'rabbitmq-stream', rabbitmq-stream://host:5552" in said
-
-
-def test_kafka() -> None:
-    def serve(peer: socket.socket) -> None:
-        head = peer.recv(4_096)
-        if head[4:6] == b"\0\x12":  # ApiVersions; to a request that is too large it hangs up
-            peer.sendall(b"\0\0\0\x10" + head[8:12] + b"\0\0\0\0\0\1\0\x12\0\0\0\4")
-
-    with listening(serve) as (port, _):
-        for url in ("amqp", "rabbitmq-stream", "http"):
-            assert "Spark reads Kafka with its own format 'kafka'" in told(endpoint(url, port))
 
 
 MANAGEMENT = (
@@ -267,15 +269,6 @@ def waits_for_a_line(peer: socket.socket) -> None:
     with peer.makefile("rb") as lines:
         if lines.readline().rstrip().endswith(b"HTTP/1.1"):
             peer.sendall(MANAGEMENT)
-
-
-@pytest.mark.parametrize("url", ["amqp", "amqps", "rabbitmq-stream", "rabbitmq-stream+tls"])
-def test_a_port_that_says_nothing_to_foreign_bytes(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (tcp, sign_in, rabbit_connection):
-        monkeypatch.setattr(module, "LOOK_AFTER_S", 0.05)
-    with listening(waits_for_a_line) as (port, _):
-        said = told(endpoint(url, port))
-        assert "HTTP answers there" in said and "it looks like RabbitMQ's management; check the port" in said
 
 
 def test_a_feed_that_is_rabbitmqs_management() -> None:
@@ -302,41 +295,49 @@ def test_a_port_of_https_that_answers_to_http(words: bytes) -> None:
         assert "the port speaks TLS: write https:// instead of http://" in told(endpoint("http", port))
 
 
-# --- when nobody looks
+# --- ports that say nothing
 
 
-def test_a_look_that_finds_nothing_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("scheme", "port", "said"),
+    [
+        ("amqp", 5552, "; port 5552 is usual for rabbitmq-stream:// with format 'rabbitmq-stream'"),
+        ("http", 5551, "; port 5551 is usual for rabbitmq-stream:// with format 'rabbitmq-stream'"),
+        ("rabbitmq-stream", 5672, "; port 5672 is usual for amqp:// with format 'amqp-events'"),
+        ("amqp", 443, "; port 443 is usual for http:// with format 'feedapi'"),
+        ("amqp", 9092, "; port 9092 is usual for Kafka, which Spark reads with its own format 'kafka'"),
+        ("amqp", 15672, "; port 15672 is usual for RabbitMQ's management"),
+        ("amqp", 5671, ""),
+        ("rabbitmq-stream", 5552, ""),
+        ("amqp", 1234, ""),
+    ],
+)
+def test_whose_port_it_usually_is(scheme: str, port: int, said: str) -> None:
+    where = Endpoint(scheme, "broker", port)
+    assert what_answers.usual_port(where) == said
+    assert what_answers.usual_port(where.reached("websocket", None)) == "", "WebSockets go over HTTP's ports"
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("amqp", "the peer closed the connection at once"),
+        ("rabbitmq-stream", "the peer closed the connection without a word"),
+        ("http", "the connection ended without an answer"),
+    ],
+)
+def test_a_port_that_hangs_up(url: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(retry, "_pause", lambda seconds: None)
     with listening(lambda peer: peer.recv(4_096) and None) as (port, _):
-        for url, said in (
-            ("amqp", "the peer closed the connection at once"),
-            ("rabbitmq-stream", "without a word"),
-            ("http", "the answer"),
-        ):
-            with pytest.raises(SparkStreamsError) as raised:
-                ask(endpoint(url, port))
-            assert raised.value.retriable and (said in str(raised.value) or url == "http")
+        monkeypatch.setitem(what_answers._OTHERS, port, "mail")
+        with pytest.raises(SparkStreamsError) as raised:
+            ask(endpoint(url, port))
+        assert raised.value.retriable and said in str(raised.value)
+        assert f"; port {port} is usual for mail" in str(raised.value)
 
 
-def test_nobody_looks_at_what_a_peer_has_named() -> None:
-    with listening(lambda peer: None) as (port, seen):
-        where, deadline = endpoint("amqp", port), Deadline(60_000)
-        advertised = replace(where, is_advertised=True)
-        assert what_answers.wrong_port(advertised, deadline=deadline) is None
-        assert what_answers.wrong_port(where, deadline=deadline, by_look=False) is None
-        assert seen == [0]
-        # Its own words tell all the same.
-        assert "HTTP answers there" in str(what_answers.wrong_port(advertised, b"HTTP/1.1 400", deadline=deadline))
-        assert what_answers.wrong_port(where, deadline=deadline) is None
-        assert (looked := seen[0]) > 1
-        assert what_answers.wrong_port(where, deadline=deadline) is None
-        assert seen[0] == looked, "nobody looks again so soon where nothing was wrong"
-
-
-def test_nobody_looks_past_a_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
-    with listening(lambda peer: None) as (port, seen), listening(lambda peer: peer.recv(9) and None) as (proxy, asked):
-        monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{proxy}")
-        monkeypatch.setattr(retry, "_pause", lambda seconds: None)
-        with pytest.raises(SparkStreamsError):
-            ask(endpoint("http", port))
-        assert seen == [0] and asked[0] > 1
+@pytest.mark.parametrize("status", [b"301", b"408", b"429", b"503"])
+def test_what_proxies_say_of_a_peer_that_is_not_there_tells_nothing(status: bytes) -> None:
+    heard = b"HTTP/1.1 " + status + b" Whatever\r\n\r\n"
+    assert what_answers.wrong_port(endpoint("amqp", 1), heard) is None
+    assert what_answers.wrong_port(endpoint("amqp", 1), b"") is None

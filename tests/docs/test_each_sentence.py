@@ -65,7 +65,6 @@ NO_MESSAGE = {
     ),
     "for a program: SQL, HTTP, Python, a pattern; or a repr, or a name in a picture": (
         "spark_streams/log/state_store.py",
-        "spark_streams/client/look.py: HEAD … HTTP/1.1",
         "spark_streams/spark/session_python.py: import sys;",
         "spark_streams/options/connection_string.py: (?=",
         "spark_streams/instants.py: (?P<year>",

@@ -7,7 +7,6 @@ import os
 import tempfile
 import threading
 import time
-from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
@@ -33,7 +32,6 @@ _ITEMS: Final = (
     ("filter paper", 350),
     ("mug", 750),
 )
-_COUNTRIES: Final = ("DE", "FR", "PL", "AT", "NL")
 _LEDGER_SHARE: Final = 0.03
 _FIRST_LEDGER_MS: Final = -386_380_800_000
 """1957-10-04 in milliseconds: the oldest order of the paper ledgers, which come together with today's orders."""
@@ -43,7 +41,7 @@ _LONGEST_FOLDER: Final = 60
 
 
 class Orders:
-    """The orders: some customers buy more than others, and a few orders date from before 1970.
+    """The orders, of which a few date from before 1970.
 
     Args:
         count: number of orders.
@@ -53,12 +51,9 @@ class Orders:
     def __init__(self, count: int, now_ms: int) -> None:
         random = np.random.default_rng(20_260_101)
         self.count = count
-        weights = 1 / (np.arange(_CUSTOMERS) + 3.0)
-        names = np.array([f"customer-{number:03d}" for number in range(_CUSTOMERS)], dtype=object)
-        self.keys = names[random.choice(_CUSTOMERS, count, p=weights / weights.sum())]
+        self.keys = [f"customer-{number:03d}" for number in random.integers(0, _CUSTOMERS, count)]
         self.items = random.integers(0, len(_ITEMS), count)
         self.quantities = random.integers(1, 6, count)
-        self.countries = random.integers(0, len(_COUNTRIES), count)
         self.ledger = random.random(count) < _LEDGER_SHARE
         self.ledger[0] = True
         span_ms = -_FIRST_LEDGER_MS - 1
@@ -68,10 +63,10 @@ class Orders:
         self.instants_ms = instants
         self.net_cents = np.array([price for _, price in _ITEMS])[self.items] * self.quantities
 
-    @property
-    def per_customer(self) -> Counter[str]:
-        """The number of orders of each customer."""
-        return Counter(self.keys)
+    def priced(self, n: int) -> tuple[int, int, str]:
+        """Return what the query is to add to an order: its price and its VAT in cents, and where it is from."""
+        net = int(self.net_cents[n])
+        return net, (2 * net * VAT_PERCENT + 100) // 200, "ledger" if self.ledger[n] else "shop"
 
     def columns(self, start: int, stop: int) -> dict[str, pa.Array]:
         """Return orders ``start`` (inclusive) to ``stop`` (exclusive) as the columns of a sink."""
@@ -85,14 +80,7 @@ class Orders:
 
     def _order(self, n: int) -> dict[str, Any]:
         item, price_cents = _ITEMS[self.items[n]]
-        return {
-            "order": n,
-            "customer": self.keys[n],
-            "item": item,
-            "quantity": int(self.quantities[n]),
-            "price_cents": price_cents,
-            "country": _COUNTRIES[self.countries[n]],
-        }
+        return {"order": n, "item": item, "quantity": int(self.quantities[n]), "price_cents": price_cents}
 
 
 class Producer(threading.Thread):
@@ -173,25 +161,12 @@ def start_query(spark: SparkSession, source: LogStream, sink: LogStream, checkpo
         .schema("value binary, key string, timestamp timestamp")
         .load()
     )
-    order = F.from_json(
-        F.col("value").cast("string"),
-        "order long, customer string, item string, quantity int, price_cents long, country string",
-    )
+    order = F.from_json(F.col("value").cast("string"), "order long, item string, quantity int, price_cents long")
     net = F.col("o.quantity") * F.col("o.price_cents")
-    priced = orders.withColumn("o", order).select(
-        F.to_json(
-            F.struct(
-                "o.*",
-                net.alias("net_cents"),
-                F.round(net * VAT_PERCENT / 100).cast("long").alias("vat_cents"),
-                F.when(F.col("timestamp") < F.lit("1970-01-01").cast("timestamp"), "ledger")
-                .otherwise("shop")
-                .alias("origin"),
-            )
-        ).alias("value"),
-        "key",
-        "timestamp",
-    )
+    vat = F.round(net * VAT_PERCENT / 100).cast("long")
+    origin = F.when(F.col("timestamp") < F.lit("1970-01-01").cast("timestamp"), "ledger").otherwise("shop")
+    value = F.struct("o.*", net.alias("net_cents"), vat.alias("vat_cents"), origin.alias("origin"))
+    priced = orders.withColumn("o", order).select(F.to_json(value).alias("value"), "key", "timestamp")
     return (
         priced.writeStream.format("amqp-events")
         .queryName("price-orders")

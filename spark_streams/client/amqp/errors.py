@@ -13,7 +13,7 @@ from typing import Any
 
 from spark_streams.client.tcp import final, lost
 from spark_streams.client.tls import certificate_hint
-from spark_streams.client.what_answers import secured_advice
+from spark_streams.client.what_answers import secured_advice, usual_port
 from spark_streams.endpoint import Endpoint
 from spark_streams.errors import ConnectFailed, ConnectionLost, NotFound, OwnershipLost, Refused, SparkStreamsError
 from spark_streams.redaction import safe_text
@@ -46,7 +46,7 @@ def silent_close_fault(endpoint: Endpoint) -> ConnectFailed:
     other = certificate_hint(endpoint.tls) if endpoint.tls else f"speaks TLS, {secured_advice(endpoint)}"
     return ConnectFailed(
         f"{endpoint.address}: the peer closed the connection at once: check the port in option '{endpoint.option}'; if "
-        f"it {other}"
+        f"it {other}{usual_port(endpoint)}"
     )
 
 

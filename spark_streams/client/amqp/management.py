@@ -86,7 +86,7 @@ class Management:
 
         Raises:
             NotFound: there is no such stream.
-            Refused: the user may not read it, or the log is of an earlier release.
+            Refused: the user may not read it.
             RemoteProtocolError: the answer has no settings.
             DeadlineExceeded, TransportError, PeerError: as for ``read``.
         """

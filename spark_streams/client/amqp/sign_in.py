@@ -23,7 +23,7 @@ from spark_streams.client.amqp.errors import silent_close_fault
 from spark_streams.client.retry import Deadline
 from spark_streams.client.tcp import lost, tls_fault
 from spark_streams.client.tls import NO_EXTERNAL, STRANGERS_CERTIFICATE
-from spark_streams.client.what_answers import LOOK_AFTER_S, known_right, wrong_port
+from spark_streams.client.what_answers import known_right, usual_port, wrong_port
 from spark_streams.endpoint import Endpoint
 from spark_streams.errors import AuthenticationFailed, LocalProtocolError, OptionError, RemoteProtocolError
 from spark_streams.redaction import remember
@@ -76,22 +76,21 @@ def sign_in(
     """
     chosen = _Choice(endpoint, server_name, dialect)
     sasl = SaslClient(chosen, server_name)
-    what = (
-        f"{endpoint.address}: no answer to the SASL handshake: is it an AMQP port, and is option '{endpoint.option}' "
-    )
-    what += "right"
-    heard, is_tcp, written = b"", endpoint.transport == "tcp", b""
+    what = f"{endpoint.address}: no answer to the SASL handshake: is it an AMQP port, and is option "
+    what += f"'{endpoint.option}' right{usual_port(endpoint)}"
+    heard = written = b""
     try:
         socket.settimeout(deadline.left_s(what))
         socket.sendall(sasl.start())
         while not sasl.done:
-            answer = _answer(socket, endpoint, deadline, what, is_first=not heard)
+            socket.settimeout(deadline.left_s(what))
+            answer = bytes(socket.recv(_READ_BYTES))
             if not answer:
                 raise ConnectionError("the peer closed it during the SASL handshake")  # worded below
             if len(heard) < len(SASL_HEADER):
                 heard += answer
                 if not SASL_HEADER.startswith(heard[: len(SASL_HEADER)]):
-                    wrong = wrong_port(endpoint, heard, deadline=deadline, by_look=is_tcp)
+                    wrong = wrong_port(endpoint, heard)
                     if wrong is not None:
                         raise wrong
             written = sasl.receive(answer)
@@ -115,28 +114,12 @@ def sign_in(
                 f"signing in at {endpoint.address}",
             ) from fault
         # The other end of a WebSocket has said something before.
-        if heard or not is_tcp:
-            raise lost(endpoint, fault) from fault
-        raise (wrong_port(endpoint, deadline=deadline) or silent_close_fault(endpoint)) from fault
+        is_silent = not heard and endpoint.transport == "tcp"
+        raise (silent_close_fault(endpoint) if is_silent else lost(endpoint, fault)) from fault
     except ssl.SSLError as fault:
         raise tls_fault(fault, endpoint) from fault
     known_right(endpoint)
     return SignedIn(sasl.leftover, sasl.offered, chosen.tokens)
-
-
-def _answer(socket: Any, endpoint: Endpoint, deadline: Deadline, what: str, *, is_first: bool) -> bytes:
-    """Return the bytes that come next; where none come for long, look whether something else answers there."""
-    left_s = deadline.left_s(what)
-    if is_first and endpoint.transport == "tcp" and left_s > LOOK_AFTER_S:
-        socket.settimeout(LOOK_AFTER_S)
-        try:
-            return bytes(socket.recv(_READ_BYTES))
-        except TimeoutError:
-            wrong = wrong_port(endpoint, deadline=deadline)
-            if wrong is not None:
-                raise wrong from None
-    socket.settimeout(deadline.left_s(what))
-    return bytes(socket.recv(_READ_BYTES))
 
 
 def credential_options(endpoint: Endpoint) -> str:

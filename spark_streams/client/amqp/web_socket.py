@@ -65,13 +65,13 @@ def open_web_socket(endpoint: Endpoint, deadline: Deadline, server_name: str | N
     dial = None if proxy is None else partial(connect_through, proxy, endpoint.dialled, deadline)
     connected = open_socket(endpoint, deadline, server_name, dial)
     try:
-        return WebSocket(connected, _shaken_hands(connected, endpoint, deadline, by_look=proxy is None))
+        return WebSocket(connected, _shaken_hands(connected, endpoint, deadline))
     except BaseException:
         connected.close()
         raise
 
 
-def _shaken_hands(connected: socket.socket, endpoint: Endpoint, deadline: Deadline, *, by_look: bool) -> ClientProtocol:
+def _shaken_hands(connected: socket.socket, endpoint: Endpoint, deadline: Deadline) -> ClientProtocol:
     """Upgrade a connection from HTTP, and return the protocol that is spoken on it from now on."""
     heard = b""
     host = f"[{endpoint.tls_name}]" if ":" in endpoint.tls_name else endpoint.tls_name
@@ -95,10 +95,10 @@ def _shaken_hands(connected: socket.socket, endpoint: Endpoint, deadline: Deadli
         deadline.left_s(what)
         raise lost(endpoint, fault) from fault
     except OSError as fault:
-        raise (wrong_port(endpoint, heard, deadline=deadline, by_look=by_look) or lost(endpoint, fault)) from fault
+        raise (wrong_port(endpoint, heard) or lost(endpoint, fault)) from fault
     if protocol.handshake_exc is not None:
         refused = isinstance(protocol.handshake_exc, InvalidStatus)
-        wrong = None if refused else wrong_port(endpoint, heard, deadline=deadline, by_look=by_look)
+        wrong = None if refused else wrong_port(endpoint, heard)
         raise (wrong or _refusal(endpoint, protocol.handshake_exc)) from protocol.handshake_exc
     known_right(endpoint)
     return protocol

@@ -6,6 +6,7 @@ import contextlib
 import logging
 import ssl
 from collections.abc import Callable, Iterator
+from http.client import BadStatusLine
 from typing import Final
 from urllib.parse import parse_qsl, urlsplit
 
@@ -63,14 +64,14 @@ def _hide_secrets(record: logging.LogRecord) -> bool:
 
 @contextlib.contextmanager
 def mapped(
-    what: str, tls: Tls | None = None, wrong_port: Callable[[], ConnectFailed | None] = lambda: None
+    what: str, tls: Tls | None = None, wrong_port: Callable[[bytes], ConnectFailed | None] = lambda heard: None
 ) -> Iterator[None]:
     """Turn the errors of the libraries into ours, and do not chain theirs, which quote the url.
 
     Args:
         what: the call, for messages.
         tls: how TLS is spoken, for a call that may be the first of its connection; None for none.
-        wrong_port: returns the error for a port where no HTTP is spoken; it is called where that may be the reason.
+        wrong_port: returns the error for a port where no HTTP is spoken, by what was heard there instead.
 
     Raises:
         ConnectFailed: no connection could be made, or TLS failed on it.
@@ -91,8 +92,7 @@ def mapped(
         reason = safe_text(_reason(fault))
         of_tls = next((each for each in _causes(fault, context=True) if isinstance(each, ssl.SSLError)), None)
         if of_tls is not None and is_no_tls(of_tls):
-            plain = final(ConnectFailed(f"{what}: {plain_port_advice(of_tls.reason.lower(), 'https')}"))
-            raise (wrong_port() or plain) from None
+            raise final(ConnectFailed(f"{what}: {plain_port_advice(of_tls.reason.lower(), 'https')}")) from None
         if (
             of_tls is not None
             and (todo := certificate_advice(of_tls, urlsplit(what.split(" ")[-1]).netloc)) is not None
@@ -105,7 +105,8 @@ def mapped(
         # A door that wants a certificate closes so: without a response, or by a reset if the request came meanwhile.
         bare = "without response" in reason or "reset by peer" in reason
         hint = f": if it {certificate_hint(tls)}" if tls is not None and bare else ""
-        raise (wrong_port() or ConnectionLost(f"{what}: {reason}{hint}")) from None
+        heard = next((str(each) for each in _causes(fault) if type(each) is BadStatusLine), "")
+        raise (wrong_port(heard.encode("latin-1")) or ConnectionLost(f"{what}: {reason}{hint}")) from None
     except (urllib3.exceptions.HTTPError, requests.exceptions.RequestException, OSError) as fault:
         raise ConnectionLost(f"{what}: the answer broke off: {safe_text(_reason(fault))}") from None
 

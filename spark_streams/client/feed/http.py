@@ -18,10 +18,9 @@ import requests
 
 from spark_streams.client.feed.errors import first_line, hide_in_logs, mapped, remember_query
 from spark_streams.client.feed.response import Response
-from spark_streams.client.retry import Deadline
 from spark_streams.client.tcp import final
 from spark_streams.client.tls import tls_context
-from spark_streams.client.what_answers import known_right, secured_advice, wrong_port
+from spark_streams.client.what_answers import known_right, secured_advice, usual_port, wrong_port
 from spark_streams.endpoint import Endpoint
 from spark_streams.errors import (
     AuthenticationFailed,
@@ -234,9 +233,8 @@ class FeedSession:
         renewed = False
         for _ in range(MAX_REDIRECTS + 1):
             self._credentials.refresh()
-            deadline = Deadline(int(self._timeout_s * 1_000))
             try:
-                with mapped(what, self._endpoint.tls, partial(self._wrong_port, url, what, deadline)):
+                with mapped(what, self._endpoint.tls, partial(self._wrong_port, url, what)):
                     request = requests.Request(method, url, headers=headers, data=body)
                     response = self._session.send(
                         self._session.prepare_request(request),
@@ -272,12 +270,13 @@ class FeedSession:
                 raise _refusal(response, what, self._endpoint, is_first=is_first)
         raise Refused("too many redirects", f"more than {MAX_REDIRECTS}", what)
 
-    def _wrong_port(self, url: str, what: str, deadline: Deadline) -> ConnectFailed | None:
+    def _wrong_port(self, url: str, what: str, heard: bytes) -> ConnectFailed | None:
         """Return the error for a first call that failed because no HTTP is spoken there; None for another reason."""
         if self._worked or _origin(url) != _origin(self._endpoint.url):
             return None
-        is_proxied = requests.utils.select_proxy(url, self._surroundings(url)["proxies"]) is not None
-        return wrong_port(self._endpoint, deadline=deadline, where=what, by_look=not is_proxied)
+        if not heard and (usual := usual_port(self._endpoint)):
+            return ConnectFailed(f"{what}: the connection ended without an answer{usual}")
+        return wrong_port(self._endpoint, heard, what)
 
     def _surroundings(self, url: str) -> dict[str, Any]:
         """Return the proxies and authorities for a URL's origin, as the environment had them at its first request.

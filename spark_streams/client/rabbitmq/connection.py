@@ -22,7 +22,7 @@ import socket
 import ssl
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from itertools import islice
 from typing import Final, TypeVar
@@ -31,7 +31,6 @@ from spark_streams.client.log_client import PRODUCT
 from spark_streams.client.rabbitmq.errors import close_fault, refused
 from spark_streams.client.retry import Deadline
 from spark_streams.client.tcp import WOULD_BLOCK, lost
-from spark_streams.client.what_answers import LOOK_AFTER_S
 from spark_streams.endpoint import Endpoint, Node
 from spark_streams.errors import (
     ConnectionLost,
@@ -79,7 +78,6 @@ class Connection(contextlib.AbstractContextManager["Connection"]):
         endpoint: the socket's peer.
         broken: whether the connection is of no further use.
         first: the first bytes that came.
-        on_silence: called once if nothing has come for ``LOOK_AFTER_S`` seconds; it may raise.
         events: what the broker has sent and nobody has received, in order; see ``receive``.
         nodes: the nodes of the cluster that the broker has named, in any answer to Metadata.
         versions: command key to the highest version that the broker accepts; empty before RabbitMQ 3.11 or so.
@@ -98,7 +96,6 @@ class Connection(contextlib.AbstractContextManager["Connection"]):
         self.timeout_ms = timeout_ms
         self.broken = False
         self.first = b""
-        self.on_silence: Callable[[], None] | None = None
         self.nodes: dict[Node, None] = {}
         self.subscription_ids: set[int] = set()
         self.publisher_ids: set[int] = set()
@@ -271,9 +268,6 @@ class Connection(contextlib.AbstractContextManager["Connection"]):
                 self._read()
                 if self._queued:
                     self._write()
-            elif self.on_silence is not None and time.monotonic() - self._heard >= LOOK_AFTER_S:
-                on_silence, self.on_silence = self.on_silence, None
-                on_silence()
         except OSError as fault:
             raise self._lost(lost(self.endpoint, fault)) from fault
 
@@ -286,8 +280,6 @@ class Connection(contextlib.AbstractContextManager["Connection"]):
             self._watched = wanted
         if self._heartbeat_s:
             timeout_s = min(timeout_s, self._heartbeat_s / 2)
-        if self.on_silence is not None:
-            timeout_s = min(timeout_s, LOOK_AFTER_S)
         return bool(self._poll.poll(max(0, int(timeout_s * 1000 + 0.999))))
 
     def _queue(self, frames: bytes) -> None:
@@ -319,7 +311,6 @@ class Connection(contextlib.AbstractContextManager["Connection"]):
         if not received:
             raise self._lost(ConnectionLost(f"{self.endpoint.address}: the broker closed the connection"))
         self._heard = time.monotonic()
-        self.on_silence = None
         if isinstance(received, bytes):
             self.first = self.first or received[:_FIRST_BYTES]
             self._frames.feed(received)

@@ -15,7 +15,7 @@ from spark_streams.client.rabbitmq.errors import DEFAULT_LOGIN, not_a_broker, re
 from spark_streams.client.retry import Deadline
 from spark_streams.client.tcp import open_socket
 from spark_streams.client.tls import NO_EXTERNAL, STRANGERS_CERTIFICATE, certificate_hint
-from spark_streams.client.what_answers import known_right, wrong_port
+from spark_streams.client.what_answers import known_right, usual_port, wrong_port
 from spark_streams.endpoint import Endpoint
 from spark_streams.errors import AuthenticationFailed, ConnectFailed, ConnectionLost, RemoteProtocolError
 from spark_streams.redaction import remember
@@ -72,7 +72,6 @@ class _Handshake:
         self._endpoint = connection.endpoint
         self._where = connection.endpoint.address
         self._sign_in = f"sign in to {self._where}"
-        self._looks_until = Deadline(connection.timeout_ms)  # of the first answer, which decides it
         self._state = HandshakeState.CONNECTED
         self._properties: dict[str, str] = {}
         self._mechanisms: tuple[str, ...] = ()
@@ -103,19 +102,13 @@ class _Handshake:
 
     def _introduce(self) -> HandshakeInput:
         request, what = commands.PeerProperties(_INTRODUCTION), f"{self._where}: hello"
-        self._connection.on_silence = self._look
         try:
             properties = self._connection.request(request, commands.PeerPropertiesAnswer, what).properties
         except RemoteProtocolError as fault:
-            wrong = wrong_port(self._endpoint, self._connection.first, deadline=self._looks_until)
+            wrong = wrong_port(self._endpoint, self._connection.first)
             raise (wrong or not_a_broker(self._endpoint, str(fault))) from fault
         self._properties.update(properties)
         return HandshakeInput.PEER_PROPERTIES
-
-    def _look(self) -> None:
-        wrong = wrong_port(self._endpoint, deadline=self._looks_until)
-        if wrong is not None:
-            raise wrong
 
     def _ask_mechanisms(self) -> HandshakeInput:
         request, what = commands.SaslHandshake(), self._sign_in
@@ -172,12 +165,13 @@ class _Handshake:
     def _explained(self) -> ConnectionLost | ConnectFailed | AuthenticationFailed | None:
         """Return the error for a broker that closes the connection in this state; None for the original error."""
         if self._state is HandshakeState.CONNECTED:
-            wrong = wrong_port(self._endpoint, self._connection.first, deadline=self._looks_until)
+            wrong = wrong_port(self._endpoint, self._connection.first)
             if wrong is not None:
                 return wrong
             # A broker that is just stopping or starting does so as well.
             tls = self._endpoint.tls
             hint = "wants TLS (rabbitmq-stream+tls)" if tls is None else certificate_hint(tls)
+            hint += usual_port(self._endpoint)
             return ConnectFailed(
                 f"{self._where}: the peer closed the connection without a word: check that the port in option 'url' is "
                 f"one of RabbitMQ's for streams (5552 is usual, 5551 with TLS), and whether it {hint}"

@@ -194,9 +194,7 @@ class Groups:
     def _stored(self, group: Group, partition: str) -> int:
         if self._reset:
             return 0
-        # Epochs that an earlier release kept, without users, count for all users: epochs never fall.
-        keys = {_key(group, partition), _key(group._replace(user=None), partition)}
-        return max(int(self._log.state.get(NAMESPACE, key) or 0) for key in keys)
+        return int(self._log.state.get(NAMESPACE, _key(group, partition)) or 0)
 
 
 def epochs_in(log: ReferenceLog) -> Iterator[tuple[Group, str, int]]:

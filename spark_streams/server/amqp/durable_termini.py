@@ -7,9 +7,6 @@ these are sent again, settled events are not. The state is written soon after it
 connection or the server ends in order. A server that is killed between may repeat events that were settled in its last
 tenth of a second, and never omits one.
 
-Earlier releases kept no user. Every user who may read the stream and attaches by the same names begins at the state
-that they wrote, and no link changes this state: a link of one user does not affect a later one of another user.
-
 Spec: AMQP 1.0 part 3 §3.5.5, §3.5.6; Event Stream Extensions §3.2 (ES-016).
 """
 
@@ -152,14 +149,12 @@ class Termini:
         """Return the kept state of a key; None when none fits the log and the filters of the link."""
         stored = self._unwritten[key] if key in self._unwritten else self._log.state.get(NAMESPACE, key)
         if stored is None:
-            stored = self._log.state.get(NAMESPACE, _without_user(key))
-        if stored is None:
             return None
         kept = json.loads(stored)
         expires_ms = kept.get("expires_ms")
         if kept["version"] != _VERSION or (expires_ms is not None and expires_ms < time.time() * 1000):
             return None
-        if kept["incarnation"] != incarnation or kept.get("ended") or kept["filter"] != fingerprint:
+        if kept["incarnation"] != incarnation or kept["filter"] != fingerprint:
             return None
         return Resumed(
             kept["partition"],
@@ -222,15 +217,9 @@ class Termini:
             return
         del self._active[terminus.key]
         if closed:
-            self._keep(terminus.key, self._nothing(terminus.key, terminus.snapshot()["incarnation"]))
+            self._keep(terminus.key, None)
         else:
             self.save(terminus, suspended=True)
-
-    def _nothing(self, key: str, incarnation: str) -> dict[str, Any] | None:
-        """Return the state of a deleted terminus: a mark where an earlier release left a state, else None."""
-        if self._log.state.get(NAMESPACE, _without_user(key)) is None:
-            return None
-        return {"version": _VERSION, "incarnation": incarnation, "ended": True}
 
     def _note(self, key: str, kept: dict[str, Any] | None) -> None:
         """Count the termini of a user."""
@@ -245,10 +234,8 @@ class Termini:
         now_ms = time.time() * 1000
         there = {stream.incarnation for stream in self._log.streams()}
         for key, (incarnation, expires_ms) in [entry for of_user in kept for entry in of_user.items()]:
-            if incarnation not in there:
+            if incarnation not in there or (expires_ms is not None and expires_ms < now_ms):
                 self._keep(key, None)
-            elif expires_ms is not None and expires_ms < now_ms:
-                self._keep(key, self._nothing(key, incarnation) if _has_user(key) else None)
 
     def close(self) -> None:
         """Write all states that are not written yet."""
@@ -267,25 +254,16 @@ class Termini:
 def kept_in(log: ReferenceLog) -> Iterator[tuple[str, str, str, dict[str, int]]]:
     """Yield the termini that are kept, in any thread.
 
-    Each is its user, empty if not known, the name of its link behind the container-id, the log's incarnation, and
+    Each is its user, the name of its link behind the container-id, the log's incarnation, and
     partition to the position there.
     """
     for key, stored in log.state.walk(NAMESPACE):
         kept = json.loads(stored)
-        if not kept.get("ended"):
-            positions = {partition: int(at) for partition, (at, _) in kept["positions"].items()}
-            yield _user(key), "/".join(json.loads(key)[-2:]), kept["incarnation"], positions
-
-
-def _has_user(key: str) -> bool:
-    return len(json.loads(key)) == 3
+        user, *names = json.loads(key)
+        positions = {partition: int(at) for partition, (at, _) in kept["positions"].items()}
+        yield user, "/".join(names), kept["incarnation"], positions
 
 
 def _user(key: str) -> str:
-    """Return the user of a terminus; empty for those of earlier releases, which had no users."""
-    return str(json.loads(key)[0]) if _has_user(key) else ""
-
-
-def _without_user(key: str) -> str:
-    """Return the key under which an earlier release kept the terminus of a key."""
-    return json.dumps(json.loads(key)[1:])
+    """Return the user of a terminus."""
+    return str(json.loads(key)[0])

@@ -8,7 +8,7 @@
     │ │    │        └ digest of the set of filters, 00000000 without any
     │ │    └ digest of the stream's incarnation: a stream that was deleted and created again is another one
     │ └ partition
-    └ version; version 1 has no witness
+    └ version
 
 One position has one text under one set of filters, so that clients see by equality whether they have advanced. Nothing
 else is promised about the text.
@@ -27,7 +27,7 @@ from typing import Final, NamedTuple
 from spark_streams.log import Partition, StoredBatch
 from spark_streams.server.http.requests import HttpError
 
-_SHAPE: Final = re.compile(r"([12])([0-9a-f]{4})([0-9a-f]{8})([0-9a-f]{8})((?:[0-9a-f]{8})?)([0-9a-f]{16})")
+_SHAPE: Final = re.compile(r"2([0-9a-f]{4})([0-9a-f]{8})([0-9a-f]{8})([0-9a-f]{8})([0-9a-f]{16})")
 _NONE: Final = "0" * 8
 OLDER: Final = "the log's data was replaced by an older copy, or lost its newest events: start again"
 
@@ -77,11 +77,11 @@ class Cursors:
             HttpError: 400, the text is no cursor, or it is a cursor of another stream or of other filters.
         """
         shape = _SHAPE.fullmatch(cursor)
-        if shape is None or (shape[1] == "2") is not bool(shape[5]):
+        if shape is None:
             raise HttpError(
                 400, f"'{cursor:.80}' is no cursor of this feed: expected one that it gave, _first or _last"
             )
-        _, partition, stream, filters, witness, offset = shape.groups()
+        partition, stream, filters, witness, offset = shape.groups()
         if stream != self._stream:
             raise HttpError(
                 400,
@@ -93,7 +93,7 @@ class Cursors:
                 "the cursor belongs to another set of filters: cursors are only valid for the identical set, so go on "
                 "with that one, or start again with _first",
             )
-        return CursorTarget(int(partition, 16), int(offset, 16), witness or _NONE)
+        return CursorTarget(int(partition, 16), int(offset, 16), witness)
 
     def check(self, target: CursorTarget, partition: Partition) -> None:
         """Check that the event before a position is the same as when the cursor was made, if it is still there.

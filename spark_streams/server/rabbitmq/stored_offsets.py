@@ -64,7 +64,7 @@ class StoredOffsets:
             stream_key, reference = json.loads(key)
             if _incarnation(stream_key) not in known:
                 gone.add(_incarnation(stream_key))  # another door deleted the stream while this one was shut
-            else:  # earlier releases did not store the user
+            else:
                 self._make((stream_key, reference), stored.partition(b" ")[2].decode())
         for incarnation in gone:
             self.forget(incarnation)
@@ -149,7 +149,7 @@ class StoredOffsets:
 
 
 def stored_in(log: ReferenceLog) -> Iterator[tuple[str, str, str, int, str]]:
-    """Yield what is stored, in any thread: incarnation, partition, reference, offset, and user, empty if not known."""
+    """Yield what is stored, in any thread: incarnation, partition, reference, offset, and user."""
     for key, stored in log.state.walk(NAMESPACE):
         stream_key, reference = json.loads(key)
         incarnation, _, partition = stream_key.partition("/")

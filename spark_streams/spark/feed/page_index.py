@@ -6,9 +6,8 @@ The driver has found them to plan micro-batches, so tasks need not search again:
     for each block of them                       where it is in the file, its checksum, its places
     size and checksum of the blocks' entries, ``_MAGIC``
 
-Only blocks that the driver has read in bulk have an entry; tasks parse the other lines. A file without this end was
-written by an earlier version, and all of its lines are parsed. Nothing here is needed to read the lines: an earlier
-version, to which somebody goes back, reads up to the last checkpoint and never comes here.
+Only blocks that the driver has read in bulk have an entry; tasks parse the other lines. Nothing here is needed to read
+the lines: of a file without this end, all lines are parsed.
 """
 
 from __future__ import annotations

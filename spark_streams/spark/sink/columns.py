@@ -55,6 +55,16 @@ def message_columns(batch: pa.RecordBatch) -> dict[str, pa.Array]:
     return columns
 
 
+def named_texts(batch: pa.RecordBatch, named: Mapping[str, str | None]) -> dict[str, pa.StringArray]:
+    """Return columns of texts that options name, by our own names for them.
+
+    Args:
+        batch: rows with a schema that ``check_schema`` accepts.
+        named: our name to the column's; None where no option names one.
+    """
+    return {own: batch.column(name).cast(pa.string()) for own, name in named.items() if name is not None}
+
+
 def identify(columns: dict[str, pa.Array], prefix: str, first_row: int) -> pa.StringArray:
     """Add column ``message_id``: the row's own id, and ``<prefix><row>`` for every row without one.
 

@@ -16,7 +16,7 @@ import proton
 import pyarrow as pa
 import pytest
 
-from spark_streams.client import AmqpClient, RangeRead, look
+from spark_streams.client import AmqpClient, RangeRead
 from spark_streams.client.amqp import connection
 from spark_streams.endpoint import Endpoint, Secret, Tls
 from spark_streams.errors import (
@@ -111,8 +111,7 @@ def test_a_port_that_says_nothing() -> None:
     assert "within 2000 ms" in str(fault)
 
 
-def test_plain_to_a_tls_port(certificates: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(look, "LOOK_S", 0.3)  # it serves one connection at a time, and nothing within TLS
+def test_plain_to_a_tls_port(certificates: Path) -> None:
     with tls_port(certificates) as port:
         fault = failure(endpoint(port))
     assert isinstance(fault, ConnectFailed)

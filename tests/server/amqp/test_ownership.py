@@ -10,7 +10,7 @@ from proton import Terminus, symbol, ulong
 
 from spark_streams.server import Permissions
 from spark_streams.server.amqp.consumer_groups import Group, Groups
-from tests.server.amqp.raw_peer import EARLIEST, EPOCH, GROUP, PARTITION, Refused, sql_filter
+from tests.server.amqp.raw_peer import EARLIEST, EPOCH, GROUP, PARTITION, Refused
 
 USERS = {"alice": "a", "bob": "b", "mallory": "m"}
 PERMISSIONS = {"mallory": Permissions("", "", "lobby")}
@@ -85,86 +85,27 @@ def test_a_group_that_the_settings_list_is_everybodys_who_may_read(nodes: Any) -
     assert alice.wait_closed() == "amqp:link:stolen"
 
 
-def kept_before(node: Any, stream: str, position: int, **more: Any) -> bytes:
-    """What an earlier release kept of a link that had come so far: of nobody in particular."""
-    record = {
-        "version": 1,
-        "incarnation": node.log.stream(stream).incarnation,
-        "filter": fingerprint(node),
-        "partition": None,
-        "positions": {"0": [position, 0]},
-        "pending": {"0": [[1, 1]]},
-        **more,
-    }
-    content = json.dumps(record).encode()
-    node.log.state.put("amqp-termini", '["reader", "mine"]', content)
-    return content
-
-
-def fingerprint(node: Any) -> Any:
-    """What stands for the filters of ``attached``, which is no matter of this test."""
-    receiver = peer_of(node, "bob", container="any").receiver("orders", filter=EARLIEST, **DURABLE)
-    receiver.detach()
-    (kept,) = (json.loads(value) for key, value in node.log.state.items("amqp-termini") if '"any"' in key)
-    return kept["filter"]
-
-
-def test_what_an_earlier_release_kept_is_where_each_user_begins(nodes: Any) -> None:
-    node = filled(nodes(users=USERS, permissions=PERMISSIONS))
-    content = kept_before(node, "orders", 5)
-    assert len(attached(node, "mallory", "lobby").take(8)) == 8, "another stream's"
-    bob = attached(node, "bob")
-    assert bob.bodies(bob.take(4)) == [b"1", b"5", b"6", b"7"]
-    bob.close()
-    assert attached(node, "bob").bodies()[0] == b"0", "he closed it, and does not get it again"
-    alice = attached(node, "alice")
-    assert alice.bodies(alice.take(2)) == [b"1", b"5"], "nobody took it from her"
-    alice.detach()
-    assert attached(node, "alice").bodies() == [b"6", b"7"]
-    assert attached(node, "bob", filter=sql_filter("d.event-streams-timestamp > 0")).take(1), "nor do others matter"
-    assert node.log.state.get("amqp-termini", '["reader", "mine"]') == content
-
-
-def test_a_link_begins_anew_where_an_earlier_release_kept_its_filters_in_another_form(nodes: Any) -> None:
-    node = filled(nodes(users=USERS, permissions=PERMISSIONS))
-    kept_before(node, "orders", 5, filter="AnnotationTest(field=Field(name='event-streams-offset'), op=4)")
-    assert attached(node, "bob").bodies()[:2] == [b"0", b"1"]
-
-
 def test_termini_of_streams_that_are_gone_go_at_the_start(nodes: Any) -> None:
     from spark_streams.server.amqp.durable_termini import Termini
 
     node = filled(nodes(users=USERS))
     attached(node, "alice").detach()
     attached(node, "bob", "lobby").detach()
-    kept_before(node, "orders", 5)
     node.server.call(lambda: node.log.delete_stream("orders"))
     node.server.call(lambda: Termini(node.log, node.server.server.door("amqp").node.loop, most=9))
     assert [key for key, _ in node.log.state.items("amqp-termini")] == ['["bob", "reader", "mine"]']
 
 
-def test_a_terminus_that_timed_out_does_not_become_what_an_earlier_release_kept(nodes: Any) -> None:
+def test_a_terminus_that_timed_out_goes_at_the_start(nodes: Any) -> None:
     from spark_streams.server.amqp.durable_termini import Termini
 
     node = filled(nodes(users=USERS))
-    kept_before(node, "orders", 5)
     attached(node, "alice").detach()
     key = '["alice", "reader", "mine"]'
     kept = json.loads(node.log.state.get("amqp-termini", key))
     node.log.state.put("amqp-termini", key, json.dumps({**kept, "expires_ms": 1}).encode())
     node.server.call(lambda: Termini(node.log, node.server.server.door("amqp").node.loop, most=9))
     assert attached(node, "alice").bodies()[0] == b"0"
-
-
-def test_epochs_that_an_earlier_release_kept_do_not_fall(nodes: Any) -> None:
-    log = nodes().log
-    i = log.create_stream("orders").incarnation
-    log.state.put("amqp-epochs", f"{i}\ng\n0", b"7")
-    for user in ("alice", "bob", None):
-        assert Groups(log, reset_epoch=False, most=9).claim(Group(i, "g", user), "0", None).epoch == 7
-    assert Groups(log, reset_epoch=False, most=9).claim(Group(i, "g", "alice"), "0", 9).epoch == 9
-    assert Groups(log, reset_epoch=False, most=9).claim(Group(i, "g", "bob"), "0", None).epoch == 7
-    assert log.state.get("amqp-epochs", f"{i}\ng\n0") == b"7"
 
 
 # --- how many names a user may have

