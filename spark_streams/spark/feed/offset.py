@@ -69,7 +69,7 @@ class FeedOffset:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any], stream: str, filters: Mapping[str, str]) -> FeedOffset:
-        """Read what ``to_json`` wrote.
+        """Read what ``to_json`` wrote, in this version or an older one.
 
         Args:
             value: the JSON object.
