@@ -13,7 +13,7 @@ import socket
 import ssl
 import time
 from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from typing import Final
 
 from spark_streams.client.first_bytes import (
     AMQP,
@@ -30,8 +30,9 @@ from spark_streams.client.first_bytes import (
     recognised,
 )
 from spark_streams.client.retry import Deadline
+from spark_streams.client.timed import Address, connect
 from spark_streams.client.tls import tls_context
-from spark_streams.endpoint import Endpoint, Node
+from spark_streams.endpoint import Endpoint
 from spark_streams.errors import OptionError
 
 LOOK_S: Final = 3.0
@@ -131,11 +132,11 @@ def _answers(
     Each has a connection of its own. Nothing is yielded where there is none for the first hello.
     """
     with contextlib.ExitStack() as stack, selectors.DefaultSelector() as selector:
-        address: _Address | None = None
+        address: Address | None = None
         ended = []
         for spoken, hello in hellos.items():
             try:
-                connected, address = _connect(endpoint.dialled, address, until)
+                connected, address = connect(endpoint.dialled, until, address)
             except (OSError, UnicodeError):
                 if address is None:
                     return
@@ -167,38 +168,6 @@ def _answers(
                     selector.unregister(key.fileobj)
                     key.fileobj.close()
                     yield spoken, bytes(said)
-
-
-_Address = tuple[Any, ...]
-"""What ``socket.getaddrinfo`` returns for one."""
-
-
-def _connect(node: Node, known: _Address | None, until: float) -> tuple[socket.socket, _Address]:
-    """Return a connection, and the address that it goes to; each address gets an equal part of the time that is left.
-
-    Args:
-        node: the host and port.
-        known: the address that the last connection goes to.
-        until: when to give up, by the monotonic clock.
-
-    Raises:
-        OSError, UnicodeError: there is none.
-    """
-    addresses = socket.getaddrinfo(*node, type=socket.SOCK_STREAM) if known is None else [known]
-    failed = OSError("no address")
-    for index, address in enumerate(addresses):
-        family, kind, protocol, _, sockaddr = address
-        connected = socket.socket(family, kind, protocol)
-        connected.settimeout(max(0.001, (until - time.monotonic()) / (len(addresses) - index)))
-        try:
-            connected.connect(sockaddr)
-        except OSError as fault:
-            connected.close()
-            failed = fault
-            continue
-        connected.settimeout(max(0.001, until - time.monotonic()))
-        return connected, address
-    raise failed
 
 
 def _client_hello(name: str) -> bytes:

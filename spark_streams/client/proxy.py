@@ -10,14 +10,16 @@ from __future__ import annotations
 
 import base64
 import socket
+import time
 from dataclasses import dataclass
-from http.client import HTTPException, HTTPResponse
+from http.client import HTTPException
 from typing import Final
 from urllib.parse import unquote, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 from spark_streams.client.retry import Deadline
 from spark_streams.client.tcp import costly, final
+from spark_streams.client.timed import TimedResponse, connect
 from spark_streams.endpoint import Node, Secret
 from spark_streams.errors import AuthenticationFailed, ConnectFailed
 from spark_streams.redaction import remember, safe_text
@@ -83,7 +85,7 @@ def connect_through(proxy: Proxy, node: Node, deadline: Deadline) -> socket.sock
     target = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     what = f"{target}: no connection through {proxy.where}"
     try:
-        connected = socket.create_connection((proxy.host, proxy.port), timeout=deadline.left_s(what))
+        connected, _ = connect((proxy.host, proxy.port), time.monotonic() + deadline.left_s(what))
     except OSError as fault:
         reason = "unknown host" if isinstance(fault, socket.gaierror) else fault.strerror or str(fault)
         failed = ConnectFailed(f"{what}: it cannot be reached: {reason}")
@@ -91,12 +93,13 @@ def connect_through(proxy: Proxy, node: Node, deadline: Deadline) -> socket.sock
     try:
         connected.sendall(_request(proxy, target))
         connected.settimeout(deadline.left_s(what))
-        response = HTTPResponse(connected, method="CONNECT")
+        response = TimedResponse(connected, method="CONNECT")
         response.begin()
         response.close()
     except (OSError, HTTPException, ValueError) as fault:
         connected.close()
-        raise ConnectFailed(f"{what}: no HTTP answer: {safe_text(str(fault))}") from fault
+        failed = ConnectFailed(f"{what}: no HTTP answer: {safe_text(str(fault))}")
+        raise (costly(failed) if isinstance(fault, TimeoutError) else failed) from fault
     except BaseException:
         connected.close()
         raise

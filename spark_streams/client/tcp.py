@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import socket
 import ssl
+import time
 from collections.abc import Callable
 from typing import Final, TypeVar
 
 from spark_streams.client.retry import Deadline
+from spark_streams.client.timed import connect
 from spark_streams.client.tls import certificate_advice, is_no_tls, plain_port_advice, tls_context
 from spark_streams.client.what_answers import LOOK_AFTER_S, wrong_port
 from spark_streams.endpoint import RABBITMQ_SCHEMES, Endpoint
@@ -50,7 +52,7 @@ def open_socket(
     context = tls_context(endpoint.tls) if endpoint.tls else None
     try:
         left_s = deadline.left_s(f"{endpoint.address}: no connection")
-        raw = socket.create_connection(endpoint.dialled, timeout=left_s) if dial is None else dial()
+        raw = connect(endpoint.dialled, time.monotonic() + left_s)[0] if dial is None else dial()
     except UnicodeError as fault:  # the name is no host name: a part of it is empty, or too long
         raise connect_fault(socket.gaierror(str(fault)), endpoint) from fault
     except (OSError, OverflowError) as fault:

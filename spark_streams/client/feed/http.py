@@ -15,9 +15,11 @@ from typing import Any, Final
 from urllib.parse import urlencode, urljoin, urlsplit
 
 import requests
+from urllib3.util import Timeout
 
 from spark_streams.client.feed.errors import first_line, hide_in_logs, mapped, remember_query
 from spark_streams.client.feed.response import Response
+from spark_streams.client.feed.timed_adapter import TimedAdapter
 from spark_streams.client.retry import Deadline
 from spark_streams.client.tcp import final
 from spark_streams.client.tls import tls_context
@@ -137,7 +139,8 @@ class FeedSession:
 
     Args:
         endpoint: the feed's address, with credentials and TLS.
-        timeout_ms: how many milliseconds connecting may take, and how long the feed may be silent while it answers.
+        timeout_ms: how many milliseconds an answer may take, with all that comes before it, up to the body of a page;
+            and how long the feed may be silent within that.
     """
 
     broken = False
@@ -158,6 +161,8 @@ class FeedSession:
         self._credentials = _Credentials(endpoint)
         session.auth = self._credentials
         tls = endpoint.tls
+        session.mount("http://", TimedAdapter())
+        session.mount("https://", TimedAdapter() if tls is None or tls.verify_hostname else _AnyHostName())
         # Each request gets the authorities: the environment's would replace those of the session.
         self._verify = None if tls is None else tls.ca_file
         if tls is not None:
@@ -165,8 +170,6 @@ class FeedSession:
                 tls_context(tls)  # for its messages: those of the library do not name the option of a file
             if tls.cert_file is not None:
                 session.cert = tls.cert_file if tls.key_file is None else (tls.cert_file, tls.key_file)
-            if not tls.verify_hostname:
-                session.mount("https://", _AnyHostName())
 
     def turn(self) -> None:
         """Do nothing: between two requests, HTTP has nothing to say (``kept_connections.py``)."""
@@ -210,7 +213,7 @@ class FeedSession:
             method: the method of HTTP, such as ``GET``.
             arguments: names and values, not encoded.
             below: a path below the feed's own.
-            wait_ms: how many milliseconds longer than the timeout the feed may be silent, as the call has requested.
+            wait_ms: how many milliseconds longer than the timeout the feed may take, as the call has requested.
             body: the body of the request; None for none.
             headers: headers beside those of every call, or in their place.
             accepted: the statuses of success.
@@ -232,16 +235,17 @@ class FeedSession:
             if name in _HIDDEN_ARGUMENTS:
                 remember(value)
         renewed = False
+        self._credentials.refresh()
+        deadline = Deadline(int(self._timeout_s * 1_000) + wait_ms)
         for _ in range(MAX_REDIRECTS + 1):
-            self._credentials.refresh()
-            deadline = Deadline(int(self._timeout_s * 1_000))
+            left_s = deadline.left_s(f"{what}: no answer")
             try:
                 with mapped(what, self._endpoint.tls, partial(self._wrong_port, url, what, deadline)):
                     request = requests.Request(method, url, headers=headers, data=body)
                     response = self._session.send(
                         self._session.prepare_request(request),
                         allow_redirects=False,
-                        timeout=(self._timeout_s, self._timeout_s + wait_ms / 1000),
+                        timeout=Timeout(None if body else left_s, min(left_s, self._timeout_s), left_s),
                         **self._surroundings(url),
                     )
             except ConnectFailed as fault:
@@ -263,9 +267,10 @@ class FeedSession:
                 continue
             if response.status_code in accepted:
                 known_right(self._endpoint)
-                return Response(response, what, waits=wait_ms > 0)
+                return Response(response, what, silence_s=deadline.timeout_ms / 1_000, waits=wait_ms > 0)
             if response.status_code == 401 and not renewed and self._credentials.renew():
                 renewed = True
+                deadline.restart()  # a function that gives tokens may have taken long
                 response.close()
                 continue
             with contextlib.closing(response):
@@ -290,11 +295,11 @@ class FeedSession:
         return self._environment[origin]
 
 
-class _AnyHostName(requests.adapters.HTTPAdapter):
+class _AnyHostName(TimedAdapter):
     """Checks a certificate's authority, but not the name in it."""
 
-    def init_poolmanager(self, *arguments: object, **named: object) -> None:
-        super().init_poolmanager(*arguments, assert_hostname=False, **named)  # type: ignore[arg-type]
+    def init_poolmanager(self, *arguments: Any, **named: Any) -> None:
+        super().init_poolmanager(*arguments, assert_hostname=False, **named)
 
 
 def _refusal(
