@@ -7,7 +7,6 @@ function; the value stays in the process that signs in. Every ``reveal`` reads i
 from __future__ import annotations
 
 import abc
-import os
 import pkgutil
 import re
 from collections.abc import Callable
@@ -71,6 +70,8 @@ class FreshSecret(Secret, abc.ABC):
     """
 
     __slots__ = ("option", "source")
+    is_cheap = False
+    """Whether it can be read before each use; if not, only a refusal by the peer shows that it has changed."""
 
     def __init__(self, source: str, option: str) -> None:
         super().__init__("")
@@ -84,13 +85,6 @@ class FreshSecret(Secret, abc.ABC):
         Raises:
             OptionError: the secret cannot be read, or what was read is no secret; the message shows nothing of it.
         """
-
-    def stamp(self) -> object:
-        """Return a value that changes when the secret may have changed; None: only a refusal by the peer shows it.
-
-        The call is cheap.
-        """
-        return None
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.source!r}, {self.option!r})"
@@ -114,6 +108,7 @@ class FileSecret(FreshSecret):
     """
 
     __slots__ = ()
+    is_cheap = True
 
     def reveal(self) -> str:
         """Read the file; see ``FreshSecret.reveal``."""
@@ -136,14 +131,6 @@ class FileSecret(FreshSecret):
         if not text:
             raise OptionError(self.option, f"'{self.source}' is empty, or no UTF-8: expected one line with the secret")
         return text
-
-    def stamp(self) -> object:
-        """Return the file's device, inode, size and time of modification; None while there is no such file."""
-        try:
-            found = os.stat(self.source)
-        except (OSError, ValueError):
-            return None
-        return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
 
 class CalledSecret(FreshSecret):

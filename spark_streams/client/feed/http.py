@@ -90,16 +90,15 @@ class _Credentials(requests.auth.AuthBase):
         self._endpoint = endpoint
         secret = endpoint.token if endpoint.token is not None else endpoint.password
         self._fresh = secret if isinstance(secret, FreshSecret) else None
-        self._stamp: object = None
         self._secret = None if secret is None or self._fresh is not None else secret.reveal()
 
     def refresh(self) -> None:
-        """Read the secret if it has not been read yet, or may have changed.
+        """Read the secret if it has not been read yet, or is cheap to read.
 
         Raises:
             OptionError: the secret cannot be read, or no header can carry it.
         """
-        if self._fresh is not None and (self._secret is None or self._stamp != self._fresh.stamp()):
+        if self._fresh is not None and (self._secret is None or self._fresh.is_cheap):
             self.renew()
 
     def renew(self) -> bool:
@@ -110,9 +109,7 @@ class _Credentials(requests.auth.AuthBase):
         """
         if self._fresh is None:
             return False
-        stamp = self._fresh.stamp()  # before the secret: a secret written in between is read again later
         secret = self._fresh.reveal()
-        self._stamp = stamp
         if self._secret == secret:
             return False
         if self._endpoint.token is not None and not (secret.isascii() and secret.isprintable()):
@@ -206,8 +203,8 @@ class FeedSession:
     ) -> Response:
         """Make a call; the caller closes the answer.
 
-        Credentials from a file or a callable are read again when the file has changed, and when the feed answers 401;
-        if they have changed then, the call is made once more.
+        Credentials from a file are read before each call, and those of a callable when the feed answers 401; if they
+        have changed then, the call is made once more.
 
         Args:
             method: the method of HTTP, such as ``GET``.
