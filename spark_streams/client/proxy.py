@@ -11,6 +11,7 @@ from __future__ import annotations
 import base64
 import socket
 import time
+from contextlib import closing
 from dataclasses import dataclass
 from http.client import HTTPException
 from typing import Final
@@ -93,9 +94,8 @@ def connect_through(proxy: Proxy, node: Node, deadline: Deadline) -> socket.sock
     try:
         connected.sendall(_request(proxy, target))
         connected.settimeout(deadline.left_s(what))
-        response = TimedResponse(connected, method="CONNECT")
-        response.begin()
-        response.close()
+        with closing(TimedResponse(connected, method="CONNECT")) as response:
+            response.begin()
     except (OSError, HTTPException, ValueError) as fault:
         connected.close()
         failed = ConnectFailed(f"{what}: no HTTP answer: {safe_text(str(fault))}")
