@@ -19,7 +19,7 @@ from typing import Final, Generic, Protocol, TypeVar
 
 from spark_streams.endpoint import Endpoint, Tls
 from spark_streams.errors import OptionError, SparkStreamsError
-from spark_streams.secrets import FreshSecret
+from spark_streams.secrets import Secret
 
 KEPT_S: Final = 10.0
 """Seconds for which nobody needs a connection until it is closed: more than most triggers, less than the minute after
@@ -55,14 +55,12 @@ def kept_key(endpoint: Endpoint, timeout_ms: int, also: Hashable = None) -> Hash
         another; None, for connections that are not to be kept, where a file cannot be read, and where only a refusal by
         the peer would show that the secret has changed.
     """
-    secret = endpoint.password if endpoint.token is None else endpoint.token
-    tls = endpoint.tls or Tls()
+    secret, tls = endpoint.token or endpoint.password or Secret(""), endpoint.tls or Tls()
+    if not secret.is_cheap:
+        return None
     try:
         signs_in = [Path(each).read_bytes() for each in (tls.ca_file, tls.cert_file, tls.key_file) if each is not None]
-        if isinstance(secret, FreshSecret):
-            if not secret.is_cheap:
-                return None
-            signs_in.append(secret.reveal().encode())
+        signs_in.append(secret.reveal().encode())
     except (OSError, ValueError, OptionError):
         return None  # whoever connects says what is wrong
     return endpoint, timeout_ms, also, tuple(hashlib.sha256(each).digest() for each in signs_in)

@@ -9,12 +9,13 @@ import socket
 import ssl
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Final, TypeVar
 
 from spark_streams.client.retry import Deadline
 from spark_streams.client.timed import connect
 from spark_streams.client.tls import certificate_advice, is_no_tls, plain_port_advice, tls_context
-from spark_streams.client.what_answers import LOOK_AFTER_S, wrong_port
+from spark_streams.client.what_answers import answered, wrong_port
 from spark_streams.endpoint import RABBITMQ_SCHEMES, Endpoint
 from spark_streams.errors import ConnectFailed, ConnectionLost, SparkStreamsError
 from spark_streams.redaction import safe_text
@@ -50,6 +51,7 @@ def open_socket(
         OptionError: a file of ``endpoint.tls`` cannot be read.
     """
     context = tls_context(endpoint.tls) if endpoint.tls else None
+    look = partial(wrong_port, endpoint, deadline=deadline, by_look=dial is None)
     try:
         left_s = deadline.left_s(f"{endpoint.address}: no connection")
         raw = connect(endpoint.dialled, time.monotonic() + left_s)[0] if dial is None else dial()
@@ -59,52 +61,21 @@ def open_socket(
         raise connect_fault(fault if isinstance(fault, OSError) else OSError(str(fault)), endpoint) from fault
     connected: socket.socket = raw
     try:
-        # Flow and disposition frames are small and must not wait for more to come (Nagle).
-        raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if context is not None:
             name = server_name or endpoint.tls_name
             connected = secured = context.wrap_socket(raw, server_hostname=name, do_handshake_on_connect=False)
-            _shake_hands(secured, endpoint, deadline, by_look=dial is None)
+            missing = f"{endpoint.address}: no connection"
+            answered(secured, secured.do_handshake, deadline, missing, look)
         connected.setblocking(False)
         return connected
     except OSError as fault:
         connected.close()
-        wrong = _wrong_port_by_tls(fault, endpoint, deadline, by_look=dial is None)
-        raise (wrong or tls_fault(fault, endpoint)) from fault
+        failed = tls_fault(fault, endpoint)
+        is_told = isinstance(fault, TimeoutError) or certificate_advice(fault, endpoint.address) is not None
+        raise (None if is_told else look()) or failed from fault
     except BaseException:
         connected.close()
         raise
-
-
-def _shake_hands(secured: ssl.SSLSocket, endpoint: Endpoint, deadline: Deadline, *, by_look: bool) -> None:
-    """Do the handshake of TLS; look what answers where nothing comes for long.
-
-    Raises:
-        OSError: it failed.
-        ConnectFailed: the port speaks no TLS, or another protocol within it.
-        DeadlineExceeded: ``deadline`` has passed.
-    """
-    left_s = deadline.left_s(f"{endpoint.address}: no connection")
-    try:
-        secured.settimeout(min(LOOK_AFTER_S, left_s))
-        secured.do_handshake()
-    except TimeoutError:
-        if left_s <= LOOK_AFTER_S:
-            raise
-        if (wrong := wrong_port(endpoint, deadline=deadline, by_look=by_look)) is not None:
-            raise wrong from None
-        secured.settimeout(0.001 if deadline.passed else deadline.left_s(""))
-        secured.do_handshake()
-
-
-def _wrong_port_by_tls(
-    fault: OSError, endpoint: Endpoint, deadline: Deadline, *, by_look: bool
-) -> ConnectFailed | None:
-    """Return the error for a handshake that failed because something else answers; None for another reason."""
-    is_certificate = certificate_advice(fault, endpoint.address) is not None
-    if is_certificate or isinstance(fault, TimeoutError):
-        return None
-    return wrong_port(endpoint, deadline=deadline, by_look=by_look)
 
 
 def final(fault: _T) -> _T:
@@ -125,21 +96,18 @@ def connect_fault(fault: OSError, endpoint: Endpoint) -> ConnectFailed:
     For a host that the peer, and no option, has named, it advises to check the peer's settings.
     """
     option = endpoint.option if endpoint.via is None else "customEndpoint"
-    reason = f"no connection: {fault.strerror or fault}"
-    text = f"{reason}: check the host and port in option '{option}'"
+    reason, todo = f"no connection: {fault.strerror or fault}", f"check the host and port in option '{option}'"
     if isinstance(fault, socket.gaierror):
-        host = endpoint.host if endpoint.via is None else endpoint.via[0]
-        reason = f"the host name '{safe_text(host)}' is not known"
-        text = f"{reason}: check the host in option '{option}'"
+        reason = f"the host name '{safe_text(endpoint.dialled[0])}' is not known"
+        todo = f"check the host in option '{option}'"
     elif isinstance(fault, ConnectionRefusedError):
         reason = "connection refused: nothing listens there"
-        text = f"{reason}; check the port in option '{option}' and that the log runs"
+        todo = f"check the port in option '{option}' and that the log runs"
     elif isinstance(fault, TimeoutError):
-        reason = "no answer"
-        text = f"{reason}: check the host and port in option '{option}', and firewalls on the way"
+        reason, todo = "no answer", f"{todo}, and firewalls on the way"
     if endpoint.is_advertised:
-        text = f"{reason}: it has to be reachable from here: {_ADVERTISED.get(endpoint.scheme, _REDIRECTED)}"
-    failed = ConnectFailed(f"{endpoint.address}: {text}")
+        todo = f"it has to be reachable from here: {_ADVERTISED.get(endpoint.scheme, _REDIRECTED)}"
+    failed = ConnectFailed(f"{endpoint.address}: {reason}: {todo}")
     failed.retriable = not isinstance(fault, socket.gaierror)
     failed.costly = isinstance(fault, TimeoutError)
     return failed

@@ -43,6 +43,8 @@ def connect(node: Node, until: float, known: Address | None = None) -> tuple[soc
             failed = fault
             continue
         connected.settimeout(_left_s(until))
+        # Requests, flows and dispositions are small and must not wait for more to come (Nagle).
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return connected, address
     raise failed
 

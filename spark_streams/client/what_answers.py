@@ -7,7 +7,8 @@ client that heard nothing, or what does not tell, takes one ``look`` at who it i
 from __future__ import annotations
 
 import time
-from typing import Final
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
 
 from spark_streams.client.first_bytes import (
     AMQP,
@@ -34,6 +35,7 @@ LOOK_AFTER_S: Final = 2.0
 LOOKS_APART_S: Final = 30.0
 """How many seconds this process takes no other look at a port where it found nothing wrong: a broker that is being
 restarted hangs up for as long, and a load balancer that takes turns would lead each next try to the same node."""
+_T = TypeVar("_T")
 _Way = tuple[str, str, bool, Node]
 _IN_VAIN: Final[dict[_Way, float]] = {}
 """When this process began to look at a port, until it has found something wrong there."""
@@ -83,6 +85,38 @@ def wrong_port(
     failed = ConnectFailed(f"{where or endpoint.address}: {_advice(endpoint, wanted, found)}")
     failed.retriable = False
     return failed
+
+
+def answered(
+    connected: Any,
+    wait: Callable[[], _T],
+    deadline: Deadline,
+    what: str,
+    look: Callable[[], ConnectFailed | None] | None,
+) -> _T:
+    """Return what a call returns that waits for a socket, once; look what answers there where nothing comes for long.
+
+    Args:
+        connected: the socket, whose time-out is set.
+        wait: the call.
+        deadline: how long it may wait as a whole.
+        what: what is missing, as for ``Deadline.left_s``.
+        look: returns the error for a wrong port, as ``wrong_port``; None where the peer has said something.
+
+    Raises:
+        ConnectFailed: something else answers there.
+        DeadlineExceeded: ``deadline`` had passed before.
+        OSError: the call's; ``TimeoutError`` once the deadline has passed.
+    """
+    if look is not None and deadline.left_s(what) > LOOK_AFTER_S:
+        connected.settimeout(LOOK_AFTER_S)
+        try:
+            return wait()
+        except TimeoutError:
+            if (wrong := look()) is not None:
+                raise wrong from None
+    connected.settimeout(0.001 if look is not None and deadline.passed else deadline.left_s(what))
+    return wait()
 
 
 def _way(endpoint: Endpoint) -> _Way:

@@ -17,13 +17,14 @@ from __future__ import annotations
 import ssl
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from spark_streams.client.amqp.errors import silent_close_fault
 from spark_streams.client.retry import Deadline
 from spark_streams.client.tcp import lost, tls_fault
 from spark_streams.client.tls import NO_EXTERNAL, STRANGERS_CERTIFICATE
-from spark_streams.client.what_answers import LOOK_AFTER_S, known_right, wrong_port
+from spark_streams.client.what_answers import answered, known_right, wrong_port
 from spark_streams.endpoint import Endpoint
 from spark_streams.errors import AuthenticationFailed, LocalProtocolError, OptionError, RemoteProtocolError
 from spark_streams.redaction import remember
@@ -76,16 +77,15 @@ def sign_in(
     """
     chosen = _Choice(endpoint, server_name, dialect)
     sasl = SaslClient(chosen, server_name)
-    what = (
-        f"{endpoint.address}: no answer to the SASL handshake: is it an AMQP port, and is option '{endpoint.option}' "
-    )
-    what += "right"
+    doubt = f"is it an AMQP port, and is option '{endpoint.option}' right"
+    what = f"{endpoint.address}: no answer to the SASL handshake: {doubt}"
     heard, is_tcp, written = b"", endpoint.transport == "tcp", b""
     try:
         socket.settimeout(deadline.left_s(what))
         socket.sendall(sasl.start())
         while not sasl.done:
-            answer = _answer(socket, endpoint, deadline, what, is_first=not heard)
+            look = partial(wrong_port, endpoint, deadline=deadline) if is_tcp and not heard else None
+            answer = answered(socket, partial(socket.recv, _READ_BYTES), deadline, what, look)
             if not answer:
                 raise ConnectionError("the peer closed it during the SASL handshake")  # worded below
             if len(heard) < len(SASL_HEADER):
@@ -122,21 +122,6 @@ def sign_in(
         raise tls_fault(fault, endpoint) from fault
     known_right(endpoint)
     return SignedIn(sasl.leftover, sasl.offered, chosen.tokens)
-
-
-def _answer(socket: Any, endpoint: Endpoint, deadline: Deadline, what: str, *, is_first: bool) -> bytes:
-    """Return the bytes that come next; where none come for long, look whether something else answers there."""
-    left_s = deadline.left_s(what)
-    if is_first and endpoint.transport == "tcp" and left_s > LOOK_AFTER_S:
-        socket.settimeout(LOOK_AFTER_S)
-        try:
-            return bytes(socket.recv(_READ_BYTES))
-        except TimeoutError:
-            wrong = wrong_port(endpoint, deadline=deadline)
-            if wrong is not None:
-                raise wrong from None
-    socket.settimeout(deadline.left_s(what))
-    return bytes(socket.recv(_READ_BYTES))
 
 
 def credential_options(endpoint: Endpoint) -> str:

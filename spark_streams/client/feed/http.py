@@ -29,13 +29,12 @@ from spark_streams.errors import (
     AuthenticationFailed,
     ConnectFailed,
     NotFound,
-    OptionError,
     PeerError,
     Refused,
     SparkStreamsError,
 )
 from spark_streams.redaction import remember, safe_text
-from spark_streams.secrets import FreshSecret
+from spark_streams.secrets import FreshSecret, Secret
 from spark_streams.wire.feed.dialect import NDJSON
 
 SHOWN_BYTES: Final = 8_000
@@ -67,16 +66,9 @@ class Unavailable(Refused):
     retriable = True
 
 
-_ERRORS: Final[Mapping[int, type[PeerError]]] = {
-    401: AuthenticationFailed,
-    404: NotFound,
-    408: Unavailable,
-    409: Conflict,
-    410: Expired,
-    425: Unavailable,
-    429: Unavailable,
-}
-"""The errors of statuses, beside those of 5xx (``Unavailable``) and others (``Refused``)."""
+_ERRORS: Final[Mapping[int, type[PeerError]]] = {401: AuthenticationFailed, 404: NotFound, 409: Conflict, 410: Expired}
+_LATER: Final = frozenset({408, 425, 429, *range(500, 600)})
+"""The statuses that may be others later (``Unavailable``); those that are in neither are ``Refused``."""
 
 
 class _Credentials(requests.auth.AuthBase):
@@ -88,9 +80,8 @@ class _Credentials(requests.auth.AuthBase):
 
     def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint = endpoint
-        secret = endpoint.token if endpoint.token is not None else endpoint.password
-        self._fresh = secret if isinstance(secret, FreshSecret) else None
-        self._secret = None if secret is None or self._fresh is not None else secret.reveal()
+        self._source = endpoint.token or endpoint.password or Secret("")
+        self._secret: str | None = None
 
     def refresh(self) -> None:
         """Read the secret if it has not been read yet, or is cheap to read.
@@ -98,7 +89,7 @@ class _Credentials(requests.auth.AuthBase):
         Raises:
             OptionError: the secret cannot be read, or no header can carry it.
         """
-        if self._fresh is not None and (self._secret is None or self._fresh.is_cheap):
+        if self._secret is None or self._source.is_cheap:
             self.renew()
 
     def renew(self) -> bool:
@@ -107,16 +98,12 @@ class _Credentials(requests.auth.AuthBase):
         Raises:
             OptionError: the secret cannot be read, or no header can carry it.
         """
-        if self._fresh is None:
-            return False
-        secret = self._fresh.reveal()
+        source, secret = self._source, self._source.reveal()
+        is_printable = secret.isascii() and secret.isprintable()
         if self._secret == secret:
             return False
-        if self._endpoint.token is not None and not (secret.isascii() and secret.isprintable()):
-            raise OptionError(
-                self._fresh.option,
-                f"'{self._fresh.source}' gives characters that no HTTP header can carry, expected printable ASCII",
-            )
+        if source is self._endpoint.token and isinstance(source, FreshSecret) and not is_printable:
+            raise source.fault("gives characters that no HTTP header can carry, expected printable ASCII")
         self._secret = secret
         return True
 
@@ -150,7 +137,7 @@ class FeedSession:
         self._session = session = requests.Session()
         # The session uses the environment's proxies and authorities; a netrc file would add unwanted credentials.
         session.headers["Accept"] = f"{NDJSON}, application/json;q=0.9, */*;q=0.5"
-        if _is_this_machine(endpoint.url):
+        if _is_this_machine(endpoint.host):
             # Compressing costs both sides more than loopback does.
             session.headers["Accept-Encoding"] = "identity, gzip;q=0.5"
         self._environment: dict[tuple[str, str, int | None], dict[str, Any]] = {}
@@ -315,14 +302,13 @@ def _refusal(
         words += "(rabbitmq-stream://), its AMQP on 5672 (amqp://)"
     if status == 401:
         words = words or "the feed wants credentials, such as option 'token'"
-    fault = _ERRORS.get(status, Unavailable if status >= 500 else Refused)(f"status {status}", words, what)
+    fault = _ERRORS.get(status, Unavailable if status in _LATER else Refused)(f"status {status}", words, what)
     if isinstance(fault, Unavailable):
         fault.retry_after_s = _retry_after_s(response.headers.get("Retry-After"))
     return fault
 
 
-def _is_this_machine(url: str) -> bool:
-    host = urlsplit(url).hostname or ""
+def _is_this_machine(host: str) -> bool:
     try:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:

@@ -90,22 +90,20 @@ class Response(contextlib.AbstractContextManager["Response"]):
         timed = getattr(self._response.raw, "_original_response", None)
         if isinstance(timed, TimedResponse):
             timed.steady(self._silence_s)
-        if self._waits:
-            yield from self._arriving()
-            return
         held: list[bytes] = []
+        fault: SparkStreamsError | None = None
         try:
             for piece in self._arriving():
                 held.append(piece)
-                if len(piece) < BULK_BYTES or sum(map(len, held)) >= PIECE_BYTES:
+                if self._waits or len(piece) < BULK_BYTES or sum(map(len, held)) >= PIECE_BYTES:
                     together, held = b"".join(held), []
                     yield together
-        except SparkStreamsError:
-            if held:
-                yield b"".join(held)
-            raise
+        except SparkStreamsError as caught:
+            fault = caught
         if held:
             yield b"".join(held)
+        if fault is not None:
+            raise fault
 
     def _arriving(self) -> Iterator[bytes]:
         with mapped(self.what):

@@ -11,7 +11,6 @@ from typing import Any, Final
 
 import requests
 from urllib3.connection import HTTPConnection, HTTPSConnection
-from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 from urllib3.exceptions import ConnectTimeoutError, NewConnectionError
 
 from spark_streams.client.timed import TimedResponse, connect
@@ -23,43 +22,25 @@ class TimedHTTPConnection(HTTPConnection):
     response_class = TimedResponse
 
     def _new_conn(self) -> socket.socket:
-        assert isinstance(self.timeout, (int, float))
         try:
-            connected, _ = connect((self._dns_host, self.port), time.monotonic() + self.timeout)
+            return connect((self._dns_host, self.port), time.monotonic() + self.timeout)[0]  # type: ignore[operator]
         except OSError as fault:
             raised = ConnectTimeoutError if isinstance(fault, TimeoutError) else NewConnectionError
             raise raised(self, str(fault)) from fault
-        for option in self.socket_options or ():
-            connected.setsockopt(*option)
-        return connected
 
 
 class TimedHTTPSConnection(TimedHTTPConnection, HTTPSConnection):
     """The same with TLS."""
 
 
-class _TimedHTTPConnectionPool(HTTPConnectionPool):
-    ConnectionCls = TimedHTTPConnection
-
-
-class _TimedHTTPSConnectionPool(HTTPSConnectionPool):
-    ConnectionCls = TimedHTTPSConnection
-
-
-_POOLS: Final = {"http": _TimedHTTPConnectionPool, "https": _TimedHTTPSConnectionPool}
+_TIMED: Final[dict[Any, Any]] = {HTTPConnection: TimedHTTPConnection, HTTPSConnection: TimedHTTPSConnection}
 
 
 class TimedAdapter(requests.adapters.HTTPAdapter):
     """Makes requests on connections that are timed as a whole."""
 
-    def init_poolmanager(self, *arguments: Any, **named: Any) -> None:
-        """Make the pools; see the library."""
-        super().init_poolmanager(*arguments, **named)
-        self.poolmanager.pool_classes_by_scheme = _POOLS
-
-    def proxy_manager_for(self, proxy: str, **named: Any) -> Any:
-        """Return the pools of a proxy; see the library."""
-        manager = super().proxy_manager_for(proxy, **named)
-        if not proxy.lower().startswith("socks"):
-            manager.pool_classes_by_scheme = _POOLS
-        return manager
+    def get_connection_with_tls_context(self, *arguments: Any, **named: Any) -> Any:
+        """Return the pool of connections for a request; see the library."""
+        pool = super().get_connection_with_tls_context(*arguments, **named)
+        pool.ConnectionCls = _TIMED.get(pool.ConnectionCls, pool.ConnectionCls)
+        return pool
