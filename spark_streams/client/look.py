@@ -32,7 +32,7 @@ from spark_streams.client.first_bytes import (
 from spark_streams.client.retry import Deadline
 from spark_streams.client.timed import Address, connect
 from spark_streams.client.tls import tls_context
-from spark_streams.endpoint import Endpoint, written
+from spark_streams.endpoint import Endpoint
 from spark_streams.errors import OptionError
 
 LOOK_S: Final = 3.0
@@ -76,8 +76,7 @@ def _hellos(endpoint: Endpoint, wanted: Spoken) -> dict[Spoken, bytes]:
     from spark_streams.wire.amqp.sasl import SASL_HEADER
     from spark_streams.wire.rabbitmq.connection_commands import PeerProperties
 
-    there = written((endpoint.tls_name, endpoint.dialled[1]))
-    head = f"HEAD {_NOT_HERE} HTTP/1.1\r\nHost: {there}\r\nConnection: close\r\n\r\n"
+    head = f"HEAD {_NOT_HERE} HTTP/1.1\r\nHost: {endpoint.http_host}\r\nConnection: close\r\n\r\n"
     hellos = {
         AMQP: SASL_HEADER,
         STREAMS: PeerProperties({"product": "spark-streams"}, correlation_id=1).encode(),

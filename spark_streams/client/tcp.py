@@ -51,10 +51,11 @@ def open_socket(
         OptionError: a file of ``endpoint.tls`` cannot be read.
     """
     context = tls_context(endpoint.tls) if endpoint.tls else None
+    missing = f"{endpoint.address}: no connection"
     look = partial(wrong_port, endpoint, deadline=deadline, by_look=dial is None)
     try:
-        left_s = deadline.left_s(f"{endpoint.address}: no connection")
-        raw = connect(endpoint.dialled, time.monotonic() + left_s)[0] if dial is None else dial()
+        until = time.monotonic() + deadline.left_s(missing)
+        raw = connect(endpoint.dialled, until)[0] if dial is None else dial()
     except UnicodeError as fault:  # the name is no host name: a part of it is empty, or too long
         raise connect_fault(socket.gaierror(str(fault)), endpoint) from fault
     except (OSError, OverflowError) as fault:
@@ -64,7 +65,6 @@ def open_socket(
         if context is not None:
             name = server_name or endpoint.tls_name
             connected = secured = context.wrap_socket(raw, server_hostname=name, do_handshake_on_connect=False)
-            missing = f"{endpoint.address}: no connection"
             answered(secured, secured.do_handshake, deadline, missing, look)
         connected.setblocking(False)
         return connected

@@ -12,8 +12,7 @@ from typing import Any
 
 import pytest
 
-from spark_streams.client import AmqpClient, RabbitClient, retry, tcp, what_answers
-from spark_streams.client.amqp import sign_in
+from spark_streams.client import AmqpClient, RabbitClient, retry, what_answers
 from spark_streams.client.feed.client import FeedAddress, FeedClient
 from spark_streams.client.first_bytes import AMQP, HTTP, KAFKA, MAIL, OLD_AMQP, SSH, STREAMS, TLS, recognised
 from spark_streams.client.rabbitmq import connection as rabbit_connection
@@ -271,7 +270,7 @@ def waits_for_a_line(peer: socket.socket) -> None:
 
 @pytest.mark.parametrize("url", ["amqp", "amqps", "rabbitmq-stream", "rabbitmq-stream+tls"])
 def test_a_port_that_says_nothing_to_foreign_bytes(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (tcp, sign_in, rabbit_connection):
+    for module in (what_answers, rabbit_connection):
         monkeypatch.setattr(module, "LOOK_AFTER_S", 0.05)
     with listening(waits_for_a_line) as (port, _):
         said = told(endpoint(url, port))

@@ -77,8 +77,8 @@ def sign_in(
     """
     chosen = _Choice(endpoint, server_name, dialect)
     sasl = SaslClient(chosen, server_name)
-    doubt = f"is it an AMQP port, and is option '{endpoint.option}' right"
-    what = f"{endpoint.address}: no answer to the SASL handshake: {doubt}"
+    option = endpoint.option
+    what = f"{endpoint.address}: no answer to the SASL handshake: is it an AMQP port, and is option '{option}' right"
     heard, is_tcp, written = b"", endpoint.transport == "tcp", b""
     try:
         socket.settimeout(deadline.left_s(what))

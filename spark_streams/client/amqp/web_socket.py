@@ -30,7 +30,7 @@ from spark_streams.client.proxy import connect_through, proxy_for
 from spark_streams.client.retry import Deadline
 from spark_streams.client.tcp import WOULD_BLOCK, final, lost, open_socket
 from spark_streams.client.what_answers import known_right, wrong_port
-from spark_streams.endpoint import Endpoint, written
+from spark_streams.endpoint import Endpoint
 from spark_streams.errors import ConnectFailed
 from spark_streams.redaction import safe_text
 
@@ -77,8 +77,7 @@ def open_web_socket(endpoint: Endpoint, deadline: Deadline, server_name: str | N
 def _shaken_hands(connected: socket.socket, endpoint: Endpoint, deadline: Deadline, *, by_look: bool) -> ClientProtocol:
     """Upgrade a connection from HTTP, and return the protocol that is spoken on it from now on."""
     heard = b""
-    there = written((endpoint.tls_name, endpoint.dialled[1]))
-    uri = parse_uri(f"{'ws' if endpoint.tls is None else 'wss'}://{there}{PATH}")
+    uri = parse_uri(f"{'ws' if endpoint.tls is None else 'wss'}://{endpoint.http_host}{PATH}")
     protocol = ClientProtocol(uri, subprotocols=SUBPROTOCOLS, max_size=MAX_MESSAGE_BYTES)
     protocol.send_request(protocol.connect())
     what = f"{endpoint.address}: no answer to the handshake of the WebSocket"
