@@ -125,6 +125,11 @@ class Endpoint:
         return self.host
 
     @property
+    def http_host(self) -> str:
+        """What HTTP calls whoever answers: the name of its certificate, with the port."""
+        return _written((self.tls_name, self.dialled[1]))
+
+    @property
     def hosts(self) -> tuple[Endpoint, ...]:
         """One endpoint for each host of the url, in its order."""
         nodes = ((self.host, self.port), *self.others)

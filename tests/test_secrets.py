@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 import pickle
+import subprocess
+import sys
+import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from spark_streams import secrets
 from spark_streams.endpoint import Secret
 from spark_streams.errors import OptionError
 from spark_streams.options.amqp_events import parse_sink_options, parse_source
@@ -65,12 +71,10 @@ def file(tmp_path: Path) -> Path:
 def test_a_file_is_read_each_time(file: Path) -> None:
     secret = FileSecret(str(file), "tokenFile")
     assert secret.reveal() == "geheim-1"
-    before = secret.stamp()
-    assert before == secret.stamp()
     new = file.with_name("new")
     new.write_text("  geheim-22 ")
     new.replace(file)
-    assert secret.reveal() == "geheim-22" and secret.stamp() != before
+    assert secret.reveal() == "geheim-22"
 
 
 @pytest.mark.parametrize("content", [b"geheim-1", b"geheim-1\n", b" geheim-1\r\n\r\n", b"\xef\xbb\xbfgeheim-1\r\n"])
@@ -79,11 +83,12 @@ def test_what_editors_put_around_it_is_dropped(file: Path, content: bytes) -> No
     assert FileSecret(str(file), "tokenFile").reveal() == "geheim-1"
 
 
-def test_a_callable_is_called_each_time() -> None:
+def test_a_callable_is_called_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(secrets, "_TRIED", {f"{HERE}:counted"})
     secret = CalledSecret(f"{HERE}:counted", "tokenProvider")
     first = secret.reveal()
     assert first.startswith("geheim-") and first.strip() == first
-    assert secret.reveal() != first and secret.stamp() is None
+    assert secret.reveal() != first
 
 
 class Vault:
@@ -106,7 +111,6 @@ def test_the_largest_file_is_taken(file: Path) -> None:
 
 def test_what_can_be_no_path_is_an_error() -> None:
     secret = FileSecret("a\0b", "tokenFile")
-    assert secret.stamp() is None
     with pytest.raises(OptionError, match=r"option 'tokenFile': .*cannot be read here: no path"):
         secret.reveal()
 
@@ -224,3 +228,108 @@ def test_a_data_directory_takes_none_of_them(tmp_path: Path, file: Path) -> None
     for option in ("tokenFile", "passwordFile"):
         with pytest.raises(OptionError, match=f"'{option}': is for http addresses"):
             parse_feed_sink({"url": str(tmp_path), "stream": "s", option: str(file)})
+
+
+# --- functions that do more than return
+
+
+def ending() -> str:
+    os._exit(0)
+
+
+def leaving() -> str:
+    sys.exit("geheim-9")
+
+
+def cancelled() -> str:
+    raise asyncio.CancelledError("geheim-9")
+
+
+def forking() -> str:
+    """Return twice; the copy says so before."""
+    if not os.fork():
+        Path(os.environ.get("COPIES", os.devnull)).write_text("copy")
+    return "geheim-9"
+
+
+def threading_() -> str:
+    threading.Thread(target=threading.Event().wait, daemon=True).start()
+    return "geheim-9"
+
+
+def starting() -> str:
+    subprocess.Popen(["sleep", "1"])
+    return "geheim-9"
+
+
+LINUX = pytest.mark.skipif(sys.platform != "linux", reason="no copy of the process elsewhere")
+
+
+@pytest.mark.parametrize(
+    ("function", "words"),
+    [
+        pytest.param("ending", "ended the process that called it", marks=LINUX),
+        ("leaving", "raised SystemExit"),
+        ("cancelled", "raised CancelledError"),
+        pytest.param("forking", "left a thread or a process", marks=LINUX),
+        pytest.param("threading_", "left a thread or a process", marks=LINUX),
+        pytest.param("starting", "left a thread or a process", marks=LINUX),
+    ],
+)
+def test_what_ends_copies_or_outlives_the_call_is_an_error(function: str, words: str) -> None:
+    threads = threading.active_count()
+    with pytest.raises(OptionError, match=f"option 'tokenProvider': '{HERE}:{function}' {words}") as raised:
+        CalledSecret(f"{HERE}:{function}", "tokenProvider").reveal()
+    assert "geheim" not in str(raised.value) and threading.active_count() == threads
+
+
+def test_a_module_that_ends_the_process_as_it_is_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "ends_by_itself.py").write_text("raise SystemExit")
+    with pytest.raises(OptionError, match=r"cannot be imported here \(SystemExit\)"):
+        CalledSecret("ends_by_itself:token", "tokenProvider").reveal()
+
+
+@LINUX
+def test_a_copy_that_comes_back_goes_no_further(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once tried, a function is called here: a fork of it later returns in this process alone."""
+    copies = tmp_path / "copies"
+    monkeypatch.setenv("COPIES", str(copies))
+    monkeypatch.setattr(secrets, "_TRIED", {f"{HERE}:forking"})
+    assert CalledSecret(f"{HERE}:forking", "tokenProvider").reveal() == "geheim-9"
+    _, status = os.wait()
+    assert os.waitstatus_to_exitcode(status) == 1 and copies.read_text() == "copy"
+
+
+@LINUX
+def test_it_is_tried_once_in_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(secrets, "_TRIED", set())
+    forks: list[int] = []
+    fork = os.fork
+
+    def counted_fork() -> int:
+        forks.append(fork())
+        return forks[-1]
+
+    monkeypatch.setattr(os, "fork", counted_fork)
+    secret, before = CalledSecret(f"{HERE}:counted", "tokenProvider"), calls
+    secret.reveal()
+    secret.reveal()
+    assert len(forks) == 1 and calls == before + 1, "the first text is the copy's, which counts for itself"
+
+
+@LINUX
+def test_one_that_waits_for_ever_in_the_copy_is_called_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a lock that another thread had when the process was copied."""
+    monkeypatch.setattr(secrets, "_TRIED", set())
+    monkeypatch.setattr(secrets, "_TRIAL_S", 1)
+    assert CalledSecret(f"{HERE}:waiting_in_a_copy", "tokenProvider").reveal() == "geheim-3"
+
+
+here = os.getpid()
+
+
+def waiting_in_a_copy() -> str:
+    if os.getpid() != here:
+        threading.Event().wait()
+    return "geheim-3"

@@ -10,14 +10,16 @@ broke meanwhile is not given out, and a task never gives back one on which somet
 
 from __future__ import annotations
 
+import hashlib
 import threading
 import time
 from collections.abc import Hashable
+from pathlib import Path
 from typing import Final, Generic, Protocol, TypeVar
 
-from spark_streams.endpoint import Endpoint
-from spark_streams.errors import SparkStreamsError
-from spark_streams.secrets import FreshSecret
+from spark_streams.endpoint import Endpoint, Tls
+from spark_streams.errors import OptionError, SparkStreamsError
+from spark_streams.secrets import Secret
 
 KEPT_S: Final = 10.0
 """Seconds for which nobody needs a connection until it is closed: more than most triggers, less than the minute after
@@ -49,14 +51,19 @@ def kept_key(endpoint: Endpoint, timeout_ms: int, also: Hashable = None) -> Hash
     """Return the key of a client's connections: where they lead, as whom, how patiently, and what ``also`` matters.
 
     Returns:
-        Another one once the file of a password or token has changed; None, for connections that are not to be kept,
-        where only a refusal by the peer would show that it has changed.
+        Another one once the content of a file with a password, a token, a certificate, its key or the authorities is
+        another; None, for connections that are not to be kept, where a file cannot be read, and where only a refusal by
+        the peer would show that the secret has changed.
     """
-    secret = endpoint.password if endpoint.token is None else endpoint.token
-    if not isinstance(secret, FreshSecret):
-        return endpoint, timeout_ms, also
-    stamp = secret.stamp()
-    return None if stamp is None else (endpoint, timeout_ms, also, stamp)
+    secret, tls = endpoint.token or endpoint.password or Secret(""), endpoint.tls or Tls()
+    if not secret.is_cheap:
+        return None
+    try:
+        signs_in = [Path(each).read_bytes() for each in (tls.ca_file, tls.cert_file, tls.key_file) if each is not None]
+        signs_in.append(secret.reveal().encode())
+    except (OSError, ValueError, OptionError):
+        return None  # whoever connects says what is wrong
+    return endpoint, timeout_ms, also, tuple(hashlib.sha256(each).digest() for each in signs_in)
 
 
 class KeptConnections(Generic[_C]):

@@ -10,14 +10,17 @@ from __future__ import annotations
 
 import base64
 import socket
+import time
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
-from http.client import HTTPException, HTTPResponse
+from http.client import HTTPException
 from typing import Final
 from urllib.parse import unquote, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 from spark_streams.client.retry import Deadline
 from spark_streams.client.tcp import costly, final
+from spark_streams.client.timed import TimedResponse, connect
 from spark_streams.endpoint import Node, Secret
 from spark_streams.errors import AuthenticationFailed, ConnectFailed
 from spark_streams.redaction import remember, safe_text
@@ -82,27 +85,23 @@ def connect_through(proxy: Proxy, node: Node, deadline: Deadline) -> socket.sock
     host, port = node
     target = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     what = f"{target}: no connection through {proxy.where}"
-    try:
-        connected = socket.create_connection((proxy.host, proxy.port), timeout=deadline.left_s(what))
-    except OSError as fault:
-        reason = "unknown host" if isinstance(fault, socket.gaierror) else fault.strerror or str(fault)
-        failed = ConnectFailed(f"{what}: it cannot be reached: {reason}")
-        raise (costly(failed) if isinstance(fault, TimeoutError) else failed) from fault
-    try:
-        connected.sendall(_request(proxy, target))
-        connected.settimeout(deadline.left_s(what))
-        response = HTTPResponse(connected, method="CONNECT")
-        response.begin()
-        response.close()
-    except (OSError, HTTPException, ValueError) as fault:
-        connected.close()
-        raise ConnectFailed(f"{what}: no HTTP answer: {safe_text(str(fault))}") from fault
-    except BaseException:
-        connected.close()
-        raise
-    if response.status == 200:
-        return connected
-    connected.close()
+    with ExitStack() as unless_connected:
+        reason = "it cannot be reached"
+        try:
+            connected = connect((proxy.host, proxy.port), time.monotonic() + deadline.left_s(what))
+            unless_connected.callback(connected.close)
+            reason = "no HTTP answer"
+            connected.sendall(_request(proxy, target))
+            connected.settimeout(deadline.left_s(what))
+            with closing(TimedResponse(connected, method="CONNECT")) as response:
+                response.begin()
+        except (OSError, HTTPException, ValueError) as fault:
+            words = "unknown host" if isinstance(fault, socket.gaierror) else str(fault)
+            failed = ConnectFailed(f"{what}: {reason}: {safe_text(words)}")
+            raise (costly(failed) if isinstance(fault, TimeoutError) else failed) from fault
+        if response.status == 200:
+            unless_connected.pop_all()
+            return connected
     said = f"status {response.status}, {safe_text(response.reason)}"
     if response.status == _UNAUTHORIZED:
         raise AuthenticationFailed(f"status {_UNAUTHORIZED}", f"check the user and password in {VARIABLE}", what)

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import socket
 import ssl
+import time
 from collections.abc import Callable
 from typing import Final, TypeVar
 
 from spark_streams.client.retry import Deadline
+from spark_streams.client.timed import connect
 from spark_streams.client.tls import certificate_advice, is_no_tls, plain_port_advice, tls_context
 from spark_streams.endpoint import RABBITMQ_SCHEMES, Endpoint
 from spark_streams.errors import ConnectFailed, ConnectionLost, SparkStreamsError
@@ -47,21 +49,20 @@ def open_socket(
         OptionError: a file of ``endpoint.tls`` cannot be read.
     """
     context = tls_context(endpoint.tls) if endpoint.tls else None
+    missing = f"{endpoint.address}: no connection"
     try:
-        left_s = deadline.left_s(f"{endpoint.address}: no connection")
-        raw = socket.create_connection(endpoint.dialled, timeout=left_s) if dial is None else dial()
+        until = time.monotonic() + deadline.left_s(missing)
+        raw = connect(endpoint.dialled, until) if dial is None else dial()
     except UnicodeError as fault:  # the name is no host name: a part of it is empty, or too long
         raise connect_fault(socket.gaierror(str(fault)), endpoint) from fault
     except (OSError, OverflowError) as fault:
         raise connect_fault(fault if isinstance(fault, OSError) else OSError(str(fault)), endpoint) from fault
     connected: socket.socket = raw
     try:
-        # Flow and disposition frames are small and must not wait for more to come (Nagle).
-        raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if context is not None:
             name = server_name or endpoint.tls_name
             connected = secured = context.wrap_socket(raw, server_hostname=name, do_handshake_on_connect=False)
-            secured.settimeout(deadline.left_s(f"{endpoint.address}: no connection"))
+            secured.settimeout(deadline.left_s(missing))
             secured.do_handshake()
         connected.setblocking(False)
         return connected
@@ -91,21 +92,18 @@ def connect_fault(fault: OSError, endpoint: Endpoint) -> ConnectFailed:
     For a host that the peer, and no option, has named, it advises to check the peer's settings.
     """
     option = endpoint.option if endpoint.via is None else "customEndpoint"
-    reason = f"no connection: {fault.strerror or fault}"
-    text = f"{reason}: check the host and port in option '{option}'"
+    reason, todo = f"no connection: {fault.strerror or fault}", f"check the host and port in option '{option}'"
     if isinstance(fault, socket.gaierror):
-        host = endpoint.host if endpoint.via is None else endpoint.via[0]
-        reason = f"the host name '{safe_text(host)}' is not known"
-        text = f"{reason}: check the host in option '{option}'"
+        reason = f"the host name '{safe_text(endpoint.dialled[0])}' is not known"
+        todo = f"check the host in option '{option}'"
     elif isinstance(fault, ConnectionRefusedError):
         reason = "connection refused: nothing listens there"
-        text = f"{reason}; check the port in option '{option}' and that the log runs"
+        todo = f"check the port in option '{option}' and that the log runs"
     elif isinstance(fault, TimeoutError):
-        reason = "no answer"
-        text = f"{reason}: check the host and port in option '{option}', and firewalls on the way"
+        reason, todo = "no answer", f"{todo}, and firewalls on the way"
     if endpoint.is_advertised:
-        text = f"{reason}: it has to be reachable from here: {_ADVERTISED.get(endpoint.scheme, _REDIRECTED)}"
-    failed = ConnectFailed(f"{endpoint.address}: {text}")
+        todo = f"it has to be reachable from here: {_ADVERTISED.get(endpoint.scheme, _REDIRECTED)}"
+    failed = ConnectFailed(f"{endpoint.address}: {reason}: {todo}")
     failed.retriable = not isinstance(fault, socket.gaierror)
     failed.costly = isinstance(fault, TimeoutError)
     return failed

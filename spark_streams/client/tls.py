@@ -79,12 +79,8 @@ def certificate_hint(tls: Tls) -> str:
 
     Servers of Python's asyncio do that to clients whose certificate they do not trust, or that show none.
     """
-    if tls.cert_file is None:
-        return "wants a client certificate, check options 'tls.certFile' and 'tls.keyFile'"
-    return (
-        "wants a client certificate, check options 'tls.certFile' and 'tls.keyFile': is ours signed by an authority "
-        "that it trusts"
-    )
+    hint = "wants a client certificate, check options 'tls.certFile' and 'tls.keyFile'"
+    return hint if tls.cert_file is None else f"{hint}: is ours signed by an authority that it trusts"
 
 
 def is_no_tls(fault: BaseException) -> bool:
@@ -100,14 +96,13 @@ def plain_port_advice(reason: str, scheme: str, option: str = "url") -> str:
         scheme: a scheme of the protocol, with or without TLS.
         option: the option that names the peer.
     """
+    if_plain = f"TLS does not work there ({reason}): if it is a plain port"
     if option != "url":
-        return (
-            f"TLS does not work there ({reason}): if it is a plain port, say UseDevelopmentEmulator=true in '{option}'"
-        )
+        return f"{if_plain}, say UseDevelopmentEmulator=true in '{option}'"
     protocol = protocol_of(scheme)
     assert protocol is not None  # an endpoint's scheme is that of an entry
     other = f"write {protocol.scheme}:// instead of {protocol.tls_scheme}:// in option 'url'"
-    return f"TLS does not work there ({reason}): if it is a plain port, {other}, without 'tls.' options"
+    return f"{if_plain}, {other}, without 'tls.' options"
 
 
 def certificate_advice(fault: BaseException, where: str) -> str | None:

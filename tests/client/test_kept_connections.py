@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,11 +14,12 @@ import pytest
 from spark_streams.client import AmqpClient, RabbitPublishing, TaskIdentity, TaskPublisher
 from spark_streams.client.kept_connections import KeptConnections, kept_key
 from spark_streams.client.rabbitmq import task_publisher
-from spark_streams.endpoint import parse_url
+from spark_streams.endpoint import Endpoint, Tls, parse_url
 from spark_streams.errors import ConnectFailed, ConnectionLost, DeliveryFailed
 from spark_streams.log import ReferenceLog
 from spark_streams.secrets import CalledSecret, FileSecret, Secret
 from spark_streams.server import AmqpConfig, RabbitConfig, ServerThread
+from tests.certificate_authority import Authority
 from tests.client.rabbitmq.publishing import Taking, body, metadata_update, send
 from tests.client.rabbitmq.scripted import Wire
 from tests.real_rabbitmq import by_hand as key
@@ -84,10 +86,34 @@ def test_a_token_is_a_secret_too(tmp_path: Path) -> None:
     of_file = feed.with_token(FileSecret(str(file), "tokenFile"))
     before = kept_key(of_file, 1)
     assert before is not None and before == kept_key(of_file, 1)
-    (tmp_path / "new").write_text("newer")
-    (tmp_path / "new").replace(file)
+    rewritten(file, "new")
     assert kept_key(of_file, 1) not in (before, None)
+    file.unlink()
+    assert kept_key(of_file, 1) is None
     assert kept_key(feed.with_token(Secret("x")), 1) != kept_key(feed.with_token(Secret("y")), 1)
+
+
+@pytest.mark.parametrize("changed", ["ca_file", "cert_file", "key_file"])
+def test_files_of_tls_count_by_what_is_in_them(tmp_path: Path, changed: str) -> None:
+    files = {name: tmp_path / name for name in ("ca_file", "cert_file", "key_file")}
+    for file in files.values():
+        file.write_text("old")
+    where = Endpoint("amqps", "localhost", 5671, tls=Tls(**{name: str(file) for name, file in files.items()}))
+    before = kept_key(where, 1)
+    assert before is not None and before == kept_key(where, 1)
+    rewritten(files[changed], "new")
+    assert kept_key(where, 1) not in (before, None)
+    files[changed].unlink()
+    assert kept_key(where, 1) is None
+
+
+def rewritten(file: Path, text: str) -> None:
+    """Write into a file, which has the inode, the size and the time that it had before."""
+    before = file.stat()
+    file.write_text(text)
+    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+    after = file.stat()
+    assert (after.st_ino, after.st_size, after.st_mtime_ns) == (before.st_ino, before.st_size, before.st_mtime_ns)
 
 
 def test_it_is_served_while_it_is_kept_and_closed_when_nobody_takes_it() -> None:
@@ -165,8 +191,7 @@ def test_a_password_of_a_file_is_that_of_the_connection(tmp_path: Path, kept: Ke
         endpoint = broker.endpoint.with_credentials("carol", FileSecret(str(file), "passwordFile"))
         first = task(endpoint, "a", None, kept)
         assert task(endpoint, "a", None, kept) is first
-        (tmp_path / "new").write_text("newer")
-        (tmp_path / "new").replace(file)
+        rewritten(file, "new")
         assert task(endpoint, "a", None, kept) is not first
 
 
@@ -238,6 +263,24 @@ def test_batch_after_batch_is_exactly_once_over_one_connection(tmp_path: Any, ke
         assert stored == 3 * len(ROWS)
         with pytest.raises(DeliveryFailed, match="the checkpoint is older"):
             task(endpoint, keys, TaskIdentity("spark/q/0", 1), kept, super_stream="orders")
+
+
+def test_a_task_signs_in_by_the_certificate_that_is_there_now(tmp_path: Any, kept: KeptConnections[Any]) -> None:
+    authority = Authority(tmp_path, "authority")
+    cert, its_key = authority.issue("server")
+    config = RabbitConfig(port=0, tls_cert=cert, tls_key=its_key, tls_client_ca=str(authority.file))
+    with ReferenceLog(tmp_path / "log") as log, ServerThread(log, None, config) as server:
+        log.create_stream("orders", 1)
+        url = parse_url(server.rabbit_url, schemes=("rabbitmq-stream+tls",))
+        names = tmp_path / "cert.pem", tmp_path / "key.pem"
+        endpoint = url.with_credentials(None, None).with_tls(Tls(str(authority.file), *map(str, names)))
+        connections = []
+        for user in ("ann", "ann", "bob"):
+            for name, issued in zip(names, authority.issue(user), strict=True):
+                if user == "bob" or not name.exists():
+                    name.write_bytes(Path(issued).read_bytes())
+            connections.append(task(endpoint, "orders", None, kept))
+        assert connections[1] is connections[0] and connections[2] is not connections[0]
 
 
 def test_senders_one_after_another_have_one_connection(tmp_path: Any, kept: KeptConnections[Any]) -> None:

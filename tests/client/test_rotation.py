@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -105,6 +106,24 @@ def test_a_token_in_a_file_changes_in_mid_read(server: Scripted, feed: GuardedFe
     assert list(dict.fromkeys(feed.signed)) == ["Bearer token-1", "Bearer token-3", "Bearer token-6"]
 
 
+def test_a_file_that_is_written_into_is_read_though_it_looks_the_same(
+    server: Scripted, feed: GuardedFeed, tmp_path: Path
+) -> None:
+    file = tmp_path / "token"
+    file.write_text("token-1")
+    before = file.stat()
+
+    def rotate(pages: int) -> None:
+        if pages == 3:
+            feed.token = "token-3"
+            file.write_text(feed.token)
+            os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+    with client(server, FileSecret(str(file), "tokenFile")) as reader:
+        assert read_all(reader, rotate) == WANTED
+    assert feed.refused == 0
+
+
 def test_a_callable_is_called_again_after_401(server: Scripted, feed: GuardedFeed) -> None:
     global issued, calls
     issued, calls = "token-1", 0
@@ -116,7 +135,7 @@ def test_a_callable_is_called_again_after_401(server: Scripted, feed: GuardedFee
 
     with client(server, CalledSecret(f"{__name__}:provide", "tokenProvider")) as reader:
         assert read_all(reader, rotate) == WANTED
-    assert (feed.refused, calls) == (1, 2)
+    assert (feed.refused, calls) == (1, 1), "the first call was a copy's (``secrets.py``)"
 
 
 def test_one_that_is_refused_again_is_an_error_that_shows_no_token(

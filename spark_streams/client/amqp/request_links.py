@@ -53,8 +53,8 @@ class RequestLinks:
         Raises:
             DeadlineExceeded, TransportError, PeerError: no answer came in time, or the links or the connection ended.
         """
-        session, sender, receiver = self._opened(what)
         deadline = Deadline(self.connection.timeout_ms)
+        session, sender, receiver = self._opened(what, deadline)
         waiting = {uuid.uuid4().hex: request for request in requests}
         unsent, answers = list(waiting.items()), dict[str, Received]()
         while len(answers) < len(waiting):
@@ -72,7 +72,7 @@ class RequestLinks:
                 self.connection.turn(deadline.left_s(f"{what}: no answer from '{self._address}'"))
         return [answers[message_id] for message_id in waiting]
 
-    def _opened(self, what: str) -> tuple[Any, Any, Any]:
+    def _opened(self, what: str, deadline: Deadline) -> tuple[Any, Any, Any]:
         if self._links is not None:
             session, sender, receiver = self._links
             ended = any(self.connection.was_detached(each) for each in (sender, receiver))
@@ -88,7 +88,6 @@ class RequestLinks:
         receiver.flow(_CREDIT)
         self._links = session, sender, receiver
         opened = proton.Endpoint.REMOTE_ACTIVE
-        deadline = Deadline(self.connection.timeout_ms)
         while not (sender.state & opened and receiver.state & opened and sender.credit):
             self._check(session, sender, receiver, what)
             self.connection.turn(deadline.left_s(f"{what}: no answer to attach '{self._address}'"))

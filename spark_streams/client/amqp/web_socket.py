@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import time
 from collections import deque
 from functools import partial
 from typing import Final
@@ -42,6 +43,8 @@ MAX_MESSAGE_BYTES: Final = 16 << 20
 _READ_BYTES: Final = 256 << 10
 _WRITE_BYTES: Final = 64 << 10
 """Payload of the largest message that is sent."""
+_WITHOUT_PAYLOAD_S: Final = 0.1
+"""Seconds for which a call that does not wait reads what has no payload: its caller has times to watch."""
 _NORMAL: Final = 1_000
 _NOT_FOUND: Final = 404
 _PASSES: Final = frozenset({408, 429, 500, 502, 503, 504})
@@ -74,9 +77,7 @@ def open_web_socket(endpoint: Endpoint, deadline: Deadline, server_name: str | N
 def _shaken_hands(connected: socket.socket, endpoint: Endpoint, deadline: Deadline) -> ClientProtocol:
     """Upgrade a connection from HTTP, and return the protocol that is spoken on it from now on."""
     heard = b""
-    host = f"[{endpoint.tls_name}]" if ":" in endpoint.tls_name else endpoint.tls_name
-    port = endpoint.dialled[1]
-    uri = parse_uri(f"{'ws' if endpoint.tls is None else 'wss'}://{host}:{port}{PATH}")
+    uri = parse_uri(f"{'ws' if endpoint.tls is None else 'wss'}://{endpoint.http_host}{PATH}")
     protocol = ClientProtocol(uri, subprotocols=SUBPROTOCOLS, max_size=MAX_MESSAGE_BYTES)
     protocol.send_request(protocol.connect())
     what = f"{endpoint.address}: no answer to the handshake of the WebSocket"
@@ -147,8 +148,8 @@ class WebSocket:
         """Return the socket's descriptor, to wait for."""
         return self._socket.fileno()
 
-    def settimeout(self, seconds: float | None) -> None:
-        """Set how long calls wait; see ``socket.socket``."""
+    def settimeout(self, seconds: float) -> None:
+        """Set how long each call of ``recv`` waits, however much comes that has no bytes for it, such as pings."""
         self._socket.settimeout(seconds)
 
     def setblocking(self, blocks: bool) -> None:
@@ -165,11 +166,17 @@ class WebSocket:
 
         Raises:
             ConnectionError: the peer closed the WebSocket with an error, or broke the protocol.
-            OSError: the socket's; with those of ``WOULD_BLOCK`` no byte is left.
+            OSError: the socket's; with those of ``WOULD_BLOCK`` no byte is left, or many came without a payload.
         """
+        wait_s = self._socket.gettimeout()
+        until = time.monotonic() + (wait_s or _WITHOUT_PAYLOAD_S)
         while not self._payloads:
             if self._protocol.close_rcvd is not None:
                 return self._ended()
+            if (left_s := until - time.monotonic()) <= 0:
+                raise TimeoutError("timed out") if wait_s else BlockingIOError
+            if wait_s:
+                self._socket.settimeout(left_s)
             received = self._socket.recv(_READ_BYTES)
             if not received:
                 return 0

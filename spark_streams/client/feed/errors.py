@@ -85,8 +85,8 @@ def mapped(
         raise costly(ConnectFailed(f"{what}: {slow}")) from None
     except (requests.exceptions.Timeout, urllib3.exceptions.TimeoutError):
         raise DeadlineExceeded(
-            f"{what}: nothing came within the time of option 'requestTimeout': the peer hangs, or the network does; "
-            "raise it if they are slow"
+            f"{what}: the answer did not come, or not go on, within the time of option 'requestTimeout': the peer "
+            "hangs, or the network does; raise it if they are slow"
         ) from None
     except requests.exceptions.ConnectionError as fault:
         reason = safe_text(_reason(fault))

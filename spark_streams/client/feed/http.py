@@ -15,9 +15,12 @@ from typing import Any, Final
 from urllib.parse import urlencode, urljoin, urlsplit
 
 import requests
+from urllib3.util import Timeout
 
 from spark_streams.client.feed.errors import first_line, hide_in_logs, mapped, remember_query
 from spark_streams.client.feed.response import Response
+from spark_streams.client.feed.timed_adapter import TimedAdapter
+from spark_streams.client.retry import Deadline
 from spark_streams.client.tcp import final
 from spark_streams.client.tls import tls_context
 from spark_streams.client.what_answers import known_right, secured_advice, usual_port, wrong_port
@@ -26,13 +29,12 @@ from spark_streams.errors import (
     AuthenticationFailed,
     ConnectFailed,
     NotFound,
-    OptionError,
     PeerError,
     Refused,
     SparkStreamsError,
 )
 from spark_streams.redaction import remember, safe_text
-from spark_streams.secrets import FreshSecret
+from spark_streams.secrets import FreshSecret, Secret
 from spark_streams.wire.feed.dialect import NDJSON
 
 SHOWN_BYTES: Final = 8_000
@@ -64,16 +66,9 @@ class Unavailable(Refused):
     retriable = True
 
 
-_ERRORS: Final[Mapping[int, type[PeerError]]] = {
-    401: AuthenticationFailed,
-    404: NotFound,
-    408: Unavailable,
-    409: Conflict,
-    410: Expired,
-    425: Unavailable,
-    429: Unavailable,
-}
-"""The errors of statuses, beside those of 5xx (``Unavailable``) and others (``Refused``)."""
+_ERRORS: Final[Mapping[int, type[PeerError]]] = {401: AuthenticationFailed, 404: NotFound, 409: Conflict, 410: Expired}
+_LATER: Final = frozenset({408, 425, 429, *range(500, 600)})
+"""The statuses that may be others later (``Unavailable``); those that are in neither are ``Refused``."""
 
 
 class _Credentials(requests.auth.AuthBase):
@@ -85,18 +80,16 @@ class _Credentials(requests.auth.AuthBase):
 
     def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint = endpoint
-        secret = endpoint.token if endpoint.token is not None else endpoint.password
-        self._fresh = secret if isinstance(secret, FreshSecret) else None
-        self._stamp: object = None
-        self._secret = None if secret is None or self._fresh is not None else secret.reveal()
+        self._source = endpoint.token or endpoint.password or Secret("")
+        self._secret: str | None = None
 
     def refresh(self) -> None:
-        """Read the secret if it has not been read yet, or may have changed.
+        """Read the secret if it has not been read yet, or is cheap to read.
 
         Raises:
             OptionError: the secret cannot be read, or no header can carry it.
         """
-        if self._fresh is not None and (self._secret is None or self._stamp != self._fresh.stamp()):
+        if self._secret is None or self._source.is_cheap:
             self.renew()
 
     def renew(self) -> bool:
@@ -105,18 +98,12 @@ class _Credentials(requests.auth.AuthBase):
         Raises:
             OptionError: the secret cannot be read, or no header can carry it.
         """
-        if self._fresh is None:
-            return False
-        stamp = self._fresh.stamp()  # before the secret: a secret written in between is read again later
-        secret = self._fresh.reveal()
-        self._stamp = stamp
+        source, secret = self._source, self._source.reveal()
+        is_printable = secret.isascii() and secret.isprintable()
         if self._secret == secret:
             return False
-        if self._endpoint.token is not None and not (secret.isascii() and secret.isprintable()):
-            raise OptionError(
-                self._fresh.option,
-                f"'{self._fresh.source}' gives characters that no HTTP header can carry, expected printable ASCII",
-            )
+        if source is self._endpoint.token and isinstance(source, FreshSecret) and not is_printable:
+            raise source.fault("gives characters that no HTTP header can carry, expected printable ASCII")
         self._secret = secret
         return True
 
@@ -136,7 +123,8 @@ class FeedSession:
 
     Args:
         endpoint: the feed's address, with credentials and TLS.
-        timeout_ms: how many milliseconds connecting may take, and how long the feed may be silent while it answers.
+        timeout_ms: how many milliseconds an answer may take, with all that comes before it, up to the body of a page;
+            and how long the feed may be silent within that.
     """
 
     broken = False
@@ -149,7 +137,7 @@ class FeedSession:
         self._session = session = requests.Session()
         # The session uses the environment's proxies and authorities; a netrc file would add unwanted credentials.
         session.headers["Accept"] = f"{NDJSON}, application/json;q=0.9, */*;q=0.5"
-        if _is_this_machine(endpoint.url):
+        if _is_this_machine(endpoint.host):
             # Compressing costs both sides more than loopback does.
             session.headers["Accept-Encoding"] = "identity, gzip;q=0.5"
         self._environment: dict[tuple[str, str, int | None], dict[str, Any]] = {}
@@ -157,6 +145,8 @@ class FeedSession:
         self._credentials = _Credentials(endpoint)
         session.auth = self._credentials
         tls = endpoint.tls
+        session.mount("http://", TimedAdapter())
+        session.mount("https://", TimedAdapter() if tls is None or tls.verify_hostname else _AnyHostName())
         # Each request gets the authorities: the environment's would replace those of the session.
         self._verify = None if tls is None else tls.ca_file
         if tls is not None:
@@ -164,8 +154,6 @@ class FeedSession:
                 tls_context(tls)  # for its messages: those of the library do not name the option of a file
             if tls.cert_file is not None:
                 session.cert = tls.cert_file if tls.key_file is None else (tls.cert_file, tls.key_file)
-            if not tls.verify_hostname:
-                session.mount("https://", _AnyHostName())
 
     def turn(self) -> None:
         """Do nothing: between two requests, HTTP has nothing to say (``kept_connections.py``)."""
@@ -202,14 +190,14 @@ class FeedSession:
     ) -> Response:
         """Make a call; the caller closes the answer.
 
-        Credentials from a file or a callable are read again when the file has changed, and when the feed answers 401;
-        if they have changed then, the call is made once more.
+        Credentials from a file are read before each call, and those of a callable when the feed answers 401; if they
+        have changed then, the call is made once more.
 
         Args:
             method: the method of HTTP, such as ``GET``.
             arguments: names and values, not encoded.
             below: a path below the feed's own.
-            wait_ms: how many milliseconds longer than the timeout the feed may be silent, as the call has requested.
+            wait_ms: how many milliseconds longer than the timeout the feed may take, as the call has requested.
             body: the body of the request; None for none.
             headers: headers beside those of every call, or in their place.
             accepted: the statuses of success.
@@ -231,15 +219,17 @@ class FeedSession:
             if name in _HIDDEN_ARGUMENTS:
                 remember(value)
         renewed = False
+        self._credentials.refresh()
+        deadline = Deadline(int(self._timeout_s * 1_000) + wait_ms)
         for _ in range(MAX_REDIRECTS + 1):
-            self._credentials.refresh()
+            left_s = deadline.left_s(f"{what}: no answer")
             try:
                 with mapped(what, self._endpoint.tls, partial(self._wrong_port, url, what)):
                     request = requests.Request(method, url, headers=headers, data=body)
                     response = self._session.send(
                         self._session.prepare_request(request),
                         allow_redirects=False,
-                        timeout=(self._timeout_s, self._timeout_s + wait_ms / 1000),
+                        timeout=Timeout(None if body else left_s, min(left_s, self._timeout_s), left_s),
                         **self._surroundings(url),
                     )
             except ConnectFailed as fault:
@@ -261,9 +251,10 @@ class FeedSession:
                 continue
             if response.status_code in accepted:
                 known_right(self._endpoint)
-                return Response(response, what, waits=wait_ms > 0)
+                return Response(response, what, silence_s=deadline.timeout_ms / 1_000, waits=wait_ms > 0)
             if response.status_code == 401 and not renewed and self._credentials.renew():
                 renewed = True
+                deadline.restart()  # a function that gives tokens may have taken long
                 response.close()
                 continue
             with contextlib.closing(response):
@@ -289,11 +280,11 @@ class FeedSession:
         return self._environment[origin]
 
 
-class _AnyHostName(requests.adapters.HTTPAdapter):
+class _AnyHostName(TimedAdapter):
     """Checks a certificate's authority, but not the name in it."""
 
-    def init_poolmanager(self, *arguments: object, **named: object) -> None:
-        super().init_poolmanager(*arguments, assert_hostname=False, **named)  # type: ignore[arg-type]
+    def init_poolmanager(self, *arguments: Any, **named: Any) -> None:
+        super().init_poolmanager(*arguments, assert_hostname=False, **named)
 
 
 def _refusal(
@@ -312,14 +303,13 @@ def _refusal(
         words += "(rabbitmq-stream://), its AMQP on 5672 (amqp://)"
     if status == 401:
         words = words or "the feed wants credentials, such as option 'token'"
-    fault = _ERRORS.get(status, Unavailable if status >= 500 else Refused)(f"status {status}", words, what)
+    fault = _ERRORS.get(status, Unavailable if status in _LATER else Refused)(f"status {status}", words, what)
     if isinstance(fault, Unavailable):
         fault.retry_after_s = _retry_after_s(response.headers.get("Retry-After"))
     return fault
 
 
-def _is_this_machine(url: str) -> bool:
-    host = urlsplit(url).hostname or ""
+def _is_this_machine(host: str) -> bool:
     try:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:

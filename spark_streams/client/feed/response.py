@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 import requests
 
 from spark_streams.client.feed.errors import first_line, mapped
+from spark_streams.client.timed import TimedResponse
 from spark_streams.errors import ConnectionLost, RemoteProtocolError, SparkStreamsError
 from spark_streams.wire.columnar.arrays import strings
 from spark_streams.wire.feed.dialect import ZEH, ZEH_V1, Dialect
@@ -31,11 +32,13 @@ class Response(contextlib.AbstractContextManager["Response"]):
     Args:
         response: the response of ``requests``.
         what: the request, for messages.
+        silence_s: how many seconds the feed may be silent within ``pieces``.
         waits: whether it may stay open until new events come.
     """
 
-    def __init__(self, response: requests.Response, what: str, *, waits: bool = False) -> None:
+    def __init__(self, response: requests.Response, what: str, *, silence_s: float, waits: bool = False) -> None:
         self._response = response
+        self._silence_s = silence_s
         self._waits = waits
         self.what = what
 
@@ -78,28 +81,29 @@ class Response(contextlib.AbstractContextManager["Response"]):
         """Yield the body as it comes, decompressed; bulk data comes in pieces of about ``PIECE_BYTES``.
 
         Parsing 1 MiB takes half the time of parsing eight times an eighth of it. The bytes of a response that waits for
-        new events are yielded without delay.
+        new events are yielded without delay. However long it takes as a whole, it may go on: a page has any size.
 
         Raises:
             ConnectionLost: the connection ended before the body did; all received bytes were yielded before.
             DeadlineExceeded: no bytes came in time; all received bytes were yielded before.
         """
-        if self._waits:
-            yield from self._arriving()
-            return
+        timed = getattr(self._response.raw, "_original_response", None)
+        if isinstance(timed, TimedResponse):
+            timed.steady(self._silence_s)
         held: list[bytes] = []
+        fault: SparkStreamsError | None = None
         try:
             for piece in self._arriving():
                 held.append(piece)
-                if len(piece) < BULK_BYTES or sum(map(len, held)) >= PIECE_BYTES:
+                if self._waits or len(piece) < BULK_BYTES or sum(map(len, held)) >= PIECE_BYTES:
                     together, held = b"".join(held), []
                     yield together
-        except SparkStreamsError:
-            if held:
-                yield b"".join(held)
-            raise
+        except SparkStreamsError as caught:
+            fault = caught
         if held:
             yield b"".join(held)
+        if fault is not None:
+            raise fault
 
     def _arriving(self) -> Iterator[bytes]:
         with mapped(self.what):
@@ -112,14 +116,14 @@ class Response(contextlib.AbstractContextManager["Response"]):
                 yield piece
 
     def body(self) -> bytes:
-        """Return the whole body.
+        """Return the whole body, which has to come within the time of the request.
 
         Raises:
             RemoteProtocolError: the body is longer than any discovery document.
-            ConnectionLost, DeadlineExceeded: as for ``pieces``.
+            ConnectionLost, DeadlineExceeded: it broke off, or did not come in time.
         """
         out = bytearray()
-        for piece in self.pieces():
+        for piece in self._arriving():
             out += piece
             if len(out) > MAX_BODY_BYTES:
                 raise RemoteProtocolError(f"{self.what}: the answer is longer than {MAX_BODY_BYTES} bytes")

@@ -78,6 +78,7 @@ class Connection(contextlib.AbstractContextManager["Connection"]):
         endpoint: the socket's peer.
         broken: whether the connection is of no further use.
         first: the first bytes that came.
+        opening: for all answers together until the connection is ``opened``; None for ``timeout_ms`` for each.
         events: what the broker has sent and nobody has received, in order; see ``receive``.
         nodes: the nodes of the cluster that the broker has named, in any answer to Metadata.
         versions: command key to the highest version that the broker accepts; empty before RabbitMQ 3.11 or so.
@@ -96,6 +97,7 @@ class Connection(contextlib.AbstractContextManager["Connection"]):
         self.timeout_ms = timeout_ms
         self.broken = False
         self.first = b""
+        self.opening: Deadline | None = None
         self.nodes: dict[Node, None] = {}
         self.subscription_ids: set[int] = set()
         self.publisher_ids: set[int] = set()
@@ -124,6 +126,7 @@ class Connection(contextlib.AbstractContextManager["Connection"]):
             frame_max_bytes: bytes of the largest frame, 0 for no limit.
             heartbeat_s: seconds between heartbeats, 0 for none.
         """
+        self.opening = None
         self.versions = versions
         self.properties = {safe_text(name): safe_text(value) for name, value in properties.items()}
         self._reported = properties  # for comparisons: a node's name may equal a secret
@@ -181,7 +184,7 @@ class Connection(contextlib.AbstractContextManager["Connection"]):
         """
         answers: list[A] = []
         waiting: deque[tuple[int, str]] = deque()
-        left, deadline = iter(asked), Deadline(self.timeout_ms)
+        left, deadline = iter(asked), self.opening or Deadline(self.timeout_ms)
         while True:
             if len(waiting) <= REQUESTS_AHEAD // 2:  # not after each answer: few large sends
                 frames = []
@@ -199,7 +202,8 @@ class Connection(contextlib.AbstractContextManager["Connection"]):
                     self.turn(deadline.left_s(f"{what}: no answer by {self.endpoint.address}"))
             except DeadlineExceeded as fault:
                 raise self._lost(fault) from None  # a late answer would belong to no request, and may never come
-            deadline.restart()
+            if self.opening is None:
+                deadline.restart()
             answer = self._answers.pop(number)
             if not isinstance(answer, kind):
                 raise self._lost(RemoteProtocolError(f"{what}: answered with {type(answer).__name__}"))

@@ -41,7 +41,7 @@ def open_connection(endpoint: Endpoint, *, timeout_ms: int, connect_ms: int | No
 
     Args:
         endpoint: the broker, with credentials, virtual host and TLS.
-        timeout_ms: how many milliseconds the broker may take for an answer.
+        timeout_ms: how many milliseconds all of that may take, and the broker for each later answer.
         connect_ms: how many milliseconds the network may take to connect, where that is less.
 
     Raises:
@@ -51,9 +51,11 @@ def open_connection(endpoint: Endpoint, *, timeout_ms: int, connect_ms: int | No
         ConnectionLost, DeadlineExceeded, RemoteProtocolError: the broker closed the connection, gave no answer in time,
             or sent something that it may not send in this state.
     """
+    deadline = Deadline(timeout_ms)
     connection = Connection(endpoint, open_socket(endpoint, Deadline(connect_ms or timeout_ms)), timeout_ms)
+    connection.opening = deadline
     try:
-        _Handshake(connection).run()
+        _Handshake(connection, deadline).run()
     except BaseException:
         connection.abandon()
         raise
@@ -65,13 +67,15 @@ class _Handshake:
 
     Args:
         connection: the connection to open.
+        deadline: when it has to be open.
     """
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection, deadline: Deadline) -> None:
         self._connection = connection
         self._endpoint = connection.endpoint
         self._where = connection.endpoint.address
         self._sign_in = f"sign in to {self._where}"
+        self._deadline = deadline
         self._state = HandshakeState.CONNECTED
         self._properties: dict[str, str] = {}
         self._mechanisms: tuple[str, ...] = ()
@@ -146,8 +150,7 @@ class _Handshake:
         return HandshakeInput.SASL_SUCCESS
 
     def _tune(self) -> HandshakeInput:
-        deadline = Deadline(self._connection.timeout_ms)
-        while (event := self._connection.receive(deadline.left_s(f"{self._where}: no tune"))) is None:
+        while (event := self._connection.receive(self._deadline.left_s(f"{self._where}: no tune"))) is None:
             pass
         if not isinstance(event, commands.Tune):
             raise RemoteProtocolError(f"{self._where}: expected tune, got {type(event).__name__}")

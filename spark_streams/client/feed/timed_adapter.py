@@ -1,0 +1,46 @@
+"""Makes the library of HTTP bound a request as a whole: to connect, to pass a proxy, and to get an answer.
+
+Its own time-outs are for each address of a host, and for each byte of an answer; behind a SOCKS proxy they still are.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from typing import Any, Final
+
+import requests
+from urllib3.connection import HTTPConnection, HTTPSConnection
+from urllib3.exceptions import ConnectTimeoutError, NewConnectionError
+
+from spark_streams.client.timed import TimedResponse, connect
+
+
+class TimedHTTPConnection(HTTPConnection):
+    """A connection that is made, and answers, within its time-out."""
+
+    response_class = TimedResponse
+
+    def _new_conn(self) -> socket.socket:
+        try:
+            return connect((self._dns_host, self.port), time.monotonic() + self.timeout)  # type: ignore[operator]
+        except OSError as fault:
+            raised = ConnectTimeoutError if isinstance(fault, TimeoutError) else NewConnectionError
+            raise raised(self, str(fault)) from fault
+
+
+class TimedHTTPSConnection(TimedHTTPConnection, HTTPSConnection):
+    """The same with TLS."""
+
+
+_TIMED: Final[dict[Any, Any]] = {HTTPConnection: TimedHTTPConnection, HTTPSConnection: TimedHTTPSConnection}
+
+
+class TimedAdapter(requests.adapters.HTTPAdapter):
+    """Makes requests on connections that are timed as a whole."""
+
+    def get_connection_with_tls_context(self, *arguments: Any, **named: Any) -> Any:
+        """Return the pool of connections for a request; see the library."""
+        pool = super().get_connection_with_tls_context(*arguments, **named)
+        pool.ConnectionCls = _TIMED.get(pool.ConnectionCls, pool.ConnectionCls)
+        return pool

@@ -1,0 +1,91 @@
+"""Bounds what a peer may take as a whole, where the time-out of a socket counts for each address and each byte alone.
+
+A peer that sends a byte a second is never silent, so no time-out of a socket ends a response whose end it never sends,
+nor one that it puts off again and again (status 100). Python's TLS bounds each handshake as a whole, and ``Deadline``
+our own loops over ``recv``; here is what lies in loops of libraries.
+"""
+
+from __future__ import annotations
+
+import io
+import socket
+import time
+from http.client import HTTPResponse
+from typing import Any
+
+from spark_streams.endpoint import Node
+
+
+def connect(node: Node, until: float) -> socket.socket:
+    """Return a connection; each address of the host gets an equal part of the time that is left.
+
+    Args:
+        node: the host and port.
+        until: when to give up, by the monotonic clock; what is left then is the time-out of the socket.
+
+    Raises:
+        OSError, UnicodeError, OverflowError: there is none.
+    """
+    addresses = socket.getaddrinfo(*node, type=socket.SOCK_STREAM)
+    failed = OSError("no address")
+    for index, (family, kind, protocol, _, address) in enumerate(addresses):
+        connected = socket.socket(family, kind, protocol)
+        connected.settimeout(_left_s(until) / (len(addresses) - index))
+        try:
+            connected.connect(address)
+        except OSError as fault:
+            connected.close()
+            failed = fault
+            continue
+        connected.settimeout(_left_s(until))
+        # Requests, flows and dispositions are small and must not wait for more to come (Nagle).
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return connected
+    raise failed
+
+
+class TimedResponse(HTTPResponse):
+    """A response that has to come within the time-out of its socket, counted from here: its head, and its body.
+
+    Args:
+        sock: the socket, with a time-out.
+        arguments: as for ``HTTPResponse``.
+    """
+
+    def __init__(self, sock: socket.socket, *arguments: Any, **named: Any) -> None:
+        super().__init__(sock, *arguments, **named)
+        self._reader = _TimedReader(self.fp.detach(), sock)
+        self.fp = io.BufferedReader(self._reader)
+
+    def steady(self, silence_s: float) -> None:
+        """Let the rest take as long as it does, while the peer is silent for ``silence_s`` seconds at most."""
+        if not self.isclosed():
+            self._reader.until = None
+            self._reader.socket.settimeout(silence_s)
+
+
+class _TimedReader(io.RawIOBase):
+    """Reads a socket until a point in time; where that is None, with the socket's own time-out for each read."""
+
+    def __init__(self, raw: io.RawIOBase, connected: socket.socket) -> None:
+        self._raw, self.socket = raw, connected
+        self.until: float | None = time.monotonic() + (connected.gettimeout() or 0.0)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, room: Any) -> int | None:
+        if self.until is not None:
+            if time.monotonic() >= self.until:
+                raise TimeoutError("timed out")
+            self.socket.settimeout(_left_s(self.until))
+        return self._raw.readinto(room)
+
+    def close(self) -> None:
+        self._raw.close()
+        super().close()
+
+
+def _left_s(until: float) -> float:
+    """Return the seconds that are left, a moment at least."""
+    return max(0.001, until - time.monotonic())

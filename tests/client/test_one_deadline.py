@@ -1,0 +1,262 @@
+"""One deadline for a request: peers that never fall silent and never come to an end, and what is not to be cut off."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from websockets.exceptions import ConnectionClosed
+from websockets.sync.server import ServerConnection, serve
+
+from spark_streams.client import timed
+from spark_streams.client.amqp import request_links
+from spark_streams.client.amqp.connection import Connection
+from spark_streams.client.amqp.management import Management
+from spark_streams.client.amqp.web_socket import SUBPROTOCOLS, WebSocket
+from spark_streams.client.feed.http import FeedSession
+from spark_streams.client.proxy import Proxy, connect_through
+from spark_streams.client.rabbitmq.open import open_connection
+from spark_streams.client.retry import Deadline
+from spark_streams.client.tcp import open_socket
+from spark_streams.endpoint import HTTP_SCHEMES, Endpoint, Tls, parse_url
+from spark_streams.errors import ConnectFailed, DeadlineExceeded, Refused
+from spark_streams.log import ReferenceLog
+from spark_streams.server import AmqpConfig, ServerThread
+from tests.client.feed.scripted import Reply, Request, Scripted, client_of
+from tests.client.listening import listening
+from tests.client.rabbitmq.scripted import Scripted as ScriptedBroker
+from tests.client.rabbitmq.scripted import Wire
+from tests.real_rabbitmq import by_hand as key
+
+TIMEOUT_MS = 300
+GUARD_S = 120.0
+APART_S = 0.01
+
+
+@pytest.fixture(autouse=True)
+def no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@contextlib.contextmanager
+def going_on(first: bytes, then: bytes) -> Iterator[int]:
+    """A port that answers ``first``, and ``then`` again and again until whoever asked hangs up, which has to be."""
+    hung_up = threading.Event()
+
+    def answer(peer: socket.socket) -> None:
+        until = time.monotonic() + GUARD_S
+        try:
+            peer.sendall(first)
+            while time.monotonic() < until:
+                time.sleep(APART_S)
+                peer.sendall(then)
+        except OSError:
+            hung_up.set()
+
+    with listening(answer) as (port, _):
+        yield port
+        assert hung_up.wait(GUARD_S), "the client has given up, and has hung up too"
+
+
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
+ENDLESS = {
+    "a header": (HEAD + b"X-Pad: ", b"a"),
+    "status 100": (b"", b"HTTP/1.1 100 Continue\r\n\r\n"),
+    "a body that is read whole": (HEAD + b"Content-Length: 1000000\r\n\r\n", b" "),
+    "the size of a chunk": (HEAD + b"Transfer-Encoding: chunked\r\n\r\n", b"0"),
+}
+
+
+@pytest.mark.parametrize("what", ENDLESS)
+def test_an_answer_of_a_feed(what: str) -> None:
+    with going_on(*ENDLESS[what]) as port, pytest.raises(DeadlineExceeded, match="'requestTimeout'"):
+        ask(f"http://127.0.0.1:{port}/orders")
+
+
+def ask(url: str, tls: Tls | None = None) -> bytes:
+    with contextlib.closing(FeedSession(parse_url(url, schemes=HTTP_SCHEMES).with_tls(tls), TIMEOUT_MS)) as session:
+        return session.send("GET").body()
+
+
+def test_the_words_of_a_refusal() -> None:
+    head = b"HTTP/1.1 403 Forbidden\r\nContent-Length: 1000000\r\n\r\n"
+    with going_on(head, b"x") as port, pytest.raises(Refused, match="status 403"):
+        ask(f"http://127.0.0.1:{port}/orders")
+
+
+def test_redirects_share_it() -> None:
+    def redirect(_: Any) -> Reply:
+        time.sleep(TIMEOUT_MS / 2_000)
+        return Reply(status=302, headers={"Location": "/again"})
+
+    with Scripted(redirect) as server, pytest.raises(DeadlineExceeded, match=f"within {TIMEOUT_MS} ms|requestTimeout"):
+        ask(server.url)
+
+
+def test_an_answer_to_what_was_sent() -> None:
+    with going_on(HEAD + b"X-Pad: ", b"a") as port:
+        session = FeedSession(parse_url(f"http://127.0.0.1:{port}/orders", schemes=HTTP_SCHEMES), TIMEOUT_MS)
+        with contextlib.closing(session), pytest.raises(DeadlineExceeded):
+            session.send("POST", body=b"rows")
+
+
+@pytest.mark.parametrize(("client", "what"), [("feed", "a header"), ("amqps", "a header"), ("amqps", "status 100")])
+def test_the_answer_of_a_proxy(client: str, what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with going_on(*ENDLESS[what]) as port, pytest.raises((ConnectFailed, DeadlineExceeded)) as raised:
+        if client == "amqps":
+            connect_through(Proxy("127.0.0.1", port), ("peer.example", 443), Deadline(TIMEOUT_MS))
+        monkeypatch.setenv("HTTPS_PROXY", f"http://127.0.0.1:{port}")
+        ask("https://peer.example/orders", Tls())
+    assert raised.value.costly, "it is tried once more, and not six times"
+
+
+@pytest.mark.parametrize("client", ["feed", "amqps"])
+def test_a_handshake_of_tls(client: str) -> None:
+    with going_on(b"\x16\x03\x03\x40\x00", b"\0") as port, pytest.raises((ConnectFailed, DeadlineExceeded)):
+        if client == "feed":
+            ask(f"https://127.0.0.1:{port}/orders", Tls())
+        open_socket(Endpoint("amqps", "127.0.0.1", port, tls=Tls()), Deadline(TIMEOUT_MS))
+
+
+def test_signing_in_over_a_web_socket_that_pings() -> None:
+    hung_up = threading.Event()
+
+    def ping(accepted: ServerConnection) -> None:
+        until = time.monotonic() + GUARD_S
+        try:
+            while time.monotonic() < until:
+                time.sleep(APART_S)
+                accepted.ping()
+        except ConnectionClosed:
+            hung_up.set()
+
+    server = serve(ping, "127.0.0.1", 0, subprotocols=SUBPROTOCOLS, ping_interval=None)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    where = Endpoint("amqp", "127.0.0.1", server.socket.getsockname()[1], transport="websocket")
+    try:
+        with pytest.raises(DeadlineExceeded, match="no answer to the SASL handshake"):
+            Connection(where, timeout_ms=TIMEOUT_MS)
+        assert hung_up.wait(GUARD_S)
+    finally:
+        server.shutdown()
+
+
+def test_pings_without_end_do_not_keep_a_turn() -> None:
+    ping, times = b"\x89\0", itertools.count()
+
+    def recv(_: int) -> bytes:
+        assert next(times) < 10_000_000, "it reads and reads"
+        return ping
+
+    seen: list[bytes] = []
+    protocol = SimpleNamespace(
+        close_rcvd=None, parser_exc=None, receive_data=seen.append, events_received=list, data_to_send=list
+    )
+    peer: Any = SimpleNamespace(recv=recv, gettimeout=lambda: 0.0)
+    with pytest.raises(BlockingIOError):
+        WebSocket(peer, protocol).recv_into(memoryview(bytearray(10)))  # type: ignore[arg-type]
+    assert seen and set(seen) == {ping}
+
+
+def test_signing_in_at_a_broker_of_streams() -> None:
+    """Each answer comes in time, and all of them together do not."""
+    broker = ScriptedBroker()
+
+    def late(handler: Callable[[Wire, int, bytes], None]) -> Callable[[Wire, int, bytes], None]:
+        def handle(wire: Wire, number: int, body: bytes) -> None:
+            time.sleep(TIMEOUT_MS / 3_000)
+            handler(wire, number, body)
+
+        return handle
+
+    for kind in (
+        key.PEER_PROPERTIES,
+        key.SASL_HANDSHAKE,
+        key.SASL_AUTHENTICATE,
+        key.OPEN,
+        key.EXCHANGE_COMMAND_VERSIONS,
+    ):
+        broker.handlers[kind] = late(broker.handlers[kind])
+    with broker, pytest.raises(DeadlineExceeded, match=f"within {TIMEOUT_MS} ms"):
+        open_connection(broker.endpoint, timeout_ms=TIMEOUT_MS)
+
+
+# --- what it does not cover, and how it is shared
+
+
+def test_a_page_that_comes_slowly_is_read_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By another clock, each piece comes an hour after the one before it."""
+    now_s = itertools.count(0.0, 3_600.0)
+    clock = [next(now_s)]
+    monkeypatch.setattr(timed, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    count = 50
+
+    def page(request: Request) -> Reply:
+        if "cursor" not in request:
+            return Reply(b'{"partitions": [{"id": "0"}]}', kind="application/json")
+
+        def pieces() -> Iterator[bytes]:
+            for n in range(count):
+                clock[0] = next(now_s)
+                yield b'{"event": {"n": %d}}\n{"cursor": "%d"}\n' % (n, n)
+
+        return Reply(pieces())
+
+    with Scripted(page) as server, client_of(server.url) as client:
+        assert sum(lines.count for _, lines in client.lines(0, "_first")) == count
+
+
+def test_the_addresses_of_a_host_share_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, tried = [100.0], []
+
+    class Silent:
+        """A socket of a host that never answers: each wait takes as long as it may."""
+
+        def __init__(self, *_: object) -> None:
+            self.timeout_s = 0.0
+
+        def settimeout(self, seconds: float) -> None:
+            self.timeout_s = seconds
+
+        def connect(self, address: tuple[str, int]) -> None:
+            tried.append(address[0])
+            clock[0] += self.timeout_s
+            raise TimeoutError("timed out")
+
+        def close(self) -> None:
+            pass
+
+    def addresses(*_: object, **__: object) -> list[Any]:
+        return [(socket.AF_INET, socket.SOCK_STREAM, 0, "", (f"192.0.2.{n}", 5671)) for n in range(4)]
+
+    of_socket = SimpleNamespace(socket=Silent, getaddrinfo=addresses, SOCK_STREAM=socket.SOCK_STREAM)
+    monkeypatch.setattr(timed, "socket", of_socket)
+    monkeypatch.setattr(timed, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    with pytest.raises(TimeoutError):
+        timed.connect(("silent.example", 5671), clock[0] + 3.0)
+    assert tried == [f"192.0.2.{n}" for n in range(4)] and clock[0] == pytest.approx(103.0)
+
+
+def test_attaching_and_asking_share_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[int] = []
+
+    def counted(timeout_ms: int) -> Deadline:
+        made.append(timeout_ms)
+        return Deadline(timeout_ms)
+
+    with ReferenceLog(tmp_path / "log") as log, ServerThread(log, AmqpConfig(port=0)) as server:
+        log.create_stream("orders", 1)
+        connection = Connection(parse_url(server.url("amqp")), timeout_ms=60_000)
+        with contextlib.closing(connection):
+            monkeypatch.setattr(request_links, "Deadline", counted)
+            assert Management(connection).settings("orders", "settings")
+    assert made == [60_000]
