@@ -30,6 +30,7 @@ from spark_streams.filters.tree import (
     section_and_name,
 )
 from spark_streams.wire.amqp.columns import single_message
+from spark_streams.wire.feed.strict_json import is_unicode
 
 MAX_DEPTH: Final = 64
 """The most nodes from the root to a predicate, both counted (E-17). Recursion is safe within this depth."""
@@ -198,9 +199,3 @@ def _value_reason(value: Value, of: ValueType | None) -> str | None:
     if isinstance(value, float):
         return None if math.isfinite(value) else f"expected a finite number, not {value}"
     return None if MIN_INT64 <= value <= MAX_INT64 else "the integer does not fit into 64 bits"
-
-
-def is_unicode(text: str) -> bool:
-    """Return whether a text has no half of a surrogate pair, which is no character."""
-    # Nearly all texts are ASCII, which Python knows without a look at the characters.
-    return text.isascii() or not any("\ud800" <= character <= "\udfff" for character in text)

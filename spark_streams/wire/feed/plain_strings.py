@@ -1,10 +1,16 @@
-"""Find the ends and starts of many plain JSON strings, without escapes and control characters, in lockstep."""
+"""Find the ends and starts of many plain JSON strings, without escapes and control characters, in lockstep.
+
+A step looks at eight bytes of every string. Where a few strings are much longer than that, each of them is searched by
+itself, in growing parts: else the number of steps would grow with the longest one.
+"""
 
 from __future__ import annotations
 
+from itertools import count
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from spark_streams.wire.columnar.byte_view import Octets, Positions, Words
 
@@ -16,6 +22,12 @@ _CONTROL_BITS: Final = np.uint64(0xE0E0E0E0E0E0E0E0)
 """The bits that are all zero in a control character, 0 to 31."""
 _EXPONENT: Final = np.int64(52)
 _BIAS: Final = np.int64(1023)
+_MOST_STEPS: Final = 32
+_FEW: Final = 128
+"""After so many steps, fewer strings than this are searched one by one."""
+_FIRST_PART: Final = 1 << 10
+_LARGEST_PART: Final = 128 << 10
+"""The bytes of one string that are searched at once; the largest part fits a cache."""
 
 
 def _zeros(words: Octets) -> Octets:
@@ -79,7 +91,9 @@ def _next_quote(block: Words, at: Positions, limit: Positions, *, forward: bool)
     """
     place = np.full(at.size, -1, np.int64)
     rows = np.arange(at.size)
-    while rows.size:
+    for step in count():
+        if not rows.size or (step >= _MOST_STEPS and rows.size < _FEW):
+            break
         enders = _enders(block.little(at) if forward else _padded(block, at))
         hit = enders != 0
         nearest = enders & (~enders + np.uint64(1)) if forward else enders
@@ -90,7 +104,34 @@ def _next_quote(block: Words, at: Positions, limit: Positions, *, forward: bool)
         place[ended[quoted]] = places[quoted]
         more = ~hit & (at + 8 < limit[rows] if forward else at > limit[rows])
         rows, at = rows[more], at[more] + (8 if forward else -8)
+    size = block.bytes.size
+    for row, first in zip(rows.tolist(), at.tolist(), strict=True):
+        if forward:
+            place[row] = _quote_of_one(block.bytes, first, int(limit[row]))
+        else:  # the same from the other end
+            place[row] = _quote_of_one(block.bytes[::-1], size - first - 8, size - int(limit[row]), size)
     return place
+
+
+def _quote_of_one(raw: NDArray[np.uint8], at: int, end: int, mirrored: int = 0) -> int:
+    """Return the position of the quote that is the first special byte from ``at`` to ``end``, or -1.
+
+    Args:
+        raw: the bytes.
+        at: the first byte to search.
+        end: the end of the search, exclusive.
+        mirrored: their number where they are in reverse; the position is then that from their other end.
+    """
+    part = _FIRST_PART
+    while at < end:
+        some = raw[at : min(at + part, end)]
+        special = (some == 0x22) | (some == 0x5C) | (some < 0x20)
+        found = int(special.argmax())
+        if special[found]:
+            place = mirrored - 1 - at - found if mirrored else at + found
+            return place if some[found] == 0x22 else -1
+        at, part = at + part, min(2 * part, _LARGEST_PART)
+    return -1
 
 
 def _padded(block: Words, at: Positions) -> Octets:
