@@ -1,9 +1,9 @@
 """What a decoder does, counted: no clock, so the same on every machine.
 
 ``steps`` are the lines of Python that were executed, in whatever module; a turn of a loop is one at least. ``touched``
-are bytes: those that Python, NumPy and Arrow allocated in these lines, and those of the objects that methods of C look
-through (``text.count``). A NumPy call over everything in each turn shows there, where it is one step. What a regular
-expression does shows nowhere: ``test_linear_work`` has a rule for them.
+are bytes: those that Python, NumPy and Arrow allocated, of each few lines the most at once, and those of the objects
+that methods of C look through (``text.count``). A NumPy call over everything in each turn shows there, where it is one
+step. What a regular expression does shows nowhere: ``test_linear_work`` has a rule for them.
 """
 
 from __future__ import annotations
@@ -22,6 +22,9 @@ _LOOK_THROUGH = frozenset(
     | {"replace", "sort", "split", "splitlines", "sum", "tobytes", "tolist"}
 )
 """The methods of texts, bytes, lists and arrays that look at all of them."""
+
+_LOOKS = 5
+"""After so many lines memory is looked at: after each one it would take most of the time."""
 
 
 class Work(NamedTuple):
@@ -44,17 +47,22 @@ def work_of(do: Callable[[], object]) -> Work:
     entered: set[CodeType] = set()
     before = arrow_before = 0
 
+    def look() -> None:
+        nonlocal touched, before, arrow_before
+        now, peak = tracemalloc.get_traced_memory()
+        arrow = pa.total_allocated_bytes()
+        touched += max(0, peak - before) + max(0, arrow - arrow_before)
+        tracemalloc.reset_peak()
+        before, arrow_before = now, arrow
+
     def traced(frame: FrameType, event: str, argument: Any) -> Any:
-        nonlocal steps, touched, before, arrow_before
-        if event == "call":
-            entered.add(frame.f_code)
-        elif event == "line":
+        nonlocal steps
+        if event == "line":
             steps += 1
-            now, peak = tracemalloc.get_traced_memory()
-            arrow = pa.total_allocated_bytes()
-            touched += max(0, peak - before) + max(0, arrow - arrow_before)
-            tracemalloc.reset_peak()
-            before, arrow_before = now, arrow
+            if not steps % _LOOKS:
+                look()
+        elif event == "call":
+            entered.add(frame.f_code)
         return traced
 
     def called(frame: FrameType, event: str, function: Any) -> None:
@@ -77,5 +85,6 @@ def work_of(do: Callable[[], object]) -> Work:
     finally:
         sys.settrace(others[0])
         sys.setprofile(others[1])
+        look()
         tracemalloc.stop()
     return Work(steps, touched, frozenset(entered))

@@ -22,9 +22,9 @@ _CONTROL_BITS: Final = np.uint64(0xE0E0E0E0E0E0E0E0)
 """The bits that are all zero in a control character, 0 to 31."""
 _EXPONENT: Final = np.int64(52)
 _BIAS: Final = np.int64(1023)
-_MOST_STEPS: Final = 32
 _FEW: Final = 128
-"""After so many steps, fewer strings than this are searched one by one."""
+_MOST_STEPS: Final = 32
+"""Fewer strings than this are searched one by one after so many steps."""
 _FIRST_PART: Final = 1 << 10
 _LARGEST_PART: Final = 128 << 10
 """The bytes of one string that are searched at once; the largest part fits a cache."""
@@ -91,9 +91,8 @@ def _next_quote(block: Words, at: Positions, limit: Positions, *, forward: bool)
     """
     place = np.full(at.size, -1, np.int64)
     rows = np.arange(at.size)
-    for step in count():
-        if not rows.size or (step >= _MOST_STEPS and rows.size < _FEW):
-            break
+    steps = count()
+    while rows.size and (rows.size >= _FEW or next(steps) < _MOST_STEPS):
         enders = _enders(block.little(at) if forward else _padded(block, at))
         hit = enders != 0
         nearest = enders & (~enders + np.uint64(1)) if forward else enders
@@ -104,32 +103,24 @@ def _next_quote(block: Words, at: Positions, limit: Positions, *, forward: bool)
         place[ended[quoted]] = places[quoted]
         more = ~hit & (at + 8 < limit[rows] if forward else at > limit[rows])
         rows, at = rows[more], at[more] + (8 if forward else -8)
-    size = block.bytes.size
-    for row, first in zip(rows.tolist(), at.tolist(), strict=True):
-        if forward:
-            place[row] = _quote_of_one(block.bytes, first, int(limit[row]))
-        else:  # the same from the other end
-            place[row] = _quote_of_one(block.bytes[::-1], size - first - 8, size - int(limit[row]), size)
+    # Backwards is forwards from the other end.
+    raw, ends = (block.bytes, limit[rows]) if forward else (block.bytes[::-1], block.bytes.size - limit[rows])
+    starts = at if forward else raw.size - at - 8
+    for row, first, end in zip(rows.tolist(), starts.tolist(), ends.tolist(), strict=True):
+        found = _quote_of_one(raw, first, end)
+        place[row] = found if forward or found < 0 else raw.size - 1 - found
     return place
 
 
-def _quote_of_one(raw: NDArray[np.uint8], at: int, end: int, mirrored: int = 0) -> int:
-    """Return the position of the quote that is the first special byte from ``at`` to ``end``, or -1.
-
-    Args:
-        raw: the bytes.
-        at: the first byte to search.
-        end: the end of the search, exclusive.
-        mirrored: their number where they are in reverse; the position is then that from their other end.
-    """
+def _quote_of_one(raw: NDArray[np.uint8], at: int, end: int) -> int:
+    """Return the position of the first special byte from ``at`` to ``end``, exclusive, if it is a quote; else -1."""
     part = _FIRST_PART
     while at < end:
         some = raw[at : min(at + part, end)]
         special = (some == 0x22) | (some == 0x5C) | (some < 0x20)
         found = int(special.argmax())
         if special[found]:
-            place = mirrored - 1 - at - found if mirrored else at + found
-            return place if some[found] == 0x22 else -1
+            return at + found if some[found] == 0x22 else -1
         at, part = at + part, min(2 * part, _LARGEST_PART)
     return -1
 

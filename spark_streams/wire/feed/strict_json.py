@@ -24,11 +24,7 @@ def refuse_constant(name: str) -> NoReturn:
 
 def is_unicode(text: str) -> bool:
     """Return whether a text has no half of a surrogate pair, which is no character."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+    return text.isascii() or text.encode("utf-8", "replace").decode() == text
 
 
 def depth_of(text: str) -> int:
