@@ -65,6 +65,7 @@ from spark_streams.wire.rabbitmq import connection_commands, stream_commands
 from spark_streams.wire.rabbitmq.chunk import decode_chunk, encode_selection
 from spark_streams.wire.rabbitmq.compression import Compression
 from spark_streams.wire.rabbitmq.consumer_commands import decode_deliver, encode_deliver_head
+from spark_streams.wire.rabbitmq.entries import read_entries
 from spark_streams.wire.rabbitmq.frames import Command, Frame, FrameReader
 from spark_streams.wire.rabbitmq.publish_decode import (
     decode_confirm,
@@ -74,6 +75,7 @@ from spark_streams.wire.rabbitmq.publish_decode import (
     encode_publish_error,
     publish_parts,
 )
+from spark_streams.wire.rabbitmq.publish_v2 import filtered_begins
 from spark_streams.wire.rabbitmq.registry import decode
 from spark_streams.wire.rabbitmq.sub_batches import pack_sub_batch
 from tests.wire.rabbitmq.chunks import encode_chunk
@@ -236,7 +238,7 @@ def _(size: int) -> Do:
     return lambda: decode_discovery(body)
 
 
-@many("feed: partitions, the last of them twice", 5)
+@many("feed: partitions, the last of them twice", 10)
 def _(size: int) -> Do:
     body = json.dumps({"partitions": [{"id": str(n)} for n in (*range(size), size - 1)]}).encode()
     return refused(lambda: decode_discovery(body))
@@ -418,7 +420,6 @@ def transfer(tag: bytes, body: bytes = b"x") -> bytes:
 
 FRAMES: dict[str, tuple[int, Callable[[int], bytes]]] = {
     "frames alike": (20, lambda size: transfer(b"tag") * size),
-    "frames alike in runs": (2, lambda size: (transfer(b"tag") * 64 + transfer(b"tag", b"xy")) * size),
     "frames of many layouts": (8, lambda size: b"".join(transfer(b"t" * (n % 31)) for n in range(size))),
     "frames that are no transfers": (20, lambda size: encode_frame(0, 0x13, [None] * 4) * size),
     "frames behind one with a long tag": (20, lambda size: transfer(b"t" * 44 * size) + transfer(b"tag") * 2 * size),
@@ -439,6 +440,12 @@ for title, (least, frames) in FRAMES.items():
                 refused(partial(read_performative, received[start:end]))()
 
         return read
+
+
+@many("amqp: frames alike in runs", 9)
+def _(size: int) -> Do:
+    received = (transfer(b"tag") * 64 + transfer(b"tag", b"xy") * 64) * size
+    return lambda: split_frames(received, 0, len(received), 1 << 20)
 
 
 @many("amqp: parts of a message", 20)
@@ -492,7 +499,6 @@ def entries(lengths: list[int], before: bytes = b"") -> bytes:
 
 LENGTHS: dict[str, tuple[int, Callable[[int], list[int]]]] = {
     "alike": (100, lambda size: [5] * size),
-    "alike in runs": (2, lambda size: ([3] * 64 + [4]) * size),
     "of any length": (40, lambda size: [n * 7 % 300 for n in range(size)]),
 }
 for title, (least, lengths) in LENGTHS.items():
@@ -520,6 +526,19 @@ for title, (least, lengths) in LENGTHS.items():
             decode_publish(second, 0, len(second), 2),
             list(publish_parts(first, 0, len(first), 1)),
         ]
+
+
+IN_RUNS: dict[str, tuple[bytes, Callable[[bytes, int], object]]] = {
+    "records": (b"", lambda data, count: read_entries(data, 0, len(data), count)),
+    "messages": (bytes(8), lambda data, count: read_entries(data, 0, len(data), count, before=8)),
+    "filtered messages": (bytes(8) + b"\x00\x01f", lambda data, count: filtered_begins(data, 0, len(data), count)),
+}
+for title, (before, reads_all) in IN_RUNS.items():
+
+    @many(f"rabbitmq: {title} alike in runs", 9)
+    def _(size: int, before: bytes = before, reads_all: Callable[[bytes, int], object] = reads_all) -> Do:
+        data = entries([3] * 64 + [4] * 64, before) * size
+        return lambda: reads_all(data, 128 * size)
 
 
 def of_sub_batches(packed: bytes, records: int, size: int) -> bytes:

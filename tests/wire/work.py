@@ -71,8 +71,10 @@ def work_of(do: Callable[[], object]) -> Work:
             whole = function.__self__
             if isinstance(whole, np.ndarray):
                 touched += whole.nbytes
-            elif isinstance(whole, (str, bytes, bytearray, list, tuple)):
+            elif isinstance(whole, (str, bytes, bytearray)):
                 touched += len(whole)
+            elif isinstance(whole, (list, tuple)):
+                touched += 8 * len(whole)
 
     others = sys.gettrace(), sys.getprofile()
     tracemalloc.start()
