@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_streams.filters.evaluate_one import predicate_test
+from spark_streams.filters.limits import is_unicode
 from spark_streams.filters.number_columns import Numbers, among, answer_by_text
 from spark_streams.filters.text_matching import WILDCARDS, LikePattern, like_pattern
 from spark_streams.filters.tree import (
@@ -32,7 +33,6 @@ from spark_streams.filters.tree import (
     Reference,
     ValueType,
 )
-from spark_streams.wire.feed.strict_json import is_unicode
 
 ColumnLookup: TypeAlias = Callable[[Reference], pa.Array]
 """Return a part of all events as a column: string or int64, null for NULL."""

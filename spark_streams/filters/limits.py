@@ -30,7 +30,6 @@ from spark_streams.filters.tree import (
     section_and_name,
 )
 from spark_streams.wire.amqp.columns import single_message
-from spark_streams.wire.feed.strict_json import is_unicode
 
 MAX_DEPTH: Final = 64
 """The most nodes from the root to a predicate, both counted (E-17). Recursion is safe within this depth."""
@@ -199,3 +198,8 @@ def _value_reason(value: Value, of: ValueType | None) -> str | None:
     if isinstance(value, float):
         return None if math.isfinite(value) else f"expected a finite number, not {value}"
     return None if MIN_INT64 <= value <= MAX_INT64 else "the integer does not fit into 64 bits"
+
+
+def is_unicode(text: str) -> bool:
+    """Return whether a text has no half of a surrogate pair, which is no character."""
+    return text.isascii() or text.encode("utf-8", "replace").decode() == text

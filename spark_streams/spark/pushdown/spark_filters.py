@@ -54,11 +54,11 @@ from spark_streams.filters import (
     property_of,
     to_text,
 )
+from spark_streams.filters.limits import is_unicode
 from spark_streams.filters.tree import without_not
 from spark_streams.options.common import SourceOptions
 from spark_streams.rows import PROPERTIES_TYPE, TIMESTAMP
 from spark_streams.spark.log_lines import show_log_lines
-from spark_streams.wire.feed.strict_json import is_unicode
 
 _log = logging.getLogger(__name__)
 _Options = TypeVar("_Options", bound=SourceOptions)

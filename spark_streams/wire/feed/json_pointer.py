@@ -23,7 +23,7 @@ from spark_streams.instants import read_iso
 from spark_streams.wire.amqp.columns.single_message import Overflow, TimestampOverflow
 from spark_streams.wire.columnar.arrays import binaries, layout, strings
 from spark_streams.wire.feed.json_check import is_utf8, read_objects
-from spark_streams.wire.feed.strict_json import ExactNumber, dump_exact, is_unicode, load_exact
+from spark_streams.wire.feed.strict_json import ExactNumber, dump_exact, load_exact
 
 _TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
 _MISSING: Final = object()
@@ -188,7 +188,7 @@ def _as_text(found: Any) -> str | None:
     if found is _MISSING or found is None:
         return None
     if isinstance(found, str):
-        return str(found) if is_unicode(found) else None
+        return str(found) if found.encode("utf-8", "replace").decode() == found else None
     return dump_exact(found)
 
 

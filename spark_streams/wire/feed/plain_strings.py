@@ -1,12 +1,11 @@
 """Find the ends and starts of many plain JSON strings, without escapes and control characters, in lockstep.
 
 A step looks at eight bytes of every string. Where a few strings are much longer than that, each of them is searched by
-itself, in growing parts: else the number of steps would grow with the longest one.
+itself, a part at a time: else the number of steps would grow with the longest one.
 """
 
 from __future__ import annotations
 
-from itertools import count
 from typing import Final
 
 import numpy as np
@@ -25,9 +24,8 @@ _BIAS: Final = np.int64(1023)
 _FEW: Final = 128
 _MOST_STEPS: Final = 32
 """Fewer strings than this are searched one by one after so many steps."""
-_FIRST_PART: Final = 1 << 10
-_LARGEST_PART: Final = 128 << 10
-"""The bytes of one string that are searched at once; the largest part fits a cache."""
+_PART_BYTES: Final = 8 << 10
+"""The bytes of one string that are searched at once."""
 
 
 def _zeros(words: Octets) -> Octets:
@@ -91,8 +89,8 @@ def _next_quote(block: Words, at: Positions, limit: Positions, *, forward: bool)
     """
     place = np.full(at.size, -1, np.int64)
     rows = np.arange(at.size)
-    steps = count()
-    while rows.size and (rows.size >= _FEW or next(steps) < _MOST_STEPS):
+    steps = iter(range(_MOST_STEPS))
+    while rows.size and (rows.size >= _FEW or next(steps, None) is not None):
         enders = _enders(block.little(at) if forward else _padded(block, at))
         hit = enders != 0
         nearest = enders & (~enders + np.uint64(1)) if forward else enders
@@ -114,14 +112,12 @@ def _next_quote(block: Words, at: Positions, limit: Positions, *, forward: bool)
 
 def _quote_of_one(raw: NDArray[np.uint8], at: int, end: int) -> int:
     """Return the position of the first special byte from ``at`` to ``end``, exclusive, if it is a quote; else -1."""
-    part = _FIRST_PART
-    while at < end:
-        some = raw[at : min(at + part, end)]
+    for first in range(at, end, _PART_BYTES):
+        some = raw[first : min(first + _PART_BYTES, end)]
         special = (some == 0x22) | (some == 0x5C) | (some < 0x20)
         found = int(special.argmax())
         if special[found]:
-            return at + found if some[found] == 0x22 else -1
-        at, part = at + part, min(2 * part, _LARGEST_PART)
+            return first + found if some[found] == 0x22 else -1
     return -1
 
 

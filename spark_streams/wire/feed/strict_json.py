@@ -22,11 +22,6 @@ def refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
 
 
-def is_unicode(text: str) -> bool:
-    """Return whether a text has no half of a surrogate pair, which is no character."""
-    return text.isascii() or text.encode("utf-8", "replace").decode() == text
-
-
 def depth_of(text: str) -> int:
     """Return the nesting depth of a JSON text, without recursion; any number for a text that is no JSON."""
     outside = "".join(text.replace("\\\\", "").replace('\\"', "").split('"')[::2])

@@ -23,6 +23,7 @@ import math
 import re
 from typing import Final
 
+from spark_streams.filters.limits import is_unicode
 from spark_streams.filters.predicates.typed_values import Constant
 from spark_streams.filters.sql_scanner import HYPHENED, WORD, SqlScanner
 from spark_streams.wire.amqp.columns.typed import FieldOfMessage
@@ -33,7 +34,6 @@ from spark_streams.wire.amqp.message import (
     MESSAGE_ANNOTATIONS,
     PROPERTIES,
 )
-from spark_streams.wire.feed.strict_json import is_unicode
 
 _NUMBER: Final = re.compile(r"(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 _NUMBERS_SIGN: Final = re.compile(r"[+-][ \t\r\n\f\v]*(?=\.?[0-9])(?!0[xX])")
