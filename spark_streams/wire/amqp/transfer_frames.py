@@ -340,12 +340,11 @@ def _layout(buffer: Readable, start: int, end: int) -> _Layout | None:
         at += 1 + width
     if stop - at < 2:
         return None
-    if buffer[at] == 0xA0:
-        tag_start, tag_size = at + 2, buffer[at + 1]
-    elif buffer[at] == 0xB0 and stop - at >= 5:
-        tag_start, tag_size = at + 5, _U32.unpack_from(buffer, at + 1)[0]
-    else:
+    wide = buffer[at] == 0xB0 and stop - at >= 5
+    if not wide and buffer[at] != 0xA0:
         return None
+    tag_start = at + (5 if wide else 2)
+    tag_size = _U32.unpack_from(buffer, at + 1)[0] if wide else buffer[at + 1]
     if tag_size > _MOST_TAG_BYTES:
         return None
     at = tag_end = tag_start + tag_size
