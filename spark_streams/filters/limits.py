@@ -202,5 +202,4 @@ def _value_reason(value: Value, of: ValueType | None) -> str | None:
 
 def is_unicode(text: str) -> bool:
     """Return whether a text has no half of a surrogate pair, which is no character."""
-    # Nearly all texts are ASCII, which Python knows without a look at the characters.
-    return text.isascii() or not any("\ud800" <= character <= "\udfff" for character in text)
+    return text.isascii() or text.encode("utf-8", "replace").decode() == text

@@ -36,7 +36,7 @@ from spark_streams.log.state_store import StateStore
 from spark_streams.log.storage.files import sync_directory
 from spark_streams.log.storage.partition import Partition
 from spark_streams.log.stream import Stream, load_stream, new_stream
-from spark_streams.log.stream_metadata import folder_name
+from spark_streams.log.stream_metadata import MAX_PARTITION_NAME_BYTES, folder_name
 
 logger = logging.getLogger("spark_streams.log")
 _DELETED = ".deleted-"
@@ -239,6 +239,8 @@ class ReferenceLog:
                 raise StreamExists(f"there is a stream '{name}' already: choose another name, or delete it first")
             self._check_room(partitions)
             given = None if partition_names is None else tuple(partition_names)
+            if (longest := max((len(each.encode()) for each in given or ()), default=0)) > MAX_PARTITION_NAME_BYTES:
+                raise ValueError(f"a partition's name has {longest} bytes: expected at most {MAX_PARTITION_NAME_BYTES}")
             names = names_of_partitions(name, partitions, given)
             self._names.check(name, names)
             stream = new_stream(folder, name, partitions, config or self.config.stream, self._open_partition, given)

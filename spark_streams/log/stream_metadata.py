@@ -27,6 +27,8 @@ SPLIT_METADATA_VERSION = 2
 """The version of a stream whose partitions were split: its partitions are a tree, and not a number."""
 MAX_NAME_BYTES = 200
 """The longest name: percent-encoded, it still fits the 255 bytes of a file name in almost every case."""
+MAX_PARTITION_NAME_BYTES = 255
+"""The longest name that RabbitMQ's clients can give a partition, as at a broker: that of a queue."""
 
 
 def folder_name(name: str) -> str:

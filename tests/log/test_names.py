@@ -67,6 +67,8 @@ def test_names_that_nobody_is_shown_are_free(tmp_path: Path) -> None:
 @pytest.mark.parametrize("names", [[], ["a"], ["a", "a"], ["a", "b", "c"]])
 def test_each_partition_gets_a_name_of_its_own(tmp_path: Path, names: list[str]) -> None:
     with ReferenceLog(tmp_path / "log") as log:
+        with pytest.raises(ValueError, match="a partition's name has 256 bytes: expected at most 255"):
+            log.create_stream("long", 2, partition_names=["%25" * 85, "%25" * 85 + "x"])
         with pytest.raises(ValueError, match="expected 2 different names"):
             log.create_stream("orders", 2, partition_names=names)
         log.create_stream("a")

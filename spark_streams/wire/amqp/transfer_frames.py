@@ -38,6 +38,8 @@ _FEW: Final = 12
 """Up to this many frames are read one by one, which takes less time than the NumPy operations."""
 _FEWEST_ALIKE: Final = 64
 """The fewest frames of equal size for which comparing their sizes in one operation pays."""
+_FIRST_GUESS: Final = 256
+"""The number of frames in the first guess of equal sizes; each right guess multiplies it by eight."""
 _STRETCH: Final = (16, 4096)
 """The number of frames to follow one by one before the next guess of equal sizes: at first, and at most; it doubles."""
 _LAYOUTS: Final = 8
@@ -91,22 +93,22 @@ def split_frames(buffer: Readable, start: int, end: int, max_bytes: int) -> Fram
         max_bytes: the largest frame; the result stops before a larger one, and before one smaller than its head.
     """
     runs: list[Positions] = []
-    stretch = _STRETCH[0]
+    stretch, guess = _STRETCH[0], _FIRST_GUESS
     while end - start >= HEAD_BYTES:
         size = _U32.unpack_from(buffer, start)[0]
         if not HEAD_BYTES <= size <= max_bytes or size > end - start:
             break
-        alike = (end - start) // size
+        alike = min(guess, (end - start) // size)
         good = 0
         if alike >= _FEWEST_ALIKE:
             same = np.ndarray((alike,), ">u4", buffer, start, (size,)) == size
             good = alike if same.all() else int(same.argmin())
         if good >= _FEWEST_ALIKE:
             begins = np.arange(start, start + (good + 1) * size, size, dtype=np.int64)
-            stretch = _STRETCH[0]
+            stretch, guess = _STRETCH[0], 8 * guess if good == alike else _FIRST_GUESS
         else:
             begins = np.fromiter(islice(_followed(buffer, start, end, max_bytes), stretch + 1), np.int64)
-            stretch = min(2 * stretch, _STRETCH[1])
+            stretch, guess = min(2 * stretch, _STRETCH[1]), _FIRST_GUESS
         runs.append(begins)
         start = int(begins[-1])
     if not runs:
@@ -306,6 +308,8 @@ _IGNORED_WIDTHS: Final = (
     {_NULL: 0, _TRUE: 0, _FALSE: 0, _BOOLEAN: 1},  # batchable
 )
 """Of the fields after the tag: the bytes after each format code that a usual transfer has there."""
+_MOST_TAG_BYTES: Final = 32
+"""Of a delivery-tag (part 2 §2.8.7): with a longer one the bytes to compare would be as many in every frame."""
 _FORMAT: Final = 3
 _SETTLED: Final = 4
 _BATCHABLE: Final = 10
@@ -336,11 +340,12 @@ def _layout(buffer: Readable, start: int, end: int) -> _Layout | None:
         at += 1 + width
     if stop - at < 2:
         return None
-    if buffer[at] == 0xA0:
-        tag_start, tag_size = at + 2, buffer[at + 1]
-    elif buffer[at] == 0xB0 and stop - at >= 5:
-        tag_start, tag_size = at + 5, _U32.unpack_from(buffer, at + 1)[0]
-    else:
+    wide = buffer[at] == 0xB0 and stop - at >= 5
+    if not wide and buffer[at] != 0xA0:
+        return None
+    tag_start = at + (5 if wide else 2)
+    tag_size = _U32.unpack_from(buffer, at + 1)[0] if wide else buffer[at + 1]
+    if tag_size > _MOST_TAG_BYTES:
         return None
     at = tag_end = tag_start + tag_size
     settled, message_format = False, 0

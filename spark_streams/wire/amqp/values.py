@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Any, ClassVar
+from uuid import UUID
 
 
 class Symbol(str):
@@ -162,12 +163,15 @@ class Array:
 
 
 class Pairs(list[tuple[Any, Any]]):
-    """A map that no dict can hold: compound keys, or distinct keys that Python considers equal (ubyte 1 and true)."""
+    """A map that no dict can hold: compound keys, or distinct keys that Python considers equal (ubyte 1 and true).
+
+    Nor does one hold uuids, whose hash is the same for as many of them as a peer likes: each is then compared with all.
+    """
 
     @staticmethod
     def collect(pairs: list[tuple[Any, Any]]) -> dict[Any, Any] | Pairs:
         """Return a dict, or ``Pairs`` where a dict would lose an entry; of two equal keys the last stays."""
-        if not all(isinstance(key, Hashable) and not isinstance(key, (Described, Array)) for key, _ in pairs):
+        if not all(isinstance(key, Hashable) and not isinstance(key, (Described, Array, UUID)) for key, _ in pairs):
             return Pairs(pairs)
         if len({(type(key), key) for key, _ in pairs}) != len({key for key, _ in pairs}):
             return Pairs(pairs)

@@ -20,6 +20,8 @@ Octets = NDArray[np.uint64]
 """Eight bytes for each row, the first byte lowest."""
 
 WORD: Final = 8
+_LONG: Final = 256
+"""Texts of more bytes are compared whole, not in words."""
 PADDING: Final = 16
 """The number of bytes after the last one, so that an eight-byte load at any position up to the end stays inside."""
 MAX_BLOCK_BYTES: Final = 2**31 - 1 - 4096
@@ -79,6 +81,9 @@ class Words:
             bits = np.uint64((1 << 8 * size) - 1)
             same: Mask = self.little(start) & bits == np.uint64(int.from_bytes(text, "little"))
             return same
+        if size > _LONG and start.size:
+            rows = loads(self.bytes, f"V{size}")[start].view(np.uint8).reshape(-1, size)
+            return np.asarray((rows == np.frombuffer(text, np.uint8)).all(axis=1))
         same = np.ones(start.size, np.bool_)
         for offset in (*range(0, size - 7, WORD), *((size - WORD,) if size % WORD else ())):
             same &= self._little[start + offset] == np.uint64(int.from_bytes(text[offset : offset + WORD], "little"))

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -237,8 +238,7 @@ def _check(discovery: Discovery, error: type[ProtocolError]) -> None:
     """Raise ``error`` unless the partitions agree with each other."""
     closed = {partition.id: partition.closed for partition in discovery.partitions}
     if len(closed) != len(discovery.partitions):
-        ids = [partition.id for partition in discovery.partitions]
-        twice = next(number for number in ids if ids.count(number) > 1)
+        twice = Counter(partition.id for partition in discovery.partitions).most_common(1)[0][0]
         raise error(f"discovery document: partition {twice} is listed twice")
     for partition in discovery.partitions:
         where = f"discovery document: partition {partition.id}"

@@ -188,13 +188,8 @@ def _as_text(found: Any) -> str | None:
     if found is _MISSING or found is None:
         return None
     if isinstance(found, str):
-        return str(found) if _encodable(found) else None
+        return str(found) if found.encode("utf-8", "replace").decode() == found else None
     return dump_exact(found)
-
-
-def _encodable(text: str) -> bool:
-    """Return whether a text is Unicode, that is, without half of a surrogate pair."""
-    return not any(0xD800 <= ord(character) < 0xE000 for character in text)
 
 
 def _iso(texts: pa.StringArray) -> pa.TimestampArray | None:

@@ -29,9 +29,11 @@ from spark_streams.wire.feed.dialect import Dialect
 from spark_streams.wire.feed.line import BASE64, Member, parse_line
 from spark_streams.wire.feed.plain_strings import string_end, string_start
 
+MOST_HOLES: Final = 64
+"""The most strings of a form: each of them takes a search of its own."""
 LONG_LINE_BYTES: Final = 16 << 10
 """The bytes of a line above which the known forms are tried before a form is learned."""
-_NAME_OR_STRING: Final = re.compile(r'"(?:[^"\\]|\\.)*"')
+_NAME_OR_STRING: Final = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"')
 
 
 class Found(NamedTuple):
@@ -146,7 +148,7 @@ def learn(line: bytes | memoryview, dialect: Dialect, partition: int | None) -> 
 
     Returns:
         None for a line that is malformed, or whose form no others can have: empty, or with a repeated member. Also for
-        an event that is null, and for a key that is no string.
+        an event that is null, for a key that is no string, and for more strings than ``MOST_HOLES``.
     """
     try:
         parsed = parse_line(line, 1, dialect, partition)
@@ -166,6 +168,8 @@ def learn(line: bytes | memoryview, dialect: Dialect, partition: int | None) -> 
     if event is not None:
         after, more = _constants(text, event.end, len(text), fixed)
         holes = holes + more
+    if len(holes) > MOST_HOLES:
+        return None
     encoding = members.get("encoding")
 
     def hole(member: Member | None) -> int | None:

@@ -1,10 +1,15 @@
-"""Find the ends and starts of many plain JSON strings, without escapes and control characters, in lockstep."""
+"""Find the ends and starts of many plain JSON strings, without escapes and control characters, in lockstep.
+
+A step looks at eight bytes of every string. Where a few strings are much longer than that, each of them is searched by
+itself, a part at a time: else the number of steps would grow with the longest one.
+"""
 
 from __future__ import annotations
 
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from spark_streams.wire.columnar.byte_view import Octets, Positions, Words
 
@@ -16,6 +21,11 @@ _CONTROL_BITS: Final = np.uint64(0xE0E0E0E0E0E0E0E0)
 """The bits that are all zero in a control character, 0 to 31."""
 _EXPONENT: Final = np.int64(52)
 _BIAS: Final = np.int64(1023)
+_FEW: Final = 128
+_MOST_STEPS: Final = 32
+"""Fewer strings than this are searched one by one after so many steps."""
+_PART_BYTES: Final = 8 << 10
+"""The bytes of one string that are searched at once."""
 
 
 def _zeros(words: Octets) -> Octets:
@@ -79,7 +89,8 @@ def _next_quote(block: Words, at: Positions, limit: Positions, *, forward: bool)
     """
     place = np.full(at.size, -1, np.int64)
     rows = np.arange(at.size)
-    while rows.size:
+    steps = iter(range(_MOST_STEPS))
+    while rows.size and (rows.size >= _FEW or next(steps, None) is not None):
         enders = _enders(block.little(at) if forward else _padded(block, at))
         hit = enders != 0
         nearest = enders & (~enders + np.uint64(1)) if forward else enders
@@ -90,7 +101,24 @@ def _next_quote(block: Words, at: Positions, limit: Positions, *, forward: bool)
         place[ended[quoted]] = places[quoted]
         more = ~hit & (at + 8 < limit[rows] if forward else at > limit[rows])
         rows, at = rows[more], at[more] + (8 if forward else -8)
+    # Backwards is forwards from the other end.
+    raw, ends = (block.bytes, limit[rows]) if forward else (block.bytes[::-1], block.bytes.size - limit[rows])
+    starts = at if forward else raw.size - at - 8
+    for row, first, end in zip(rows.tolist(), starts.tolist(), ends.tolist(), strict=True):
+        found = _quote_of_one(raw, first, end)
+        place[row] = found if forward or found < 0 else raw.size - 1 - found
     return place
+
+
+def _quote_of_one(raw: NDArray[np.uint8], at: int, end: int) -> int:
+    """Return the position of the first special byte from ``at`` to ``end``, exclusive, if it is a quote; else -1."""
+    for first in range(at, end, _PART_BYTES):
+        some = raw[first : min(first + _PART_BYTES, end)]
+        special = (some == 0x22) | (some == 0x5C) | (some < 0x20)
+        found = int(special.argmax())
+        if special[found]:
+            return first + found if some[found] == 0x22 else -1
+    return -1
 
 
 def _padded(block: Words, at: Positions) -> Octets:

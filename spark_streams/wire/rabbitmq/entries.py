@@ -75,7 +75,7 @@ def read_entries(buffer: Readable, at: int, end: int, count: int, before: int = 
         good = alike if same.all() else int(same.argmin())
         if good >= min(left, _FEWEST_ALIKE):
             begins = np.arange(at, at + (good + 1) * step, step, dtype=np.int64)
-            guess *= 8
+            guess = 8 * guess if good == alike else _FIRST_GUESS
         else:
             most = min(left, stretch)
             begins = _followed(buffer, at, end, most, before, narrow and length < 256)

@@ -51,7 +51,8 @@ def filtered_begins(buffer: Readable, at: int, end: int, count: int) -> Position
             # An entry that is wrong is the first of the next turn, in which ``_one`` raises the error that names it.
             run, guess = run[: np.searchsorted(run, end, "right")], _FIRST_GUESS
         else:
-            run, guess = np.arange(at, at + (good + 1) * step, step, dtype=np.int64), guess * 8
+            run = np.arange(at, at + (good + 1) * step, step, dtype=np.int64)
+            guess = 8 * guess if good == alike else _FIRST_GUESS
         begins.append(run[:-1])
         at, left = int(run[-1]), left - run.size + 1
     return np.concatenate((*begins, np.array([at], np.int64)))

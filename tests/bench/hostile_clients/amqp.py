@@ -59,6 +59,13 @@ def body(urls: Mapping[str, str]) -> Iterator[None]:
     yield from send_for_ever(urls, b"\x00\x53\x75\xb0" + struct.pack(">I", 15_900_000) + b"b" * 15_900_000)
 
 
+@attack(f"{DOOR}: a map of uuids that all have one hash")
+def one_hash(urls: Mapping[str, str]) -> Iterator[None]:
+    entries = b"".join(b"\x98" + (n * (2**61 - 1)).to_bytes(16, "big") + b"\x40" for n in range(100_000))
+    body = b"\xd1" + struct.pack(">II", 4 + len(entries), 200_000) + entries
+    yield from send_for_ever(urls, b"\x00\x53\x77" + body)
+
+
 @attack(f"{DOOR}: 50 links to $info of 1,000 partitions, again and again")
 def info(urls: Mapping[str, str]) -> Iterator[None]:
     create(urls, "bad", 1_000)

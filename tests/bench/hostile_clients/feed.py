@@ -97,6 +97,19 @@ def long_key(urls: Mapping[str, str]) -> Iterator[None]:
     yield from publish_for_ever(create(urls, "bad", 4), body, NDJSON)
 
 
+@attack(f"{DOOR}: a key of 300 kB, a body of 350 bytes in gzip")
+def packed_key(urls: Mapping[str, str]) -> Iterator[None]:
+    body = gzip.compress(b'{"key":"' + b"k" * 300_000 + b'","event":{}}\n')
+    yield from publish_for_ever(create(urls, "bad"), body, GZIP)
+
+
+@attack(f"{DOOR}: brackets, and a string without an end")
+def endless(urls: Mapping[str, str]) -> Iterator[None]:
+    url = create(urls, "bad")
+    body = gzip.compress(b'{"event":' + b"[" * 600 + b'"' + b'\\"' * 2_000_000)
+    yield from together(1, lambda session: expect(session.post(url, body, headers=GZIP, timeout=GUARD_S), 400))
+
+
 @attack(f"{DOOR}: an event to each of 1,000 partitions")
 def scattered(urls: Mapping[str, str]) -> Iterator[None]:
     yield from publish_for_ever(create(urls, "bad", 1_000), b'{"event":""}\n' * 1_000, NDJSON, clients=4)

@@ -151,9 +151,9 @@ class Beside(ABC):
         """Write a row, and read it and nothing else."""
         self.read_back(self.write_next())
 
-    def write_next(self) -> bytes:
-        """Write a row, return it when it is confirmed."""
-        row = b"row %d" % self.rows
+    def write_next(self, size: int = 0) -> bytes:
+        """Write a row, of so many bytes at least, return it when it is confirmed."""
+        row = (b"row %d" % self.rows).ljust(size, b".")
         self.rows += 1
         self.write(row)
         return row

@@ -19,6 +19,7 @@ import pytest
 from spark_streams.errors import RemoteProtocolError
 from spark_streams.wire.feed import lines as feed_lines
 from spark_streams.wire.feed.dialect import Dialect
+from spark_streams.wire.feed.line_forms import MOST_HOLES, learn
 from spark_streams.wire.feed.lines import LineBlocks, Lines, parse_lines
 from spark_streams.wire.feed.strict_json import MAX_DEPTH
 
@@ -332,3 +333,15 @@ def test_objects_that_are_not_checked() -> None:
         parse_lines(bad, Dialect.V2A, values=True, checked=False)
     with pytest.raises(RemoteProtocolError, match="Internal server error"):
         parse_lines(good + b"Internal server error", Dialect.V2A, values=False, checked=False)
+
+
+def test_a_line_of_many_strings_has_no_form() -> None:
+    """Each string of a form takes a search of its own, in all lines."""
+
+    def line(strings: int) -> bytes:
+        return b'{"a":[' + b",".join([b'"x"'] * strings) + b'],"event":{}}'
+
+    assert learn(line(MOST_HOLES), Dialect.V2A, None) is not None
+    assert learn(line(MOST_HOLES + 1), Dialect.V2A, None) is None
+    block = (line(MOST_HOLES + 1) + b"\n") * (feed_lines.FEW_LINES + 1)
+    assert parse_lines(block, Dialect.V2A).count == feed_lines.FEW_LINES + 1
