@@ -26,7 +26,7 @@ from spark_streams.server.web.site import Pages, SignInNeeded
 if TYPE_CHECKING:
     from spark_streams.server.web.figures import Snapshot
 
-_HEADERS: Final = {"Cache-Control": "no-store", "Vary": "Accept, Accept-Encoding"}
+_HEADERS: Final = {"Vary": "Accept, Accept-Encoding"}
 
 
 class Metrics(Pages):
