@@ -64,9 +64,14 @@ class HttpConfig(DoorConfig):
         max_head_bytes: the most bytes of a request's head; a longer one is answered 431, as is one of very many lines.
         max_body_bytes: the most bytes of a request to publish, unpacked too; what is published once is read back in one
             piece too.
+        bodies_bytes: the most bytes of all requests to publish that are being received or wait to be stored, and of
+            bodies that are sent as files; above it the largest that has not come whole is answered 503. Bodies of up to
+            32 KiB do not count.
     """
 
-    positive: ClassVar[tuple[str, ...]] = ("body_timeout_ms", "idle_timeout_ms", "max_head_bytes", "max_body_bytes")
+    positive: ClassVar[tuple[str, ...]] = (
+        "body_timeout_ms", "idle_timeout_ms", "max_head_bytes", "max_body_bytes", "bodies_bytes",
+    )  # fmt: skip
 
     users: Mapping[str, str] = field(default_factory=dict, repr=False)
     tokens: tuple[BearerToken | str, ...] = field(default=(), repr=False)
@@ -75,6 +80,7 @@ class HttpConfig(DoorConfig):
     idle_timeout_ms: int = 75_000
     max_head_bytes: int = 65_536
     max_body_bytes: int = 16 << 20
+    bodies_bytes: int = 64 << 20
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -34,6 +34,8 @@ class WebConfig(HttpConfig):
     )  # fmt: skip
 
     port: int = 8090
+    max_body_bytes: int = 1 << 20
+    bodies_bytes: int = 32 << 20
     monitors: frozenset[str] = frozenset()
     frame_ancestors: frozenset[str] = frozenset()
     session_ms: int = 12 * 3_600_000
