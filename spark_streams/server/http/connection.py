@@ -164,7 +164,7 @@ class HttpConnection(H11Protocol):
                 if self._begins_no_request(data):
                     # It would be waited for the end of a line: a client of another protocol is to see where it is.
                     logger.info("%s: bytes that are no HTTP", self.client)
-                    self.send_400_response("no request of HTTP\n")
+                    self.send_400_response("no request of HTTP")
                 else:
                     super().data_received(data)
             self._time_phase()
@@ -201,12 +201,11 @@ class HttpConnection(H11Protocol):
 
     async def _admit(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request that may be taken; answer 503 to the first one of a connection beyond the limit."""
-        if not self._admission.establish():
-            text = f"this door serves {self._limits.max_connections} connections, and has as many: try again later\n"
-            await PlainTextResponse(text, 503, CLOSE)(scope, receive, send)
-            return
         timed = self._timed(scope["method"], send)
         try:
+            if not self._admission.establish():
+                most = self._limits.max_connections
+                raise HttpError(503, f"this door serves {most} connections, and has as many: try again later", CLOSE)
             check_request(scope, self._limits)
         except HttpError as refusal:
             await PlainTextResponse(refusal.detail, refusal.status_code, refusal.headers)(scope, receive, timed)
@@ -299,17 +298,9 @@ class HttpConnection(H11Protocol):
         Bytes that break off a request body, or follow the last request, come when its answer may be under way: h11 then
         refuses a second one, and refuses the application's after this one.
         """
-        if (fault := self.conn.head_fault) is not None:
-            self._end(_answer(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, fault))
-            return
-        answered = self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE)
-        if self.cycle is not None and not self.cycle.response_complete:
-            answered = answered or self.cycle.response_started
-            self._disconnect_cycle()
-        if answered:
-            self.transport.close()
-        else:
-            super().send_400_response(msg)
+        fault, possible = self.conn.head_fault, self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE)
+        status = HTTPStatus.BAD_REQUEST if fault is None else HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
+        self._end(_answer(status, fault or msg) if possible else b"")
 
     def _disconnect_cycle(self) -> None:
         """Report to the application that its client has gone; what it still sends is dropped."""

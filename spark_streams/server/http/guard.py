@@ -74,7 +74,7 @@ def check_request(scope: Scope, config: HttpConfig) -> None:
         raise HttpError(403, text, CLOSE)
     if scope["method"] not in SAFE:
         site, origin = headers.get("sec-fetch-site", "none"), headers.get("origin")
-        if site not in _OWN or (origin is not None and _place(origin) != host.lower()):
+        if site not in _OWN or (origin is not None and origin.lower().partition("://")[2] != host.lower()):
             text = f"a form of another site ({origin or site:.100}) was sent here: open the page itself, and repeat it"
             raise HttpError(403, text, CLOSE)
 
@@ -92,11 +92,3 @@ def _names_a_place(host: str) -> bool:
         return parts.netloc == host and "@" not in host and (parts.port is None or parts.port > 0)
     except ValueError:
         return False
-
-
-def _place(origin: str) -> str:
-    """Return the host and port of an origin; empty where it has none."""
-    try:
-        return urlsplit(origin).netloc.lower()
-    except ValueError:
-        return ""

@@ -101,8 +101,8 @@ class Events(Pages):
         with _reading(partition):
             content = await self._site.worker.step(read)
         name = f"event-{partition.id}-{offset}" + (".amqp" if whole else ".bin")
-        headers = {"Content-Disposition": f'attachment; filename="{name}"'}
-        headers["Content-Length"] = str(len(content))
+        size = str(len(content))
+        headers = {"Content-Disposition": f'attachment; filename="{name}"', "Content-Length": size}
         sent = self._site.bodies.sent(content)
         return StreamingResponse(sent, media_type="application/octet-stream", headers=headers)
 

@@ -73,26 +73,18 @@ class Publish(Pages):
 
     async def _publish(self, request: Request) -> Response:
         stream = self._site.stream(request, "write")
+        form: Mapping[str, str] = {}
         try:
             async with self._site.long_form(request) as form:
-                return await self._published(request, stream, form)
+                event = await self._site.worker.run(_event_of(form))
+                found = await self._store(stream, event, form.get("partition", ""))
+        except ValueError as fault:
+            return self._again(request, stream, form, str(fault))
         except HttpError as fault:
             if fault.status_code != HTTPStatus.REQUEST_ENTITY_TOO_LARGE:
                 raise
-            text = (
-                f"The event was not stored: its form has more than {self._site.config.max_body_bytes} bytes, the most "
-                f"that is taken. {_GO_BACK}"
-            )
-            answer = self._form(request, stream, {}, text)
-            answer.headers["Connection"] = "close"  # the rest of the form is not read
-            return answer
-
-    async def _published(self, request: Request, stream: Stream, form: Mapping[str, str]) -> Response:
-        try:
-            event = await self._site.worker.run(_event_of(form))
-            found = await self._store(stream, event, form.get("partition", ""))
-        except ValueError as fault:
-            return self._again(request, stream, form, str(fault))
+            text = f"its form has more than {self._site.config.max_body_bytes} bytes, the most that is taken"
+            return self._form(request, stream, {}, f"The event was not stored: {text}. {_GO_BACK}")
         if isinstance(found, AppendRefused):
             return self._again(request, stream, form, f"The event was not stored: {found.description}")
         where, appended = found

@@ -266,8 +266,7 @@ def _unquoted(text: str) -> Generator[None, None, str]:
     parts, at = [], 0
     while at < len(text):
         end = at + _STEP_CHARACTERS
-        escape = text.rfind("%", end - 2, end)  # one that is cut goes to the next step
-        end = end if escape < 0 else escape
+        end = max(0, text.rfind("%", end - 2, end)) or end  # an escape that is cut goes to the next step
         parts.append(unquote_to_bytes(text[at:end].replace("+", " ")))
         at = end
         yield

@@ -103,8 +103,7 @@ def check_json(text: str) -> Generator[None, None, None]:
     expected, at, end = _VALUE, 0, len(text.rstrip(" \t\n\r"))
     for count in itertools.count(1):
         found = _TOKEN.match(text, at, end)
-        kind = found[1] or "0" if found else "nothing"
-        if found is None or kind not in expected:
+        if found is None or (kind := found[1] or "0") not in expected:
             break
         at = found.end()
         if kind == '"':
