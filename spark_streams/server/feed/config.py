@@ -37,7 +37,7 @@ class FeedConfig(HttpConfig):
     protocol: ClassVar = "feedapi"
     positive: ClassVar = (
         "page_size", "max_page_size", "max_page_bytes", "checkpoint_events", "checkpoint_interval_ms", "scan_bytes",
-        "max_body_events", "max_partitions", "max_publishers", *HttpConfig.positive,
+        "max_body_events", "bodies_bytes", "max_partitions", "max_publishers", *HttpConfig.positive,
     )  # fmt: skip
 
     port: int = 8080

@@ -69,9 +69,7 @@ class HttpConfig(DoorConfig):
             32 KiB do not count.
     """
 
-    positive: ClassVar[tuple[str, ...]] = (
-        "body_timeout_ms", "idle_timeout_ms", "max_head_bytes", "max_body_bytes", "bodies_bytes",
-    )  # fmt: skip
+    positive: ClassVar[tuple[str, ...]] = ("body_timeout_ms", "idle_timeout_ms", "max_head_bytes", "max_body_bytes")
 
     users: Mapping[str, str] = field(default_factory=dict, repr=False)
     tokens: tuple[BearerToken | str, ...] = field(default=(), repr=False)

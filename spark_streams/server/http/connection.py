@@ -159,8 +159,7 @@ class HttpConnection(H11Protocol):
         if self._phase != "end":
             if not self.transport.is_closing():
                 # The server of uvicorn, which does not run here, would set the date each second.
-                date = (b"date", formatdate(usegmt=True).encode())
-                self.server_state.default_headers = [date, *self._headers]
+                self.server_state.default_headers = [(b"date", formatdate(usegmt=True).encode()), *self._headers]
                 if self._begins_no_request(data):
                     # It would be waited for the end of a line: a client of another protocol is to see where it is.
                     logger.info("%s: bytes that are no HTTP", self.client)

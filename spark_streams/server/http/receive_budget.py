@@ -51,8 +51,7 @@ class BodyBudget:
     """
 
     def __init__(self, config: HttpConfig) -> None:
-        self._most = config.max_body_bytes
-        self._most_together = config.bodies_bytes
+        self._config = config
         self._receiving: set[_Body] = set()
         self.held = 0
 
@@ -67,7 +66,7 @@ class BodyBudget:
         Raises:
             HttpError: 413, as soon as the size is known; 503 when the body was given up; 400 when it ends early.
         """
-        most = self._most if most is None else min(most, self._most)
+        most = min(most or self._config.max_body_bytes, self._config.max_body_bytes)
         too_large = HttpError(413, f"the body has more than {most} bytes: publish less at a time")
         length = request.headers.get("content-length", "0")
         if length.isdecimal() and int(length) > most:
@@ -94,7 +93,7 @@ class BodyBudget:
         Raises:
             HttpError: 503, there is no room for it beside the others.
         """
-        if self.held and self.held + len(content) > self._most_together:
+        if self.held and self.held + len(content) > self._config.bodies_bytes:
             raise HttpError(503, f"bodies of {self.held} bytes are under way: ask again when some of them have ended")
         return self._parts(content)
 
@@ -112,7 +111,7 @@ class BodyBudget:
         body.parts.append(part)
         body.size += len(part)
         self.held += body.counted - before
-        while self.held > self._most_together:
+        while self.held > self._config.bodies_bytes:
             # Of two bodies of the same size, the present one is given up.
             largest = max(self._receiving, key=lambda each: (each.counted, each is body))
             if not largest.counted:  # the room is that of one long answer
@@ -125,8 +124,8 @@ class BodyBudget:
         if body.given_up:
             raise HttpError(
                 503,
-                f"bodies of more than {self._most_together} bytes are being received and stored, and this was the "
-                "largest of those that were not all there. Send the request again as it is",
+                f"bodies of more than {self._config.bodies_bytes} bytes are being received and stored, and this was "
+                "the largest of those that were not all there. Send the request again as it is",
             )
 
     def _release(self, body: _Body) -> None:

@@ -30,7 +30,7 @@ class WebConfig(HttpConfig):
 
     protocol: ClassVar = "web"
     positive: ClassVar = (
-        "session_ms", "max_sessions", "max_watchers", "page_rows", "shown_bytes", *HttpConfig.positive,
+        "session_ms", "max_sessions", "max_watchers", "page_rows", "shown_bytes", "bodies_bytes", *HttpConfig.positive,
     )  # fmt: skip
 
     port: int = 8090

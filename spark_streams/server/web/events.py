@@ -101,8 +101,7 @@ class Events(Pages):
         with _reading(partition):
             content = await self._site.worker.step(read)
         name = f"event-{partition.id}-{offset}" + (".amqp" if whole else ".bin")
-        size = str(len(content))
-        headers = {"Content-Disposition": f'attachment; filename="{name}"', "Content-Length": size}
+        headers = {"Content-Disposition": f'attachment; filename="{name}"', "Content-Length": f"{len(content)}"}
         sent = self._site.bodies.sent(content)
         return StreamingResponse(sent, media_type="application/octet-stream", headers=headers)
 
