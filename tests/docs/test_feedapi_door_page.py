@@ -69,5 +69,5 @@ def test_every_status_is_listed() -> None:
     code = "\n".join(file.read_text() for room in rooms for file in sorted(room.glob("*.py")))
     answered = set(re.findall(r"HttpError\(\s*([0-9]{3})", code))
     assert answered <= listed
-    assert listed - answered <= {"405", "500", "503"}, "which starlette and uvicorn answer"
+    assert listed - answered <= {"405", "431", "500", "503"}, "which starlette, uvicorn and the connection answer"
     assert "_first" in told("spark_streams/server/feed")

@@ -164,7 +164,7 @@ def request(chance: Random) -> bytes:
     )
     path = chance.choice((*("orders", "many") * 4, *PATHS))
     target = f"/{path}?{query}" if query else f"/{path}"
-    headers = [f"Host: {chance.choice(('h', '', 'x' * 3_000))}"]
+    headers = [f"Host: {chance.choice(('localhost', 'localhost', 'h', '', 'x' * 3_000))}"]
     content = b""
     if method in ("POST", "PUT", "PATCH") and chance.random() < 0.95:
         content, kind, coding = body(chance)

@@ -65,14 +65,15 @@ def test_an_amqp_string_that_is_no_utf_8_ends_the_connection(process: DoorProces
 
 
 def test_bytes_behind_the_last_http_request_are_not_answered(process: DoorProcess) -> None:
-    said = told(process, "feedapi", b"GET /orders HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n\0\0 no HTTP\r\n\r\n")
+    said = told(
+        process, "feedapi", b"GET /orders HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n\0\0 no HTTP\r\n\r\n"
+    )
     assert said.count(b"HTTP/1.1 ") == 1
 
 
 def test_an_http_body_that_breaks_off_into_garbage_is_answered_once(process: DoorProcess) -> None:
-    head = (
-        b"POST /orders HTTP/1.1\r\nHost: h\r\nContent-Type: application/x-ndjson\r\nTransfer-Encoding: chunked\r\n\r\n"
-    )
+    kind = b"Content-Type: application/x-ndjson\r\nTransfer-Encoding: chunked"
+    head = b"POST /orders HTTP/1.1\r\nHost: localhost\r\n" + kind + b"\r\n\r\n"
     said = told(process, "feedapi", head, b'5\r\n{"eve\r\nno chunk size\r\n')
     assert said.startswith(b"HTTP/1.1 400 ")
     assert said.count(b"HTTP/1.1 ") == 1
@@ -147,7 +148,7 @@ def test_a_feed_that_is_deleted_under_a_request(process: DoorProcess) -> None:
     assert requests.put(url, timeout=WAIT_S).status_code == 201
     address = urlsplit(url)
     body = b'{"event":{}}\n'
-    head = f"POST {address.path} HTTP/1.1\r\nHost: h\r\nConnection: close\r\n"
+    head = f"POST {address.path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
     head += "Idempotency-Key: k\r\nIdempotency-Sequence: 1\r\n"
     head += f"Content-Type: application/x-ndjson\r\nContent-Length: {len(body)}\r\n\r\n"
     with socket.create_connection((address.hostname, address.port), timeout=WAIT_S) as peer:

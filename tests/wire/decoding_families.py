@@ -60,7 +60,7 @@ from spark_streams.wire.feed.fetch_arguments import decode_fetch
 from spark_streams.wire.feed.json_pointer import extract_text, extract_timestamp
 from spark_streams.wire.feed.line_places import LinePlaces
 from spark_streams.wire.feed.lines import LineBlocks, lines_at, parse_lines
-from spark_streams.wire.feed.strict_json import depth_of, load_json
+from spark_streams.wire.feed.strict_json import check_json, depth_of, load_json
 from spark_streams.wire.rabbitmq import connection_commands, stream_commands
 from spark_streams.wire.rabbitmq.chunk import decode_chunk, encode_selection
 from spark_streams.wire.rabbitmq.compression import Compression
@@ -207,6 +207,12 @@ def _(size: int) -> Do:
 def _(size: int) -> Do:
     body = b"[" + b"{}," * size + b"{}]"
     return lambda: [load_json(body, "a body"), depth_of(body.decode())]
+
+
+@many("feed: JSON that is checked in steps", 2_000)
+def _(size: int) -> Do:
+    text = '[{"a":[1,true]},' * size + "0" + "]" * size
+    return lambda: finished(check_json(text))
 
 
 @many("feed: pieces of a line", 20)

@@ -29,8 +29,6 @@ class FeedConfig(HttpConfig):
         cache_bytes: rendered events that are kept in memory for further readers.
         scan_bytes: the most stored bytes that one filtered fetch searches.
         max_body_events: the most events that a request may publish; more are answered 413.
-        bodies_bytes: the most bytes of all requests to publish that are being received or wait to be stored; above it
-            the largest that has not come whole is answered 503. Bodies of up to 32 KiB do not count.
         max_partitions: the most partitions of a feed that is created through the door.
         max_publishers: publishers of a partition whose last ``Idempotency-Sequence`` is remembered; when there are
             more, the user (or token) with the most publishers loses the one that wrote longest ago.
@@ -56,7 +54,6 @@ class FeedConfig(HttpConfig):
     cache_bytes: int = 64 << 20
     scan_bytes: int = 16 << 20
     max_body_events: int = 1_000_000
-    bodies_bytes: int = 64 << 20
     max_partitions: int = 1_000
     max_publishers: int = 10_000
 

@@ -23,6 +23,7 @@ import pyarrow.compute as pc
 from spark_streams.errors import RemoteProtocolError, SchemaError
 from spark_streams.log import NO_TIMESTAMP
 from spark_streams.server.feed.arrow_sizes import inflated_bytes
+from spark_streams.server.http.receive_budget import LITTLE_BYTES
 from spark_streams.server.http.requests import HttpError
 from spark_streams.server.turns import finished
 from spark_streams.wire.amqp.columns.encode import encode_columns
@@ -32,8 +33,6 @@ from spark_streams.wire.feed.lines import parse_lines
 ARROW: Final = "application/vnd.apache.arrow.stream"
 PIECE_BYTES: Final = 128 << 10
 """Bytes to unpack and decode at a time."""
-LITTLE_BYTES: Final = 32 << 10
-"""The most bytes of a body that is decoded on the loop."""
 PIECE_ROWS: Final = 16_384
 """Rows of an Arrow stream to decode at a time."""
 _BLANK: Final = b" \t\r\n"

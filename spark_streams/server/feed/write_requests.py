@@ -27,9 +27,9 @@ from spark_streams.log import ReferenceLog, Stream
 from spark_streams.server.feed.config import FeedConfig
 from spark_streams.server.feed.discovery import Documents
 from spark_streams.server.feed.publishing import Publishing
-from spark_streams.server.feed.receive_budget import ReceiveBudget
 from spark_streams.server.feed.request_bodies import read_body, read_little
 from spark_streams.server.http.authorization import Authorization
+from spark_streams.server.http.receive_budget import BodyBudget
 from spark_streams.server.http.requests import HttpError, known_arguments
 from spark_streams.server.stream_changes import SETTINGS, create_stream
 from spark_streams.server.turns import Worker
@@ -64,7 +64,7 @@ class WriteRequests:
     def __post_init__(self) -> None:
         # A thread of its own: the log makes one change at a time, and computations need not wait for its disk.
         self._thread = Worker("spark-streams-changes")
-        self._receiving = ReceiveBudget(self.config.max_body_bytes, self.config.bodies_bytes)
+        self._receiving = BodyBudget(self.config)
         self._large = asyncio.Lock()
 
     async def post(self, request: Request) -> Response:

@@ -50,6 +50,8 @@ class HttpConfig(DoorConfig):
             everything. When the door authenticates nobody, all clients are the user ``anonymous``.
         tokens: bearer tokens that are let in besides users; a plain text is a token that may do everything. With
             neither users nor tokens the door authenticates nobody.
+        allowed_hosts: names, beside its own addresses and ``localhost``, under which clients may reach a door that asks
+            nobody; a page of another site could otherwise reach it under the site's name.
         tls_client_ca: PEM file of the authorities whose client certificates are accepted; a client that shows another
             one is refused. The client is still identified by a user or a token.
         handshake_timeout_ms: a request whose head has not come after this long, TLS included, is answered 408.
@@ -59,25 +61,45 @@ class HttpConfig(DoorConfig):
         max_connections: the most connections that are served at a time; the first request of a further one is answered
             503.
         max_handshakes: the most connections at a time that have made no request yet; a further one replaces the oldest.
-        max_head_bytes: the most bytes of a request's head; a longer one is answered 431.
+        max_head_bytes: the most bytes of a request's head; a longer one is answered 431, as is one of very many lines.
         max_body_bytes: the most bytes of a request to publish, unpacked too; what is published once is read back in one
             piece too.
+        bodies_bytes: the most bytes of all requests to publish that are being received or wait to be stored, and of
+            bodies that are sent as files; above it the largest that has not come whole is answered 503. Bodies of up to
+            32 KiB do not count.
     """
 
     positive: ClassVar[tuple[str, ...]] = ("body_timeout_ms", "idle_timeout_ms", "max_head_bytes", "max_body_bytes")
 
     users: Mapping[str, str] = field(default_factory=dict, repr=False)
     tokens: tuple[BearerToken | str, ...] = field(default=(), repr=False)
+    allowed_hosts: frozenset[str] = frozenset()
     body_timeout_ms: int = 60_000
     idle_timeout_ms: int = 75_000
     max_head_bytes: int = 65_536
     max_body_bytes: int = 16 << 20
+    bodies_bytes: int = 64 << 20
 
     def __post_init__(self) -> None:
         super().__post_init__()
         for token in self.tokens:
             if isinstance(token, str):
                 BearerToken(token)
+
+    @property
+    def asks_nobody(self) -> bool:
+        """Whether it lets in everybody who reaches it."""
+        return not (self.signs_in or self.tls_client_required)
+
+    @property
+    def signs_in(self) -> bool:
+        """Whether there is somebody who can sign in; without, a client certificate or nothing at all lets one in."""
+        return bool(self.users or self.tokens)
+
+    @property
+    def answer_headers(self) -> dict[str, str]:
+        """The headers of every answer, for browsers: no page of another site can use it, or takes it for another."""
+        return {"X-Content-Type-Options": "nosniff", "Cross-Origin-Resource-Policy": "same-origin"}
 
     @property
     def bearers(self) -> tuple[BearerToken, ...]:

@@ -31,6 +31,8 @@ from spark_streams.server.activity import client_text, peer_text
 from spark_streams.server.admission import Admission
 from spark_streams.server.counters import DoorCounters
 from spark_streams.server.http.config import HttpConfig
+from spark_streams.server.http.guard import check_request, head_fault
+from spark_streams.server.http.requests import CLOSE, HttpError
 from spark_streams.server.turns import Timer
 from spark_streams.server.write_timeout import WriteTimeout, throw_away_unsent
 
@@ -43,7 +45,6 @@ _NO_REQUEST: Final = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]*[^!#$%&'*+\-.^_`|
 """Bytes that begin no request: a method is a token (RFC 9110 §5.6.2), with a blank behind it (RFC 9112 §3)."""
 _METHOD_BYTES: Final = 64
 """No method is longer."""
-CLOSE: Final = {"Connection": "close"}
 
 logger = logging.getLogger("spark_streams.server")
 
@@ -66,6 +67,30 @@ def uvicorn_config(application: ASGIApp, limits: HttpConfig) -> uvicorn.Config:
         h11_max_incomplete_event_size=limits.max_head_bytes,
         timeout_keep_alive=limits.idle_timeout_ms // 1000 + 1,  # the door's own timeout comes first, and is exact
     )
+
+
+class _RequestReader(h11.Connection):
+    """h11's reading of requests, with a head as long as the settings say, however many bytes come at a time.
+
+    Args:
+        limits: the door's settings.
+    """
+
+    def __init__(self, limits: HttpConfig) -> None:
+        super().__init__(h11.SERVER, limits.max_head_bytes)
+        self._limits = limits
+
+    @property
+    def head_fault(self) -> str | None:
+        """What is wrong with the size of the head that is being read."""
+        idle = self.their_state is h11.IDLE
+        return head_fault(self.trailing_data[0], self._limits.max_head_bytes) if idle else None
+
+    def next_event(self) -> h11.Event | type[h11.NEED_DATA] | type[h11.PAUSED]:
+        """Return what comes next, as h11 does."""
+        if self.head_fault is not None:
+            raise h11.RemoteProtocolError(self.head_fault, HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
+        return super().next_event()
 
 
 @dataclass(eq=False)
@@ -105,6 +130,8 @@ class HttpConnection(H11Protocol):
         super().__init__(config, state, {"connection": self})
         self._admission = admission
         self._limits = limits
+        self.conn: _RequestReader = _RequestReader(limits)
+        self._headers = [(name.lower().encode(), text.encode()) for name, text in limits.answer_headers.items()]
         self._served = self.app
         self.app = self._admit
         self.user = ""
@@ -132,11 +159,11 @@ class HttpConnection(H11Protocol):
         if self._phase != "end":
             if not self.transport.is_closing():
                 # The server of uvicorn, which does not run here, would set the date each second.
-                self.server_state.default_headers = [(b"date", formatdate(usegmt=True).encode())]
+                self.server_state.default_headers = [(b"date", formatdate(usegmt=True).encode()), *self._headers]
                 if self._begins_no_request(data):
                     # It would be waited for the end of a line: a client of another protocol is to see where it is.
                     logger.info("%s: bytes that are no HTTP", self.client)
-                    self.send_400_response("no request of HTTP\n")
+                    self.send_400_response("no request of HTTP")
                 else:
                     super().data_received(data)
             self._time_phase()
@@ -172,12 +199,17 @@ class HttpConnection(H11Protocol):
     # --- admission
 
     async def _admit(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve a request; answer 503 to the first one of a connection beyond the limit."""
-        if self._admission.establish():
-            await self._served(scope, receive, self._timed(scope["method"], send))
-            return
-        text = f"this door serves {self._limits.max_connections} connections, and has as many: try again later\n"
-        await PlainTextResponse(text, 503, CLOSE)(scope, receive, send)
+        """Serve a request that may be taken; answer 503 to the first one of a connection beyond the limit."""
+        timed = self._timed(scope["method"], send)
+        try:
+            if not self._admission.establish():
+                most = self._limits.max_connections
+                raise HttpError(503, f"this door serves {most} connections, and has as many: try again later", CLOSE)
+            check_request(scope, self._limits)
+        except HttpError as refusal:
+            await PlainTextResponse(refusal.detail, refusal.status_code, refusal.headers)(scope, receive, timed)
+        else:
+            await self._served(scope, receive, timed)
 
     def _timed(self, method: str, send: Send) -> Send:
         """Return what sends an answer, and counts it with the time until its head."""
@@ -265,19 +297,9 @@ class HttpConnection(H11Protocol):
         Bytes that break off a request body, or follow the last request, come when its answer may be under way: h11 then
         refuses a second one, and refuses the application's after this one.
         """
-        most = self._limits.max_head_bytes
-        if self.conn.our_state is h11.IDLE and len(self.conn.trailing_data[0]) > most:
-            text = f"the request's head has more than {most} bytes"
-            self._end(_answer(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, text))
-            return
-        answered = self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE)
-        if self.cycle is not None and not self.cycle.response_complete:
-            answered = answered or self.cycle.response_started
-            self._disconnect_cycle()
-        if answered:
-            self.transport.close()
-        else:
-            super().send_400_response(msg)
+        fault, possible = self.conn.head_fault, self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE)
+        status = HTTPStatus.BAD_REQUEST if fault is None else HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
+        self._end(_answer(status, fault or msg) if possible else b"")
 
     def _disconnect_cycle(self) -> None:
         """Report to the application that its client has gone; what it still sends is dropped."""

@@ -15,6 +15,7 @@ from starlette.requests import Request
 from spark_streams.wire.feed.fetch_arguments import nearest
 
 MAX_ARGUMENTS: Final = 200
+CLOSE: Final = {"Connection": "close"}
 
 
 class HttpError(HTTPException):

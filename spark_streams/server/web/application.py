@@ -16,7 +16,7 @@
     GET  /healthz  /readyz    whether the log runs, and is ready   health.py
     GET  /static/NAME         style and script
 
-Every answer passes ``protection.py``.
+The headers of every answer are those of ``WebConfig.answer_headers``.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from starlette.staticfiles import StaticFiles
 from spark_streams.errors import LogError
 from spark_streams.redaction import one_line
 from spark_streams.server.http.authorization import Known
+from spark_streams.server.http.guard import SAFE
 from spark_streams.server.http.requests import HttpError
 from spark_streams.server.web.clients import Clients
 from spark_streams.server.web.events import Events
 from spark_streams.server.web.health import Health
 from spark_streams.server.web.live_figures import LiveFigures
 from spark_streams.server.web.metrics import Metrics
-from spark_streams.server.web.protection import SAFE, Protection
 from spark_streams.server.web.publish import Publish
 from spark_streams.server.web.sign_in import SignIn
 from spark_streams.server.web.site import FOLDER, SIGN_IN, Pages, SignInNeeded, Site
@@ -66,7 +66,7 @@ class WebApplication:
         self._site = site
         self._live = LiveFigures(site)
         pages = (*(kind(site) for kind in PAGES), self._live)
-        starlette = Starlette(
+        self.application = Starlette(
             routes=[
                 *(route for each in pages for route in each.routes()),
                 Mount("/static", StaticFiles(directory=FOLDER / "static")),
@@ -79,7 +79,6 @@ class WebApplication:
                 OSError: self._failed,
             },
         )
-        self.application = Protection(starlette, site.config)
 
     async def _sign_in(self, request: Request, fault: Exception) -> Response:
         """Lead to the page that signs in, and back from there."""

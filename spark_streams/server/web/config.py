@@ -16,9 +16,6 @@ _SOURCE: Final = re.compile(r"[^\s;,'\"]+")
 class WebConfig(HttpConfig):
     """Settings of the window: those of ``HttpConfig``, and these.
 
-    With neither users nor tokens it asks nobody, and is then for this machine alone: a request must name the machine by
-    its loopback address or as ``localhost``, so that no page of another site can reach it by a name of its own.
-
     Args:
         monitors: users who see every user's connections, readers, writers, groups and stored offsets; others that have
             permissions see their own. Users without permissions are such users anyway.
@@ -33,10 +30,12 @@ class WebConfig(HttpConfig):
 
     protocol: ClassVar = "web"
     positive: ClassVar = (
-        "session_ms", "max_sessions", "max_watchers", "page_rows", "shown_bytes", *HttpConfig.positive,
+        "session_ms", "max_sessions", "max_watchers", "page_rows", "shown_bytes", "bodies_bytes", *HttpConfig.positive,
     )  # fmt: skip
 
     port: int = 8090
+    max_body_bytes: int = 1 << 20
+    bodies_bytes: int = 32 << 20
     monitors: frozenset[str] = frozenset()
     frame_ancestors: frozenset[str] = frozenset()
     session_ms: int = 12 * 3_600_000
@@ -52,11 +51,21 @@ class WebConfig(HttpConfig):
                 raise ValueError(f"frame_ancestors has {source!r}, expected a site such as 'http://localhost:*'")
 
     @property
-    def asks_nobody(self) -> bool:
-        """Whether it lets in everybody who reaches it."""
-        return not (self.signs_in or self.tls_client_required)
+    def answer_headers(self) -> dict[str, str]:
+        """The headers of every answer.
 
-    @property
-    def signs_in(self) -> bool:
-        """Whether there is somebody who can sign in; without, a client certificate or nothing at all lets one in."""
-        return bool(self.users or self.tokens)
+        Nothing is loaded but from the window itself, no script or style stands in a page, and no form goes elsewhere
+        (CSP 3). No other site may show a page in a frame, unless ``frame_ancestors`` names it.
+        """
+        framed = " ".join(["'self'", *sorted(self.frame_ancestors)]) if self.frame_ancestors else "'none'"
+        return {
+            **super().answer_headers,
+            "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
+            f"connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors {framed}",
+            "Referrer-Policy": "same-origin",  # with no-referrer a form would come from the origin "null"
+            "Cross-Origin-Opener-Policy": "same-origin",
+            "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
+            "Cache-Control": "no-store",
+            # for browsers that know no frame-ancestors
+            **({} if self.frame_ancestors else {"X-Frame-Options": "DENY"}),
+        }

@@ -10,7 +10,7 @@ from http import HTTPStatus
 from typing import Any, Final
 
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 from starlette.routing import BaseRoute, Route
 
 from spark_streams.errors import CorruptLog, FilterError
@@ -101,8 +101,9 @@ class Events(Pages):
         with _reading(partition):
             content = await self._site.worker.step(read)
         name = f"event-{partition.id}-{offset}" + (".amqp" if whole else ".bin")
-        headers = {"Content-Disposition": f'attachment; filename="{name}"'}
-        return Response(content, media_type="application/octet-stream", headers=headers)
+        headers = {"Content-Disposition": f'attachment; filename="{name}"', "Content-Length": f"{len(content)}"}
+        sent = self._site.bodies.sent(content)
+        return StreamingResponse(sent, media_type="application/octet-stream", headers=headers)
 
 
 class FilterFault:

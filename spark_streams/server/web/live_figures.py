@@ -52,7 +52,7 @@ class LiveFigures(Pages):
         names = [name for name in list(asked)[: self._site.config.page_rows] if known.allows("read", name)]
         if self._watching >= self._site.config.max_watchers or not names:
             return Response(status_code=HTTPStatus.NO_CONTENT)
-        headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+        headers = {"X-Accel-Buffering": "no"}
         return StreamingResponse(self._figures(request, names), media_type="text/event-stream", headers=headers)
 
     async def _figures(self, request: Request, names: Sequence[str]) -> AsyncIterator[str]:

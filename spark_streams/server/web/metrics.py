@@ -9,7 +9,7 @@ from __future__ import annotations
 from copy import copy
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
@@ -25,8 +25,6 @@ from spark_streams.server.web.site import Pages, SignInNeeded
 
 if TYPE_CHECKING:
     from spark_streams.server.web.figures import Snapshot
-
-_HEADERS: Final = {"Cache-Control": "no-store", "Vary": "Accept, Accept-Encoding"}
 
 
 class Metrics(Pages):
@@ -47,7 +45,7 @@ class Metrics(Pages):
 
         snapshot = await self._snapshot(known)
         exposition = Exposition(snapshot, request.headers.get("accept", ""), gzip=takes_gzip(request))
-        headers = {**_HEADERS, **exposition.headers}
+        headers = {"Vary": "Accept, Accept-Encoding", **exposition.headers}
         return StreamingResponse(exposition.pieces(self._site.worker), headers=headers)
 
     def _known(self, request: Request) -> Known:

@@ -7,7 +7,7 @@ durable as the log's ``fsync`` says. What cannot be stored is said beside the fo
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from functools import partial
 from http import HTTPStatus
 from typing import Any, Final
@@ -29,12 +29,14 @@ from spark_streams.server.web.site import Pages, Site
 from spark_streams.wire.amqp.columns.canonical import TIMESTAMP_TYPE
 from spark_streams.wire.amqp.columns.encode import encode_columns
 from spark_streams.wire.amqp.columns.properties import PROPERTIES_TYPE
-from spark_streams.wire.feed.strict_json import load_exact
+from spark_streams.wire.feed.strict_json import check_json
 
 _MOST_SPLITS: Final = 5
 """How often an event is routed again at most, as partitions are split."""
 _MOST_TYPED: Final = 256 << 10
 """Characters of a form that the page repeats with a fault."""
+_MOST_PROPERTIES: Final = 64 << 10
+"""Characters of application properties; of a longer section no page shows the fields."""
 _GO_BACK: Final = "Go back in the browser: it still has what was typed."
 _PROPERTIES: Final = pa.struct([PROPERTIES_TYPE.field(name) for name in ("subject", "content_type")])
 _TEXT_MAP: Final = pa.map_(pa.string(), pa.string())
@@ -71,23 +73,18 @@ class Publish(Pages):
 
     async def _publish(self, request: Request) -> Response:
         stream = self._site.stream(request, "write")
+        form: Mapping[str, str] = {}
         try:
-            form = await self._site.form(request, self._site.config.max_body_bytes)
+            async with self._site.long_form(request) as form:
+                event = await self._site.worker.run(_event_of(form))
+                found = await self._store(stream, event, form.get("partition", ""))
+        except ValueError as fault:
+            return self._again(request, stream, form, str(fault))
         except HttpError as fault:
             if fault.status_code != HTTPStatus.REQUEST_ENTITY_TOO_LARGE:
                 raise
-            text = (
-                f"The event was not stored: its form has more than {self._site.config.max_body_bytes} bytes, the most "
-                f"that is taken. {_GO_BACK}"
-            )
-            answer = self._form(request, stream, {}, text)
-            answer.headers["Connection"] = "close"  # the rest of the form is not read
-            return answer
-        try:
-            event = await self._site.worker.step(partial(Event, form))
-            found = await self._store(stream, event, form.get("partition", ""))
-        except ValueError as fault:
-            return self._again(request, stream, form, str(fault))
+            text = f"its form has more than {self._site.config.max_body_bytes} bytes, the most that is taken"
+            return self._form(request, stream, {}, f"The event was not stored: {text}. {_GO_BACK}")
         if isinstance(found, AppendRefused):
             return self._again(request, stream, form, f"The event was not stored: {found.description}")
         where, appended = found
@@ -157,8 +154,6 @@ class Event:
         value = form.get("value", "").replace("\r\n", "\n")  # a form sends every newline so (HTML, 4.10.21)
         content_type, subject = form.get("content_type", "").strip(), form.get("subject", "")
         self.key = form.get("key") or None
-        if content_type.partition(";")[0].strip().lower().endswith(("/json", "+json")):
-            _check_json(value)
         columns: dict[str, Any] = {"value": pa.array([value.encode()], pa.binary())}
         if self.key is not None:
             columns["key"] = pa.array([self.key], pa.string())
@@ -180,12 +175,29 @@ class Event:
         self.timestamps = np.array([ms], np.int64)
 
 
+def _event_of(form: Mapping[str, str]) -> Generator[None, None, Event]:
+    """Return the event that a form describes, in steps: JSON, by its content type, is looked at a part at a time."""
+    if form.get("content_type", "").partition(";")[0].strip().lower().endswith(("/json", "+json")):
+        try:
+            yield from check_json(form.get("value", ""))
+        except (ValueError, RecursionError) as fault:
+            raise ValueError(
+                f"The value is no JSON, which its content type says: {fault}. Mend it, or give another content type."
+            ) from fault
+    return Event(form)
+
+
 def read_properties(text: str) -> list[tuple[str, str]]:
     """Return application properties from lines ``name=value``; blank lines do not count.
 
     Raises:
-        ValueError: a line is none, or repeats a name; the text names the line.
+        ValueError: they are too long; a line is none, or repeats a name; the text names the line.
     """
+    if len(text) > _MOST_PROPERTIES:
+        raise ValueError(
+            f"Application properties have {len(text)} characters, expected at most {_MOST_PROPERTIES}: put long values "
+            "into the event's value."
+        )
     found: dict[str, str] = {}
     for number, line in enumerate(text.replace("\r\n", "\n").split("\n"), 1):
         name, sign, value = line.partition("=")
@@ -199,15 +211,6 @@ def read_properties(text: str) -> list[tuple[str, str]]:
             raise ValueError(f"Application properties, line {number}: '{shown}' repeats a name: give it once.")
         found[name] = value
     return list(found.items())
-
-
-def _check_json(value: str) -> None:
-    try:
-        load_exact(value)
-    except (ValueError, RecursionError) as fault:
-        raise ValueError(
-            f"The value is no JSON, which its content type says: {fault}. Mend it, or give another content type."
-        ) from fault
 
 
 def _creation_ms(text: str) -> int:

@@ -9,12 +9,13 @@ from __future__ import annotations
 import asyncio
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from functools import cache, partial
+from collections.abc import AsyncIterator, Generator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from functools import cache
 from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import parse_qsl, quote, urlencode
+from urllib.parse import quote, unquote_to_bytes, urlencode
 
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
@@ -24,8 +25,9 @@ from spark_streams.errors import UnknownStream
 from spark_streams.log import Partition, ReferenceLog, Stream
 from spark_streams.server.counters import DoorCounters
 from spark_streams.server.http.authorization import Authorization, Known, host_of
+from spark_streams.server.http.receive_budget import BodyBudget
 from spark_streams.server.http.requests import HttpError
-from spark_streams.server.turns import Worker
+from spark_streams.server.turns import Worker, finished
 from spark_streams.server.web.config import WebConfig
 from spark_streams.server.web.formats import FILTERS
 from spark_streams.server.web.sessions import Sessions
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
 FOLDER: Final = Path(__file__).parent
 SIGN_IN: Final = "/sign-in"
 _MOST_FIELDS: Final = 64
+_STEP_CHARACTERS: Final = 8 << 10
 LITTLE_BYTES: Final = 16 << 10
 """A longer form is read in the thread."""
 _NOTICE: Final = "notice"
@@ -58,6 +61,7 @@ class Site:
     Attributes:
         worker: a thread for what takes long; one thing at a time.
         changes: a thread for what waits for the disk.
+        bodies: the memory of long forms, and of events' bodies that are sent as files.
     """
 
     def __init__(
@@ -75,6 +79,7 @@ class Site:
         self.counters = counters
         self.worker = Worker("spark-streams-web")
         self.changes = Worker("spark-streams-web-changes")
+        self.bodies = BodyBudget(config)
         self.authorization = Authorization(log, config, counters)
         self.sessions = Sessions(config.session_ms, config.max_sessions, time.monotonic)
 
@@ -143,35 +148,36 @@ class Site:
             raise HttpError(HTTPStatus.NOT_FOUND, f"stream '{stream.name:.200}' has no partition '{name:.40}'")
         return there[name]
 
-    async def form(self, request: Request, most: int = LITTLE_BYTES) -> dict[str, str]:
-        """Return the fields of a form that one of our pages sent.
+    async def form(self, request: Request) -> dict[str, str]:
+        """Return the fields of a form that strangers can send, too: it is little; else as ``long_form``."""
+        async with self.long_form(request, LITTLE_BYTES) as fields:
+            return fields
+
+    @asynccontextmanager
+    async def long_form(self, request: Request, most: int | None = None) -> AsyncIterator[dict[str, str]]:
+        """Return the fields of a form that one of our pages sent; it counts among ``bodies`` until the context ends.
 
         Args:
             request: the request.
-            most: the bytes that it may have; a form that strangers can send is little.
+            most: the bytes that it may have; None: ``max_body_bytes``.
 
         Raises:
-            HttpError: 403, it has not the word of our forms; 413, it is too long; 400, it is no form.
+            HttpError: 403, it has not the word of our forms; 413, it is too long; 503, there are too many; 400, it is
+                none.
         """
-        most, body = min(most, self.config.max_body_bytes), bytearray()
-        async for part in request.stream():
-            body += part
-            if len(body) > most:
+        async with self.bodies.received(request, most) as parts:
+            steps = _fields(b"".join(parts))
+            try:
+                fields = finished(steps) if sum(map(len, parts)) <= LITTLE_BYTES else await self.worker.run(steps)
+            except ValueError as fault:
+                raise HttpError(HTTPStatus.BAD_REQUEST, f"the form cannot be read: {fault}") from fault
+            if not self.sessions.fits(self.word(request), fields.pop("word", "")):
                 raise HttpError(
-                    HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"the form has more than {most} bytes", {"Connection": "close"}
+                    HTTPStatus.FORBIDDEN,
+                    "this form is not one of a page that you have open, or you signed in or out since, or the log was "
+                    "started anew: load the page again, and repeat it",
                 )
-        read = partial(_fields, bytes(body))
-        try:
-            fields = read() if len(body) <= LITTLE_BYTES else await self.worker.step(read)
-        except ValueError as fault:
-            raise HttpError(HTTPStatus.BAD_REQUEST, f"the form cannot be read: {fault}") from fault
-        if not self.sessions.fits(self.word(request), fields.pop("word", "")):
-            raise HttpError(
-                HTTPStatus.FORBIDDEN,
-                "this form is not one of a page that you have open, or you signed in or out since, or the log was "
-                "started anew: load the page again, and repeat it",
-            )
-        return fields
+            yield fields
 
     # --- what is answered
 
@@ -244,9 +250,27 @@ NOTICES: Final[Mapping[str, str]] = {
 """What a page says once a form has done its work, by a name in the address: no address makes it say anything else."""
 
 
-def _fields(body: bytes) -> dict[str, str]:
-    text = body.decode("ascii")
-    return dict(parse_qsl(text, keep_blank_values=True, errors="strict", max_num_fields=_MOST_FIELDS))
+def _fields(body: bytes) -> Generator[None, None, dict[str, str]]:
+    """Return a form's fields, in steps."""
+    pairs = body.decode("ascii").split("&", _MOST_FIELDS)
+    if len(pairs) > _MOST_FIELDS:
+        raise ValueError(f"it has more than {_MOST_FIELDS} fields")
+    fields = {}
+    for pair in pairs:
+        name, _, text = pair.partition("=")
+        fields[(yield from _unquoted(name))] = yield from _unquoted(text)
+    return fields
+
+
+def _unquoted(text: str) -> Generator[None, None, str]:
+    parts, at = [], 0
+    while at < len(text):
+        end = at + _STEP_CHARACTERS
+        end = max(0, text.rfind("%", end - 2, end)) or end  # an escape that is cut goes to the next step
+        parts.append(unquote_to_bytes(text[at:end].replace("+", " ")))
+        at = end
+        yield
+    return b"".join(parts).decode()
 
 
 @cache

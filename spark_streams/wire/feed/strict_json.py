@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import re
+from collections.abc import Generator
+from json.decoder import scanstring  # type: ignore[attr-defined]
 from typing import Any, Final, NoReturn
 
 import numpy as np
@@ -15,6 +19,15 @@ MAX_DEPTH: Final = 512
 recursion limit of 1000, with the frames below it; Jackson, behind Spark's JSON functions, allows 1000."""
 SHOWN: Final = 100
 """The most characters of invalid input that an error quotes."""
+
+LITTLE_CHARACTERS: Final = 16 << 10
+"""A longer text is checked in steps."""
+_STEP_TOKENS: Final = 1_024
+_VALUE: Final = '0"[{'
+"""How a value begins; 0 stands for numbers and words."""
+_TOKEN: Final = re.compile(
+    r'[ \t\n\r]*(?:([][{},:"])|-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?|true|false|null)'
+)
 
 
 def refuse_constant(name: str) -> NoReturn:
@@ -70,6 +83,44 @@ def load_exact(text: str | bytes) -> Any:
         RecursionError: the text is nested too deeply.
     """
     return json.loads(text, parse_int=ExactNumber, parse_float=ExactNumber, parse_constant=refuse_constant)
+
+
+def check_json(text: str) -> Generator[None, None, None]:
+    """Check that a text is JSON, in steps of some milliseconds: ``load_exact`` takes all of a text at once.
+
+    Nothing is made of it, so that a long text needs no more memory, and its nesting may be as deep as it likes.
+
+    Raises:
+        ValueError: it is none; as ``load_exact`` says it, or where a long text ends to be JSON.
+        RecursionError: a short text is nested too deeply.
+    """
+    if len(text) <= LITTLE_CHARACTERS:
+        load_exact(text)
+        return
+    closers: list[str] = []
+    expected, at, end = _VALUE, 0, len(text.rstrip(" \t\n\r"))
+    for count in itertools.count(1):
+        found = _TOKEN.match(text, at, end)
+        if found is None or (kind := found[1] or "0") not in expected:
+            break
+        at = found.end()
+        if kind == '"':
+            at = scanstring(text, at)[1]
+        if kind in "[{":
+            closers.append("]" if kind == "[" else "}")
+            expected = _VALUE + "]" if kind == "[" else '"}'
+        elif kind in ":,":
+            expected = '"' if kind == "," and closers[-1] == "}" else _VALUE
+        elif kind == '"' and "0" not in expected:
+            expected = ":"
+        else:
+            if kind in "]}":
+                closers.pop()
+            expected = "," + closers[-1] if closers else ""
+        if count % _STEP_TOKENS == 0:
+            yield
+    if expected or at < end:
+        raise ValueError(f"it is none from character {at + 1} on")
 
 
 def dump_exact(value: Any, *, ensure_ascii: bool = True) -> str:

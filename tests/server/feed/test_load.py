@@ -35,7 +35,7 @@ def asked(door: Door, query: str) -> socket.socket:
     quiet = socket.socket()
     quiet.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     quiet.connect((where.hostname, where.port))
-    quiet.sendall(f"GET /orders?partition=0&cursor=_first&{query} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+    quiet.sendall(f"GET /orders?partition=0&cursor=_first&{query} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
     return quiet
 
 

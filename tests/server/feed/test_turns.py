@@ -228,7 +228,7 @@ def test_a_search_ends_when_its_client_goes(calm: Door, hold: Any) -> None:
     held = hold(rendered_events, "wanted")
     where = urlsplit(calm.url)
     asked = socket.create_connection((where.hostname, where.port or 0), timeout=TIMEOUT_S)
-    asked.sendall(b"GET /many?partition=0&cursor=_first&filter-key=gone HTTP/1.1\r\nHost: x\r\n\r\n")
+    asked.sendall(b"GET /many?partition=0&cursor=_first&filter-key=gone HTTP/1.1\r\nHost: localhost\r\n\r\n")
     port = asked.getsockname()[1]
     assert held.begun.wait(GUARD_S)
     asked.close()
@@ -377,7 +377,7 @@ def test_large_bodies_together_have_only_so_much_room(doors: Callable[..., Door]
     receiving = door.server.server.door("feedapi").application.changes._receiving
     where = urlsplit(door.url)
     slow = socket.create_connection((where.hostname, where.port or 0), timeout=TIMEOUT_S)
-    head = b"POST /calm HTTP/1.1\r\nHost: x\r\nContent-Type: application/x-ndjson\r\nContent-Length: %d\r\n\r\n"
+    head = b"POST /calm HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/x-ndjson\r\nContent-Length: %d\r\n\r\n"
     slow.sendall(head % 160_000 + b"\n" * 150_000)
     deadline = time.monotonic() + GUARD_S
     while receiving.held < 150_000:

@@ -291,7 +291,7 @@ def introduce(raw: Raw, scheme: str) -> bytes:
         raw.send(introduction() + rabbit_frame(0x13, secret) + rabbit_frame(0x14 | RESPONSE, tune))
         raw.send(rabbit_frame(OPEN, struct.pack(">I", 4) + text("/")))
         return struct.pack(">HHI", OPEN | RESPONSE, 1, 4)
-    raw.send(b"GET /calm HTTP/1.1\r\nHost: x\r\n\r\n")
+    raw.send(b"GET /calm HTTP/1.1\r\nHost: localhost\r\n\r\n")
     return b"\r\n\r\n"
 
 

@@ -31,7 +31,7 @@ from tests.server.hostile.doors import (
 from tests.server.hostile.hub_frames import transfer
 
 NDJSON = b"Content-Type: application/x-ndjson\r\n"
-POST = b"POST /calm HTTP/1.1\r\nHost: x\r\n" + NDJSON
+POST = b"POST /calm HTTP/1.1\r\nHost: localhost\r\n" + NDJSON
 CLOSE = struct.pack(">HH", 0x16, 1)
 FRAME_TOO_LARGE = struct.pack(">H", 0x0E)
 MANY = b"".join(b"X-%d: %s\r\n" % (n, b"y" * 1_000) for n in range(100))

@@ -55,8 +55,8 @@ class Slow:
 
 SECRET = rabbit_frame(SASL_AUTHENTICATE, struct.pack(">I", 3) + text("PLAIN") + data(b"\0guest\0guest"))
 EMPTY_FRAME = b"\x00\x00\x00\x08\x02\x00\x00\x00"
-HEAD = b"GET /calm HTTP/1.1\r\nHost: x\r\nX-Slow: "
-POST = b"POST /calm HTTP/1.1\r\nHost: x\r\nContent-Type: application/x-ndjson\r\n"
+HEAD = b"GET /calm HTTP/1.1\r\nHost: localhost\r\nX-Slow: "
+POST = b"POST /calm HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/x-ndjson\r\n"
 SLOW = {
     "amqp says nothing": Slow("amqp"),
     "amqp header": Slow("amqp", drips=SASL[:7], said=b""),
@@ -81,7 +81,10 @@ SLOW = {
         "feedapi", at_once=POST + b"Transfer-Encoding: chunked\r\n\r\n", drips=b"1\r\nx\r\n", said=b" 408 "
     ),
     "feedapi body that nobody wants": Slow(
-        "feedapi", at_once=b"GET /calm HTTP/1.1\r\nHost: x\r\nContent-Length: 9000\r\n\r\n", drips=b"x", said=b" 200 "
+        "feedapi",
+        at_once=b"GET /calm HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9000\r\n\r\n",
+        drips=b"x",
+        said=b" 200 ",
     ),
 }
 

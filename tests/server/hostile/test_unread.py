@@ -31,7 +31,7 @@ CLIENTS = 4
 
 
 def page(events: int) -> bytes:
-    return b"GET /big?partition=0&cursor=_first&pageSizeHint=%d HTTP/1.1\r\nHost: x\r\n\r\n" % events
+    return b"GET /big?partition=0&cursor=_first&pageSizeHint=%d HTTP/1.1\r\nHost: localhost\r\n\r\n" % events
 
 
 def amqp_links() -> Iterator[bytes]:
@@ -57,11 +57,11 @@ def feed_pages() -> Iterator[bytes]:
 
 
 def feed_stream() -> Iterator[bytes]:
-    yield b"GET /big?partition=0&cursor=_first&stream=y HTTP/1.1\r\nHost: x\r\n\r\n"
+    yield b"GET /big?partition=0&cursor=_first&stream=y HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
 def feed_questions() -> Iterator[bytes]:
-    return repeat(b"GET /calm HTTP/1.1\r\nHost: x\r\n\r\n" * 500)
+    return repeat(b"GET /calm HTTP/1.1\r\nHost: localhost\r\n\r\n" * 500)
 
 
 def hub_questions() -> Iterator[bytes]:

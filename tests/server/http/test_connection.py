@@ -91,7 +91,7 @@ def test_a_response_ends_when_its_peer_sends_bytes_that_are_no_request() -> None
             gone.append(scope["state"]["connection"].gone)
 
         connection, transport = connected(application, FeedConfig())
-        connection.data_received(b"POST /s HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n")
+        connection.data_received(b"POST /s HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n")
         await asyncio.wait_for(begun.wait(), 60)
         connection.data_received(b"no chunk\r\n")
         assert transport.is_closing() and not transport.aborted.is_set()

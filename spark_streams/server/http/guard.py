@@ -1,0 +1,94 @@
+"""Which requests no HTTP door takes, whatever they ask for; each ends its connection.
+
+- A head that is too long, or has too many lines, is refused before its fields are read.
+- A request has one length: with ``Transfer-Encoding`` beside ``Content-Length`` a proxy may see another end of it, and
+  so another request behind it ("request smuggling", RFC 9112 §6.1).
+- A request that changes something and comes from a page of another site is refused, by what the browser says of it
+  (Fetch Metadata, ``Sec-Fetch-Site``; the header ``Origin``, RFC 6454 §7), before its body is looked at.
+- Where nobody is asked for credentials, a request must name a loopback address, ``localhost``, or a host that the
+  door's settings name: a page of another site whose name leads to this machine ("DNS rebinding") names itself.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers
+from starlette.types import Scope
+
+from spark_streams.server.http.config import HttpConfig
+from spark_streams.server.http.requests import CLOSE, HttpError
+from spark_streams.server.users import is_loopback
+
+SAFE: Final = ("GET", "HEAD", "OPTIONS")
+MOST_LINES: Final = 256
+"""The most lines of a head; h11 needs milliseconds of the loop for a thousand."""
+_OWN: Final = ("same-origin", "none")
+"""``none``: the user's own doing, such as a reload of the page that a form led to."""
+_END: Final = re.compile(rb"\n\r?\n")
+
+
+def head_fault(received: bytes, most: int) -> str | None:
+    """Return what is wrong with the size of a head; None as long as nothing is.
+
+    Args:
+        received: what has come of it, and perhaps of what follows it.
+        most: the bytes that it may have.
+    """
+    head = received[:most]
+    if len(received) <= most and head.count(b"\n") <= MOST_LINES:
+        return None
+    end = _END.search(head)
+    if end is None and len(received) > most:
+        return f"the request's head has more than {most} bytes"
+    lines = head.count(b"\n", 0, None if end is None else end.end())
+    return f"the request's head has more than {MOST_LINES} lines" if lines > MOST_LINES else None
+
+
+def check_request(scope: Scope, config: HttpConfig) -> None:
+    """Check the head of a request.
+
+    Args:
+        scope: the request.
+        config: the door's settings.
+
+    Raises:
+        HttpError: it is not taken: 400, its Host is no host and port, or it has two lengths; 403, it is for another
+            host or of another site.
+    """
+    headers = Headers(scope=scope)
+    host = headers.get("host", "")
+    if not _names_a_place(host):
+        raise HttpError(400, "the header Host is no host and port", CLOSE)
+    if "transfer-encoding" in headers and "content-length" in headers:
+        text = "Content-Length stands beside Transfer-Encoding: expected one of them, as they may differ"
+        raise HttpError(400, text, CLOSE)
+    if config.asks_nobody and not config.insecure and not _is_own(urlsplit(f"//{host}").hostname or "", config):
+        text = (
+            f"this door asks nobody for credentials, and is for this machine alone: it was asked for as '{host:.100}', "
+            "expected 127.0.0.1 or localhost. Start the log with a user to reach it by another name, or name the host "
+            "in allowed_hosts of its settings"
+        )
+        raise HttpError(403, text, CLOSE)
+    if scope["method"] not in SAFE:
+        site, origin = headers.get("sec-fetch-site", "none"), headers.get("origin")
+        if site not in _OWN or (origin is not None and origin.lower().partition("://")[2] != host.lower()):
+            text = f"a form of another site ({origin or site:.100}) was sent here: open the page itself, and repeat it"
+            raise HttpError(403, text, CLOSE)
+
+
+def _is_own(name: str, config: HttpConfig) -> bool:
+    """Return whether a host, in lower case, is this machine's, or one of those that the settings name."""
+    named = {"localhost", "localhost.", config.host.lower(), *map(str.lower, config.allowed_hosts)}
+    return name in named or is_loopback(name, config.loopback)
+
+
+def _names_a_place(host: str) -> bool:
+    """Return whether a Host header is a host and port: addresses of pages are read from it (RFC 9112 §3.2)."""
+    try:
+        parts = urlsplit(f"//{host}")
+        return parts.netloc == host and "@" not in host and (parts.port is None or parts.port > 0)
+    except ValueError:
+        return False
