@@ -1,8 +1,8 @@
 """What one connection may use: everything that its user may, or what the tokens cover that it has put to ``$cbs``.
 
-A token is signed with a rule's key; a rule is a user of the log. It covers its uri and everything below it until it
-expires, and another one of the rule for the same uri takes its place. Where tokens of several rules cover an address,
-it may be used as any of them.
+A token is signed with a rule's key; a rule is a user of the log. It covers a hub, what lies below one, or the whole
+namespace until it expires, and another one of the rule for the same takes its place. Where tokens of several rules
+cover an address, it may be used as any of them.
 
 Spec: docs/specifications.md, Event Hubs.
 """
@@ -10,18 +10,41 @@ Spec: docs/specifications.md, Event Hubs.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
 
 from spark_streams.errors import LocalProtocolError
+from spark_streams.log import Stream
 from spark_streams.server.amqp.error_conditions import RESOURCE_LIMIT, UNAUTHORIZED, LinkRefused
+from spark_streams.server.event_hubs.addresses import HubAddress, read_path
 from spark_streams.server.event_hubs.config import EventHubsConfig
 from spark_streams.wire.amqp.cbs import SIGNATURE_TYPE
 from spark_streams.wire.amqp.management import MANAGEMENT
-from spark_streams.wire.amqp.shared_access import SharedAccessSignature, path_of
+from spark_streams.wire.amqp.shared_access import SharedAccessSignature
 
 _UNKNOWN_KEY: Final = "\0"
 """Signs nothing that a peer sends: a rule that there is not takes as long as a wrong signature."""
+
+
+class WrongToken(LinkRefused):
+    """A token is not valid; the message has nothing of it."""
+
+
+class _Grant(NamedTuple):
+    """What a token grants.
+
+    Args:
+        rule: to whom.
+        expires_s: until when, in seconds since the epoch.
+        place: of what, to be compared with the ``place`` of an address: a hub in lower case and what follows it; empty
+            for the whole namespace.
+        name: the name of the hub, or of the namespace's host.
+    """
+
+    rule: str
+    expires_s: int
+    place: tuple[str, ...]
+    name: str
 
 
 class Access:
@@ -29,28 +52,32 @@ class Access:
 
     Args:
         config: the rules, and the limit of tokens.
+        find: returns the stream that the name of a hub means; None: none.
         peer_host: the peer's address, None when it is not known.
         user: the user who has signed in with SASL; None: tokens decide.
     """
 
-    def __init__(self, config: EventHubsConfig, peer_host: str | None, user: str | None) -> None:
+    def __init__(
+        self, config: EventHubsConfig, find: Callable[[str], Stream | None], peer_host: str | None, user: str | None
+    ) -> None:
         self._config = config
+        self._find = find
         self._peer_host = peer_host
         self._user = user
-        self._tokens: dict[tuple[str, ...], dict[str, SharedAccessSignature]] = {}
-        """Path to rule to token."""
+        self._grants: dict[tuple[str, ...], dict[tuple[str, str], _Grant]] = {}
+        """Place to rule and name to what the token grants."""
 
     @property
     def signed_in(self) -> bool:
         """Whether the peer has proved who it is."""
-        return self._user is not None or bool(self._tokens)
+        return self._user is not None or bool(self._grants)
 
     @property
     def names(self) -> list[str]:
         """The user, or the rules of the tokens."""
         if self._user is not None:
             return [self._user]
-        return sorted({rule for tokens in self._tokens.values() for rule in tokens})
+        return sorted({rule for grants in self._grants.values() for rule, _ in grants})
 
     def put(self, text: str, kind: str) -> None:
         """Take a token.
@@ -60,76 +87,89 @@ class Access:
             kind: its type, as ``$cbs`` is told it.
 
         Raises:
-            LinkRefused: it is not valid, or there are too many; the message has nothing of it.
+            WrongToken: it is not valid.
+            LinkRefused: there are too many.
         """
-        token = self._checked(text, kind)
+        grant = self._checked(text, kind)
         self._drop_expired()
-        count = sum(map(len, self._tokens.values()))
-        if count >= self._config.max_tokens and token.rule not in self._tokens.get(token.path, {}):
+        count = sum(map(len, self._grants.values()))
+        if count >= self._config.max_tokens and (grant.rule, grant.name) not in self._grants.get(grant.place, {}):
             raise LinkRefused(RESOURCE_LIMIT, f"the connection has put {count} tokens, and may no more")
-        self._tokens.setdefault(token.path, {})[token.rule] = token
+        self._grants.setdefault(grant.place, {})[grant.rule, grant.name] = grant
 
-    def _checked(self, text: str, kind: str = SIGNATURE_TYPE) -> SharedAccessSignature:
+    def _checked(self, text: str, kind: str = SIGNATURE_TYPE) -> _Grant:
         if kind != SIGNATURE_TYPE:
-            raise LinkRefused(
-                UNAUTHORIZED, f"a token of type '{kind:.80}': this namespace knows {SIGNATURE_TYPE} alone"
-            )
+            raise WrongToken(UNAUTHORIZED, f"a token of type '{kind:.80}': this namespace knows {SIGNATURE_TYPE} alone")
         try:
             token = SharedAccessSignature.parsed(text)
         except LocalProtocolError as fault:
-            raise LinkRefused(UNAUTHORIZED, str(fault)) from fault
+            raise WrongToken(UNAUTHORIZED, str(fault)) from fault
         key = self._config.users.get(token.rule)
         if not token.is_signed_by(_UNKNOWN_KEY if key is None else key) or key is None:
-            raise LinkRefused(UNAUTHORIZED, "InvalidSignature: The token has an invalid signature.")
+            raise WrongToken(UNAUTHORIZED, "InvalidSignature: The token has an invalid signature.")
         if token.expires_s <= time.time():
-            raise LinkRefused(UNAUTHORIZED, "ExpiredToken: The token is expired.")
+            raise WrongToken(UNAUTHORIZED, "ExpiredToken: The token is expired.")
         if not self._config.admits(token.rule, self._peer_host):
-            raise LinkRefused(UNAUTHORIZED, f"rule '{token.rule}' is one of loopback_users, of this machine alone")
-        return token
+            raise WrongToken(UNAUTHORIZED, f"rule '{token.rule}' is one of loopback_users, of this machine alone")
+        if token.resource is None:
+            raise WrongToken(UNAUTHORIZED, f"InvalidAudience: the uri '{token.uri:.200}' is none of sb://<host>/<hub>")
+        host, path = token.resource
+        hub = read_path(path) if path else None
+        return _Grant(token.rule, token.expires_s, hub.place if hub else (), hub.hub if hub else host)
 
-    def users(self, path: str) -> Sequence[str]:
-        """Return the users as whom a path may be used, at least one.
+    def _covers(self, grant: _Grant, address: HubAddress) -> bool:
+        """Return whether a grant covers an address: case tells apart what nothing else does."""
+        if not grant.place:
+            return self._find(grant.name) is None  # where it is a hub's name, the host was left out
+        above = address.place[: len(grant.place)] == grant.place
+        return above and self._find(grant.name) is self._find(address.hub)
+
+    def users(self, address: HubAddress) -> Sequence[str]:
+        """Return the users as whom an address may be used, at least one.
 
         Raises:
             LinkRefused: no token covers it (amqp:unauthorized-access).
         """
         if self._user is not None:
             return [self._user]
-        now, wanted = time.time(), path_of(path)
-        covering = [token for end in range(len(wanted) + 1) for token in self._tokens.get(wanted[:end], {}).values()]
-        found = [token.rule for token in covering if token.expires_s > now]
+        now, wanted = time.time(), address.place
+        above = [each for end in range(len(wanted) + 1) for each in self._grants.get(wanted[:end], {}).values()]
+        covering = [grant for grant in above if self._covers(grant, address)]
+        found = [grant.rule for grant in covering if grant.expires_s > now]
         if found:
             return found
+        path = f"{address.path:.200}"
         if covering:
-            raise LinkRefused(UNAUTHORIZED, f"ExpiredToken: The token for '{path:.200}' is expired.")
-        raise LinkRefused(UNAUTHORIZED, f"Unauthorized access. 'Listen' or 'Send' claim is required for '{path:.200}'.")
+            raise LinkRefused(UNAUTHORIZED, f"ExpiredToken: The token for '{path}' is expired.")
+        raise LinkRefused(UNAUTHORIZED, f"Unauthorized access. 'Listen' or 'Send' claim is required for '{path}'.")
 
     def managers(self, hub: str, token: str) -> Sequence[str]:
         """Return the users as whom a hub may be asked about, by the connection's tokens or by one of the request.
 
         Raises:
+            WrongToken: the one of the request is not valid.
             LinkRefused: neither covers it (amqp:unauthorized-access).
         """
-        path = f"{hub}/{MANAGEMENT}"
+        address = HubAddress(f"{hub}/{MANAGEMENT}", hub, (MANAGEMENT,))
         try:
-            return self.users(path)
+            return self.users(address)
         except LinkRefused:
-            checked = self._checked(token) if token else None
-            if checked is None or not checked.covers(path):
+            grant = self._checked(token) if token else None
+            if grant is None or not self._covers(grant, address):
                 raise
-            return [checked.rule]
+            return [grant.rule]
 
     @property
     def expires_s(self) -> float | None:
         """When the next token runs out, in seconds since the epoch; None where none does."""
         now = time.time()
-        times = (token.expires_s for tokens in self._tokens.values() for token in tokens.values())
+        times = (grant.expires_s for grants in self._grants.values() for grant in grants.values())
         return min((float(expires_s) for expires_s in times if expires_s > now), default=None)
 
     def _drop_expired(self) -> None:
         now = time.time()
-        for path, tokens in list(self._tokens.items()):
-            for rule in [rule for rule, token in tokens.items() if token.expires_s <= now]:
-                del tokens[rule]
-            if not tokens:
-                del self._tokens[path]
+        kept = (
+            (place, {key: each for key, each in of.items() if each.expires_s > now})
+            for place, of in self._grants.items()
+        )
+        self._grants = {place: grants for place, grants in kept if grants}

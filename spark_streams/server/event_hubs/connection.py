@@ -15,6 +15,7 @@ from weakref import WeakKeyDictionary
 import proton
 
 from spark_streams.errors import LocalProtocolError, RemoteProtocolError
+from spark_streams.log import Stream
 from spark_streams.server.admission import Admission
 from spark_streams.server.amqp.connection import AmqpConnection
 from spark_streams.server.amqp.connection_links import AttachedLink, LinkResources
@@ -114,6 +115,7 @@ class HubConnection(AmqpConnection):
 
     Args:
         node: links are attached to it.
+        find: returns the stream that the name of a hub means.
         admission: the connection's place among those that the door may have.
 
     Attributes:
@@ -125,8 +127,9 @@ class HubConnection(AmqpConnection):
     access: Access
     outgoing: WholeFrames
 
-    def __init__(self, node: LinkResources, admission: Admission) -> None:
+    def __init__(self, node: LinkResources, find: Callable[[str], Stream | None], admission: Admission) -> None:
         super().__init__(node, admission)
+        self._find = find
         self._replies: dict[str, Replies] = {}
         self._established = False
         self._early_bytes = 0
@@ -148,7 +151,8 @@ class HubConnection(AmqpConnection):
         return Handshake(self.config, self.peer_host, certificate, anonymous=mechanisms, skippable=True)
 
     def _read_frames(self) -> IncomingFrames:
-        self.access = Access(self.config, self.peer_host, self._handshake.user if self._handshake.proven else None)
+        user = self._handshake.user if self._handshake.proven else None
+        self.access = Access(self.config, self._find, self.peer_host, user)
         return IncomingFrames(self.config, self.unfinished, outcomes=False)
 
     def _write_frames(self, engine: Engine) -> OutgoingFrames:

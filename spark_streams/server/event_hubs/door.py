@@ -10,12 +10,11 @@ from urllib.parse import urlsplit
 
 import proton
 
-from spark_streams.errors import UnknownStream
 from spark_streams.log import ReferenceLog, Stream
 from spark_streams.server.activity import Item
 from spark_streams.server.admission import Sockets
 from spark_streams.server.amqp.activity import Membership, connected
-from spark_streams.server.amqp.attach_request import address_of, link_properties, permitted_stream
+from spark_streams.server.amqp.attach_request import address_of, link_properties, permitted_stream, stream_names
 from spark_streams.server.amqp.connection_links import AttachedLink, ConnectionLinks, LinkResources
 from spark_streams.server.amqp.error_conditions import (
     INVALID_FIELD,
@@ -84,18 +83,20 @@ class HubNode(LinkResources):
             return self._management(connection, link)
         if address.group is not None:
             raise LinkRefused(NOT_ALLOWED, "a consumer group can only be read: send to the hub, or to a partition")
-        stream = self._hub(connection.access.users(address.path), "write", address)
+        stream = self._hub(connection.access.users(address), "write", address)
         if address.partition is not None:
             partition = partition_of(stream, address.partition)
             if partition.closed:
                 raise split_refusal(partition)
+        elif address.below:
+            raise _not_found(address)
         sender = HubSender(connection, link, stream, address.partition)
         self._grant(connection, sender, "write", address)
         return sender
 
     def _management(self, connection: HubConnection, link: Any) -> AttachedLink:
         def stream_of(name: str, token: str) -> Stream:
-            return self._hub(connection.access.managers(name, token), "read", HubAddress(name, name, None, None))
+            return self._hub(connection.access.managers(name, token), "read", HubAddress(name, name))
 
         replies = connection.replies_from(MANAGEMENT)
         return RequestLink(connection, link, replies, lambda request: answer(request, stream_of))
@@ -111,7 +112,7 @@ class HubNode(LinkResources):
                 NOT_FOUND,
                 f"'{address.path:.200}' cannot be read: expected <hub>/ConsumerGroups/<group>/Partitions/<partition>",
             )
-        stream = self._hub(connection.access.users(address.path), "read", address)
+        stream = self._hub(connection.access.users(address), "read", address)
         partition = partition_of(stream, address.partition)
         self._check_group(address)
         properties = link_properties(link)
@@ -133,7 +134,7 @@ class HubNode(LinkResources):
         return attached
 
     def _grant(self, connection: HubConnection, attached: AttachedLink, action: str, address: HubAddress) -> None:
-        connection.grant(attached, lambda: self._hub(connection.access.users(address.path), action, address))
+        connection.grant(attached, lambda: self._hub(connection.access.users(address), action, address))
 
     def _hub(self, users: Sequence[str], action: str, address: HubAddress) -> Stream:
         """Return a hub that one of some users may ``write`` or ``read``.
@@ -141,30 +142,34 @@ class HubNode(LinkResources):
         Raises:
             LinkRefused: none of them may (amqp:unauthorized-access), or there is no such hub (amqp:not-found).
         """
-        name = self._name(address.hub)
+        found = self.find(address.hub)
+        name = address.hub if found is None else found.name
         for number, user in enumerate(users, 1):
             try:
                 return permitted_stream(self, user, action, name)
             except LinkRefused as refusal:
                 if refusal.name == NOT_FOUND:
-                    found = f"The messaging entity '{address.path:.200}' could not be found."
-                    raise LinkRefused(NOT_FOUND, found) from refusal
+                    raise _not_found(address) from refusal
                 if number == len(users):
                     raise
         raise AssertionError("there is at least one user")
 
-    def _name(self, hub: str) -> str:
-        """Return the name of the stream that a hub's name means: that name, or the one that differs in case alone."""
-        try:
-            return self.log.stream(hub).name
-        except UnknownStream:
-            alike = [stream.name for stream in self.log.streams() if stream.name.lower() == hub.lower()]
-            return alike[0] if len(alike) == 1 else hub
+    def find(self, hub: str) -> Stream | None:
+        """Return the stream that a hub's name means: of that name, or the one whose name differs in case alone."""
+        found = [stream for name in stream_names(hub) if (stream := self.log.find(name)) is not None]
+        if not found:
+            found = [stream for stream in self.log.streams() if stream.name.lower() == hub.lower()]
+            found = found if len(found) == 1 else []
+        return found[0] if found else None
 
     def _check_group(self, address: HubAddress) -> None:
         known, group = self.config.groups, (address.group or "").lower()
         if known != "dynamic" and group not in {each.lower() for each in (DEFAULT_GROUP, *known)}:
-            raise LinkRefused(NOT_FOUND, f"The messaging entity '{address.path:.200}' could not be found.")
+            raise _not_found(address)
+
+
+def _not_found(address: HubAddress) -> LinkRefused:
+    return LinkRefused(NOT_FOUND, f"The messaging entity '{address.path:.200}' could not be found.")
 
 
 def _put(connection: HubConnection, request: Request) -> Reply:
@@ -229,7 +234,7 @@ class EventHubsDoor(TcpDoor):
     async def open(self, log: ReferenceLog, sockets: Sockets) -> None:
         """Listen; see ``Door.open``."""
         node = self.node = HubNode(log, self.config, asyncio.get_running_loop(), self.counters)
-        await self.listen(sockets, lambda admission: HubConnection(node, admission))
+        await self.listen(sockets, lambda admission: HubConnection(node, node.find, admission))
         where = urlsplit(self.url)
         self.url = connection_string(
             where.hostname or "", where.port or 0, shown_users(self.config.users), tls=self.config.tls_cert is not None
