@@ -22,10 +22,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from spark_streams.redaction import one_line
 from spark_streams.server.counters import DoorCounters
 from spark_streams.server.door_config import DoorConfig
 from spark_streams.server.tls import ARRIVING
 from spark_streams.server.turns import Timer
+from spark_streams.server.users import Guesses
 
 BACKLOG: Final = 256
 """The most connections that the system queues until they are accepted, and that are accepted in one turn."""
@@ -58,10 +60,11 @@ def allow_descriptors(connections: int, files: int) -> None:
 
 
 class Sockets:
-    """The connections of all doors of a server, which share the process's descriptors."""
+    """The connections of all doors of a server, which share the process's descriptors, and who guesses at passwords."""
 
     def __init__(self) -> None:
         self.open = 0
+        self.guesses = Guesses()
 
     @property
     def full(self) -> bool:
@@ -141,6 +144,8 @@ class Admission:
         self._transport = transport
         self._established = self._refused = False
         self._ended = False
+        self._answers: list[Callable[[], object]] = []
+        self._answer_timer = Timer(control.loop)
         control.arriving[self] = None
         control.sockets.open += control.descriptors
         timeout_s = control.settings.handshake_timeout_ms / 1000
@@ -177,6 +182,27 @@ class Admission:
             self._control.established -= 1
             self.counters.closed += 1
         self._leave_arrivals()
+        self._answer_timer.start(0, self._answer)  # not at once: a peer that is dropped for others is told nothing
+
+    def wrong_credentials(self, why: str, answer: Callable[[], object]) -> None:
+        """Note that credentials were not accepted, for the log and the counters, and have the peer told late.
+
+        Args:
+            why: in words, without a secret.
+            answer: tells the peer; it is called once, when the connection has ended at the latest.
+        """
+        peer, settings = self._transport.get_extra_info("peername"), self._control.settings
+        logger.warning("%s: %s: wrong credentials: %s", settings.protocol, _peer(self._transport), one_line(why))
+        self.counters.sign_ins_failed += 1
+        host, first_s = peer[0] if isinstance(peer, tuple) else None, settings.authentication_delay_ms / 1000
+        delay_s = self._control.sockets.guesses.delay_s(host, first_s)
+        self._answers.append(answer)
+        self._answer_timer.start(0 if self._ended else delay_s, self._answer)
+
+    def _answer(self) -> None:
+        answers, self._answers = self._answers, []
+        for each in answers:
+            each()
 
     @property
     def established(self) -> bool:

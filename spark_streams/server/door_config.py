@@ -55,6 +55,8 @@ class DoorConfig:
         max_handshakes: the most connections at a time that are not opened yet; a further one replaces the oldest.
         handshake_timeout_ms: how long a connection may take until it is opened, TLS included.
         write_timeout_ms: a peer that has bytes to read and reads none for this long is dropped.
+        authentication_delay_ms: how much later wrong credentials are answered, against guessing; each further ones from
+            the same address twice as late, up to 4 s.
 
     Attributes:
         protocol: the name of the protocol that the door speaks, in ``spark_streams.protocols``.
@@ -87,6 +89,7 @@ class DoorConfig:
     max_handshakes: int = 512
     handshake_timeout_ms: int = 10_000
     write_timeout_ms: int = 60_000
+    authentication_delay_ms: int = 500
 
     def __post_init__(self) -> None:
         expect_at_least(1, self, *DoorConfig.positive, *self.positive)

@@ -17,6 +17,7 @@ import abc
 import asyncio
 import logging
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import proton
@@ -141,19 +142,28 @@ class AmqpConnection(ConnectionLinks):
         """Give bytes to the SASL layer; return the bytes that follow it."""
         assert self._transport is not None
         answer = self._handshake.receive(data)
-        self._transport.write(answer.send)
         if answer.refused is not None:
-            logger.info("%s: %s", self.peer, answer.refused)
-            self.node.counters.sign_ins_failed += answer.failed
             self._closing = True
-            self._transport.close()
-        elif answer.leftover is not None:
+            last = partial(self._end_handshake, answer.send)
+            if answer.failed:
+                self._admission.wrong_credentials(answer.refused, last)
+            else:
+                logger.info("%s: %s", self.peer, answer.refused)
+                last()
+            return b""
+        self._transport.write(answer.send)
+        if answer.leftover is not None:
             self.user = self._handshake.user
             self._engine = Engine(self.config)
             self.incoming = self._read_frames()
             self.outgoing = self._write_frames(self._engine)
             return answer.leftover
         return b""
+
+    def _end_handshake(self, last: bytes) -> None:
+        if self._transport is not None:
+            self._transport.write(last)
+            self._transport.close()
 
     # --- what may differ between doors
 

@@ -22,11 +22,12 @@ from spark_streams.wire.amqp.cbs import SIGNATURE_TYPE
 from spark_streams.wire.amqp.management import MANAGEMENT
 from spark_streams.wire.amqp.shared_access import SharedAccessSignature
 
+MOST_WRONG_TOKENS: Final = 3
 _UNKNOWN_KEY: Final = "\0"
 """Signs nothing that a peer sends: a rule that there is not takes as long as a wrong signature."""
 
 
-class WrongToken(LinkRefused):
+class WrongToken(Exception):
     """A token is not valid; the message has nothing of it."""
 
 
@@ -55,6 +56,9 @@ class Access:
         find: returns the stream that the name of a hub means; None: none.
         peer_host: the peer's address, None when it is not known.
         user: the user who has signed in with SASL; None: tokens decide.
+
+    Attributes:
+        wrong_tokens: how many the peer has shown; of ``MOST_WRONG_TOKENS`` on none is looked at.
     """
 
     def __init__(
@@ -64,6 +68,7 @@ class Access:
         self._find = find
         self._peer_host = peer_host
         self._user = user
+        self.wrong_tokens = 0
         self._grants: dict[tuple[str, ...], dict[tuple[str, str], _Grant]] = {}
         """Place to rule and name to what the token grants."""
 
@@ -98,21 +103,23 @@ class Access:
         self._grants.setdefault(grant.place, {})[grant.rule, grant.name] = grant
 
     def _checked(self, text: str, kind: str = SIGNATURE_TYPE) -> _Grant:
+        if self.wrong_tokens >= MOST_WRONG_TOKENS:
+            raise LinkRefused(UNAUTHORIZED, f"{MOST_WRONG_TOKENS} tokens of this connection were wrong")
         if kind != SIGNATURE_TYPE:
-            raise WrongToken(UNAUTHORIZED, f"a token of type '{kind:.80}': this namespace knows {SIGNATURE_TYPE} alone")
+            raise WrongToken(f"a token of type '{kind:.80}': this namespace knows {SIGNATURE_TYPE} alone")
         try:
             token = SharedAccessSignature.parsed(text)
         except LocalProtocolError as fault:
-            raise WrongToken(UNAUTHORIZED, str(fault)) from fault
+            raise WrongToken(str(fault)) from fault
         key = self._config.users.get(token.rule)
         if not token.is_signed_by(_UNKNOWN_KEY if key is None else key) or key is None:
-            raise WrongToken(UNAUTHORIZED, "InvalidSignature: The token has an invalid signature.")
+            raise WrongToken("InvalidSignature: The token has an invalid signature.")
         if token.expires_s <= time.time():
-            raise WrongToken(UNAUTHORIZED, "ExpiredToken: The token is expired.")
+            raise WrongToken("ExpiredToken: The token is expired.")
         if not self._config.admits(token.rule, self._peer_host):
-            raise WrongToken(UNAUTHORIZED, f"rule '{token.rule}' is one of loopback_users, of this machine alone")
+            raise WrongToken(f"rule '{token.rule}' is one of loopback_users, of this machine alone")
         if token.resource is None:
-            raise WrongToken(UNAUTHORIZED, f"InvalidAudience: the uri '{token.uri:.200}' is none of sb://<host>/<hub>")
+            raise WrongToken(f"InvalidAudience: the uri '{token.uri:.200}' is none of sb://<host>/<hub>")
         host, path = token.resource
         hub = read_path(path) if path else None
         return _Grant(token.rule, token.expires_s, hub.place if hub else (), hub.hub if hub else host)

@@ -7,8 +7,11 @@ Spec: AMQP 1.0 part 1 §1.4 (a field that is null may be left out); docs/specifi
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
+from functools import partial
+from http import HTTPStatus
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
@@ -20,12 +23,12 @@ from spark_streams.server.admission import Admission
 from spark_streams.server.amqp.connection import AmqpConnection
 from spark_streams.server.amqp.connection_links import AttachedLink, LinkResources
 from spark_streams.server.amqp.engine import Engine
-from spark_streams.server.amqp.error_conditions import LinkRefused
+from spark_streams.server.amqp.error_conditions import UNAUTHORIZED, LinkRefused
 from spark_streams.server.amqp.handshake import Handshake
 from spark_streams.server.amqp.incoming_frames import IncomingFrames
 from spark_streams.server.amqp.outgoing_frames import OutgoingFrames
-from spark_streams.server.amqp.requests import Replies
-from spark_streams.server.event_hubs.access import Access
+from spark_streams.server.amqp.requests import Replies, Reply
+from spark_streams.server.event_hubs.access import MOST_WRONG_TOKENS, Access, WrongToken
 from spark_streams.server.event_hubs.config import EventHubsConfig
 from spark_streams.server.turns import Timer
 from spark_streams.wire.amqp.decode import decode_value
@@ -189,6 +192,19 @@ class HubConnection(AmqpConnection):
         """Note that the peer has put a token."""
         self._sign_in()
         self._wait_for_expiry()
+
+    def refuse_token(self, refusal: WrongToken) -> Coroutine[object, object, Reply]:
+        """Note a wrong token; return the answer, which is late. After several the connection is closed instead."""
+        self.access.wrong_tokens += 1
+        told: asyncio.Future[None] = self.node.loop.create_future()
+        self._admission.wrong_credentials(str(refusal), partial(told.set_result, None))
+        return self._refused(told, refusal)
+
+    async def _refused(self, told: asyncio.Future[None], refusal: WrongToken) -> Reply:
+        await told
+        if self.access.wrong_tokens >= MOST_WRONG_TOKENS:
+            self.guarded(partial(self._close, UNAUTHORIZED, f"too many wrong tokens: {refusal}"))
+        return Reply(HTTPStatus.UNAUTHORIZED, str(refusal))
 
     def grant(self, attached: AttachedLink, check: Callable[[], object]) -> None:
         """Serve a link as long as the tokens allow it.

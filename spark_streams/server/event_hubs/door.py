@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from http import HTTPStatus
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -21,13 +21,13 @@ from spark_streams.server.amqp.error_conditions import (
     NOT_ALLOWED,
     NOT_FOUND,
     NOT_IMPLEMENTED,
-    UNAUTHORIZED,
     LinkRefused,
 )
 from spark_streams.server.amqp.placement import Placement, split_refusal
 from spark_streams.server.amqp.requests import Reply, ReplyLink, Request, RequestLink
 from spark_streams.server.counters import DoorCounters
 from spark_streams.server.door import TcpDoor
+from spark_streams.server.event_hubs.access import WrongToken
 from spark_streams.server.event_hubs.addresses import HubAddress, read_address, read_start
 from spark_streams.server.event_hubs.config import EventHubsConfig, connection_string, shown_users
 from spark_streams.server.event_hubs.connection import HubConnection
@@ -76,9 +76,7 @@ class HubNode(LinkResources):
             raise LinkRefused(NOT_IMPLEMENTED, "transactions are not supported")
         address = read_address(address_of(link.remote_target))
         if address.path.lower() == CBS:
-            return RequestLink(
-                connection, link, connection.replies_from(CBS), lambda request: _put(connection, request)
-            )
+            return _requests(connection, link, CBS, lambda request: _put(connection, request))
         if address.path.lower() == MANAGEMENT:
             return self._management(connection, link)
         if address.group is not None:
@@ -98,8 +96,7 @@ class HubNode(LinkResources):
         def stream_of(name: str, token: str) -> Stream:
             return self._hub(connection.access.managers(name, token), "read", HubAddress(name, name))
 
-        replies = connection.replies_from(MANAGEMENT)
-        return RequestLink(connection, link, replies, lambda request: answer(request, stream_of))
+        return _requests(connection, link, MANAGEMENT, lambda request: answer(request, stream_of))
 
     def _consumer(self, connection: ConnectionLinks, link: Any) -> AttachedLink:
         assert isinstance(connection, HubConnection)
@@ -172,6 +169,18 @@ def _not_found(address: HubAddress) -> LinkRefused:
     return LinkRefused(NOT_FOUND, f"The messaging entity '{address.path:.200}' could not be found.")
 
 
+def _requests(connection: HubConnection, link: Any, address: str, answer: Callable[[Request], Reply]) -> RequestLink:
+    """Return a link of requests, whose wrong tokens are told late."""
+
+    def answered(request: Request) -> Reply | Coroutine[object, object, Reply]:
+        try:
+            return answer(request)
+        except WrongToken as refusal:
+            return connection.refuse_token(refusal)
+
+    return RequestLink(connection, link, connection.replies_from(address), answered)
+
+
 def _put(connection: HubConnection, request: Request) -> Reply:
     """Take the token of a request to ``$cbs``."""
     if request.text("operation") != PUT_TOKEN or not isinstance(request.body, str):
@@ -179,7 +188,6 @@ def _put(connection: HubConnection, request: Request) -> Reply:
     try:
         connection.access.put(request.body, request.text("type"))
     except LinkRefused as refusal:
-        connection.node.counters.sign_ins_failed += refusal.name == UNAUTHORIZED
         return Reply(HTTPStatus.UNAUTHORIZED, refusal.description)  # with a condition, the Python SDK hides the status
     connection.token_put()
     return Reply(HTTPStatus.ACCEPTED, "Accepted")

@@ -99,6 +99,7 @@ class HttpConnection(H11Protocol):
         since_ms: when it was accepted, in ms since the epoch.
         reading: what its last fetch reads; None before.
         writing: who last published, and the stream; None before.
+        wrong_credentials: why those of the present request are not accepted; empty where they are.
     """
 
     def __init__(self, admission: Admission, limits: HttpConfig, config: uvicorn.Config, state: ServerState) -> None:
@@ -111,6 +112,7 @@ class HttpConnection(H11Protocol):
         self.since_ms = time.time_ns() // 1_000_000
         self.reading: Reading | None = None
         self.writing: tuple[str, str] | None = None
+        self.wrong_credentials = ""
         self._phase = ""
         self._timer = Timer(self.loop)
         admission.on_late = self._late
@@ -186,6 +188,10 @@ class HttpConnection(H11Protocol):
         async def timed(message: Message) -> None:
             if message["type"] == "http.response.start":
                 self.counters.answered(method, message["status"], time.perf_counter() - begun_s)
+                if self.wrong_credentials:
+                    why, self.wrong_credentials, told = self.wrong_credentials, "", asyncio.Event()
+                    self._admission.wrong_credentials(why, told.set)
+                    await told.wait()
             await send(message)
 
         return timed

@@ -263,18 +263,17 @@ class RabbitConnection(dispatch.OpenSession):
         self._heartbeat.start(self._handshake.heartbeat_s, self._beat, self._silent)
 
     def _reply(self, reply: Reply) -> None:
-        """Send the answer to a step of the handshake; refusals that would help guessing are sent late."""
+        """Send the answer to a step of the handshake; refused credentials are told late."""
         frames = b"".join(command.encode() for command in reply.send)
         if not reply.end:
             self.send(frames)
             return
-        logger.info("%s: refused: %s", self.peer, ", ".join(map(_code_of, reply.send)) or "not expected at this step")
+        why = ", ".join(map(_code_of, reply.send)) or "not expected at this step"
         self._release()
-        self.node.counters.sign_ins_failed += reply.failed
-        delay_s = self.node.config.authentication_delay_ms / 1000 if reply.late else 0.0
-        if delay_s:
-            self._end_timer.start(delay_s, self._send_and_close, frames)
+        if reply.failed:
+            self._admission.wrong_credentials(why, partial(self._send_and_close, frames))
         else:
+            logger.info("%s: refused: %s", self.peer, why)
             self._send_and_close(frames)
 
     def _send_and_close(self, frames: bytes) -> None:

@@ -75,7 +75,7 @@ class Site:
         self.counters = counters
         self.worker = Worker("spark-streams-web")
         self.changes = Worker("spark-streams-web-changes")
-        self.authorization = Authorization(log, config, counters)
+        self.authorization = Authorization(log, config)
         self.sessions = Sessions(config.session_ms, config.max_sessions, time.monotonic)
 
     # --- who asks
