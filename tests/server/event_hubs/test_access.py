@@ -88,7 +88,9 @@ def test_every_form_that_clients_sign_opens_its_hub_and_no_other(encoded: str, a
     of = access(HUB, "Orders2")
     of.put(raw_sas(encoded), SIGNATURE_TYPE)
     assert opens(of, address) and of.signed_in
-    assert opens(of, "Orders2") == (HUB.lower() not in encoded.lower()), "the whole namespace only where no hub is named"
+    assert opens(of, "Orders2") == (HUB.lower() not in encoded.lower()), (
+        "the whole namespace only where no hub is named"
+    )
 
 
 @pytest.mark.parametrize("uri", NOT_UNDERSTOOD)
