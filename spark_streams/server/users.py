@@ -6,9 +6,11 @@ import hmac
 import ipaddress
 import re
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from operator import itemgetter
+from typing import Any, Final, TypeVar
 
 ACTIONS: Final = ("configure", "write", "read")
 """The actions on a stream that a user may have permission for."""
@@ -23,6 +25,9 @@ FORGOTTEN_S: Final = 60.0
 MOST_ADDRESSES: Final = 4_096
 _HOST_BITS: Final = 64
 """Of an IPv6 address; one peer has them all."""
+
+
+K = TypeVar("K")
 
 
 class StreamPatterns:
@@ -74,6 +79,17 @@ def knows(users: Mapping[str, str], user: str, password: bytes) -> bool:
     expected = users.get(user)
     same = hmac.compare_digest((expected or "").encode(), password)
     return same and expected is not None
+
+
+def displaced(owners: Mapping[K, str], newcomer: str) -> K:
+    """Return the place to be given up for a newcomer: the oldest of the user that would have most.
+
+    Args:
+        owners: all places, each with its user, the oldest first.
+        newcomer: the user who wants one.
+    """
+    most, _ = max(Counter([*owners.values(), newcomer]).items(), key=itemgetter(1))
+    return next(place for place, user in owners.items() if user == most)
 
 
 class Guesses:

@@ -17,7 +17,6 @@ import abc
 import asyncio
 import logging
 from collections.abc import Iterator, Mapping
-from functools import partial
 from typing import Any
 
 import proton
@@ -144,12 +143,12 @@ class AmqpConnection(ConnectionLinks):
         answer = self._handshake.receive(data)
         if answer.refused is not None:
             self._closing = True
-            last = partial(self._end_handshake, answer.send)
             if answer.failed:
-                self._admission.wrong_credentials(answer.refused, last)
+                told = self._admission.wrong_credentials(answer.refused)
+                told.add_done_callback(lambda _: self._end_handshake(answer.send))
             else:
                 logger.info("%s: %s", self.peer, answer.refused)
-                last()
+                self._end_handshake(answer.send)
             return b""
         self._transport.write(answer.send)
         if answer.leftover is not None:
@@ -319,9 +318,8 @@ class AmqpConnection(ConnectionLinks):
 
     def _establish(self) -> None:
         """Count the connection as one that is served; close it if there are as many as there may be."""
-        if not self._admission.establish():
-            most = self.config.max_connections
-            self._close(RESOURCE_LIMIT, f"this container serves {most} connections, and has as many")
+        if not self._admission.establish(self.known_as):
+            self._close(RESOURCE_LIMIT, self._admission.limit)
 
     def _connection_closed(self, connection: Any) -> None:
         self._release_links()

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple
+from typing import Final, TypeAlias
 
 from spark_streams.errors import LocalProtocolError
 from spark_streams.log import Stream
 from spark_streams.server.amqp.error_conditions import RESOURCE_LIMIT, UNAUTHORIZED, LinkRefused
-from spark_streams.server.event_hubs.addresses import HubAddress, read_path
+from spark_streams.server.event_hubs.addresses import HubAddress, read_address
 from spark_streams.server.event_hubs.config import EventHubsConfig
 from spark_streams.wire.amqp.cbs import SIGNATURE_TYPE
 from spark_streams.wire.amqp.management import MANAGEMENT
@@ -27,25 +27,14 @@ _UNKNOWN_KEY: Final = "\0"
 """Signs nothing that a peer sends: a rule that there is not takes as long as a wrong signature."""
 
 
+_Place: TypeAlias = tuple[str, ...]
+"""What a token covers, to be compared with the ``place`` of an address; empty for the whole namespace."""
+_Holder: TypeAlias = tuple[str, str]
+"""To whom a token grants it, a rule; and the name of the hub, or of the namespace's host."""
+
+
 class WrongToken(Exception):
     """A token is not valid; the message has nothing of it."""
-
-
-class _Grant(NamedTuple):
-    """What a token grants.
-
-    Args:
-        rule: to whom.
-        expires_s: until when, in seconds since the epoch.
-        place: of what, to be compared with the ``place`` of an address: a hub in lower case and what follows it; empty
-            for the whole namespace.
-        name: the name of the hub, or of the namespace's host.
-    """
-
-    rule: str
-    expires_s: int
-    place: tuple[str, ...]
-    name: str
 
 
 class Access:
@@ -69,8 +58,8 @@ class Access:
         self._peer_host = peer_host
         self._user = user
         self.wrong_tokens = 0
-        self._grants: dict[tuple[str, ...], dict[tuple[str, str], _Grant]] = {}
-        """Place to rule and name to what the token grants."""
+        self._grants: dict[_Place, dict[_Holder, int]] = {}
+        """Place to holder to the time, in seconds since the epoch, when the token runs out."""
 
     @property
     def signed_in(self) -> bool:
@@ -95,14 +84,14 @@ class Access:
             WrongToken: it is not valid.
             LinkRefused: there are too many.
         """
-        grant = self._checked(text, kind)
+        place, holder, expires_s = self._checked(text, kind)
         self._drop_expired()
         count = sum(map(len, self._grants.values()))
-        if count >= self._config.max_tokens and (grant.rule, grant.name) not in self._grants.get(grant.place, {}):
+        if count >= self._config.max_tokens and holder not in self._grants.get(place, {}):
             raise LinkRefused(RESOURCE_LIMIT, f"the connection has put {count} tokens, and may no more")
-        self._grants.setdefault(grant.place, {})[grant.rule, grant.name] = grant
+        self._grants.setdefault(place, {})[holder] = expires_s
 
-    def _checked(self, text: str, kind: str = SIGNATURE_TYPE) -> _Grant:
+    def _checked(self, text: str, kind: str = SIGNATURE_TYPE) -> tuple[_Place, _Holder, int]:
         if self.wrong_tokens >= MOST_WRONG_TOKENS:
             raise LinkRefused(UNAUTHORIZED, f"{MOST_WRONG_TOKENS} tokens of this connection were wrong")
         if kind != SIGNATURE_TYPE:
@@ -121,15 +110,14 @@ class Access:
         if token.resource is None:
             raise WrongToken(f"InvalidAudience: the uri '{token.uri:.200}' is none of sb://<host>/<hub>")
         host, path = token.resource
-        hub = read_path(path) if path else None
-        return _Grant(token.rule, token.expires_s, hub.place if hub else (), hub.hub if hub else host)
+        covered = read_address(f"sb://{host}/{path}") if path else HubAddress("", host, ())
+        return covered.place, (token.rule, covered.hub), token.expires_s
 
-    def _covers(self, grant: _Grant, address: HubAddress) -> bool:
-        """Return whether a grant covers an address: case tells apart what nothing else does."""
-        if not grant.place:
-            return self._find(grant.name) is None  # where it is a hub's name, the host was left out
-        above = address.place[: len(grant.place)] == grant.place
-        return above and self._find(grant.name) is self._find(address.hub)
+    def _covers(self, place: _Place, name: str, address: HubAddress) -> bool:
+        """Return whether a place covers an address: case tells apart what nothing else does."""
+        if not place:
+            return self._find(name) is None  # where it is a hub's name, the host was left out
+        return address.place[: len(place)] == place and self._find(name) is self._find(address.hub)
 
     def users(self, address: HubAddress) -> Sequence[str]:
         """Return the users as whom an address may be used, at least one.
@@ -139,10 +127,10 @@ class Access:
         """
         if self._user is not None:
             return [self._user]
-        now, wanted = time.time(), address.place
-        above = [each for end in range(len(wanted) + 1) for each in self._grants.get(wanted[:end], {}).values()]
-        covering = [grant for grant in above if self._covers(grant, address)]
-        found = [grant.rule for grant in covering if grant.expires_s > now]
+        now, above = time.time(), [address.place[:end] for end in range(len(address.place) + 1)]
+        grants = [(place, *each) for place in above for each in self._grants.get(place, {}).items()]
+        covering = [(rule, until) for place, (rule, name), until in grants if self._covers(place, name, address)]
+        found = [rule for rule, expires_s in covering if expires_s > now]
         if found:
             return found
         path = f"{address.path:.200}"
@@ -157,26 +145,27 @@ class Access:
             WrongToken: the one of the request is not valid.
             LinkRefused: neither covers it (amqp:unauthorized-access).
         """
-        address = HubAddress(f"{hub}/{MANAGEMENT}", hub, (MANAGEMENT,))
+        address = HubAddress(f"{hub}/{MANAGEMENT}", hub, (hub.lower(), MANAGEMENT))
         try:
             return self.users(address)
         except LinkRefused:
-            grant = self._checked(token) if token else None
-            if grant is None or not self._covers(grant, address):
+            if not token:
                 raise
-            return [grant.rule]
+            place, (rule, name), _ = self._checked(token)
+            if not self._covers(place, name, address):
+                raise
+            return [rule]
 
     @property
     def expires_s(self) -> float | None:
         """When the next token runs out, in seconds since the epoch; None where none does."""
         now = time.time()
-        times = (grant.expires_s for grants in self._grants.values() for grant in grants.values())
+        times = (each for grants in self._grants.values() for each in grants.values())
         return min((float(expires_s) for expires_s in times if expires_s > now), default=None)
 
     def _drop_expired(self) -> None:
         now = time.time()
-        kept = (
-            (place, {key: each for key, each in of.items() if each.expires_s > now})
-            for place, of in self._grants.items()
-        )
-        self._grants = {place: grants for place, grants in kept if grants}
+        for place, grants in list(self._grants.items()):
+            self._grants[place] = {key: each for key, each in grants.items() if each > now}
+            if not self._grants[place]:
+                del self._grants[place]

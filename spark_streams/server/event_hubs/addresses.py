@@ -51,21 +51,16 @@ class HubAddress(NamedTuple):
     Args:
         path: without scheme, host and slashes around it.
         hub: the hub's name.
-        below: what follows it, in lower case and in parts, to be compared.
+        place: the hub and the parts that follow it, in lower case: a place is below all that it begins with.
         group: the consumer group, or None.
         partition: the partition's identifier, or None.
     """
 
     path: str
     hub: str
-    below: tuple[str, ...] = ()
+    place: tuple[str, ...]
     group: str | None = None
     partition: str | None = None
-
-    @property
-    def place(self) -> tuple[str, ...]:
-        """The hub in lower case and what follows it: a place is below all that it begins with."""
-        return self.hub.lower(), *self.below
 
 
 def read_address(text: str) -> HubAddress:
@@ -75,17 +70,12 @@ def read_address(text: str) -> HubAddress:
         LinkRefused: it names nothing (amqp:not-found).
     """
     _, found, rest = text.partition("://")
-    return read_path(rest.partition("/")[2] if found else text)
-
-
-def read_path(text: str) -> HubAddress:
-    """Read an address without scheme and host; see ``read_address``."""
-    path = text.strip("/")
+    path = (rest.partition("/")[2] if found else text).strip("/")
     match = _PATH.fullmatch(path)
     if match is None:
         raise LinkRefused(NOT_FOUND, f"the address '{text:.200}' names no event hub")
-    below = tuple(match["below"].lower().split("/")[1:])
-    return HubAddress(path, match["hub"], below, match["group"], match["partition"])
+    place = match["hub"].lower(), *match["below"].lower().split("/")[1:]
+    return HubAddress(path, match["hub"], place, match["group"], match["partition"])
 
 
 class Start(NamedTuple):

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Coroutine, Mapping
-from functools import partial
 from http import HTTPStatus
 from typing import Any, Final
 from weakref import WeakKeyDictionary
@@ -28,7 +27,7 @@ from spark_streams.server.amqp.handshake import Handshake
 from spark_streams.server.amqp.incoming_frames import IncomingFrames
 from spark_streams.server.amqp.outgoing_frames import OutgoingFrames
 from spark_streams.server.amqp.requests import Replies, Reply
-from spark_streams.server.event_hubs.access import MOST_WRONG_TOKENS, Access, WrongToken
+from spark_streams.server.event_hubs.access import MOST_WRONG_TOKENS, Access
 from spark_streams.server.event_hubs.config import EventHubsConfig
 from spark_streams.server.turns import Timer
 from spark_streams.wire.amqp.decode import decode_value
@@ -193,18 +192,16 @@ class HubConnection(AmqpConnection):
         self._sign_in()
         self._wait_for_expiry()
 
-    def refuse_token(self, refusal: WrongToken) -> Coroutine[object, object, Reply]:
+    def refuse_token(self, why: str) -> Coroutine[object, object, Reply]:
         """Note a wrong token; return the answer, which is late. After several the connection is closed instead."""
         self.access.wrong_tokens += 1
-        told: asyncio.Future[None] = self.node.loop.create_future()
-        self._admission.wrong_credentials(str(refusal), partial(told.set_result, None))
-        return self._refused(told, refusal)
+        return self._refused(self._admission.wrong_credentials(why), why)
 
-    async def _refused(self, told: asyncio.Future[None], refusal: WrongToken) -> Reply:
+    async def _refused(self, told: asyncio.Future[None], why: str) -> Reply:
         await told
         if self.access.wrong_tokens >= MOST_WRONG_TOKENS:
-            self.guarded(partial(self._close, UNAUTHORIZED, f"too many wrong tokens: {refusal}"))
-        return Reply(HTTPStatus.UNAUTHORIZED, str(refusal))
+            self.guarded(lambda: self._close(UNAUTHORIZED, f"too many wrong tokens: {why}"))
+        return Reply(HTTPStatus.UNAUTHORIZED, why)
 
     def grant(self, attached: AttachedLink, check: Callable[[], object]) -> None:
         """Serve a link as long as the tokens allow it.

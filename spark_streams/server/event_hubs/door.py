@@ -86,7 +86,7 @@ class HubNode(LinkResources):
             partition = partition_of(stream, address.partition)
             if partition.closed:
                 raise split_refusal(partition)
-        elif address.below:
+        elif len(address.place) > 1:
             raise _not_found(address)
         sender = HubSender(connection, link, stream, address.partition)
         self._grant(connection, sender, "write", address)
@@ -94,7 +94,7 @@ class HubNode(LinkResources):
 
     def _management(self, connection: HubConnection, link: Any) -> AttachedLink:
         def stream_of(name: str, token: str) -> Stream:
-            return self._hub(connection.access.managers(name, token), "read", HubAddress(name, name))
+            return self._hub(connection.access.managers(name, token), "read", HubAddress(name, name, ()))
 
         return _requests(connection, link, MANAGEMENT, lambda request: answer(request, stream_of))
 
@@ -153,11 +153,9 @@ class HubNode(LinkResources):
 
     def find(self, hub: str) -> Stream | None:
         """Return the stream that a hub's name means: of that name, or the one whose name differs in case alone."""
-        found = [stream for name in stream_names(hub) if (stream := self.log.find(name)) is not None]
-        if not found:
-            found = [stream for stream in self.log.streams() if stream.name.lower() == hub.lower()]
-            found = found if len(found) == 1 else []
-        return found[0] if found else None
+        exact = [stream for name in stream_names(hub) if (stream := self.log.find(name)) is not None]
+        alike = exact or [stream for stream in self.log.streams() if stream.name.lower() == hub.lower()]
+        return alike[0] if exact or len(alike) == 1 else None
 
     def _check_group(self, address: HubAddress) -> None:
         known, group = self.config.groups, (address.group or "").lower()
@@ -176,7 +174,7 @@ def _requests(connection: HubConnection, link: Any, address: str, answer: Callab
         try:
             return answer(request)
         except WrongToken as refusal:
-            return connection.refuse_token(refusal)
+            return connection.refuse_token(str(refusal))
 
     return RequestLink(connection, link, connection.replies_from(address), answered)
 

@@ -1,11 +1,12 @@
 """The memory budget of request bodies: how many bytes they may have together while they are received and stored.
 
-Small bodies do not count and are always served: the number of connections bounds their sum. Above the budget the
-largest of the bodies that have not come whole is given up, so that a slow or hostile sender does not use up the budget.
+Small bodies do not count and are always served: the number of connections bounds their sum. Above the budget a body
+that has not come whole is given up, the largest of the user that has most, so that no sender uses up the budget.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -18,13 +19,17 @@ from spark_streams.server.http.requests import HttpError
 class _Body:
     """The body of one request.
 
+    Args:
+        user: whose it is.
+
     Attributes:
         parts: the parts received so far.
         size: their bytes.
         given_up: whether its bytes were released for others.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, user: str) -> None:
+        self.user = user
         self.parts: list[bytes] = []
         self.size = 0
         self.given_up = False
@@ -41,16 +46,19 @@ class ReceiveBudget:
     Args:
         most: how many bytes one body may have.
         most_together: how many bytes all bodies may have.
-
-    Attributes:
-        held: how many bytes all bodies have.
     """
 
     def __init__(self, most: int, most_together: int) -> None:
         self._most = most
         self._most_together = most_together
         self._receiving: set[_Body] = set()
-        self.held = 0
+        self._held: Counter[str] = Counter()
+        """User to the bytes of its bodies."""
+
+    @property
+    def held(self) -> int:
+        """How many bytes all bodies have."""
+        return self._held.total()
 
     @asynccontextmanager
     async def received(self, request: Request) -> AsyncIterator[list[bytes]]:
@@ -63,7 +71,7 @@ class ReceiveBudget:
         length = request.headers.get("content-length", "0")
         if length.isdecimal() and int(length) > self._most:
             raise too_large
-        body = _Body()
+        body = _Body(request.scope["state"]["connection"].user)
         self._receiving.add(body)
         try:
             async for part in request.stream():
@@ -84,10 +92,10 @@ class ReceiveBudget:
         before = body.counted
         body.parts.append(part)
         body.size += len(part)
-        self.held += body.counted - before
+        self._held[body.user] += body.counted - before
         while self.held > self._most_together:
             # Of two bodies of the same size, the present one is given up.
-            largest = max(self._receiving, key=lambda each: (each.counted, each is body))
+            largest = max(self._receiving, key=lambda each: (self._held[each.user], each.counted, each is body))
             self._release(largest)
             largest.given_up = True
         self._check(body)
@@ -97,10 +105,10 @@ class ReceiveBudget:
             raise HttpError(
                 503,
                 f"bodies of more than {self._most_together} bytes are being received and stored, and this was the "
-                "largest of those that were not all there. Send the request again as it is",
+                "largest, of the user with most, of those that were not all there. Send the request again as it is",
             )
 
     def _release(self, body: _Body) -> None:
-        self.held -= body.counted
+        self._held[body.user] -= body.counted
         body.parts = []
         body.size = 0

@@ -46,44 +46,48 @@ class Authorization:
     Args:
         log: the log.
         config: the users and tokens; without any of them the door authenticates nobody.
+        noun: what a stream is called in words for clients.
     """
 
-    def __init__(self, log: ReferenceLog, config: HttpConfig) -> None:
+    def __init__(self, log: ReferenceLog, config: HttpConfig, noun: str = "feed") -> None:
         self._log = log
+        self._noun = noun
         self._config = config
         self._tokens = config.bearers
 
-    def check(self, request: Request, action: str, stream: str) -> None:
-        """Check that a request may do something to a feed.
+    def check(self, request: Request, action: str, stream: str, known: Known | None = None) -> None:
+        """Check that a request may do something to a stream.
 
         Args:
             request: its header ``Authorization`` and the address that it comes from count.
             action: ``configure``, ``write`` or ``read``.
-            stream: the feed's name.
+            stream: the stream's name.
+            known: who asks, where that is known otherwise.
 
         Raises:
             HttpError: 401 without a known user or token, 403 when the user or token may not do this.
         """
-        known = self.known(request)
+        known = known or self.known(request)
         if not known.allows(action, stream):
-            raise HttpError(403, f"{known.name} may not {action} feed '{stream:.200}'")
+            raise HttpError(403, f"{known.name} may not {action} {self._noun} '{stream:.200}'")
 
-    def stream(self, request: Request, name: str, action: str = "read") -> Stream:
+    def stream(self, request: Request, name: str, action: str = "read", known: Known | None = None) -> Stream:
         """Return the stream of a request.
 
         Args:
             request: as ``check``.
-            name: the feed's name.
+            name: the stream's name.
             action: as ``check``.
+            known: as ``check``.
 
         Raises:
-            HttpError: 401 and 403 as ``check``; 404 when there is no such feed.
+            HttpError: 401 and 403 as ``check``; 404 when there is no such stream.
         """
-        self.check(request, action, name)
+        self.check(request, action, name, known)
         try:
             return self._log.stream(name)
         except UnknownStream:
-            raise HttpError(404, f"there is no feed '{name:.200}'") from None
+            raise HttpError(404, f"there is no {self._noun} '{name:.200}'") from None
 
     def readable(self, request: Request, streams: Sequence[str]) -> list[str]:
         """Return the streams that a request may read.
@@ -102,10 +106,10 @@ class Authorization:
         """Return the user or token of a request, and note it at the connection.
 
         Raises:
-            HttpError: 401 without a known one.
+            HttpError: 401 without a known one, 503 where it has too many connections.
         """
         known = self._known(request)
-        request.scope["state"]["connection"].user = known.user
+        request.scope["state"]["connection"].belongs_to(known.user)
         return known
 
     def _known(self, request: Request) -> Known:

@@ -31,6 +31,7 @@ from spark_streams.server.activity import client_text, peer_text
 from spark_streams.server.admission import Admission
 from spark_streams.server.counters import DoorCounters
 from spark_streams.server.http.config import HttpConfig
+from spark_streams.server.http.requests import HttpError
 from spark_streams.server.turns import Timer
 from spark_streams.server.write_timeout import WriteTimeout, throw_away_unsent
 
@@ -189,12 +190,21 @@ class HttpConnection(H11Protocol):
             if message["type"] == "http.response.start":
                 self.counters.answered(method, message["status"], time.perf_counter() - begun_s)
                 if self.wrong_credentials:
-                    why, self.wrong_credentials, told = self.wrong_credentials, "", asyncio.Event()
-                    self._admission.wrong_credentials(why, told.set)
-                    await told.wait()
+                    why, self.wrong_credentials = self.wrong_credentials, ""
+                    await self._admission.wrong_credentials(why)
             await send(message)
 
         return timed
+
+    def belongs_to(self, user: str) -> None:
+        """Note who makes the present request.
+
+        Raises:
+            HttpError: 503, the user has as many connections as one may have.
+        """
+        if not self._admission.belongs_to(user):
+            raise HttpError(503, f"{self._admission.limit}: try again later", CLOSE)
+        self.user = user
 
     # --- what others are told
 

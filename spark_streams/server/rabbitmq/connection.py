@@ -256,9 +256,8 @@ class RabbitConnection(dispatch.OpenSession):
         self._open = True
         self.user = self._handshake.user
         self._reader.max_bytes = self._handshake.frame_max_bytes
-        if not self._admission.establish():
-            most = self.node.config.max_connections
-            self.fail(ResponseCode.INTERNAL_ERROR, f"this door serves {most} connections, and has as many")
+        if not self._admission.establish(self.user):
+            self.fail(ResponseCode.INTERNAL_ERROR, self._admission.limit)
             return
         self._heartbeat.start(self._handshake.heartbeat_s, self._beat, self._silent)
 
@@ -271,7 +270,8 @@ class RabbitConnection(dispatch.OpenSession):
         why = ", ".join(map(_code_of, reply.send)) or "not expected at this step"
         self._release()
         if reply.failed:
-            self._admission.wrong_credentials(why, partial(self._send_and_close, frames))
+            told = self._admission.wrong_credentials(why)
+            told.add_done_callback(lambda _: self._send_and_close(frames))
         else:
             logger.info("%s: refused: %s", self.peer, why)
             self._send_and_close(frames)
