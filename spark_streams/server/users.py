@@ -103,7 +103,7 @@ class Guesses:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._recent: dict[str, tuple[int, float]] = {}
+        self._recent: dict[Any, tuple[int, float]] = {}
         """Address to how many came and when the last one did; the latest address is the last."""
 
     def delay_s(self, host: str | None, first_s: float) -> float:
@@ -113,18 +113,15 @@ class Guesses:
             host: the address that they came from, None when it is not known.
             first_s: how much later the first ones are; each further one is twice as late, up to ``LONGEST_DELAY_S``.
         """
-        now, where = self._clock(), _network(host)
+        now, where = self._clock(), _address(host)
+        if isinstance(where, ipaddress.IPv6Address):
+            where = ipaddress.ip_address(int(where) >> _HOST_BITS << _HOST_BITS)
         count, last_s = self._recent.pop(where, (0, now))
         count = count + 1 if now - last_s < FORGOTTEN_S else 1
         self._recent[where] = count, now
         if len(self._recent) > MOST_ADDRESSES:
             del self._recent[next(iter(self._recent))]
         return max(first_s, min(LONGEST_DELAY_S, first_s * 2.0 ** min(count - 1, 16)))
-
-
-def _network(host: str | None) -> str:
-    plain = _address(host)
-    return str(ipaddress.ip_network((plain, _HOST_BITS), strict=False) if plain and plain.version == 6 else plain)
 
 
 def common_name(certificate: Mapping[str, Any] | None) -> str | None:

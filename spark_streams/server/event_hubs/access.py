@@ -164,8 +164,6 @@ class Access:
         return min((float(expires_s) for expires_s in times if expires_s > now), default=None)
 
     def _drop_expired(self) -> None:
-        now = time.time()
-        for place, grants in list(self._grants.items()):
-            self._grants[place] = {key: each for key, each in grants.items() if each > now}
-            if not self._grants[place]:
-                del self._grants[place]
+        now, places = time.time(), self._grants.items()
+        living = {place: {who: until for who, until in grants.items() if until > now} for place, grants in places}
+        self._grants = {place: grants for place, grants in living.items() if grants}

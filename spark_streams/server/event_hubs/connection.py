@@ -133,14 +133,13 @@ class HubConnection(AmqpConnection):
         super().__init__(node, admission)
         self._find = find
         self._replies: dict[str, Replies] = {}
-        self._established = False
         self._early_bytes = 0
         self._granted: WeakKeyDictionary[AttachedLink, Callable[[], object]] = WeakKeyDictionary()
         self._expiry = Timer(node.loop)
 
     def data_received(self, data: bytes) -> None:
         """Take bytes from the peer: a bounded number until it has signed in, as it may have links before."""
-        if not self._established:
+        if not self.established:
             self._early_bytes += len(data)
             if self._early_bytes > _MOST_EARLY_BYTES:
                 self._admission.drop(f"it sent {self._early_bytes} bytes, and has not signed in")
@@ -167,8 +166,7 @@ class HubConnection(AmqpConnection):
 
     def _sign_in(self) -> None:
         """Count the connection as one that is served, once it has signed in: until then it must hurry."""
-        if self.access.signed_in and not self._established:
-            self._established = True
+        if self.access.signed_in:
             self._establish()
 
     def connection_lost(self, exc: Exception | None) -> None:

@@ -46,19 +46,16 @@ class ReceiveBudget:
     Args:
         most: how many bytes one body may have.
         most_together: how many bytes all bodies may have.
+
+    Attributes:
+        held: how many bytes the bodies of each user have.
     """
 
     def __init__(self, most: int, most_together: int) -> None:
         self._most = most
         self._most_together = most_together
         self._receiving: set[_Body] = set()
-        self._held: Counter[str] = Counter()
-        """User to the bytes of its bodies."""
-
-    @property
-    def held(self) -> int:
-        """How many bytes all bodies have."""
-        return self._held.total()
+        self.held: Counter[str] = Counter()
 
     @asynccontextmanager
     async def received(self, request: Request) -> AsyncIterator[list[bytes]]:
@@ -92,10 +89,10 @@ class ReceiveBudget:
         before = body.counted
         body.parts.append(part)
         body.size += len(part)
-        self._held[body.user] += body.counted - before
-        while self.held > self._most_together:
+        self.held[body.user] += body.counted - before
+        while self.held.total() > self._most_together:
             # Of two bodies of the same size, the present one is given up.
-            largest = max(self._receiving, key=lambda each: (self._held[each.user], each.counted, each is body))
+            largest = max(self._receiving, key=lambda each: (self.held[each.user], each.counted, each is body))
             self._release(largest)
             largest.given_up = True
         self._check(body)
@@ -109,6 +106,6 @@ class ReceiveBudget:
             )
 
     def _release(self, body: _Body) -> None:
-        self._held[body.user] -= body.counted
+        self.held[body.user] -= body.counted
         body.parts = []
         body.size = 0

@@ -150,11 +150,9 @@ class Authorization:
 
     def _basic(self, request: Request, given: str) -> Known:
         try:
-            user, colon, password = base64.b64decode(given, validate=True).decode().partition(":")
+            user, _, password = base64.b64decode(given, validate=True).decode().partition(":")
         except ValueError:
-            user = colon = password = ""
-        if not colon:
-            raise self._failed(request, _UNKNOWN)
+            user = password = ""
         return self.of_user(request, user, password)
 
     def of_user(self, request: Request, user: str, password: str) -> Known:

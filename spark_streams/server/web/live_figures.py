@@ -57,9 +57,8 @@ class LiveFigures(Pages):
         if not names:
             return Response(status_code=HTTPStatus.NO_CONTENT)
         headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-        return StreamingResponse(
-            self._figures(request, known.user, names), media_type="text/event-stream", headers=headers
-        )
+        told = self._figures(request, known.user, names)
+        return StreamingResponse(told, media_type="text/event-stream", headers=headers)
 
     async def _figures(self, request: Request, user: str, names: Sequence[str]) -> AsyncIterator[str]:
         connection, watching = request.scope["state"]["connection"], self._watching
