@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from operator import itemgetter
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 ACTIONS: Final = ("configure", "write", "read")
 """The actions on a stream that a user may have permission for."""
@@ -25,9 +25,6 @@ FORGOTTEN_S: Final = 60.0
 MOST_ADDRESSES: Final = 4_096
 _HOST_BITS: Final = 64
 """Of an IPv6 address; one peer has them all."""
-
-
-K = TypeVar("K")
 
 
 class StreamPatterns:
@@ -81,7 +78,7 @@ def knows(users: Mapping[str, str], user: str, password: bytes) -> bool:
     return same and expected is not None
 
 
-def displaced(owners: Mapping[K, str], newcomer: str) -> K:
+def displaced(owners: Mapping[Any, str], newcomer: str) -> Any:
     """Return the place to be given up for a newcomer: the oldest of the user that would have most.
 
     Args:
