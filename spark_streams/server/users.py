@@ -23,8 +23,6 @@ LONGEST_DELAY_S: Final = 4.0
 """Shorter than what clients wait for an answer."""
 FORGOTTEN_S: Final = 60.0
 MOST_ADDRESSES: Final = 4_096
-_HOST_BITS: Final = 64
-"""Of an IPv6 address; one peer has them all."""
 
 
 class StreamPatterns:
@@ -111,8 +109,8 @@ class Guesses:
             first_s: how much later the first ones are; each further one is twice as late, up to ``LONGEST_DELAY_S``.
         """
         now, where = self._clock(), _address(host)
-        if isinstance(where, ipaddress.IPv6Address):
-            where = ipaddress.ip_address(int(where) >> _HOST_BITS << _HOST_BITS)
+        if isinstance(where, ipaddress.IPv6Address):  # one peer has all of its last 64 bits
+            where = ipaddress.IPv6Address(int(where) >> 64 << 64)
         count, last_s = self._recent.pop(where, (0, now))
         count = count + 1 if now - last_s < FORGOTTEN_S else 1
         self._recent[where] = count, now

@@ -149,12 +149,11 @@ class Access:
         try:
             return self.users(address)
         except LinkRefused:
-            if not token:
-                raise
-            place, (rule, name), _ = self._checked(token)
-            if not self._covers(place, name, address):
-                raise
-            return [rule]
+            if token:
+                place, (rule, name), _ = self._checked(token)
+                if self._covers(place, name, address):
+                    return [rule]
+            raise
 
     @property
     def expires_s(self) -> float | None:

@@ -29,8 +29,6 @@ from spark_streams.server.web.summaries import counted
 INTERVAL_S: Final = 1.0
 SHARE: Final = 1 / 20
 """The most of its time that a page which is open may cost."""
-_ASK_AGAIN: Final = "retry: 60000\n\n"
-"""Tells a browser how long to wait, in ms, once the answer has ended (HTML §9.2.6)."""
 
 
 class LiveFigures(Pages):
@@ -68,7 +66,7 @@ class LiveFigures(Pages):
         try:
             while not self._stopping.done() and not connection.gone and self._may_watch(request):
                 if connection not in watching:
-                    yield _ASK_AGAIN
+                    yield "retry: 60000\n\n"  # the browser asks again after so many ms (HTML §9.2.6)
                     return
                 streams = [found for name in names if (found := self._site.log.find(name)) is not None]
                 figures, took_s = await self._site.worker.run(_figures_of(streams))
