@@ -22,10 +22,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from spark_streams.redaction import one_line
 from spark_streams.server.counters import DoorCounters
 from spark_streams.server.door_config import DoorConfig
 from spark_streams.server.tls import ARRIVING
 from spark_streams.server.turns import Timer
+from spark_streams.server.users import Guesses
 
 BACKLOG: Final = 256
 """The most connections that the system queues until they are accepted, and that are accepted in one turn."""
@@ -58,10 +60,11 @@ def allow_descriptors(connections: int, files: int) -> None:
 
 
 class Sockets:
-    """The connections of all doors of a server, which share the process's descriptors."""
+    """The connections of all doors of a server, which share the process's descriptors, and who guesses at passwords."""
 
     def __init__(self) -> None:
         self.open = 0
+        self.guesses = Guesses()
 
     @property
     def full(self) -> bool:
@@ -81,7 +84,8 @@ class AdmissionControl:
         sockets: the connections of all doors.
         descriptors: how many descriptors a connection of this door uses.
         counters: the door's.
-        established: how many connections are established.
+        established: the connections that are established, the oldest first, each with its user; None where the peer has
+            not said who it is: these make room for others.
         arriving: the connections that are not established yet, the oldest first.
     """
 
@@ -91,7 +95,7 @@ class AdmissionControl:
     sockets: Sockets
     descriptors: int = 1
     counters: DoorCounters = field(default_factory=DoorCounters)
-    established: int = 0
+    established: dict[Admission, str | None] = field(default_factory=dict)
     arriving: dict[Admission, None] = field(default_factory=dict)
 
     def protocol(self, make: Callable[[Admission], asyncio.Protocol]) -> asyncio.Protocol:
@@ -132,6 +136,7 @@ class Admission:
     Attributes:
         on_late: called, instead of cutting the connection, when the handshake takes too long.
         counters: the door's.
+        limit: why the peer is not served, in words, once it is not.
     """
 
     def __init__(self, control: AdmissionControl, transport: asyncio.Transport) -> None:
@@ -139,32 +144,49 @@ class Admission:
         self.on_late: Callable[[], None] | None = None
         self._control = control
         self._transport = transport
-        self._established = self._refused = False
-        self._ended = False
+        self.limit = ""
+        self._refused = self._ended = False
+        self._untold: list[asyncio.Future[None]] = []
         control.arriving[self] = None
         control.sockets.open += control.descriptors
         timeout_s = control.settings.handshake_timeout_ms / 1000
         self._timer = Timer(control.loop)
         self._timer.start(timeout_s, self._late)
 
-    def establish(self) -> bool:
+    def establish(self, user: str | None = None) -> bool:
         """Note that the peer has introduced itself.
 
+        Args:
+            user: who it is; None where each request says it.
+
         Returns:
-            Whether it is served. If not, the door serves ``max_connections`` already: tell the peer so, and close.
+            Whether it is served. If not, the door serves as many as it may already: tell the peer the ``limit``, and
+            close.
         """
-        if self._established or self._ended:
-            return self._established
-        control = self._control
-        if control.established >= control.settings.max_connections:
-            logger.warning("%s: refused, there are %d connections already", _peer(self._transport), control.established)
+        there, most = self._control.established, self._control.settings.max_connections
+        if self.established or self._ended:
+            return self.established
+        if len(there) >= most and (strangers := [each for each, owner in there.items() if owner is None]):
+            strangers[0].drop("nobody has signed in there, and others wait")
+        if len(there) >= most:
+            self.limit = f"this door serves {most} connections, and has as many"
+        if self.limit or not self.belongs_to(user):
+            logger.warning("%s: refused, %s", _peer(self._transport), self.limit)
             self._refused = True
             self.counters.refused["full"] += 1
             return False
-        self._established = True
-        control.established += 1
         self.counters.opened += 1
         self._leave_arrivals()
+        return True
+
+    def belongs_to(self, user: str | None) -> bool:
+        """Note whose an established connection is from now on; return whether that user may have one more."""
+        there, most = self._control.established, self._control.settings.max_user_connections
+        if user is not None and user != there.get(self) and list(there.values()).count(user) >= most:
+            self.limit = f"this door serves {most} connections of one user, and has as many"
+            return False
+        if not self._ended:
+            there[self] = user
         return True
 
     def end(self) -> None:
@@ -173,20 +195,41 @@ class Admission:
             return
         self._ended = True
         self._control.sockets.open -= self._control.descriptors
-        if self._established:
-            self._control.established -= 1
+        if self.established:
+            del self._control.established[self]
             self.counters.closed += 1
         self._leave_arrivals()
+        for told in self._untold:
+            _resolve(told)
+
+    def wrong_credentials(self, why: str) -> asyncio.Future[None]:
+        """Note that credentials were not accepted, for the log and the counters.
+
+        Args:
+            why: in words, without a secret.
+
+        Returns:
+            What is done when the peer may be told, or the connection has ended.
+        """
+        peer, settings = self._transport.get_extra_info("peername"), self._control.settings
+        logger.warning("%s: %s: wrong credentials: %s", settings.protocol, _peer(self._transport), one_line(why))
+        self.counters.sign_ins_failed += 1
+        host, first_s = peer[0] if isinstance(peer, tuple) else None, settings.authentication_delay_ms / 1000
+        delay_s = self._control.sockets.guesses.delay_s(host, first_s)
+        told: asyncio.Future[None] = self._control.loop.create_future()
+        self._control.loop.call_later(0 if self._ended else delay_s, _resolve, told)
+        self._untold.append(told)
+        return told
 
     @property
     def established(self) -> bool:
         """Whether the peer has introduced itself, and is served."""
-        return self._established and not self._ended
+        return self in self._control.established
 
     @property
     def waits(self) -> bool:
         """Whether the peer has not introduced itself, and was not refused."""
-        return not (self._established or self._refused or self._ended)
+        return not (self.established or self._refused or self._ended)
 
     def drop(self, why: str) -> None:
         """Cut the connection."""
@@ -272,6 +315,11 @@ class _Entrance(asyncio.Protocol):
             transport.abort()
         else:
             self._hand_over(admission, secured)
+
+
+def _resolve(told: asyncio.Future[None]) -> None:
+    if not told.done():
+        told.set_result(None)
 
 
 def _peer(transport: asyncio.Transport) -> str:

@@ -52,9 +52,12 @@ class DoorConfig:
         tls_client_ca: PEM file of the authorities whose client certificates are accepted.
         tls_client_required: refuse a peer that shows no client certificate, before it may send anything.
         max_connections: the most connections that are served at a time.
+        max_user_connections: the most of them that one user may have, so that others find room.
         max_handshakes: the most connections at a time that are not opened yet; a further one replaces the oldest.
         handshake_timeout_ms: how long a connection may take until it is opened, TLS included.
         write_timeout_ms: a peer that has bytes to read and reads none for this long is dropped.
+        authentication_delay_ms: how much later wrong credentials are answered, against guessing; each further ones from
+            the same address twice as late, up to 4 s.
 
     Attributes:
         protocol: the name of the protocol that the door speaks, in ``spark_streams.protocols``.
@@ -67,6 +70,7 @@ class DoorConfig:
     protocol: ClassVar[str]
     positive: ClassVar[tuple[str, ...]] = (
         "max_connections",
+        "max_user_connections",
         "max_handshakes",
         "handshake_timeout_ms",
         "write_timeout_ms",
@@ -84,9 +88,11 @@ class DoorConfig:
     tls_client_ca: str | os.PathLike[str] | None = None
     tls_client_required: bool = False
     max_connections: int = 1_024
+    max_user_connections: int = 896
     max_handshakes: int = 512
     handshake_timeout_ms: int = 10_000
     write_timeout_ms: int = 60_000
+    authentication_delay_ms: int = 500
 
     def __post_init__(self) -> None:
         expect_at_least(1, self, *DoorConfig.positive, *self.positive)

@@ -1,12 +1,15 @@
-"""Users, how they prove who they are, and their permissions, for all doors."""
+"""Users, how they prove who they are, how long guesses take, and their permissions, for all doors."""
 
 from __future__ import annotations
 
 import hmac
 import ipaddress
 import re
-from collections.abc import Collection, Mapping
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any, Final
 
 ACTIONS: Final = ("configure", "write", "read")
@@ -16,6 +19,10 @@ EVERYBODY_ELSE: Final = "*"
 ANONYMOUS: Final = "anonymous"
 """The user name of a peer that signs in without credentials."""
 LOOPBACK: Final = frozenset({"127.0.0.0/8", "::1"})
+LONGEST_DELAY_S: Final = 4.0
+"""Shorter than what clients wait for an answer."""
+FORGOTTEN_S: Final = 60.0
+MOST_ADDRESSES: Final = 4_096
 
 
 class StreamPatterns:
@@ -69,6 +76,49 @@ def knows(users: Mapping[str, str], user: str, password: bytes) -> bool:
     return same and expected is not None
 
 
+def displaced(owners: Mapping[Any, str], newcomer: str) -> Any:
+    """Return the place to be given up for a newcomer: the oldest of the user that would have most.
+
+    Args:
+        owners: all places, each with its user, the oldest first.
+        newcomer: the user who wants one.
+    """
+    most, _ = max(Counter([*owners.values(), newcomer]).items(), key=itemgetter(1))
+    return next(place for place, user in owners.items() if user == most)
+
+
+class Guesses:
+    """Wrong credentials at all doors of a server, by the address that they came from.
+
+    They make answers to further wrong ones late, and no other answer: many may share an address.
+
+    Args:
+        clock: returns seconds, monotonic.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._recent: dict[Any, tuple[int, float]] = {}
+        """Address to how many came and when the last one did; the latest address is the last."""
+
+    def delay_s(self, host: str | None, first_s: float) -> float:
+        """Note wrong credentials; return how much later they are answered.
+
+        Args:
+            host: the address that they came from, None when it is not known.
+            first_s: how much later the first ones are; each further one is twice as late, up to ``LONGEST_DELAY_S``.
+        """
+        now, where = self._clock(), _address(host)
+        if isinstance(where, ipaddress.IPv6Address):  # one peer has all of its last 64 bits
+            where = ipaddress.IPv6Address(int(where) >> 64 << 64)
+        count, last_s = self._recent.pop(where, (0, now))
+        count = count + 1 if now - last_s < FORGOTTEN_S else 1
+        self._recent[where] = count, now
+        if len(self._recent) > MOST_ADDRESSES:
+            del self._recent[next(iter(self._recent))]
+        return max(first_s, min(LONGEST_DELAY_S, first_s * 2.0 ** min(count - 1, 16)))
+
+
 def common_name(certificate: Mapping[str, Any] | None) -> str | None:
     """Return the common name of a certificate, or None."""
     for relative in (certificate or {}).get("subject", ()):
@@ -80,9 +130,13 @@ def common_name(certificate: Mapping[str, Any] | None) -> str | None:
 
 def is_loopback(host: str | None, networks: Collection[str] = LOOPBACK) -> bool:
     """Return whether an address, IPv4 within IPv6 too, is in one of the networks."""
+    plain = _address(host)
+    return plain is not None and any(plain in ipaddress.ip_network(network) for network in networks)
+
+
+def _address(host: str | None) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     try:
         address = ipaddress.ip_address((host or "").partition("%")[0])
     except ValueError:
-        return False
-    plain = getattr(address, "ipv4_mapped", None) or address
-    return any(plain in ipaddress.ip_network(network) for network in networks)
+        return None
+    return getattr(address, "ipv4_mapped", None) or address

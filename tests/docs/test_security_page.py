@@ -19,7 +19,7 @@ from spark_streams.cli.log.config_file import read_configuration
 from spark_streams.log import LogConfig, ReferenceLog
 from spark_streams.options.amqp_events import parse_source
 from spark_streams.options.feedapi import parse_feed_source
-from spark_streams.server import AmqpConfig, EventHubsConfig, FeedConfig, RabbitConfig, ServerThread
+from spark_streams.server import AmqpConfig, EventHubsConfig, FeedConfig, RabbitConfig, ServerThread, WebConfig
 from spark_streams.server.users import permissions_of
 from spark_streams.wire.amqp.columns.encode import encode_columns
 from tests.certificate_authority import Authority
@@ -108,7 +108,7 @@ def test_the_limits_of_the_page_have_the_defaults_of_the_code() -> None:
             continue
         _, _, setting, default = (cell.strip() for cell in line.strip("|").split("|"))
         for name in re.findall(r"`(\w+_\w+)`", setting):
-            owners = (LogConfig,) if "[log]" in setting else kinds
+            owners = {"`[log]`": (LogConfig,), "`[web]`": (WebConfig,)}.get(setting.rpartition(" ")[2], kinds)
             defaults = {f"{getattr(kind(), name):,}" for kind in owners if hasattr(kind(), name)}
             assert defaults and all(re.search(rf"(?<![\d,]){each}(?![\d,])", default) for each in defaults), line
             told.add(name)

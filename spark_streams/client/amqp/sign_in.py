@@ -223,7 +223,8 @@ class TokenSource:
         if token.kind == SIGNATURE_TYPE:
             signature = SharedAccessSignature.parsed(text)
             remember(signature.signature)
-            if not signature.covers(hub):
+            _, path = signature.resource or ("", "")  # of what is not understood the peer says so
+            if not f"{hub}/".lower().startswith(f"{path}/".lstrip("/").lower()):
                 raise self.refused(hub, f"the signature is for '{signature.uri}'")
         if token.expires_s is not None and token.expires_s <= self.clock():
             raise self.refused(hub, "the token has expired")

@@ -141,19 +141,28 @@ class AmqpConnection(ConnectionLinks):
         """Give bytes to the SASL layer; return the bytes that follow it."""
         assert self._transport is not None
         answer = self._handshake.receive(data)
-        self._transport.write(answer.send)
         if answer.refused is not None:
-            logger.info("%s: %s", self.peer, answer.refused)
-            self.node.counters.sign_ins_failed += answer.failed
             self._closing = True
-            self._transport.close()
-        elif answer.leftover is not None:
+            if answer.failed:
+                told = self._admission.wrong_credentials(answer.refused)
+                told.add_done_callback(lambda _: self._end_handshake(answer.send))
+            else:
+                logger.info("%s: %s", self.peer, answer.refused)
+                self._end_handshake(answer.send)
+            return b""
+        self._transport.write(answer.send)
+        if answer.leftover is not None:
             self.user = self._handshake.user
             self._engine = Engine(self.config)
             self.incoming = self._read_frames()
             self.outgoing = self._write_frames(self._engine)
             return answer.leftover
         return b""
+
+    def _end_handshake(self, last: bytes) -> None:
+        if self._transport is not None:
+            self._transport.write(last)
+            self._transport.close()
 
     # --- what may differ between doors
 
@@ -309,9 +318,8 @@ class AmqpConnection(ConnectionLinks):
 
     def _establish(self) -> None:
         """Count the connection as one that is served; close it if there are as many as there may be."""
-        if not self._admission.establish():
-            most = self.config.max_connections
-            self._close(RESOURCE_LIMIT, f"this container serves {most} connections, and has as many")
+        if not self._admission.establish(self.known_as):
+            self._close(RESOURCE_LIMIT, self._admission.limit)
 
     def _connection_closed(self, connection: Any) -> None:
         self._release_links()

@@ -79,7 +79,7 @@ class Handshake:
         except RemoteProtocolError as fault:
             return Answer(SASL_HEADER, str(fault))
         if self._sasl.failed:
-            return Answer(send, self._kept_out or "wrong credentials", failed=True)
+            return Answer(send, self._kept_out or "none that this door accepts", failed=True)
         if not self._sasl.done:
             return Answer(send)
         if self._sasl.skipped and not self._skippable:

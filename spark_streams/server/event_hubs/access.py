@@ -1,8 +1,8 @@
 """What one connection may use: everything that its user may, or what the tokens cover that it has put to ``$cbs``.
 
-A token is signed with a rule's key; a rule is a user of the log. It covers its uri and everything below it until it
-expires, and another one of the rule for the same uri takes its place. Where tokens of several rules cover an address,
-it may be used as any of them.
+A token is signed with a rule's key; a rule is a user of the log. It covers a hub, what lies below one, or the whole
+namespace until it expires, and another one of the rule for the same takes its place. Where tokens of several rules
+cover an address, it may be used as any of them.
 
 Spec: docs/specifications.md, Event Hubs.
 """
@@ -10,18 +10,31 @@ Spec: docs/specifications.md, Event Hubs.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Callable, Sequence
+from typing import Final, TypeAlias
 
 from spark_streams.errors import LocalProtocolError
+from spark_streams.log import Stream
 from spark_streams.server.amqp.error_conditions import RESOURCE_LIMIT, UNAUTHORIZED, LinkRefused
+from spark_streams.server.event_hubs.addresses import HubAddress, read_address
 from spark_streams.server.event_hubs.config import EventHubsConfig
 from spark_streams.wire.amqp.cbs import SIGNATURE_TYPE
 from spark_streams.wire.amqp.management import MANAGEMENT
-from spark_streams.wire.amqp.shared_access import SharedAccessSignature, path_of
+from spark_streams.wire.amqp.shared_access import SharedAccessSignature
 
+MOST_WRONG_TOKENS: Final = 3
 _UNKNOWN_KEY: Final = "\0"
 """Signs nothing that a peer sends: a rule that there is not takes as long as a wrong signature."""
+
+
+_Place: TypeAlias = tuple[str, ...]
+"""What a token covers, to be compared with the ``place`` of an address; empty for the whole namespace."""
+_Holder: TypeAlias = tuple[str, str]
+"""To whom a token grants it, a rule; and the name of the hub, or of the namespace's host."""
+
+
+class WrongToken(Exception):
+    """A token is not valid; the message has nothing of it."""
 
 
 class Access:
@@ -29,28 +42,36 @@ class Access:
 
     Args:
         config: the rules, and the limit of tokens.
+        find: returns the stream that the name of a hub means; None: none.
         peer_host: the peer's address, None when it is not known.
         user: the user who has signed in with SASL; None: tokens decide.
+
+    Attributes:
+        wrong_tokens: how many the peer has shown; of ``MOST_WRONG_TOKENS`` on none is looked at.
     """
 
-    def __init__(self, config: EventHubsConfig, peer_host: str | None, user: str | None) -> None:
+    def __init__(
+        self, config: EventHubsConfig, find: Callable[[str], Stream | None], peer_host: str | None, user: str | None
+    ) -> None:
         self._config = config
+        self._find = find
         self._peer_host = peer_host
         self._user = user
-        self._tokens: dict[tuple[str, ...], dict[str, SharedAccessSignature]] = {}
-        """Path to rule to token."""
+        self.wrong_tokens = 0
+        self._grants: dict[_Place, dict[_Holder, int]] = {}
+        """Place to holder to the time, in seconds since the epoch, when the token runs out."""
 
     @property
     def signed_in(self) -> bool:
         """Whether the peer has proved who it is."""
-        return self._user is not None or bool(self._tokens)
+        return self._user is not None or bool(self._grants)
 
     @property
     def names(self) -> list[str]:
         """The user, or the rules of the tokens."""
         if self._user is not None:
             return [self._user]
-        return sorted({rule for tokens in self._tokens.values() for rule in tokens})
+        return sorted({rule for grants in self._grants.values() for rule, _ in grants})
 
     def put(self, text: str, kind: str) -> None:
         """Take a token.
@@ -60,76 +81,88 @@ class Access:
             kind: its type, as ``$cbs`` is told it.
 
         Raises:
-            LinkRefused: it is not valid, or there are too many; the message has nothing of it.
+            WrongToken: it is not valid.
+            LinkRefused: there are too many.
         """
-        token = self._checked(text, kind)
+        place, holder, expires_s = self._checked(text, kind)
         self._drop_expired()
-        count = sum(map(len, self._tokens.values()))
-        if count >= self._config.max_tokens and token.rule not in self._tokens.get(token.path, {}):
+        count = sum(map(len, self._grants.values()))
+        if count >= self._config.max_tokens and holder not in self._grants.get(place, {}):
             raise LinkRefused(RESOURCE_LIMIT, f"the connection has put {count} tokens, and may no more")
-        self._tokens.setdefault(token.path, {})[token.rule] = token
+        self._grants.setdefault(place, {})[holder] = expires_s
 
-    def _checked(self, text: str, kind: str = SIGNATURE_TYPE) -> SharedAccessSignature:
+    def _checked(self, text: str, kind: str = SIGNATURE_TYPE) -> tuple[_Place, _Holder, int]:
+        if self.wrong_tokens >= MOST_WRONG_TOKENS:
+            raise LinkRefused(UNAUTHORIZED, f"{MOST_WRONG_TOKENS} tokens of this connection were wrong")
         if kind != SIGNATURE_TYPE:
-            raise LinkRefused(
-                UNAUTHORIZED, f"a token of type '{kind:.80}': this namespace knows {SIGNATURE_TYPE} alone"
-            )
+            raise WrongToken(f"a token of type '{kind:.80}': this namespace knows {SIGNATURE_TYPE} alone")
         try:
             token = SharedAccessSignature.parsed(text)
         except LocalProtocolError as fault:
-            raise LinkRefused(UNAUTHORIZED, str(fault)) from fault
+            raise WrongToken(str(fault)) from fault
         key = self._config.users.get(token.rule)
         if not token.is_signed_by(_UNKNOWN_KEY if key is None else key) or key is None:
-            raise LinkRefused(UNAUTHORIZED, "InvalidSignature: The token has an invalid signature.")
+            raise WrongToken("InvalidSignature: The token has an invalid signature.")
         if token.expires_s <= time.time():
-            raise LinkRefused(UNAUTHORIZED, "ExpiredToken: The token is expired.")
+            raise WrongToken("ExpiredToken: The token is expired.")
         if not self._config.admits(token.rule, self._peer_host):
-            raise LinkRefused(UNAUTHORIZED, f"rule '{token.rule}' is one of loopback_users, of this machine alone")
-        return token
+            raise WrongToken(f"rule '{token.rule}' is one of loopback_users, of this machine alone")
+        if token.resource is None:
+            raise WrongToken(f"InvalidAudience: the uri '{token.uri:.200}' is none of sb://<host>/<hub>")
+        host, path = token.resource
+        covered = read_address(f"sb://{host}/{path}") if path else HubAddress("", host, ())
+        return covered.place, (token.rule, covered.hub), token.expires_s
 
-    def users(self, path: str) -> Sequence[str]:
-        """Return the users as whom a path may be used, at least one.
+    def _covers(self, place: _Place, name: str, address: HubAddress) -> bool:
+        """Return whether a place covers an address: case tells apart what nothing else does."""
+        if not place:
+            return self._find(name) is None  # where it is a hub's name, the host was left out
+        return address.place[: len(place)] == place and self._find(name) is self._find(address.hub)
+
+    def users(self, address: HubAddress) -> Sequence[str]:
+        """Return the users as whom an address may be used, at least one.
 
         Raises:
             LinkRefused: no token covers it (amqp:unauthorized-access).
         """
         if self._user is not None:
             return [self._user]
-        now, wanted = time.time(), path_of(path)
-        covering = [token for end in range(len(wanted) + 1) for token in self._tokens.get(wanted[:end], {}).values()]
-        found = [token.rule for token in covering if token.expires_s > now]
+        now, above = time.time(), [address.place[:end] for end in range(len(address.place) + 1)]
+        grants = [(place, *each) for place in above for each in self._grants.get(place, {}).items()]
+        covering = [(rule, until) for place, (rule, name), until in grants if self._covers(place, name, address)]
+        found = [rule for rule, expires_s in covering if expires_s > now]
         if found:
             return found
+        path = f"{address.path:.200}"
         if covering:
-            raise LinkRefused(UNAUTHORIZED, f"ExpiredToken: The token for '{path:.200}' is expired.")
-        raise LinkRefused(UNAUTHORIZED, f"Unauthorized access. 'Listen' or 'Send' claim is required for '{path:.200}'.")
+            raise LinkRefused(UNAUTHORIZED, f"ExpiredToken: The token for '{path}' is expired.")
+        raise LinkRefused(UNAUTHORIZED, f"Unauthorized access. 'Listen' or 'Send' claim is required for '{path}'.")
 
     def managers(self, hub: str, token: str) -> Sequence[str]:
         """Return the users as whom a hub may be asked about, by the connection's tokens or by one of the request.
 
         Raises:
+            WrongToken: the one of the request is not valid.
             LinkRefused: neither covers it (amqp:unauthorized-access).
         """
-        path = f"{hub}/{MANAGEMENT}"
+        address = HubAddress(f"{hub}/{MANAGEMENT}", hub, (hub.lower(), MANAGEMENT))
         try:
-            return self.users(path)
+            return self.users(address)
         except LinkRefused:
-            checked = self._checked(token) if token else None
-            if checked is None or not checked.covers(path):
-                raise
-            return [checked.rule]
+            if token:
+                place, (rule, name), _ = self._checked(token)
+                if self._covers(place, name, address):
+                    return [rule]
+            raise
 
     @property
     def expires_s(self) -> float | None:
         """When the next token runs out, in seconds since the epoch; None where none does."""
         now = time.time()
-        times = (token.expires_s for tokens in self._tokens.values() for token in tokens.values())
+        times = (each for grants in self._grants.values() for each in grants.values())
         return min((float(expires_s) for expires_s in times if expires_s > now), default=None)
 
     def _drop_expired(self) -> None:
-        now = time.time()
-        for path, tokens in list(self._tokens.items()):
-            for rule in [rule for rule, token in tokens.items() if token.expires_s <= now]:
-                del tokens[rule]
-            if not tokens:
-                del self._tokens[path]
+        now, places = time.time(), self._grants.items()
+        living = {place: {who: until for who, until in grants.items() if until > now} for place, grants in places}
+        self._grants = {place: grants for place, grants in living.items() if grants}

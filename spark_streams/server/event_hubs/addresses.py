@@ -5,6 +5,7 @@
     <hub>                                              send: the log chooses the partition, or the key does
     <hub>/Partitions/<n>                               send to one partition
     <hub>/ConsumerGroups/<group>/Partitions/<n>        receive
+    <hub>/Publishers/<name>   <hub>/$management        what tokens may cover too; neither is served
     $management   $cbs                                 requests about hubs; tokens
 
 Each may have a scheme and a host in front of it. The fixed words are not case-sensitive.
@@ -34,7 +35,8 @@ from spark_streams.wire.amqp.dialects.event_hubs import (
 )
 
 _PATH: Final = re.compile(
-    r"(?P<hub>.+?)(?:/ConsumerGroups/(?P<group>[^/]+))?(?:/Partitions/(?P<partition>[^/]+))?/?",
+    r"(?P<hub>.+?)(?P<below>/Publishers/[^/]+|/\$management|"
+    r"(?:/ConsumerGroups/(?P<group>[^/]+))?(?:/Partitions/(?P<partition>[^/]+))?)/?",
     re.IGNORECASE | re.DOTALL,
 )
 _SELECTOR: Final = re.compile(
@@ -49,14 +51,16 @@ class HubAddress(NamedTuple):
     Args:
         path: without scheme, host and slashes around it.
         hub: the hub's name.
+        place: the hub and the parts that follow it, in lower case: a place is below all that it begins with.
         group: the consumer group, or None.
         partition: the partition's identifier, or None.
     """
 
     path: str
     hub: str
-    group: str | None
-    partition: str | None
+    place: tuple[str, ...]
+    group: str | None = None
+    partition: str | None = None
 
 
 def read_address(text: str) -> HubAddress:
@@ -70,7 +74,8 @@ def read_address(text: str) -> HubAddress:
     match = _PATH.fullmatch(path)
     if match is None:
         raise LinkRefused(NOT_FOUND, f"the address '{text:.200}' names no event hub")
-    return HubAddress(path, match["hub"], match["group"], match["partition"])
+    place = match["hub"].lower(), *match["below"].lower().split("/")[1:]
+    return HubAddress(path, match["hub"], place, match["group"], match["partition"])
 
 
 class Start(NamedTuple):

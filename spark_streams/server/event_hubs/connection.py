@@ -7,24 +7,27 @@ Spec: AMQP 1.0 part 1 §1.4 (a field that is null may be left out); docs/specifi
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
+from http import HTTPStatus
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
 import proton
 
 from spark_streams.errors import LocalProtocolError, RemoteProtocolError
+from spark_streams.log import Stream
 from spark_streams.server.admission import Admission
 from spark_streams.server.amqp.connection import AmqpConnection
 from spark_streams.server.amqp.connection_links import AttachedLink, LinkResources
 from spark_streams.server.amqp.engine import Engine
-from spark_streams.server.amqp.error_conditions import LinkRefused
+from spark_streams.server.amqp.error_conditions import UNAUTHORIZED, LinkRefused
 from spark_streams.server.amqp.handshake import Handshake
 from spark_streams.server.amqp.incoming_frames import IncomingFrames
 from spark_streams.server.amqp.outgoing_frames import OutgoingFrames
-from spark_streams.server.amqp.requests import Replies
-from spark_streams.server.event_hubs.access import Access
+from spark_streams.server.amqp.requests import Replies, Reply
+from spark_streams.server.event_hubs.access import MOST_WRONG_TOKENS, Access
 from spark_streams.server.event_hubs.config import EventHubsConfig
 from spark_streams.server.turns import Timer
 from spark_streams.wire.amqp.decode import decode_value
@@ -114,6 +117,7 @@ class HubConnection(AmqpConnection):
 
     Args:
         node: links are attached to it.
+        find: returns the stream that the name of a hub means.
         admission: the connection's place among those that the door may have.
 
     Attributes:
@@ -125,17 +129,17 @@ class HubConnection(AmqpConnection):
     access: Access
     outgoing: WholeFrames
 
-    def __init__(self, node: LinkResources, admission: Admission) -> None:
+    def __init__(self, node: LinkResources, find: Callable[[str], Stream | None], admission: Admission) -> None:
         super().__init__(node, admission)
+        self._find = find
         self._replies: dict[str, Replies] = {}
-        self._established = False
         self._early_bytes = 0
         self._granted: WeakKeyDictionary[AttachedLink, Callable[[], object]] = WeakKeyDictionary()
         self._expiry = Timer(node.loop)
 
     def data_received(self, data: bytes) -> None:
         """Take bytes from the peer: a bounded number until it has signed in, as it may have links before."""
-        if not self._established:
+        if not self.established:
             self._early_bytes += len(data)
             if self._early_bytes > _MOST_EARLY_BYTES:
                 self._admission.drop(f"it sent {self._early_bytes} bytes, and has not signed in")
@@ -148,7 +152,8 @@ class HubConnection(AmqpConnection):
         return Handshake(self.config, self.peer_host, certificate, anonymous=mechanisms, skippable=True)
 
     def _read_frames(self) -> IncomingFrames:
-        self.access = Access(self.config, self.peer_host, self._handshake.user if self._handshake.proven else None)
+        user = self._handshake.user if self._handshake.proven else None
+        self.access = Access(self.config, self._find, self.peer_host, user)
         return IncomingFrames(self.config, self.unfinished, outcomes=False)
 
     def _write_frames(self, engine: Engine) -> OutgoingFrames:
@@ -161,8 +166,7 @@ class HubConnection(AmqpConnection):
 
     def _sign_in(self) -> None:
         """Count the connection as one that is served, once it has signed in: until then it must hurry."""
-        if self.access.signed_in and not self._established:
-            self._established = True
+        if self.access.signed_in:
             self._establish()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -185,6 +189,17 @@ class HubConnection(AmqpConnection):
         """Note that the peer has put a token."""
         self._sign_in()
         self._wait_for_expiry()
+
+    def refuse_token(self, why: str) -> Coroutine[object, object, Reply]:
+        """Note a wrong token; return the answer, which is late. After several the connection is closed instead."""
+        self.access.wrong_tokens += 1
+        return self._refused(self._admission.wrong_credentials(why), why)
+
+    async def _refused(self, told: asyncio.Future[None], why: str) -> Reply:
+        await told
+        if self.access.wrong_tokens >= MOST_WRONG_TOKENS:
+            self.guarded(lambda: self._close(UNAUTHORIZED, f"too many wrong tokens: {why}"))
+        return Reply(HTTPStatus.UNAUTHORIZED, why)
 
     def grant(self, attached: AttachedLink, check: Callable[[], object]) -> None:
         """Serve a link as long as the tokens allow it.

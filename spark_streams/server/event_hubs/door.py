@@ -3,32 +3,31 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from http import HTTPStatus
 from typing import Any, Final
 from urllib.parse import urlsplit
 
 import proton
 
-from spark_streams.errors import UnknownStream
 from spark_streams.log import ReferenceLog, Stream
 from spark_streams.server.activity import Item
 from spark_streams.server.admission import Sockets
 from spark_streams.server.amqp.activity import Membership, connected
-from spark_streams.server.amqp.attach_request import address_of, link_properties, permitted_stream
+from spark_streams.server.amqp.attach_request import address_of, link_properties, permitted_stream, stream_names
 from spark_streams.server.amqp.connection_links import AttachedLink, ConnectionLinks, LinkResources
 from spark_streams.server.amqp.error_conditions import (
     INVALID_FIELD,
     NOT_ALLOWED,
     NOT_FOUND,
     NOT_IMPLEMENTED,
-    UNAUTHORIZED,
     LinkRefused,
 )
 from spark_streams.server.amqp.placement import Placement, split_refusal
 from spark_streams.server.amqp.requests import Reply, ReplyLink, Request, RequestLink
 from spark_streams.server.counters import DoorCounters
 from spark_streams.server.door import TcpDoor
+from spark_streams.server.event_hubs.access import WrongToken
 from spark_streams.server.event_hubs.addresses import HubAddress, read_address, read_start
 from spark_streams.server.event_hubs.config import EventHubsConfig, connection_string, shown_users
 from spark_streams.server.event_hubs.connection import HubConnection
@@ -77,28 +76,27 @@ class HubNode(LinkResources):
             raise LinkRefused(NOT_IMPLEMENTED, "transactions are not supported")
         address = read_address(address_of(link.remote_target))
         if address.path.lower() == CBS:
-            return RequestLink(
-                connection, link, connection.replies_from(CBS), lambda request: _put(connection, request)
-            )
+            return _requests(connection, link, CBS, lambda request: _put(connection, request))
         if address.path.lower() == MANAGEMENT:
             return self._management(connection, link)
         if address.group is not None:
             raise LinkRefused(NOT_ALLOWED, "a consumer group can only be read: send to the hub, or to a partition")
-        stream = self._hub(connection.access.users(address.path), "write", address)
+        stream = self._hub(connection.access.users(address), "write", address)
         if address.partition is not None:
             partition = partition_of(stream, address.partition)
             if partition.closed:
                 raise split_refusal(partition)
+        elif len(address.place) > 1:
+            raise _not_found(address)
         sender = HubSender(connection, link, stream, address.partition)
         self._grant(connection, sender, "write", address)
         return sender
 
     def _management(self, connection: HubConnection, link: Any) -> AttachedLink:
         def stream_of(name: str, token: str) -> Stream:
-            return self._hub(connection.access.managers(name, token), "read", HubAddress(name, name, None, None))
+            return self._hub(connection.access.managers(name, token), "read", HubAddress(name, name, ()))
 
-        replies = connection.replies_from(MANAGEMENT)
-        return RequestLink(connection, link, replies, lambda request: answer(request, stream_of))
+        return _requests(connection, link, MANAGEMENT, lambda request: answer(request, stream_of))
 
     def _consumer(self, connection: ConnectionLinks, link: Any) -> AttachedLink:
         assert isinstance(connection, HubConnection)
@@ -111,7 +109,7 @@ class HubNode(LinkResources):
                 NOT_FOUND,
                 f"'{address.path:.200}' cannot be read: expected <hub>/ConsumerGroups/<group>/Partitions/<partition>",
             )
-        stream = self._hub(connection.access.users(address.path), "read", address)
+        stream = self._hub(connection.access.users(address), "read", address)
         partition = partition_of(stream, address.partition)
         self._check_group(address)
         properties = link_properties(link)
@@ -133,7 +131,7 @@ class HubNode(LinkResources):
         return attached
 
     def _grant(self, connection: HubConnection, attached: AttachedLink, action: str, address: HubAddress) -> None:
-        connection.grant(attached, lambda: self._hub(connection.access.users(address.path), action, address))
+        connection.grant(attached, lambda: self._hub(connection.access.users(address), action, address))
 
     def _hub(self, users: Sequence[str], action: str, address: HubAddress) -> Stream:
         """Return a hub that one of some users may ``write`` or ``read``.
@@ -141,30 +139,44 @@ class HubNode(LinkResources):
         Raises:
             LinkRefused: none of them may (amqp:unauthorized-access), or there is no such hub (amqp:not-found).
         """
-        name = self._name(address.hub)
+        found = self.find(address.hub)
+        name = address.hub if found is None else found.name
         for number, user in enumerate(users, 1):
             try:
                 return permitted_stream(self, user, action, name)
             except LinkRefused as refusal:
                 if refusal.name == NOT_FOUND:
-                    found = f"The messaging entity '{address.path:.200}' could not be found."
-                    raise LinkRefused(NOT_FOUND, found) from refusal
+                    raise _not_found(address) from refusal
                 if number == len(users):
                     raise
         raise AssertionError("there is at least one user")
 
-    def _name(self, hub: str) -> str:
-        """Return the name of the stream that a hub's name means: that name, or the one that differs in case alone."""
-        try:
-            return self.log.stream(hub).name
-        except UnknownStream:
-            alike = [stream.name for stream in self.log.streams() if stream.name.lower() == hub.lower()]
-            return alike[0] if len(alike) == 1 else hub
+    def find(self, hub: str) -> Stream | None:
+        """Return the stream that a hub's name means: of that name, or the one whose name differs in case alone."""
+        exact = [stream for name in stream_names(hub) if (stream := self.log.find(name)) is not None]
+        alike = exact or [stream for stream in self.log.streams() if stream.name.lower() == hub.lower()]
+        return alike[0] if exact or len(alike) == 1 else None
 
     def _check_group(self, address: HubAddress) -> None:
         known, group = self.config.groups, (address.group or "").lower()
         if known != "dynamic" and group not in {each.lower() for each in (DEFAULT_GROUP, *known)}:
-            raise LinkRefused(NOT_FOUND, f"The messaging entity '{address.path:.200}' could not be found.")
+            raise _not_found(address)
+
+
+def _not_found(address: HubAddress) -> LinkRefused:
+    return LinkRefused(NOT_FOUND, f"The messaging entity '{address.path:.200}' could not be found.")
+
+
+def _requests(connection: HubConnection, link: Any, address: str, answer: Callable[[Request], Reply]) -> RequestLink:
+    """Return a link of requests, whose wrong tokens are told late."""
+
+    def answered(request: Request) -> Reply | Coroutine[object, object, Reply]:
+        try:
+            return answer(request)
+        except WrongToken as refusal:
+            return connection.refuse_token(str(refusal))
+
+    return RequestLink(connection, link, connection.replies_from(address), answered)
 
 
 def _put(connection: HubConnection, request: Request) -> Reply:
@@ -174,7 +186,6 @@ def _put(connection: HubConnection, request: Request) -> Reply:
     try:
         connection.access.put(request.body, request.text("type"))
     except LinkRefused as refusal:
-        connection.node.counters.sign_ins_failed += refusal.name == UNAUTHORIZED
         return Reply(HTTPStatus.UNAUTHORIZED, refusal.description)  # with a condition, the Python SDK hides the status
     connection.token_put()
     return Reply(HTTPStatus.ACCEPTED, "Accepted")
@@ -229,7 +240,7 @@ class EventHubsDoor(TcpDoor):
     async def open(self, log: ReferenceLog, sockets: Sockets) -> None:
         """Listen; see ``Door.open``."""
         node = self.node = HubNode(log, self.config, asyncio.get_running_loop(), self.counters)
-        await self.listen(sockets, lambda admission: HubConnection(node, admission))
+        await self.listen(sockets, lambda admission: HubConnection(node, node.find, admission))
         where = urlsplit(self.url)
         self.url = connection_string(
             where.hostname or "", where.port or 0, shown_users(self.config.users), tls=self.config.tls_cert is not None

@@ -36,6 +36,9 @@ def answer(request: Request, stream_of: Callable[[str, str], Stream]) -> Reply:
         request: the request.
         stream_of: returns the stream of a hub's name that the peer may read, with the request's own token; or raises
             ``LinkRefused``.
+
+    Raises:
+        WrongToken: the request's own token is none.
     """
     kind = request.text("type")
     if request.text("operation") != READ or kind not in (HUB_TYPE, PARTITION_TYPE):

@@ -76,7 +76,7 @@ class FeedApplication:
         self._config = config
         self._stopping: asyncio.Future[None] = loop.create_future()
         self._aside = Worker("spark-streams-feed")
-        self._authorization = Authorization(log, config, counters)
+        self._authorization = Authorization(log, config)
         self._cache = EventCache(config.cache_bytes)
         self._documents = Documents(config, self._aside)
         self._tokens = Tokens()

@@ -81,7 +81,7 @@ class WriteRequests:
         coding = request.headers.get("content-encoding", "").strip().lower()
         content_type = request.headers.get("content-type", "")
         limits = (config.max_body_bytes, config.max_body_events)
-        publishing, user = self.publishing, self.authorization.user(request)
+        publishing, user = self.publishing, self.authorization.known(request).user
         async with self._receiving.received(request) as body:
             rows = read_little(body, coding, content_type, *limits)
             if rows is not None:

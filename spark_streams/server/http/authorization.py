@@ -12,7 +12,6 @@ from starlette.requests import Request
 
 from spark_streams.errors import UnknownStream
 from spark_streams.log import ReferenceLog, Stream
-from spark_streams.server.counters import DoorCounters
 from spark_streams.server.http.config import HttpConfig
 from spark_streams.server.http.requests import HttpError
 from spark_streams.server.users import ANONYMOUS, knows, permissions_of
@@ -47,46 +46,48 @@ class Authorization:
     Args:
         log: the log.
         config: the users and tokens; without any of them the door authenticates nobody.
-        counters: the door's.
+        noun: what a stream is called in words for clients.
     """
 
-    def __init__(self, log: ReferenceLog, config: HttpConfig, counters: DoorCounters) -> None:
+    def __init__(self, log: ReferenceLog, config: HttpConfig, noun: str = "feed") -> None:
         self._log = log
-        self._counters = counters
+        self._noun = noun
         self._config = config
         self._tokens = config.bearers
 
-    def check(self, request: Request, action: str, stream: str) -> None:
-        """Check that a request may do something to a feed.
+    def check(self, request: Request, action: str, stream: str, known: Known | None = None) -> None:
+        """Check that a request may do something to a stream.
 
         Args:
             request: its header ``Authorization`` and the address that it comes from count.
             action: ``configure``, ``write`` or ``read``.
-            stream: the feed's name.
+            stream: the stream's name.
+            known: who asks, where that is known otherwise.
 
         Raises:
             HttpError: 401 without a known user or token, 403 when the user or token may not do this.
         """
-        known = self.known(request)
+        known = known or self.known(request)
         if not known.allows(action, stream):
-            raise HttpError(403, f"{known.name} may not {action} feed '{stream:.200}'")
+            raise HttpError(403, f"{known.name} may not {action} {self._noun} '{stream:.200}'")
 
-    def stream(self, request: Request, name: str, action: str = "read") -> Stream:
+    def stream(self, request: Request, name: str, action: str = "read", known: Known | None = None) -> Stream:
         """Return the stream of a request.
 
         Args:
             request: as ``check``.
-            name: the feed's name.
+            name: the stream's name.
             action: as ``check``.
+            known: as ``check``.
 
         Raises:
-            HttpError: 401 and 403 as ``check``; 404 when there is no such feed.
+            HttpError: 401 and 403 as ``check``; 404 when there is no such stream.
         """
-        self.check(request, action, name)
+        self.check(request, action, name, known)
         try:
             return self._log.stream(name)
         except UnknownStream:
-            raise HttpError(404, f"there is no feed '{name:.200}'") from None
+            raise HttpError(404, f"there is no {self._noun} '{name:.200}'") from None
 
     def readable(self, request: Request, streams: Sequence[str]) -> list[str]:
         """Return the streams that a request may read.
@@ -101,22 +102,14 @@ class Authorization:
         known = self.known(request)
         return [stream for stream in streams if known.allows("read", stream)]
 
-    def user(self, request: Request) -> str:
-        """Return the user of a request: the user's name, or the index of its token among the door's tokens.
-
-        Raises:
-            HttpError: 401 without a known user or token.
-        """
-        return self.known(request).user
-
     def known(self, request: Request) -> Known:
         """Return the user or token of a request, and note it at the connection.
 
         Raises:
-            HttpError: 401 without a known one.
+            HttpError: 401 without a known one, 503 where it has too many connections.
         """
         known = self._known(request)
-        request.scope["state"]["connection"].user = known.user
+        request.scope["state"]["connection"].belongs_to(known.user)
         return known
 
     def _known(self, request: Request) -> Known:
@@ -126,17 +119,17 @@ class Authorization:
         scheme, _, given = request.headers.get("authorization", "").partition(" ")
         given = given.strip()
         if scheme.lower() == "bearer" and given and self._tokens:
-            return self.of_token(given)
+            return self.of_token(request, given)
         if scheme.lower() == "basic" and given and users:
-            return self._basic(given, host_of(request))
+            return self._basic(request, given)
         wanted = [
             *(["a bearer token, 'Authorization: Bearer <token>'"] if self._tokens else []),
             *(["a user and its password, 'Authorization: Basic <base64 of user:password>'"] if users else []),
         ]
         raise self._refusal(f"this door asks for {' or '.join(wanted)}")
 
-    def of_token(self, given: str) -> Known:
-        """Return who shows a token.
+    def of_token(self, request: Request, given: str) -> Known:
+        """Return who shows a token in a request.
 
         Raises:
             HttpError: 401, it is not known.
@@ -146,7 +139,7 @@ class Authorization:
         same = [hmac.compare_digest(token.token.encode(), shown) for token in self._tokens]
         found = [token for token, is_same in zip(self._tokens, same, strict=True) if is_same]
         if not found:
-            raise self._failed("the bearer token is not known here", ', error="invalid_token"')
+            raise self._failed(request, "the bearer token is not known here", ', error="invalid_token"')
         return Known(
             f"token {same.index(True)}",
             "the bearer token",
@@ -155,30 +148,28 @@ class Authorization:
             by_token=True,
         )
 
-    def _basic(self, given: str, peer_host: str | None) -> Known:
+    def _basic(self, request: Request, given: str) -> Known:
         try:
-            user, colon, password = base64.b64decode(given, validate=True).decode().partition(":")
+            user, _, password = base64.b64decode(given, validate=True).decode().partition(":")
         except ValueError:
-            user = colon = password = ""
-        if not colon:
-            raise self._failed(_UNKNOWN)
-        return self.of_user(user, password, peer_host)
+            user = password = ""
+        return self.of_user(request, user, password)
 
-    def of_user(self, user: str, password: str, peer_host: str | None) -> Known:
+    def of_user(self, request: Request, user: str, password: str) -> Known:
         """Return who gives a name and a password.
 
         Args:
+            request: they came with it; the address that it comes from counts.
             user: the name.
             password: the password.
-            peer_host: the address that the client comes from; None where it is not known.
 
         Raises:
             HttpError: 401, they are not known, or this user is not let in from there.
         """
         if not knows(self._config.users, user, password.encode("utf-8", "replace")):
-            raise self._failed(_UNKNOWN)
-        if not self._config.admits(user, peer_host):
-            raise self._failed(f"user '{user}' is let in from the door's own machine alone")
+            raise self._failed(request, _UNKNOWN)
+        if not self._config.admits(user, host_of(request)):
+            raise self._failed(request, f"user '{user}' is let in from the door's own machine alone")
         return self._permitted(user)
 
     def _permitted(self, user: str) -> Known:
@@ -190,9 +181,9 @@ class Authorization:
             limited=permissions is not None,
         )
 
-    def _failed(self, text: str, of_bearer: str = "") -> HttpError:
-        """Count credentials that are not accepted; return what says so."""
-        self._counters.sign_ins_failed += 1
+    def _failed(self, request: Request, text: str, of_bearer: str = "") -> HttpError:
+        """Note credentials that are not accepted, however often they are looked at; return what says so."""
+        request.scope["state"]["connection"].wrong_credentials = text
         return self._refusal(text, of_bearer)
 
     def _refusal(self, text: str, of_bearer: str = "") -> HttpError:

@@ -124,6 +124,7 @@ class HttpConnection(H11Protocol):
         since_ms: when it was accepted, in ms since the epoch.
         reading: what its last fetch reads; None before.
         writing: who last published, and the stream; None before.
+        wrong_credentials: why those of the present request are not accepted; empty where they are.
     """
 
     def __init__(self, admission: Admission, limits: HttpConfig, config: uvicorn.Config, state: ServerState) -> None:
@@ -138,6 +139,7 @@ class HttpConnection(H11Protocol):
         self.since_ms = time.time_ns() // 1_000_000
         self.reading: Reading | None = None
         self.writing: tuple[str, str] | None = None
+        self.wrong_credentials = ""
         self._phase = ""
         self._timer = Timer(self.loop)
         admission.on_late = self._late
@@ -218,9 +220,22 @@ class HttpConnection(H11Protocol):
         async def timed(message: Message) -> None:
             if message["type"] == "http.response.start":
                 self.counters.answered(method, message["status"], time.perf_counter() - begun_s)
+                if self.wrong_credentials:
+                    why, self.wrong_credentials = self.wrong_credentials, ""
+                    await self._admission.wrong_credentials(why)
             await send(message)
 
         return timed
+
+    def belongs_to(self, user: str) -> None:
+        """Note who makes the present request.
+
+        Raises:
+            HttpError: 503, the user has as many connections as one may have.
+        """
+        if not self._admission.belongs_to(user):
+            raise HttpError(503, f"{self._admission.limit}: try again later", CLOSE)
+        self.user = user
 
     # --- what others are told
 

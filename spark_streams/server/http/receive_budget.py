@@ -1,11 +1,12 @@
 """The memory budget of bodies: how many bytes they may have together while they are received and stored, or sent whole.
 
-Small bodies do not count and are always served: the number of connections bounds their sum. Above the budget the
-largest of the bodies that have not come whole is given up, so that a slow or hostile sender does not use up the budget.
+Small bodies do not count and are always served: the number of connections bounds their sum. Above the budget a body
+that has not come whole is given up, the largest of the user that has most, so that no sender uses up the budget.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Final
@@ -23,13 +24,17 @@ _PART_BYTES: Final = 64 << 10
 class _Body:
     """The body of one request.
 
+    Args:
+        user: whose it is.
+
     Attributes:
         parts: the parts received so far.
         size: their bytes.
         given_up: whether its bytes were released for others.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, user: str) -> None:
+        self.user = user
         self.parts: list[bytes] = []
         self.size = 0
         self.given_up = False
@@ -47,13 +52,13 @@ class BodyBudget:
         config: the door's settings.
 
     Attributes:
-        held: how many bytes all bodies have.
+        held: how many bytes the bodies of each user have.
     """
 
     def __init__(self, config: HttpConfig) -> None:
         self._config = config
         self._receiving: set[_Body] = set()
-        self.held = 0
+        self.held: Counter[str] = Counter()
 
     @asynccontextmanager
     async def received(self, request: Request, most: int | None = None) -> AsyncIterator[list[bytes]]:
@@ -71,7 +76,7 @@ class BodyBudget:
         length = request.headers.get("content-length", "0")
         if length.isdecimal() and int(length) > most:
             raise too_large
-        body = _Body()
+        body = _Body(request.scope["state"]["connection"].user)
         self._receiving.add(body)
         try:
             async for part in request.stream():
@@ -87,35 +92,37 @@ class BodyBudget:
             self._receiving.discard(body)
             self._release(body)
 
-    def sent(self, content: bytes) -> AsyncIterator[bytes]:
+    def sent(self, user: str, content: bytes) -> AsyncIterator[bytes]:
         """Return an answer's body in parts, to be sent; it counts until the last one is on its way.
 
         Raises:
             HttpError: 503, there is no room for it beside the others.
         """
-        if self.held and self.held + len(content) > self._config.bodies_bytes:
-            raise HttpError(503, f"bodies of {self.held} bytes are under way: ask again when some of them have ended")
-        return self._parts(content)
+        held = self.held.total()
+        if held and held + len(content) > self._config.bodies_bytes:
+            raise HttpError(503, f"bodies of {held} bytes are under way: ask again when some of them have ended")
+        return self._parts(user, content)
 
-    async def _parts(self, content: bytes) -> AsyncIterator[bytes]:
-        self.held += len(content)
+    async def _parts(self, user: str, content: bytes) -> AsyncIterator[bytes]:
+        self.held[user] += len(content)
         try:
             for start in range(0, len(content), _PART_BYTES):
                 yield content[start : start + _PART_BYTES]
         finally:
-            self.held -= len(content)
+            self.held[user] -= len(content)
 
     def _take(self, body: _Body, part: bytes) -> None:
         self._check(body)
         before = body.counted
         body.parts.append(part)
         body.size += len(part)
-        self.held += body.counted - before
-        while self.held > self._config.bodies_bytes:
-            # Of two bodies of the same size, the present one is given up.
-            largest = max(self._receiving, key=lambda each: (each.counted, each is body))
-            if not largest.counted:  # the room is that of one long answer
+        self.held[body.user] += body.counted - before
+        while self.held.total() > self._config.bodies_bytes:
+            counted = [each for each in self._receiving if each.counted]
+            if not counted:  # the room is that of one long answer
                 break
+            # Of two bodies of the same size, the present one is given up.
+            largest = max(counted, key=lambda each: (self.held[each.user], each.counted, each is body))
             self._release(largest)
             largest.given_up = True
         self._check(body)
@@ -125,10 +132,10 @@ class BodyBudget:
             raise HttpError(
                 503,
                 f"bodies of more than {self._config.bodies_bytes} bytes are being received and stored, and this was "
-                "the largest of those that were not all there. Send the request again as it is",
+                "the largest, of the user with most, of those that were not all there. Send the request again as it is",
             )
 
     def _release(self, body: _Body) -> None:
-        self.held -= body.counted
+        self.held[body.user] -= body.counted
         body.parts = []
         body.size = 0

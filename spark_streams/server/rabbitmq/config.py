@@ -26,7 +26,6 @@ class RabbitConfig(DoorConfig):
         heartbeat_s: proposed in Tune; 0 for none.
         handshake_timeout_ms: a connection that has not been opened after this long, TLS included, is dropped.
         write_timeout_ms: a client that has bytes to read and reads none for this long is dropped.
-        authentication_delay_ms: how long the answer to a failed authentication is delayed, against guessing.
         max_connections: the most connections that are served at a time; a further one is opened and closed with an
             error.
         max_handshakes: the most connections at a time that are not opened yet; a further one replaces the oldest.
@@ -61,7 +60,6 @@ class RabbitConfig(DoorConfig):
     advertised_port: int | None = None
     frame_max_bytes: int = DEFAULT_FRAME_MAX_BYTES
     heartbeat_s: int = 60
-    authentication_delay_ms: int = 500
     max_super_stream_partitions: int = 1_000
     max_publishers: int = 255
     max_stored_offsets: int = 10_000

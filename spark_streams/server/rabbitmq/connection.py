@@ -256,25 +256,24 @@ class RabbitConnection(dispatch.OpenSession):
         self._open = True
         self.user = self._handshake.user
         self._reader.max_bytes = self._handshake.frame_max_bytes
-        if not self._admission.establish():
-            most = self.node.config.max_connections
-            self.fail(ResponseCode.INTERNAL_ERROR, f"this door serves {most} connections, and has as many")
+        if not self._admission.establish(self.user):
+            self.fail(ResponseCode.INTERNAL_ERROR, self._admission.limit)
             return
         self._heartbeat.start(self._handshake.heartbeat_s, self._beat, self._silent)
 
     def _reply(self, reply: Reply) -> None:
-        """Send the answer to a step of the handshake; refusals that would help guessing are sent late."""
+        """Send the answer to a step of the handshake; refused credentials are told late."""
         frames = b"".join(command.encode() for command in reply.send)
         if not reply.end:
             self.send(frames)
             return
-        logger.info("%s: refused: %s", self.peer, ", ".join(map(_code_of, reply.send)) or "not expected at this step")
+        why = ", ".join(map(_code_of, reply.send)) or "not expected at this step"
         self._release()
-        self.node.counters.sign_ins_failed += reply.failed
-        delay_s = self.node.config.authentication_delay_ms / 1000 if reply.late else 0.0
-        if delay_s:
-            self._end_timer.start(delay_s, self._send_and_close, frames)
+        if reply.failed:
+            told = self._admission.wrong_credentials(why)
+            told.add_done_callback(lambda _: self._send_and_close(frames))
         else:
+            logger.info("%s: refused: %s", self.peer, why)
             self._send_and_close(frames)
 
     def _send_and_close(self, frames: bytes) -> None:

@@ -44,16 +44,6 @@ _OUTCOMES: Final = {
     ResponseCode.SASL_CHALLENGE: HandshakeInput.SASL_CHALLENGE,
 }
 """The outcomes of an authentication that do not end the connection; the others are failures."""
-_LATE: Final = frozenset(
-    {
-        ResponseCode.AUTHENTICATION_FAILURE,
-        ResponseCode.VIRTUAL_HOST_ACCESS_FAILURE,
-        ResponseCode.SASL_AUTHENTICATION_FAILURE_LOOPBACK,
-        ResponseCode.SASL_CANNOT_CHANGE_MECHANISM,
-        ResponseCode.SASL_CANNOT_CHANGE_USERNAME,
-    }
-)
-"""Refusals that would help guessing: brokers answer them after three seconds (seen on 4.3)."""
 
 
 @dataclass(frozen=True)
@@ -63,13 +53,11 @@ class Reply:
     Args:
         send: frames for the peer.
         end: close the connection after them.
-        late: send and close only after a delay.
-        failed: credentials were not accepted.
+        failed: credentials were not accepted; brokers say so after three seconds (seen on 4.3).
     """
 
     send: tuple[Command, ...] = ()
     end: bool = False
-    late: bool = False
     failed: bool = False
 
 
@@ -200,7 +188,7 @@ class Handshake:
         if command.virtual_host not in VIRTUAL_HOSTS:
             self._step(HandshakeInput.OPEN_FAILURE)
             refused = OpenAnswer(command.correlation_id, ResponseCode.VIRTUAL_HOST_ACCESS_FAILURE)
-            return Reply((refused,), end=True, late=True)
+            return Reply((refused,), end=True)
         host, port = self._advertised()
         properties = {"advertised_host": host, "advertised_port": str(port)}
         self._step(HandshakeInput.OPEN)
@@ -216,7 +204,7 @@ def _answered(command: SaslAuthenticate, code: ResponseCode) -> Reply:
     challenge = _CHALLENGE if code == ResponseCode.SASL_CHALLENGE else None
     answer = SaslAuthenticateAnswer(command.correlation_id, code, challenge)
     failed = code not in _OUTCOMES
-    return Reply((answer,), end=failed, late=code in _LATE, failed=failed)
+    return Reply((answer,), end=failed, failed=failed)
 
 
 def _properties(config: RabbitConfig) -> dict[str, str]:

@@ -22,8 +22,9 @@ class WebConfig(HttpConfig):
         frame_ancestors: sites that may show the page in a frame, as in a policy of content security, such as
             ``http://localhost:*`` for a notebook's; by default none may.
         session_ms: a sign-in ends when so much time has passed since.
-        max_sessions: the most sign-ins at a time; a further one ends the oldest.
-        max_watchers: the most pages that are sent live figures at a time; further ones show them as they were loaded.
+        max_sessions: the most sign-ins at a time; a further one ends the oldest of the user that has most.
+        max_watchers: the most pages that are sent live figures at a time; a further one takes the oldest place of the
+            user that has most, whose page shows its figures as they are, and asks again after a minute.
         page_rows: the rows of a table that a page has; the others are on further pages.
         shown_bytes: of one event's body, as many bytes are shown; the others are on request.
     """

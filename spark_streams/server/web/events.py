@@ -102,7 +102,7 @@ class Events(Pages):
             content = await self._site.worker.step(read)
         name = f"event-{partition.id}-{offset}" + (".amqp" if whole else ".bin")
         headers = {"Content-Disposition": f'attachment; filename="{name}"', "Content-Length": f"{len(content)}"}
-        sent = self._site.bodies.sent(content)
+        sent = self._site.bodies.sent(request.scope["state"]["connection"].user, content)
         return StreamingResponse(sent, media_type="application/octet-stream", headers=headers)
 
 

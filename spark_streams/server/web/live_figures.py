@@ -22,6 +22,7 @@ from starlette.routing import BaseRoute, Route
 
 from spark_streams.log import Stream
 from spark_streams.server.http.requests import HttpError
+from spark_streams.server.users import displaced
 from spark_streams.server.web.site import Pages, SignInNeeded, Site
 from spark_streams.server.web.summaries import counted
 
@@ -36,7 +37,8 @@ class LiveFigures(Pages):
     def __init__(self, site: Site) -> None:
         super().__init__(site)
         self._stopping: asyncio.Future[None] = site.loop.create_future()
-        self._watching = 0
+        self._watching: dict[Any, str] = {}
+        """The connection of each page, to its user; the oldest first."""
 
     def routes(self) -> list[BaseRoute]:
         """Return the routes."""
@@ -50,22 +52,28 @@ class LiveFigures(Pages):
             return Response(status_code=HTTPStatus.NO_CONTENT)  # a browser does not try again then
         asked = dict.fromkeys(request.query_params.getlist("stream"))  # each once, however often it is named
         names = [name for name in list(asked)[: self._site.config.page_rows] if known.allows("read", name)]
-        if self._watching >= self._site.config.max_watchers or not names:
+        if not names:
             return Response(status_code=HTTPStatus.NO_CONTENT)
         headers = {"X-Accel-Buffering": "no"}
-        return StreamingResponse(self._figures(request, names), media_type="text/event-stream", headers=headers)
+        told = self._figures(request, known.user, names)
+        return StreamingResponse(told, media_type="text/event-stream", headers=headers)
 
-    async def _figures(self, request: Request, names: Sequence[str]) -> AsyncIterator[str]:
-        connection = request.scope["state"]["connection"]
-        self._watching += 1
+    async def _figures(self, request: Request, user: str, names: Sequence[str]) -> AsyncIterator[str]:
+        connection, watching = request.scope["state"]["connection"], self._watching
+        if len(watching) >= self._site.config.max_watchers:
+            del watching[displaced(watching, user)]
+        watching[connection] = user
         try:
             while not self._stopping.done() and not connection.gone and self._may_watch(request):
+                if connection not in watching:
+                    yield "retry: 60000\n\n"  # the browser asks again after so many ms (HTML §9.2.6)
+                    return
                 streams = [found for name in names if (found := self._site.log.find(name)) is not None]
                 figures, took_s = await self._site.worker.run(_figures_of(streams))
                 yield f"data: {json.dumps({'now': self._site.loop.time(), 'streams': figures})}\n\n"
                 await asyncio.wait([self._stopping], timeout=max(INTERVAL_S, took_s / SHARE))
         finally:
-            self._watching -= 1
+            watching.pop(connection, None)
 
     def _may_watch(self, request: Request) -> bool:
         """Return whether whoever asked is still signed in."""

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from spark_streams.server.http.authorization import Known
+from spark_streams.server.users import displaced
 
 WORD_BYTES: Final = 32
 
@@ -38,7 +39,7 @@ class Sessions:
 
     Args:
         duration_ms: how long one lasts.
-        most: how many there are at most; a further one ends the oldest.
+        most: how many there are at most; a further one ends the oldest of the user that has most.
         clock: returns seconds, monotonic.
     """
 
@@ -54,7 +55,7 @@ class Sessions:
         now = self._clock()
         self._open = {key: each for key, each in self._open.items() if each.until_s > now}
         while len(self._open) >= self._most:
-            del self._open[next(iter(self._open))]
+            del self._open[displaced({key: each.known.user for key, each in self._open.items()}, known.user)]
         word = secrets.token_urlsafe(WORD_BYTES)
         self._open[_hashed(word)] = Session(known, now + self._duration_s)
         return word

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import re
 from http import HTTPStatus
 from typing import Any
@@ -11,11 +10,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from spark_streams.server.http.authorization import Known, host_of
+from spark_streams.server.http.authorization import Known
 from spark_streams.server.http.requests import HttpError
 from spark_streams.server.web.site import SIGN_IN, Pages
-
-logger = logging.getLogger("spark_streams.server")
 
 
 class SignIn(Pages):
@@ -48,7 +45,6 @@ class SignIn(Pages):
         try:
             known = self._of(request, user, form.get("password", ""), form.get("token", ""))
         except HttpError as refusal:
-            logger.warning("%s: no sign-in to the page: %s", host_of(request), refusal.text)
             return self._page(request, target=target, user=user, fault=refusal.text)
         self._site.sessions.end(self._site.word(request))
         answer = self._site.go(target)
@@ -64,9 +60,9 @@ class SignIn(Pages):
     def _of(self, request: Request, user: str, password: str, token: str) -> Known:
         authorization, config = self._site.authorization, self._site.config
         if token and config.tokens:
-            return authorization.of_token(token)
+            return authorization.of_token(request, token)
         if user and config.users:
-            return authorization.of_user(user, password, host_of(request))
+            return authorization.of_user(request, user, password)
         raise HttpError(HTTPStatus.UNAUTHORIZED, "nobody is named: fill in a user and its password, or a token")
 
     async def _sign_out(self, request: Request) -> Response:

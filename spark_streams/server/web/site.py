@@ -21,7 +21,6 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import BaseRoute
 
-from spark_streams.errors import UnknownStream
 from spark_streams.log import Partition, ReferenceLog, Stream
 from spark_streams.server.counters import DoorCounters
 from spark_streams.server.http.authorization import Authorization, Known, host_of
@@ -80,7 +79,7 @@ class Site:
         self.worker = Worker("spark-streams-web")
         self.changes = Worker("spark-streams-web-changes")
         self.bodies = BodyBudget(config)
-        self.authorization = Authorization(log, config, counters)
+        self.authorization = Authorization(log, config, "stream")
         self.sessions = Sessions(config.session_ms, config.max_sessions, time.monotonic)
 
     # --- who asks
@@ -106,7 +105,7 @@ class Site:
         known = self.sessions.find(self.word(request))
         if known is None or not self.config.admits(known.user, host_of(request)):
             raise SignInNeeded
-        request.scope["state"]["connection"].user = known.user
+        request.scope["state"]["connection"].belongs_to(known.user)
         return known
 
     def sees_all(self, known: Known) -> bool:
@@ -128,13 +127,7 @@ class Site:
             HttpError: 403, the user may not do this; 404, there is no such stream.
         """
         name = request.query_params.get("stream", "") if name is None else name
-        known = self.known(request)
-        if not known.allows(action, name):
-            raise HttpError(HTTPStatus.FORBIDDEN, f"{known.name} may not {action} stream '{name:.200}'")
-        try:
-            return self.log.stream(name)
-        except UnknownStream:
-            raise HttpError(HTTPStatus.NOT_FOUND, f"there is no stream '{name:.200}'") from None
+        return self.authorization.stream(request, name, action, self.known(request))
 
     def partition(self, request: Request, stream: Stream) -> Partition:
         """Return the partition that a request names with ``partition``; without it, the first one.

@@ -6,7 +6,7 @@
 
 ``signature`` is the HMAC-SHA256, by the rule's key, of the encoded uri, a newline and the expiry; all parts are
 percent-encoded. Programs encode differently (``%2f``, ``%20``), so what is signed is the text as it stands in the
-token. A token covers everything below its uri, compared without case.
+token. A token covers its uri and what lies below it in the namespace.
 
 Spec: docs/specifications.md, H-1, H-2.
 """
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import base64
 import hmac
+import re
 from hashlib import sha256
 from typing import Final, NamedTuple
 from urllib.parse import quote_plus, unquote_plus
@@ -25,6 +26,9 @@ _SCHEME: Final = "SharedAccessSignature "
 _PARTS: Final = ("sr", "sig", "se", "skn")
 _MOST_DIGITS: Final = 15
 """Of an expiry; it is computed with as a float too."""
+_URI: Final = re.compile(r"([a-z][a-z0-9+.-]*://)?([\w.-]+|\[[\w:.]+\])(?::[0-9]+)?(/.*)?", re.IGNORECASE | re.DOTALL)
+_WHOLE_HOST: Final = re.compile(r"localhost|\[.*|.*\w\.\w.*", re.IGNORECASE)
+"""What is the name of a host by itself: a single word may as well be a hub's."""
 
 
 class SharedAccessSignature(NamedTuple):
@@ -84,23 +88,16 @@ class SharedAccessSignature(NamedTuple):
         return hmac.compare_digest(self.signature.encode(), _signature(self.signed_text, key).encode())
 
     @property
-    def path(self) -> tuple[str, ...]:
-        """The path of what the token grants access to; the host may be without a scheme."""
-        _, scheme, rest = self.uri.partition("://")
-        return path_of((rest if scheme else self.uri).partition("/")[2])
+    def resource(self) -> tuple[str, str] | None:
+        """The host, and the path below it, such as ``hub/Partitions/0``; without a path it is the whole namespace.
 
-    def covers(self, address: str) -> bool:
-        """Return whether the token grants access to an address of the namespace, such as ``hub/Partitions/0``."""
-        path = self.path
-        return path_of(address)[: len(path)] == path
-
-
-def path_of(address: str) -> tuple[str, ...]:
-    """Return the parts of an address of a namespace, such as ``hub/Partitions/0``, to be compared without case.
-
-    A token covers the addresses whose parts begin with those of its path.
-    """
-    return tuple(part for part in address.lower().split("/") if part)
+        None where the uri is not understood: a host of one word needs scheme and path (``sb://log/hub``), any other one
+        neither (``ns.servicebus.windows.net``).
+        """
+        match = _URI.fullmatch(self.uri)
+        scheme, host, path = match.groups(default="") if match is not None else ("", "", "")
+        path = path.strip("/")
+        return (host, path) if _WHOLE_HOST.fullmatch(host) or (scheme and path) else None
 
 
 def _signature(text: str, key: str) -> str:

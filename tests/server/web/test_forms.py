@@ -77,14 +77,14 @@ def test_long_forms_have_a_budget(windows: Callable[..., Window]) -> None:
             head = b"POST /publish?stream=orders HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100000\r\n\r\n"
             sender.sendall(head + b"a" * size)
             slow.append(sender)
-        wait_until(lambda: bodies(window).held == 170_000)
+        wait_until(lambda: bodies(window).held.total() == 170_000)
         whole = window.post("/publish?stream=orders", value="b" * 60_000)
         assert whole.status_code == 303
         slow[0].sendall(b"a")
         assert slow[0].recv(65_536).startswith(b"HTTP/1.1 503 ")
         slow[1].sendall(b"a" * 20_000)
         assert slow[1].recv(65_536).startswith(b"HTTP/1.1 403 ")  # without the word of our forms, but it was read
-    wait_until(lambda: bodies(window).held == 0)
+    wait_until(lambda: bodies(window).held.total() == 0)
 
 
 def test_what_is_saved_as_a_file_has_a_budget(windows: Callable[..., Window]) -> None:
@@ -95,15 +95,15 @@ def test_what_is_saved_as_a_file_has_a_budget(windows: Callable[..., Window]) ->
     asked = {"stream": "orders", "offset": "0"}
     with requests.get(f"{window.url}/event/body", asked, stream=True, timeout=TIMEOUT_S) as first:
         assert first.status_code == 200 and first.headers["Content-Length"] == "15000000"
-        wait_until(lambda: bodies(window).held == 15_000_000)
+        wait_until(lambda: bodies(window).held.total() == 15_000_000)
         second = window.get("/event/body", **asked)
         assert second.status_code == 503 and "bodies of 15000000 bytes are under way" in second.text
         assert window.post("/publish?stream=orders", value="b" * 60_000).status_code == 303
         assert first.content == b"v" * 15_000_000
-    wait_until(lambda: bodies(window).held == 0)
+    wait_until(lambda: bodies(window).held.total() == 0)
     with requests.get(f"{window.url}/event/body", asked, stream=True, timeout=TIMEOUT_S) as gone:
         assert gone.status_code == 200
-    wait_until(lambda: bodies(window).held == 0)  # whoever goes in the middle leaves nothing
+    wait_until(lambda: bodies(window).held.total() == 0)  # whoever goes in the middle leaves nothing
 
 
 def test_one_answer_may_be_longer_than_the_budget(windows: Callable[..., Window]) -> None:
@@ -113,7 +113,7 @@ def test_one_answer_may_be_longer_than_the_budget(windows: Callable[..., Window]
     asked = {"stream": "orders", "offset": "0"}
     with requests.get(f"{window.url}/event/body", asked, stream=True, timeout=TIMEOUT_S) as first:
         assert first.status_code == 200
-        wait_until(lambda: bodies(window).held == 15_000_000)
+        wait_until(lambda: bodies(window).held.total() == 15_000_000)
         assert window.post("/publish?stream=orders", value="b" * 60_000).status_code == 503
         assert window.post("/publish?stream=orders", value="b" * 6_000).status_code == 303
         assert len(first.content) == 15_000_000

@@ -9,7 +9,6 @@ from typing import Any
 import requests
 
 from spark_streams.server import Permissions
-from spark_streams.testing import eventually
 from tests.server.web.conftest import TIMEOUT_S, Window
 
 Windows = Callable[..., Window]
@@ -55,19 +54,28 @@ def test_nothing_is_told_of_what_may_not_be_read_and_to_who_is_not_signed_in(win
     following.close()
 
 
-def test_only_so_many_pages_are_told(windows: Windows) -> None:
-    window = windows(max_watchers=1)
+def test_only_so_many_pages_are_told_and_the_oldest_of_the_user_that_has_most_asks_again_later(
+    windows: Windows,
+) -> None:
+    window = windows(max_watchers=3, users=dict.fromkeys(("admin", "reader", "auditor"), "secret"))
     window.create()
-    following = figures(window, "orders")
-    next(following)
-    assert window.get("/live", stream="orders").status_code == 204, "a browser does not ask again"
-    following.close()
 
-    def is_told() -> bool:
-        with requests.get(f"{window.url}/live?stream=orders", stream=True, timeout=TIMEOUT_S) as answer:
-            return answer.status_code == 200
+    def lines_of(user: str) -> Iterator[str]:
+        address = f"{window.url}/live?stream=orders"
+        with requests.get(address, auth=(user, "secret"), stream=True, timeout=TIMEOUT_S) as answer:
+            assert answer.status_code == 200
+            yield from answer.iter_lines(decode_unicode=True)
 
-    eventually(is_told, "room, once the first page was closed")
+    pages = [lines_of("admin"), *(lines_of("reader") for _ in range(2))]
+    assert all(next(page).startswith("data:") for page in pages), "all places are taken"
+    more = [lines_of("reader"), lines_of("reader"), lines_of("auditor")]
+    for number, page in enumerate(more):
+        assert next(page).startswith("data:"), f"page {number} is told"
+    assert [list(filter(None, page))[-1] for page in pages[1:]] == ["retry: 60000"] * 2, "these two make room"
+    assert list(filter(None, more[0]))[-1] == "retry: 60000", "of reader, who had two, for auditor"
+    assert all(any(line.startswith("data:") for line in page) for page in (pages[0], more[1], more[2])), "these go on"
+    for page in (*pages, *more):
+        page.close()
 
 
 def test_a_server_that_stops_ends_them(window: Window) -> None:

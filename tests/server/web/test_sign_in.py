@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -127,6 +128,17 @@ def test_sign_ins_end_after_their_time_and_the_oldest_makes_room() -> None:
     assert sessions.find(second) is sessions.find(third) is None
     assert sessions.find("") is sessions.find("\ud800") is None
     sessions.end("unknown")
+
+
+def test_many_sign_ins_of_one_user_end_that_users_alone() -> None:
+    sessions = Sessions(10_000, 1_000, lambda: 0.0)
+    admin, others = replace(KNOWN, user="admin"), [replace(KNOWN, user=f"user {number}") for number in range(1_000)]
+    word = sessions.begin(admin)
+    words = [sessions.begin(KNOWN) for _ in range(1_001)]
+    assert sessions.find(word) is admin and sessions.find(words[-1]) is KNOWN
+    assert [sessions.find(each) for each in words[:2]] == [None, None], "the oldest of the user that has most"
+    taken = [sessions.begin(each) for each in others]
+    assert all(sessions.find(each) for each in taken[1:]), "the limit for all is shared evenly"
 
 
 def test_guest_is_let_in_from_this_machine_alone(windows: Windows) -> None:
