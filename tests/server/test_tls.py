@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import socket
 import ssl
 import time
-import weakref
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from spark_streams.log import ReferenceLog
 from spark_streams.server import AmqpConfig, FeedConfig, RabbitConfig, ServerThread
-from spark_streams.server.tls import ARRIVING, tls_context
 from tests.certificate_authority import Authority
 from tests.door_urls import plain_url
 
@@ -72,44 +68,6 @@ class Served:
 def served(tmp_path: Path) -> Iterator[Served]:
     with contextlib.closing(Served(tmp_path)) as found:
         yield found
-
-
-@pytest.mark.parametrize("fails", [False, True])
-def test_the_tls_of_a_connection_goes_with_it_and_waits_for_no_collector(tmp_path: Path, fails: bool) -> None:
-    authority = Authority(tmp_path, "authority")
-    certificate, key = authority.issue("server")
-    context = tls_context(AmqpConfig(port=0, tls_cert=certificate, tls_key=key))
-    assert context is not None
-    sent: list[bytes] = []
-    transport: Any = SimpleNamespace(
-        get_extra_info=lambda name: ("127.0.0.1", 1), write=sent.append, write_eof=lambda: sent.append(b"")
-    )
-    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
-    token = ARRIVING.set(transport)
-    server = context.wrap_bio(to_server, to_client, server_side=True)
-    ARRIVING.reset(token)
-    if fails:
-        to_server.write(b"no TLS at all, " * 100)
-        for _ in range(2):
-            with pytest.raises(ssl.SSLWantReadError, match="the peer knows"):
-                server.do_handshake()
-        assert sent[0].startswith(ALERT) and sent[1:] == [b""] and to_server.pending == 0
-    else:
-        trusting = ssl.create_default_context(cafile=str(authority.file))
-        client = trusting.wrap_bio(to_client, to_server, server_hostname="127.0.0.1")
-        for side in (client, server, client, server):
-            with contextlib.suppress(ssl.SSLWantReadError):
-                side.do_handshake()
-        assert server.cipher() is not None and server.version() == client.version() and sent == []
-    held = weakref.ref(server)
-    gc.disable()
-    try:
-        del server
-        if not fails:
-            del side
-        assert held() is None
-    finally:
-        gc.enable()
 
 
 def rest(connected: socket.socket) -> bytes:
