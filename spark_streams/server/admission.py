@@ -25,7 +25,9 @@ from spark_streams.server.door_config import DoorConfig
 from spark_streams.server.turns import Timer
 
 BACKLOG: Final = 256
-"""The most connections that the system queues until they are accepted, and that are accepted in one turn."""
+"""The most connections that the system queues until they are accepted."""
+ACCEPTED: Final = 16
+"""The most that are accepted in one turn of the loop: each takes some 0.1 ms, at each door."""
 SHARE_OF_DESCRIPTORS: Final = 0.75
 """The share of the process's descriptors that connections may use; the log's files need the rest."""
 KEEPALIVE_IDLE_S: Final = 60

@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol
 from spark_streams.log import ReferenceLog
 from spark_streams.protocols import with_doors
 from spark_streams.server.activity import peer_text
-from spark_streams.server.admission import BACKLOG, Admission, AdmissionControl, Entrance, Sockets
+from spark_streams.server.admission import ACCEPTED, BACKLOG, Admission, AdmissionControl, Entrance, Sockets
 from spark_streams.server.appender import Appender
 from spark_streams.server.counters import DoorCounters
 from spark_streams.server.door_config import DoorConfig
@@ -134,11 +134,14 @@ class TcpDoor:
         control = AdmissionControl(loop, self.config, sockets, self.descriptors, self.counters)
         self._admission = control
         host, port = self.config.host, self.config.port
-        where: dict[str, Any] = {"host": host, "port": port, "backlog": BACKLOG}
+        where: dict[str, Any] = {"host": host, "port": port, "backlog": ACCEPTED}
         if host == "::" and socket.has_dualstack_ipv6():  # asyncio would take IPv6 alone on the address of all
             listening = socket.create_server((host, port), family=socket.AF_INET6, backlog=BACKLOG, dualstack_ipv6=True)
-            where = {"sock": listening, "backlog": BACKLOG}
+            where = {"sock": listening, "backlog": ACCEPTED}
         self._listener = await loop.create_server(lambda: Entrance(control, entered), **where)
+        for each in self._listener.sockets:
+            with each.dup() as queue:  # asyncio has one number for both
+                queue.listen(BACKLOG)
         scheme = self._protocol.scheme if context is None else self._protocol.tls_scheme
         shown = f"[{host}]" if ":" in host else host
         self.url = f"{scheme}://{shown}:{self._listener.sockets[0].getsockname()[1]}"

@@ -52,7 +52,8 @@ class DoorConfig:
         tls_client_ca: PEM file of the authorities whose client certificates are accepted.
         tls_client_required: refuse a peer that shows no client certificate, before it may send anything.
         max_connections: the most connections that are served at a time.
-        max_handshakes: the most connections at a time that are not opened yet; a further one replaces the oldest.
+        max_handshakes: the most connections at a time that are not opened yet; a further one replaces the oldest. TLS
+            handshakes are under way for half as many, and a quarter from one address; the others wait.
         handshake_timeout_ms: how long a connection may take until it is opened, TLS included.
         write_timeout_ms: a peer that has bytes to read and reads none for this long is dropped.
 

@@ -35,6 +35,9 @@ HANDSHAKE_BYTES: Final = 1 << 13
 """The same before TLS is established: what a connection keeps while it waits for its turn."""
 RECORD_BYTES: Final = 1 << 14
 """The most bytes of a record (RFC 8446 §5.1)."""
+TURN_S: Final = 0.001
+"""How long handshakes are computed in a turn of the loop, in seconds: each door may have that to do. A step, one at
+least, takes a third of it or five times as much, as the certificate's key has it."""
 END_S: Final = 2.0
 """How long a peer may take to answer the end of TLS, in seconds."""
 _SAME: Final = ("pause_reading", "resume_reading", "get_write_buffer_size", "set_write_buffer_limits", "abort")
@@ -107,8 +110,8 @@ class Handshakes:
         self._timer.start(0, self._serve)
 
     def _serve(self) -> None:
-        """Take steps of handshakes for the length of a turn, and give up the oldest one when its time is over."""
-        turn, taken = Turn(), Counter(each.host for each in self.under_way)
+        """Take steps of handshakes for ``TURN_S``, and give up the oldest one when its time is over."""
+        turn, taken = Turn(length_s=TURN_S), Counter(each.host for each in self.under_way)
         for connection in list(self.waiting):
             if turn.over:
                 self._timer.start(0, self._serve)
