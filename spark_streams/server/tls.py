@@ -35,9 +35,9 @@ HANDSHAKE_BYTES: Final = 1 << 13
 """The same before TLS is established: what a connection keeps while it waits for its turn."""
 RECORD_BYTES: Final = 1 << 14
 """The most bytes of a record (RFC 8446 §5.1)."""
-TURN_S: Final = 0.001
-"""How long handshakes are computed in a turn of the loop, in seconds: each door may have that to do. A step, one at
-least, takes a third of it or five times as much, as the certificate's key has it."""
+TURN_SHARE: Final = 0.25
+"""The part of a turn for which handshakes are computed at a time: each door may have that to do. A step takes a third
+of it, or five times as much, as the certificate's key has it."""
 END_S: Final = 2.0
 """How long a peer may take to answer the end of TLS, in seconds."""
 _SAME: Final = ("pause_reading", "resume_reading", "get_write_buffer_size", "set_write_buffer_limits", "abort")
@@ -110,12 +110,9 @@ class Handshakes:
         self._timer.start(0, self._serve)
 
     def _serve(self) -> None:
-        """Take steps of handshakes for ``TURN_S``, and give up the oldest one when its time is over."""
-        turn, taken = Turn(length_s=TURN_S), Counter(each.host for each in self.under_way)
+        """Take steps of handshakes for a part of a turn, and give up the oldest one when its time is over."""
+        turn, taken = Turn(share=TURN_SHARE), Counter(each.host for each in self.under_way)
         for connection in list(self.waiting):
-            if turn.over:
-                self._timer.start(0, self._serve)
-                return
             if connection not in self.under_way:
                 if len(self.under_way) >= self._most or taken[connection.host] >= self._most_of_one:
                     continue
@@ -123,6 +120,9 @@ class Handshakes:
                 taken[connection.host] += 1
             del self.waiting[connection]
             connection.step()
+            if turn.over:
+                self._timer.start(0, self._serve)
+                return
         if self.waiting:
             oldest, begun_s = next(iter(self.under_way.items()))
             if (left_s := begun_s + self._time_s - self.loop.time()) > 0:
