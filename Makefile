@@ -117,8 +117,8 @@ bench-peers: $(BENCH_SPARKS:%=.venv-spark-%/.ready)  ## beside Spark's Kafka and
 	@for spark in $(BENCH_SPARKS); do .venv-spark-$$spark/bin/python -m tests.bench.peers $(ONLY) \
 		$(if $(COMPARE),--compare $(COMPARE)) --json build/bench-peers/$$spark || exit; done
 
-bench-hostile: $(READY)  ## how long a good client waits beside each bad one; ONLY=rabbitmq is a part, SECONDS (10) of each
-	@$(BIN)/python tests/bench/hostile.py --seconds $(or $(SECONDS),10) $(if $(ONLY),--only "$(ONLY)")
+bench-hostile: $(READY)  ## how long a good client waits beside each bad one; ONLY=rabbitmq is a part, SECONDS (10) of each, TLS=1 all over TLS
+	@$(BIN)/python tests/bench/hostile.py --seconds $(or $(SECONDS),10) $(if $(ONLY),--only "$(ONLY)") $(if $(TLS),--tls)
 
 demo: $(READY)  ## start a log, run a streaming query AMQP -> Spark -> AMQP, show what happened, leave nothing behind
 	@bash conf/system-requirements.sh java

@@ -16,28 +16,25 @@ import asyncio
 import logging
 import resource
 import socket
-import ssl
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 from spark_streams.redaction import one_line
 from spark_streams.server.counters import DoorCounters
 from spark_streams.server.door_config import DoorConfig
-from spark_streams.server.tls import ARRIVING
 from spark_streams.server.turns import Timer
 from spark_streams.server.users import Guesses
 
 BACKLOG: Final = 256
-"""The most connections that the system queues until they are accepted, and that are accepted in one turn."""
+"""The most connections that the system queues until they are accepted."""
+ACCEPTED: Final = 16
+"""The most that are accepted in one turn of the loop: each takes some 0.1 ms, at each door."""
 SHARE_OF_DESCRIPTORS: Final = 0.75
 """The share of the process's descriptors that connections may use; the log's files need the rest."""
 KEEPALIVE_IDLE_S: Final = 60
 KEEPALIVE_INTERVAL_S: Final = 10
 KEEPALIVE_PROBES: Final = 3
-TLS_END_S: Final = 2.0
-"""How long a peer may take to answer the end of TLS, in seconds."""
 
 logger = logging.getLogger("spark_streams.server")
 
@@ -80,7 +77,6 @@ class AdmissionControl:
     Args:
         loop: the server's.
         settings: the door's.
-        context: for TLS; None for a door without TLS.
         sockets: the connections of all doors.
         descriptors: how many descriptors a connection of this door uses.
         counters: the door's.
@@ -91,20 +87,11 @@ class AdmissionControl:
 
     loop: asyncio.AbstractEventLoop
     settings: DoorConfig
-    context: ssl.SSLContext | None
     sockets: Sockets
     descriptors: int = 1
     counters: DoorCounters = field(default_factory=DoorCounters)
     established: dict[Admission, str | None] = field(default_factory=dict)
     arriving: dict[Admission, None] = field(default_factory=dict)
-
-    def protocol(self, make: Callable[[Admission], asyncio.Protocol]) -> asyncio.Protocol:
-        """Return the protocol of an accepted socket; it calls ``make`` once bytes of the door's protocol may come.
-
-        The protocol that ``make`` returns calls the ``Admission``: ``establish`` when the peer has introduced itself,
-        ``end`` when the connection is lost.
-        """
-        return _Entrance(self, make)
 
     def enter(self, transport: asyncio.Transport) -> Admission | None:
         """Admit a new connection; return None when there is no room, and the connection was cut."""
@@ -151,7 +138,7 @@ class Admission:
         control.sockets.open += control.descriptors
         timeout_s = control.settings.handshake_timeout_ms / 1000
         self._timer = Timer(control.loop)
-        self._timer.start(timeout_s, self._late)
+        self._timer.start(timeout_s, self.late)
 
     def establish(self, user: str | None = None) -> bool:
         """Note that the peer has introduced itself.
@@ -172,8 +159,7 @@ class Admission:
             self.limit = f"this door serves {most} connections, and has as many"
         if self.limit or not self.belongs_to(user):
             logger.warning("%s: refused, %s", _peer(self._transport), self.limit)
-            self._refused = True
-            self.counters.refused["full"] += 1
+            self.refuse("full")
             return False
         self.counters.opened += 1
         self._leave_arrivals()
@@ -188,6 +174,11 @@ class Admission:
         if not self._ended:
             there[self] = user
         return True
+
+    def refuse(self, reason: str) -> None:
+        """Note why the peer is not served, although its connection goes on for a while."""
+        self._refused = True
+        self.counters.refused[reason] += 1
 
     def end(self) -> None:
         """Release the place; further calls do nothing."""
@@ -237,11 +228,8 @@ class Admission:
         self.end()
         self._transport.abort()
 
-    def _leave_arrivals(self) -> None:
-        self._control.arriving.pop(self, None)
-        self._timer.stop()
-
-    def _late(self) -> None:
+    def late(self) -> None:
+        """End the connection, because its time to introduce itself is over."""
         if self.waits:  # else it was refused for another reason, and is counted
             self.counters.refused["late"] += 1
         if self.on_late is None:
@@ -249,72 +237,32 @@ class Admission:
         else:
             self.on_late()
 
+    def _leave_arrivals(self) -> None:
+        self._control.arriving.pop(self, None)
+        self._timer.stop()
 
-class _Entrance(asyncio.Protocol):
-    """An accepted socket, until TLS is established if the door speaks it.
+
+class Entrance(asyncio.Protocol):
+    """The protocol of an accepted socket, until it is admitted.
 
     Args:
         control: the admission control of the door.
-        make: makes the door's own protocol.
+        make: returns the protocol of an admitted connection, which calls the ``Admission``: ``establish`` when the peer
+            has introduced itself, ``end`` when the connection is lost.
     """
 
-    def __init__(self, control: AdmissionControl, make: Callable[[Admission], asyncio.Protocol]) -> None:
+    def __init__(self, control: AdmissionControl, make: Callable[[Admission], asyncio.BaseProtocol]) -> None:
         self._control = control
         self._make = make
-        self._admission: Admission | None = None
-        self._securing: asyncio.Task[None] | None = None
-        self._early: list[bytes] = []
-        self._ended = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Hand over the connection, if it is admitted."""
         assert isinstance(transport, asyncio.Transport)
-        admission = self._admission = self._control.enter(transport)
-        if admission is None:
-            return
-        if self._control.context is None:
-            self._hand_over(admission, transport)
-        else:
-            self._securing = self._control.loop.create_task(self._secure(admission, transport, self._control.context))
-
-    def data_received(self, data: bytes) -> None:
-        """Keep the bytes that came right behind the TLS handshake."""
-        self._early.append(data)
-
-    def eof_received(self) -> bool:
-        self._ended = True
-        return False
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        if self._admission is not None:
-            self._admission.end()
-
-    def _hand_over(self, admission: Admission, transport: asyncio.Transport) -> None:
-        protocol = self._make(admission)
-        transport.set_protocol(protocol)
-        protocol.connection_made(transport)
-        for data in self._early:
-            protocol.data_received(data)
-        if self._ended:
-            protocol.eof_received()
-
-    async def _secure(self, admission: Admission, transport: asyncio.Transport, context: ssl.SSLContext) -> None:
-        options: dict[str, Any] = {"ssl_shutdown_timeout": TLS_END_S} if sys.version_info >= (3, 11) else {}
-        timeout_s = self._control.settings.handshake_timeout_ms / 1000
-        ARRIVING.set(transport)
-        try:
-            secured = await self._control.loop.start_tls(
-                transport, self, context, server_side=True, ssl_handshake_timeout=timeout_s, **options
-            )
-        except OSError as fault:  # ssl.SSLError, a time limit, a peer that is gone
-            logger.info("%s: no TLS: %s", _peer(transport), fault or type(fault).__name__)
-            secured = None
-            if admission.waits:
-                self._control.counters.refused["tls"] += 1
-        if secured is None or transport.is_closing():
-            admission.end()
-            transport.abort()
-        else:
-            self._hand_over(admission, secured)
+        admission = self._control.enter(transport)
+        if admission is not None:
+            protocol = self._make(admission)
+            transport.set_protocol(protocol)
+            protocol.connection_made(transport)
 
 
 def _resolve(told: asyncio.Future[None]) -> None:

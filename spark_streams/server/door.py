@@ -8,16 +8,17 @@ import socket
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection
+from functools import partial
 from typing import Any, Final, Protocol
 
 from spark_streams.log import ReferenceLog
 from spark_streams.protocols import with_doors
 from spark_streams.server.activity import peer_text
-from spark_streams.server.admission import BACKLOG, Admission, AdmissionControl, Sockets
+from spark_streams.server.admission import ACCEPTED, BACKLOG, Admission, AdmissionControl, Entrance, Sockets
 from spark_streams.server.appender import Appender
 from spark_streams.server.counters import DoorCounters
 from spark_streams.server.door_config import DoorConfig
-from spark_streams.server.tls import tls_context
+from spark_streams.server.tls import Handshakes, TlsTransport, tls_context
 from spark_streams.server.turns import Timer, Worker
 from spark_streams.server.write_timeout import WriteTimeout
 
@@ -127,14 +128,20 @@ class TcpDoor:
             ssl.SSLError: a TLS file holds no certificate or key.
         """
         loop, context = asyncio.get_running_loop(), tls_context(self.config)
-        control = AdmissionControl(loop, self.config, context, sockets, self.descriptors, self.counters)
-        admission = self._admission = control
+        entered: Callable[[Admission], asyncio.BaseProtocol] = make
+        if context is not None:
+            entered = partial(TlsTransport, Handshakes(loop, context, self.config), make)
+        control = AdmissionControl(loop, self.config, sockets, self.descriptors, self.counters)
+        self._admission = control
         host, port = self.config.host, self.config.port
-        where: dict[str, Any] = {"host": host, "port": port, "backlog": BACKLOG}
+        where: dict[str, Any] = {"host": host, "port": port, "backlog": ACCEPTED}
         if host == "::" and socket.has_dualstack_ipv6():  # asyncio would take IPv6 alone on the address of all
             listening = socket.create_server((host, port), family=socket.AF_INET6, backlog=BACKLOG, dualstack_ipv6=True)
-            where = {"sock": listening, "backlog": BACKLOG}
-        self._listener = await loop.create_server(lambda: admission.protocol(make), **where)
+            where = {"sock": listening, "backlog": ACCEPTED}
+        self._listener = await loop.create_server(lambda: Entrance(control, entered), **where)
+        for each in self._listener.sockets:
+            with each.dup() as queue:  # asyncio has one number for both
+                queue.listen(BACKLOG)
         scheme = self._protocol.scheme if context is None else self._protocol.tls_scheme
         shown = f"[{host}]" if ":" in host else host
         self.url = f"{scheme}://{shown}:{self._listener.sockets[0].getsockname()[1]}"

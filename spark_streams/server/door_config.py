@@ -53,7 +53,8 @@ class DoorConfig:
         tls_client_required: refuse a peer that shows no client certificate, before it may send anything.
         max_connections: the most connections that are served at a time.
         max_user_connections: the most of them that one user may have, so that others find room.
-        max_handshakes: the most connections at a time that are not opened yet; a further one replaces the oldest.
+        max_handshakes: the most connections at a time that are not opened yet; a further one replaces the oldest. TLS
+            handshakes are under way for half as many, and a quarter from one address; the others wait.
         handshake_timeout_ms: how long a connection may take until it is opened, TLS included.
         write_timeout_ms: a peer that has bytes to read and reads none for this long is dropped.
         authentication_delay_ms: how much later wrong credentials are answered, against guessing; each further ones from

@@ -1,31 +1,49 @@
-"""TLS at a door: the context of its certificate, and the alert that tells a peer why its handshake failed.
+"""TLS at a door: the context of its certificate, the handshakes that are under way, and what is behind them.
 
 ::
 
-    asyncio alone       handshake fails -> the connection is cut; the peer sees its end, and no reason
-    here                handshake fails -> alert, no more from the door -> the peer hangs up, or its time is over
+    accepted -> first bytes -> waits for its turn -> handshake under way -> the door's protocol, on a ``TlsTransport``
+                                                     fails -> alert, no more from the door -> the peer hangs up
 
-The alert is in OpenSSL's output when a handshake fails, and asyncio throws it away with the connection. So it is told
-that the handshake goes on, until the peer hangs up or the time of the handshake is over: a connection that is cut while
-bytes of the peer are unread would be reset, which may overtake the alert.
+asyncio's own TLS takes 256 KiB for each connection before its peer has said a word, computes all the handshakes that it
+can at once, and cuts a connection whose handshake fails before its peer is told why. Here the connections of a door
+share the memory for what arrives, one that has said nothing waits for nothing, and handshakes are computed in turns,
+beside the door's other work.
 
-Spec: RFC 8446 §6.2 (a fatal alert, after which nothing more is sent).
+Spec: RFC 8446 §6.1 (the end of data), §6.2 (a fatal alert, after which nothing more is sent).
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import ssl
-from contextvars import ContextVar
+from collections import Counter
+from collections.abc import Callable
 from typing import Any, Final
 
+from spark_streams.server.admission import Admission
 from spark_streams.server.door_config import DoorConfig
+from spark_streams.server.turns import Timer, Turn
 
-ARRIVING: Final[ContextVar[asyncio.Transport | None]] = ContextVar("ARRIVING", default=None)
-"""The TCP connection whose handshake begins, in the context of its callbacks."""
 UNEXPECTED: Final = b"\x15\x03\x03\x00\x02\x02\x0a"
 """The alert unexpected_message: OpenSSL has none for bytes that are no record of TLS (RFC 8446 §5.1: it is a duty)."""
+READ_BYTES: Final = 1 << 18
+"""The most bytes that are taken from a socket at once."""
+HANDSHAKE_BYTES: Final = 1 << 13
+"""The same before TLS is established: what a connection keeps while it waits for its turn."""
+RECORD_BYTES: Final = 1 << 14
+"""The most bytes of a record (RFC 8446 §5.1)."""
+TURN_SHARE: Final = 0.25
+"""The part of a turn for which handshakes are computed at a time: each door may have that to do. A step takes a third
+of it, or five times as much, as the certificate's key has it."""
+END_S: Final = 2.0
+"""How long a peer may take to answer the end of TLS, in seconds."""
+_SAME: Final = ("pause_reading", "resume_reading", "get_write_buffer_size", "set_write_buffer_limits", "abort")
+"""What TLS does by the TCP connection alone."""
+NOBODY: Final = asyncio.Protocol()
+"""Stands for the door's protocol before TLS is established, and after the connection is lost."""
 
 logger = logging.getLogger("spark_streams.server")
 
@@ -38,8 +56,9 @@ def tls_context(config: DoorConfig) -> ssl.SSLContext | None:
     """
     if config.tls_cert is None or config.tls_key is None:
         return None
-    context = _TellingContext(ssl.PROTOCOL_TLS_SERVER)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.options |= ssl.OP_NO_RENEGOTIATION  # a write would have to wait for it
     context.load_cert_chain(config.tls_cert, config.tls_key)
     if config.tls_client_ca is not None:
         context.load_verify_locations(config.tls_client_ca)
@@ -48,48 +67,210 @@ def tls_context(config: DoorConfig) -> ssl.SSLContext | None:
     return context
 
 
-class _TellingObject(ssl.SSLObject):
-    """The TLS of a connection, which tells the peer when its handshake fails, and goes on without an end then."""
+class Handshakes:
+    """The TLS handshakes of a door.
 
-    # What the handshake needs to tell the peer; None outside of a handshake that can tell it.
-    _telling: tuple[ssl.MemoryBIO, ssl.MemoryBIO, asyncio.Transport] | None = None
-    _refused: ssl.MemoryBIO | None = None
+    Half as many as ``max_handshakes`` are under way at a time, a quarter from one address. A connection beyond that
+    waits: first come, first served, but for those whose address has its share. While others wait, a handshake that
+    takes longer than a fifth of ``handshake_timeout_ms`` is given up. So who finds ``max_handshakes`` others that never
+    go on, all from its own address, has its turn within three fifths of its time.
 
-    def tell(self, incoming: ssl.MemoryBIO, outgoing: ssl.MemoryBIO, transport: asyncio.Transport) -> None:
-        """Begin to tell the peer of a transport."""
-        self._telling = incoming, outgoing, transport
+    Args:
+        loop: the server's.
+        context: the door's.
+        config: the door's settings.
 
-    def do_handshake(self) -> None:
-        """Go on with the handshake; after a failure only read what comes."""
-        if self._refused is None:
-            try:
-                super().do_handshake()
-            except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
-                raise
-            except ssl.SSLError as fault:
-                if self._telling is None:
-                    raise
-                self._refused, outgoing, transport = self._telling
-                logger.info("%s: no TLS: %s", transport.get_extra_info("peername"), fault)
-                transport.write(outgoing.read() or UNEXPECTED)
-                transport.write_eof()
-            else:
-                self._telling = None
+    Attributes:
+        buffer: for what arrives on any of the connections.
+        loop, context: as above.
+        under_way: the connections whose handshakes are under way, and since when: the loop's time, in seconds.
+        waiting: those that have sent what was not looked at yet, in the order in which they came.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, context: ssl.SSLContext, config: DoorConfig) -> None:
+        self.context = context
+        self.buffer = memoryview(bytearray(READ_BYTES))
+        self.under_way: dict[TlsTransport, float] = {}
+        self.waiting: dict[TlsTransport, None] = {}
+        self.loop = loop
+        self._time_s = config.handshake_timeout_ms / 5_000
+        self._most = max(1, config.max_handshakes // 2)
+        self._most_of_one = max(1, config.max_handshakes // 4)
+        self._timer = Timer(loop)
+
+    def wait(self, connection: TlsTransport) -> None:
+        """Call the ``step`` of a connection when it is its turn."""
+        self.waiting[connection] = None
+        self._timer.start(0, self._serve)
+
+    def leave(self, connection: TlsTransport) -> None:
+        """Note that the handshake of a connection is over, or will never begin."""
+        self.waiting.pop(connection, None)
+        self.under_way.pop(connection, None)
+        self._timer.start(0, self._serve)
+
+    def _serve(self) -> None:
+        """Take steps of handshakes for a part of a turn, and give up the oldest one when its time is over."""
+        turn, taken = Turn(share=TURN_SHARE), Counter(each.host for each in self.under_way)
+        for connection in list(self.waiting):
+            if connection not in self.under_way:
+                if len(self.under_way) >= self._most or taken[connection.host] >= self._most_of_one:
+                    continue
+                self.under_way[connection] = self.loop.time()
+                taken[connection.host] += 1
+            del self.waiting[connection]
+            connection.step()
+            if turn.over:
+                self._timer.start(0, self._serve)
                 return
-            self._telling = None
-        self._refused.read()
-        raise ssl.SSLWantReadError(ssl.SSL_ERROR_WANT_READ, "the handshake has failed, and the peer knows")
+        if self.waiting:
+            oldest, begun_s = next(iter(self.under_way.items()))
+            if (left_s := begun_s + self._time_s - self.loop.time()) > 0:
+                self._timer.start(left_s, self._serve)
+            else:
+                oldest.admission.late()
 
 
-class _TellingContext(ssl.SSLContext):
-    """A context whose failed handshakes are told to the peer of the transport in ``ARRIVING``."""
+class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
+    """The TLS of one connection: the protocol of its TCP transport, and the transport of the door's protocol.
 
-    sslobject_class = _TellingObject
+    Args:
+        handshakes: those of the door.
+        make: returns the door's protocol, once TLS is established.
+        admission: its place at the door.
 
-    def wrap_bio(self, incoming: ssl.MemoryBIO, outgoing: ssl.MemoryBIO, *more: Any, **named: Any) -> ssl.SSLObject:
-        """Return the TLS of a connection; asyncio calls it when the handshake begins."""
-        secured = super().wrap_bio(incoming, outgoing, *more, **named)
-        transport = ARRIVING.get()
-        if transport is not None and isinstance(secured, _TellingObject):
-            secured.tell(incoming, outgoing, transport)
-        return secured
+    Attributes:
+        admission: its place at the door.
+        host: the peer's address.
+    """
+
+    def __init__(
+        self, handshakes: Handshakes, make: Callable[[Admission], asyncio.Protocol], admission: Admission
+    ) -> None:
+        super().__init__()
+        self.admission = admission
+        self.host = ""
+        self._handshakes = handshakes
+        self._make = make
+        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._tls = handshakes.context.wrap_bio(self._incoming, self._outgoing, server_side=True)
+        self._protocol = NOBODY
+        self._ending = False
+
+    # --- the TCP transport's protocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Wait for the peer's first bytes."""
+        assert isinstance(transport, asyncio.Transport)
+        self._tcp = transport
+        for name in _SAME:
+            setattr(self, name, getattr(transport, name))
+        self.host = str((transport.get_extra_info("peername") or ("",))[0])
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Return the memory for what arrives next; ``buffer_updated`` is called before it is used again."""
+        return self._handshakes.buffer[: HANDSHAKE_BYTES if self._protocol is NOBODY else READ_BYTES]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Take what has arrived; what arrives after a failed handshake is dropped."""
+        if self._protocol is not NOBODY:
+            self._incoming.write(self._handshakes.buffer[:nbytes])
+            self._deliver()
+        elif not self._ending:
+            self._incoming.write(self._handshakes.buffer[:nbytes])
+            self.pause_reading()
+            self._handshakes.wait(self)
+
+    def eof_received(self) -> None:
+        """Pass on that the peer sends no more; the TCP transport closes."""
+        if not self._ending:
+            self._protocol.eof_received()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Pass on that the connection is lost."""
+        self._handshakes.leave(self)
+        protocol, self._protocol = self._protocol, NOBODY
+        protocol.connection_lost(exc)
+        if protocol is NOBODY:
+            self.admission.end()
+
+    def pause_writing(self) -> None:
+        """Pass on that the peer does not read."""
+        self._protocol.pause_writing()
+
+    def resume_writing(self) -> None:
+        """Pass on that the peer reads again."""
+        self._protocol.resume_writing()
+
+    # --- the handshake
+
+    def step(self) -> None:
+        """Go on with the handshake, as bytes have come, and it is this one's turn."""
+        self.resume_reading()
+        try:
+            self._tls.do_handshake()
+        except ssl.SSLWantReadError:
+            self._send()
+        except ssl.SSLError as fault:
+            # The peer is to hang up, when it knows why: a reset, which unread bytes cause, could overtake the alert.
+            logger.info("%s: no TLS: %s", self._tcp.get_extra_info("peername"), fault)
+            self._handshakes.leave(self)
+            self._ending = True
+            self.admission.refuse("tls")
+            self._tcp.write(self._outgoing.read() or UNEXPECTED)
+            self._tcp.write_eof()
+        else:
+            self._handshakes.leave(self)
+            self._extra = {"sslcontext": self._tls.context, "peercert": self._tls.getpeercert()}
+            self._send()
+            self._protocol = self._make(self.admission)
+            self._protocol.connection_made(self)
+            self._deliver()
+
+    # --- what the door's protocol receives and sends
+
+    def _deliver(self) -> None:
+        """Hand over what has arrived; what arrives after the door has closed is dropped."""
+        pieces = [b""]
+        try:
+            while piece := self._tls.read(RECORD_BYTES):
+                pieces.append(piece)
+            wants = False
+        except ssl.SSLError as fault:
+            wants = isinstance(fault, ssl.SSLWantReadError)
+        self._send()  # an answer of TLS itself, such as that to a change of keys, or an alert
+        if not self.is_closing() and (data := b"".join(pieces)):
+            self._protocol.data_received(data)
+        if not wants:  # the peer has ended TLS, or broken it
+            self.eof_received()
+            self.close()
+            self._tcp.close()
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        """Send bytes, behind earlier ones."""
+        if data and not self.is_closing():
+            self._tls.write(data)
+            self._send()
+
+    def _send(self) -> None:
+        self._tcp.write(self._outgoing.read())
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        """Return what is known of the TLS, or of the TCP connection."""
+        return self._extra[name] if name in self._extra else self._tcp.get_extra_info(name, default)
+
+    # --- its end
+
+    def is_closing(self) -> bool:
+        """Return whether nothing more can be written."""
+        return self._ending or self._tcp.is_closing()
+
+    def close(self) -> None:
+        """Send the end of TLS behind what was written, and close once the peer has answered, or its time is over."""
+        if not self.is_closing():
+            self._ending = True
+            with contextlib.suppress(ssl.SSLError):  # the peer has not answered yet, or has broken TLS
+                self._tls.unwrap()
+            self._send()
+            self.resume_reading()
+            self._handshakes.loop.call_later(END_S, self._tcp.close)

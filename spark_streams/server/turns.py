@@ -24,13 +24,14 @@ class Turn:
 
     Args:
         clock: returns seconds; work that waits for the disk on the loop is measured by ``time.monotonic``.
+        share: how long it is, as a part of ``TURN_S``.
     """
 
     __slots__ = ("_clock", "_end")
 
-    def __init__(self, clock: Callable[[], float] = time.thread_time) -> None:
+    def __init__(self, clock: Callable[[], float] = time.thread_time, share: float = 1.0) -> None:
         self._clock = clock
-        self._end = clock() + TURN_S
+        self._end = clock() + TURN_S * share
 
     @property
     def over(self) -> bool:

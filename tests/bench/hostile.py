@@ -1,8 +1,8 @@
 """One bad client beside good ones: how long those wait for an answer, and what the log's process takes of memory.
 
-    python tests/bench/hostile.py [--only NAME] [--seconds N] [--list]          also: make bench-hostile
+    python tests/bench/hostile.py [--only NAME] [--seconds N] [--tls] [--list]          also: make bench-hostile
 
-For each attack of ``hostile_clients`` a log with three doors is started, by ``log serve`` with default settings, but
+For each attack of ``hostile_clients`` a log with all doors is started, by ``log serve`` with default settings, but
 where a limit would end the attack before it does harm. At each door somebody writes a row and reads it back, every
 ``EVERY_MS``: first alone, then beside the attack. What counts is how long each of the two answers takes. The log, the
 attack and each of the good clients are processes of their own. A good client that is disconnected, or is sent what it
@@ -21,7 +21,10 @@ import argparse
 import contextlib
 import json
 import math
+import os
 import select
+import socket
+import ssl
 import subprocess
 import sys
 import tempfile
@@ -34,10 +37,12 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from tests.bench.hostile_clients import amqp, feed, rabbitmq  # noqa: E402, F401
+from tests.bench.hostile_clients import amqp, event_hubs, feed, rabbitmq, tls  # noqa: E402, F401
 from tests.bench.hostile_clients.registry import ATTACKS, Attack  # noqa: E402
+from tests.certificate_authority import Authority  # noqa: E402
+from tests.door_urls import plain_url  # noqa: E402
 
-DOORS = ("amqp", "rabbitmq-stream", "feedapi")
+DOORS = ("amqp", "rabbitmq-stream", "feedapi", "event-hubs")
 EVERY_MS = 25.0
 """Often enough for a 99th percentile, and seldom enough that the good ones leave the machine to log and attack."""
 MOST_TIMES = 20.0
@@ -54,11 +59,21 @@ GUARD_S = 600.0
 # --- the processes
 
 
+def speak_tls() -> None:
+    """Have all connections that good and bad clients make by ``socket.create_connection`` speak TLS."""
+    connect, context = socket.create_connection, ssl.create_default_context(cafile=os.environ["SSL_CERT_FILE"])
+
+    def secured(address: tuple[str, int], *words: Any, **named: Any) -> ssl.SSLSocket:
+        return context.wrap_socket(connect(address, *words, **named), server_hostname=address[0])
+
+    socket.create_connection = secured
+
+
 def be_good(door: str, url: str) -> None:
     """Write and read, for the seconds that each line of stdin names; print how long each answer took, as JSON."""
     from tests.server.hostile.doors import comes_in
 
-    beside = comes_in(door, url, f"good-{door}")
+    beside = comes_in(door, plain_url(url), f"good-{door}")
     beside.step()
     print(json.dumps("ready"), flush=True)
     for line in sys.stdin:
@@ -113,11 +128,13 @@ class Void(Exception):
 
 
 class Child:
-    """This program once more, in a role; a context manager."""
+    """This program once more, in a role; a context manager. With an authority it speaks TLS."""
 
-    def __init__(self, *arguments: str) -> None:
+    def __init__(self, authority: Path | None, *arguments: str) -> None:
+        trusted = {"SSL_CERT_FILE": str(authority), "REQUESTS_CA_BUNDLE": str(authority)} if authority else {}
+        command = [sys.executable, __file__, *(["--tls"] if authority else []), *arguments]
         self._process = subprocess.Popen(
-            [sys.executable, __file__, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, env={**os.environ, **trusted}
         )
         self._rest = b""
 
@@ -215,8 +232,8 @@ HEAD = (
 )
 
 
-def run(made: Attack, seconds: float) -> bool:
-    """Measure one attack, and print what was seen; return whether all is within the bounds.
+def run(made: Attack, seconds: float, *, secured: bool) -> bool:
+    """Measure one attack, over TLS or not, and print what was seen; return whether all is within the bounds.
 
     Raises:
         Void: nothing could be measured.
@@ -225,17 +242,22 @@ def run(made: Attack, seconds: float) -> bool:
 
     arguments = [word for door in DOORS for word in ("--stream", f"good-{door}")]
     with contextlib.ExitStack() as children:
+        folder = Path(children.enter_context(tempfile.TemporaryDirectory()))
+        authority = Authority(folder, "authority") if secured or made.tls else None
+        trusted = authority and authority.file
+        if authority:
+            certificate, key = authority.issue("server")
+            arguments += ["--tls-cert", certificate, "--tls-key", key]
         if made.settings:
-            file = Path(children.enter_context(tempfile.TemporaryDirectory())) / "log.toml"
-            file.write_text(made.settings)
-            arguments += ["--config", str(file)]
+            (folder / "log.toml").write_text(made.settings)
+            arguments += ["--config", str(folder / "log.toml")]
         log = children.enter_context(LogProcess(arguments=arguments))
         assert log.pid is not None
-        good = {door: children.enter_context(Child("--good", door, log.urls[door])) for door in DOORS}
+        good = {door: children.enter_context(Child(trusted, "--good", door, log.urls[door])) for door in DOORS}
         for door, child in good.items():
             child.hear(f"the good client at {door}")
         quiet = measure(good, max(1.0, seconds / 2))
-        bad = children.enter_context(Child("--attack", made.name, json.dumps(log.urls)))
+        bad = children.enter_context(Child(trusted, "--attack", made.name, json.dumps(log.urls)))
         bad.hear(made.name)
         # What was made ready may have kept the good ones waiting too; that is not what is measured here.
         bad.tell("go")
@@ -271,10 +293,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", metavar="NAME", help="attacks whose names hold this")
     parser.add_argument("--seconds", type=float, default=10.0, help="of each attack; without it half as long")
+    parser.add_argument("--tls", action="store_true", help="everybody speaks TLS; without it those of TLS do")
     parser.add_argument("--list", action="store_true", help="print the attacks' names")
     parser.add_argument("--good", nargs=2, metavar=("DOOR", "URL"), help=argparse.SUPPRESS)
     parser.add_argument("--attack", nargs=2, metavar=("NAME", "URLS"), help=argparse.SUPPRESS)
     given = parser.parse_args()
+    if given.tls and (given.good or given.attack):
+        speak_tls()
     if given.good:
         be_good(*given.good)
         return 0
@@ -290,7 +315,7 @@ def main() -> int:
     print(
         f"Times in ms. Bounds: {MOST_TIMES:g} times quiet, p99 of {MOST_MS:g} ms, {MOST_MB:g} MB.\n{HEAD}", flush=True
     )
-    return 0 if all([run(made, given.seconds) for made in chosen]) else 1
+    return 0 if all([run(made, given.seconds, secured=given.tls) for made in chosen]) else 1
 
 
 if __name__ == "__main__":

@@ -60,7 +60,6 @@ NO_MESSAGE = {
         "spark_streams/spark/pushdown/spark_filters.py",
         "spark_streams/spark/sink/writer.py: rows delivered, … rows/s",
         "spark_streams/server/admission.py",
-        "spark_streams/server/tls.py",
         "spark_streams/spark/pushdown/unseen_names.py",
     ),
     "for a program: SQL, HTTP, Python, a pattern; or a repr, or a name in a picture": (

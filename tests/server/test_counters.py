@@ -53,7 +53,7 @@ def test_requests_by_method_and_class_of_status() -> None:
 def test_a_connection_that_is_refused_and_stays_is_counted_once() -> None:
     async def refused() -> dict[str, int]:
         settings = AmqpConfig(port=0, max_connections=1, handshake_timeout_ms=10)
-        control = AdmissionControl(asyncio.get_running_loop(), settings, None, Sockets())
+        control = AdmissionControl(asyncio.get_running_loop(), settings, Sockets())
         first, second = Admission(control, Mock()), Admission(control, Mock())
         late = asyncio.Event()
         second.on_late = late.set

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+import struct
+import sys
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -12,7 +14,7 @@ import pytest
 
 from spark_streams.log import ReferenceLog
 from spark_streams.server import AmqpConfig, FeedConfig, RabbitConfig, ServerThread
-from spark_streams.server.admission import Sockets
+from spark_streams.server.admission import BACKLOG, Sockets
 from spark_streams.server.door import DoorShut, TcpDoor
 from spark_streams.server.door_config import DoorConfig
 from spark_streams.server.log_server import LogServer
@@ -122,3 +124,17 @@ def test_the_address_of_all_takes_both_versions_of_ip(tmp_path: Path) -> None:
             port = urlsplit(url).port
             for address in ("127.0.0.1", "::1"):
                 socket.create_connection((address, port), timeout=60).close()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems do not say how many connections may wait")
+def test_a_burst_of_connections_is_queued_however_few_are_accepted_at_a_time() -> None:
+    async def queued() -> int:
+        door = TcpDoor(AmqpConfig(port=0))
+        await door.listen(Sockets(), lambda admission: asyncio.Protocol())
+        assert door._listener is not None
+        told = door._listener.sockets[0].getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 104)
+        await door.end_connections()
+        # tcpi_sacked of a socket that listens (linux/tcp.h)
+        return int(struct.unpack_from("I", told, 28)[0])
+
+    assert asyncio.run(queued()) == BACKLOG

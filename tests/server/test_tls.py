@@ -1,23 +1,34 @@
-"""A handshake of TLS that fails at a door: the peer is told why, and what it held is free again."""
+"""TLS at a door: whose turn a handshake is, what a failed one is told, and what a connection holds until its end."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import gc
+import heapq
+import itertools
+import os
+import resource
 import socket
 import ssl
+import threading
 import time
 import weakref
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import psutil
 import pytest
 
 from spark_streams.log import ReferenceLog
 from spark_streams.server import AmqpConfig, FeedConfig, RabbitConfig, ServerThread
-from spark_streams.server.tls import ARRIVING, tls_context
+from spark_streams.server.admission import Admission, Sockets, allow_descriptors
+from spark_streams.server.door import TcpDoor
+from spark_streams.server.tls import Handshakes, TlsTransport
 from tests.certificate_authority import Authority
 from tests.door_urls import plain_url
 
@@ -32,9 +43,10 @@ class Served:
     Args:
         folder: for the log and the certificates.
         handshake_timeout_ms: of the doors.
+        required: whether a client has to show a certificate.
     """
 
-    def __init__(self, folder: Path, handshake_timeout_ms: int = 60_000) -> None:
+    def __init__(self, folder: Path, handshake_timeout_ms: int = 60_000, *, required: bool = True) -> None:
         self.authority = Authority(folder, "authority")
         certificate, key = self.authority.issue("server")
         common: dict[str, Any] = {
@@ -42,7 +54,7 @@ class Served:
             "tls_cert": certificate,
             "tls_key": key,
             "tls_client_ca": str(self.authority.file),
-            "tls_client_required": True,
+            "tls_client_required": required,
             "handshake_timeout_ms": handshake_timeout_ms,
         }
         self._stack = contextlib.ExitStack()
@@ -74,42 +86,140 @@ def served(tmp_path: Path) -> Iterator[Served]:
         yield found
 
 
-@pytest.mark.parametrize("fails", [False, True])
-def test_the_tls_of_a_connection_goes_with_it_and_waits_for_no_collector(tmp_path: Path, fails: bool) -> None:
-    authority = Authority(tmp_path, "authority")
-    certificate, key = authority.issue("server")
-    context = tls_context(AmqpConfig(port=0, tls_cert=certificate, tls_key=key))
-    assert context is not None
-    sent: list[bytes] = []
-    transport: Any = SimpleNamespace(
-        get_extra_info=lambda name: ("127.0.0.1", 1), write=sent.append, write_eof=lambda: sent.append(b"")
-    )
-    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
-    token = ARRIVING.set(transport)
-    server = context.wrap_bio(to_server, to_client, server_side=True)
-    ARRIVING.reset(token)
-    if fails:
-        to_server.write(b"no TLS at all, " * 100)
-        for _ in range(2):
-            with pytest.raises(ssl.SSLWantReadError, match="the peer knows"):
-                server.do_handshake()
-        assert sent[0].startswith(ALERT) and sent[1:] == [b""] and to_server.pending == 0
-    else:
-        trusting = ssl.create_default_context(cafile=str(authority.file))
-        client = trusting.wrap_bio(to_client, to_server, server_hostname="127.0.0.1")
-        for side in (client, server, client, server):
+class Clock:
+    """A loop whose time goes on only when nothing else is due."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self._due: list[tuple[float, int, Callable[[], object]]] = []
+        self._numbers = itertools.count()
+
+    def time(self) -> float:
+        return self.now_s
+
+    def call_later(self, delay_s: float, function: Callable[..., object], *arguments: Any) -> Any:
+        number = next(self._numbers)
+        heapq.heappush(self._due, (self.now_s + delay_s, number, partial(function, *arguments)))
+        return SimpleNamespace(cancel=lambda: self._cancel(number))
+
+    def _cancel(self, number: int) -> None:
+        self._due = [each for each in self._due if each[1] != number]
+        heapq.heapify(self._due)
+
+    def run(self) -> None:
+        """Go on until nothing is due."""
+        while self._due:
+            self.now_s, _, call = heapq.heappop(self._due)
+            call()
+
+
+class Arrived:
+    """A connection whose peer has sent its first bytes; it goes on at once, or never.
+
+    Attributes:
+        turn_s: when it had its turn; None before.
+        given_up: whether it had to make room.
+    """
+
+    def __init__(self, handshakes: Handshakes, host: str, *, ends: bool) -> None:
+        self.host = host
+        self.turn_s: float | None = None
+        self.given_up = False
+        self.admission = self
+        self._handshakes: Any = handshakes
+        self._ends = ends
+        self._handshakes.wait(self)
+
+    def step(self) -> None:
+        self.turn_s = self._handshakes.loop.time()
+        if self._ends:
+            self._handshakes.leave(self)
+
+    def late(self) -> None:
+        self.given_up = True
+        self._handshakes.leave(self)
+
+
+def arriving(most: int, timeout_ms: int) -> tuple[Clock, Handshakes]:
+    clock: Any = Clock()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    return clock, Handshakes(clock, context, AmqpConfig(max_handshakes=most, handshake_timeout_ms=timeout_ms))
+
+
+def test_a_quarter_of_the_handshakes_under_way_is_one_addresss_and_half_is_all_that_are() -> None:
+    _, handshakes = arriving(512, 10_000)
+    for host in ("10.0.0.1", "10.0.0.2", "10.0.0.3"):
+        for _ in range(170):
+            Arrived(handshakes, host, ends=False)
+    for _ in range(510):  # each takes a step, at least
+        handshakes._serve()
+    assert Counter(each.host for each in handshakes.under_way) == {"10.0.0.1": 128, "10.0.0.2": 128}
+    assert len(handshakes.waiting) == 510 - 256
+
+
+def test_who_comes_behind_all_that_a_door_takes_has_its_turn_in_time_and_another_address_has_it_at_once() -> None:
+    clock, handshakes = arriving(512, 10_000)
+    hanging = [Arrived(handshakes, "10.0.0.1", ends=False) for _ in range(511)]
+    last = Arrived(handshakes, "10.0.0.1", ends=True)
+    other = Arrived(handshakes, "10.0.0.2", ends=True)
+    clock.run()
+    assert other.turn_s == 0.0
+    assert last.turn_s is not None and last.turn_s <= 6.0
+    assert [each.given_up for each in hanging] == [True] * 384 + [False] * 127, "nobody waits for the last ones"
+
+
+def test_five_hundred_of_one_address_at_once_all_get_in(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Before any of them goes on, all have sent their first bytes."""
+    under_way = []
+    step = TlsTransport.step
+
+    def counted(self: TlsTransport) -> None:
+        under_way.append(len(self._handshakes.under_way))
+        step(self)
+
+    monkeypatch.setattr(TlsTransport, "step", counted)
+    with contextlib.closing(Served(tmp_path, 3_600_000, required=False)) as served, contextlib.ExitStack() as stack:
+        stack.callback(resource.setrlimit, resource.RLIMIT_NOFILE, resource.getrlimit(resource.RLIMIT_NOFILE))
+        allow_descriptors(1_000, 1_000)
+        before = psutil.Process().memory_info().rss
+        context = ssl.create_default_context(cafile=str(served.authority.file))
+        arrived = []
+        for _ in range(500):
+            connected = stack.enter_context(served.connect("amqp"))
+            incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+            secured = context.wrap_bio(incoming, outgoing, server_hostname="127.0.0.1")
             with contextlib.suppress(ssl.SSLWantReadError):
-                side.do_handshake()
-        assert server.cipher() is not None and server.version() == client.version() and sent == []
-    held = weakref.ref(server)
-    gc.disable()
-    try:
-        del server
-        if not fails:
-            del side
-        assert held() is None
-    finally:
-        gc.enable()
+                secured.do_handshake()
+            connected.sendall(outgoing.read())
+            arrived.append((connected, secured, incoming, outgoing))
+        deadline = time.monotonic() + 60
+        while len(under_way) < 128:
+            assert time.monotonic() < deadline, "nobody has a turn"
+            time.sleep(0.01)
+        for connected, secured, incoming, outgoing in arrived:
+            assert spoken(connected, secured, incoming, outgoing, b"AMQP\x03\x01\x00\x00") == b"AMQP\x03\x01\x00\x00"
+        assert max(under_way) == 128
+        # 500 clients in this process are in it, too.
+        assert psutil.Process().memory_info().rss - before < 500 * 150_000
+
+
+def spoken(connected: socket.socket, secured: ssl.SSLObject, incoming: Any, outgoing: Any, words: bytes) -> bytes:
+    """Finish a handshake, say some words, and return as many bytes of the answer."""
+    answer = b""
+    secure = False
+    while len(answer) < len(words):
+        try:
+            if not secure:
+                secured.do_handshake()
+                secure = True
+                secured.write(words)
+            answer += secured.read(len(words))
+        except ssl.SSLWantReadError:
+            connected.sendall(outgoing.read())
+            piece = connected.recv(65_536)
+            assert piece, "the door has closed"
+            incoming.write(piece)
+    return answer
 
 
 def rest(connected: socket.socket) -> bytes:
@@ -177,3 +287,106 @@ def test_others_come_in_beside_it(served: Served) -> None:
         with context.wrap_socket(served.connect("amqp"), server_hostname="127.0.0.1") as secured:
             secured.sendall(b"AMQP\x03\x01\x00\x00")
             assert secured.recv(8) == b"AMQP\x03\x01\x00\x00"
+
+
+class Flooding(asyncio.Protocol):
+    """A door's protocol that answers the first words with more than a peer takes at once, and closes.
+
+    Attributes:
+        calls: what was called, in this order, and the words.
+    """
+
+    SIZE = 20_000_000
+
+    def __init__(self, admission: Admission, calls: list[Any], made: list[Any]) -> None:
+        self.admission = admission
+        self.calls = calls
+        made.append(weakref.ref(self))
+
+    def connection_made(self, transport: Any) -> None:
+        self.transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self.calls.append(data)
+        self.transport.write(b"x" * self.SIZE)
+        assert self.transport.get_write_buffer_size() > 0
+        self.transport.close()
+
+    def eof_received(self) -> None:
+        self.calls.append("end")
+
+    def pause_writing(self) -> None:
+        self.calls.append("full")
+
+    def resume_writing(self) -> None:
+        self.calls.append("empty")
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.admission.end()
+        self.calls.append("lost")
+
+
+@pytest.fixture
+def flooded(tmp_path: Path) -> Iterator[tuple[Callable[[], ssl.SSLSocket], list[Any], list[Any]]]:
+    """A door with that protocol: what connects to it, what was called, and the protocols that still are."""
+    authority = Authority(tmp_path, "authority")
+    certificate, key = authority.issue("server")
+    context = ssl.create_default_context(cafile=str(authority.file))
+    calls: list[Any] = []
+    made: list[Any] = []
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    door = TcpDoor(AmqpConfig(port=0, tls_cert=certificate, tls_key=key))
+    opening = door.listen(Sockets(), lambda admission: Flooding(admission, calls, made))
+    asyncio.run_coroutine_threadsafe(opening, loop).result(60)
+    address = ("127.0.0.1", int(door.url.rpartition(":")[2]))
+
+    def connect() -> ssl.SSLSocket:
+        connected = socket.create_connection(address, 60)
+        return context.wrap_socket(connected, server_hostname="127.0.0.1", suppress_ragged_eofs=False)
+
+    yield connect, calls, made
+    asyncio.run_coroutine_threadsafe(door.end_connections(), loop).result(60)
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join()
+    loop.close()
+
+
+def await_lost(calls: list[Any]) -> None:
+    deadline = time.monotonic() + 60
+    while "lost" not in calls:
+        assert time.monotonic() < deadline, calls
+        time.sleep(0.01)
+
+
+def test_all_that_was_written_comes_before_the_end_of_tls_and_nothing_of_it_stays(flooded: Any) -> None:
+    connect, calls, made = flooded
+    gc.disable()
+    try:
+        with connect() as secured:
+            secured.sendall(b"more")
+            received = 0
+            while piece := secured.recv(1 << 20):
+                received += len(piece)
+            assert received == Flooding.SIZE
+        await_lost(calls)
+        assert calls == [b"more", "full", "empty", "lost"]
+        assert [reference() for reference in made] == [None], "waits for the collector"
+    finally:
+        gc.enable()
+
+
+def test_the_end_of_tls_and_broken_tls_are_the_end_of_a_connection(flooded: Any) -> None:
+    connect, calls, _ = flooded
+    secured = connect()
+    secured.unwrap().close()
+    await_lost(calls)
+    assert calls == ["end", "lost"]
+    calls.clear()
+    with connect() as secured:
+        os.write(secured.fileno(), b"no record of TLS")
+        with pytest.raises(ssl.SSLError):
+            secured.recv(1)
+        await_lost(calls)
+    assert calls == ["end", "lost"]

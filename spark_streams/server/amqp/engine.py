@@ -54,9 +54,6 @@ class Engine:
         self.transport.bind(self.connection)
         self._transport = self.transport._impl
         self._events = self._collector._impl
-        self._output = bytearray(_OUTPUT_BYTES)
-        self._output_start = ffi.from_buffer(self._output)
-        self._output_view = memoryview(self._output)
 
     def push(self, received: bytes | bytearray | memoryview, start: int) -> int:
         """Give bytes from the peer to the engine.
@@ -81,12 +78,12 @@ class Engine:
             return None
         if pending == 0:
             return b""
-        count = lib.pn_transport_peek(self._transport, self._output_start, min(pending, _OUTPUT_BYTES))
+        taken = bytearray(min(pending, _OUTPUT_BYTES))  # none is kept: most connections say nothing at a time
+        count = lib.pn_transport_peek(self._transport, ffi.from_buffer(taken), len(taken))
         if count <= 0:
             return b""
-        taken = bytes(self._output_view[:count])
         lib.pn_transport_pop(self._transport, count)
-        return taken
+        return bytes(taken[:count])
 
     def input_ended(self) -> None:
         """Tell the engine that the peer sends no more."""

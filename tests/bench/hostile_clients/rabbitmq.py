@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import itertools
 import select
+import ssl
 import struct
 from collections.abc import Iterator, Mapping
 
@@ -143,10 +145,11 @@ def refused_credit(urls: Mapping[str, str]) -> Iterator[None]:
         left = flood
         while left:
             readable, writable, _ = select.select([peer.socket], [peer.socket], [])
-            if readable and not peer.socket.recv(1 << 20):
-                raise EOFError("the door closed the connection")
-            if writable:
-                left = left[peer.socket.send(left) :]
+            with contextlib.suppress(ssl.SSLWantReadError, ssl.SSLWantWriteError):
+                if readable and not peer.socket.recv(1 << 20):
+                    raise EOFError("the door closed the connection")
+                if writable:
+                    left = left[peer.socket.send(left) :]
         yield
 
 

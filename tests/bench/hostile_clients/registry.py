@@ -23,23 +23,25 @@ class Attack:
         name: the door's, and what is done there.
         begin: called with door to url.
         settings: of the log, TOML, where the default ones would end it early.
+        tls: whether it is about TLS, which the doors then always speak.
     """
 
     name: str
     begin: Begin
     settings: str = ""
+    tls: bool = False
 
 
 ATTACKS: dict[str, Attack] = {}
 
 
-def attack(name: str, settings: str = "") -> Callable[[Begin], Begin]:
+def attack(name: str, settings: str = "", *, tls: bool = False) -> Callable[[Begin], Begin]:
     """Have a generator known under a name, such as ``rabbitmq-stream: a flood of Credit``."""
 
     def keep(begin: Begin) -> Begin:
         if name in ATTACKS:
             raise ValueError(f"there is an attack '{name}' already")
-        ATTACKS[name] = Attack(name, begin, settings)
+        ATTACKS[name] = Attack(name, begin, settings, tls)
         return begin
 
     return keep
