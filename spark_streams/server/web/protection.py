@@ -64,8 +64,7 @@ class Protection:
         async def with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
-                for name, text in self._headers.items():
-                    headers[name] = text
+                headers.update(self._headers)
                 headers.setdefault("Cache-Control", "no-store")
             await send(message)
 
