@@ -5,6 +5,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+# What pip keeps to; nothing where what it gives today is tried (`make today`).
+CONSTRAINTS := -c constraints.txt
 # Runs what follows beside a RabbitMQ of its own; without one, saying why in a line, where none can be started.
 WITH_BROKER := $(BIN)/python tests/real_rabbitmq/broker.py run --
 export SPARK_CONF_DIR := $(CURDIR)/conf
@@ -29,7 +31,7 @@ EXAMPLES ?= ci
 
 PYTEST := -m pytest -n $(WORKERS) --hypothesis-profile=$(EXAMPLES) $(PYTEST_ARGS)
 
-.PHONY: help setup lint typecheck test unit test-all nightly fuzz soak mutation bench bench-peers bench-hostile demo docs pictures site release-check clean
+.PHONY: help setup lint typecheck test unit test-all nightly today audit all-tests fuzz soak mutation bench bench-peers bench-hostile demo docs pictures site release-check clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 15
@@ -39,13 +41,13 @@ setup: $(READY)  ## make .venv with the exact versions of constraints.txt: some 
 $(READY): pyproject.toml constraints.txt conf/system-requirements.sh
 	@PYTHON="$(PYTHON)" bash conf/system-requirements.sh python compiler
 	@[ -x $(BIN)/python ] || { echo "setup: $$($(PYTHON) --version) in $(VENV)" && $(PYTHON) -m venv $(VENV); }
-	@$(BIN)/python $(PIP_INSTALL) -c constraints.txt --upgrade pip
+	@$(BIN)/python $(PIP_INSTALL) $(CONSTRAINTS) --upgrade pip
 	@echo "setup: python-qpid-proton, which is compiled, and beside it pyspark, 400 MB: up to a minute"
-	@$(BIN)/python $(PIP) wheel -c constraints.txt --no-deps -w $(VENV)/wheels python-qpid-proton & \
-		$(BIN)/python $(PIP) wheel -c constraints.txt --no-deps -w $(VENV)/wheels pyspark; built=$$?; wait $$! && exit $$built
-	@echo "setup: the rest of constraints.txt, and spark-streams itself: up to a minute"
+	@$(BIN)/python $(PIP) wheel $(CONSTRAINTS) --no-deps -w $(VENV)/wheels python-qpid-proton & \
+		$(BIN)/python $(PIP) wheel $(CONSTRAINTS) --no-deps -w $(VENV)/wheels pyspark; built=$$?; wait $$! && exit $$built
+	@echo "setup: the rest of what is needed, and spark-streams itself: up to a minute"
 	@# What setuptools warns about is that an installation from a checkout finds other modules beside it.
-	@PYTHONWARNINGS=ignore $(BIN)/python $(PIP_INSTALL) --no-compile -c constraints.txt --find-links $(VENV)/wheels -e '.[dev]'
+	@PYTHONWARNINGS=ignore $(BIN)/python $(PIP_INSTALL) --no-compile $(CONSTRAINTS) --find-links $(VENV)/wheels -e '.[dev]'
 	@rm -rf $(VENV)/wheels
 	@cd $(VENV)/lib/python*/site-packages && ../../../bin/python -m compileall -q -j 2 $(COMPILED)
 	@touch $@
@@ -76,6 +78,24 @@ test-all: $(OLDER_SPARKS:%=.venv-spark-%/.ready)  ## the rest, before a release 
 nightly: $(READY)  ## of the rest, what runs on the highest Spark
 	@bash conf/system-requirements.sh java
 	@$(WITH_BROKER) $(BIN)/python $(PYTEST) --part $(PART) -m "nightly"
+
+# What users have who install it today, in an environment that is made anew each time.
+TODAY := $(MAKE) --no-print-directory VENV=.venv-today CONSTRAINTS=
+today:  ## all tests with what pip gives today in place of constraints.txt, what differs, known vulnerabilities; PART as above
+	@rm -rf .venv-today
+	@$(TODAY) setup
+	@.venv-today/bin/python tests/packaging/today.py
+	@$(TODAY) --keep-going audit all-tests
+
+# In an environment of its own. It names what it found nothing about, which is no failure.
+audit: $(READY)
+	@[ -x .venv-audit/bin/python ] || $(PYTHON) -m venv .venv-audit
+	@.venv-audit/bin/python $(PIP_INSTALL) pip-audit
+	@.venv-audit/bin/pip-audit --progress-spinner off --skip-editable --path $(VENV)/lib/python*/site-packages
+
+all-tests: $(READY)
+	@bash conf/system-requirements.sh java
+	@$(WITH_BROKER) $(BIN)/python $(PYTEST) --part $(PART)
 
 fuzz: $(READY)  ## throw broken bytes at the doors for SECONDS (600) of time, with the seed SEED or a random one
 	@$(BIN)/python -m tests.fuzz.campaign --seconds $(or $(SECONDS),600) $(if $(SEED),--seed $(SEED))

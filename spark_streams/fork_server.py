@@ -5,10 +5,12 @@ tasks, committing. Each imports PySpark and PyArrow, which is most of what the s
 them forks a *server* that imports these once. Each of them then hands its arguments, module path, environment, folder
 and standard streams to the server, which forks the process that does the work, and *stands in* for it: it passes
 signals on, ends when that one ends, with its status, and that one ends when it is killed. Without a server, or when
-one does not answer, the process does the work itself, as ever.
+one refuses, the process does the work itself, as ever.
 
 A server serves the children of one process (the JVM), with one Python, one module path and one environment, and ends
-with it. Nobody but the same user of the same machine gets an answer.
+with it, or with the last process that it has forked once a file that it has loaded is no longer the same: the next
+process then forks a new server. A JVM has ``_SERVERS`` at most. Nobody but the same user of the same machine gets an
+answer.
 
 What differs for the code in such a process: PySpark, NumPy, PyArrow and what our formats share are there before it
 begins, loaded with ``OMP_NUM_THREADS=1``, as Spark gives tasks of one core. ``ps`` shows the server's command line.
@@ -24,40 +26,34 @@ import signal
 import socket
 import struct
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from functools import partial
 from typing import Final, NamedTuple
 
-PRELOADED: Final = (
-    *("pyarrow.compute", "ssl", "pyspark.worker", "pyspark.sql.worker.plan_data_source_read"),
-    *("spark_streams.spark.formats", "spark_streams.spark.source.reader", "spark_streams.spark.sink.writer"),
-    *("spark_streams.filters.row_columns", "spark_streams.wire.amqp.columns.decode", "spark_streams.client.tcp"),
-    "encodings.idna",  # of hosts' names
-)
-"""What the server imports: nearly all that the other modules that Spark runs import, and what all formats share.
+from spark_streams.preloaded import THREADS, has_changed, preload, renew, reseed
 
-None may start threads that do not bear a fork. The modules that Spark runs are left out themselves, as some code looks
-for one of them to learn which step it is in (``spark/pushdown/spark_filters.py`` does).
-"""
 _DAEMON: Final = "pyspark.daemon"
 _TASKS: Final = ("pyspark.worker",)
 _PLANNING: Final = "pyspark.sql.worker."
 _STREAMING_SOURCE: Final = ("pyspark.sql.streaming.python_streaming_source_runner",)
 """What plans a stream's micro-batches; it runs without a daemon."""
-_THREADS: Final = "OMP_NUM_THREADS"
 _EACH_PROCESS: Final = (
     *("SPARK_", "PYTHON_DAEMON_", "PYTHON_FAULTHANDLER_", "PYTHON_UDF_", "PYTHON_UNIX_", "PYTHON_WORKER_"),
-    *(_THREADS, "PYTHONPATH"),
+    *(THREADS, "PYTHONPATH"),
 )
 """Variables that Spark sets otherwise for each process, and that nothing preloaded reads when it is imported.
 
 Those of threads are compared by themselves, and the module path as Python has it.
 """
 _READ_AT_IMPORT: Final = ("SPARK_TESTING",)
-_SIZE: Final = struct.Struct("=q")
 _NUMBER: Final = struct.Struct("=i")
 _CREDENTIALS: Final = struct.Struct("=3i")
-_REQUEST_S: Final = 60.0
-"""Seconds for a request to come whole: it is written at once, so whoever takes longer was stopped midway."""
+_SERVERS: Final = 2
+"""Servers of one JVM, each with some 100 MB: those that only wait for the end of what they have forked count, too."""
+_REQUEST_BYTES: Final = 1 << 17
+"""Linux takes a message of some 200 kB; whoever has an environment of that size runs by itself."""
+_WHOLE: Final = (socket.AF_UNIX, socket.SOCK_SEQPACKET)
+"""Sockets whose messages come whole or not at all: nobody waits for the rest of a request."""
 
 
 class Program(NamedTuple):
@@ -90,33 +86,35 @@ def forked(program: Program) -> Program:
     # A Python that was built for old kernels has no pidfd_open.
     if sys.platform != "linux" or not hasattr(os, "pidfd_open") or not _is_served(program):
         return program
-    try:
-        address = _address(program)
-        connection = _connect(address)
-        if connection is None and program.arguments[1:2] != list(_TASKS):
-            # An executor has one daemon only, that of its tasks: a server would save nothing there.
-            parent = os.pidfd_open(os.getppid())
-            listener = _listen(address)
-            if listener is not None and os.fork() == 0:
-                return _serve(listener, parent)
-            os.close(parent)
-            if listener is not None:
-                listener.close()
-            connection = _connect(address)
-        if connection is None:
-            return program
-    except OSError:  # no pidfd, no socket, no memory for another process: nothing was begun
+    ways: list[tuple[Callable[[bytes], socket.socket | _Server | None], int]]
+    ways = [(_connect, number) for number in range(_SERVERS)]
+    if program.arguments[1:2] != list(_TASKS):
+        # An executor has one daemon only, that of its tasks: a server would save nothing there. Whoever begins one may
+        # find that another process was faster.
+        ways += [(way, number) for number in range(_SERVERS) for way in (_begin, _connect)]
+    key = _key(program)
+    request = marshal.dumps((key, *program))
+    if len(request) > _REQUEST_BYTES:
         return program
-    with connection:
-        pid = _ask(connection, program)
-        if pid is None:
-            return program
-        raise SystemExit(_stand_in(connection, pid))
+    for way, number in ways:
+        try:
+            address = _address(number)
+            reached = way(address)
+        except OSError:  # no pidfd, no socket, no memory for another process: nothing was begun
+            continue
+        if isinstance(reached, _Server):
+            return _serve(reached, address, key)
+        if reached is not None:
+            with reached:
+                pid = _ask(reached, request)
+                if pid is not None:
+                    raise SystemExit(_stand_in(reached, pid))
+    return program
 
 
 def _is_served(program: Program) -> bool:
     """Whether a program is one of those that what is preloaded is for, and would load it in the same way."""
-    if program.environment.get(_THREADS, "1") != "1":
+    if program.environment.get(THREADS, "1") != "1":
         return False
     module, *rest = program.arguments
     if module == _DAEMON:
@@ -124,20 +122,25 @@ def _is_served(program: Program) -> bool:
     return module in _STREAMING_SOURCE
 
 
-def _address(program: Program) -> bytes:
-    """Return the abstract address of the server: one for all that would import the same modules in the same way."""
-    import hashlib
-
+def _address(number: int) -> bytes:
+    """Return the abstract address of one of the servers of this process's parent."""
     parent = os.getppid()
     with open(f"/proc/{parent}/stat", "rb") as stat:
         started = stat.read().rpartition(b")")[2].split()[19]  # proc(5): field 22; a pid is used again, with another
+    return b"\0spark-streams-python/%d/%s/%d" % (parent, started, number)
+
+
+def _key(program: Program) -> bytes:
+    """Return what is equal for all programs that would import the same modules in the same way."""
+    import hashlib
+
     shared = sorted(
         (name, value)
         for name, value in program.environment.items()
         if name in _READ_AT_IMPORT or not name.startswith(_EACH_PROCESS)
     )
     what = marshal.dumps((sys.executable, sys.version, list(dict.fromkeys(program.path)), shared))
-    return b"\0spark-streams-python/%d/%s/%s" % (parent, started, hashlib.sha256(what).hexdigest().encode())
+    return hashlib.sha256(what).digest()
 
 
 def _is_trusted(connection: socket.socket) -> bool:
@@ -147,7 +150,7 @@ def _is_trusted(connection: socket.socket) -> bool:
 
 
 def _connect(address: bytes) -> socket.socket | None:
-    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    connection = socket.socket(*_WHOLE)
     with contextlib.suppress(ConnectionRefusedError):
         connection.connect(address)
         if _is_trusted(connection):
@@ -156,42 +159,34 @@ def _connect(address: bytes) -> socket.socket | None:
     return None
 
 
-def _listen(address: bytes) -> socket.socket | None:
-    """Return a listening socket; None where another process was faster."""
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+def _begin(_address: bytes) -> socket.socket | _Server:
+    """Fork a server, and return the connection to it; in the forked process, what it is to serve with."""
+    parent = os.pidfd_open(os.getppid())
+    asks, asked = socket.socketpair(*_WHOLE)
+    if os.fork() == 0:
+        asks.close()
+        return _Server(parent, asked)
+    os.close(parent)
+    asked.close()
+    return asks
+
+
+def _ask(connection: socket.socket, request: bytes) -> int | None:
+    """Ask the server for a process and return its id; None where the server refused or ended: no process was made."""
     try:
-        listener.bind(address)
-        listener.listen(128)
-    except OSError:
-        listener.close()
+        socket.send_fds(connection, [request], [0, 1, 2])
+        return _number(connection)
+    except (struct.error, OSError):
         return None
-    return listener
 
 
-def _read(connection: socket.socket, size: int) -> bytes:
-    """Read so many bytes.
+def _number(connection: socket.socket) -> int:
+    """Return the server's next word.
 
     Raises:
-        EOFError: there are fewer.
+        struct.error: it has ended, or has no more to say.
     """
-    content = b""
-    while len(content) < size:
-        more = connection.recv(size - len(content))
-        if not more:
-            raise EOFError
-        content += more
-    return content
-
-
-def _ask(connection: socket.socket, program: Program) -> int | None:
-    """Ask the server for a process and return its id; None where the server ended, and no process was made."""
-    content = marshal.dumps(tuple(program))
-    try:
-        socket.send_fds(connection, [_SIZE.pack(len(content))], [0, 1, 2])
-        connection.sendall(content)
-        return int(_NUMBER.unpack(_read(connection, _NUMBER.size))[0])
-    except (EOFError, OSError):
-        return None
+    return int(_NUMBER.unpack(connection.recv(_NUMBER.size))[0])
 
 
 def _stand_in(connection: socket.socket, pid: int) -> int:
@@ -200,8 +195,8 @@ def _stand_in(connection: socket.socket, pid: int) -> int:
         signal.signal(number, lambda got, _frame: _send(pid, got))
     _leave(0, 1)
     try:
-        status = int(_NUMBER.unpack(_read(connection, _NUMBER.size))[0])
-    except (EOFError, ConnectionError):  # the server was killed, so nobody would tell of the process's end
+        status = _number(connection)
+    except (struct.error, ConnectionError):  # the server was killed, so nobody would tell of the process's end
         _send(pid, signal.SIGKILL)
         print(f"spark-streams-python: the server that forked process {pid} has ended; so must that", file=sys.stderr)
         return 1
@@ -222,29 +217,37 @@ def _send(pid: int, number: int) -> None:
 
 
 class _Server:
-    """What a server holds: ``forked`` is each process's id and the connection of its stand-in."""
+    """What a server holds.
 
-    def __init__(self, listener: socket.socket, parent: int) -> None:
-        self.listener: socket.socket | None = listener
+    Attributes:
+        parent: a descriptor of the process whose children it serves.
+        asking: connections whose request has not come.
+        forked: each process's id, and the connection of its stand-in.
+        ending: whether it ends with the last of these, and forks no more.
+    """
+
+    def __init__(self, parent: int, asked: socket.socket) -> None:
+        self.listener = socket.socket(*_WHOLE)
         self.parent = parent
+        self.asking = {asked}
         self.forked: dict[int, socket.socket] = {}
+        self.ending = False
         self.ended, self.wakes = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
 
     def close(self) -> None:
         """Close all that belongs to the server alone, in a process that it has forked."""
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        for connection in (self.listener, *self.forked.values()):
-            if connection is not None:
-                connection.close()
+        for connection in (self.listener, *self.asking, *self.forked.values()):
+            connection.close()
         for descriptor in (self.parent, self.ended, self.wakes):
             os.close(descriptor)
 
-    def stop_listening(self) -> None:
-        """Take no more requests: the parent is gone. Those who are here end by themselves."""
-        if self.listener is not None:
+    def end(self) -> None:
+        """Fork no more. While there are forked processes the address stays taken, as this is one of so many servers."""
+        self.ending = True
+        if not self.forked:
             self.listener.close()
-            self.listener = None
 
     def reap(self) -> None:
         """Tell the stand-ins of the processes that have ended."""
@@ -259,25 +262,21 @@ class _Server:
                 connection.sendall(_NUMBER.pack(os.waitstatus_to_exitcode(status)))
             connection.close()
 
-    def events(self) -> Iterator[int | socket.socket]:
-        """Yield what is ready: the listener, the parent's or a child's end, a stand-in that was killed."""
-        import select
+    def events(self) -> list[object]:
+        """Wait, and return what is ready: the listener, a request, the parent's or a child's end, a killed stand-in."""
+        import selectors
 
-        poll = select.poll()
-        watched: dict[int, int | socket.socket] = {self.ended: self.ended}
-        if self.listener is not None:
-            watched |= {self.parent: self.parent, self.listener.fileno(): self.listener}
-        watched |= {connection.fileno(): connection for connection in self.forked.values()}
-        for descriptor in watched:
-            poll.register(descriptor, select.POLLIN)
-        for descriptor, _ in poll.poll():
-            yield watched[descriptor]
+        selector = selectors.PollSelector()
+        parent = () if self.ending else (self.parent,)
+        for each in (self.ended, self.listener, *parent, *self.asking, *self.forked.values()):
+            selector.register(each, selectors.EVENT_READ)
+        return [key.fileobj for key, _ in selector.select()]
 
 
-def _serve(listener: socket.socket, parent: int) -> Program:
+def _serve(server: _Server, address: bytes, key: bytes) -> Program:
     """Serve requests until the parent has ended; return in each forked process, with its program."""
     try:
-        program = _next_program(listener, parent)
+        program = _next_program(server, address, key)
     except BaseException:  # whatever it is, this process must not go on as the one that it was forked from
         import traceback
 
@@ -288,73 +287,56 @@ def _serve(listener: socket.socket, parent: int) -> Program:
     return program
 
 
-def _next_program(listener: socket.socket, parent: int) -> Program | None:
+def _next_program(server: _Server, address: bytes, key: bytes) -> Program | None:
     """Return the program in each forked process; None in the server, when all have ended."""
     os.setpgid(0, 0)  # a Ctrl-C in the terminal is for the driver
+    try:
+        server.listener.bind(address)
+        server.listener.listen(128)
+    except OSError:  # another process was faster
+        return None
     _leave(0, 1)
-    _preload()
+    loaded = preload()
+    if not loaded:
+        return None
     _leave(2)
-    server = _Server(listener, parent)
     signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
     signal.set_wakeup_fd(server.wakes, warn_on_full_buffer=False)
-    while server.listener is not None or server.forked:
+    while server.forked or not server.ending:
         for event in server.events():
             if event == server.parent:
-                server.stop_listening()
+                server.end()
             elif event == server.ended:
                 server.reap()
-            elif event is not server.listener:
+            elif event is server.listener:
+                connection, _ = server.listener.accept()
+                if _is_trusted(connection):
+                    server.asking.add(connection)
+                else:
+                    connection.close()
+            elif isinstance(event, socket.socket) and event in server.asking:
+                if (program := _answer(server, event, key, loaded)) is not None:
+                    return program
+            else:
                 for pid in [pid for pid, connection in server.forked.items() if connection is event]:
                     os.kill(pid, signal.SIGKILL)
-            elif (program := _answer(server)) is not None:
-                return program
     return None
 
 
-def _preload() -> None:
-    """Import what all processes need, and leave it out of their searches for garbage."""
-    import gc
-    import importlib
-    import warnings
-
-    gc.disable()  # modules are no garbage: a fifth of the time would go to searching them for some
-    # PyArrow's allocator has a thread, which it starts again after a fork; Python cannot know that it does.
-    warnings.filterwarnings("ignore", ".*multi-threaded.*fork", DeprecationWarning)
-    os.environ[_THREADS] = "1"
-    for module in PRELOADED:
-        with contextlib.suppress(ImportError):  # a process that needs it says what is missing
-            importlib.import_module(module)
-    if random := sys.modules.get("numpy.random"):  # NumPy 1 loads it by itself; Python's own random does this itself
-        os.register_at_fork(after_in_child=_Reseed(random.seed))
-    gc.freeze()
-    gc.enable()
-
-
-class _Reseed:
-    """Gives each process numbers of its own: the forked one, and the workers that it forks if it is a daemon."""
-
-    def __init__(self, seed: Callable[[], None]) -> None:
-        self.seed, self.depth = seed, 0
-
-    def __call__(self) -> None:
-        self.depth += 1
-        if self.depth <= 2:
-            self.seed()
-
-
-def _answer(server: _Server) -> Program | None:
+def _answer(server: _Server, connection: socket.socket, key: bytes, loaded: dict[str, int]) -> Program | None:
     """Take a request and fork; return the program in the forked process, None in the server."""
-    assert server.listener is not None
-    connection, _ = server.listener.accept()
-    if not _is_trusted(connection):
-        connection.close()
-        return None
-    connection.settimeout(_REQUEST_S)
+    server.asking.discard(connection)
     streams: list[int] = []
     try:
-        head, streams, _, _ = socket.recv_fds(connection, _SIZE.size, 3)
-        head += _read(connection, _SIZE.size - len(head))
-        program = Program(*marshal.loads(_read(connection, *_SIZE.unpack(head))))
+        content, streams, _, _ = socket.recv_fds(connection, _REQUEST_BYTES, 3)
+        if server.ending or has_changed(loaded):
+            server.end()
+            raise EOFError
+        # What another version asks is not read: its files are not those that were loaded.
+        asked, *what = marshal.loads(content)
+        if asked != key:
+            raise EOFError
+        program = Program(*what)
         pid = os.fork()
         if pid == 0:
             try:
@@ -363,10 +345,13 @@ def _answer(server: _Server) -> Program | None:
                 _become(program, streams)
             except OSError as error:  # not the server's to deal with, as those below are
                 raise RuntimeError(f"cannot run {program.arguments} in {program.folder}") from error
+            reseed()
+            if program.arguments[0] == _DAEMON:
+                os.register_at_fork(after_in_child=partial(renew, loaded))
             return program
         server.forked[pid] = connection
         connection.sendall(_NUMBER.pack(pid))
-    except (EOFError, OSError):  # whoever asked is gone, or there is no room for another process: it runs by itself
+    except (EOFError, OSError):  # refused, or whoever asked is gone, or there is no room: it runs by itself
         if connection not in server.forked.values():
             connection.close()
     finally:

@@ -138,3 +138,12 @@ def spark(spark_session: Callable[[], Any]) -> Iterator[Any]:
     for name in before.keys() & after.keys():
         if after[name] != before[name]:
             session.conf.set(name, before[name])
+
+
+@pytest.fixture(scope="session")
+def zeroeventhub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """The package of FeedAPI's first version: a program that does with it what it is told."""
+    from tests.server.feed.zeroeventhub_package import running
+
+    with running(tmp_path_factory.mktemp("zeroeventhub")) as program:
+        yield program

@@ -6,10 +6,12 @@ import contextlib
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -34,7 +36,30 @@ sys.stdout.write(json.dumps({
     "mine": os.environ.get("MINE"), "name": __name__, "group": os.getpgid(0) == os.getpid(), "random": PRELOADED.number,
 }) + "\\n")
 sys.stdout.flush()
+
+def drawn():
+    return sys.modules["numpy.random"].bytes(8).hex() if "numpy.random" in sys.modules else None
+
 for line in sys.stdin:
+    if line.startswith("draw"):
+        print(json.dumps(drawn()), flush=True)
+        continue
+    if line.startswith("fork"):
+        read, write = os.pipe()
+        if not os.fork():
+            # As Spark's daemon: what a worker needs is imported after the fork.
+            import pyspark.worker as anew, spark_streams.position as ours
+            modules = [each for each in sys.modules if "spark_streams." in each]
+            said = anew.number, getattr(ours, "UPGRADED", False), len(modules)
+            if not os.fork():
+                same = sys.modules["spark_streams.position"] is ours
+                os.write(write, json.dumps([*said, same, drawn()]).encode())
+                os._exit(0)
+            os.wait()
+            os._exit(0)
+        os.wait()
+        print(os.read(read, 1000).decode(), flush=True)
+        continue
     if line.startswith("exit"):
         print("leaving", file=sys.stderr)
         sys.exit(int(line.split()[1]))
@@ -177,6 +202,10 @@ def test_it_ends_when_its_input_does(start: Any) -> None:
 
 def test_a_signal_is_passed_on(start: Any) -> None:
     one = start()
+    # It lets go of its output once it passes on what it gets.
+    deadline = time.monotonic() + GUARD_S
+    while os.readlink(f"/proc/{one.process.pid}/fd/1") != os.devnull and time.monotonic() < deadline:
+        time.sleep(0.01)
     one.process.terminate()
     assert one.end()[0] == 128 + signal.SIGTERM
     assert not one.running.is_running()
@@ -201,6 +230,87 @@ def test_a_server_that_is_killed_takes_its_processes_along_and_another_begins(st
     again = start()
     assert again.stands_in
     assert again.what["parent"] != one.what["parent"]
+
+
+def test_files_that_are_loaded_and_change_get_another_server_and_the_first_ends_with_its_last(
+    start: Any, folder: Path
+) -> None:
+    one, two = start(), start()
+    (folder / "pyspark" / "worker.py").write_text(PRELOADED + "\nupgraded = True\n")
+    again, more = start(), start("plan_data_source_read")
+    assert one.what["parent"] == two.what["parent"]
+    assert again.stands_in and more.stands_in
+    assert again.what["parent"] == more.what["parent"] != one.what["parent"]
+    assert again.what["random"] == more.what["random"] != one.what["random"]
+    assert one.tell("goes on") == '"goes on"\n'
+    server = psutil.Process(one.what["parent"])
+    assert one.end() == (0, "")
+    assert server.is_running(), "it tells the other one's stand-in of its end"
+    assert two.end() == (0, "")
+    psutil.wait_procs([server], GUARD_S)
+    assert not server.is_running() or server.status() == psutil.STATUS_ZOMBIE
+
+
+def test_a_server_without_processes_makes_room_for_the_next_when_files_change(start: Any, folder: Path) -> None:
+    other = start(MINE="x")
+    numbers = []
+    for text in ("a = 1\n", "a = 2\n", None):
+        one = start()
+        assert one.stands_in and one.what["parent"] != other.what["parent"]
+        numbers.append(one.what["random"])
+        one.end()
+        module = folder / "pyspark" / "sql" / "worker" / "__init__.py"
+        module.write_text(text) if text else module.unlink()
+    last = start()
+    assert last.stands_in, "deleted, as an upgrade does first"
+    assert len({*numbers, last.what["random"]}) == 4, "imported anew after each"
+
+
+def test_files_that_change_while_they_are_loaded_are_not_shared(start: Any, folder: Path) -> None:
+    # As an upgrade that is under way: of two modules that fit each other one was the old one.
+    (folder / "pyspark" / "worker.py").write_text(PRELOADED + "os.utime(__file__)\n")
+    assert not start().stands_in
+
+
+def test_a_worker_of_a_daemon_that_was_forked_before_files_changed_imports_them_anew(start: Any, folder: Path) -> None:
+    ours = folder / "spark_streams"
+    shutil.copytree(Path(fork_server.__file__).parent, ours, ignore=shutil.ignore_patterns("__pycache__"))
+    daemon = start()
+    number, upgraded, modules, same, _ = json.loads(daemon.tell("fork"))
+    assert (number, upgraded, same) == (daemon.what["random"], False, True)
+    assert modules > 20
+    with (ours / "position.py").open("a") as file:
+        file.write("\nUPGRADED = True\n")
+    number, upgraded, left, same, _ = json.loads(daemon.tell("fork"))
+    assert (upgraded, same) == (True, True), "in what the worker forks the module is the worker's"
+    assert number != daemon.what["random"]
+    assert left < modules
+
+
+def test_an_asker_that_stops_midway_keeps_nobody_waiting(start: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = start()
+    monkeypatch.setattr(os, "getppid", os.getpid)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as stopped:
+        stopped.connect(fork_server._address(0))
+        assert start().what["parent"] == one.what["parent"]
+        with pytest.raises(BlockingIOError):
+            stopped.recv(1, socket.MSG_DONTWAIT)
+
+
+def test_a_parent_has_two_servers_at_most(start: Any, folder: Path) -> None:
+    one, two, three = start(), start(MINE="x"), start(MINE="y")
+    assert one.stands_in and two.stands_in and not three.stands_in
+    (folder / "pyspark" / "worker.py").write_text(PRELOADED + "\nupgraded = True\n")
+    assert not start().stands_in, "both have processes of theirs to wait for"
+    assert one.end() == (0, "")
+    psutil.wait_procs([psutil.Process(one.what["parent"])], GUARD_S)
+    assert start().stands_in
+
+
+def test_an_environment_that_is_no_message_runs_by_itself(start: Any) -> None:
+    large = start(**{name: "x" * 100_000 for name in "ABC"})
+    assert not large.stands_in
+    assert not psutil.Process(large.what["pid"]).children(), "nor does it begin a server"
 
 
 @pytest.mark.parametrize("other", [{"MINE": "x"}, {"SPARK_TESTING": "1"}])
@@ -230,7 +340,7 @@ def test_tasks_join_a_server_and_begin_none(folder: Path, monkeypatch: pytest.Mo
 
     monkeypatch.setattr(fork_server, "_connect", connect)
     assert fork_server.forked(program) is program
-    assert len(asked) == 1
+    assert len(asked) == 2, "all that there may be"
 
 
 @pytest.mark.parametrize("arguments", [["pyspark.daemon"], ["pyspark.daemon", "their.module"], ["pyspark.shell"]])
@@ -265,27 +375,28 @@ def test_a_server_ends_with_the_parent(folder: Path) -> None:
 
 def test_a_server_that_answers_nothing_is_done_without(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program = Program(["pyspark.daemon", WORKER.format("x")], [str(folder)], {"MINE": "nothing"}, str(folder))
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    with listener:
-        listener.bind(fork_server._address(program))
-        listener.listen()
+    listeners = [socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(2)]
+    with listeners[0], listeners[1]:
+        for number, listener in enumerate(listeners):
+            listener.bind(fork_server._address(number))
+            listener.listen()
         asker = subprocess.Popen(
             [sys.executable, "-c", f"import os, json; os.getppid = lambda: {os.getppid()}\n"
              "from spark_streams.fork_server import Program, forked\n"
              f"program = Program(*{tuple(program)!r}); print(forked(program) is program)"],
             stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
-        listener.accept()[0].close()
+        for listener in (*listeners, *listeners):  # before and after it tries to begin one
+            listener.accept()[0].close()
         assert asker.communicate(timeout=GUARD_S)[0] == "True\n"
 
 
 @pytest.mark.skipif(not hasattr(os, "getuid") or os.getuid() != 0, reason="only root can be another user")
-def test_another_user_gets_no_answer_and_is_asked_nothing(folder: Path) -> None:
-    program = Program(["pyspark.daemon", WORKER.format("x")], [str(folder)], {"MINE": "hers"}, str(folder))
-    address = fork_server._address(program)
-    listener = fork_server._listen(address)
-    assert listener is not None
-    with listener:
+def test_another_user_gets_no_answer_and_is_asked_nothing() -> None:
+    address = fork_server._address(0)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.bind(address)
+        listener.listen()
         # Hers answers on our address, and asks us.
         hers = os.fork()
         if hers == 0:
@@ -301,7 +412,7 @@ def test_another_user_gets_no_answer_and_is_asked_nothing(folder: Path) -> None:
 def test_what_is_preloaded_bears_a_fork() -> None:
     # numpy.random would give all processes the same numbers; pandas and a protocol's modules are not for all of them.
     program = (
-        "import sys, json, os; from spark_streams import fork_server; fork_server._preload()\n"
+        "import sys, json, os; from spark_streams import preloaded; preloaded.preload()\n"
         "print(json.dumps([sorted(sys.modules), os.listdir('/proc/self/task')]))"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
@@ -317,18 +428,9 @@ def test_what_is_preloaded_bears_a_fork() -> None:
     assert len(threads) <= 2, "the one of PyArrow's allocator beside Python's"
 
 
-def test_random_numbers_differ_in_forks_that_numpy_1_would_share_them_with() -> None:
-    program = (
-        "import numpy.random, os, sys; from spark_streams import fork_server; fork_server._preload()\n"
-        "numpy.random.seed(1)\n"
-        "seen = []\n"
-        "for _ in range(2):\n"
-        "    r, w = os.pipe()\n"
-        "    if not os.fork():\n"
-        "        if not os.fork(): os.write(w, numpy.random.bytes(8)); os._exit(0)\n"
-        "        os.write(w, numpy.random.bytes(8)); os.wait(); os._exit(0)\n"
-        "    os.wait(); seen += [os.read(r, 8), os.read(r, 8)]\n"
-        "print(len(set(seen)))\n"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout == "4\n", done.stderr
+def test_random_numbers_differ_in_forks_that_numpy_1_would_share_them_with(start: Any, folder: Path) -> None:
+    (folder / "pyspark" / "worker.py").write_text(PRELOADED + "import numpy.random\nnumpy.random.seed(1)\n")
+    drawn = []
+    for daemon in (start(), start()):
+        drawn += [json.loads(daemon.tell("draw")), *(json.loads(daemon.tell("fork"))[-1] for _ in range(2))]
+    assert len(set(drawn)) == 6

@@ -11,7 +11,8 @@ PACKAGE = ROOT / "spark_streams"
 ALLOWED = {
     "protocols": set(),
     "redaction": set(),
-    "fork_server": set(),
+    "preloaded": set(),
+    "fork_server": {"preloaded"},
     "worker_python": {"fork_server"},
     "errors": {"redaction"},
     "instants": set(),

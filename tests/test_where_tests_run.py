@@ -72,12 +72,17 @@ def test_the_page_of_tests_describes_each_folder() -> None:
     }
 
 
-def test_every_night_all_parts_run() -> None:
+@pytest.mark.parametrize("target", ["test-all", "today"])
+def test_every_night_all_parts_run(target: str) -> None:
     workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "nightly.yml").read_text())
-    job = workflow["jobs"]["test-all"]
+    job = workflow["jobs"][target]
     parts = job["strategy"]["matrix"]["part"]
     assert parts == [f"{number}/{len(parts)}" for number in range(1, len(parts) + 1)]
-    assert job["steps"][-1]["run"] == "make test-all PART=${{ matrix.part }}"
+    assert job["steps"][-1]["run"] == f"make {target} PART=${{{{ matrix.part }}}}"
+
+
+def test_today_runs_all_tests() -> None:
+    assert recipe("all-tests").endswith("$(PYTEST) --part $(PART)")
 
 
 @pytest.mark.parametrize("target", ["nightly", "test-spark-%"])

@@ -33,7 +33,7 @@ from spark_streams.log.names import Names
 from spark_streams.log.names import partition_names as names_of_partitions
 from spark_streams.log.search import first_matching
 from spark_streams.log.state_store import StateStore
-from spark_streams.log.storage.files import sync_directory
+from spark_streams.log.storage.files import make_directory, sync_directory
 from spark_streams.log.storage.partition import Partition
 from spark_streams.log.stream import Stream, load_stream, new_stream
 from spark_streams.log.stream_metadata import MAX_PARTITION_NAME_BYTES, folder_name
@@ -51,7 +51,8 @@ class ReferenceLog:
     """A durable, partitioned log, which the server's doors serve.
 
     Args:
-        data_dir: its folder, which is created when it is missing; None: a temporary folder that ``close`` removes.
+        data_dir: its folder, which is created for this user alone when it is missing; one that is there keeps its
+            mode, which new files and folders in it follow. None: a temporary folder that ``close`` removes.
         config: settings.
         clock: returns the time now, in ms since the epoch; for tests.
 
@@ -72,7 +73,7 @@ class ReferenceLog:
         self._open_partition = partial(Partition, sync_each_append=self.config.fsync == "always", clock=clock)
         self.data_dir = Path(tempfile.mkdtemp(prefix="spark-streams-log-")) if data_dir is None else Path(data_dir)
         if not self.data_dir.is_dir():
-            self.data_dir.mkdir(parents=True, exist_ok=True)
+            self.data_dir.mkdir(0o700, parents=True, exist_ok=True)
             sync_directory(self.data_dir.absolute().parent)
         self._changes = threading.Lock()
         self._streams: dict[str, Stream] = {}
@@ -85,7 +86,7 @@ class ReferenceLog:
             if data_dir is None:
                 resources.callback(shutil.rmtree, self.data_dir)
             self._take_lock(resources)
-            self._root.mkdir(exist_ok=True)
+            make_directory(self._root)
             sync_directory(self.data_dir)  # streams sync their own folders; this entry leads to them
             self.state = StateStore(self.data_dir / "state.sqlite", power_safe=self.config.fsync == "always")
             resources.callback(self.state.close)
@@ -96,7 +97,7 @@ class ReferenceLog:
         self._upkeep.start()
 
     def _take_lock(self, resources: ExitStack) -> None:
-        fd = os.open(self.data_dir / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+        fd = os.open(self.data_dir / "lock", os.O_RDWR | os.O_CREAT, self.data_dir.stat().st_mode & 0o666)
         resources.callback(os.close, fd)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import os
 import sqlite3
 import struct
 import threading
@@ -19,6 +20,7 @@ from pathlib import Path
 import google_crc32c
 
 from spark_streams.errors import CorruptLog
+from spark_streams.log.storage.files import OpenFile
 
 logger = logging.getLogger("spark_streams.log")
 
@@ -52,6 +54,7 @@ class StateStore:
         self._lock = threading.Lock()
         self._path = path
         self._damaged: set[tuple[str, str]] = set()
+        OpenFile(path, os.O_RDWR | os.O_CREAT)  # SQLite gives its other files the mode of this one
         self._db = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
         try:
             with self._use() as db:

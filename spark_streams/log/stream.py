@@ -7,6 +7,7 @@ folders of partitions behind that the metadata do not know; the next start remov
 from __future__ import annotations
 
 import logging
+import os
 import shutil
 import time
 import uuid
@@ -19,7 +20,7 @@ from types import MappingProxyType
 from spark_streams.log.config import StreamConfig
 from spark_streams.log.partition_tree import KeyTree, PartitionTree, child_of_key
 from spark_streams.log.redistribution import Redistribution, SplitHistory
-from spark_streams.log.storage.files import sync_directory
+from spark_streams.log.storage.files import OpenFile, make_directory, sync_directory
 from spark_streams.log.storage.partition import Partition
 from spark_streams.log.storage.segment import LOG_SUFFIX
 from spark_streams.log.stream_metadata import SPLITS, StreamMetadata
@@ -230,7 +231,7 @@ class Stream:
                     for child in children.values():
                         child.sync()
                         sync_directory(self.folder / child.id)
-                    (self.folder / SPLITS).mkdir(exist_ok=True)
+                    make_directory(self.folder / SPLITS)
                     copies.history().write(self.folder / SPLITS / name)
                     sync_directory(self.folder)
                     durable = self._put_into_effect(tree)
@@ -315,7 +316,7 @@ def new_stream(
     if folder.exists():
         # The caller knows no such stream: a creation or deletion that failed half way left this behind.
         shutil.rmtree(folder)
-    folder.mkdir(parents=True)
+    make_directory(folder)
     with ExitStack() as undo:
         undo.callback(shutil.rmtree, folder, ignore_errors=True)
         now_ms = time.time_ns() // 1_000_000
@@ -330,8 +331,8 @@ def new_stream(
 
 def make_folder(folder: Path, first_offset: int) -> None:
     """Create the folder of a partition whose offsets do not begin at 0."""
-    folder.mkdir()
-    (folder / (format_offset(first_offset) + LOG_SUFFIX)).touch()
+    make_directory(folder)
+    OpenFile(folder / (format_offset(first_offset) + LOG_SUFFIX), os.O_WRONLY | os.O_CREAT)
 
 
 def remove_unknown(folder: Path, tree: PartitionTree) -> None:

@@ -55,7 +55,7 @@ def test_the_top_level_is_what_was_agreed() -> None:
 
 
 def test_constraints_are_exact_and_without_addresses() -> None:
-    for file in (ROOT / "constraints.txt", Path(__file__).parent / "constraints-spark-4.0.txt"):
+    for file in (ROOT / "constraints.txt", *(ROOT / "tests").rglob("constraints*.txt")):
         lines = [line for line in file.read_text().splitlines() if line and not line.startswith("#")]
         assert [
             line for line in lines if not re.fullmatch(r"[\w.-]+==[\w.]+( ; python_version (<|>=) \"3\.\d+\")?", line)

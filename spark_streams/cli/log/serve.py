@@ -284,6 +284,7 @@ _TEMPORARY: Final = (
     "This log is temporary: its events are gone when it stops, and a query's checkpoint fits no later log. "
     "Give --data-dir DIR to keep them."
 )
+_READABLE: Final = "Other users of this machine may read the events in {0}: `chmod o-rwx {0}` keeps them out."
 
 
 async def _serve(log: ReferenceLog, doors: list[Door], until_stdin_closes: bool, *, temporary: bool) -> None:
@@ -311,6 +312,8 @@ async def _serve(log: ReferenceLog, doors: list[Door], until_stdin_closes: bool,
     try:
         if temporary:
             click.echo(_TEMPORARY, err=True)
+        elif log.data_dir.stat().st_mode & 0o007:
+            click.echo(_READABLE.format(log.data_dir), err=True)
         click.echo(json.dumps({**server.urls, **({"temporary": True} if temporary else {})}))
         await stop.wait()
     finally:

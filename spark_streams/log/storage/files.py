@@ -21,7 +21,7 @@ class OpenFile:
     while a write to it is still to come.
 
     Args:
-        path: the file.
+        path: the file; if it is created, those may read and write it who may do so in its folder.
         flags: of ``os.open``.
 
     Raises:
@@ -29,7 +29,7 @@ class OpenFile:
     """
 
     def __init__(self, path: Path, flags: int) -> None:
-        self.fd = os.open(path, flags, 0o644)
+        self.fd = os.open(path, flags, path.parent.stat().st_mode & 0o666)
         weakref.finalize(self, os.close, self.fd)
 
 
@@ -66,6 +66,11 @@ class ReadAhead:
         return memoryview(content)[at : at + size]
 
 
+def make_directory(path: Path) -> None:
+    """Create a folder where there is none, with the rights of the one that it is in."""
+    path.mkdir(path.parent.stat().st_mode & 0o777, exist_ok=True)
+
+
 def sync_directory(path: Path) -> None:
     """Force a folder's entries (creations, renames, removals) to the disk."""
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
@@ -78,14 +83,12 @@ def sync_directory(path: Path) -> None:
 def write_atomically(path: Path, content: bytes) -> None:
     """Replace a file by ``content``: after a crash either the old or the new content is there."""
     temporary = path.with_name(path.name + ".new")
-    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+    file = OpenFile(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     try:
-        try:
-            write_all(fd, content, 0)
-            os.fsync(fd)
-        finally:
-            os.close(fd)
+        write_all(file.fd, content, 0)
+        os.fsync(file.fd)
     except OSError:
+        del file
         os.unlink(temporary)  # half a file would use space on a full disk
         raise
     os.replace(temporary, path)

@@ -16,7 +16,7 @@ from typing import Final
 
 from spark_streams.log.config import StreamConfig
 from spark_streams.log.format.record_batch import BatchHeader
-from spark_streams.log.storage.files import sync_directory
+from spark_streams.log.storage.files import make_directory, sync_directory
 from spark_streams.log.storage.recovery import RecoveryPointFile, open_segments
 from spark_streams.log.storage.segment import Segment
 
@@ -50,7 +50,7 @@ class Segments:
     def __init__(self, folder: Path, config: StreamConfig) -> None:
         self._folder = folder
         self._config = config
-        folder.mkdir(parents=True, exist_ok=True)
+        make_directory(folder)
         self._point = RecoveryPointFile(folder / "recovery-point")
         try:
             self.listed = open_segments(folder, config.index_interval_bytes, self._point.read())

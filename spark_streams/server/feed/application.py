@@ -87,7 +87,6 @@ class FeedApplication:
         self.application = Starlette(
             routes=[Route("/{path:path}", each, methods=[name]) for name, each in handlers.items()],
             exception_handlers={
-                HttpError: _refused,
                 PartitionClosed: _gone,
                 UnknownStream: _gone,
                 LogError: _failed,
@@ -207,12 +206,6 @@ class FeedApplication:
         self._aside.close()
         self.changes.close()
         self._publishing.close()
-
-
-async def _refused(request: Request, refusal: Exception) -> Response:
-    """Answer as starlette does, but on the loop: its own handler takes one of its 40 threads for each refusal."""
-    assert isinstance(refusal, HttpError)
-    return PlainTextResponse(refusal.detail, refusal.status_code, refusal.headers)
 
 
 async def _gone(request: Request, fault: Exception) -> Response:

@@ -23,14 +23,15 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import mimetypes
 from http import HTTPStatus
+from pathlib import Path
 from typing import Final
 
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Mount
-from starlette.staticfiles import StaticFiles
+from starlette.routing import Route
 
 from spark_streams.errors import LogError
 from spark_streams.redaction import one_line
@@ -69,7 +70,7 @@ class WebApplication:
         self.application = Starlette(
             routes=[
                 *(route for each in pages for route in each.routes()),
-                Mount("/static", StaticFiles(directory=FOLDER / "static")),
+                *(_file(path) for path in (FOLDER / "static").iterdir()),
             ],
             exception_handlers={
                 SignInNeeded: self._sign_in,
@@ -88,8 +89,7 @@ class WebApplication:
     async def _refused(self, request: Request, fault: Exception) -> Response:
         assert isinstance(fault, HttpError)
         answer = self._page(request, fault.status_code, fault.text)
-        for name, text in (fault.headers or {}).items():
-            answer.headers[name] = text
+        answer.headers.update(fault.headers or {})
         return answer
 
     async def _unknown(self, request: Request, fault: Exception) -> Response:
@@ -115,3 +115,13 @@ class WebApplication:
     def close(self) -> None:
         """Release everything; call it after all connections have ended."""
         self._site.close()
+
+
+def _file(path: Path) -> Route:
+    """Return the route of a file, which is read once and answered whole: no request makes the loop read or compute."""
+    content, kind = path.read_bytes(), mimetypes.guess_type(path.name)[0]
+
+    async def answer(request: Request) -> Response:
+        return Response(content, media_type=kind)
+
+    return Route(f"/static/{path.name}", answer)

@@ -16,6 +16,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route
 
+from spark_streams.log.storage.files import OpenFile, write_all
 from spark_streams.server.web.site import Pages, Site
 
 TRIAL_S: Final = 1.0
@@ -52,9 +53,8 @@ class Health(Pages):
         """Return whether a byte can be written beside the log's files."""
         path = self._site.log.data_dir / "ready"
         try:
-            with path.open("wb") as file:
-                file.write(b"\n")
-                file.flush()
+            file = OpenFile(path, os.O_WRONLY | os.O_CREAT)
+            write_all(file.fd, b"\n", 0)
             os.unlink(path)
         except OSError:
             return False

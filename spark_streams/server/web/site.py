@@ -209,9 +209,7 @@ class Site:
             notice: which of ``NOTICES`` it shows.
             arguments: of the page.
         """
-        return RedirectResponse(
-            link(path, **arguments, **({} if notice is None else {_NOTICE: notice})), HTTPStatus.SEE_OTHER
-        )
+        return RedirectResponse(link(path, **arguments, **{_NOTICE: notice}), HTTPStatus.SEE_OTHER)
 
     def close(self) -> None:
         """Wait for what is under way in the threads."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tests.bench.harness.peers import Peers
+from tests.server.feed.zeroeventhub_package import environment
 
 BODY_BYTES = 100
 
@@ -88,6 +89,11 @@ def _feed(peers: Peers, stream: str) -> dict[str, str]:
     return {"url": f"{peers.urls['feedapi']}/{stream}"}
 
 
+def _version_1(peers: Peers, stream: str) -> dict[str, str]:
+    (packages,) = environment().glob("lib/python*/site-packages")
+    return {**_feed(peers, stream), "packages": str(packages)}
+
+
 FORMATS = {
     each.name: each
     for each in (
@@ -110,7 +116,7 @@ FORMATS = {
         Format("plain-event-hubs", "log", "plain-event-hubs", _plain_hub, _plain_hub),
         Format("feedapi", "log", "feedapi", _feed, _feed, streams_since="4.2"),
         Format("plain-feed", "log", "plain-feed", _feed, _feed),
-        Format("plain-zeroeventhub", "log", "plain-zeroeventhub", _feed, _feed),
+        Format("plain-zeroeventhub", "log", "plain-zeroeventhub", _version_1, _version_1),
         Format("ceiling", "", "ceiling", lambda peers, stream: {"rows": stream}, lambda peers, stream: {}),
     )
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 from collections.abc import Iterator
 from itertools import islice
 from typing import Any
@@ -94,7 +95,10 @@ class _StreamReader(DataSourceStreamReader):  # type: ignore[misc]
 
 
 class PlainZeroEventHub(Plain):
-    """Option: ``url`` of the feed, which is read in version 1 of the protocol, all partitions by one client."""
+    """Reads a feed in version 1 of the protocol, all partitions by one client.
+
+    Options: ``url`` of the feed; ``packages``, the folder with the client and what it needs, an environment of its own.
+    """
 
     @classmethod
     def name(cls) -> str:
@@ -106,6 +110,7 @@ class PlainZeroEventHub(Plain):
         return iter(rows)
 
     async def _fetch(self, rows: list[Row]) -> None:
+        sys.path.insert(0, self.options["packages"])
         import httpx
         from zeroeventhub import FIRST_CURSOR, Client, Cursor, Event
 

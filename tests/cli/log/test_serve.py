@@ -157,6 +157,20 @@ def test_signals_stop_it_and_temporary_data_goes(tmp_path: Path, number: signal.
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(("mode", "told"), [(0o750, False), (0o755, True), (0o701, True)])
+def test_a_data_directory_that_others_may_read_is_told_of(
+    run_process: Run, tmp_path: Path, mode: int, told: bool
+) -> None:
+    folder = tmp_path / "data"
+    folder.mkdir()
+    folder.chmod(mode)
+    served = run_process("log", "serve", "--amqp", "0", "--data-dir", folder, "--until-stdin-closes")
+    assert served.code == 0
+    text = f"Other users of this machine may read the events in {folder}: `chmod o-rwx {folder}` keeps them out.\n"
+    assert served.err == (text if told else "")
+    assert folder.stat().st_mode & 0o777 == mode
+
+
 def test_kill_9_loses_nothing_that_was_acknowledged(serve: Serve, run: Run) -> None:
     served = serve("--data-dir", "kept", "--stream", "orders:2")
     assert run("log", "append", served.url, "orders", *map(str, range(50))).code == 0

@@ -5,7 +5,6 @@ A log in a folder that nobody serves, and a door that asks for tokens, are made 
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import json
 import math
@@ -25,6 +24,7 @@ from pyspark.sql import functions as F
 from spark_streams.log import ReferenceLog
 from spark_streams.server import FeedConfig, ServerThread
 from spark_streams.testing import LogStream, StreamFactory
+from tests.server.foreign_programs import Driver
 
 pytestmark = pytest.mark.spark
 
@@ -159,28 +159,12 @@ def test_objects_are_those_of_to_json(create: Callable[..., Feed], spark: SparkS
     assert found == [(row.far, row.far) for row in written]
 
 
-def test_the_pypi_client_of_version_1_reads_what_is_written(create: Callable[..., Feed], spark: SparkSession) -> None:
-    zeroeventhub = pytest.importorskip("zeroeventhub")
-    httpx = pytest.importorskip("httpx")
+def test_the_pypi_client_of_version_1_reads_what_is_written(
+    create: Callable[..., Feed], spark: SparkSession, zeroeventhub: Driver
+) -> None:
     feed = create(2)
     feed.write(spark.range(0, 4_000, 1, 4).selectExpr("id AS n", "concat('c', id % 50) AS key", "'\u2028 \u00e9' AS t"))
-
-    async def read() -> dict[int, list[Any]]:
-        found: dict[int, list[Any]] = {0: [], 1: []}
-        async with httpx.AsyncClient(timeout=120) as session:
-            client = zeroeventhub.Client(feed.url, len(found), session)
-            for partition, events in found.items():
-                cursor, before = zeroeventhub.FIRST_CURSOR, None
-                while cursor != before:
-                    before = cursor
-                    async for each in client.fetch_events([zeroeventhub.Cursor(partition, cursor)], 1_000):
-                        if isinstance(each, zeroeventhub.Cursor):
-                            cursor = each.cursor
-                        else:
-                            events.append(each.data)
-        return found
-
-    found = asyncio.run(read())
+    found = dict(enumerate(zeroeventhub.ask("read", url=feed.url, partitions=2, page_size=1_000)))
     assert sorted(event["n"] for events in found.values() for event in events) == list(range(4_000))
     assert all(event["t"] == "\u2028 \u00e9" for events in found.values() for event in events)
     customers = [{event["n"] % 50 for event in events} for events in found.values()]

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
-import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +14,7 @@ from spark_streams.sources.feedapi import FeedDataSource
 from spark_streams.errors import SparkStreamsError
 from spark_streams.testing import KeptQuery
 from tests.e2e.feed.conftest import WAIT_S, Feed, Feeds, in_dialects, load
+from tests.server.foreign_programs import Driver
 
 pytestmark = pytest.mark.spark
 
@@ -163,75 +161,34 @@ class TestStream:
             query.drain(load(spark, options))
 
 
-class ZeroEventHub:
-    """A server made of the parts of the PyPI package ``zeroeventhub``, whose pages end anywhere."""
-
-    def __init__(self, events: list[list[dict[str, Any]]]) -> None:
-        fastapi = pytest.importorskip("fastapi")
-        uvicorn = pytest.importorskip("uvicorn")
-        zeroeventhub = pytest.importorskip("zeroeventhub")
-
-        class Reader:
-            def get_data(self, cursors: Any, headers: Any, page_size: int | None) -> Iterator[dict[str, Any]]:
-                (cursor,) = cursors
-                mine = events[cursor.partition_id]
-                places = {"_first": 0, "_last": len(mine)}
-                at = places[cursor.cursor] if cursor.cursor in places else int(cursor.cursor, 16)
-                end = min(len(mine), at + (page_size or 177))
-                for n in range(at, end):
-                    yield {"partition": cursor.partition_id, "headers": {}, "data": mine[n]}
-                    if n % 100 == 99:
-                        yield {"partition": cursor.partition_id, "cursor": f"{n + 1:x}"}
-                yield {"partition": cursor.partition_id, "cursor": f"{end:x}"}
-
-        app = fastapi.FastAPI()
-        handler = zeroeventhub.ZeroEventHubFastApiHandler(Reader(), len(events))
-
-        def feed(request: Any) -> Any:
-            return handler.handle(request)
-
-        feed.__annotations__["request"] = fastapi.Request
-        app.get("/feed/v1")(feed)
-        self.socket = socket.create_server(("127.0.0.1", 0))
-        self.url = f"http://127.0.0.1:{self.socket.getsockname()[1]}/feed/v1"
-        self.server = uvicorn.Server(uvicorn.Config(app, log_level="error"))
-        self.thread = threading.Thread(target=self.server.run, args=([self.socket],), daemon=True)
-
-    def __enter__(self) -> ZeroEventHub:
-        self.thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.server.should_exit = True
-        self.thread.join(120)
-
-
 @pytest.mark.nightly  # by day version 1 is read from the log
-def test_servers_of_the_zeroeventhub_package(spark: SparkSession, query: KeptQuery, tmp_path: Path) -> None:
+def test_servers_of_the_zeroeventhub_package(
+    spark: SparkSession, query: KeptQuery, tmp_path: Path, zeroeventhub: Driver
+) -> None:
     """Thousands of events, four partitions; batch, stream, and a restart."""
     counts = [1_200, 900, 1, 850]
     events: list[list[dict[str, Any]]] = [[{"n": n, "text": f"ä{n}\u2028"} for n in range(count)] for count in counts]
     expected = {str(p): list(range(count)) for p, count in enumerate(counts)}
-    with ZeroEventHub(events) as server:
-        options = {"url": server.url, "stream": "hub", "partitions": "4", "requestTimeout": "120000"}
-        frame = spark.read.format("feedapi").options(**options).load()
-        assert numbers(frame) == expected
-        assert {row.stream for row in frame.select("stream").distinct().collect()} == {"hub"}
-        text = frame.selectExpr("get_json_object(cast(value AS STRING), '$.text') AS t").where("t = 'ä7\u2028'")
-        assert text.count() == 3
-        streaming = options | {"startingOffsets": "earliest", "spoolLocation": str(tmp_path / "spool")}
-        streaming |= {"maxOffsetsPerTrigger": "1000", "minPartitions": "4"}
-        streamed = load(spark, streaming)
-        query.start(streamed)
-        query.wait_for_rows(900)
-        query.stop()
-        query.drain(streamed)
-        assert {p: sorted(ns) for p, ns in numbers(query.rows).items()} == expected
-        assert max(query.sizes) <= 1_000
-        events[2] += [{"n": n} for n in range(1, 50)]
-        query.drain(streamed)
-        assert sorted(numbers(query.rows)["2"]) == list(range(50))
-        with pytest.raises(PySparkException, match=r"partitions.*version 1"):
-            spark.read.format("feedapi").option("url", server.url).load().collect()
-        with pytest.raises(PySparkException, match="Partition count doesn't match"):
-            spark.read.format("feedapi").options(**options | {"partitions": "3"}).load().collect()
+    url = zeroeventhub.ask("serve", events=events)
+    options = {"url": url, "stream": "hub", "partitions": "4", "requestTimeout": "120000"}
+    frame = spark.read.format("feedapi").options(**options).load()
+    assert numbers(frame) == expected
+    assert {row.stream for row in frame.select("stream").distinct().collect()} == {"hub"}
+    text = frame.selectExpr("get_json_object(cast(value AS STRING), '$.text') AS t").where("t = 'ä7\u2028'")
+    assert text.count() == 3
+    streaming = options | {"startingOffsets": "earliest", "spoolLocation": str(tmp_path / "spool")}
+    streaming |= {"maxOffsetsPerTrigger": "1000", "minPartitions": "4"}
+    streamed = load(spark, streaming)
+    query.start(streamed)
+    query.wait_for_rows(900)
+    query.stop()
+    query.drain(streamed)
+    assert {p: sorted(ns) for p, ns in numbers(query.rows).items()} == expected
+    assert max(query.sizes) <= 1_000
+    zeroeventhub.ask("add", partition=2, events=[{"n": n} for n in range(1, 50)])
+    query.drain(streamed)
+    assert sorted(numbers(query.rows)["2"]) == list(range(50))
+    with pytest.raises(PySparkException, match=r"partitions.*version 1"):
+        spark.read.format("feedapi").option("url", url).load().collect()
+    with pytest.raises(PySparkException, match="Partition count doesn't match"):
+        spark.read.format("feedapi").options(**options | {"partitions": "3"}).load().collect()

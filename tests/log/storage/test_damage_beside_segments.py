@@ -171,7 +171,7 @@ def test_a_state_file_that_sqlite_calls_damaged_is_an_error_of_the_log(tmp_path:
     assert caught.value.file == str(path)
     # What SQLite says of anything but damage keeps its own words.
     path.unlink()
-    path.mkdir()
+    path.with_name("state.sqlite-wal").mkdir()
     with pytest.raises(sqlite3.OperationalError):
         ReferenceLog(tmp_path)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Callable
 from typing import Any
@@ -11,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 from tests.server.feed.conftest import Door, Page
+from tests.server.foreign_programs import Driver, Refused
 
 Doors = Callable[..., Door]
 
@@ -137,44 +137,14 @@ def test_headers_are_application_properties_and_only_sent_when_asked_for(door: D
 # --- the PyPI package
 
 
-def client_of(door: Door, partitions: int, http: Any) -> Any:
-    zeroeventhub = pytest.importorskip("zeroeventhub")
-    return zeroeventhub.Client(f"{door.url}/orders", partitions, http)
-
-
-async def read_all(door: Door, partitions: int, page_size: int | None) -> dict[int, list[Any]]:
-    """Follow all partitions to their ends, as the package's documentation shows."""
-    httpx = pytest.importorskip("httpx")
-    zeroeventhub = pytest.importorskip("zeroeventhub")
-    found: dict[int, list[Any]] = {}
-    async with httpx.AsyncClient(timeout=120) as http:
-        client = client_of(door, partitions, http)
-        for partition in range(partitions):
-            events: list[Any] = found.setdefault(partition, [])
-            cursor, moved = zeroeventhub.FIRST_CURSOR, True
-            while moved:
-                before, pending = cursor, []
-                async for each in client.fetch_events([zeroeventhub.Cursor(partition, cursor)], page_size):
-                    assert each.partition_id == partition
-                    if isinstance(each, zeroeventhub.Cursor):
-                        cursor = each.cursor
-                        events += pending
-                        pending = []
-                    else:
-                        pending.append(each.data)
-                assert pending == [], "every event is covered by a checkpoint"
-                moved = cursor != before
-    return found
-
-
-def test_the_zeroeventhub_client_reads_a_few_events(either: Door) -> None:
+def test_the_zeroeventhub_client_reads_a_few_events(either: Door, zeroeventhub: Driver) -> None:
     either.create("orders", 2)
     either.append([b'{"a":"\xc3\xa9\\u2028"}', "line\none\u2028".encode(), b"{}"], partition=1)
-    found = asyncio.run(read_all(either, 2, None))
-    assert found == {0: [], 1: [{"a": "é\u2028"}, "line\none\u2028", {}]}
+    found = zeroeventhub.ask("read", url=f"{either.url}/orders", partitions=2)
+    assert found == [[], [{"a": "é\u2028"}, "line\none\u2028", {}]]
 
 
-def test_the_zeroeventhub_client_reads_tens_of_thousands_of_events(door: Door) -> None:
+def test_the_zeroeventhub_client_reads_tens_of_thousands_of_events(door: Door, zeroeventhub: Driver) -> None:
     door.create("orders", 4)
     for partition in range(4):
         for first in range(0, 10_000, 500):
@@ -183,35 +153,25 @@ def test_the_zeroeventhub_client_reads_tens_of_thousands_of_events(door: Door) -
                 [b'{"partition":%d,"n":%d,"text":"%s"}' % (partition, n, b"x" * (n % 90)) for n in rows],
                 partition=partition,
             )
-    found = asyncio.run(read_all(door, 4, 3_000))
-    for partition, events in found.items():
+    found = zeroeventhub.ask("read", url=f"{door.url}/orders", partitions=4, page_size=3_000)
+    assert len(found) == 4
+    for partition, events in enumerate(found):
         assert [event["n"] for event in events] == list(range(10_000))
         assert {event["partition"] for event in events} == {partition}
         assert all(len(event["text"]) == event["n"] % 90 for event in events)
 
 
-def test_the_zeroeventhub_client_is_told_what_is_wrong(door: Door) -> None:
-    httpx = pytest.importorskip("httpx")
+def test_the_zeroeventhub_client_is_told_what_is_wrong(door: Door, zeroeventhub: Driver) -> None:
     door.create("orders", 2)
-    with pytest.raises(httpx.HTTPStatusError, match="400"):
-        asyncio.run(read_all(door, 3, None))
+    with pytest.raises(Refused, match=r"HTTPStatusError.*400"):
+        zeroeventhub.ask("read", url=f"{door.url}/orders", partitions=3)
 
 
-def test_the_zeroeventhub_client_asks_for_headers(door: Door) -> None:
-    httpx = pytest.importorskip("httpx")
-    zeroeventhub = pytest.importorskip("zeroeventhub")
+def test_the_zeroeventhub_client_asks_for_headers(door: Door, zeroeventhub: Driver) -> None:
     door.create()
     properties = pa.array([[("ce_id", "1")], []], pa.map_(pa.string(), pa.string()))
     door.append([b"{}", b"{}"], application_properties=properties)
-
-    async def read() -> list[Any]:
-        async with httpx.AsyncClient(timeout=120) as http:
-            client = client_of(door, 1, http)
-            cursors = [zeroeventhub.Cursor(0, zeroeventhub.FIRST_CURSOR)]
-            return [each async for each in client.fetch_events(cursors, headers=zeroeventhub.ALL_HEADERS)]
-
-    events = asyncio.run(read())
-    assert [event.headers for event in events[:2]] == [{"ce_id": "1"}, None]
+    assert zeroeventhub.ask("headers", url=f"{door.url}/orders") == [{"ce_id": "1"}, None]
 
 
 def test_a_line_of_version_1_is_what_the_specification_shows(door: Door) -> None:

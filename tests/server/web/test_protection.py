@@ -9,6 +9,7 @@ import pytest
 import requests
 
 from spark_streams.server import WebConfig
+from spark_streams.server.web.site import FOLDER
 from tests.server.web.conftest import TIMEOUT_S, Window
 
 Windows = Callable[..., Window]
@@ -132,3 +133,14 @@ def test_a_fault_of_the_disk_tells_no_path(window: Window, monkeypatch: pytest.M
     monkeypatch.setattr(window.log, "create_stream", full)
     answer = window.post("/create", name="orders", word=word)
     assert answer.status_code == 500 and "its output says why" in answer.text and "secret" not in answer.text
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"), [("window.js", "javascript"), ("window.css", "text/css"), ("icon.svg", "image/svg+xml")]
+)
+def test_style_and_script_are_answered_whole_whatever_parts_are_asked_for(window: Window, name: str, kind: str) -> None:
+    answer = window.get(f"/static/{name}", headers_={"Range": "bytes=0-0,2-2"})
+    assert answer.status_code == 200 and kind in answer.headers["content-type"]
+    assert answer.content == (FOLDER / "static" / name).read_bytes()
+    assert window.get(f"/static/{name}", headers_={"Range": "bytes=9999999-"}).status_code == 200
+    assert window.get("/static/../site.py").status_code == 404

@@ -10,6 +10,7 @@ import pytest
 from spark_streams.errors import LocalProtocolError, RemoteProtocolError
 from spark_streams.wire.feed.dialect import Dialect
 from spark_streams.wire.feed.fetch_arguments import ENDLESS, FIRST, Fetch, decode_fetch
+from tests.server.foreign_programs import Driver
 
 V1, V2A, V2B = Dialect.V1, Dialect.V2A, Dialect.V2B
 
@@ -25,11 +26,10 @@ def test_golden_the_specifications_call() -> None:
     assert fetch.query() == parse_qsl(query)
 
 
-def test_golden_zeroeventhubs_client() -> None:
-    client = pytest.importorskip("zeroeventhub")
-    cursors = [client.Cursor(2, "a+b/c=;&%")]
-    sent = client.Client("http://x", 4, None)._build_request_params(cursors, 1000, ["ce_id", "ce_type"])
-    pairs = [(name, str(value)) for name, value in sent.items()]
+def test_golden_zeroeventhubs_client(zeroeventhub: Driver) -> None:
+    headers = ["ce_id", "ce_type"]
+    sent = zeroeventhub.ask("parameters", partition=2, cursor="a+b/c=;&%", page_size=1000, headers=headers)
+    pairs = [(name, value) for name, value in sent]
     fetch = decode_fetch(pairs, V1)
     assert fetch == Fetch(V1, 2, "a+b/c=;&%", 1000, count=4, headers=("ce_id", "ce_type"))
     assert sorted(fetch.query()) == sorted(pairs)

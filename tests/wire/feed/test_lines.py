@@ -7,7 +7,6 @@ parts of the PyPI package ``zeroeventhub`` while the test runs.
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Callable
 from typing import Any
@@ -22,6 +21,7 @@ from spark_streams.wire.feed.dialect import Dialect
 from spark_streams.wire.feed.line_forms import MOST_HOLES, learn
 from spark_streams.wire.feed.lines import LineBlocks, Lines, parse_lines
 from spark_streams.wire.feed.strict_json import MAX_DEPTH
+from tests.server.foreign_programs import Driver
 
 SEED = (
     b'{"event": {"id": 1, "type": "created"}}\n'
@@ -70,8 +70,7 @@ def test_golden_the_go_librarys(parse: Parse) -> None:
     assert lines.cursors.to_pylist() == ["1", "2"]
 
 
-def test_golden_zeroeventhubs_server(parse: Parse) -> None:
-    handler = pytest.importorskip("zeroeventhub").ZeroEventHubFastApiHandler(None, 2)
+def test_golden_zeroeventhubs_server(parse: Parse, zeroeventhub: Driver) -> None:
     records: list[dict[str, Any]] = []
     for number in range(500):
         records.append(
@@ -80,10 +79,7 @@ def test_golden_zeroeventhubs_server(parse: Parse) -> None:
         if number % 100 == 99:
             records.extend({"partition": partition, "cursor": f"c{number}"} for partition in (0, 1))
 
-    async def written() -> bytes:
-        return b"".join([piece async for piece in handler.generate_response_format(iter(records))])
-
-    block = asyncio.run(written())
+    block = zeroeventhub.ask("lines", records=records).encode()
     for partition in (0, 1):
         lines = parse(block, Dialect.V1, partition)
         assert [json.loads(event)["n"] for event in events(lines)] == list(range(partition, 500, 2))
