@@ -210,6 +210,7 @@ def test_every_row_is_there(
     reference_log: StreamFactory,
     broker: Broker,
     tmp_path: Path,
+    chance: random.Random,
     kills: int,
     more: dict[str, str],
     where: str,
@@ -219,9 +220,6 @@ def test_every_row_is_there(
         targets["feed"] = Feed(reference_log, tmp_path, where)
     given = {name: target.given for name, target in targets.items()}
     job = Job(tmp_path, given, rows=100, in_sink=True, cores=len(targets) * PARTITIONS)
-    seed = int.from_bytes(os.urandom(4), "big")
-    print(f"random seed {seed}")
-    chance = random.Random(seed)
     expected: set[str] = set()
     for life in range(kills):
         before = append_to(targets, life, expected)
