@@ -28,7 +28,7 @@ from spark_streams.server import AmqpConfig, FeedConfig, RabbitConfig, ServerThr
 from spark_streams.testing import KeptQuery
 from tests.client.feed.scripted import EchoingFeed, Part, numbered
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(1_800)]
 
 ROOT = Path(__file__).parents[2]
 KINDS = (
@@ -163,7 +163,7 @@ def test_no_secret_is_shown(
         cwd=tmp_path,
         input=json.dumps(marked).encode(),
         capture_output=True,
-        timeout=580,
+        timeout=1_700,
     )
     assert ran.returncode == 0, ran.stderr.decode()[-6000:]
     files = {str(file.relative_to(tmp_path)): file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()}
