@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -44,6 +45,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--part", default="1/1", metavar="I/N", help="only every N-th module, from the I-th on: 2/8")
+    parser.addoption("--seed", type=int, metavar="N", help="of campaigns; without it a random one, which they print")
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -88,6 +90,15 @@ def pytest_runtest_setup() -> None:
     from tests.forgetting import forget_all
 
     forget_all()
+
+
+@pytest.fixture
+def chance(request: pytest.FixtureRequest) -> random.Random:
+    """What a campaign chooses by: the seed is that of ``--seed``, or a random one, and is shown when the test fails."""
+    given = request.config.getoption("--seed")
+    seed = random.SystemRandom().randrange(1 << 32) if given is None else given
+    print(f"seed {seed}: the same choices again with --seed {seed}")
+    return random.Random(seed)
 
 
 @pytest.fixture

@@ -9,7 +9,8 @@ Each reads one format and writes another, or Parquet files, in small steps; with
 A step is of so many ``rows``, of Arrow batches and of a feed's requests too; ``pause`` seconds lie between two of them,
 and before the first and after the last. Steps are made before the sink, with Spark's buffers between, or ``in_sink``,
 which has to be one of ours. A task that has passed on ``hold`` rows makes a file ``NAME-<partition>`` in
-folder ``held`` and goes no further.
+folder ``held`` and goes no further. A task of a sink that has the connection of the task before it makes a file
+``kept-NAME`` there.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ def slowly(rows: int, pause: float, hold: int | None, mark: str) -> Step:
     return steps
 
 
-def interruptible(format: type, own_name: str, rows: int, step: Step | None) -> type:
+def interruptible(format: type, own_name: str, rows: int, step: Step | None, kept: str) -> type:
     """Return one of our formats whose sink takes the rows of a task in steps, and asks feeds to take as few at once.
 
     It has a name of its own: Spark 4.0 lets no other format have the name of one that it has found by itself.
@@ -62,12 +63,22 @@ def interruptible(format: type, own_name: str, rows: int, step: Step | None) -> 
     class Interruptible(StreamWriter):
         def write(self, iterator: Iterator[pa.RecordBatch]) -> SinkCommit:
             from spark_streams.client import digested_rows
+            from spark_streams.client.kept_connections import KeptConnections
 
-            usual = digested_rows.MAX_PART_ROWS
+            usual, usually = digested_rows.MAX_PART_ROWS, KeptConnections.take
+
+            def take(connections: Any, key: Any) -> Any:
+                found = usually(connections, key)
+                if found is not None:
+                    Path(kept).touch()
+                return found
+
             digested_rows.MAX_PART_ROWS = rows
+            KeptConnections.take = take  # type: ignore[method-assign]
             try:
                 return super().write(iterator if step is None else step(iterator))
             finally:
+                KeptConnections.take = usually  # type: ignore[method-assign]
                 digested_rows.MAX_PART_ROWS = usual  # Spark gives the process to other queries, too
 
     class Source(format):  # type: ignore[misc]
@@ -106,7 +117,8 @@ def start(spark: Any, given: dict[str, Any]) -> list[Any]:
             frame, step = frame.mapInArrow(step, frame.schema), None
         if sink["format"] in ours:
             written = f"{name}-in-steps"
-            spark.dataSource.register(interruptible(ours[sink["format"]], written, given["rows"], step))
+            kept = f"{given['held']}/kept-{name}"
+            spark.dataSource.register(interruptible(ours[sink["format"]], written, given["rows"], step, kept))
         writer = frame.writeStream.format(written).options(**sink["options"])
         queries.append(writer.option("checkpointLocation", copy["checkpoint"]).trigger(**trigger).start())
     return queries

@@ -6,6 +6,7 @@ import collections
 import contextlib
 import json
 import os
+import random
 import shutil
 import signal
 import subprocess
@@ -112,10 +113,7 @@ class Job:
         """
         assert self._running is not None
         (java,) = [each for each in _below(self._running.pid) if each.name() == "java"]
-        # Daemons, and the server that forks them (spark_streams/fork_server.py).
-        parents = [each for each in _below(java.pid) if _runs(each) and each.children()]
-        workers = [each for parent in parents for each in parent.children() if not each.children()]
-        assert workers
+        parents, workers = self._workers()
         for parent in parents:
             parent.suspend()
         java.kill()
@@ -143,6 +141,24 @@ class Job:
     def holds(self, name: str) -> bool:
         """Whether a task of a copy has done the rows that it may do in this life."""
         return any(self._held.glob(f"{name}-*"))
+
+    def keeps(self, name: str) -> bool:
+        """Whether a task of a copy has had the connection of the task before it, in this life."""
+        return (self._held / f"kept-{name}").exists()
+
+    def lose_a_worker(self, chance: random.Random) -> None:
+        """Kill one of the Python workers, whichever it is."""
+        chance.choice(self._workers()[1]).kill()
+
+    def _workers(self) -> tuple[list[psutil.Process], list[psutil.Process]]:
+        """Return the daemons of Python workers, and the server that forks them, and their workers."""
+        assert self._running is not None
+        (java,) = [each for each in _below(self._running.pid) if each.name() == "java"]
+        # Daemons, and the server that forks them (spark_streams/fork_server.py).
+        parents = [each for each in _below(java.pid) if _runs(each) and each.children()]
+        workers = [each for parent in parents for each in parent.children() if not each.children()]
+        assert workers
+        return parents, workers
 
     def drain(self, spark: Any = None) -> None:
         """Live until all that is there now is done: in a process of its own, or in a Spark that runs already.

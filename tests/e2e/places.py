@@ -51,8 +51,8 @@ class Place(ABC):
         self.format, self.name, self.partitions = format, name, partitions
 
     @abstractmethod
-    def append(self, partition: int, low: int, high: int) -> None:
-        """Append the numbers from ``low`` to ``high - 1``, each an event."""
+    def append(self, partition: int, low: int, high: int, width: int = 0) -> None:
+        """Append the numbers from ``low`` to ``high - 1``, each an event of at least ``width`` bytes."""
 
     @abstractmethod
     def options(self, **more: str) -> dict[str, str]:
@@ -82,8 +82,8 @@ class InLog(Place):
         )
         self.stream = stream
 
-    def append(self, partition: int, low: int, high: int) -> None:
-        self.stream.produce({"value": str(n), "partition": str(partition)} for n in range(low, high))
+    def append(self, partition: int, low: int, high: int, width: int = 0) -> None:
+        self.stream.produce({"value": f"{n:>{width}}", "partition": str(partition)} for n in range(low, high))
 
     def options(self, **more: str) -> dict[str, str]:
         return self.stream.options(self.format, **more)
@@ -130,8 +130,8 @@ class OnRabbitMQ(Place):
         super().__init__("rabbitmq-stream", name, [f"{name}-{n}" for n in range(partitions)])
         self._broker = broker
 
-    def append(self, partition: int, low: int, high: int) -> None:
-        self._broker.publish(self.partitions[partition], [str(n) for n in range(low, high)])
+    def append(self, partition: int, low: int, high: int, width: int = 0) -> None:
+        self._broker.publish(self.partitions[partition], [f"{n:>{width}}" for n in range(low, high)], each=50)
 
     def options(self, **more: str) -> dict[str, Any]:
         return {"url": self._broker.url, "superStream": self.name, **more}

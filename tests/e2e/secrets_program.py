@@ -4,7 +4,8 @@ usage: SECRETS_FOLDER=… python -m tests.e2e.secrets_program classic|connect FO
 
 With ``connect`` it is a client of a Spark Connect server, whose pages, log and event log are looked at.
 
-SECRETS_FOLDER has the files password, token and wrong, which are to be found nowhere else.
+SECRETS_FOLDER has the files password, token and wrong, which are to be found nowhere else, and gets the file
+signatures: those that were made for Event Hubs.
 What may hold no secret is below FOLDER, on stdout and on stderr.
 """
 
@@ -18,6 +19,7 @@ import logging
 import os
 import re
 import sys
+import time
 import traceback
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -33,9 +35,10 @@ from spark_streams.sources.rabbitmq_stream import RabbitStreamDataSource
 
 import spark_streams
 from spark_streams.log import ReferenceLog
-from spark_streams.server import AmqpConfig, FeedConfig, RabbitConfig, ServerThread
+from spark_streams.server import AmqpConfig, EventHubsConfig, FeedConfig, RabbitConfig, ServerThread
 from tests.client.feed.scripted import BadFeed, EchoingFeed, Part, Reply, numbered
 from tests.e2e.connect_server import Served, connect_server
+from tests.server.event_hubs.conftest import sas
 
 CLASSES = {
     "amqp-events": AmqpEventsDataSource,
@@ -130,8 +133,50 @@ def one_way(spark: Any, name: str, way: dict[str, str], shown: Shown, wrong: str
         fail("bad-option", {**source, "nonsense": "1"})
         return
     fail("not-there", at(name, way, NOT_THERE))
-    if name != "feedapi":
+    if "connectionString" in way:
+        if "SharedAccessKey=" in way["connectionString"]:
+            fail("refused", {**source, "connectionString": connection_string(way["connectionString"], key=wrong)})
+    elif name != "feedapi":
         fail("refused", {**source, "url": source["url"].replace("ann:", "ann:x")})
+
+
+def connection_string(endpoint: str, **more: str) -> str:
+    """Return a connection string for rule dora at the endpoint of another.
+
+    Args:
+        endpoint: begins with ``Endpoint=sb://…/``.
+        more: ``key`` or ``signature``.
+    """
+    if signature := more.get("signature"):
+        return f"{endpoint.partition(';')[0]};SharedAccessSignature={signature};UseDevelopmentEmulator=true"
+    rule = f"SharedAccessKeyName={more.get('rule', 'dora')};SharedAccessKey={more['key']}"
+    return f"{endpoint.partition(';')[0]};{rule};UseDevelopmentEmulator=true"
+
+
+def hubs(endpoint: str, secrets: dict[str, str], folder: Path) -> list[dict[str, str]]:
+    """Return the ways to sign in at Event Hubs, and write down the signatures that are made for them."""
+    host = endpoint.partition(";")[0].removeprefix("Endpoint=")
+    signatures = [sas(host, "dora", secrets["key"], time.time() + 3_600 + n) for n in range(2)]
+    (folder / "signatures").write_text("\n".join(re.findall("sig=([^&]+)", " ".join(signatures))))
+    return [
+        {"connectionString": connection_string(endpoint, key=secrets["key"])},
+        {"connectionString": connection_string(endpoint, signature=signatures[0])},
+        {"url": host.replace("sb://", "amqp://").rstrip("/"), "dialect": "event-hubs", "token": signatures[1]},
+    ]
+
+
+def misplaced(spark: Any, secrets: dict[str, str], shown: Shown) -> None:
+    """Give a secret to a format that has no such option."""
+    key = connection_string("Endpoint=sb://127.0.0.1:1/", key=secrets["key"])
+    for name, url, option, secret in (
+        ("rabbitmq-stream", "rabbitmq-stream://127.0.0.1:1", "connectionString", key),
+        ("feedapi", "http://127.0.0.1:1/x", "connectionString", key),
+        ("rabbitmq-stream", "rabbitmq-stream://127.0.0.1:1", "token", secrets["token"]),
+        ("amqp-events", "amqp://127.0.0.1:1", "connectionString", key),
+        ("amqp-events", "amqp://127.0.0.1:1", "conectionString", key),
+    ):
+        options = {"url": url, option: secret, **({} if name == "feedapi" else {"stream": STREAM})}
+        shown.failure(f"{name}-bad-option", lambda name=name, o=options: spark.read.format(name).options(**o).load())
 
 
 def stream(spark: Any, name: str, ways: list[dict[str, str]], folder: Path, shown: Shown) -> None:
@@ -263,6 +308,9 @@ def without_redaction(spark: Any, urls: dict[str, str], secrets: dict[str, str])
         "feedapi": {"url": f"{urls['feedapi']}/STREAM", "token": secrets["shown-token"]},
     }.items():
         assert spark.read.format(name).options(**at(name, options, STREAM)).load().count() >= 3
+    hub = connection_string(urls["event-hubs"], rule="dino", key=secrets["shown-key"])
+    options = {"connectionString": hub, "stream": STREAM}
+    assert spark.read.format("amqp-events").options(**options).load().count() >= 3
     spark.conf.unset(REGEX)
 
 
@@ -300,6 +348,7 @@ def main(connect: bool, folder: Path, secrets: dict[str, str]) -> None:
         "cora": secrets["shown-url"],
         "carl": secrets["shown-option"],
     }
+    rules = {"dora": secrets["key"], "dino": secrets["shown-key"]}
     with ReferenceLog(folder / "log-1") as first, ReferenceLog(folder / "log-2") as second:
         for log in (first, second):
             for name in (STREAM, TARGET):
@@ -320,7 +369,9 @@ def main(connect: bool, folder: Path, secrets: dict[str, str]) -> None:
             "spark.task.maxFailures": "1",
         }
         with (
-            ServerThread(first, AmqpConfig(port=0, users=users), **settings) as server,
+            ServerThread(
+                first, AmqpConfig(port=0, users=users), EventHubsConfig(port=0, users=rules), **settings
+            ) as server,
             ServerThread(second, feed=FeedConfig(port=0)) as opened,
             running(connect, folder, sparks) as (spark, served),
         ):
@@ -337,6 +388,13 @@ def main(connect: bool, folder: Path, secrets: dict[str, str]) -> None:
                 user = {} if name == "feedapi" else {"username": "eve"}
                 rotating(spark, name, {**found[-1 if user else 0], **user}, shown, Path(os.environ["SECRETS_FOLDER"]))
                 print("done:", name, flush=True)
+            at_hubs = hubs(server.urls["event-hubs"], secrets, Path(os.environ["SECRETS_FOLDER"]))
+            for way in at_hubs:
+                one_way(spark, "amqp-events", way, shown, secrets["wrong"])
+            for number, pair in enumerate((at_hubs[:2], at_hubs[1:])):
+                (folder / f"hub-{number}").mkdir()
+                stream(spark, "amqp-events", pair, folder / f"hub-{number}", shown)
+            misplaced(spark, secrets, shown)
             secret_in_query(spark, secrets["query"], folder, shown)
             echoed(spark, secrets, shown)
             if connect:

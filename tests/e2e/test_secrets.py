@@ -17,7 +17,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from urllib.parse import quote
+from urllib.parse import quote, unquote_to_bytes
 
 import pytest
 from pyspark.errors import PySparkException
@@ -28,15 +28,15 @@ from spark_streams.server import AmqpConfig, FeedConfig, RabbitConfig, ServerThr
 from spark_streams.testing import KeptQuery
 from tests.client.feed.scripted import EchoingFeed, Part, numbered
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(1_800)]
 
 ROOT = Path(__file__).parents[2]
 KINDS = (
     "partition", "plan", "stream-plan", "progress", "pickle", "stream-pickle", "not-there", "refused", "page", "repr",
 )  # fmt: skip
 OF_STREAMS = ("stream-plan", "progress", "stream-pickle")
-NAMES = ("url", "option", "query", "token", "wrong", "password", "bearer", "refused")
-SHOWN = ("shown-url", "shown-option", "shown-token")
+NAMES = ("url", "option", "query", "token", "wrong", "password", "bearer", "refused", "key")
+SHOWN = ("shown-url", "shown-option", "shown-token", "shown-key")
 """Options of a Spark Connect client whose session has no redaction."""
 OF_FILES = {"password": "password", "token": "bearer", "wrong": "refused"}
 
@@ -59,6 +59,11 @@ def basic(secret: bytes, user: bytes = b"ann:") -> bytes:
 def basic_of_bob(secret: bytes) -> bytes:
     """Return what is sent for user bob."""
     return basic(secret, b"bob:")
+
+
+def unquoted(secret: bytes) -> bytes:
+    """Return the bytes of a signature, which is percent-encoded in a token."""
+    return unquote_to_bytes(secret)
 
 
 def mask(secret: bytes) -> bytes:
@@ -158,12 +163,18 @@ def test_no_secret_is_shown(
         cwd=tmp_path,
         input=json.dumps(marked).encode(),
         capture_output=True,
-        timeout=580,
+        timeout=1_700,
     )
     assert ran.returncode == 0, ran.stderr.decode()[-6000:]
     files = {str(file.relative_to(tmp_path)): file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()}
     files |= {"stdout": ran.stdout, "stderr": ran.stderr}
     assert holding(files, marked, bytes) == []
+    signatures = {f"signature {n}": each for n, each in enumerate((apart / "signatures").read_text().split())}
+    assert len(signatures) == 2, "of a connection string, and of a token"
+    assert (
+        holding(files, signatures, bytes, (*signatures,)) == holding(files, signatures, unquoted, (*signatures,)) == []
+    )
+    assert {name for name, _ in holding(files, signatures, mask, (*signatures,))} == {*signatures}, "in pickles"
     assert holding(files, marked, basic) == holding(files, marked, basic_of_bob) == []
     assert any(
         b'"Authorization": "' in content and b"***" in content
@@ -172,7 +183,9 @@ def test_no_secret_is_shown(
     )
     masked = holding(files, marked, mask)
     assert {file.rpartition("-")[2] for _, file in masked} == {"pickle"}, "only sources, readers and writers"
-    assert {name for name, _ in masked} == {"url", "option", "query", "token"}, "tasks read the others themselves"
+    assert {name for name, _ in masked} == {"url", "option", "query", "token", "key"}, (
+        "tasks read the others themselves"
+    )
     # What was looked at is what it is meant to be: the streams' names, which are no secrets, are there.
     for what in KINDS:
         found = [file for file in files if file.startswith("shown/") and file.endswith(f"-{what}")]

@@ -9,7 +9,6 @@ others are killed at random.
 from __future__ import annotations
 
 import contextlib
-import os
 import random
 import time
 from abc import ABC, abstractmethod
@@ -142,8 +141,10 @@ def bad_feed(chance: random.Random) -> Iterator[BadFeed]:
 
 
 @pytest.mark.timeout(3_600)
-def test_every_event_is_there_once(spark: SparkSession, reference_log: StreamFactory, tmp_path: Path) -> None:
-    with bad_feed(chance := chosen()) as feed:
+def test_every_event_is_there_once(
+    spark: SparkSession, reference_log: StreamFactory, tmp_path: Path, chance: random.Random
+) -> None:
+    with bad_feed(chance) as feed:
         origins: dict[str, Origin] = {
             "amqp": OfTheLog(reference_log, "amqp-events"),
             "rabbitmq": OfTheLog(reference_log, "rabbitmq-stream"),
@@ -155,27 +156,20 @@ def test_every_event_is_there_once(spark: SparkSession, reference_log: StreamFac
 
 @pytest.mark.timeout(3_600)
 def test_every_event_of_an_event_hub_is_there_once(
-    spark: SparkSession, reference_log: StreamFactory, tmp_path: Path
+    spark: SparkSession, reference_log: StreamFactory, tmp_path: Path, chance: random.Random
 ) -> None:
-    live(spark, tmp_path, {"event hub": OfAnEventHub(reference_log)}, chosen(), 20)
+    live(spark, tmp_path, {"event hub": OfAnEventHub(reference_log)}, chance, 20)
 
 
 @pytest.mark.rabbitmq
 @pytest.mark.timeout(3_600)
 def test_every_event_of_rabbitmq_is_there_once_over_amqp(
-    spark: SparkSession, rabbitmq_url: str, rabbitmq_amqp_url: str, tmp_path: Path
+    spark: SparkSession, rabbitmq_url: str, rabbitmq_amqp_url: str, tmp_path: Path, chance: random.Random
 ) -> None:
     with contextlib.closing(Real(rabbitmq_url)) as broker:
         origin = OfRabbitMQ(broker, rabbitmq_amqp_url)
-        live(spark, tmp_path, {"rabbitmq over amqp": origin}, chosen(), 10)
+        live(spark, tmp_path, {"rabbitmq over amqp": origin}, chance, 10)
         assert origin.holes, "stored offsets use up some"
-
-
-def chosen() -> random.Random:
-    """Return chances of a seed that is printed."""
-    seed = int.from_bytes(os.urandom(4), "big")
-    print(f"random seed {seed}")
-    return random.Random(seed)
 
 
 def live(spark: SparkSession, folder: Path, origins: Mapping[str, Origin], chance: random.Random, lives: int) -> None:

@@ -34,6 +34,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from spark_streams.errors import LogError
+from spark_streams.log.storage.files import is_full
 from spark_streams.redaction import one_line
 from spark_streams.server.http.authorization import Known
 from spark_streams.server.http.guard import SAFE
@@ -98,7 +99,12 @@ class WebApplication:
         return self._page(request, HTTPStatus.NOT_FOUND, f"there is no page {one_line(request.url.path):.200}")
 
     async def _failed(self, request: Request, fault: Exception) -> Response:
-        logger.error("%s %s failed: %s", request.method, one_line(request.url.path), fault, exc_info=fault)
+        full = is_full(fault)
+        path = one_line(request.url.path)
+        logger.error("%s %s failed: %s", request.method, path, fault, exc_info=None if full else fault)
+        if full:
+            text = f"the log cannot be written: {one_line(str(fault))}: make room on the disk of the log"
+            return self._page(request, HTTPStatus.INSUFFICIENT_STORAGE, text)
         return self._page(request, HTTPStatus.INTERNAL_SERVER_ERROR, "the log cannot do this: its output says why")
 
     def _page(self, request: Request, status: int, text: str) -> Response:

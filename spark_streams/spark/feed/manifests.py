@@ -25,13 +25,13 @@ _log = logging.getLogger(__name__)
 
 
 def write_manifest(
-    spool: Spool, batch: int, planned: Mapping[int, PlannedPages], dialect: Dialect, min_partitions: int | None
+    spool: Spool, name: str, planned: Mapping[int, PlannedPages], dialect: Dialect, min_partitions: int | None
 ) -> None:
     """Write the manifest of a micro-batch, whole or not at all.
 
     Args:
         spool: the spool to write to.
-        batch: the micro-batch's number.
+        name: the manifest's name.
         planned: partition id to the pages that the micro-batch reads of it.
         dialect: the dialect of the lines.
         min_partitions: minimum number of tasks, if there are as many checkpoints; None for one task per partition.
@@ -43,21 +43,21 @@ def write_manifest(
     parts = split_evenly(sizes, min_partitions or 0)
     tasks = [{"partition": p, "pages": pages} for p, count in parts.items() for pages in planned[p].split(count)]
     events = sum(pages.events for pages in planned.values())
-    spool.write_manifest(batch, {"dialect": dialect.value, "events": events, "tasks": tasks})
+    spool.write_manifest(name, {"dialect": dialect.value, "events": events, "tasks": tasks})
 
 
-def read_manifest(spool: Spool, batch: int, residual: Expression | None) -> list[FeedTask] | None:
+def read_manifest(spool: Spool, name: str, residual: Expression | None) -> list[FeedTask] | None:
     """Return the tasks of a planned micro-batch, None when its manifest is not there.
 
     Args:
         spool: the spool with the manifest.
-        batch: the micro-batch's number.
+        name: the manifest's name.
         residual: the part of the query's filter that tasks check on the rows; None for nothing.
 
     Raises:
         SpoolLost: the manifest is there and cannot be read.
     """
-    manifest = spool.manifest(batch)
+    manifest = spool.manifest(name)
     if manifest is None:
         return None
     dialect = Dialect(manifest["dialect"])
@@ -85,7 +85,8 @@ def fetched_again(
         PositionLost: the spool is lasting, or a partition has left the feed; and losses fail the query.
     """
     if spool.lasting:
-        policy.report(None, f"with micro-batch {stop.batch}", f"its manifest is not in the spool {'/'.join(spool.uri)}")
+        now = f"its manifest is not in the spool {'/'.join(spool.uri)}: has another query a copy of this checkpoint?"
+        policy.report(None, f"with micro-batch {stop.batch}", now)
     _log.warning(
         "feed '%s': the pages of micro-batch %d are lost, they are fetched again: if an earlier attempt has written "
         "rows, these may be others",

@@ -185,14 +185,15 @@ class FeedBatches:
             begins=lineage.begins,
             searching={p: text for p, text in lineage.searching.items() if p not in matched},
             found={p: text for p, text in lineage.searching.items() if p in matched},
+            run=self._run,
         )
         same = (end.cursors, end.finished, end.ancestors) == (begin.cursors, begin.finished, begin.ancestors)
         if same and not first and not any(pages.events for pages in planned.values()):
             spool.remove([name for pages in planned.values() for name in pages.done])
             return start
         assert self._client.dialect is not None
-        write_manifest(spool, end.batch, planned, self._client.dialect, self._options.min_partitions)
-        self._done_files[end.batch] = [name for pages in planned.values() for name in pages.done]
+        write_manifest(spool, end.manifest, planned, self._client.dialect, self._options.min_partitions)
+        self._done_files[end.batch] = [end.manifest, *(name for pages in planned.values() for name in pages.done)]
         taken = {str(p): pages for p, pages in planned.items() if pages.events}
         events, sizes = {p: pages.events for p, pages in taken.items()}, {p: pages.bytes for p, pages in taken.items()}
         self._progress.planned(end, events, sizes)
@@ -212,8 +213,8 @@ class FeedBatches:
         if stop.batch == begin.batch:
             return []
         spool = self._opened(stop, wipe=False)
-        self._progress.begun(stop, lambda: {"": (spool.manifest(stop.batch) or {}).get("events")}, self._lag)
-        planned = read_manifest(spool, stop.batch, self._filter.residual)
+        self._progress.begun(stop, lambda: {"": (spool.manifest(stop.manifest) or {}).get("events")}, self._lag)
+        planned = read_manifest(spool, stop.manifest, self._filter.residual)
         if planned is not None:
             looks, self._looks = self._looks, self._looks and not planned
             return [replace(task, looks=looks and not number) for number, task in enumerate(planned)]
@@ -234,7 +235,6 @@ class FeedBatches:
             return
         for batch in [b for b in self._done_files if b <= until]:
             spool.remove(self._done_files.pop(batch))
-        spool.remove_manifests(until)
 
     def newest(self) -> dict[str, Any]:
         """Return how far the feed was fetched, and the report of the last micro-batch (``BatchProgress``).

@@ -10,6 +10,7 @@ from spark_streams.client.feed.pushdown import FeedFilter
 from spark_streams.client.feed.range_reader import BEGINNING
 from spark_streams.errors import CheckpointError
 from spark_streams.position import CHECKPOINT_VERSION, require_format
+from spark_streams.spark.feed.spool import manifest_name
 
 FORMAT: Final = "feedapi"
 
@@ -32,6 +33,8 @@ class FeedOffset:
         searching: ids of partitions without a first matching event so far, to the expression that it must match; also
             ids of partitions that left, whose descendants continue to search.
         found: ids of partitions whose first matching event is in this micro-batch, to the expression.
+        run: id of the run of the query that planned the micro-batch, which tells its manifest from that of another
+            query that has a copy of the checkpoint; empty for the start of a query, and in checkpoints of 0.1.0.
     """
 
     stream: str
@@ -45,6 +48,12 @@ class FeedOffset:
     pushed: Mapping[str, FeedFilter] = field(default_factory=dict)
     searching: Mapping[int, str] = field(default_factory=dict)
     found: Mapping[int, str] = field(default_factory=dict)
+    run: str = ""
+
+    @property
+    def manifest(self) -> str:
+        """Name of the micro-batch's manifest in the spool."""
+        return manifest_name(self.batch, self.run)
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON object, whose ``partitions`` have the form of all formats' checkpoints."""
@@ -64,6 +73,7 @@ class FeedOffset:
             "pushed": {name: asdict(self.pushed[name]) for name in sorted(self.pushed)},
             "searching": {str(p): self.searching[p] for p in sorted(self.searching)},
             "found": {str(p): self.found[p] for p in sorted(self.found)},
+            "run": self.run,
         }
         return {**out, **{key: value for key, value in unless_empty.items() if value}}
 
@@ -94,6 +104,7 @@ class FeedOffset:
                 {str(n): FeedFilter(**each) for n, each in value.get("pushed", {}).items()},
                 {int(p): str(text) for p, text in value.get("searching", {}).items()},
                 {int(p): str(text) for p, text in value.get("found", {}).items()},
+                str(value.get("run", "")),
             )
         except (KeyError, TypeError, AttributeError, ValueError) as fault:
             raise CheckpointError(f"not a checkpoint of a feed: {fault!r}") from fault

@@ -4,7 +4,7 @@
 
     <spoolLocation>/<id of the query's spool>/
         <run>-<partition>-<number>.ndjson     lines as the feed sent them, then their index (page_index.py)
-        batch-<number>.json                   the manifest of a planned micro-batch
+        batch-<number>-<run>.json             the manifest of a micro-batch that this run planned
 
 Guarantee: the driver writes a manifest whole, after the pages that it names, and before Spark knows the micro-batch. So
 every micro-batch in Spark's checkpoint has its manifest, and reads the same lines again, until it is committed.
@@ -17,7 +17,6 @@ import atexit
 import json
 import logging
 import os
-import re
 import shutil
 import tempfile
 from collections.abc import Mapping
@@ -32,7 +31,6 @@ from spark_streams.errors import OptionError, SpoolLost
 _log = logging.getLogger(__name__)
 
 MANIFEST_VERSION: Final = 1
-_MANIFEST: Final = re.compile(r"batch-([0-9]{20})\.json")
 _OPTION: Final = "spoolLocation"
 
 
@@ -106,9 +104,9 @@ class Spool:
         """Return a new file for pages."""
         return PageWriter(self._file_system, f"{self._folder}/{name}")
 
-    def write_manifest(self, batch: int, content: Mapping[str, Any]) -> None:
-        """Write the manifest of a micro-batch, whole or not at all."""
-        path = f"{self._folder}/{_manifest_name(batch)}"
+    def write_manifest(self, name: str, content: Mapping[str, Any]) -> None:
+        """Write the manifest of a micro-batch, whole or not at all; its name is that of ``manifest_name``."""
+        path = f"{self._folder}/{name}"
         body = json.dumps({"version": MANIFEST_VERSION, **content}).encode()
         with _faults():
             if isinstance(self._file_system, pafs.LocalFileSystem):
@@ -120,13 +118,13 @@ class Spool:
                 with self._file_system.open_output_stream(path, compression=None) as stream:
                     stream.write(body)
 
-    def manifest(self, batch: int) -> dict[str, Any] | None:
+    def manifest(self, name: str) -> dict[str, Any] | None:
         """Return the manifest of a micro-batch, None when it is not there.
 
         Raises:
             SpoolLost: the manifest is there and cannot be read.
         """
-        path = f"{self._folder}/{_manifest_name(batch)}"
+        path = f"{self._folder}/{name}"
         try:
             with self._file_system.open_input_stream(path) as stream:
                 content = json.loads(stream.read())
@@ -154,11 +152,6 @@ class Spool:
             found = self._file_system.get_file_info(pafs.FileSelector(self._folder, allow_not_found=True))
         return sorted(each.base_name for each in found if each.is_file)
 
-    def remove_manifests(self, until: int) -> None:
-        """Remove the manifests of committed micro-batches, up to and including ``until``."""
-        old = [n for n in self.names() if (m := _MANIFEST.fullmatch(n)) and int(m.group(1)) <= until]
-        self.remove(old)
-
 
 def open_file_system(location: str) -> tuple[pafs.FileSystem, str]:
     """Return the file system and the path of a location, which is a path, or a URI that Arrow can open.
@@ -177,8 +170,9 @@ def open_file_system(location: str) -> tuple[pafs.FileSystem, str]:
     return file_system, path
 
 
-def _manifest_name(batch: int) -> str:
-    return f"batch-{batch:020d}.json"
+def manifest_name(batch: int, run: str) -> str:
+    """Return the name of a micro-batch's manifest; 0.1.0 named no run."""
+    return f"batch-{batch:020d}{'-' if run else ''}{run}.json"
 
 
 def _sync(path: str) -> None:

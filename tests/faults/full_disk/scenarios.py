@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import itertools
+import json
+import random
 import shutil
 import struct
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,12 +19,13 @@ import proton
 import requests
 
 from spark_streams.log import LogConfig, ReferenceLog
-from spark_streams.server import AmqpConfig, EventHubsConfig, ServerThread
+from spark_streams.server import AmqpConfig, EventHubsConfig, ServerThread, WebConfig
 from spark_streams.server.feed.config import FeedConfig
 from spark_streams.server.rabbitmq.config import RabbitConfig
 from tests.fuzz.witness import DOORS, peer_of, read_all
 from tests.real_rabbitmq import by_hand as hand
 from tests.server.amqp.raw_peer import EARLIEST, EPOCH, GROUP, PARTITION, Peer, Refused
+from tests.server.web.conftest import Window
 
 INTERNAL_ERROR = 0x0F
 LARGE = 6_000
@@ -50,7 +54,7 @@ class Doors:
     def __init__(self, folder: Path, fsync: Any = "interval") -> None:
         self.log = ReferenceLog(folder, LogConfig(fsync=fsync))
         doors = AmqpConfig(port=0), RabbitConfig(port=0), FeedConfig(port=0), EventHubsConfig(port=0)
-        self._server = ServerThread(self.log, *doors)
+        self._server = ServerThread(self.log, *doors, WebConfig(port=0))
 
     @property
     def urls(self) -> dict[str, str]:
@@ -61,6 +65,9 @@ class Doors:
 
     def amqp(self, container: str) -> PatientPeer:
         return PatientPeer(self.urls["amqp"], container=container)
+
+    def window(self) -> Window:
+        return Window(self._server, self.log)
 
     def check(self, expected: list[bytes]) -> None:
         """Read all events of stream ``s`` through each door."""
@@ -245,6 +252,105 @@ def through_feed(disk: Disk, folder: Path, fsync: Any = "interval") -> None:
     check_after_restart(folder, expected)
 
 
+class LivePage:
+    """A page of stream ``s`` that a browser has open: its figures as they come."""
+
+    def __init__(self, url: str) -> None:
+        self.ever = -1
+        """How many events it says that the stream has had."""
+        self._answer = requests.get(f"{url}/live?stream=s", stream=True, timeout=WAIT_S)
+        assert self._answer.status_code == 200
+        self._thread = threading.Thread(target=self._follow, daemon=True)
+        self._thread.start()
+
+    def _follow(self) -> None:
+        for line in self._answer.iter_lines():
+            if line.startswith(b"data: "):
+                self.ever = json.loads(line[6:])["streams"][0]["ever"]
+
+    def wait_for(self, events: int) -> None:
+        """Return once it says so."""
+        deadline = time.monotonic() + WAIT_S
+        while self.ever != events:
+            assert self._thread.is_alive(), "the page is told no more"
+            assert time.monotonic() < deadline, (self.ever, events)
+            time.sleep(0.01)
+
+
+PAGES = ("/", "/stream?stream=s", "/events?stream=s&partition=0", "/connections", "/groups", "/metrics", "/healthz")
+
+
+def with_the_window(
+    disk: Disk, folder: Path, fsync: Any = "interval", chance: random.Random | None = None, steps: int = 25
+) -> None:
+    """The window: each page is shown, one that is open is kept up to date, and a form says that there is no room."""
+    chance = chance or random.Random(38)
+    made, others = events(), itertools.count()
+    with Doors(folder, fsync) as doors:
+        window = doors.window()
+        doors.log.create_stream("s")
+        live = LivePage(window.url)
+        sender = doors.amqp("writer").sender("s")
+        expected: list[bytes] = []
+        there: list[str] = []
+        full = False
+
+        def type_one() -> None:
+            event = next(made)
+            answer = window.post("/publish?stream=s", value=event.decode(), content_type="application/json")
+            if answer.status_code == 303:
+                expected.append(event)
+                return
+            assert full and answer.status_code == 422, answer.text
+            assert "The event was not stored" in answer.text and "make room on the disk of the log" in answer.text
+            assert f"{event.decode()[:5]}" in answer.text.replace("&#34;", '"'), "what was typed is kept"
+
+        def send_one() -> None:
+            event = next(made)
+            try:
+                sender.send(event, timeout_s=WAIT_S)
+                expected.append(event)
+            except Refused as refusal:
+                assert full and refusal.condition == "amqp:resource-limit-exceeded"
+
+        def create() -> None:
+            name = f"other-{next(others)}"
+            answer = window.post("/create", name=name, partitions="1")
+            if answer.status_code == 303:
+                there.append(name)
+                return
+            assert full and answer.status_code == 507, answer.text
+            assert "o space left on device" in answer.text and name not in [each.name for each in doors.log.streams()]
+
+        def delete() -> None:
+            if there:
+                name = there.pop(chance.randrange(len(there)))
+                assert window.post("/delete", stream=name, confirm=name).status_code == 303, "it needs no room"
+
+        def look() -> None:
+            for page in chance.sample(PAGES, 3):
+                assert window.get(page).status_code == 200, page
+            if expected:
+                at = chance.randrange(len(expected))
+                shown = window.get(f"/event?stream=s&partition=0&offset={at}")
+                assert shown.status_code == 200 and str(json.loads(expected[at])["n"]) in shown.text
+
+        for _ in range(steps):
+            if chance.random() < 0.15:
+                full = not full
+                disk.fill() if full else disk.free()
+                live.wait_for(len(expected))
+            chance.choice((type_one, type_one, send_one, create, delete, look))()
+        if full:
+            disk.free()
+            full = False
+        for step in (type_one, send_one, create, look, delete):
+            step()
+        live.wait_for(len(expected))
+        doors.check(expected)
+    check_after_restart(folder, expected)
+
+
 def started_on_a_full_disk(disk: Disk, folder: Path, fsync: Any = "interval") -> None:
     """A start needs no room: what is there is read, and written to once there is room."""
     made = events()
@@ -286,7 +392,7 @@ def check_after_restart(folder: Path, expected: list[bytes]) -> None:
         doors.check(expected)
 
 
-SCENARIOS = (through_amqp, through_rabbit, through_feed, started_on_a_full_disk)
+SCENARIOS = (through_amqp, through_rabbit, through_feed, with_the_window, started_on_a_full_disk)
 
 
 @contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import random
 import shutil
 import subprocess
 import sys
@@ -13,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.faults.full_disk.disk import Disk
-from tests.faults.full_disk.scenarios import SCENARIOS
+from tests.faults.full_disk.scenarios import SCENARIOS, with_the_window
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -59,3 +60,14 @@ def test_on_a_small_file_system(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr[-6_000:]
     assert done.stdout.split()[::2] == [scenario.__name__ for scenario in SCENARIOS] * 2
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("fsync", ["interval", "always"])
+def test_the_window_through_other_steps(
+    fsync: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chance: random.Random
+) -> None:
+    for number in range(5):
+        folder = tmp_path / f"log-{number}"
+        with monkeypatch.context() as patch:
+            with_the_window(Disk(folder, patch), folder, fsync, chance, steps=60)

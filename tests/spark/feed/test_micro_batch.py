@@ -220,6 +220,25 @@ class TestPlanned:
                 assert again.rows(end) == first
             assert "are lost" in caplog.text
 
+    @pytest.mark.parametrize("failing", ["true", "false"])
+    def test_a_manifest_of_another_query_with_a_copy_of_the_checkpoint_is_not_read(
+        self, tmp_path: Path, failing: str
+    ) -> None:
+        """Each plans a micro-batch of the same number, and they end at other cursors."""
+        with BadFeed({0: Part(numbered(0, 90))}, page=lambda: 10, every=10) as feed:
+            with Life(feed.url, spoolLocation=str(tmp_path)) as life:
+                life.step(10)
+                copied, end = life.offset, life.plan(20)
+                assert values(life.rows(end)) == numbered(10, 30)
+            with Life(feed.url, copied, spoolLocation=str(tmp_path)) as copy:
+                assert values(copy.rows(copy.plan(50))) == numbered(10, 60)
+            with Life(feed.url, life.offset, spoolLocation=str(tmp_path), failOnDataLoss=failing) as again:
+                if failing == "true":
+                    with pytest.raises(PositionLost, match=r"manifest.*copy of this checkpoint"):
+                        again.rows(end)
+                else:
+                    assert values(again.rows(end)) == numbered(10, 30)
+
     def test_a_page_that_was_cut_is_told(self, tmp_path: Path) -> None:
         with BadFeed({0: Part(numbered(0, 50))}) as feed, Life(feed.url, spoolLocation=str(tmp_path)) as life:
             end = life.plan()

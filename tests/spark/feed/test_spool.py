@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from spark_streams.errors import OptionError, SpoolLost
-from spark_streams.spark.feed.spool import PageRange, Spool, open_file_system
+from spark_streams.spark.feed.spool import PageRange, Spool, manifest_name, open_file_system
 
 
 def test_a_folder_for_each_query(tmp_path: Path) -> None:
@@ -27,8 +27,8 @@ def test_a_folder_for_each_query(tmp_path: Path) -> None:
 @pytest.mark.parametrize("form", ["{}", "file://{}", "file:{}"])
 def test_as_a_path_or_a_uri(tmp_path: Path, form: str) -> None:
     spool = Spool(form.format(tmp_path), "q")
-    spool.write_manifest(1, {"a": 1})
-    assert (tmp_path / "q").is_dir() and spool.manifest(1) == {"version": 1, "a": 1}
+    spool.write_manifest("m", {"a": 1})
+    assert (tmp_path / "q").is_dir() and spool.manifest("m") == {"version": 1, "a": 1}
     location, identity = spool.uri
     _, base = open_file_system(location)
     assert Path(base, identity) == tmp_path / "q"
@@ -42,29 +42,28 @@ def test_places_that_are_none(location: str) -> None:
 
 def test_manifests(tmp_path: Path) -> None:
     spool = Spool(str(tmp_path), "q")
-    assert spool.manifest(3) is None
-    spool.write_manifest(3, {"tasks": [{"pages": [PageRange("f", 1, 2)]}]})
-    spool.write_manifest(3, {"tasks": []})
-    spool.write_manifest(20, {"tasks": [{"pages": [PageRange("f", 1, 2)]}]})
+    one, other, former = manifest_name(3, "a"), manifest_name(3, "b"), manifest_name(3, "")
+    assert former == "batch-00000000000000000003.json", "as 0.1.0 named it"
+    assert spool.manifest(one) is None
+    spool.write_manifest(one, {"tasks": [{"pages": [PageRange("f", 1, 2)]}]})
+    spool.write_manifest(one, {"tasks": []})
+    spool.write_manifest(other, {"tasks": [{"pages": [PageRange("f", 1, 2)]}]})
     again = Spool(str(tmp_path), "q")
-    assert again.manifest(3) == {"version": 1, "tasks": []}
-    assert again.manifest(20) == {"version": 1, "tasks": [{"pages": [["f", 1, 2]]}]}
-    assert not [name for name in again.names() if name.endswith(".new")]
-    spool.writer("page").close()
-    again.remove_manifests(3)
-    assert again.manifest(3) is None and again.manifest(20) is not None
-    again.remove_manifests(100)
-    assert again.names() == ["page"]
+    assert again.manifest(one) == {"version": 1, "tasks": []}
+    assert again.manifest(other) == {"version": 1, "tasks": [{"pages": [["f", 1, 2]]}]}
+    assert again.names() == [one, other]
+    again.remove([one, former])
+    assert again.names() == [other]
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"version": 2}'])
 def test_a_manifest_that_is_damaged_is_told(tmp_path: Path, content: bytes) -> None:
     spool = Spool(str(tmp_path), "q")
-    spool.write_manifest(1, {})
+    spool.write_manifest("m", {})
     (path,) = (tmp_path / "q").iterdir()
     path.write_bytes(content)
     with pytest.raises(SpoolLost, match="manifest"):
-        spool.manifest(1)
+        spool.manifest("m")
 
 
 def test_without_a_location_it_is_temporary() -> None:

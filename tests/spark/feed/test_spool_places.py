@@ -32,18 +32,18 @@ def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[ObjectStore]:
 
 def test_manifests_in_an_object_store(store: ObjectStore) -> None:
     spool = Spool(PLACE, "q")
-    assert spool.lasting and spool.manifest(1) is None and spool.names() == []
-    spool.write_manifest(1, {"tasks": []})
-    spool.write_manifest(2, {"tasks": []})
-    assert Spool(PLACE, "q").manifest(2) == {"version": 1, "tasks": []}
+    assert spool.lasting and spool.manifest("one") is None and spool.names() == []
+    spool.write_manifest("one", {"tasks": []})
+    spool.write_manifest("two", {"tasks": []})
+    assert Spool(PLACE, "q").manifest("two") == {"version": 1, "tasks": []}
     writer = spool.writer("page")
     writer.write(b"1\n")
     assert "page" not in spool.names()
     writer.close()
-    spool.remove_manifests(1)
-    assert spool.names() == ["batch-00000000000000000002.json", "page"]
+    spool.remove(["one"])
+    assert spool.names() == ["page", "two"]
     spool.remove(["page", "nosuch"])
-    assert list(store.objects) == ["bucket/spools/q/batch-00000000000000000002.json"]
+    assert list(store.objects) == ["bucket/spools/q/two"]
 
 
 @pytest.mark.parametrize("place", [PLACE, f"{PLACE}/"])
