@@ -39,6 +39,7 @@ def test_the_function_of_the_page_gives_a_token(tmp_path: Path, monkeypatch: pyt
     option = spark.readStream.format.return_value.option.call_args.args
     endpoint = parse_feed_source({"url": "http://h/x", option[0]: option[1]}, streaming=True).endpoint
     assert endpoint.token is not None and endpoint.token.reveal() == "geheim-1"
+    assert endpoint.token.reveal() == "geheim-1", "this call is not in a copy of the process"
     monkeypatch.setenv("FEED_TOKEN", "geheim-2")
     assert endpoint.token.reveal() == "geheim-1", "the function of the page remembers it"
 

@@ -100,7 +100,7 @@ READERS: dict[str, tuple[Callable[[bytes], Any], Callable[[random.Random], bytes
         RemoteProtocolError,
     ),
     "event hubs token": (
-        lambda c: SharedAccessSignature.parsed(c.decode("utf-8", "replace")).covers("orders/Partitions/0"),
+        lambda c: SharedAccessSignature.parsed(c.decode("utf-8", "replace")).resource,
         lambda chance: event_hubs_cases.token(chance).encode(),
         LocalProtocolError,
     ),

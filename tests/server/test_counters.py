@@ -57,7 +57,7 @@ def test_a_connection_that_is_refused_and_stays_is_counted_once() -> None:
         first, second = Admission(control, Mock()), Admission(control, Mock())
         late = asyncio.Event()
         second.on_late = late.set
-        assert first.establish() and not second.establish()
+        assert first.establish("ann") and not second.establish("bob")
         await asyncio.wait_for(late.wait(), 60)
         return control.counters.refused
 

@@ -47,10 +47,10 @@ def established(monkeypatch: pytest.MonkeyPatch) -> list[Admission]:
     seen: list[Admission] = []
     establish = Admission.establish
 
-    def counted(self: Admission) -> bool:
+    def counted(self: Admission, user: str | None = None) -> bool:
         if self not in seen:
             seen.append(self)
-        return establish(self)
+        return establish(self, user)
 
     monkeypatch.setattr(Admission, "establish", counted)
     return seen

@@ -24,6 +24,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import mimetypes
+import os
 from http import HTTPStatus
 from pathlib import Path
 from typing import Final
@@ -99,11 +100,11 @@ class WebApplication:
         return self._page(request, HTTPStatus.NOT_FOUND, f"there is no page {one_line(request.url.path):.200}")
 
     async def _failed(self, request: Request, fault: Exception) -> Response:
-        full = is_full(fault)
+        full = fault.errno if isinstance(fault, OSError) and is_full(fault) else None
         path = one_line(request.url.path)
-        logger.error("%s %s failed: %s", request.method, path, fault, exc_info=None if full else fault)
-        if full:
-            text = f"the log cannot be written: {one_line(str(fault))}: make room on the disk of the log"
+        logger.error("%s %s failed: %s", request.method, path, fault, exc_info=fault if full is None else None)
+        if full is not None:
+            text = f"the log cannot be written: {os.strerror(full)}: make room on the disk of the log"
             return self._page(request, HTTPStatus.INSUFFICIENT_STORAGE, text)
         return self._page(request, HTTPStatus.INTERNAL_SERVER_ERROR, "the log cannot do this: its output says why")
 

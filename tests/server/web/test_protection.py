@@ -132,7 +132,7 @@ def test_a_fault_of_the_disk_tells_no_path(window: Window, monkeypatch: pytest.M
     word = window.word()
     monkeypatch.setattr(window.log, "create_stream", full)
     answer = window.post("/create", name="orders", word=word)
-    assert answer.status_code == 500 and "its output says why" in answer.text and "secret" not in answer.text
+    assert answer.status_code == 507 and "No space left on device" in answer.text and "secret" not in answer.text
 
 
 @pytest.mark.parametrize(
