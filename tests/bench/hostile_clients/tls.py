@@ -80,8 +80,9 @@ class Client:
     @property
     def ended(self) -> bool:
         """Whether the door has closed it; what it says is not looked at."""
+        self.socket.setblocking(False)
         try:
-            while piece := self.socket.recv(65_536, socket.MSG_DONTWAIT):
+            while piece := self.socket.recv(65_536):
                 pass
         except BlockingIOError:
             return False
