@@ -176,7 +176,9 @@ def misplaced(spark: Any, secrets: dict[str, str], shown: Shown) -> None:
         ("amqp-events", "amqp://127.0.0.1:1", "conectionString", key),
     ):
         options = {"url": url, option: secret, **({} if name == "feedapi" else {"stream": STREAM})}
-        shown.failure(f"{name}-bad-option", lambda name=name, o=options: spark.read.format(name).options(**o).load())
+        shown.failure(
+            f"{name}-bad-option", lambda name=name, o=options: spark.read.format(name).options(**o).load().count()
+        )
 
 
 def stream(spark: Any, name: str, ways: list[dict[str, str]], folder: Path, shown: Shown) -> None:
