@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import abc
 import contextlib
+import mmap
 import os
 import pkgutil
 import re
 import signal
+import struct
 import sys
 import threading
+import time
 from collections.abc import Callable
-from typing import BinaryIO, Final
+from typing import Final
 
 from spark_streams.errors import OptionError
 
@@ -161,9 +164,8 @@ class CalledSecret(FreshSecret):
         """Import the function and call it, the first time in a copy of this process; see ``FreshSecret.reveal``."""
         text = ""
         if self.source not in _TRIED:
-            ended, text = _called_in_a_copy(self._called)
-            if ended not in (_WELL, -signal.SIGALRM):
-                what = "left a thread or a process" if ended == _LEFT else "ended the process that called it"
+            what, text = _called_in_a_copy(self._called)
+            if what:
                 raise self.fault(f"{what}: expected a function that returns a text, and does no more")
             _TRIED.add(self.source)
         return text or self._called()
@@ -185,7 +187,7 @@ class CalledSecret(FreshSecret):
             raise self.fault(todo) from None
         finally:
             if os.getpid() != process:
-                os._exit(1)  # it forked: no second process may go on here, with the same sockets
+                os._exit(_TWICE)  # it forked: no second process may go on here, with the same sockets
         if not callable(found):
             raise self.fault(f"is a {type(found).__name__}, expected a function")
         if not isinstance(value, str) or not value.strip():
@@ -196,39 +198,58 @@ class CalledSecret(FreshSecret):
 
 _TRIED: Final[set[str]] = set()
 """The functions that this process, or the one that it was forked from, has tried in a copy."""
-_TRIAL_S: Final = 60
+_TRIAL_S: Final = 10
 """Seconds after which a trial ends that tells nothing: the copy may wait for a lock that another thread had."""
-_WELL, _LEFT = 101, 102
+_ENDING_S: Final = 1.0
+"""Seconds in which a process that the call began may end, such as a command whose output was read to its end."""
+_ROOM_BYTES: Final = 1 << 20
+_TWICE: Final = 97
+"""The exit code of a process in which a call has returned too, as its function forked."""
 
 
-def _called_in_a_copy(call: Callable[[], str]) -> tuple[int, str]:
-    """Let a copy of this process make a call; return its exit code, ``_WELL``, ``_LEFT`` or any other, and the text.
+def _called_in_a_copy(call: Callable[[], str]) -> tuple[str, str]:
+    """Let a copy of this process make a call; return what it did that no call may do, empty for nothing; and its text.
 
     Only so a call that ends its process becomes an error; and as the copy has no other threads and no other processes,
-    what is there afterwards is the call's. An error of the call is well here, with an empty text: to call again here
-    raises it. A text is not asked for twice, as a token may be given once.
+    what is there afterwards is the call's. Of a call that fails, has a text without end, or takes too long the text is
+    empty: to make it here tells more. Another text is not asked for twice, as a token may be given once.
     """
     if sys.platform != "linux":
-        return _WELL, ""  # elsewhere, the system's own libraries may end a copy of a process with threads
-    with open(os.memfd_create("text"), "w+b", buffering=0) as told:
-        ended = _ended_copy(call, told)
-        told.seek(0)
-        return ended, told.read().decode("utf-8", "surrogatepass") if ended == _WELL else ""
+        return "", ""  # elsewhere, the system's own libraries may end a copy of a process with threads
+    with mmap.mmap(-1, _ROOM_BYTES) as told:  # what the copy has written remains
+        if not (copy := os.fork()):
+            try:
+                signal.signal(signal.SIGALRM, signal.SIG_DFL)
+                signal.alarm(_TRIAL_S)
+                text = b""
+                with contextlib.suppress(OptionError):
+                    text = call().encode("utf-8", "surrogatepass")
+                told.write(_TOLD.pack(1 + _is_left(), len(text) if len(text) <= _ROOM_BYTES - _TOLD.size else 0))
+                told.write(text[: _ROOM_BYTES - _TOLD.size])
+            finally:
+                os._exit(0)
+        status = 0
+        with contextlib.suppress(ChildProcessError):  # this process does not learn how others end (SIG_IGN)
+            status = os.waitpid(copy, 0)[1]
+        if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGALRM:
+            return "", ""
+        over, size = _TOLD.unpack(told.read(_TOLD.size))
+        what = ("ended the process that called it", "", "left a thread or a process")[over]
+        return what, told.read(size).decode("utf-8", "surrogatepass")
 
 
-def _ended_copy(call: Callable[[], str], told: BinaryIO) -> int:
-    """Return the exit code of a copy of this process that makes a call and writes its text to a file."""
-    if not (copy := os.fork()):
-        ended = 0
-        try:
-            signal.alarm(_TRIAL_S)
-            with contextlib.suppress(OptionError):
-                told.write(call().encode("utf-8", "surrogatepass"))
-            ended = _WELL if threading.active_count() == 1 else _LEFT
-            os.waitpid(-1, os.WNOHANG)  # raises where there is no process
-            ended = _LEFT
-        finally:
-            os._exit(ended)
-    with contextlib.suppress(ChildProcessError):  # this process does not learn how others end (SIG_IGN)
-        return os.waitstatus_to_exitcode(os.waitpid(copy, 0)[1])
-    return _WELL
+_TOLD: Final = struct.Struct("=BI")
+"""How the call ended: 0 it did not, 1 well, 2 it left something; and the number of bytes of the text that follows."""
+
+
+def _is_left() -> bool:
+    """Return whether this copy has another thread, or a process that does not end or was to go on as this one."""
+    until = time.monotonic() + _ENDING_S
+    with contextlib.suppress(ChildProcessError):  # there is none, or none any more
+        while time.monotonic() < until:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if os.WIFEXITED(status) and os.WEXITSTATUS(status) == _TWICE:
+                break
+            time.sleep(0 if pid else 0.01)
+        return True
+    return threading.active_count() > 1

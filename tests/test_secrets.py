@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import pickle
+import signal
 import subprocess
 import sys
 import threading
@@ -258,8 +259,17 @@ def threading_() -> str:
 
 
 def starting() -> str:
-    subprocess.Popen(["sleep", "1"])
+    subprocess.Popen(["sleep", "60"])
     return "geheim-9"
+
+
+def ending_by_chance() -> str:
+    os._exit(1)
+
+
+def reading() -> str:
+    """Read what a command prints, as many do; it ends a little later than its output."""
+    return os.popen("echo geheim-4; exec >&-; sleep 0.1").read()
 
 
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="no copy of the process elsewhere")
@@ -269,6 +279,7 @@ LINUX = pytest.mark.skipif(sys.platform != "linux", reason="no copy of the proce
     ("function", "words"),
     [
         pytest.param("ending", "ended the process that called it", marks=LINUX),
+        pytest.param("ending_by_chance", "ended the process that called it", marks=LINUX),
         ("leaving", "raised SystemExit"),
         ("cancelled", "raised CancelledError"),
         pytest.param("forking", "left a thread or a process", marks=LINUX),
@@ -298,7 +309,7 @@ def test_a_copy_that_comes_back_goes_no_further(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(secrets, "_TRIED", {f"{HERE}:forking"})
     assert CalledSecret(f"{HERE}:forking", "tokenProvider").reveal() == "geheim-9"
     _, status = os.wait()
-    assert os.waitstatus_to_exitcode(status) == 1 and copies.read_text() == "copy"
+    assert os.waitstatus_to_exitcode(status) == secrets._TWICE and copies.read_text() == "copy"
 
 
 @LINUX
@@ -324,6 +335,23 @@ def test_one_that_waits_for_ever_in_the_copy_is_called_all_the_same(monkeypatch:
     monkeypatch.setattr(secrets, "_TRIED", set())
     monkeypatch.setattr(secrets, "_TRIAL_S", 1)
     assert CalledSecret(f"{HERE}:waiting_in_a_copy", "tokenProvider").reveal() == "geheim-3"
+
+
+@LINUX
+def test_a_signal_that_is_ignored_here_ends_the_trial_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = signal.signal(signal.SIGALRM, signal.SIG_IGN)
+    try:
+        test_one_that_waits_for_ever_in_the_copy_is_called_all_the_same(monkeypatch)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+
+
+@LINUX
+def test_what_a_command_prints_is_a_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where Python has no ``memfd_create``, too: those that are built for older systems."""
+    monkeypatch.setattr(secrets, "_TRIED", set())
+    monkeypatch.delattr(os, "memfd_create", raising=False)
+    assert CalledSecret(f"{HERE}:reading", "tokenProvider").reveal() == "geheim-4"
 
 
 here = os.getpid()

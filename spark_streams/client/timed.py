@@ -29,7 +29,11 @@ def connect(node: Node, until: float) -> socket.socket:
     addresses = socket.getaddrinfo(*node, type=socket.SOCK_STREAM)
     failed = OSError("no address")
     for index, (family, kind, protocol, _, address) in enumerate(addresses):
-        connected = socket.socket(family, kind, protocol)
+        try:
+            connected = socket.socket(family, kind, protocol)  # a kernel without IPv6 has none for its addresses
+        except OSError as fault:
+            failed = fault
+            continue
         connected.settimeout(_left_s(until) / (len(addresses) - index))
         try:
             connected.connect(address)

@@ -97,20 +97,27 @@ class Handshakes:
         self._most = max(1, config.max_handshakes // 2)
         self._most_of_one = max(1, config.max_handshakes // 4)
         self._timer = Timer(loop)
+        self._due = False
 
     def wait(self, connection: TlsTransport) -> None:
         """Call the ``step`` of a connection when it is its turn."""
         self.waiting[connection] = None
-        self._timer.start(0, self._serve)
+        self._serve_soon()
 
     def leave(self, connection: TlsTransport) -> None:
         """Note that the handshake of a connection is over, or will never begin."""
         self.waiting.pop(connection, None)
         self.under_way.pop(connection, None)
-        self._timer.start(0, self._serve)
+        self._serve_soon()
+
+    def _serve_soon(self) -> None:
+        if not self._due:  # a timer that is started anew would put off what is due
+            self._due = True
+            self.loop.call_soon(self._serve)
 
     def _serve(self) -> None:
         """Take steps of handshakes for a part of a turn, and give up the oldest one when its time is over."""
+        self._due = False
         turn, taken = Turn(share=TURN_SHARE), Counter(each.host for each in self.under_way)
         for connection in list(self.waiting):
             if connection not in self.under_way:
@@ -121,7 +128,7 @@ class Handshakes:
             del self.waiting[connection]
             connection.step()
             if turn.over:
-                self._timer.start(0, self._serve)
+                self._serve_soon()
                 return
         if self.waiting:
             oldest, begun_s = next(iter(self.under_way.items()))
@@ -249,7 +256,8 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
     def write(self, data: bytes | bytearray | memoryview) -> None:
         """Send bytes, behind earlier ones."""
         if data and not self.is_closing():
-            self._tls.write(data)
+            with contextlib.suppress(ssl.SSLError):  # the peer has broken TLS with what is being answered: it closes
+                self._tls.write(data)
             self._send()
 
     def _send(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import itertools
 import socket
 import threading
@@ -27,7 +28,7 @@ from spark_streams.client.rabbitmq.open import open_connection
 from spark_streams.client.retry import Deadline
 from spark_streams.client.tcp import open_socket
 from spark_streams.endpoint import HTTP_SCHEMES, Endpoint, Tls, parse_url
-from spark_streams.errors import ConnectFailed, DeadlineExceeded, Refused
+from spark_streams.errors import ConnectFailed, DeadlineExceeded, Refused, SparkStreamsError
 from spark_streams.log import ReferenceLog
 from spark_streams.server import AmqpConfig, ServerThread
 from tests.client.feed.scripted import Reply, Request, Scripted, client_of
@@ -260,3 +261,30 @@ def test_attaching_and_asking_share_it(tmp_path: Path, monkeypatch: pytest.Monke
             monkeypatch.setattr(request_links, "Deadline", counted)
             assert Management(connection).settings("orders", "settings")
     assert made == [60_000]
+
+
+def test_a_kernel_without_ipv6_is_no_reason_to_give_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``getaddrinfo`` names such addresses all the same, and first."""
+    made = socket.socket
+
+    def without_ipv6(family: int = socket.AF_INET, *arguments: Any, **named: Any) -> socket.socket:
+        if family == socket.AF_INET6:
+            raise OSError(errno.EAFNOSUPPORT, "Address family not supported by protocol")
+        return made(family, *arguments, **named)
+
+    with made() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        port = listener.getsockname()[1]
+        both = [(socket.AF_INET6, ("::1", port, 0, 0)), (socket.AF_INET, ("127.0.0.1", port))]
+        found = [(family, socket.SOCK_STREAM, 0, "", address) for family, address in both]
+        monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
+        monkeypatch.setattr(socket, "socket", without_ipv6)
+        timed.connect(("localhost", port), time.monotonic() + 60).close()
+
+
+@pytest.mark.parametrize("host", ["a..b", "a" * 70])
+def test_a_host_that_is_no_name_is_an_error_of_ours(host: str) -> None:
+    session = FeedSession(parse_url(f"http://{host}:1/x", schemes=HTTP_SCHEMES), 1_000)
+    with pytest.raises(SparkStreamsError, match="GET http"):
+        session.send("GET")

@@ -20,6 +20,7 @@ from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import psutil
 import pytest
@@ -102,6 +103,9 @@ class Clock:
         heapq.heappush(self._due, (self.now_s + delay_s, number, partial(function, *arguments)))
         return SimpleNamespace(cancel=lambda: self._cancel(number))
 
+    def call_soon(self, function: Callable[..., object], *arguments: Any) -> Any:
+        return self.call_later(0.0, function, *arguments)
+
     def _cancel(self, number: int) -> None:
         self._due = [each for each in self._due if each[1] != number]
         heapq.heapify(self._due)
@@ -166,6 +170,17 @@ def test_who_comes_behind_all_that_a_door_takes_has_its_turn_in_time_and_another
     assert other.turn_s == 0.0
     assert last.turn_s is not None and last.turn_s <= 6.0
     assert [each.given_up for each in hanging] == [True] * 384 + [False] * 127, "nobody waits for the last ones"
+
+
+def test_connections_that_come_and_go_put_off_nobodys_turn() -> None:
+    clock, handshakes = arriving(512, 10_000)
+    waiting = Arrived(handshakes, "10.0.0.1", ends=True)
+    first, *_ = clock._due
+    for _ in range(3):
+        handshakes.leave(Mock())
+    assert first in clock._due and waiting.turn_s is None
+    clock.run()
+    assert waiting.turn_s == 0.0
 
 
 def test_five_hundred_of_one_address_at_once_all_get_in(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -353,9 +368,9 @@ def flooded(tmp_path: Path) -> Iterator[tuple[Callable[[], ssl.SSLSocket], list[
     loop.close()
 
 
-def await_lost(calls: list[Any]) -> None:
+def await_call(calls: list[Any], name: str) -> None:
     deadline = time.monotonic() + 60
-    while "lost" not in calls:
+    while name not in calls:
         assert time.monotonic() < deadline, calls
         time.sleep(0.01)
 
@@ -366,11 +381,12 @@ def test_all_that_was_written_comes_before_the_end_of_tls_and_nothing_of_it_stay
     try:
         with connect() as secured:
             secured.sendall(b"more")
+            await_call(calls, "full")  # whoever reads meanwhile may take all of it at once
             received = 0
             while piece := secured.recv(1 << 20):
                 received += len(piece)
             assert received == Flooding.SIZE
-        await_lost(calls)
+        await_call(calls, "lost")
         assert calls == [b"more", "full", "empty", "lost"]
         assert [reference() for reference in made] == [None], "waits for the collector"
     finally:
@@ -381,12 +397,12 @@ def test_the_end_of_tls_and_broken_tls_are_the_end_of_a_connection(flooded: Any)
     connect, calls, _ = flooded
     secured = connect()
     secured.unwrap().close()
-    await_lost(calls)
+    await_call(calls, "lost")
     assert calls == ["end", "lost"]
     calls.clear()
     with connect() as secured:
         os.write(secured.fileno(), b"no record of TLS")
         with pytest.raises(ssl.SSLError):
             secured.recv(1)
-        await_lost(calls)
+        await_call(calls, "lost")
     assert calls == ["end", "lost"]

@@ -24,7 +24,7 @@ class TimedHTTPConnection(HTTPConnection):
     def _new_conn(self) -> socket.socket:
         try:
             return connect((self._dns_host, self.port), time.monotonic() + self.timeout)  # type: ignore[operator]
-        except OSError as fault:
+        except (OSError, UnicodeError, OverflowError) as fault:  # the host is no name, the port no number
             raised = ConnectTimeoutError if isinstance(fault, TimeoutError) else NewConnectionError
             raise raised(self, str(fault)) from fault
 

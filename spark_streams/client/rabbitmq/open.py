@@ -136,6 +136,7 @@ class _Handshake:
             password = DEFAULT_LOGIN[1]
             if endpoint.username is not None:
                 password = endpoint.password.reveal() if endpoint.password else ""
+                self._deadline.restart()  # a function may have taken long, and no broker is to blame for it
             remember(password, user)
             data = b"\0" + user.encode() + b"\0" + password.encode()
             self._sent_bytes = len(data)
