@@ -205,6 +205,8 @@ _ENDING_S: Final = 1.0
 _ROOM_BYTES: Final = 1 << 20
 _TWICE: Final = 97
 """The exit code of a process in which a call has returned too, as its function forked."""
+_TOLD: Final = struct.Struct("=BI")
+"""How the call ended: 0 it did not, 1 well, 2 it left something; and the number of bytes of the text that follows."""
 
 
 def _called_in_a_copy(call: Callable[[], str]) -> tuple[str, str]:
@@ -236,10 +238,6 @@ def _called_in_a_copy(call: Callable[[], str]) -> tuple[str, str]:
         over, size = _TOLD.unpack(told.read(_TOLD.size))
         what = ("ended the process that called it", "", "left a thread or a process")[over]
         return what, told.read(size).decode("utf-8", "surrogatepass")
-
-
-_TOLD: Final = struct.Struct("=BI")
-"""How the call ended: 0 it did not, 1 well, 2 it left something; and the number of bytes of the text that follows."""
 
 
 def _is_left() -> bool:

@@ -29,16 +29,14 @@ def connect(node: Node, until: float) -> socket.socket:
     addresses = socket.getaddrinfo(*node, type=socket.SOCK_STREAM)
     failed = OSError("no address")
     for index, (family, kind, protocol, _, address) in enumerate(addresses):
+        connected = None
         try:
             connected = socket.socket(family, kind, protocol)  # a kernel without IPv6 has none for its addresses
-        except OSError as fault:
-            failed = fault
-            continue
-        connected.settimeout(_left_s(until) / (len(addresses) - index))
-        try:
+            connected.settimeout(_left_s(until) / (len(addresses) - index))
             connected.connect(address)
         except OSError as fault:
-            connected.close()
+            if connected is not None:
+                connected.close()
             failed = fault
             continue
         connected.settimeout(_left_s(until))

@@ -205,8 +205,7 @@ class HttpConnection(H11Protocol):
         timed = self._timed(scope["method"], send)
         try:
             if not self._admission.establish():
-                most = self._limits.max_connections
-                raise HttpError(503, f"this door serves {most} connections, and has as many: try again later", CLOSE)
+                raise HttpError(503, f"{self._admission.limit}: try again later", CLOSE)
             check_request(scope, self._limits)
         except HttpError as refusal:
             await PlainTextResponse(refusal.detail, refusal.status_code, refusal.headers)(scope, receive, timed)
