@@ -302,8 +302,9 @@ def test_a_parent_has_two_servers_at_most(start: Any, folder: Path) -> None:
     assert one.stands_in and two.stands_in and not three.stands_in
     (folder / "pyspark" / "worker.py").write_text(PRELOADED + "\nupgraded = True\n")
     assert not start().stands_in, "both have processes of theirs to wait for"
+    server = psutil.Process(one.what["parent"])
     assert one.end() == (0, "")
-    psutil.wait_procs([psutil.Process(one.what["parent"])], GUARD_S)
+    psutil.wait_procs([server], GUARD_S)
     assert start().stands_in
 
 
@@ -319,6 +320,8 @@ def test_another_environment_has_another_server(start: Any, other: dict[str, str
     assert one.stands_in and two.stands_in
     assert one.what["parent"] != two.what["parent"]
     assert two.what["mine"] == other.get("MINE")
+    ended = [each for each in psutil.Process(two.process.pid).children() if each.pid != two.what["parent"]]
+    assert not psutil.wait_procs(ended, GUARD_S)[1], "the one that found the first server's address taken"
 
 
 def test_a_module_path_that_is_said_twice_is_the_same(start: Any, folder: Path) -> None:
