@@ -112,7 +112,7 @@ class Job:
         Their daemons, which would end them at once, are held: on a machine that is busy they come late, too.
         """
         assert self._running is not None
-        (java,) = [each for each in _below(self._running.pid) if each.name() == "java"]
+        (java,) = [each for each in _below(self._running.pid) if _name(each) == "java"]
         parents, workers = self._workers()
         for parent in parents:
             parent.suspend()
@@ -148,15 +148,17 @@ class Job:
 
     def lose_a_worker(self, chance: random.Random) -> None:
         """Kill one of the Python workers, whichever it is."""
-        chance.choice(self._workers()[1]).kill()
+        while True:
+            with contextlib.suppress(psutil.NoSuchProcess):  # that one has just ended by itself
+                return chance.choice(self._workers()[1]).kill()
 
     def _workers(self) -> tuple[list[psutil.Process], list[psutil.Process]]:
         """Return the daemons of Python workers, and the server that forks them, and their workers."""
         assert self._running is not None
-        (java,) = [each for each in _below(self._running.pid) if each.name() == "java"]
+        (java,) = [each for each in _below(self._running.pid) if _name(each) == "java"]
         # Daemons, and the server that forks them (spark_streams/fork_server.py).
-        parents = [each for each in _below(java.pid) if _runs(each) and each.children()]
-        workers = [each for parent in parents for each in parent.children() if not each.children()]
+        parents = [each for each in _below(java.pid) if _runs(each) and _below(each.pid)]
+        workers = [each for parent in parents for each in _below(parent.pid) if _runs(each) and not _below(each.pid)]
         assert workers
         return parents, workers
 
@@ -196,6 +198,14 @@ def _below(pid: int) -> list[psutil.Process]:
         return psutil.Process(pid).children(recursive=True)
     except psutil.NoSuchProcess:
         return []
+
+
+def _name(process: psutil.Process) -> str:
+    """Return a process's name, nothing of one that has ended."""
+    try:
+        return process.name()
+    except psutil.NoSuchProcess:
+        return ""
 
 
 def _wait_for_the_end(processes: list[psutil.Process]) -> None:
