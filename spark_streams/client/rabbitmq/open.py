@@ -8,6 +8,7 @@ Spec: Streams Protocol Reference, "Authentication"; docs/specifications.md, S-21
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from itertools import takewhile
 from typing import Final
 
 from spark_streams.client.rabbitmq.connection import Connection
@@ -204,9 +205,4 @@ _STEPS: Final[Mapping[HandshakeState, Callable[[_Handshake], HandshakeInput]]] =
 
 def _numbers(version: str) -> tuple[int, ...]:
     """Return the leading numbers of a version; a broker that is not RabbitMQ, or reports none, counts as new."""
-    numbers = []
-    for part in version.split("."):
-        if not part.isdigit():
-            break
-        numbers.append(int(part))
-    return tuple(numbers) or _VERSIONS_SINCE
+    return tuple(map(int, takewhile(str.isdigit, version.split(".")))) or _VERSIONS_SINCE
