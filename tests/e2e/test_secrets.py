@@ -207,8 +207,11 @@ def test_no_secret_is_shown(
     assert b"(redacted)" in b"".join(c for file, c in files.items() if file.endswith("-connect-page"))
 
 
-def test_the_page_names_the_setting() -> None:
+def test_the_setting_takes_out_what_is_under_a_name_that_nobody_knows() -> None:
     lines = (ROOT / "conf" / "spark-defaults.conf").read_text().splitlines()
     ((name, value),) = [line.split(None, 1) for line in lines if line.startswith("spark.sql.redaction.")]
     for page in ("security.md", "databricks.md"):
         assert f"{name} {value}\n" in (ROOT / "docs" / page).read_text()
+    for option, shown in (("stream", True), ("password", False), ("pasword", False), ("streamToken", False)):
+        asked = f'  options {{\n    key: "{option}"\n    value: "gehe\\"im"\n  }}\n'
+        assert ("im" in re.sub(value, "***", asked)) is shown
