@@ -84,8 +84,8 @@ def mapped(
         slow = "no connection in time: check the host and port in option 'url', and firewalls on the way"
         raise costly(ConnectFailed(f"{what}: {slow}")) from None
     except (urllib3.exceptions.HTTPError, OSError) as fault:  # those of requests are OSErrors
-        is_late = isinstance(fault, (requests.exceptions.Timeout, urllib3.exceptions.TimeoutError))
-        if is_late or any(isinstance(each, TimeoutError) for each in _causes(fault)):  # the request was being sent
+        # The latter where the answer is late, the former where the request was being sent.
+        if any(isinstance(each, (TimeoutError, urllib3.exceptions.ReadTimeoutError)) for each in _causes(fault)):
             raise DeadlineExceeded(
                 f"{what}: the answer did not come, or not go on, within the time of option 'requestTimeout': the peer "
                 "hangs, or the network does; raise it if they are slow"

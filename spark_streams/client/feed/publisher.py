@@ -41,14 +41,6 @@ from spark_streams.wire.feed.json_pointer import extract_text
 _log = logging.getLogger(__name__)
 
 ARROW: Final = "application/vnd.apache.arrow.stream"
-_NO_CALL: Final = (
-    "This feed cannot be published to: FeedAPI has no call for it, so the sink writes to the log of spark-streams alone"
-)
-_ADVICE: Final[Mapping[str, str]] = {
-    "status 404": "The feed must be there: create it with spark-streams log create URL NAME, or PUT its address",
-    "status 405": _NO_CALL,
-    "status 501": _NO_CALL,
-}
 _PART_BITS: Final = 24
 MAX_PARTS: Final = 1 << _PART_BITS
 """Parts of one task of one micro-batch: some 64 TB."""
@@ -131,11 +123,22 @@ class HttpFeed:
             with self._session.send("POST", body=_body(rows), headers=headers) as answer:
                 body = answer.body()
                 what, begins = answer.what, first_line(body)
-        except (NotFound, Refused) as fault:
-            if (todo := _ADVICE.get(fault.condition)) is None:
-                raise
-            kind = NotFound if isinstance(fault, NotFound) else Refused
-            raise kind(fault.condition, f"{fault.description}. {todo}", fault.context) from None
+        except NotFound as fault:
+            raise NotFound(
+                fault.condition,
+                f"{fault.description}. The feed must be there: create it with spark-streams log create URL NAME, or "
+                "with an HTTP PUT of its address",
+                fault.context,
+            ) from None
+        except Refused as fault:
+            if fault.condition in ("status 405", "status 501"):
+                raise Refused(
+                    fault.condition,
+                    f"{fault.description}. This feed cannot be published to: FeedAPI has no call for that, so the sink "
+                    "writes to the log of spark-streams alone",
+                    fault.context,
+                ) from None
+            raise
         try:
             found = json.loads(body)
             return int(found["appended"]), int(found["repeated"]), None if reference is None else int(found["last"])
@@ -295,16 +298,14 @@ def event_columns(columns: Mapping[str, pa.Array], key_field: str | None) -> dic
     Raises:
         SchemaError: a column has no JSON form.
     """
-    rows = len(next(iter(columns.values())))
-    nothing = pa.nulls(rows)
+    nothing = pa.nulls(len(next(iter(columns.values()))))
     key, instants = columns.get("key", nothing), nothing
     if "value" in columns:
         value = columns["value"].cast(pa.large_binary())
         instants = columns.get("timestamp", nothing)
     else:
         members = {name: column for name, column in columns.items() if name != "key"}
-        value = encode_objects(members, rows).cast(pa.large_binary())
+        value = encode_objects(members, len(nothing)).cast(pa.large_binary())
     if key_field is not None:
         key = extract_text(value.cast(pa.binary()), key_field)
-    found = {"value": value, "key": key, "timestamp": instants}
-    return {field.name: found[field.name].cast(field.type) for field in PART_SCHEMA}
+    return {field.name: each.cast(field.type) for field, each in zip(PART_SCHEMA, (value, key, instants), strict=True)}

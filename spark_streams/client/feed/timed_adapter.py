@@ -21,16 +21,15 @@ class TimedHTTPConnection(HTTPConnection):
     """A connection that is made, takes a request, and answers, within its time-out, which begins when it is set."""
 
     response_class = TimedResponse
-    _until: float | None = None
 
     @property
-    def timeout(self) -> float | None:
-        """The seconds that are left, which the library gives its socket before a step; None for no bound."""
-        return None if self._until is None else left_s(self._until)
+    def timeout(self) -> float:
+        """The seconds that are left, which the library gives its socket before a step; each request sets them."""
+        return left_s(self._until)
 
     @timeout.setter
     def timeout(self, seconds: object) -> None:
-        self._until = time.monotonic() + seconds if isinstance(seconds, float | int) else None
+        self._until = time.monotonic() + seconds if isinstance(seconds, float | int) else 0.0
 
     def send(self, data: Any) -> None:
         """Send the head of a request, or its body, within the time that is left."""
@@ -44,7 +43,7 @@ class TimedHTTPConnection(HTTPConnection):
 
     def _new_conn(self) -> socket.socket:
         try:
-            return connect((self._dns_host, self.port), time.monotonic() + self.timeout)  # type: ignore[operator]
+            return connect((self._dns_host, self.port), self._until)
         except (OSError, UnicodeError, OverflowError) as fault:  # the host is no name, the port no number
             raised = ConnectTimeoutError if isinstance(fault, TimeoutError) else NewConnectionError
             raise raised(self, str(fault)) from fault
