@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,6 +21,7 @@ import urllib3
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.server import ServerConnection, serve
 
+from spark_streams import secrets
 from spark_streams.client import retry, timed
 from spark_streams.client.amqp import request_links
 from spark_streams.client.amqp.connection import Connection
@@ -34,6 +36,7 @@ from spark_streams.client.tcp import open_socket
 from spark_streams.endpoint import HTTP_SCHEMES, Endpoint, Tls, parse_url
 from spark_streams.errors import ConnectFailed, DeadlineExceeded, Refused, SparkStreamsError
 from spark_streams.log import ReferenceLog
+from spark_streams.secrets import CalledSecret
 from spark_streams.server import AmqpConfig, ServerThread
 from tests.certificate_authority import Authority
 from tests.client.feed.scripted import Reply, Request, Scripted, client_of
@@ -334,6 +337,50 @@ def test_signing_in_at_a_broker_of_streams() -> None:
 
 
 # --- what it does not cover, and how it is shared
+
+
+def provide() -> str:
+    """Stand for the function of an option; a test replaces it."""
+    raise NotImplementedError
+
+
+def open_amqp(endpoint: Endpoint) -> None:
+    with ReferenceLog(None) as log, ServerThread(log, AmqpConfig(port=0)) as server:
+        at = parse_url(server.url("amqp"))
+        Connection(replace(endpoint, host=at.host, port=at.port, scheme=at.scheme), timeout_ms=LONG_S * 1_000).close()
+
+
+def open_streams(endpoint: Endpoint) -> None:
+    with ScriptedBroker() as broker:
+        open_connection(replace(broker.endpoint, password=endpoint.password), timeout_ms=LONG_S * 1_000).close()
+
+
+def renew_at_a_feed(endpoint: Endpoint) -> None:
+    def answer(request: Request) -> Reply:
+        return Reply(b"", 200 if request.headers["Authorization"] == "Bearer guest" else 401)
+
+    with Scripted(answer) as server:
+        own = parse_url(f"{server.url}/orders", schemes=HTTP_SCHEMES).with_token(endpoint.password)
+        with contextlib.closing(FeedSession(own, LONG_S * 1_000)) as session:
+            session._credentials._secret = "old"
+            session.send("GET").body()
+
+
+@pytest.mark.parametrize("sign_in", [open_amqp, open_streams, renew_at_a_feed])
+def test_the_time_of_a_function_that_gives_a_password_is_not_the_peers(
+    sign_in: Callable[[Endpoint], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [100.0]
+
+    def slowly() -> str:
+        now[0] += LONG_S
+        return "guest"
+
+    monkeypatch.setattr(sys.modules[__name__], "provide", slowly)
+    monkeypatch.setattr(secrets, "_TRIED", {f"{__name__}:provide"})
+    monkeypatch.setattr(retry, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    sign_in(Endpoint("amqp", "127.0.0.1", 1, "guest", CalledSecret(f"{__name__}:provide", "passwordProvider")))
+    assert now[0] == 100.0 + LONG_S, "it was called once"
 
 
 def test_a_page_that_comes_slowly_is_read_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -132,11 +132,10 @@ class _Handshake:
                 what,
             )
         data: bytes | None = None
-        user = DEFAULT_LOGIN[0] if endpoint.username is None else endpoint.username
+        user, password = DEFAULT_LOGIN
         if mechanism == "PLAIN":
-            password = DEFAULT_LOGIN[1]
             if endpoint.username is not None:
-                password = endpoint.password.reveal() if endpoint.password else ""
+                user, password = endpoint.username, endpoint.password.reveal() if endpoint.password else ""
                 self._deadline.restart()  # a function may have taken long, and no broker is to blame for it
             remember(password, user)
             data = b"\0" + user.encode() + b"\0" + password.encode()
