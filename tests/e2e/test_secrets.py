@@ -11,6 +11,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import random
 import re
 import secrets
 import subprocess
@@ -145,9 +146,9 @@ def test_what_a_feed_echoes_is_shown_without_secrets(
 @pytest.mark.nightly
 @pytest.mark.parametrize("kind", ["classic", "connect"])
 def test_no_secret_is_shown(
-    kind: str, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, rate_limits: bool
+    kind: str, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, rate_limits: bool, chance: random.Random
 ) -> None:
-    marked = {name: f"geheim{name}{secrets.token_hex(8)}" for name in (*NAMES, *SHOWN)}
+    marked = {name: f"geheim{name}{chance.getrandbits(64):016x}" for name in (*NAMES, *SHOWN)}
     apart = tmp_path_factory.mktemp("secrets")
     for file, name in OF_FILES.items():
         (apart / file).write_text(marked[name])
