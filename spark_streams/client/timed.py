@@ -32,14 +32,14 @@ def connect(node: Node, until: float) -> socket.socket:
         connected = None
         try:
             connected = socket.socket(family, kind, protocol)  # a kernel without IPv6 has none for its addresses
-            connected.settimeout(_left_s(until) / (len(addresses) - index))
+            connected.settimeout(left_s(until) / (len(addresses) - index))
             connected.connect(address)
         except OSError as fault:
             if connected is not None:
                 connected.close()
             failed = fault
             continue
-        connected.settimeout(_left_s(until))
+        connected.settimeout(left_s(until))
         # Requests, flows and dispositions are small and must not wait for more to come (Nagle).
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return connected
@@ -80,7 +80,7 @@ class _TimedReader(io.RawIOBase):
         if self.until is not None:
             if time.monotonic() >= self.until:
                 raise TimeoutError("timed out")
-            self.socket.settimeout(_left_s(self.until))
+            self.socket.settimeout(left_s(self.until))
         return self._raw.readinto(room)
 
     def close(self) -> None:
@@ -88,6 +88,6 @@ class _TimedReader(io.RawIOBase):
         super().close()
 
 
-def _left_s(until: float) -> float:
+def left_s(until: float) -> float:
     """Return the seconds that are left, a moment at least."""
     return max(0.001, until - time.monotonic())

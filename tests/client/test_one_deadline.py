@@ -6,22 +6,28 @@ import contextlib
 import errno
 import itertools
 import socket
+import ssl
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import urllib3
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.server import ServerConnection, serve
 
-from spark_streams.client import timed
+from spark_streams import secrets
+from spark_streams.client import retry, timed
 from spark_streams.client.amqp import request_links
 from spark_streams.client.amqp.connection import Connection
 from spark_streams.client.amqp.management import Management
 from spark_streams.client.amqp.web_socket import SUBPROTOCOLS, WebSocket
+from spark_streams.client.feed import timed_adapter
 from spark_streams.client.feed.http import FeedSession
 from spark_streams.client.proxy import Proxy, connect_through
 from spark_streams.client.rabbitmq.open import open_connection
@@ -30,7 +36,9 @@ from spark_streams.client.tcp import open_socket
 from spark_streams.endpoint import HTTP_SCHEMES, Endpoint, Tls, parse_url
 from spark_streams.errors import ConnectFailed, DeadlineExceeded, Refused, SparkStreamsError
 from spark_streams.log import ReferenceLog
+from spark_streams.secrets import CalledSecret
 from spark_streams.server import AmqpConfig, ServerThread
+from tests.certificate_authority import Authority
 from tests.client.feed.scripted import Reply, Request, Scripted, client_of
 from tests.client.listening import listening
 from tests.client.rabbitmq.scripted import Scripted as ScriptedBroker
@@ -108,6 +116,143 @@ def test_an_answer_to_what_was_sent() -> None:
         session = FeedSession(parse_url(f"http://127.0.0.1:{port}/orders", schemes=HTTP_SCHEMES), TIMEOUT_MS)
         with contextlib.closing(session), pytest.raises(DeadlineExceeded):
             session.send("POST", body=b"rows")
+
+
+LONG_S = 60
+"""Seconds of ``requestTimeout``, by a clock that the peer sets: nothing waits for them."""
+CONNECTING_S = 20
+MUCH = b"r" * (16 << 20)
+"""More than sockets hold: it is sent when the peer has read most of it, and not before."""
+
+
+class SetByThePeer:
+    """The clock of a feed's client; to connect takes a while by it."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now_s, made = 100.0, timed_adapter.connect
+
+        def slowly(*given: Any) -> socket.socket:
+            connected = made(*given)
+            self.now_s += CONNECTING_S
+            return connected
+
+        for module in (timed, timed_adapter, retry, urllib3.util.timeout):
+            monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: self.now_s))
+        monkeypatch.setattr(timed_adapter, "connect", slowly)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> SetByThePeer:
+    return SetByThePeer(monkeypatch)
+
+
+class Taking:
+    """A feed that answers GET at once, and before it reads the body of a POST does what a test gives.
+
+    Args:
+        scheme: ``http`` or ``https``.
+        folder: for its certificate.
+        before: that.
+    """
+
+    def __init__(self, scheme: str, folder: Path, before: Callable[[], object]) -> None:
+        self._scheme, self._before = scheme, before
+        self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        authority = Authority(folder, "authority")
+        self._context.load_cert_chain(*authority.issue("server"))
+        self._tls = Tls(ca_file=str(authority.file)) if scheme == "https" else None
+
+    def _serve(self, peer: socket.socket) -> None:
+        if self._tls is not None:
+            peer = self._context.wrap_socket(peer, server_side=True)
+        with peer, peer.makefile("rb") as stream:
+            while asked := stream.readline():
+                length = 0
+                while header := stream.readline().strip().lower():
+                    if header.startswith(b"content-length:"):
+                        length = int(header.split(b":")[1])
+                if asked.startswith(b"POST"):
+                    self._before()
+                    stream.read(length)
+                peer.sendall(HEAD + b"Content-Length: 2\r\n\r\n{}")
+
+    @contextlib.contextmanager
+    def asked(self) -> Iterator[FeedSession]:
+        """A session with it."""
+        with listening(self._serve) as (port, _):
+            endpoint = parse_url(f"{self._scheme}://127.0.0.1:{port}/orders", schemes=HTTP_SCHEMES)
+            with contextlib.closing(FeedSession(endpoint.with_tls(self._tls), LONG_S * 1_000)) as session:
+                yield session
+
+
+SCHEMES = pytest.mark.parametrize("scheme", ["http", "https"])
+
+
+@SCHEMES
+@pytest.mark.parametrize("kept", [False, True])
+def test_what_is_sent_takes_of_the_time_for_the_answer(
+    clock: SetByThePeer, scheme: str, kept: bool, tmp_path: Path
+) -> None:
+    def take() -> None:
+        clock.now_s += LONG_S if kept else LONG_S - CONNECTING_S
+
+    with Taking(scheme, tmp_path, take).asked() as session:
+        if kept:
+            session.send("GET").body()
+        with pytest.raises(DeadlineExceeded, match="'requestTimeout'"):
+            session.send("POST", body=MUCH)
+
+
+@SCHEMES
+def test_the_answer_has_what_is_left(
+    clock: SetByThePeer, scheme: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    had: list[float | None] = []
+
+    class Noted(timed.TimedResponse):
+        def __init__(self, sock: socket.socket, *arguments: Any, **named: Any) -> None:
+            had.append(sock.gettimeout())
+            super().__init__(sock, *arguments, **named)
+
+    def take() -> None:
+        clock.now_s += LONG_S - CONNECTING_S - 10
+
+    monkeypatch.setattr(timed_adapter.TimedHTTPConnection, "response_class", Noted)
+    with Taking(scheme, tmp_path, take).asked() as session:
+        assert session.send("POST", body=MUCH).body() == b"{}"
+    assert had == [pytest.approx(10.0)]
+
+
+@SCHEMES
+def test_a_peer_that_does_not_read_has_what_is_left(
+    clock: SetByThePeer, scheme: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given_up = threading.Event()
+    monkeypatch.setattr(sys.modules[__name__], "CONNECTING_S", LONG_S - 0.1)
+    with Taking(scheme, tmp_path, lambda: given_up.wait(20)).asked() as session:
+        with pytest.raises(DeadlineExceeded, match="'requestTimeout'") as raised:
+            session.send("POST", body=MUCH)
+        given_up.set()
+    assert raised.value.costly, "it is tried once more, and not eight times"
+
+
+def test_the_handshake_behind_a_proxy_has_what_is_left(clock: SetByThePeer, monkeypatch: pytest.MonkeyPatch) -> None:
+    given_up = threading.Event()
+
+    def connect(peer: socket.socket) -> None:
+        with peer.makefile("rb") as stream:
+            while stream.readline().strip():
+                pass
+            clock.now_s += LONG_S - CONNECTING_S - 0.1
+            peer.sendall(b"HTTP/1.1 200 Connected\r\n\r\n")
+            given_up.wait(20)
+
+    with listening(connect) as (port, _):
+        monkeypatch.setenv("HTTPS_PROXY", f"http://127.0.0.1:{port}")
+        session = FeedSession(parse_url("https://peer.example/orders", schemes=HTTP_SCHEMES), LONG_S * 1_000)
+        with contextlib.closing(session), pytest.raises(DeadlineExceeded, match="'requestTimeout'"):
+            session.send("GET")
+        given_up.set()
 
 
 @pytest.mark.parametrize(("client", "what"), [("feed", "a header"), ("amqps", "a header"), ("amqps", "status 100")])
@@ -192,6 +337,50 @@ def test_signing_in_at_a_broker_of_streams() -> None:
 
 
 # --- what it does not cover, and how it is shared
+
+
+def provide() -> str:
+    """Stand for the function of an option; a test replaces it."""
+    raise NotImplementedError
+
+
+def open_amqp(endpoint: Endpoint) -> None:
+    with ReferenceLog(None) as log, ServerThread(log, AmqpConfig(port=0)) as server:
+        at = parse_url(server.url("amqp"))
+        Connection(replace(endpoint, host=at.host, port=at.port, scheme=at.scheme), timeout_ms=LONG_S * 1_000).close()
+
+
+def open_streams(endpoint: Endpoint) -> None:
+    with ScriptedBroker() as broker:
+        open_connection(replace(broker.endpoint, password=endpoint.password), timeout_ms=LONG_S * 1_000).close()
+
+
+def renew_at_a_feed(endpoint: Endpoint) -> None:
+    def answer(request: Request) -> Reply:
+        return Reply(b"", 200 if request.headers["Authorization"] == "Bearer guest" else 401)
+
+    with Scripted(answer) as server:
+        own = parse_url(f"{server.url}/orders", schemes=HTTP_SCHEMES).with_token(endpoint.password)
+        with contextlib.closing(FeedSession(own, LONG_S * 1_000)) as session:
+            session._credentials._secret = "old"
+            session.send("GET").body()
+
+
+@pytest.mark.parametrize("sign_in", [open_amqp, open_streams, renew_at_a_feed])
+def test_the_time_of_a_function_that_gives_a_password_is_not_the_peers(
+    sign_in: Callable[[Endpoint], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [100.0]
+
+    def slowly() -> str:
+        now[0] += LONG_S
+        return "guest"
+
+    monkeypatch.setattr(sys.modules[__name__], "provide", slowly)
+    monkeypatch.setattr(secrets, "_TRIED", {f"{__name__}:provide"})
+    monkeypatch.setattr(retry, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    sign_in(Endpoint("amqp", "127.0.0.1", 1, "guest", CalledSecret(f"{__name__}:provide", "passwordProvider")))
+    assert now[0] == 100.0 + LONG_S, "it was called once"
 
 
 def test_a_page_that_comes_slowly_is_read_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:

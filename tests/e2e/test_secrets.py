@@ -11,6 +11,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import random
 import re
 import secrets
 import subprocess
@@ -145,9 +146,9 @@ def test_what_a_feed_echoes_is_shown_without_secrets(
 @pytest.mark.nightly
 @pytest.mark.parametrize("kind", ["classic", "connect"])
 def test_no_secret_is_shown(
-    kind: str, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, rate_limits: bool
+    kind: str, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, rate_limits: bool, chance: random.Random
 ) -> None:
-    marked = {name: f"geheim{name}{secrets.token_hex(8)}" for name in (*NAMES, *SHOWN)}
+    marked = {name: f"geheim{name}{chance.getrandbits(64):016x}" for name in (*NAMES, *SHOWN)}
     apart = tmp_path_factory.mktemp("secrets")
     for file, name in OF_FILES.items():
         (apart / file).write_text(marked[name])
@@ -207,8 +208,11 @@ def test_no_secret_is_shown(
     assert b"(redacted)" in b"".join(c for file, c in files.items() if file.endswith("-connect-page"))
 
 
-def test_the_page_names_the_setting() -> None:
+def test_the_setting_takes_out_what_is_under_a_name_that_nobody_knows() -> None:
     lines = (ROOT / "conf" / "spark-defaults.conf").read_text().splitlines()
     ((name, value),) = [line.split(None, 1) for line in lines if line.startswith("spark.sql.redaction.")]
     for page in ("security.md", "databricks.md"):
         assert f"{name} {value}\n" in (ROOT / "docs" / page).read_text()
+    for option, shown in (("stream", True), ("password", False), ("pasword", False), ("streamToken", False)):
+        asked = f'  options {{\n    key: "{option}"\n    value: "gehe\\"im"\n  }}\n'
+        assert ("im" in re.sub(value, "***", asked)) is shown

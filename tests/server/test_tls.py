@@ -304,8 +304,13 @@ def test_others_come_in_beside_it(served: Served) -> None:
             assert secured.recv(8) == b"AMQP\x03\x01\x00\x00"
 
 
+WORD = b"a word"
+
+
 class Flooding(asyncio.Protocol):
     """A door's protocol that answers the first words with more than a peer takes at once, and closes.
+
+    It answers ``WORD`` with one, and does not close.
 
     Attributes:
         calls: what was called, in this order, and the words.
@@ -323,6 +328,9 @@ class Flooding(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self.calls.append(data)
+        if data == WORD:
+            self.transport.write(b"answer")
+            return
         self.transport.write(b"x" * self.SIZE)
         assert self.transport.get_write_buffer_size() > 0
         self.transport.close()
@@ -406,3 +414,28 @@ def test_the_end_of_tls_and_broken_tls_are_the_end_of_a_connection(flooded: Any)
             secured.recv(1)
         await_call(calls, "lost")
     assert calls == ["end", "lost"]
+
+
+def test_an_answer_to_what_came_just_before_tls_was_broken_goes_nowhere(
+    flooded: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """asyncio would write a traceback for each such connection."""
+    connect, calls, _ = flooded
+    with connect() as there:
+        address, context = there.getpeername(), there.context
+    await_call(calls, "lost")
+    calls.clear()
+    come, go = ssl.MemoryBIO(), ssl.MemoryBIO()
+    tls = context.wrap_bio(come, go, server_hostname="127.0.0.1")
+    with socket.create_connection(address, 60) as raw:
+        for _ in range(10):
+            with contextlib.suppress(ssl.SSLWantReadError):
+                tls.do_handshake()
+                break
+            raw.sendall(go.read())
+            come.write(raw.recv(1 << 16))
+        tls.write(WORD)
+        raw.sendall(go.read() + b"no record of TLS")  # at once: the door reads both before it answers
+        await_call(calls, "lost")
+    assert calls == [WORD, "end", "lost"]
+    assert not [record for record in caplog.records if record.name == "asyncio"]

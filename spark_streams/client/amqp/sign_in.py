@@ -74,7 +74,7 @@ def sign_in(
         OptionError: a password or token cannot be read, or the dialect has no tokens.
         ConnectFailed, ConnectionLost, DeadlineExceeded, RemoteProtocolError: as for a ``Connection``.
     """
-    chosen = _Choice(endpoint, server_name, dialect)
+    chosen = _Choice(endpoint, server_name, dialect, deadline)
     sasl = SaslClient(chosen, server_name)
     what = f"{endpoint.address}: no answer to the SASL handshake: is it an AMQP port, and is option "
     what += f"'{endpoint.option}' right{usual_port(endpoint)}"
@@ -133,12 +133,16 @@ def credential_options(endpoint: Endpoint) -> str:
 
 
 class _Choice:
-    """Chooses the login by the mechanisms that a peer offers."""
+    """Chooses the login by the mechanisms that a peer offers.
 
-    def __init__(self, endpoint: Endpoint, host: str, dialect: Dialect | None) -> None:
+    It restarts the deadline: a function that gives a secret may take long, and no peer is to blame for it.
+    """
+
+    def __init__(self, endpoint: Endpoint, host: str, dialect: Dialect | None, deadline: Deadline) -> None:
         self._endpoint = endpoint
         self._host = host
         self._dialect = dialect
+        self._deadline = deadline
         self.tokens: TokenSource | None = None
         self.advice = f"check {credential_options(endpoint)}"
 
@@ -147,7 +151,7 @@ class _Choice:
         dialect = self._dialect or dialect_of(Seen(mechanisms=offered, host=self._host))
         takes_cbs = dialect is not None and dialect.tokens == "cbs"
         if endpoint.token is not None:
-            if takes_cbs or endpoint.token.reveal().startswith("SharedAccessSignature "):
+            if takes_cbs or (token := endpoint.token.reveal()).startswith("SharedAccessSignature "):
                 return self._anonymous(offered)
             if self._dialect is not None and self._dialect.tokens is None:
                 raise OptionError(
@@ -155,9 +159,7 @@ class _Choice:
                     f"peers of dialect '{self._dialect.name}' take no tokens: give 'username' and 'password'",
                 )
             self.advice += "; of the peers without '$cbs' only RabbitMQ takes tokens (OAuth 2)"
-            token = endpoint.token.reveal()
-            remember(token, _ANYBODY)
-            return SaslLogin.plain(_ANYBODY, token)
+            return self._plain(_ANYBODY, token)
         if endpoint.username is None:
             if endpoint.tls is None or endpoint.tls.cert_file is None:
                 return SaslLogin("ANONYMOUS")
@@ -165,11 +167,15 @@ class _Choice:
             return SaslLogin("EXTERNAL")
         if takes_cbs and "PLAIN" not in offered:
             return self._anonymous(offered)
-        password = "" if endpoint.password is None else endpoint.password.reveal()
-        remember(password, endpoint.username)
-        return SaslLogin.plain(endpoint.username, password)
+        return self._plain(endpoint.username, "" if endpoint.password is None else endpoint.password.reveal())
+
+    def _plain(self, user: str, password: str) -> SaslLogin:
+        self._deadline.restart()
+        remember(password, user)
+        return SaslLogin.plain(user, password)
 
     def _anonymous(self, offered: tuple[str, ...]) -> SaslLogin:
+        self._deadline.restart()
         self.tokens = TokenSource(self._endpoint, self._host)
         return SaslLogin("ANONYMOUS" if "ANONYMOUS" in offered or CBS_MECHANISM not in offered else CBS_MECHANISM)
 

@@ -83,20 +83,21 @@ def mapped(
     except (requests.exceptions.ConnectTimeout, urllib3.exceptions.ConnectTimeoutError):
         slow = "no connection in time: check the host and port in option 'url', and firewalls on the way"
         raise costly(ConnectFailed(f"{what}: {slow}")) from None
-    except (requests.exceptions.Timeout, urllib3.exceptions.TimeoutError):
-        raise DeadlineExceeded(
-            f"{what}: the answer did not come, or not go on, within the time of option 'requestTimeout': the peer "
-            "hangs, or the network does; raise it if they are slow"
-        ) from None
-    except requests.exceptions.ConnectionError as fault:
+    except (urllib3.exceptions.HTTPError, OSError) as fault:  # those of requests are OSErrors
+        # The latter where the answer is late, the former where the request was being sent.
+        if any(isinstance(each, (TimeoutError, urllib3.exceptions.ReadTimeoutError)) for each in _causes(fault)):
+            raise DeadlineExceeded(
+                f"{what}: the answer did not come, or not go on, within the time of option 'requestTimeout': the peer "
+                "hangs, or the network does; raise it if they are slow"
+            ) from None
         reason = safe_text(_reason(fault))
+        if not isinstance(fault, requests.exceptions.ConnectionError):
+            raise ConnectionLost(f"{what}: the answer broke off: {reason}") from None
         of_tls = next((each for each in _causes(fault, context=True) if isinstance(each, ssl.SSLError)), None)
         if of_tls is not None and is_no_tls(of_tls):
             raise final(ConnectFailed(f"{what}: {plain_port_advice(of_tls.reason.lower(), 'https')}")) from None
-        if (
-            of_tls is not None
-            and (todo := certificate_advice(of_tls, urlsplit(what.split(" ")[-1]).netloc)) is not None
-        ):
+        todo = None if of_tls is None else certificate_advice(of_tls, urlsplit(what.split(" ")[-1]).netloc)
+        if todo is not None:
             raise final(ConnectFailed(f"{what}: {todo}")) from None
         if "NewConnectionError" in repr(fault) or "NameResolution" in repr(fault):
             raise ConnectFailed(
@@ -107,8 +108,6 @@ def mapped(
         hint = f": if it {certificate_hint(tls)}" if tls is not None and bare else ""
         heard = next((str(each) for each in _causes(fault) if type(each) is BadStatusLine), "")
         raise (wrong_port(heard.encode("latin-1")) or ConnectionLost(f"{what}: {reason}{hint}")) from None
-    except (urllib3.exceptions.HTTPError, requests.exceptions.RequestException, OSError) as fault:
-        raise ConnectionLost(f"{what}: the answer broke off: {safe_text(_reason(fault))}") from None
 
 
 def _causes(fault: BaseException, *, context: bool = False) -> Iterator[BaseException]:

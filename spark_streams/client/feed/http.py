@@ -6,10 +6,10 @@ No message ever holds a credential, the query that the user wrote into the url, 
 from __future__ import annotations
 
 import contextlib
-import email.utils
 import ipaddress
 import time
 from collections.abc import Collection, Mapping, Sequence
+from email.utils import parsedate_to_datetime
 from functools import partial
 from typing import Any, Final
 from urllib.parse import urlencode, urljoin, urlsplit
@@ -149,11 +149,10 @@ class FeedSession:
         session.mount("https://", TimedAdapter() if tls is None or tls.verify_hostname else _AnyHostName())
         # Each request gets the authorities: the environment's would replace those of the session.
         self._verify = None if tls is None else tls.ca_file
-        if tls is not None:
-            if tls.ca_file is not None or tls.cert_file is not None:
-                tls_context(tls)  # for its messages: those of the library do not name the option of a file
-            if tls.cert_file is not None:
-                session.cert = tls.cert_file if tls.key_file is None else (tls.cert_file, tls.key_file)
+        if tls is not None and (tls.ca_file, tls.cert_file) != (None, None):
+            tls_context(tls)  # for its messages: those of the library do not name the option of a file
+        if tls is not None and tls.cert_file is not None:
+            session.cert = tls.cert_file if tls.key_file is None else (tls.cert_file, tls.key_file)
 
     def turn(self) -> None:
         """Do nothing: between two requests, HTTP has nothing to say (``kept_connections.py``)."""
@@ -229,7 +228,7 @@ class FeedSession:
                     response = self._session.send(
                         self._session.prepare_request(request),
                         allow_redirects=False,
-                        timeout=Timeout(None if body else left_s, min(left_s, self._timeout_s), left_s),
+                        timeout=Timeout(left_s, min(left_s, self._timeout_s)),
                         **self._surroundings(url),
                     )
             except ConnectFailed as fault:
@@ -327,12 +326,9 @@ def _origin(url: str) -> tuple[str, str, int | None]:
 
 def _retry_after_s(text: str | None) -> float | None:
     """Read ``Retry-After`` (RFC 9110 §10.2.3): seconds, or a date."""
-    if text is None:
-        return None
-    if text.isascii() and text.strip().isdigit():
-        return min(float(text), MAX_RETRY_AFTER_S)
-    try:
-        at = email.utils.parsedate_to_datetime(text)
-    except ValueError:
-        return None
-    return min(max(0.0, at.timestamp() - time.time()), MAX_RETRY_AFTER_S)
+    if text is not None:
+        with contextlib.suppress(ValueError):
+            is_number = text.isascii() and text.strip().isdigit()
+            pause_s = float(text) if is_number else parsedate_to_datetime(text).timestamp() - time.time()
+            return min(max(0.0, pause_s), MAX_RETRY_AFTER_S)
+    return None

@@ -298,19 +298,14 @@ def event_columns(columns: Mapping[str, pa.Array], key_field: str | None) -> dic
     Raises:
         SchemaError: a column has no JSON form.
     """
-    rows = len(next(iter(columns.values())))
-    key, instants = columns.get("key"), None
+    nothing = pa.nulls(len(next(iter(columns.values()))))
+    key, instants = columns.get("key", nothing), nothing
     if "value" in columns:
         value = columns["value"].cast(pa.large_binary())
-        instants = columns.get("timestamp")
+        instants = columns.get("timestamp", nothing)
     else:
         members = {name: column for name, column in columns.items() if name != "key"}
-        value = encode_objects(members, rows).cast(pa.large_binary())
+        value = encode_objects(members, len(nothing)).cast(pa.large_binary())
     if key_field is not None:
         key = extract_text(value.cast(pa.binary()), key_field)
-    found = {"value": value, "key": key, "timestamp": instants}
-    return {field.name: _typed(found[field.name], field.type, rows) for field in PART_SCHEMA}
-
-
-def _typed(column: pa.Array | None, kind: pa.DataType, rows: int) -> pa.Array:
-    return pa.nulls(rows, kind) if column is None else column.cast(kind)
+    return {field.name: each.cast(field.type) for field, each in zip(PART_SCHEMA, (value, key, instants), strict=True)}

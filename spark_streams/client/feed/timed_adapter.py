@@ -1,6 +1,7 @@
-"""Makes the library of HTTP bound a request as a whole: to connect, to pass a proxy, and to get an answer.
+"""Makes the library of HTTP bound a request as a whole: to connect, to pass a proxy, to send, and to get an answer.
 
-Its own time-outs are for each address of a host, and for each byte of an answer; behind a SOCKS proxy they still are.
+Its own time-outs are for each of these steps anew, for each address of a host, and for each byte of an answer; behind a
+SOCKS proxy they still are.
 """
 
 from __future__ import annotations
@@ -13,17 +14,36 @@ import requests
 from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.exceptions import ConnectTimeoutError, NewConnectionError
 
-from spark_streams.client.timed import TimedResponse, connect
+from spark_streams.client.timed import TimedResponse, connect, left_s
 
 
 class TimedHTTPConnection(HTTPConnection):
-    """A connection that is made, and answers, within its time-out."""
+    """A connection that is made, takes a request, and answers, within its time-out, which begins when it is set."""
 
     response_class = TimedResponse
 
+    @property
+    def timeout(self) -> float:
+        """The seconds that are left, which the library gives its socket before a step; each request sets them."""
+        return left_s(self._until)
+
+    @timeout.setter
+    def timeout(self, seconds: object) -> None:
+        self._until = time.monotonic() + seconds if isinstance(seconds, float | int) else 0.0
+
+    def send(self, data: Any) -> None:
+        """Send the head of a request, or its body, within the time that is left."""
+        if self.sock is not None:  # else it connects first
+            self.sock.settimeout(self.timeout)
+        super().send(data)
+
+    def _tunnel(self) -> None:
+        super()._tunnel()
+        self.sock.settimeout(self.timeout)  # for the handshake of TLS
+
     def _new_conn(self) -> socket.socket:
         try:
-            return connect((self._dns_host, self.port), time.monotonic() + self.timeout)  # type: ignore[operator]
+            return connect((self._dns_host, self.port), self._until)
         except (OSError, UnicodeError, OverflowError) as fault:  # the host is no name, the port no number
             raised = ConnectTimeoutError if isinstance(fault, TimeoutError) else NewConnectionError
             raise raised(self, str(fault)) from fault

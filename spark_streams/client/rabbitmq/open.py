@@ -8,6 +8,7 @@ Spec: Streams Protocol Reference, "Authentication"; docs/specifications.md, S-21
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from itertools import takewhile
 from typing import Final
 
 from spark_streams.client.rabbitmq.connection import Connection
@@ -131,11 +132,10 @@ class _Handshake:
                 what,
             )
         data: bytes | None = None
-        user = DEFAULT_LOGIN[0] if endpoint.username is None else endpoint.username
+        user, password = DEFAULT_LOGIN
         if mechanism == "PLAIN":
-            password = DEFAULT_LOGIN[1]
             if endpoint.username is not None:
-                password = endpoint.password.reveal() if endpoint.password else ""
+                user, password = endpoint.username, endpoint.password.reveal() if endpoint.password else ""
                 self._deadline.restart()  # a function may have taken long, and no broker is to blame for it
             remember(password, user)
             data = b"\0" + user.encode() + b"\0" + password.encode()
@@ -204,9 +204,4 @@ _STEPS: Final[Mapping[HandshakeState, Callable[[_Handshake], HandshakeInput]]] =
 
 def _numbers(version: str) -> tuple[int, ...]:
     """Return the leading numbers of a version; a broker that is not RabbitMQ, or reports none, counts as new."""
-    numbers = []
-    for part in version.split("."):
-        if not part.isdigit():
-            break
-        numbers.append(int(part))
-    return tuple(numbers) or _VERSIONS_SINCE
+    return tuple(map(int, takewhile(str.isdigit, version.split(".")))) or _VERSIONS_SINCE
