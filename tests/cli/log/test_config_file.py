@@ -102,7 +102,7 @@ def other(value: Any, name: str) -> Any:
         return frozenset({3} if name == "without" else {"10.0.0.0/8"})
     choices = {"append": "create", "extended": "legacy", "error": "degrade", "interval": "always", "reject": "wait"}
     choices["v2a"] = "v2b"
-    return choices.get(value, "0.0.0.0" if name == "host" else 7 if re.match("ret|seg|.*_port", name) else "x")
+    return choices.get(value, "0.0.0.0" if name == "host" else 7 if re.match("ret|seg|.*_port|max", name) else "x")
 
 
 def toml(value: Any) -> str:
