@@ -98,7 +98,7 @@ class Guesses:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._recent: dict[Any, tuple[int, float]] = {}
+        self._recent: dict[str, tuple[int, float]] = {}
         """Address to how many came and when the last one did; the latest address is the last."""
 
     def delay_s(self, host: str | None, first_s: float) -> float:
@@ -108,9 +108,7 @@ class Guesses:
             host: the address that they came from, None when it is not known.
             first_s: how much later the first ones are; each further one is twice as late, up to ``LONGEST_DELAY_S``.
         """
-        now, where = self._clock(), _address(host)
-        if isinstance(where, ipaddress.IPv6Address):  # one peer has all of its last 64 bits
-            where = ipaddress.IPv6Address(int(where) >> 64 << 64)
+        now, where = self._clock(), peer_network(host)
         count, last_s = self._recent.pop(where, (0, now))
         count = count + 1 if now - last_s < FORGOTTEN_S else 1
         self._recent[where] = count, now
@@ -132,6 +130,23 @@ def is_loopback(host: str | None, networks: Collection[str] = LOOPBACK) -> bool:
     """Return whether an address, IPv4 within IPv6 too, is in one of the networks."""
     plain = _address(host)
     return plain is not None and any(plain in ipaddress.ip_network(network) for network in networks)
+
+
+def peer_network(host: str | None) -> str:
+    """Return where one peer comes from, for limits by address: one peer has all of the last 64 bits of an IPv6 address.
+
+    Args:
+        host: an address; None: not known.
+    """
+    address = _address(host)
+    if isinstance(address, ipaddress.IPv6Address):
+        return str(ipaddress.ip_network((int(address), 64), strict=False))
+    return str(address or host or "")
+
+
+def host_name(host: str) -> str:
+    """Return a host as hosts are compared: a name in lower case, without a dot at its end; an address in one form."""
+    return str(_address(host) or host.lower().removesuffix("."))
 
 
 def _address(host: str | None) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
