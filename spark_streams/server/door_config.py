@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import ipaddress
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, Final
 
-from spark_streams.server.users import LOOPBACK, Permissions, is_loopback
+from spark_streams.server.users import LOOPBACK, Permissions, host_name, is_loopback
 
 DEFAULT_USERS: Final[Mapping[str, str]] = {"guest": "guest"}
 """The users of doors that authenticate users, unless configured otherwise; the password is no secret."""
@@ -110,6 +110,11 @@ class DoorConfig:
     def user_connections(self) -> int:
         """The most connections that one user may have."""
         return self.max_user_connections or max(1, self.max_connections * 7 // 8)
+
+    def is_called(self, host: str, also: Iterable[str] = ()) -> bool:
+        """Return whether a host is this machine, the door's ``host``, or among others, whatever it is reached by."""
+        named = {"localhost", *map(host_name, (self.host, *also))}
+        return host_name(host) in named or is_loopback(host, self.loopback)
 
     def admits(self, user: str, peer_host: str | None) -> bool:
         """Return whether a user is let in from an address; None is an address that is not known."""

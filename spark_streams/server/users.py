@@ -149,9 +149,14 @@ def host_name(host: str) -> str:
     return str(_address(host) or host.lower().removesuffix("."))
 
 
+def is_host(text: str) -> bool:
+    """Return whether a text is the name of a host, or an address, as clients write it, and nothing more."""
+    return _address(text) is not None or re.fullmatch(r"[\w-]+(\.[\w-]+)*\.?", text, re.ASCII) is not None
+
+
 def _address(host: str | None) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     try:
-        address = ipaddress.ip_address((host or "").partition("%")[0])
+        address = ipaddress.ip_address(host.partition("%")[0] if host and ":" in host else host or "")
     except ValueError:
         return None
     return getattr(address, "ipv4_mapped", None) or address

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from spark_streams.server.door_config import DoorConfig, Unguarded
-from spark_streams.server.users import StreamPatterns
+from spark_streams.server.users import StreamPatterns, is_host
 
 
 @dataclass(frozen=True)
@@ -50,8 +50,8 @@ class HttpConfig(DoorConfig):
             everything. When the door authenticates nobody, all clients are the user ``anonymous``.
         tokens: bearer tokens that are let in besides users; a plain text is a token that may do everything. With
             neither users nor tokens the door authenticates nobody.
-        allowed_hosts: names, beside its own addresses and ``localhost``, under which clients may reach a door that asks
-            nobody; a page of another site could otherwise reach it under the site's name.
+        allowed_hosts: names and addresses, beside its own and ``localhost``, under which clients may reach a door that
+            asks nobody; a page of another site could otherwise reach it under the site's name.
         tls_client_ca: PEM file of the authorities whose client certificates are accepted; a client that shows another
             one is refused. The client is still identified by a user or a token.
         handshake_timeout_ms: a request whose head has not come after this long, TLS included, is answered 408.
@@ -85,6 +85,12 @@ class HttpConfig(DoorConfig):
         for token in self.tokens:
             if isinstance(token, str):
                 BearerToken(token)
+        for host in self.allowed_hosts:
+            if not is_host(host):
+                raise ValueError(
+                    f"allowed_hosts has {host!r}: expected a name or an address alone, without scheme, port and "
+                    "brackets, such as 'log.example.com' or 'fd00::7'"
+                )
 
     @property
     def asks_nobody(self) -> bool:
