@@ -148,6 +148,5 @@ def expect_at_least(least: int, config: DoorConfig, *names: str) -> None:
         ValueError: a setting is less than ``least``; the message names it.
     """
     for name in names:
-        value = getattr(config, name)
-        if value is not None and value < least:
+        if (value := getattr(config, name)) is not None and value < least:
             raise ValueError(f"{name} is {value}, expected at least {least}")

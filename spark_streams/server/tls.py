@@ -20,7 +20,7 @@ import contextlib
 import logging
 import ssl
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any, Final
 
 from spark_streams.server.admission import Admission
@@ -157,7 +157,7 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
     ) -> None:
         super().__init__()
         self.admission = admission
-        self.host = ""
+        self.host: Hashable = None
         self._handshakes = handshakes
         self._make = make
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()

@@ -7,7 +7,7 @@ import ipaddress
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Hashable, Mapping
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any, Final
@@ -98,7 +98,7 @@ class Guesses:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._recent: dict[str, tuple[int, float]] = {}
+        self._recent: dict[Hashable, tuple[int, float]] = {}
         """Address to how many came and when the last one did; the latest address is the last."""
 
     def delay_s(self, host: str | None, first_s: float) -> float:
@@ -132,16 +132,14 @@ def is_loopback(host: str | None, networks: Collection[str] = LOOPBACK) -> bool:
     return plain is not None and any(plain in ipaddress.ip_network(network) for network in networks)
 
 
-def peer_network(host: str | None) -> str:
-    """Return where one peer comes from, for limits by address: one peer has all of the last 64 bits of an IPv6 address.
+def peer_network(host: str | None) -> Hashable:
+    """Return what one peer has, for limits by address: an address of IPv4, or all of IPv6 with the same first 64 bits.
 
     Args:
-        host: an address; None: not known.
+        host: an address that it comes from; None: not known, which is one peer.
     """
     address = _address(host)
-    if isinstance(address, ipaddress.IPv6Address):
-        return str(ipaddress.ip_network((int(address), 64), strict=False))
-    return str(address or host or "")
+    return address if address is None or address.version == 4 else ipaddress.ip_network((address, 64), strict=False)
 
 
 def host_name(host: str) -> str:

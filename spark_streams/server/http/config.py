@@ -82,15 +82,10 @@ class HttpConfig(DoorConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for token in self.tokens:
-            if isinstance(token, str):
-                BearerToken(token)
+        _ = self.bearers  # which checks each
         for host in self.allowed_hosts:
             if not is_host(host):
-                raise ValueError(
-                    f"allowed_hosts has {host!r}: expected a name or an address alone, without scheme, port and "
-                    "brackets, such as 'log.example.com' or 'fd00::7'"
-                )
+                raise ValueError(f"allowed_hosts has {host!r}: expected a host without scheme, port and brackets")
 
     @property
     def asks_nobody(self) -> bool:

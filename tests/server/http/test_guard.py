@@ -136,9 +136,7 @@ def test_the_host_that_a_refusal_names_can_be_put_into_the_settings(doors: Doors
 def test_an_allowed_host_that_no_request_can_name_is_refused_at_the_start(entry: str) -> None:
     for kind, *_ in KINDS.values():
         settings: Any = {"allowed_hosts": frozenset({"log.test", entry})}
-        with pytest.raises(
-            ValueError, match="allowed_hosts has .*without scheme, port and brackets, such as 'log.exam"
-        ):
+        with pytest.raises(ValueError, match=r"allowed_hosts has .*without scheme, port and brackets"):
             kind(**settings)
 
 
