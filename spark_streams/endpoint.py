@@ -101,11 +101,11 @@ class Endpoint:
 
         A host that the peer has named may hold our secrets; they are hidden.
         """
-        return self._authority if self.via is None else f"{self._authority} via {written(self.via)}"
+        return self._authority if self.via is None else f"{self._authority} via {_written(self.via)}"
 
     @property
     def _authority(self) -> str:
-        authority = ",".join(written(node) for node in ((self.host, self.port), *self.others))
+        authority = ",".join(_written(node) for node in ((self.host, self.port), *self.others))
         return safe_text(authority) if self.is_advertised else authority
 
     @property
@@ -127,7 +127,7 @@ class Endpoint:
     @property
     def http_host(self) -> str:
         """What HTTP calls whoever answers: the name of its certificate, with the port."""
-        return written((self.tls_name, self.dialled[1]))
+        return _written((self.tls_name, self.dialled[1]))
 
     @property
     def hosts(self) -> tuple[Endpoint, ...]:
@@ -179,8 +179,7 @@ class Endpoint:
         return replace(self, host=node[0], port=node[1], others=(), advertised=(), is_advertised=is_advertised)
 
 
-def written(node: Node) -> str:
-    """Return a host and port as they stand in a url."""
+def _written(node: Node) -> str:
     host, port = node
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 

@@ -21,7 +21,7 @@ from urllib.request import getproxies, proxy_bypass
 from spark_streams.client.retry import Deadline
 from spark_streams.client.tcp import costly, final
 from spark_streams.client.timed import TimedResponse, connect
-from spark_streams.endpoint import Node, Secret, written
+from spark_streams.endpoint import Node, Secret
 from spark_streams.errors import AuthenticationFailed, ConnectFailed
 from spark_streams.redaction import remember, safe_text
 
@@ -82,7 +82,8 @@ def connect_through(proxy: Proxy, node: Node, deadline: Deadline) -> socket.sock
         AuthenticationFailed: it wants a user and password, or others.
         DeadlineExceeded: ``deadline`` has passed.
     """
-    target = written(node)
+    host, port = node
+    target = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     what = f"{target}: no connection through {proxy.where}"
     with ExitStack() as unless_connected:
         reason = "it cannot be reached"

@@ -111,7 +111,7 @@ class DoorConfig:
         """The most connections that one user may have."""
         return self.max_user_connections or max(1, self.max_connections * 7 // 8)
 
-    def is_called(self, host: str, also: Iterable[str] = ()) -> bool:
+    def is_own(self, host: str, also: Iterable[str] = ()) -> bool:
         """Return whether a host is this machine, the door's ``host``, or among others, whatever it is reached by."""
         named = {"localhost", *map(host_name, (self.host, *also))}
         return host_name(host) in named or is_loopback(host, self.loopback)

@@ -111,7 +111,7 @@ class Access:
         if not self._config.admits(token.rule, self._peer_host):
             raise WrongToken(f"rule '{token.rule}' is one of loopback_users, of this machine alone")
         host, path = token.resource or (None, "")
-        if host is None or (host and not self._config.is_called(host)):
+        if host is None or (host and not self._config.is_own(host)):
             raise WrongToken(f"InvalidAudience: the uri '{token.uri:.200}' is none of sb://<host>/<hub>, nor this door")
         covered = read_address(f"sb:///{path}") if path else HubAddress("", host, ())
         return covered.place, (token.rule, covered.hub), token.expires_s

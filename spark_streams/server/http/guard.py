@@ -65,8 +65,8 @@ def check_request(scope: Scope, config: HttpConfig) -> None:
     if "transfer-encoding" in headers and "content-length" in headers:
         text = "Content-Length stands beside Transfer-Encoding: expected one of them, as they may differ"
         raise HttpError(400, text, CLOSE)
-    named = "host" in headers  # one of HTTP/1.0 need not (RFC 9112 §3.2); of HTTP/1.1 h11 takes none without
-    if named and config.asks_nobody and not config.insecure and not config.is_called(name, config.allowed_hosts):
+    # One of HTTP/1.0 need name none (RFC 9112 §3.2); of HTTP/1.1 h11 takes none without.
+    if "host" in headers and config.asks_nobody and not (config.insecure or config.is_own(name, config.allowed_hosts)):
         text = (
             f"this door asks nobody for credentials, and is for this machine alone: it was asked for as '{name:.255}', "
             "expected 127.0.0.1 or localhost. Start the log with a user to reach it by another name, or name the host "
