@@ -125,11 +125,11 @@ Item = ConnectionInfo | ReaderInfo | WriterInfo | StoredOffset
 
 
 def peer_text(address: Any) -> str:
-    """Return a peer's address, as asyncio has it, as host and port."""
+    """Return an address, as asyncio has it, as host and port."""
     if not isinstance(address, (tuple, list)) or len(address) < 2:
         return str(address or "?")
-    host = f"[{address[0]}]" if ":" in str(address[0]) else address[0]
-    return f"{host}:{address[1]}"
+    host, port = address[:2]
+    return f"[{host}]:{port}" if ":" in str(host) else f"{host}:{port}"
 
 
 def client_text(*words: object) -> str:

@@ -167,7 +167,7 @@ class Admission:
 
     def belongs_to(self, user: str | None) -> bool:
         """Note whose an established connection is from now on; return whether that user may have one more."""
-        there, most = self._control.established, self._control.settings.max_user_connections
+        there, most = self._control.established, self._control.settings.user_connections
         if user is not None and user != there.get(self) and list(there.values()).count(user) >= most:
             self.limit = f"this door serves {most} connections of one user, and has as many"
             return False

@@ -143,8 +143,7 @@ class TcpDoor:
             with each.dup() as queue:  # asyncio has one number for both
                 queue.listen(BACKLOG)
         scheme = self._protocol.scheme if context is None else self._protocol.tls_scheme
-        shown = f"[{host}]" if ":" in host else host
-        self.url = f"{scheme}://{shown}:{self._listener.sockets[0].getsockname()[1]}"
+        self.url = f"{scheme}://{peer_text((host, self._listener.sockets[0].getsockname()[1]))}"
 
     async def end_connections(self) -> None:
         """Stop listening, tell each peer that its connection ends, and drop those that do not end in time."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import ipaddress
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, Final
 
-from spark_streams.server.users import LOOPBACK, Permissions, is_loopback
+from spark_streams.server.users import LOOPBACK, Permissions, host_name, is_loopback
 
 DEFAULT_USERS: Final[Mapping[str, str]] = {"guest": "guest"}
 """The users of doors that authenticate users, unless configured otherwise; the password is no secret."""
@@ -52,7 +52,7 @@ class DoorConfig:
         tls_client_ca: PEM file of the authorities whose client certificates are accepted.
         tls_client_required: refuse a peer that shows no client certificate, before it may send anything.
         max_connections: the most connections that are served at a time.
-        max_user_connections: the most of them that one user may have, so that others find room.
+        max_user_connections: the most of them that one user may have, so that others find room; None: seven eighths.
         max_handshakes: the most connections at a time that are not opened yet; a further one replaces the oldest. TLS
             handshakes are under way for half as many, and a quarter from one address; the others wait.
         handshake_timeout_ms: how long a connection may take until it is opened, TLS included.
@@ -89,7 +89,7 @@ class DoorConfig:
     tls_client_ca: str | os.PathLike[str] | None = None
     tls_client_required: bool = False
     max_connections: int = 1_024
-    max_user_connections: int = 896
+    max_user_connections: int | None = None
     max_handshakes: int = 512
     handshake_timeout_ms: int = 10_000
     write_timeout_ms: int = 60_000
@@ -105,6 +105,16 @@ class DoorConfig:
             raise ValueError("tls_client_required needs tls_client_ca")
         for network in self.loopback:
             ipaddress.ip_network(network)
+
+    @property
+    def user_connections(self) -> int:
+        """The most connections that one user may have."""
+        return self.max_user_connections or max(1, self.max_connections * 7 // 8)
+
+    def is_own(self, host: str, also: Iterable[str] = ()) -> bool:
+        """Return whether a host is this machine, the door's ``host``, or among others, whatever it is reached by."""
+        named = {"localhost", *map(host_name, (self.host, *also))}
+        return host_name(host) in named or is_loopback(host, self.loopback)
 
     def admits(self, user: str, peer_host: str | None) -> bool:
         """Return whether a user is let in from an address; None is an address that is not known."""
@@ -132,11 +142,11 @@ class DoorConfig:
 
 
 def expect_at_least(least: int, config: DoorConfig, *names: str) -> None:
-    """Check settings that are numbers.
+    """Check settings that are numbers, or None.
 
     Raises:
         ValueError: a setting is less than ``least``; the message names it.
     """
     for name in names:
-        if getattr(config, name) < least:
-            raise ValueError(f"{name} is {getattr(config, name)}, expected at least {least}")
+        if (value := getattr(config, name)) is not None and value < least:
+            raise ValueError(f"{name} is {value}, expected at least {least}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import Any, TypedDict
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 from spark_streams.protocols import load, with_doors
 from spark_streams.server.amqp.config import AmqpConfig
@@ -97,9 +97,7 @@ class DoorUrls:
     def event_hubs_connection_string(self) -> str:
         """The Event Hubs door's connection string, with the first user as the rule and its password as the key."""
         door = self.server.door("event-hubs")
-        where = urlsplit(self.urls["event-hubs"].removeprefix("Endpoint=").partition(";")[0])
-        tls = door.config.tls_cert is not None
-        return connection_string(where.hostname or "", where.port or 0, door.config.users, tls=tls)
+        return connection_string(door.url, door.config.users, tls=door.config.tls_cert is not None)
 
     @property
     def feed_url(self) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import socket
 
+from spark_streams.server.activity import peer_text
 from spark_streams.server.door_config import DoorConfig, Unguarded
 from spark_streams.server.users import is_loopback
 
@@ -54,8 +55,7 @@ def exposed(door: str, settings: DoorConfig) -> DoorExposed | None:
     found = socket.getaddrinfo(settings.host or None, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     if all(is_loopback(str(address[0])) for *_, address in found):
         return None
-    host = f"[{settings.host}]" if ":" in settings.host else settings.host
-    return DoorExposed(door, f"{host}:{settings.port}", unguarded)
+    return DoorExposed(door, peer_text((settings.host, settings.port)), unguarded)
 
 
 def may_listen(door: str, config: DoorConfig) -> None:

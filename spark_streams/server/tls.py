@@ -20,12 +20,13 @@ import contextlib
 import logging
 import ssl
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any, Final
 
 from spark_streams.server.admission import Admission
 from spark_streams.server.door_config import DoorConfig
 from spark_streams.server.turns import Timer, Turn
+from spark_streams.server.users import peer_network
 
 UNEXPECTED: Final = b"\x15\x03\x03\x00\x02\x02\x0a"
 """The alert unexpected_message: OpenSSL has none for bytes that are no record of TLS (RFC 8446 §5.1: it is a duty)."""
@@ -148,7 +149,7 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
 
     Attributes:
         admission: its place at the door.
-        host: the peer's address.
+        host: where the peer comes from, see ``peer_network``.
     """
 
     def __init__(
@@ -156,7 +157,7 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
     ) -> None:
         super().__init__()
         self.admission = admission
-        self.host = ""
+        self.host: Hashable = None
         self._handshakes = handshakes
         self._make = make
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
@@ -172,7 +173,7 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
         self._tcp = transport
         for name in _SAME:
             setattr(self, name, getattr(transport, name))
-        self.host = str((transport.get_extra_info("peername") or ("",))[0])
+        self.host = peer_network((transport.get_extra_info("peername") or ("",))[0])
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Return the memory for what arrives next; ``buffer_updated`` is called before it is used again."""

@@ -7,7 +7,7 @@ import ipaddress
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Hashable, Mapping
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any, Final
@@ -98,7 +98,7 @@ class Guesses:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._recent: dict[Any, tuple[int, float]] = {}
+        self._recent: dict[Hashable, tuple[int, float]] = {}
         """Address to how many came and when the last one did; the latest address is the last."""
 
     def delay_s(self, host: str | None, first_s: float) -> float:
@@ -108,9 +108,7 @@ class Guesses:
             host: the address that they came from, None when it is not known.
             first_s: how much later the first ones are; each further one is twice as late, up to ``LONGEST_DELAY_S``.
         """
-        now, where = self._clock(), _address(host)
-        if isinstance(where, ipaddress.IPv6Address):  # one peer has all of its last 64 bits
-            where = ipaddress.IPv6Address(int(where) >> 64 << 64)
+        now, where = self._clock(), peer_network(host)
         count, last_s = self._recent.pop(where, (0, now))
         count = count + 1 if now - last_s < FORGOTTEN_S else 1
         self._recent[where] = count, now
@@ -134,9 +132,29 @@ def is_loopback(host: str | None, networks: Collection[str] = LOOPBACK) -> bool:
     return plain is not None and any(plain in ipaddress.ip_network(network) for network in networks)
 
 
+def peer_network(host: str | None) -> Hashable:
+    """Return what one peer has, for limits by address: an address of IPv4, or all of IPv6 with the same first 64 bits.
+
+    Args:
+        host: an address that it comes from; None: not known, which is one peer.
+    """
+    address = _address(host)
+    return address if address is None or address.version == 4 else ipaddress.ip_network((address, 64), strict=False)
+
+
+def host_name(host: str) -> str:
+    """Return a host as hosts are compared: a name in lower case, without a dot at its end; an address in one form."""
+    return str(_address(host) or host.lower().removesuffix("."))
+
+
+def is_host(text: str) -> bool:
+    """Return whether a text is the name of a host, or an address, as clients write it, and nothing more."""
+    return _address(text) is not None or re.fullmatch(r"[\w-]+(\.[\w-]+)*\.?", text, re.ASCII) is not None
+
+
 def _address(host: str | None) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     try:
-        address = ipaddress.ip_address((host or "").partition("%")[0])
+        address = ipaddress.ip_address(host.partition("%")[0] if host and ":" in host else host or "")
     except ValueError:
         return None
     return getattr(address, "ipv4_mapped", None) or address

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from spark_streams.server import AmqpConfig
 from spark_streams.server.feed.config import FeedConfig
 from spark_streams.server.http.receive_budget import BodyBudget
 from spark_streams.server.http.requests import HttpError
@@ -71,6 +72,24 @@ def test_one_user_leaves_connections_for_others(serve: Serve, door: str) -> None
         return not (again.ended or b"and has as many" in again.received)
 
     eventually(is_let_in, "a place that was left", WAIT_S)
+
+
+@pytest.mark.parametrize(("most", "of_one"), [(1, 1), (2, 1), (8, 7), (1_024, 896), (5_000, 4_375)])
+def test_one_user_has_seven_eighths_unless_the_settings_say_so(most: int, of_one: int) -> None:
+    assert AmqpConfig(max_connections=most).user_connections == of_one
+    assert AmqpConfig(max_connections=most, max_user_connections=3).user_connections == 3
+    with pytest.raises(ValueError, match="max_user_connections is 0, expected at least 1"):
+        AmqpConfig(max_connections=most, max_user_connections=0)
+
+
+def test_a_small_door_keeps_room_without_a_setting_for_it(serve: Serve) -> None:
+    server = serve(max_connections=8, users=USERS)
+    url = url_of(server, "rabbitmq-stream")
+    there = [come(url, "rabbitmq-stream", "ann") for _ in range(7)]
+    refused = Raw(url)
+    refused.send(comes_in("rabbitmq-stream", "ann")[0])
+    says(refused, b"7 connections of one user, and has as many")
+    there.append(come(url, "rabbitmq-stream", "bob"))
 
 
 def test_strangers_fill_no_door(serve: Serve) -> None:

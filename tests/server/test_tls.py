@@ -161,6 +161,20 @@ def test_a_quarter_of_the_handshakes_under_way_is_one_addresss_and_half_is_all_t
     assert len(handshakes.waiting) == 510 - 256
 
 
+def test_a_peer_of_ipv6_is_one_however_many_addresses_it_has() -> None:
+    _, handshakes = arriving(512, 10_000)
+
+    def host_of(*address: Any) -> str:
+        connection = TlsTransport(handshakes, Mock(), Mock())
+        connection.connection_made(Mock(spec=asyncio.Transport, get_extra_info=lambda name: address))
+        return connection.host
+
+    one, same, other = (host_of(host, 4_000, 0, 0) for host in ("2001:db8::1", "2001:db8::ffff:1", "2001:db8:0:1::1"))
+    assert one == same != other
+    assert host_of("::ffff:192.0.2.1", 4_000, 0, 0) == host_of("192.0.2.1", 4_000) != host_of("192.0.2.2", 4_000)
+    assert host_of("fe80::1%eth0", 4_000, 0, 2) == host_of("fe80::2%eth0", 4_000, 0, 2)
+
+
 def test_who_comes_behind_all_that_a_door_takes_has_its_turn_in_time_and_another_address_has_it_at_once() -> None:
     clock, handshakes = arriving(512, 10_000)
     hanging = [Arrived(handshakes, "10.0.0.1", ends=False) for _ in range(511)]

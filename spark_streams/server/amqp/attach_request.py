@@ -13,7 +13,6 @@ from urllib.parse import unquote
 
 import proton
 
-from spark_streams.errors import UnknownStream
 from spark_streams.log import ReferenceLog, Stream
 from spark_streams.server.amqp.config import AmqpConfig
 from spark_streams.server.amqp.connection_links import ConnectionLinks, LinkResources
@@ -197,17 +196,19 @@ def stream_names(address: str) -> list[str]:
     return list(dict.fromkeys((address, plain, unquote(plain))))
 
 
+def named_stream(log: ReferenceLog, address: str) -> Stream | None:
+    """Return the stream of an address; see ``stream_names``. None: there is none."""
+    return next((stream for name in stream_names(address) if (stream := log.find(name)) is not None), None)
+
+
 def find_stream(log: ReferenceLog, address: str) -> Stream:
     """Return the stream of an address; see ``stream_names``.
 
     Raises:
         LinkRefused: there is no such stream (amqp:not-found).
     """
-    for name in stream_names(address):
-        try:
-            return log.stream(name)
-        except (UnknownStream, ValueError):
-            continue
+    if (stream := named_stream(log, address)) is not None:
+        return stream
     raise LinkRefused(NOT_FOUND, f"there is no stream '{address:.200}' here")
 
 

@@ -1,8 +1,8 @@
 """What one connection may use: everything that its user may, or what the tokens cover that it has put to ``$cbs``.
 
 A token is signed with a rule's key; a rule is a user of the log. It covers a hub, what lies below one, or the whole
-namespace until it expires, and another one of the rule for the same takes its place. Where tokens of several rules
-cover an address, it may be used as any of them.
+namespace until it expires, and another one of the rule for the same, however it is spelled, takes its place. Where
+tokens of several rules cover an address, it may be used as any of them.
 
 Spec: docs/specifications.md, Event Hubs.
 """
@@ -86,8 +86,11 @@ class Access:
         """
         place, holder, expires_s = self._checked(text, kind)
         self._drop_expired()
+        there = self._grants.get(place, {})
+        for other in [each for each in there if each[0] == holder[0] and self._find(each[1]) is self._find(holder[1])]:
+            del there[other]
         count = sum(map(len, self._grants.values()))
-        if count >= self._config.max_tokens and holder not in self._grants.get(place, {}):
+        if count >= self._config.max_tokens:
             raise LinkRefused(RESOURCE_LIMIT, f"the connection has put {count} tokens, and may no more")
         self._grants.setdefault(place, {})[holder] = expires_s
 
@@ -107,17 +110,16 @@ class Access:
             raise WrongToken("ExpiredToken: The token is expired.")
         if not self._config.admits(token.rule, self._peer_host):
             raise WrongToken(f"rule '{token.rule}' is one of loopback_users, of this machine alone")
-        if token.resource is None:
-            raise WrongToken(f"InvalidAudience: the uri '{token.uri:.200}' is none of sb://<host>/<hub>")
-        host, path = token.resource
-        covered = read_address(f"sb://{host}/{path}") if path else HubAddress("", host, ())
+        host, path = token.resource or (None, "")
+        if host is None or (host and not self._config.is_own(host)):
+            raise WrongToken(f"InvalidAudience: the uri '{token.uri:.200}' is none of sb://<host>/<hub>, nor this door")
+        covered = read_address(f"sb:///{path}") if path else HubAddress("", host, ())
         return covered.place, (token.rule, covered.hub), token.expires_s
 
     def _covers(self, place: _Place, name: str, address: HubAddress) -> bool:
         """Return whether a place covers an address: case tells apart what nothing else does."""
-        if not place:
-            return self._find(name) is None  # where it is a hub's name, the host was left out
-        return address.place[: len(place)] == place and self._find(name) is self._find(address.hub)
+        meant = self._find(address.hub) if place else None  # where the host is a hub's name too, it may be the hub's
+        return address.place[: len(place)] == place and self._find(name) is meant
 
     def users(self, address: HubAddress) -> Sequence[str]:
         """Return the users as whom an address may be used, at least one.

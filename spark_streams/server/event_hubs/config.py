@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
+from urllib.parse import urlsplit
 
 from spark_streams.server.amqp.config import LinkConfig
 from spark_streams.server.door_config import DEFAULT_USERS
@@ -41,12 +42,13 @@ class EventHubsConfig(LinkConfig):
     groups: Literal["dynamic"] | frozenset[str] = "dynamic"
 
 
-def connection_string(host: str, port: int, users: Mapping[str, str], *, tls: bool) -> str:
+def connection_string(url: str, users: Mapping[str, str], *, tls: bool) -> str:
     """Return the connection string of a door, with a rule and its key, which is a secret, where there are users.
 
+    The url is the door's; of its other connection string the same place is taken.
     ``UseDevelopmentEmulator`` has clients connect without TLS; with TLS they take port 5671, whatever the string says.
     """
-    parts = [f"Endpoint=sb://{f'[{host}]' if ':' in host else host}:{port}/"]
+    parts = [f"Endpoint=sb://{urlsplit(url.removeprefix('Endpoint=').partition(';')[0]).netloc}/"]
     for name, key in list(users.items())[:1]:
         parts += [f"SharedAccessKeyName={name}", f"SharedAccessKey={key}"]
     return ";".join(parts + ([] if tls else ["UseDevelopmentEmulator=true"]))

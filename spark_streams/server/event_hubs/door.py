@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from http import HTTPStatus
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 import proton
 
@@ -14,7 +13,7 @@ from spark_streams.log import ReferenceLog, Stream
 from spark_streams.server.activity import Item
 from spark_streams.server.admission import Sockets
 from spark_streams.server.amqp.activity import Membership, connected
-from spark_streams.server.amqp.attach_request import address_of, link_properties, permitted_stream, stream_names
+from spark_streams.server.amqp.attach_request import address_of, link_properties, named_stream, permitted_stream
 from spark_streams.server.amqp.connection_links import AttachedLink, ConnectionLinks, LinkResources
 from spark_streams.server.amqp.error_conditions import (
     INVALID_FIELD,
@@ -69,6 +68,9 @@ class HubNode(LinkResources):
     ) -> None:
         super().__init__(log, config, loop, counters, Placement(), HubBlock)
         self.receivers = Receivers(config.max_receivers)
+        self._alike: dict[str, Stream | None] = {}
+        """Name in lower case to its stream, None for several, when the log had so many changes:"""
+        self._changes = -1
 
     def _producer(self, connection: ConnectionLinks, link: Any) -> AttachedLink:
         assert isinstance(connection, HubConnection)
@@ -153,9 +155,12 @@ class HubNode(LinkResources):
 
     def find(self, hub: str) -> Stream | None:
         """Return the stream that a hub's name means: of that name, or the one whose name differs in case alone."""
-        exact = [stream for name in stream_names(hub) if (stream := self.log.find(name)) is not None]
-        alike = exact or [stream for stream in self.log.streams() if stream.name.lower() == hub.lower()]
-        return alike[0] if exact or len(alike) == 1 else None
+        if self._changes != (changes := self.log.changes):
+            self._changes, self._alike = changes, {}
+            for stream in self.log.streams():
+                name = stream.name.lower()
+                self._alike[name] = None if name in self._alike else stream
+        return named_stream(self.log, hub) or self._alike.get(hub.lower())
 
     def _check_group(self, address: HubAddress) -> None:
         known, group = self.config.groups, (address.group or "").lower()
@@ -241,7 +246,5 @@ class EventHubsDoor(TcpDoor):
         """Listen; see ``Door.open``."""
         node = self.node = HubNode(log, self.config, asyncio.get_running_loop(), self.counters)
         await self.listen(sockets, lambda admission: HubConnection(node, node.find, admission))
-        where = urlsplit(self.url)
-        self.url = connection_string(
-            where.hostname or "", where.port or 0, shown_users(self.config.users), tls=self.config.tls_cert is not None
-        )
+        tls = self.config.tls_cert is not None
+        self.url = connection_string(self.url, shown_users(self.config.users), tls=tls)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from spark_streams.server.door_config import DoorConfig, Unguarded
-from spark_streams.server.users import StreamPatterns
+from spark_streams.server.users import StreamPatterns, is_host
 
 
 @dataclass(frozen=True)
@@ -50,8 +50,8 @@ class HttpConfig(DoorConfig):
             everything. When the door authenticates nobody, all clients are the user ``anonymous``.
         tokens: bearer tokens that are let in besides users; a plain text is a token that may do everything. With
             neither users nor tokens the door authenticates nobody.
-        allowed_hosts: names, beside its own addresses and ``localhost``, under which clients may reach a door that asks
-            nobody; a page of another site could otherwise reach it under the site's name.
+        allowed_hosts: names and addresses, beside its own and ``localhost``, under which clients may reach a door that
+            asks nobody; a page of another site could otherwise reach it under the site's name.
         tls_client_ca: PEM file of the authorities whose client certificates are accepted; a client that shows another
             one is refused. The client is still identified by a user or a token.
         handshake_timeout_ms: a request whose head has not come after this long, TLS included, is answered 408.
@@ -82,9 +82,10 @@ class HttpConfig(DoorConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for token in self.tokens:
-            if isinstance(token, str):
-                BearerToken(token)
+        _ = self.bearers  # which checks each
+        for host in self.allowed_hosts:
+            if not is_host(host):
+                raise ValueError(f"allowed_hosts has {host!r}: expected a host without scheme, port and brackets")
 
     @property
     def asks_nobody(self) -> bool:

@@ -6,12 +6,14 @@
 - A request that changes something and comes from a page of another site is refused, by what the browser says of it
   (Fetch Metadata, ``Sec-Fetch-Site``; the header ``Origin``, RFC 6454 §7), before its body is looked at.
 - Where nobody is asked for credentials, a request must name a loopback address, ``localhost``, or a host that the
-  door's settings name: a page of another site whose name leads to this machine ("DNS rebinding") names itself.
+  door's settings name: a page of another site whose name leads to this machine ("DNS rebinding") names itself. One of
+  HTTP/1.0 that names none comes from no browser.
 """
 
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -20,7 +22,6 @@ from starlette.types import Scope
 
 from spark_streams.server.http.config import HttpConfig
 from spark_streams.server.http.requests import CLOSE, HttpError
-from spark_streams.server.users import is_loopback
 
 SAFE: Final = ("GET", "HEAD", "OPTIONS")
 MOST_LINES: Final = 256
@@ -60,14 +61,14 @@ def check_request(scope: Scope, config: HttpConfig) -> None:
     """
     headers = Headers(scope=scope)
     host = headers.get("host", "")
-    if not _names_a_place(host):
-        raise HttpError(400, "the header Host is no host and port", CLOSE)
+    name = _name_of(host)
     if "transfer-encoding" in headers and "content-length" in headers:
         text = "Content-Length stands beside Transfer-Encoding: expected one of them, as they may differ"
         raise HttpError(400, text, CLOSE)
-    if config.asks_nobody and not config.insecure and not _is_own(urlsplit(f"//{host}").hostname or "", config):
+    # One of HTTP/1.0 need name none (RFC 9112 §3.2); of HTTP/1.1 h11 takes none without.
+    if "host" in headers and config.asks_nobody and not (config.insecure or config.is_own(name, config.allowed_hosts)):
         text = (
-            f"this door asks nobody for credentials, and is for this machine alone: it was asked for as '{host:.100}', "
+            f"this door asks nobody for credentials, and is for this machine alone: it was asked for as '{name:.255}', "
             "expected 127.0.0.1 or localhost. Start the log with a user to reach it by another name, or name the host "
             "in allowed_hosts of its settings"
         )
@@ -79,16 +80,14 @@ def check_request(scope: Scope, config: HttpConfig) -> None:
             raise HttpError(403, text, CLOSE)
 
 
-def _is_own(name: str, config: HttpConfig) -> bool:
-    """Return whether a host, in lower case, is this machine's, or one of those that the settings name."""
-    named = {"localhost", "localhost.", config.host.lower(), *map(str.lower, config.allowed_hosts)}
-    return name in named or is_loopback(name, config.loopback)
+def _name_of(host: str) -> str:
+    """Return the host of a Host header, without port and brackets: addresses of pages are read from the header too.
 
-
-def _names_a_place(host: str) -> bool:
-    """Return whether a Host header is a host and port: addresses of pages are read from it (RFC 9112 §3.2)."""
-    try:
+    Raises:
+        HttpError: 400, it is no host and port (RFC 9112 §3.2).
+    """
+    with suppress(ValueError):
         parts = urlsplit(f"//{host}")
-        return parts.netloc == host and "@" not in host and (parts.port is None or parts.port > 0)
-    except ValueError:
-        return False
+        if parts.netloc == host and "@" not in host and (parts.port is None or parts.port > 0):
+            return parts.hostname or ""
+    raise HttpError(400, "the header Host is no host and port", CLOSE)

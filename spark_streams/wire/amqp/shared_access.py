@@ -26,9 +26,11 @@ _SCHEME: Final = "SharedAccessSignature "
 _PARTS: Final = ("sr", "sig", "se", "skn")
 _MOST_DIGITS: Final = 15
 """Of an expiry; it is computed with as a float too."""
-_URI: Final = re.compile(r"([a-z][a-z0-9+.-]*://)?([\w.-]+|\[[\w:.]+\])(?::[0-9]+)?(/.*)?", re.IGNORECASE | re.DOTALL)
-_WHOLE_HOST: Final = re.compile(r"localhost|\[.*|.*\w\.\w.*", re.IGNORECASE)
-"""What is the name of a host by itself: a single word may as well be a hub's."""
+_URI: Final = re.compile(r"(?is)([a-z][a-z0-9+.-]*://)?([\w.-]+|\[[\w:.]+\])(?::[0-9]+)?(?:/([^/].*)?)?")
+_NAMESPACE: Final = re.compile(r"[\w-]+\.servicebus(\.[a-z]+){2}\.?", re.IGNORECASE)
+"""What the hosts of Azure's namespaces are called, and nothing else."""
+_BARE_HOST: Final = re.compile(r"localhost\.?|\[.*|.*\w\.\w.*", re.IGNORECASE)
+"""What may be the name of a host by itself: a single word may as well be a hub's."""
 
 
 class SharedAccessSignature(NamedTuple):
@@ -91,13 +93,15 @@ class SharedAccessSignature(NamedTuple):
     def resource(self) -> tuple[str, str] | None:
         """The host, and the path below it, such as ``hub/Partitions/0``; without a path it is the whole namespace.
 
-        None where the uri is not understood: a host of one word needs scheme and path (``sb://log/hub``), any other one
-        neither (``ns.servicebus.windows.net``).
+        The host is empty where there is one without a doubt: between a scheme and a path (``sb://log/hub``), or Azure's
+        (``ns.servicebus.windows.net``). Any other may be a hub's name, with the host left out, unless the peer knows it
+        as its own. None where the uri is not understood.
         """
         match = _URI.fullmatch(self.uri)
         scheme, host, path = match.groups(default="") if match is not None else ("", "", "")
-        path = path.strip("/")
-        return (host, path) if _WHOLE_HOST.fullmatch(host) or (scheme and path) else None
+        if not ((scheme and path) or _NAMESPACE.fullmatch(host)):
+            return (host.strip("[]"), path.rstrip("/")) if _BARE_HOST.fullmatch(host) else None
+        return "", path.rstrip("/")
 
 
 def _signature(text: str, key: str) -> str:

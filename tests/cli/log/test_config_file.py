@@ -99,10 +99,10 @@ def other(value: Any, name: str) -> Any:
     if isinstance(value, int):
         return value * 2 or 7
     if isinstance(value, frozenset):
-        return frozenset({3} if name == "without" else {"10.0.0.0/8"})
+        return frozenset({3} if name == "without" else {"10.0.0.7"})
     choices = {"append": "create", "extended": "legacy", "error": "degrade", "interval": "always", "reject": "wait"}
     choices["v2a"] = "v2b"
-    return choices.get(value, "0.0.0.0" if name == "host" else 7 if re.match("ret|seg|.*_port", name) else "x")
+    return choices.get(value, "0.0.0.0" if name == "host" else 7 if re.match("ret|seg|.*_port|max", name) else "x")
 
 
 def toml(value: Any) -> str:

@@ -128,7 +128,7 @@ def test_too_many_links_are_refused(nodes: Any) -> None:
 
 
 def test_too_many_connections_are_refused(nodes: Any) -> None:
-    node = nodes(max_connections=3)
+    node = nodes(max_connections=3, max_user_connections=3)
     node.create()
     peers = [node.peer() for _ in range(3)]
     with pytest.raises((Ended, ConnectionError)):

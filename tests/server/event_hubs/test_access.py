@@ -6,6 +6,7 @@ import base64
 import hashlib
 import hmac
 import time
+from itertools import product
 from types import SimpleNamespace
 from typing import Any
 from urllib.parse import quote_plus, unquote_plus
@@ -57,16 +58,34 @@ SIGNED = [
 NOT_UNDERSTOOD = [
     *("Orders", "/Orders", "Orders/Partitions/0", "sb://Orders", "sb://Orders/", "sb://Orders:5673", "sb:Orders"),
     *("urn:Orders", "urn:ns.x:Orders", "sb:///Orders", "sb%3A%2F%2Flocalhost%2FOrders", "sb://localhost%2FOrders"),
+    *(
+        "orders.v9",
+        "sb://orders.v9",
+        "sb://orders.v9/",
+        "sb://orders.v9:5673",
+        "orders.v9/eu",
+        "orders.v9/Partitions/0",
+    ),
+    *(
+        "sb://ns.x//",
+        "sb://localhost//",
+        "sb://localhost//Orders",
+        "localhost//",
+        "ns.servicebus.windows.net//",
+        "[::2]",
+    ),
+    *("sb://log.", "10.0.0.7", "sb://[log.x]", "sb://[localhost.x]/", "sb://127.0.0.1.x/", "servicebus.windows.net"),
+    *("sb://x.servicebus.windows.net.evil.example", "sb://127.0.0.1%25x", "sb://[::1%25x]/", "log", "sb://log/"),
     *("sb://user@localhost/Orders", "sb://localhost?/Orders", "Orders/eu", "", " ", "sb://", "*", "sb://*"),
 ]
 
 
-def access(*streams: str) -> Access:
-    """The access of a peer that puts tokens, at a log of these streams."""
+def access(*streams: str, host: str = "127.0.0.1") -> Access:
+    """The access of a peer that puts tokens, at a log of these streams whose door has this host."""
     there = {name: SimpleNamespace(name=name) for name in streams}
-    log = SimpleNamespace(find=there.get, streams=lambda: list(there.values()))
-    node: Any = SimpleNamespace(log=log)
-    config = EventHubsConfig(port=0, users={"rule": "key"})
+    log = SimpleNamespace(find=there.get, streams=lambda: list(there.values()), changes=1)
+    node: Any = SimpleNamespace(log=log, _changes=-1)
+    config = EventHubsConfig(host=host, port=0, users={"rule": "key"})
     return Access(config, lambda hub: HubNode.find(node, hub), "127.0.0.1", None)
 
 
@@ -78,7 +97,7 @@ def raw_sas(encoded: str) -> str:
 
 def opens(of: Access, address: str) -> bool:
     try:
-        return list(of.users(read_address(address))) == ["rule"]
+        return set(of.users(read_address(address))) == {"rule"}
     except LinkRefused:
         return False
 
@@ -95,17 +114,70 @@ def test_every_form_that_clients_sign_opens_its_hub_and_no_other(encoded: str, a
 
 @pytest.mark.parametrize("uri", NOT_UNDERSTOOD)
 def test_what_is_not_understood_grants_nothing(uri: str) -> None:
-    of = access(HUB, "Partitions", "eu", "0")
+    of = access(HUB, "Partitions", "eu", "0", host="log")
     with pytest.raises(WrongToken):
         of.put(raw_sas(quote_plus(uri)), SIGNATURE_TYPE)
     assert not of.signed_in
     assert not any(opens(of, hub) for hub in (HUB, "Partitions", "eu", "0", f"{HUB}/Partitions/0"))
 
 
+@pytest.mark.parametrize(
+    "uri",
+    [
+        *("localhost", "sb://LocalHost.:5673/", "https://127.1.2.3", "[0:0::1]", "sb://[::ffff:127.0.0.1]:5673/"),
+        *(
+            "log.example.com",
+            "amqps://Log.Example.com",
+            "sb://log.example.com./",
+            "sb://ns.servicebus.chinacloudapi.cn",
+        ),
+    ],
+)
+def test_the_doors_own_hosts_and_azures_are_the_whole_namespace(uri: str) -> None:
+    of = access(HUB, host="log.example.com")
+    of.put(sas(uri, "rule", "key"), SIGNATURE_TYPE)
+    assert opens(of, HUB) and opens(of, DEEP)
+
+
 def test_a_hub_where_the_host_belongs_grants_nothing() -> None:
-    of = access("orders.eu", "secrets")
+    of = access("orders.eu", "secrets", host="orders.eu")
     of.put(sas("sb://orders.eu/", "rule", "key"), SIGNATURE_TYPE)
     assert not opens(of, "secrets") and not opens(of, "orders.eu")
+
+
+def test_a_use_costs_the_same_whatever_tokens_and_streams_there_are() -> None:
+    found: list[str] = []
+    listed: list[int] = []
+    there = {name: SimpleNamespace(name=name) for name in (f"stream-{number}" for number in range(300))}
+    log = SimpleNamespace(find=there.get, streams=lambda: listed.append(1) or list(there.values()), changes=1)
+    node: Any = SimpleNamespace(log=log, _changes=-1)
+
+    def find(hub: str) -> Any:
+        found.append(hub)
+        return HubNode.find(node, hub)
+
+    of = Access(EventHubsConfig(port=0, users={"rule": "key"}), find, "127.0.0.1", None)
+    spelled = ["".join(letters) for letters in product(*zip("stream", "STREAM", strict=True))]
+    for uri in (f"sb://h/{name}-{number}" for name in spelled for number in range(15)):
+        of.put(sas(uri, "rule", "key"), SIGNATURE_TYPE)
+    for number in range(64):
+        of.put(sas(f"sb://127.0.0.{number}", "rule", "key"), SIGNATURE_TYPE)
+    found.clear()
+    for number in range(15):
+        assert opens(of, f"Stream-{number}/Partitions/0") and opens(of, f"stream-{number}")
+    assert len(found) <= 30 * 4 and len(listed) == 1
+    there["STREAM-0"] = SimpleNamespace(name="STREAM-0")
+    log.changes += 1
+    assert node and HubNode.find(node, "Stream-0") is None and HubNode.find(node, "Stream-1") is there["stream-1"]
+    assert len(listed) == 2
+
+
+def test_of_one_hub_the_last_token_counts_however_its_name_is_spelled() -> None:
+    of, until = access(HUB), time.time() + 100
+    for name in ("Orders", "ORDERS", "orders"):
+        of.put(sas(f"sb://h/{name}", "rule", "key", until), SIGNATURE_TYPE)
+    of.put(sas("sb://h/ORDERS", "rule", "key"), SIGNATURE_TYPE)
+    assert of.expires_s is not None and of.expires_s > until + 1_000
 
 
 def test_a_token_of_a_hub_covers_no_stream_whose_name_begins_alike() -> None:

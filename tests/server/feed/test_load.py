@@ -163,7 +163,7 @@ def test_many_clients_at_once(doors: Doors) -> None:
 
 
 def test_more_connections_than_allowed_are_answered_503(doors: Doors) -> None:
-    door = doors(max_connections=4)
+    door = doors(max_connections=4, max_user_connections=4)
     door.create()
     quiet = [asked(door, "stream=y") for _ in range(4)]
     for each in quiet:

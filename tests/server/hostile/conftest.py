@@ -21,6 +21,7 @@ COMMON = f"""
 handshake_timeout_ms = 4_000
 write_timeout_ms = 4_000
 max_connections = {MAX_CONNECTIONS}
+max_user_connections = {MAX_CONNECTIONS}
 max_handshakes = {MAX_HANDSHAKES}
 """
 SETTINGS = f"""

@@ -80,21 +80,75 @@ def test_each_door_that_speaks_http_is_tested_here() -> None:
     assert speaking == set(KINDS)
 
 
-@pytest.mark.parametrize("host", ["evil.example", "evil.example:80", "127.0.0.1.evil.example", "10.0.0.1", ""])
+@pytest.mark.parametrize(
+    "host", ["evil.example", "evil.example:80", "127.0.0.1.evil.example", "10.0.0.1", "", "127.0.0.1%.evil.example"]
+)
 def test_where_nobody_is_asked_a_name_that_leads_here_gets_nothing(doors: Doors, host: str) -> None:
     """A page of another site whose name leads to this machine (DNS rebinding) is of the door's own origin."""
     door = doors()
     for request in (f"GET {door.reading}", f"POST {door.changing}", "DELETE /orders", "PUT /new", "GET /"):
         said = door.answer(f"{request} HTTP/1.1\nHost: {host}", closed=True)
         assert said.startswith("HTTP/1.1 403 ") and "is for this machine alone" in said and "connection: close" in said
-        assert f"asked for as '{host}'" in said and "Start the log with a user" in said and "allowed_hosts" in said
+        assert (
+            f"asked for as '{host.removesuffix(':80')}'" in said
+            and "Start the log with a user" in said
+            and "allowed_hosts" in said
+        )
     assert door.unchanged
 
 
-@pytest.mark.parametrize("host", ["localhost", "LocalHost:1", "127.0.0.1:80", "[::1]:8080", "127.1.2.3", "Log.Test:80"])
+@pytest.mark.parametrize(
+    "host",
+    [
+        "localhost",
+        "LocalHost:1",
+        "127.0.0.1:80",
+        "[::1]:8080",
+        "127.1.2.3",
+        "Log.Test:80",
+        "log.test.",
+        "[fd00:0::7]:80",
+    ],
+)
 def test_its_own_names_and_those_of_its_settings_are_taken(doors: Doors, host: str) -> None:
-    door = doors(allowed_hosts=frozenset({"log.test", "host.docker.internal"}))
+    door = doors(allowed_hosts=frozenset({"Log.test", "host.docker.internal", "fd00::0007"}))
     assert door.answer(f"GET {door.reading} HTTP/1.1\nHost: {host}").startswith("HTTP/1.1 200 ")
+
+
+@pytest.mark.parametrize(
+    "host", ["Evil.Example:80", "[FD00::0:7]:80", "[fe80::1%eth0]", "evil.example.", "10.0.0.1:8080"]
+)
+def test_the_host_that_a_refusal_names_can_be_put_into_the_settings(doors: Doors, host: str) -> None:
+    door = doors()
+    said = door.answer(f"GET {door.reading} HTTP/1.1\nHost: {host}")
+    allowing = doors(allowed_hosts=frozenset({said.partition("asked for as '")[2].partition("'")[0]}))
+    assert allowing.answer(f"GET {door.reading} HTTP/1.1\nHost: {host}").startswith("HTTP/1.1 200 ")
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        *("log.test:8080", "[fd00::7]", "[fd00::7]:80", "http://log.test", "log.test/", "*.log.test", "", " log.test"),
+        *("a..b", "user@log.test", "127.0.0.1:80", "b\u00fccher.example", "log.test?", "log%2etest", "log.test\n"),
+        *("127.0.0.1%25", "10.0.0.0/8"),
+    ],
+)
+def test_an_allowed_host_that_no_request_can_name_is_refused_at_the_start(entry: str) -> None:
+    for kind, *_ in KINDS.values():
+        settings: Any = {"allowed_hosts": frozenset({"log.test", entry})}
+        with pytest.raises(ValueError, match=r"allowed_hosts has .*without scheme, port and brackets"):
+            kind(**settings)
+
+
+def test_a_request_that_names_no_host_is_of_http_1_0(doors: Doors) -> None:
+    """Of a program: a browser says the host, and so does a page whose name leads here."""
+    door = doors()
+    assert door.answer(f"GET {door.reading} HTTP/1.0").startswith("HTTP/1.1 200 ")
+    for head in ("Host: evil.example", "Host: ", "Host: localhost\nHost: evil.example"):
+        assert door.answer(f"GET {door.reading} HTTP/1.0\n{head}").split()[1] in ("400", "403")
+    said = door.answer(f"POST {door.changing} HTTP/1.0\nOrigin: http://evil.example\nContent-Length: 0")
+    assert said.startswith("HTTP/1.1 403 ") and door.unchanged
+    assert door.answer(f"GET {door.reading} HTTP/1.1", closed=True).startswith("HTTP/1.1 400 ")
 
 
 def test_the_name_that_it_listens_at_is_taken(doors: Doors, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -304,7 +304,7 @@ def test_frames_in_pieces(door: Any) -> None:
 
 
 def test_connections_beyond_the_limit(doors: Callable[..., Any]) -> None:
-    door = doors(max_connections=2)
+    door = doors(max_connections=2, max_user_connections=2)
     peers = [door.peer(), door.peer()]
     third = door.connect()
     third.open(versions=())
