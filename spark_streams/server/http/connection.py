@@ -33,7 +33,7 @@ from spark_streams.server.counters import DoorCounters
 from spark_streams.server.http.config import HttpConfig
 from spark_streams.server.http.guard import check_request, head_fault
 from spark_streams.server.http.requests import CLOSE, HttpError
-from spark_streams.server.turns import Timer
+from spark_streams.server.turns import ASKER, Timer
 from spark_streams.server.write_timeout import WriteTimeout, throw_away_unsent
 
 if TYPE_CHECKING:
@@ -227,7 +227,7 @@ class HttpConnection(H11Protocol):
         return timed
 
     def belongs_to(self, user: str) -> None:
-        """Note who makes the present request.
+        """Note who makes the present request, whose task calls this.
 
         Raises:
             HttpError: 503, the user has as many connections as one may have.
@@ -235,6 +235,7 @@ class HttpConnection(H11Protocol):
         if not self._admission.belongs_to(user):
             raise HttpError(503, f"{self._admission.limit}: try again later", CLOSE)
         self.user = user
+        ASKER.set((user, id(self)))
 
     # --- what others are told
 
