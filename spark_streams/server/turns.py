@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Generator, Hashable
+from collections.abc import AsyncIterator, Callable, Generator, Hashable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
@@ -81,14 +81,17 @@ class Timer:
 T = TypeVar("T")
 
 
+def _to_the_end(steps: Generator[object, None, T], returned: list[T]) -> Iterator[object]:
+    """Yield what a generator yields, and append what it returns."""
+    returned.append((yield from steps))
+
+
 def finished(steps: Generator[object, None, T]) -> T:
     """Run a generator to its end, and return what it returns."""
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            returned: T = end.value
-            return returned
+    returned: list[T] = []
+    for _ in _to_the_end(steps, returned):
+        pass
+    return returned[0]
 
 
 class Places:
@@ -136,14 +139,9 @@ class Places:
             self._free -= 1
             due[1].set_result(now_s)
 
-    def close(self) -> None:
-        """Give up those who wait."""
-        for _, place in self._waiting:
-            place.cancel()
 
-
-class Worker:
-    """The worker thread; it is started when it is first needed.
+class Worker(Places):
+    """The worker thread, which is the place to work at; it is started when it is first needed.
 
     Args:
         name: the thread's name, as the system shows it.
@@ -151,29 +149,27 @@ class Worker:
     """
 
     def __init__(self, name: str, threads: int = 1) -> None:
+        super().__init__(threads)
         self._pool = ThreadPoolExecutor(threads, name)
-        self._turns = Places(threads)
 
     async def step(self, function: Callable[[], T]) -> T:
         """Call a function in the thread; return what it returns, or raise what it raises.
 
         When the caller is cancelled meanwhile, a function that has begun runs to its end, and others are not called.
         """
-        async with self._turns.one():
+        async with self.one():
             return await asyncio.get_running_loop().run_in_executor(self._pool, function)
 
     async def run(self, steps: Generator[object, None, T]) -> T:
         """Run a generator in the thread and return what it returns; it may give up its turn where it yields."""
         returned: list[T] = []
+        rest = _to_the_end(steps, returned)
 
         def step() -> None:
             turn = Turn(time.monotonic)
-            try:
-                next(steps)
-                while not turn.over:
-                    next(steps)
-            except StopIteration as end:
-                returned.append(end.value)
+            for _ in rest:
+                if turn.over:
+                    break
 
         while not returned:
             await self.step(step)
@@ -181,5 +177,6 @@ class Worker:
 
     def close(self) -> None:
         """Wait for the step that is running; queued steps are not run."""
-        self._turns.close()
+        for _, place in self._waiting:
+            place.cancel()
         self._pool.shutdown(cancel_futures=True)
