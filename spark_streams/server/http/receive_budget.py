@@ -20,7 +20,8 @@ from spark_streams.server.http.requests import HttpError
 LITTLE_BYTES: Final = 32 << 10
 """The most bytes of a body that do not count."""
 USER_SHARE: Final = 7 / 8
-_PART_BYTES: Final = 64 << 10
+_PART_BYTES: Final = 128 << 10
+"""The most bytes of a body that are kept, or sent, in one part."""
 
 
 class _Body:
@@ -116,7 +117,10 @@ class BodyBudget:
     def _take(self, body: _Body, part: bytes) -> None:
         self._check(body)
         before = body.counted
-        body.parts.append(part)
+        if body.parts and len(body.parts[-1]) + len(part) <= _PART_BYTES:
+            body.parts[-1] += part  # what is read of it has its cost by part too
+        else:
+            body.parts.append(part)
         body.size += len(part)
         self.held[body.user] += body.counted - before
         while self._is_over(body.user):
@@ -137,8 +141,8 @@ class BodyBudget:
         if body.given_up:
             raise HttpError(
                 503,
-                f"bodies of more than {self._config.bodies_bytes} bytes, or 7/8 of that of one user, are being received "
-                "or stored, and this was the largest of the user with most. Send the request again as it is",
+                f"bodies of more than {self._config.bodies_bytes} bytes, or 7/8 of that of one user, are being "
+                "received or stored, and this was the largest of the user with most. Send the request again as it is",
             )
 
     def _release(self, body: _Body) -> None:

@@ -116,8 +116,8 @@ def endless(urls: Mapping[str, str]) -> Iterator[None]:
 def tiny_chunks(urls: Mapping[str, str]) -> Iterator[None]:
     create(urls, "bad")
     where = urlsplit(urls[DOOR])
-    head = b"POST /bad HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/x-ndjson\r\nTransfer-Encoding: chunked\r\n\r\n"
-    body = head + b"1\r\n\n\r\n" * 500_000 + b"0\r\n\r\n"
+    head = b"POST /bad HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/x-ndjson\r\n"
+    body = head + b"Transfer-Encoding: chunked\r\n\r\n" + b"1\r\n\n\r\n" * 500_000 + b"0\r\n\r\n"
     peers = [socket.create_connection((where.hostname, where.port), GUARD_S) for _ in range(4)]
 
     def send(peer: socket.socket) -> None:

@@ -167,7 +167,7 @@ def test_what_may_be_tiny_chunks_is_received_a_little_at_a_time_and_a_plain_body
             context = ssl.create_default_context(cafile=authority.file)
             peer = context.wrap_socket(peer, server_hostname=where.hostname)
         with peer:
-            for body, least, most in ((chunks, 0, 8 << 10), (plain, 16 << 10, 64 << 10), (chunks, 0, 8 << 10)):
+            for body, least, most in ((chunks, 0, 4 << 10), (plain, 20 << 10, 64 << 10), (chunks, 0, 4 << 10)):
                 received.clear()
                 peer.sendall(line + body)
                 answer = b""
