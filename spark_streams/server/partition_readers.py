@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
@@ -26,7 +25,6 @@ class PartitionReader:
         self.users = 0
         self._loop = loop
         self._functions: set[Callable[[], None]] = set()
-        self._lock = threading.Lock()
         self._scheduled = False
 
     def add_waiter(self, wake: Callable[[], None]) -> None:
@@ -43,19 +41,17 @@ class PartitionReader:
                 self.partition.remove_listener(self._appended)
 
     def _appended(self) -> None:
-        # Called in the appending thread, which may be any thread: many appends make one call on the loop.
-        with self._lock:
-            if self._scheduled:
-                return
-            self._scheduled = True
+        # Called in the appending thread, which may be any thread: many appends make one call on the loop, or two.
+        if self._scheduled:
+            return
+        self._scheduled = True
         try:
             self._loop.call_soon_threadsafe(self._wake)
         except RuntimeError:
             self._scheduled = False  # the loop has ended: nobody waits any more
 
     def _wake(self) -> None:
-        with self._lock:
-            self._scheduled = False
+        self._scheduled = False  # first: who appends from now on calls again
         woken, self._functions = self._functions, set()
         if woken:
             self.partition.remove_listener(self._appended)

@@ -150,7 +150,10 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
     Attributes:
         admission: its place at the door.
         host: where the peer comes from, see ``peer_network``.
+        max_size: the most bytes that are received at a time, as asyncio's own transports have it.
     """
+
+    max_size = READ_BYTES
 
     def __init__(
         self, handshakes: Handshakes, make: Callable[[Admission], asyncio.Protocol], admission: Admission
@@ -177,7 +180,7 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Return the memory for what arrives next; ``buffer_updated`` is called before it is used again."""
-        return self._handshakes.buffer[: HANDSHAKE_BYTES if self._protocol is NOBODY else READ_BYTES]
+        return self._handshakes.buffer[: HANDSHAKE_BYTES if self._protocol is NOBODY else self.max_size]
 
     def buffer_updated(self, nbytes: int) -> None:
         """Take what has arrived; what arrives after a failed handshake is dropped."""

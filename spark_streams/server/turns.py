@@ -1,22 +1,29 @@
 """Decides what runs when: connections share the loop in turns, a worker thread has the longer work, timers call later.
 
-All callers share one worker thread: threads that compute take the interpreter's lock from each other and from the
-loop, so that more of them make nothing faster and the loop slower. Work of several steps queues again for each step, so
-that every caller gets its turn, however much work another one has.
+All callers share one worker thread, or two: threads that compute take the interpreter's lock from each other and from
+the loop, so that more of them make nothing faster and the loop slower. Work of several steps queues again for each
+turn. The next one is that of who has had least (``Places``), however much work, or however many connections, another
+one has.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Generator
+from collections.abc import AsyncIterator, Callable, Generator, Hashable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from contextvars import ContextVar
 from typing import Any, Final, TypeVar
 
 TURN_S: Final = 0.004
 """The length of a turn, in seconds. A connection with more work than this continues after the others had their turn: a
 request of another connection, which takes two or three turns of the loop, then waits some ten milliseconds. A turn is
 measured in processor time where it only computes: on a busy machine, too, a few small frames are one turn."""
+ASKER: Final[ContextVar[tuple[str, int]]] = ContextVar("ASKER")
+"""For whom a task works: a user's name, and the ``id`` of the connection; a task without it is somebody of its own."""
+HALF_S: Final = 1.0
+"""After so many seconds, half of what somebody had is forgotten; so who waits long has the next turn at last."""
 
 
 class Turn:
@@ -72,51 +79,104 @@ class Timer:
 
 
 T = TypeVar("T")
-_OVER: Final = object()
+
+
+def _to_the_end(steps: Generator[object, None, T], returned: list[T]) -> Iterator[object]:
+    """Yield what a generator yields, and append what it returns."""
+    returned.append((yield from steps))
 
 
 def finished(steps: Generator[object, None, T]) -> T:
     """Run a generator to its end, and return what it returns."""
-    while True:
+    returned: list[T] = []
+    for _ in _to_the_end(steps, returned):
+        pass
+    return returned[0]
+
+
+class Places:
+    """Some places to work at; little work comes before the rest of large work.
+
+    The next place is for the user who has had least time there, and of the user's connections for the one that has.
+
+    Args:
+        number: how many have one at a time.
+    """
+
+    def __init__(self, number: int) -> None:
+        self._free = number
+        self._waiting: list[tuple[tuple[str, int], asyncio.Future[float]]] = []
+        self._had: dict[Hashable, float] = {}
+        """Seconds of each user, and of each connection with its user."""
+        self._halved_s = 0.0
+
+    @asynccontextmanager
+    async def one(self) -> AsyncIterator[None]:
+        """Wait for a place, and have it until the context ends."""
+        asker = ASKER.get(None) or ("", id(asyncio.current_task()))
+        place: asyncio.Future[float] = asyncio.get_running_loop().create_future()
+        self._waiting.append((asker, place))
+        self._give()
         try:
-            next(steps)
-        except StopIteration as end:
-            returned: T = end.value
-            return returned
+            await place
+            yield
+        finally:
+            if not place.cancelled():
+                self._free += 1
+                for each in (asker[0], asker):
+                    self._had[each] = self._had.get(each, 0.0) + time.monotonic() - place.result()
+            self._give()
+
+    def _give(self) -> None:
+        now_s, had = time.monotonic(), self._had
+        if now_s >= self._halved_s + HALF_S:
+            had = self._had = {each: seconds / 2 for each, seconds in had.items() if seconds > TURN_S}
+            self._halved_s = now_s
+        self._waiting = [each for each in self._waiting if not each[1].done()]  # not those that were cancelled
+        while self._free and self._waiting:
+            due = min(self._waiting, key=lambda each: (had.get(each[0][0], 0.0), had.get(each[0], 0.0)))
+            self._waiting.remove(due)
+            self._free -= 1
+            due[1].set_result(now_s)
 
 
-class Worker:
-    """The worker thread; it is started when it is first needed.
+class Worker(Places):
+    """The worker thread, which is the place to work at; it is started when it is first needed.
 
     Args:
         name: the thread's name, as the system shows it.
+        threads: how many they are, where single steps may be long.
     """
 
-    def __init__(self, name: str) -> None:
-        self._pool = ThreadPoolExecutor(1, name)
+    def __init__(self, name: str, threads: int = 1) -> None:
+        super().__init__(threads)
+        self._pool = ThreadPoolExecutor(threads, name)
 
     async def step(self, function: Callable[[], T]) -> T:
         """Call a function in the thread; return what it returns, or raise what it raises.
 
         When the caller is cancelled meanwhile, a function that has begun runs to its end, and others are not called.
         """
-        return await asyncio.get_running_loop().run_in_executor(self._pool, function)
+        async with self.one():
+            return await asyncio.get_running_loop().run_in_executor(self._pool, function)
 
     async def run(self, steps: Generator[object, None, T]) -> T:
-        """Run a generator in the thread and return what it returns; each step to a ``yield`` is queued by itself."""
+        """Run a generator in the thread and return what it returns; it may give up its turn where it yields."""
         returned: list[T] = []
+        rest = _to_the_end(steps, returned)
 
-        def step() -> object:
-            try:
-                return next(steps)
-            except StopIteration as end:
-                returned.append(end.value)
-                return _OVER
+        def step() -> None:
+            turn = Turn(time.monotonic)
+            for _ in rest:
+                if turn.over:
+                    break
 
-        while await self.step(step) is not _OVER:
-            pass
+        while not returned:
+            await self.step(step)
         return returned[0]
 
     def close(self) -> None:
         """Wait for the step that is running; queued steps are not run."""
+        for _, place in self._waiting:
+            place.cancel()
         self._pool.shutdown(cancel_futures=True)

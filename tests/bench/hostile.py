@@ -37,7 +37,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from tests.bench.hostile_clients import amqp, event_hubs, feed, rabbitmq, tls  # noqa: E402, F401
+from tests.bench.hostile_clients import amqp, event_hubs, feed, rabbitmq, tls, web  # noqa: E402, F401
 from tests.bench.hostile_clients.registry import ATTACKS, Attack  # noqa: E402
 from tests.certificate_authority import Authority  # noqa: E402
 from tests.door_urls import plain_url  # noqa: E402

@@ -122,7 +122,8 @@ def test_who_gives_up_a_place() -> None:
 class Sending:
     """A body that comes as the test says."""
 
-    def __init__(self, user: str) -> None:
+    def __init__(self, user: str, stored: asyncio.Event | None = None) -> None:
+        self.stored = stored
         self.headers: dict[str, str] = {}
         self.scope = {"state": {"connection": SimpleNamespace(user=user)}}
         self.parts: asyncio.Queue[bytes] = asyncio.Queue()
@@ -138,6 +139,8 @@ class Sending:
         request: Any = self
         try:
             async with budget.received(request) as parts:
+                if self.stored is not None:
+                    await self.stored.wait()
                 self.outcome = f"{sum(map(len, parts))} bytes"
         except HttpError as refusal:
             self.outcome = str(refusal.status_code)
@@ -167,3 +170,31 @@ def test_bodies_of_one_user_push_out_no_larger_one_of_another() -> None:
 
     outcomes = asyncio.run(played())
     assert outcomes[-1] == "300000 bytes" and outcomes.count("503") == 1
+
+
+def test_bodies_of_one_user_that_are_all_there_leave_room_for_others() -> None:
+    async def played() -> tuple[list[str], str]:
+        budget = BodyBudget(FeedConfig(max_body_bytes=250_000, bodies_bytes=1_000_000))
+        stored = asyncio.Event()
+        many, one = [Sending("ann", stored) for _ in range(4)], Sending("bob")
+        receiving = [asyncio.ensure_future(each.received(budget)) for each in (*many, one)]
+        for each in many:
+            await each.send(b"x" * 250_000)
+            each.parts.put_nowait(b"")
+            await asyncio.sleep(0)
+        assert budget.held == {"ann": 750_000}
+        with pytest.raises(HttpError, match="are under way"):
+            budget.sent("ann", b"x" * 200_000)
+        await one.send(b"x" * 200_000)
+        one.parts.put_nowait(b"")
+        await asyncio.wait(receiving[-1:], timeout=WAIT_S)
+        with pytest.raises(HttpError, match="are under way"):
+            budget.sent("bob", b"x" * 260_000)
+        sent = b"".join([part async for part in budget.sent("bob", b"x" * 240_000)])
+        assert len(sent) == 240_000
+        stored.set()
+        await asyncio.wait(receiving, timeout=WAIT_S)
+        return [each.outcome for each in many], one.outcome
+
+    outcomes, one = asyncio.run(played())
+    assert outcomes == ["250000 bytes"] * 3 + ["503"] and one == "200000 bytes"

@@ -27,7 +27,7 @@ from spark_streams.log.format.batch_headers import RecordCodes, decode_codes, en
 from spark_streams.log.format.batching import encode_records, place
 from spark_streams.log.format.record_batch import parse_header, verify
 from spark_streams.log.format.records import decode_batches, message_columns_of, record_headers
-from spark_streams.server.feed.request_bodies import read_body, read_little
+from spark_streams.server.feed.request_bodies import read_body, read_within
 from spark_streams.server.turns import finished
 from spark_streams.wire.amqp import cbs, management
 from spark_streams.wire.amqp import message as m
@@ -233,7 +233,7 @@ def _(size: int) -> Do:
     kind = "application/x-ndjson"
     return lambda: [
         finished(read_body(body, "gzip", kind, 1 << 24, 1 << 20)),
-        read_little(body, "gzip", kind, 1 << 24, 1 << 20),
+        finished(read_within(1 << 24, body, "gzip", kind, 1 << 24, 1 << 20)),
     ]
 
 

@@ -75,7 +75,7 @@ class FeedApplication:
         self._log = log
         self._config = config
         self._stopping: asyncio.Future[None] = loop.create_future()
-        self._aside = Worker("spark-streams-feed")
+        self._aside = Worker("spark-streams-feed", 2)
         self._authorization = Authorization(log, config)
         self._cache = EventCache(config.cache_bytes)
         self._documents = Documents(config, self._aside)

@@ -66,16 +66,10 @@ def discovery_of(stream: Stream, config: FeedConfig, *, settings: bool = True) -
         for entry, partition in zip(entries, there, strict=True)
     )
     told = asdict(stream.config) if settings else None
-    if not old:
-        return Discovery(partitions, _token(stream, entries), exactly_once=config.exactly_once, settings=told)
-    return Discovery(
-        partitions,
-        stream=True,
-        exactly_once=config.exactly_once,
-        filters=FILTERS,
-        filter_fields=FILTER_FIELDS,
-        settings=told,
-    )
+    document = Discovery(partitions, exactly_once=config.exactly_once, settings=told)
+    if old:
+        return replace(document, stream=True, filters=FILTERS, filter_fields=FILTER_FIELDS)
+    return replace(document, token=_token(stream, entries))
 
 
 class Documents:

@@ -11,6 +11,7 @@ from spark_streams.server.feed.config import FeedConfig
 from spark_streams.server.feed.cursors import Cursors
 from spark_streams.server.feed.rendered_events import MOST_ROWS, EventCache, Events, Key
 from spark_streams.server.http.requests import HttpError
+from spark_streams.server.turns import Turn
 from spark_streams.wire.feed.dialect import Dialect
 from spark_streams.wire.feed.fetch_arguments import Fetch
 
@@ -18,6 +19,8 @@ READ_BYTES: Final = 256 << 10
 """Bytes to read and render at a time: enough that columns pay, few enough that other clients need not wait long."""
 FILTERED_BYTES: Final = 2 << 20
 """Bytes to read at a time for a client with filters; most of them are only searched."""
+FIRST_ROWS: Final = MOST_ROWS // 4
+"""Rows that such a client's first turn takes; from then on as many as a turn lasts for, and at most ``MOST_ROWS``."""
 
 
 def events_lost(partition: Partition) -> HttpError:
@@ -53,6 +56,7 @@ class Pages:
         own = self.fetch.filters or self.fetch.headers
         self._key: Key = None if own else (self.partition, self.fetch.dialect, self.fetch.partition)
         self._events = self._bytes = 0
+        self._rows = MOST_ROWS if self._key else FIRST_ROWS
         self._left: Records | None = None
         """The records of the last read that are in no block yet."""
 
@@ -153,9 +157,11 @@ class Pages:
             records = self.partition.read(offset, size, whole=self._key is not None)
         if records is None:
             return None
-        start = max(0, offset - int(records.offsets[0])) // MOST_ROWS * MOST_ROWS
-        if start + MOST_ROWS < len(records):
-            self._left = records.slice(start + MOST_ROWS)
-        block = Events(records.slice(start, start + MOST_ROWS), self.fetch, self._key)
+        start, turn = max(0, offset - int(records.offsets[0])) // self._rows * self._rows, Turn()
+        if start + self._rows < len(records):
+            self._left = records.slice(start + self._rows)
+        block = Events(records.slice(start, start + self._rows), self.fetch, self._key)
+        if self._key is None:  # what a filter costs is up to its client
+            self._rows = max(1, self._rows // 2) if turn.over else min(2 * self._rows, MOST_ROWS)
         self.cache.keep(block)
         return block

@@ -43,8 +43,8 @@ DIGEST_BITS: Final = 32
 
 MOST_SPLITS: Final = 5
 """How often one request is routed again at most."""
-FEW_ROWS: Final = 1_024
-"""The most rows that are routed on the loop."""
+FEW_BYTES: Final = 128 << 10
+"""Rows of at most so many bytes are routed on the loop."""
 TURN_PARTITIONS: Final = 16
 """Partitions to look up, or to append to, before other tasks run."""
 
@@ -242,7 +242,7 @@ class Publishing:
                 for name, start, end in zip(names.tolist(), starts.tolist(), ends, strict=True)
             ]
 
-        return parts() if self._aside is None or len(rows) <= FEW_ROWS else await self._aside.step(parts)
+        return parts() if self._aside is None or rows.nbytes <= FEW_BYTES else await self._aside.step(parts)
 
     def _is_there(self, stream: Stream, partition: Partition, reference: str, sequence: int) -> bool:
         before = stream.predecessors(partition.id) if partition.id in stream.partitions else []

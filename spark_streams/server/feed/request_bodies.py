@@ -23,9 +23,7 @@ import pyarrow.compute as pc
 from spark_streams.errors import RemoteProtocolError, SchemaError
 from spark_streams.log import NO_TIMESTAMP
 from spark_streams.server.feed.arrow_sizes import inflated_bytes
-from spark_streams.server.http.receive_budget import LITTLE_BYTES
 from spark_streams.server.http.requests import HttpError
-from spark_streams.server.turns import finished
 from spark_streams.wire.amqp.columns.encode import encode_columns
 from spark_streams.wire.feed.dialect import NDJSON, Dialect
 from spark_streams.wire.feed.lines import parse_lines
@@ -146,8 +144,10 @@ def read_body(
     return parts[0] if len(parts) == 1 else pa.concat_batches(parts or [NO_ROWS])
 
 
-def read_little(body: Sequence[bytes], coding: str, content_type: str, most: int, most_events: int) -> Rows | None:
-    """Decode a body as ``read_body`` does, if it has so few bytes, unpacked too, that this needs no thread.
+def read_within(
+    size: int, body: Sequence[bytes], coding: str, content_type: str, most: int, most_events: int
+) -> Generator[None, None, Rows | None]:
+    """Decode a body as ``read_body`` does, if it has at most ``size`` bytes, unpacked too.
 
     Returns:
         None for a body that has more bytes.
@@ -155,11 +155,10 @@ def read_little(body: Sequence[bytes], coding: str, content_type: str, most: int
     Raises:
         HttpError: 415 or 400 as ``read_body``.
     """
-    if sum(map(len, body)) > LITTLE_BYTES:
+    if sum(map(len, body)) > size:
         return None
-    steps = read_body(body, coding, content_type, min(most, LITTLE_BYTES), most_events)
     try:
-        return finished(steps)
+        return (yield from read_body(body, coding, content_type, min(most, size), most_events))
     except HttpError as refusal:
         if refusal.status_code != 413:
             raise

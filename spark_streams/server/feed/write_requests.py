@@ -13,8 +13,8 @@ No other server has these calls, so the door refuses unknown arguments, and argu
 
 from __future__ import annotations
 
-import asyncio
 import re
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -27,15 +27,19 @@ from spark_streams.log import ReferenceLog, Stream
 from spark_streams.server.feed.config import FeedConfig
 from spark_streams.server.feed.discovery import Documents
 from spark_streams.server.feed.publishing import Publishing
-from spark_streams.server.feed.request_bodies import read_body, read_little
+from spark_streams.server.feed.request_bodies import read_body, read_within
 from spark_streams.server.http.authorization import Authorization
-from spark_streams.server.http.receive_budget import BodyBudget
+from spark_streams.server.http.receive_budget import LITTLE_BYTES, BodyBudget
 from spark_streams.server.http.requests import HttpError, known_arguments
 from spark_streams.server.stream_changes import SETTINGS, create_stream
-from spark_streams.server.turns import Worker
+from spark_streams.server.turns import Places, Worker, finished
 from spark_streams.wire.feed.fetch_arguments import nearest
 
 MAX_REFERENCE_BYTES: Final = 255
+MIDDLE_BYTES: Final = 256 << 10
+"""The most bytes of a body, unpacked, that does not wait for larger ones."""
+MIDDLE_BODIES: Final = 8
+"""How many bodies of this size are read and stored at a time."""
 _SPLIT: Final = re.compile(r"(.+)/partitions/([0-9]{1,5})/split", re.DOTALL)
 _BOOLEANS: Final = {"true": True, "false": False}
 _IDEMPOTENCY: Final = ("idempotency-key", "idempotency-sequence", "idempotency-digest")
@@ -65,7 +69,9 @@ class WriteRequests:
         # A thread of its own: the log makes one change at a time, and computations need not wait for its disk.
         self._thread = Worker("spark-streams-changes")
         self._receiving = BodyBudget(self.config)
-        self._large = asyncio.Lock()
+        # What is read becomes many times its size in memory; and a line of megabytes is one step, which one of the
+        # worker's two threads has.
+        self._middle, self._large = Places(MIDDLE_BODIES), Places(1)
 
     async def post(self, request: Request) -> Response:
         """Publish, or split."""
@@ -80,17 +86,18 @@ class WriteRequests:
         config = self.config
         coding = request.headers.get("content-encoding", "").strip().lower()
         content_type = request.headers.get("content-type", "")
-        limits = (config.max_body_bytes, config.max_body_events)
-        publishing, user = self.publishing, self.authorization.known(request).user
-        async with self._receiving.received(request) as body:
-            rows = read_little(body, coding, content_type, *limits)
-            if rows is not None:
-                published = await publishing.publish(stream, rows, reference, sequence, digest, user)
-            else:
-                # One body after the other: each becomes many times its size in memory.
-                async with self._large:
-                    rows = await self.aside.run(read_body(body, coding, content_type, *limits))
-                    published = await publishing.publish(stream, rows, reference, sequence, digest, user)
+        user = self.authorization.known(request).user
+        async with self._receiving.received(request) as body, AsyncExitStack() as place:
+            given = (body, coding, content_type, config.max_body_bytes, config.max_body_events)
+            rows = finished(read_within(LITTLE_BYTES, *given))
+            if rows is None:
+                await place.enter_async_context(self._middle.one())
+                rows = await self.aside.run(read_within(MIDDLE_BYTES, *given))
+            if rows is None:
+                await place.aclose()
+                await place.enter_async_context(self._large.one())
+                rows = await self.aside.run(read_body(*given))
+            published = await self.publishing.publish(stream, rows, reference, sequence, digest, user)
         request.scope["state"]["connection"].writing = user, stream.name
         answer = {"appended": published.appended, "repeated": published.repeated}
         return JSONResponse(answer if published.last is None else {**answer, "last": published.last})

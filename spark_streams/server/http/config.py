@@ -65,8 +65,8 @@ class HttpConfig(DoorConfig):
         max_body_bytes: the most bytes of a request to publish, unpacked too; what is published once is read back in one
             piece too.
         bodies_bytes: the most bytes of all requests to publish that are being received or wait to be stored, and of
-            bodies that are sent as files; above it the largest that has not come whole is answered 503. Bodies of up to
-            32 KiB do not count.
+            bodies that are sent as files, and 8/7 of the most of one user; above it the largest that has not come
+            whole is answered 503. Bodies of up to 32 KiB do not count.
     """
 
     positive: ClassVar[tuple[str, ...]] = ("body_timeout_ms", "idle_timeout_ms", "max_head_bytes", "max_body_bytes")

@@ -33,12 +33,16 @@ from spark_streams.server.counters import DoorCounters
 from spark_streams.server.http.config import HttpConfig
 from spark_streams.server.http.guard import check_request, head_fault
 from spark_streams.server.http.requests import CLOSE, HttpError
-from spark_streams.server.turns import Timer
+from spark_streams.server.turns import ASKER, Timer
 from spark_streams.server.write_timeout import WriteTimeout, throw_away_unsent
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+READ_BYTES: Final = 4 << 10
+"""The most bytes to receive at a time: tiny chunks and trailers cost 1 µs a byte, so this is a turn of the loop."""
+BODY_BYTES: Final = 64 << 10
+"""The same for a body whose length its head says: nothing is looked at but what may follow its end."""
 LINGER_MS: Final = 2_000
 """How long a peer may take to read the last answer."""
 _NO_REQUEST: Final = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]*[^!#$%&'*+\-.^_`|~0-9A-Za-z ]")
@@ -155,6 +159,7 @@ class HttpConnection(H11Protocol):
         """Wait for the first request."""
         self._write_timeout = WriteTimeout(self.loop, transport, self._limits.write_timeout_ms, transport.abort)
         super().connection_made(transport)
+        self._in_phase("first")
 
     def data_received(self, data: bytes) -> None:
         """Take bytes from the peer; bytes after the end, which uvicorn would log as an error, are dropped."""
@@ -227,7 +232,7 @@ class HttpConnection(H11Protocol):
         return timed
 
     def belongs_to(self, user: str) -> None:
-        """Note who makes the present request.
+        """Note who makes the present request, whose task calls this.
 
         Raises:
             HttpError: 503, the user has as many connections as one may have.
@@ -235,6 +240,7 @@ class HttpConnection(H11Protocol):
         if not self._admission.belongs_to(user):
             raise HttpError(503, f"{self._admission.limit}: try again later", CLOSE)
         self.user = user
+        ASKER.set((user, id(self)))
 
     # --- what others are told
 
@@ -279,6 +285,9 @@ class HttpConnection(H11Protocol):
         if phase == self._phase:
             return
         self._phase = phase
+        counted = phase == "body" and b"transfer-encoding" not in dict(self.headers)
+        # An attribute of asyncio's selector transports, and of ours of TLS.
+        self.transport.max_size = BODY_BYTES if counted else READ_BYTES  # type: ignore[attr-defined]
         self._timer.stop()
         if over is not None:
             self._timer.start(timeout_ms / 1000, over)

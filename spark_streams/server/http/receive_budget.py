@@ -1,7 +1,8 @@
 """The memory budget of bodies: how many bytes they may have together while they are received and stored, or sent whole.
 
 Small bodies do not count and are always served: the number of connections bounds their sum. Above the budget a body
-that has not come whole is given up, the largest of the user that has most, so that no sender uses up the budget.
+that has not come whole is given up, the largest of the user that has most, so that no sender uses up the budget. Bodies
+that have come whole stay, so one user has ``USER_SHARE`` of the budget at most, and the rest is for others.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ from spark_streams.server.http.requests import HttpError
 
 LITTLE_BYTES: Final = 32 << 10
 """The most bytes of a body that do not count."""
-_PART_BYTES: Final = 64 << 10
+USER_SHARE: Final = 7 / 8
+_PART_BYTES: Final = 128 << 10
+"""The most bytes of a body that are kept, or sent, in one part."""
 
 
 class _Body:
@@ -99,7 +102,7 @@ class BodyBudget:
             HttpError: 503, there is no room for it beside the others.
         """
         held = self.held.total()
-        if held and held + len(content) > self._config.bodies_bytes:
+        if held and self._is_over(user, len(content)):
             raise HttpError(503, f"bodies of {held} bytes are under way: ask again when some of them have ended")
         return self._parts(user, content)
 
@@ -114,10 +117,13 @@ class BodyBudget:
     def _take(self, body: _Body, part: bytes) -> None:
         self._check(body)
         before = body.counted
-        body.parts.append(part)
+        if body.parts and len(body.parts[-1]) + len(part) <= _PART_BYTES:
+            body.parts[-1] += part  # what is read of it has its cost by part too
+        else:
+            body.parts.append(part)
         body.size += len(part)
         self.held[body.user] += body.counted - before
-        while self.held.total() > self._config.bodies_bytes:
+        while self._is_over(body.user):
             counted = [each for each in self._receiving if each.counted]
             if not counted:  # the room is that of one long answer
                 break
@@ -127,12 +133,16 @@ class BodyBudget:
             largest.given_up = True
         self._check(body)
 
+    def _is_over(self, user: str, more: int = 0) -> bool:
+        most = self._config.bodies_bytes
+        return self.held.total() + more > most or self.held[user] + more > most * USER_SHARE
+
     def _check(self, body: _Body) -> None:
         if body.given_up:
             raise HttpError(
                 503,
-                f"bodies of more than {self._config.bodies_bytes} bytes are being received and stored, and this was "
-                "the largest, of the user with most, of those that were not all there. Send the request again as it is",
+                f"bodies of more than {self._config.bodies_bytes} bytes, or 7/8 of that of one user, are being "
+                "received or stored, and this was the largest of the user with most. Send the request again as it is",
             )
 
     def _release(self, body: _Body) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import AsyncIterator, Iterable, Iterator
+from types import SimpleNamespace
 from typing import Any, Final
 
 import prometheus_client
@@ -58,21 +59,11 @@ class Exposition:
                 yield self._text([metric], head=number == 0)
         for collector in (prometheus_client.ProcessCollector, prometheus_client.PlatformCollector):
             yield self._text(collector(registry=None).collect(), head=True)
-        yield self._encode(_Collected([]))
+        yield self._encode(SimpleNamespace(collect=list))
 
     def _text(self, metrics: Iterable[Metric], *, head: bool) -> bytes:
         """Return the lines of metrics; without ``head`` those of a further piece, which does not repeat it."""
-        text: bytes = self._encode(_Collected(metrics)).removesuffix(_END)
+        text: bytes = self._encode(SimpleNamespace(collect=lambda: metrics)).removesuffix(_END)
         while not head and text.startswith(b"#"):
             text = text.partition(b"\n")[2]
         return text
-
-
-class _Collected:
-    """Some metrics, as an encoder takes them."""
-
-    def __init__(self, metrics: Iterable[Metric]) -> None:
-        self._metrics = metrics
-
-    def collect(self) -> Iterable[Metric]:
-        return self._metrics

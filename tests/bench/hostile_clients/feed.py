@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import gzip
 import itertools
+import socket
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from urllib.parse import urlsplit
 
 import pyarrow as pa
 import requests
@@ -108,6 +110,29 @@ def endless(urls: Mapping[str, str]) -> Iterator[None]:
     url = create(urls, "bad")
     body = gzip.compress(b'{"event":' + b"[" * 600 + b'"' + b'\\"' * 2_000_000)
     yield from together(1, lambda session: expect(session.post(url, body, headers=GZIP, timeout=GUARD_S), 400))
+
+
+@attack(f"{DOOR}: a body of tiny chunks, four clients")
+def tiny_chunks(urls: Mapping[str, str]) -> Iterator[None]:
+    create(urls, "bad")
+    where = urlsplit(urls[DOOR])
+    head = b"POST /bad HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/x-ndjson\r\n"
+    body = head + b"Transfer-Encoding: chunked\r\n\r\n" + b"1\r\n\n\r\n" * 500_000 + b"0\r\n\r\n"
+    peers = [socket.create_connection((where.hostname, where.port), GUARD_S) for _ in range(4)]
+
+    def send(peer: socket.socket) -> None:
+        peer.sendall(body)
+        answer = b""
+        while not answer.endswith(b"}"):
+            answer += peer.recv(1_000) or b"closed}"
+        if not answer.startswith(b"HTTP/1.1 200 "):
+            raise AssertionError(answer)
+
+    with ThreadPoolExecutor(len(peers)) as threads:
+        yield
+        while True:
+            list(threads.map(send, peers))
+            yield
 
 
 @attack(f"{DOOR}: an event to each of 1,000 partitions")

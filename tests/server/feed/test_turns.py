@@ -310,15 +310,17 @@ def test_others_are_served_while_many_events_are_spread_and_stored(calm: Door, h
 def test_only_what_is_little_when_it_is_unpacked_is_read_on_the_loop(
     body: bytes, coding: str, kind: dict[str, str], little: bool
 ) -> None:
-    from spark_streams.server.feed.request_bodies import read_little
+    from spark_streams.server.feed.request_bodies import read_within
+    from spark_streams.server.http.receive_budget import LITTLE_BYTES
     from spark_streams.server.http.requests import HttpError
+    from spark_streams.server.turns import finished
 
-    parts, limits = [body[:5], body[5:]], (16 << 20, 1_000_000)
+    steps = read_within(LITTLE_BYTES, [body[:5], body[5:]], coding, kind["Content-Type"], 16 << 20, 1_000_000)
     if body.startswith(b"no "):
         with pytest.raises(HttpError):
-            read_little(parts, coding, kind["Content-Type"], *limits)
+            finished(steps)
     else:
-        assert (read_little(parts, coding, kind["Content-Type"], *limits) is not None) is little
+        assert (finished(steps) is not None) is little
 
 
 def test_a_body_is_read_in_small_pieces_however_far_it_unpacks(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -360,6 +362,41 @@ def test_a_body_of_many_pieces_is_stored_wholly_or_not_at_all(doors: Callable[..
     assert door.read() == []
     assert door.post(lines(50_000)).json()["appended"] == 50_000
     assert door.post(arrow([b"%d" % n for n in range(50_000)]), kind=ARROW["Content-Type"]).json()["appended"] == 50_000
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_body_of_middle_size_waits_for_no_large_one(
+    calm: Door, monkeypatch: pytest.MonkeyPatch, elsewhere: Any, packed: bool
+) -> None:
+    from spark_streams.server.feed import request_bodies
+
+    parse = request_bodies.parse_lines
+    begun, go = threading.Event(), threading.Event()
+
+    def parsed(block: bytes, *rest: Any, **named: Any) -> Any:
+        if len(block) > 1 << 20:
+            begun.set()
+            assert go.wait(GUARD_S)
+        return parse(block, *rest, **named)
+
+    monkeypatch.setattr(request_bodies, "parse_lines", parsed)
+    long = b'{"event":"","key":"' + b"k" * (2 << 20) + b'"}\n'
+    coding = {"Content-Encoding": "gzip"} if packed else {}
+    headers = {**NDJSON, **coding}
+    answers = [
+        elsewhere("POST", f"{calm.url}/busy", data=gzip.compress(long) if packed else long, headers=headers)
+        for _ in range(3)
+    ]
+    try:
+        assert begun.wait(GUARD_S)
+        middle = lines(6_000)
+        assert len(middle) > request_bodies.PIECE_BYTES // 2
+        body = gzip.compress(middle) if packed else middle
+        assert calm.post(body, name="calm", **coding).json() == {"appended": 6_000, "repeated": 0}
+        assert not any(each.done() for each in answers)
+    finally:
+        go.set()
+    assert {each.result(GUARD_S).status_code for each in answers} == {200}
 
 
 def test_a_sequence_is_stored_once_over_many_partitions(door: Door) -> None:

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import ssl
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from uvicorn.server import ServerState
 
+from spark_streams.log import ReferenceLog
 from spark_streams.server.counters import DoorCounters
 from spark_streams.server.feed.config import FeedConfig
 from spark_streams.server.http import connection as connection_module
 from spark_streams.server.http.connection import HttpConnection, uvicorn_config
+from spark_streams.server.thread import ServerThread
+from tests.certificate_authority import Authority
 
 
 class FullTransport(asyncio.Transport):
@@ -132,3 +139,39 @@ def test_the_first_bytes_of_another_protocol_are_answered_at_once(sent: bytes, i
         assert bool(written) != is_request
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize("secured", [False, True])
+def test_what_may_be_tiny_chunks_is_received_a_little_at_a_time_and_a_plain_body_is_not(
+    secured: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    received: list[int] = []
+    take = HttpConnection.data_received
+
+    def taken(connection: HttpConnection, data: bytes) -> None:
+        received.append(len(data))
+        take(connection, data)
+
+    monkeypatch.setattr(HttpConnection, "data_received", taken)
+    authority = Authority(tmp_path, "authority")
+    certificate, key = authority.issue("server")
+    files = {"tls_cert": certificate, "tls_key": key} if secured else {}
+    line = b"POST /calm HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/x-ndjson\r\n"
+    chunks = b"Transfer-Encoding: chunked\r\n\r\n" + b"1\r\n\n\r\n" * 60_000 + b"0\r\n\r\n"
+    plain = b"Content-Length: 1000000\r\n\r\n" + b"\n" * 1_000_000
+    with ReferenceLog() as log, ServerThread(log, FeedConfig(port=0, **files)) as server:
+        log.create_stream("calm")
+        where = urlsplit(server.server.urls["feedapi"])
+        peer = socket.create_connection((where.hostname, where.port or 0), timeout=60)
+        if secured:
+            context = ssl.create_default_context(cafile=authority.file)
+            peer = context.wrap_socket(peer, server_hostname=where.hostname)
+        with peer:
+            for body, least, most in ((chunks, 0, 4 << 10), (plain, 20 << 10, 64 << 10), (chunks, 0, 4 << 10)):
+                received.clear()
+                peer.sendall(line + body)
+                answer = b""
+                while not answer.endswith(b'{"appended":0,"repeated":0}'):
+                    answer += peer.recv(1_000)
+                # A record of TLS, of 16 KiB, is handed over whole.
+                assert least < max(received) <= most + (16 << 10) * secured
