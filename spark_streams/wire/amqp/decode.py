@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import struct
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import Any, Final
 
 from spark_streams.errors import LocalProtocolError, RemoteProtocolError
@@ -48,6 +48,8 @@ MAX_DEPTH: Final = 32
 """The deepest nesting of values; real messages stay below 10, and values must never reach Python's recursion limit."""
 MAX_EMPTY_ITEMS: Final = 255
 """The most items without data (nulls, true, zeros) of one array, because they cost the sender no byte."""
+STEP_BYTES: Final = 4_096
+"""About as many bytes are checked in a step, which takes a millisecond or two."""
 
 
 def decode_value(buffer: bytes | bytearray | memoryview, position: int = 0) -> tuple[Any, int]:
@@ -89,9 +91,17 @@ def _decode_coded(raw: bytes, position: int, end: int, depth: int, code: int) ->
         if position + width > end:
             raise _short(position)
         return convert(raw[position : position + width]), position + width
+    start, stop, count = _extent(raw, position, end, depth, code)
+    if code in _VARIABLE:
+        return _VARIABLE[code](raw[start:stop]), stop
+    return _COMPOUND[code](raw, start, stop, count, depth + 1), stop
+
+
+def _extent(raw: bytes, position: int, end: int, depth: int, code: int) -> tuple[int, int, int]:
+    """Return where the content of a value that has a size begins and ends, and how many items it claims."""
     kind = code >> 4
     width = 1 if kind in (0xA, 0xC, 0xE) else 4
-    if (code not in _VARIABLE and code not in _COMPOUND) or kind < 0xA:
+    if code not in _VARIABLE and code not in _COMPOUND:
         raise RemoteProtocolError(f"AMQP value at byte {position - 1}: 0x{code:02x} is no format code")
     if position + width > end:
         raise _short(position)
@@ -100,13 +110,80 @@ def _decode_coded(raw: bytes, position: int, end: int, depth: int, code: int) ->
     if stop > end:
         raise _short(start)
     if code in _VARIABLE:
-        return _VARIABLE[code](raw[start:stop]), stop
+        return start, stop, 0
     if depth >= MAX_DEPTH:
         raise RemoteProtocolError(f"AMQP value at byte {position - 1}: nests deeper than {MAX_DEPTH}")
     if size < width:
         raise RemoteProtocolError(f"AMQP value at byte {position - 1}: size {size} leaves no room for its count")
     count = int.from_bytes(raw[start : start + width], "big")
-    return _COMPOUND[code](raw, start + width, stop, count, depth + 1), stop
+    if kind in (0xC, 0xD) and code & 1 and count % 2:
+        raise RemoteProtocolError(f"AMQP map at byte {start + width}: {count} keys and values, expected an even number")
+    return start + width, stop, count
+
+
+def check_values(
+    raw: bytes, position: int, end: int, count: int = 1, depth: int = 0, of: int = 0
+) -> Generator[None, None, int]:
+    """Check that ``decode_value`` can decode consecutive values, of which nothing is built; return where they end.
+
+    Args:
+        raw: encoded bytes.
+        position: the first value's constructor, inclusive.
+        end: where they end at the latest, exclusive.
+        count: how many they are.
+        depth: how deep they nest.
+        of: the format code of all, as in an array; 0: each has its own.
+
+    Yields:
+        None, after each few thousand bytes.
+
+    Raises:
+        RemoteProtocolError: one of them cannot be decoded.
+    """
+    mark = position
+    for _ in range(count):
+        if position - mark > STEP_BYTES:
+            mark = position
+            yield
+        code = of
+        if not of:
+            if position >= end:
+                raise _short(position)
+            code = raw[position]
+            position += 1
+        if code in _FIXED:
+            stop = position + _FIXED[code][0]
+            if stop > end:
+                raise _short(position)
+            if code in _CHECKED:
+                _FIXED[code][1](raw[position:stop])
+            position = stop
+            continue
+        if not code:
+            if depth >= MAX_DEPTH:
+                raise RemoteProtocolError(f"AMQP value at byte {position - 1}: nests deeper than {MAX_DEPTH}")
+            position = yield from check_values(raw, position, end, 2, depth + 1)
+            continue
+        position, stop, items = _extent(raw, position, end, depth, code)
+        if code in _VARIABLE:
+            _VARIABLE[code](raw[position:stop])
+            position = stop
+            continue
+        each = 0
+        if code >> 4 >= 0xE:
+            if position < stop and not raw[position]:
+                position = yield from check_values(raw, position + 1, stop, 1, depth + 1)
+            each, position = _array_code(raw, position, stop, items), position + 1
+        position = yield from check_values(raw, position, stop, items, depth + 1, each)
+        _check_end(position, stop)
+    return position
+
+
+def _check_end(position: int, stop: int) -> None:
+    if position != stop:
+        raise RemoteProtocolError(
+            f"AMQP list, map or array at byte {position}: {stop - position} bytes after its last item"
+        )
 
 
 def _decode_items(raw: bytes, position: int, stop: int, count: int, depth: int) -> list[Any]:
@@ -114,14 +191,11 @@ def _decode_items(raw: bytes, position: int, stop: int, count: int, depth: int) 
     for _ in range(count):
         item, position = _decode(raw, position, stop, depth)
         items.append(item)
-    if position != stop:
-        raise RemoteProtocolError(f"AMQP list or map at byte {position}: {stop - position} bytes after its last item")
+    _check_end(position, stop)
     return items
 
 
 def _decode_map(raw: bytes, position: int, stop: int, count: int, depth: int) -> Any:
-    if count % 2:
-        raise RemoteProtocolError(f"AMQP map at byte {position}: {count} keys and values, expected an even number")
     items = _decode_items(raw, position, stop, count, depth)
     return Pairs.collect(list(zip(items[::2], items[1::2], strict=True)))
 
@@ -130,23 +204,28 @@ def _decode_array(raw: bytes, position: int, stop: int, count: int, depth: int) 
     descriptor = None
     if position < stop and raw[position] == 0:
         descriptor, position = _decode(raw, position + 1, stop, depth)
-    if position >= stop:
-        raise _short(position)
-    code = raw[position]
+    code = _array_code(raw, position, stop, count)
     position += 1
-    if code == 0:
-        raise RemoteProtocolError(f"AMQP array at byte {position - 1}: described twice")
-    if code >> 4 == 4 and count > MAX_EMPTY_ITEMS:
-        raise RemoteProtocolError(f"AMQP array at byte {position - 1}: claims {count} items without data")
     items = []
     for _ in range(count):
         item, position = _decode_coded(raw, position, stop, depth, code)
         items.append(item)
-    if count == 0 and code not in _FIXED and code not in _VARIABLE and code not in _COMPOUND:
-        raise RemoteProtocolError(f"AMQP array at byte {position - 1}: 0x{code:02x} is no format code")
-    if position != stop:
-        raise RemoteProtocolError(f"AMQP array at byte {position}: {stop - position} bytes after its last item")
+    _check_end(position, stop)
     return Array(code, tuple(items), descriptor)
+
+
+def _array_code(raw: bytes, position: int, stop: int, count: int) -> int:
+    """Return the format code of an array's items."""
+    if position >= stop:
+        raise _short(position)
+    code = raw[position]
+    if code == 0:
+        raise RemoteProtocolError(f"AMQP array at byte {position}: described twice")
+    if code >> 4 == 4 and count > MAX_EMPTY_ITEMS:
+        raise RemoteProtocolError(f"AMQP array at byte {position}: claims {count} items without data")
+    if code not in FORMAT_CODES:
+        raise RemoteProtocolError(f"AMQP array at byte {position}: 0x{code:02x} is no format code")
+    return code
 
 
 def _short(position: int) -> RemoteProtocolError:
@@ -236,3 +315,5 @@ _COMPOUND: Final[dict[int, Callable[[bytes, int, int, int, int], Any]]] = {
 
 FORMAT_CODES: Final = frozenset(_FIXED) | frozenset(_VARIABLE) | frozenset(_COMPOUND)
 """Every format code of AMQP 1.0."""
+_CHECKED: Final = frozenset({0x56, 0x73})
+"""Those of a fixed width that not all bytes are a value of."""

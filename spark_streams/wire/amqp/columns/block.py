@@ -45,18 +45,31 @@ def foreign(block: MessageBlock) -> Mask:
     Their bytes alone decide, and only the first ones: what begins as a message and goes on otherwise is a broken one.
     """
     starts, ends = np.asarray(block.starts), np.asarray(block.ends)
+    found, other = _heads(block)
+    for row in np.flatnonzero(other).tolist():
+        with suppress(RemoteProtocolError):
+            section_head(bytes(block.buffer[starts[row] : min(ends[row], starts[row] + _DESCRIPTOR_BYTES)]), 0)
+            found[row] = False
+    return found
+
+
+def surely_foreign(block: MessageBlock) -> Mask:
+    """Return which messages are no AMQP, but those whose first bytes may be another form of a section's descriptor."""
+    found, other = _heads(block)
+    return found & ~other
+
+
+def _heads(block: MessageBlock) -> tuple[Mask, Mask]:
+    """Return which messages do not begin with the usual form of a section, and which of them may with another one."""
+    starts, ends = np.asarray(block.starts), np.asarray(block.ends)
     head = Words(np.frombuffer(block.buffer, np.uint8)).little(starts)
     code = (head >> np.uint64(16)) & np.uint64(0xFF)
     section = (head & np.uint64(0xFFFF) == 0x5300) & (code >= HEADER) & (code <= FOOTER)
     # What is shorter than a section's head shows bytes of its neighbour.
     found: Mask = ~(section & (ends - starts > 2)) & (ends > starts)
     # A descriptor in another form is an ulong or a symbol. Other payloads that begin with 0 are common, as Avro's.
-    other = np.isin(head & np.uint64(0xFFFF), np.array([0x8000, 0xA300, 0xB300], np.uint64))
-    for row in np.flatnonzero(found & other).tolist():
-        with suppress(RemoteProtocolError):
-            section_head(bytes(block.buffer[starts[row] : min(ends[row], starts[row] + _DESCRIPTOR_BYTES)]), 0)
-            found[row] = False
-    return found
+    other: Mask = found & np.isin(head & np.uint64(0xFFFF), np.array([0x8000, 0xA300, 0xB300], np.uint64))
+    return found, other
 
 
 class BlockSections:

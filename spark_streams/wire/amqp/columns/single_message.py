@@ -20,8 +20,9 @@ or list on the values that the column has. Damage anywhere else changes nothing,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Generator
 from functools import cache
+from itertools import pairwise
 from typing import Any, Final, Literal
 
 from spark_streams.errors import RemoteProtocolError
@@ -29,6 +30,7 @@ from spark_streams.offsets import format_offset
 from spark_streams.redaction import quoted
 from spark_streams.wire.amqp import message as m
 from spark_streams.wire.amqp.canonical_text import canonical_bytes, canonical_json
+from spark_streams.wire.amqp.decode import STEP_BYTES, check_values
 from spark_streams.wire.amqp.dialects.dialect import Place, Places
 from spark_streams.wire.amqp.dialects.event_streams import EVENT_STREAMS
 from spark_streams.wire.amqp.event_streams import ASSIGNED_KEYS
@@ -150,6 +152,80 @@ def row_columns(
         else:
             columns[name] = raw[message.bare_start :] if name == "message" else None
     return columns | {"bare_start": message.bare_start}
+
+
+def message_steps(raw: bytes, places: Places) -> Generator[None, None, dict[str, Any]]:
+    """Check one message for all who may read it, and return what a log node needs of it.
+
+    Nothing else is built, so a value of millions of items takes no memory.
+
+    Args:
+        raw: exactly one encoded message.
+        places: as for ``decode_columns``.
+
+    Returns:
+        ``bare_start``, and the columns ``group_key``, ``target_partition`` and ``creation_time_ms``.
+
+    Yields:
+        None, after each few thousand bytes.
+
+    Raises:
+        RemoteProtocolError: a part of the message that a reader may need is broken.
+    """
+    columns: dict[str, Any] = dict.fromkeys(("group_key", "target_partition", "creation_time_ms"))
+    columns["bare_start"] = mark = 0
+    named = {name: place for name, place in places.by_column.items() if name in columns}
+    for section in m.each_section(raw):
+        if section.end - mark > STEP_BYTES:
+            mark = section.end
+            yield
+        if section.code <= m.DELIVERY_ANNOTATIONS:
+            columns["bare_start"] = section.end
+        elif section.code < m.FOOTER:
+            stop = yield from check_values(raw, section.value, section.end)
+            if stop != section.end:
+                raise RemoteProtocolError(f"{m.SECTION_NAMES[section.code]} section: its value ends at {stop}")
+        if section.code == m.PROPERTIES:
+            columns["creation_time_ms"] = _creation_time(raw, section)
+        for name, place in named.items():
+            if place.section == section.code:
+                found = yield from _last_value(raw, section, place.key)
+                text = name == "group_key" and found is not None
+                columns[name] = canonical_bytes(found) if text else _annotation(found, place)
+    return columns
+
+
+def _last_value(raw: bytes, section: m.Section, key: str) -> Generator[None, None, Any]:
+    """Return the value of an annotation, of several the last one's; None if there is none."""
+    found, mark = None, section.value
+    for entry in m.each_entry(raw, section.value):
+        if entry.end - mark > STEP_BYTES:
+            mark = entry.end
+            yield
+        found = entry if entry.key == key else found
+    if found is None:
+        return None
+    _check_short(raw, found.value, found.end, f"annotation {key}")
+    return m.decode_part(raw, section.code, found.value, found.end)
+
+
+def _creation_time(raw: bytes, section: m.Section) -> Any:
+    """Check the types of the properties, whose values can be decoded, and return creation-time."""
+    if m.item_count(raw, section.value)[0] > len(PROPERTY_FIELDS):
+        raise RemoteProtocolError(f"properties section: more than {len(PROPERTY_FIELDS)} fields")
+    message = _Message(raw, [section])
+    places = m.item_places(raw, section.value)
+    for index, (start, end) in enumerate(pairwise(places)):
+        name, kind = PROPERTY_FIELDS[index]
+        if kind != "text":  # which may be anything
+            _check_short(raw, start, end, f"property {name}")
+            message.field(index)
+    return message.field(CREATION_TIME)
+
+
+def _check_short(raw: bytes, start: int, end: int, what: str) -> None:
+    if end - start > STEP_BYTES and not 0x40 <= raw[start] < 0xC0:
+        raise RemoteProtocolError(f"{what}: a list, map, array or described value of {end - start} bytes")
 
 
 class _Message:
