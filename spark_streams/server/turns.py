@@ -85,6 +85,20 @@ def finished(steps: Generator[object, None, T]) -> T:
             return returned
 
 
+def in_turns(steps: Generator[object, None, T]) -> Generator[None, None, T]:
+    """Run a generator, whose steps may be short, and return what it returns; yield when a turn is over."""
+    turn = Turn()
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            returned: T = end.value
+            return returned
+        if turn.over:
+            yield
+            turn = Turn()
+
+
 class Worker:
     """The worker thread; it is started when it is first needed.
 
