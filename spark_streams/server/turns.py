@@ -75,16 +75,6 @@ T = TypeVar("T")
 _OVER: Final = object()
 
 
-def finished(steps: Generator[object, None, T]) -> T:
-    """Run a generator to its end, and return what it returns."""
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            returned: T = end.value
-            return returned
-
-
 def in_turns(steps: Generator[object, None, T]) -> Generator[None, None, T]:
     """Run a generator, whose steps may be short, and return what it returns; yield when a turn is over."""
     turn = Turn()

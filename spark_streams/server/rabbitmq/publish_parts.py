@@ -13,7 +13,8 @@ from spark_streams.errors import RemoteProtocolError
 from spark_streams.log.format.batching import LARGE_ROWS
 from spark_streams.server.rabbitmq.filter_values import values_of
 from spark_streams.server.rabbitmq.stored_form import Stored, stored_steps
-from spark_streams.server.turns import Turn, finished
+from spark_streams.server.turns import Turn
+from spark_streams.wire.amqp.decode import finished
 from spark_streams.wire.rabbitmq.frames import Frame
 from spark_streams.wire.rabbitmq.publish_decode import Published, publish_parts
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Generator
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,19 +12,18 @@ from numpy.typing import NDArray
 
 from spark_streams.errors import RemoteProtocolError
 from spark_streams.wire.amqp import message as m
-from spark_streams.wire.amqp.columns.block import MessageBlock, chosen, surely_foreign
-from spark_streams.wire.amqp.columns.canonical import is_utf8
+from spark_streams.wire.amqp.columns.block import MessageBlock, chosen, foreign
 from spark_streams.wire.amqp.columns.decode import Lockstep, together
 from spark_streams.wire.amqp.columns.plain_bodies import are_plain_bodies
 from spark_streams.wire.amqp.columns.properties import field_numbers
 from spark_streams.wire.amqp.columns.shaped_columns import ShapedColumns
 from spark_streams.wire.amqp.columns.shaped_rows import by_shape
 from spark_streams.wire.amqp.columns.single_message import CREATION_TIME, message_steps, row_columns
+from spark_streams.wire.amqp.decode import finished
 from spark_streams.wire.amqp.dialects.dialect import Places
 from spark_streams.wire.amqp.dialects.event_streams import EVENT_STREAMS
 from spark_streams.wire.amqp.event_streams import NO_TIMESTAMP
-from spark_streams.wire.amqp.sections import NULL_CODE
-from spark_streams.wire.columnar.byte_view import Mask, Positions
+from spark_streams.wire.columnar.byte_view import Positions
 
 
 @dataclass(frozen=True)
@@ -53,13 +51,7 @@ _READ = frozenset({"value", "key", "properties_ms", "application_properties", "m
 
 def incoming_columns(block: MessageBlock, *, thorough: bool = False, places: Places = EVENT_STREAMS.places) -> Incoming:
     """Return what ``incoming_steps`` does, at once."""
-    steps = incoming_steps(block, thorough=thorough, places=places)
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            found: Incoming = end.value
-            return found
+    return finished(incoming_steps(block, thorough=thorough, places=places))
 
 
 def incoming_steps(
@@ -124,61 +116,37 @@ def _shaped(columns: ShapedColumns, thorough: bool) -> Incoming:
 
 
 def _walked(block: MessageBlock, thorough: bool, places: Places) -> Generator[None, None, Incoming]:
-    """Read messages of any shapes."""
+    """Read messages of any shapes: in columns, and one by one those that the columns leave out."""
     names = frozenset({"group_key", "target_partition", "creation_time_ms"})
     lockstep = Lockstep(block, names, places, m.FOOTER)
-    malformed = surely_foreign(block)
+    malformed, alone = foreign(block, sure=True), lockstep.irregular
+    try:
+        for name in ("group_key", "target_partition"):
+            lockstep.column(name, {})
+        if thorough:
+            readers = Lockstep(block, _READ)
+            for name in _READ:
+                readers.column(name, {})
+            alone |= readers.irregular
+    except RemoteProtocolError:
+        alone[:] = True  # that shows which of them it is
     value_starts = lockstep.sections.bare_start + lockstep.origin
     milliseconds, valid = field_numbers(lockstep, lockstep.properties, CREATION_TIME)
     creation_time_ms = np.where(valid, milliseconds, NO_TIMESTAMP)
     singly: dict[int, dict[str, Any]] = {}
-    for row in np.flatnonzero(lockstep.irregular & ~malformed).tolist():
+    for row in np.flatnonzero(alone & ~malformed).tolist():
         yield
+        raw = lockstep.raw(row)
         try:
-            raw = lockstep.raw(row)
             if thorough:
-                read = yield from message_steps(raw, places)
+                singly[row] = yield from message_steps(raw, places)
             else:
-                read = row_columns(raw, names, places, m.FOOTER)
+                singly[row] = row_columns(raw, names, places, m.FOOTER)
         except RemoteProtocolError:
             malformed[row] = True
-        else:
-            singly[row] = read
-            value_starts[row] = block.starts[row] + singly[row]["bare_start"]
-            if singly[row]["creation_time_ms"] is not None:
-                creation_time_ms[row] = singly[row]["creation_time_ms"]
-    group_key = _text(lockstep, "group_key", singly, malformed)
-    target_partition = _text(lockstep, "target_partition", singly, malformed)
-    if thorough:
-        yield from _mark_unreadable(block, np.flatnonzero(~(malformed | lockstep.irregular)), lockstep, malformed)
+            continue
+        value_starts[row] = block.starts[row] + singly[row]["bare_start"]
+        if singly[row]["creation_time_ms"] is not None:
+            creation_time_ms[row] = singly[row]["creation_time_ms"]
+    group_key, target_partition = (lockstep.column(name, singly) for name in ("group_key", "target_partition"))
     return Incoming(value_starts, group_key, target_partition, creation_time_ms, malformed)
-
-
-def _text(lockstep: Lockstep, name: str, singly: dict[int, dict[str, Any]], malformed: Mask) -> pa.StringArray:
-    """Return a text column; a message with broken text becomes malformed, and null in the column."""
-    try:
-        return lockstep.column(name, singly)
-    except RemoteProtocolError:
-        values = lockstep.values[name]
-        for row in np.flatnonzero((values.code != NULL_CODE) & ~lockstep.irregular).tolist():
-            text = lockstep.words.bytes[values.start[row] : values.end[row]].tobytes()
-            malformed[row] = not is_utf8(text)
-        lockstep.irregular[malformed] = True
-        return lockstep.column(name, singly)
-
-
-def _mark_unreadable(
-    block: MessageBlock, rows: Positions, lockstep: Lockstep, malformed: Mask
-) -> Generator[None, None, None]:
-    """Mark which of ``rows`` cannot be decoded: in columns, in which nearly always all can, else one by one."""
-    with suppress(RemoteProtocolError):
-        readers = Lockstep(chosen(block, rows), _READ)
-        for name in _READ:
-            readers.column(name, {})
-        rows = rows[readers.irregular]
-    for row in rows.tolist():
-        yield
-        try:
-            yield from message_steps(lockstep.raw(row), EVENT_STREAMS.places)
-        except RemoteProtocolError:
-            malformed[row] = True

@@ -22,7 +22,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Generator
 from functools import cache
-from itertools import pairwise
 from typing import Any, Final, Literal
 
 from spark_streams.errors import RemoteProtocolError
@@ -30,7 +29,7 @@ from spark_streams.offsets import format_offset
 from spark_streams.redaction import quoted
 from spark_streams.wire.amqp import message as m
 from spark_streams.wire.amqp.canonical_text import canonical_bytes, canonical_json
-from spark_streams.wire.amqp.decode import STEP_BYTES, check_values
+from spark_streams.wire.amqp.decode import STEP_BYTES, value_steps
 from spark_streams.wire.amqp.dialects.dialect import Place, Places
 from spark_streams.wire.amqp.dialects.event_streams import EVENT_STREAMS
 from spark_streams.wire.amqp.event_streams import ASSIGNED_KEYS
@@ -174,58 +173,38 @@ def message_steps(raw: bytes, places: Places) -> Generator[None, None, dict[str,
     """
     columns: dict[str, Any] = dict.fromkeys(("group_key", "target_partition", "creation_time_ms"))
     columns["bare_start"] = mark = 0
-    named = {name: place for name, place in places.by_column.items() if name in columns}
     for section in m.each_section(raw):
-        if section.end - mark > STEP_BYTES:
-            mark = section.end
+        if section.start - mark > STEP_BYTES:
+            mark = section.start
             yield
         if section.code <= m.DELIVERY_ANNOTATIONS:
             columns["bare_start"] = section.end
         elif section.code < m.FOOTER:
-            stop = yield from check_values(raw, section.value, section.end)
-            if stop != section.end:
-                raise RemoteProtocolError(f"{m.SECTION_NAMES[section.code]} section: its value ends at {stop}")
+            yield from value_steps(raw, section.value, section.end, keep=False)
         if section.code == m.PROPERTIES:
-            columns["creation_time_ms"] = _creation_time(raw, section)
-        for name, place in named.items():
-            if place.section == section.code:
-                found = yield from _last_value(raw, section, place.key)
-                text = name == "group_key" and found is not None
-                columns[name] = canonical_bytes(found) if text else _annotation(found, place)
+            columns["creation_time_ms"] = (_Message(raw, [section]).fields() or {})["creation_time"]
+        for name, place in places.by_column.items():
+            if name in columns and place.section == section.code:
+                last, mark = None, section.start
+                for entry in m.each_entry(raw, section.value):
+                    if entry.end - mark > STEP_BYTES:
+                        mark = entry.end
+                        yield
+                    last = entry if entry.key == place.key else last
+                if last is not None:
+                    value = _short(raw, section.code, last.value, last.end)
+                    text = name == "group_key" and value is not None
+                    columns[name] = canonical_bytes(value) if text else _annotation(value, place)
     return columns
 
 
-def _last_value(raw: bytes, section: m.Section, key: str) -> Generator[None, None, Any]:
-    """Return the value of an annotation, of several the last one's; None if there is none."""
-    found, mark = None, section.value
-    for entry in m.each_entry(raw, section.value):
-        if entry.end - mark > STEP_BYTES:
-            mark = entry.end
-            yield
-        found = entry if entry.key == key else found
-    if found is None:
-        return None
-    _check_short(raw, found.value, found.end, f"annotation {key}")
-    return m.decode_part(raw, section.code, found.value, found.end)
-
-
-def _creation_time(raw: bytes, section: m.Section) -> Any:
-    """Check the types of the properties, whose values can be decoded, and return creation-time."""
-    if m.item_count(raw, section.value)[0] > len(PROPERTY_FIELDS):
-        raise RemoteProtocolError(f"properties section: more than {len(PROPERTY_FIELDS)} fields")
-    message = _Message(raw, [section])
-    places = m.item_places(raw, section.value)
-    for index, (start, end) in enumerate(pairwise(places)):
-        name, kind = PROPERTY_FIELDS[index]
-        if kind != "text":  # which may be anything
-            _check_short(raw, start, end, f"property {name}")
-            message.field(index)
-    return message.field(CREATION_TIME)
-
-
-def _check_short(raw: bytes, start: int, end: int, what: str) -> None:
-    if end - start > STEP_BYTES and not 0x40 <= raw[start] < 0xC0:
-        raise RemoteProtocolError(f"{what}: a list, map, array or described value of {end - start} bytes")
+def _short(raw: bytes, code: int, at: int, end: int) -> Any:
+    """Decode a value of a section, unless it is made of many."""
+    if end - at > STEP_BYTES and not 0x40 <= raw[at] < 0xC0:
+        raise RemoteProtocolError(
+            f"{m.SECTION_NAMES[code]} section: a list, map, array or described value of {end - at} bytes"
+        )
+    return m.decode_part(raw, code, at, end)
 
 
 class _Message:
@@ -269,7 +248,7 @@ class _Message:
         places = self._items() or ()
         if index + 1 >= len(places):
             return None
-        value = m.decode_part(self._raw, m.PROPERTIES, *places[index : index + 2])
+        value = _short(self._raw, m.PROPERTIES, *places[index : index + 2])
         name, kind = PROPERTY_FIELDS[index]
         _check(value, _ALLOWED[kind], f"property {name.replace('_', '-')}", kind)
         return value
@@ -281,11 +260,11 @@ class _Message:
 
     def fields(self) -> dict[str, Any] | None:
         """Return all fields of the properties, times in milliseconds; None without the section."""
-        places = self._items()
-        if places is None:
+        if m.PROPERTIES not in self._values:
             return None
-        if len(places) - 1 > len(PROPERTY_FIELDS):
-            raise RemoteProtocolError(f"properties section: {len(places) - 1} fields, expected {len(PROPERTY_FIELDS)}")
+        count, _ = m.item_count(self._raw, self._values[m.PROPERTIES])
+        if count > len(PROPERTY_FIELDS):
+            raise RemoteProtocolError(f"properties section: {count} fields, expected {len(PROPERTY_FIELDS)}")
         as_is = ("timestamp", "uint", "binary")
         return {
             name: self.field(index) if kind in as_is else self.field_text(index)
