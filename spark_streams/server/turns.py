@@ -86,12 +86,18 @@ def _to_the_end(steps: Generator[object, None, T], returned: list[T]) -> Iterato
     returned.append((yield from steps))
 
 
-def finished(steps: Generator[object, None, T]) -> T:
-    """Run a generator to its end, and return what it returns."""
-    returned: list[T] = []
-    for _ in _to_the_end(steps, returned):
-        pass
-    return returned[0]
+def in_turns(steps: Generator[object, None, T]) -> Generator[None, None, T]:
+    """Run a generator, whose steps may be short, and return what it returns; yield when a turn is over."""
+    turn = Turn()
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            returned: T = end.value
+            return returned
+        if turn.over:
+            yield
+            turn = Turn()
 
 
 class Places:

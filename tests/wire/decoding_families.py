@@ -28,7 +28,6 @@ from spark_streams.log.format.batching import encode_records, place
 from spark_streams.log.format.record_batch import parse_header, verify
 from spark_streams.log.format.records import decode_batches, message_columns_of, record_headers
 from spark_streams.server.feed.request_bodies import read_body, read_within
-from spark_streams.server.turns import finished
 from spark_streams.wire.amqp import cbs, management
 from spark_streams.wire.amqp import message as m
 from spark_streams.wire.amqp.columns.block import MessageBlock, foreign
@@ -36,7 +35,7 @@ from spark_streams.wire.amqp.columns.decode import COLUMN_TYPES, decode_columns
 from spark_streams.wire.amqp.columns.from_producers import incoming_columns
 from spark_streams.wire.amqp.columns.plain_bodies import plain_body_columns
 from spark_streams.wire.amqp.columns.typed import FieldOfMessage, typed_columns
-from spark_streams.wire.amqp.decode import decode_value
+from spark_streams.wire.amqp.decode import decode_value, finished
 from spark_streams.wire.amqp.encode import encode_value
 from spark_streams.wire.amqp.event_batches import split_batch
 from spark_streams.wire.amqp.event_hubs import outgoing_pieces, with_group_keys

@@ -1,7 +1,8 @@
 """Serves a link on which a producer sends events: routes them in columns, appends once for each partition and turn.
 
 The link accepts an event when its append has returned, which with fsync policy ``always`` means that the event is on
-the disk. A large message is read in the worker thread; later messages of its link wait behind it.
+the disk. A message that is large or takes more than a turn is read in the worker thread; later messages of its link
+wait behind it.
 
 The outcome of a rejected event gives the reason. An event that was sent settled cannot be rejected, so the link is
 closed with the error instead: no event is dropped silently.
@@ -12,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any, ClassVar, Final, NamedTuple
 
 import numpy as np
@@ -35,8 +36,9 @@ from spark_streams.server.amqp.error_conditions import (
 from spark_streams.server.amqp.placement import PartitionSplit
 from spark_streams.server.amqp.routing import REJECTED, Routed, route
 from spark_streams.server.appender import AppendRefused, Batch, Outcome, RefusalReason, copied
+from spark_streams.server.turns import in_turns
 from spark_streams.wire.amqp.columns.block import MessageBlock
-from spark_streams.wire.amqp.columns.from_producers import Incoming, incoming_columns
+from spark_streams.wire.amqp.columns.from_producers import Incoming, incoming_steps
 from spark_streams.wire.amqp.message import PROPERTIES, decode_sections
 from spark_streams.wire.columnar.byte_view import Positions
 
@@ -196,7 +198,7 @@ class ProducerLink(AttachedLink):
                 self._waiting.append(taken)
                 self._read_next()
             else:
-                self._store(self._reader(taken)())
+                self._read(self._steps(taken))
         if self._deliveries.refusal is not None and not more:
             self.fail(self._deliveries.refusal)
         else:
@@ -207,17 +209,23 @@ class ProducerLink(AttachedLink):
         """Return whether messages are to be read in the worker thread."""
         return len(taken.memory) > LARGE_BYTES
 
+    def _read(self, steps: Generator[None, None, Read]) -> None:
+        """Read messages and store them; what takes more than a turn goes on in the worker thread."""
+        try:
+            next(steps)
+        except StopIteration as end:
+            self._store(end.value)
+        else:
+            self._read_beside(steps)
+
     def _read_next(self) -> None:
         """Read the waiting messages in the worker thread, in their order, even if the link has ended."""
-        if self._reading is not None or not self._waiting:
-            return
-        taken = self._waiting.popleft()
-        self._reading = asyncio.ensure_future(self._read_beside(taken))
-        self._reading.add_done_callback(lambda future: self.connection.guarded(lambda: self._was_read(future)))
+        if self._reading is None and self._waiting:
+            self._read_beside(self._steps(self._waiting.popleft()))
 
-    def _read_beside(self, taken: Messages) -> Coroutine[Any, Any, Read]:
-        """Read and route messages in the worker thread."""
-        return self.node.worker.step(self._reader(taken))
+    def _read_beside(self, steps: Generator[None, None, Read]) -> None:
+        self._reading = asyncio.ensure_future(self.node.worker.run(steps))
+        self._reading.add_done_callback(lambda future: self.connection.guarded(lambda: self._was_read(future)))
 
     def _was_read(self, future: asyncio.Future[Read]) -> None:
         self._reading = None
@@ -238,15 +246,15 @@ class ProducerLink(AttachedLink):
             self._deliveries.credit += free
             self.connection.outgoing.flow(self._session, self._deliveries)
 
-    def _reader(self, taken: Messages) -> Callable[[], Read]:
-        """Return a function that reads and routes messages in any thread."""
+    def _steps(self, taken: Messages) -> Generator[None, None, Read]:
+        """Return the steps of reading and routing messages, in any thread."""
         partitions = self.node.placement.open_here(self._log_stream)
         created = self._log_stream.config.timestamp_type == "create"
         block, bound = taken.block, self.bound is not None
 
-        def read() -> Read:
+        def steps() -> Generator[None, None, Read]:
             # Thorough: a message that no reader of ours can decode would stop every query on the stream for good.
-            incoming = incoming_columns(block, thorough=True)
+            incoming = yield from in_turns(incoming_steps(block, thorough=True))
             routed = route(incoming, self._log_stream, list(partitions), self.bound, self._turn)
             for row in reserved_instants(block, incoming) if created else ():
                 routed.rejections.setdefault(row, NO_INSTANT)
@@ -254,7 +262,7 @@ class ProducerLink(AttachedLink):
             aimed = np.full(len(taken.ids), bound) | incoming.target_partition.is_valid().to_numpy(zero_copy_only=False)
             return Read(taken.ids, block, incoming, routed, partitions, ~aimed)
 
-        return read
+        return steps()
 
     def _store(self, read: Read) -> None:
         ids, block, incoming, partitions = read.ids, read.block, read.incoming, read.partitions

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping
+from collections.abc import Generator, Iterable, Mapping
 from typing import Any, ClassVar, Final
 
 import numpy as np
@@ -24,9 +24,9 @@ from spark_streams.server.event_hubs.addresses import Start
 from spark_streams.server.event_hubs.connection import HubConnection
 from spark_streams.server.event_hubs.management import newest, now_ms
 from spark_streams.server.event_hubs.receivers import Receiver, Receivers
-from spark_streams.server.turns import finished
+from spark_streams.server.turns import in_turns
 from spark_streams.wire.amqp.columns.block import MessageBlock, chosen
-from spark_streams.wire.amqp.columns.from_producers import Incoming, incoming_columns
+from spark_streams.wire.amqp.columns.from_producers import Incoming, incoming_steps
 from spark_streams.wire.amqp.dialects.event_hubs import BATCH_FORMAT, OPERATION_CANCELLED, RUNTIME_METRIC, SERVER_BUSY
 from spark_streams.wire.amqp.event_batches import split_batch
 from spark_streams.wire.amqp.event_hubs import Newest, outgoing_pieces, runtime_metrics, with_group_keys
@@ -147,13 +147,6 @@ class HubSender(ProducerLink):
     def _takes_long(self, taken: Messages) -> bool:
         return super()._takes_long(taken) or (taken.formats is not None and len(taken.memory) > _FEW_BYTES)
 
-    def _reader(self, taken: Messages) -> Callable[[], Read]:
-        steps = self._steps(taken)
-        return lambda: finished(steps)
-
-    def _read_beside(self, taken: Messages) -> Coroutine[Any, Any, Read]:
-        return self.node.worker.run(self._steps(taken))
-
     def _steps(self, taken: Messages) -> Generator[None, None, Read]:
         """Return the steps of reading and routing, in any thread."""
         partitions = self.node.placement.open_here(self._log_stream)
@@ -164,9 +157,10 @@ class HubSender(ProducerLink):
             events = _Events(taken)
             parts: list[tuple[MessageBlock, Incoming]] = []
             for first in range(0, len(events.ids), _ROWS_PER_STEP):
+                if first:
+                    yield
                 part = with_group_keys(chosen(events.block, slice(first, first + _ROWS_PER_STEP)))
-                parts.append((part, incoming_columns(part, thorough=True)))
-                yield
+                parts.append((part, (yield from in_turns(incoming_steps(part, thorough=True)))))
             block, incoming = _joined(parts)
             routed = events.route(incoming, stream, list(partitions), bound, turn)
             if created:

@@ -32,7 +32,8 @@ from spark_streams.server.http.authorization import Authorization
 from spark_streams.server.http.receive_budget import LITTLE_BYTES, BodyBudget
 from spark_streams.server.http.requests import HttpError, known_arguments
 from spark_streams.server.stream_changes import SETTINGS, create_stream
-from spark_streams.server.turns import Places, Worker, finished
+from spark_streams.server.turns import Places, Worker
+from spark_streams.wire.amqp.decode import finished
 from spark_streams.wire.feed.fetch_arguments import nearest
 
 MAX_REFERENCE_BYTES: Final = 255

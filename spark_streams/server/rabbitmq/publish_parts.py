@@ -12,8 +12,9 @@ from typing import NamedTuple
 from spark_streams.errors import RemoteProtocolError
 from spark_streams.log.format.batching import LARGE_ROWS
 from spark_streams.server.rabbitmq.filter_values import values_of
-from spark_streams.server.rabbitmq.stored_form import Stored, stored_form, stored_steps
+from spark_streams.server.rabbitmq.stored_form import Stored, stored_steps
 from spark_streams.server.turns import Turn
+from spark_streams.wire.amqp.decode import finished
 from spark_streams.wire.rabbitmq.frames import Frame
 from spark_streams.wire.rabbitmq.publish_decode import Published, publish_parts
 
@@ -48,7 +49,7 @@ class SomeParts(NamedTuple):
 
 def stored_of(published: Published) -> Stored:
     """Return the stored form of the good entries, at once."""
-    stored = stored_form(published.buffer, published.starts, published.ends)
+    stored = finished(stored_steps(published.buffer, published.starts, published.ends))
     return stored._replace(filters=values_of(published))
 
 

@@ -24,7 +24,7 @@ from spark_streams.server.appender import copied
 from spark_streams.server.rabbitmq.filter_values import ValueColumn
 from spark_streams.wire.amqp.columns.block import MessageBlock
 from spark_streams.wire.amqp.columns.encoded_runs import EncodedRun, fixed, join
-from spark_streams.wire.amqp.columns.from_producers import incoming_columns
+from spark_streams.wire.amqp.columns.from_producers import incoming_steps
 from spark_streams.wire.columnar.byte_view import Readable, Words
 
 ESCAPE: Final = b"\x00\x80\x00\x00\x00\x00\x00\x00\x00\x75\xb0"
@@ -32,7 +32,7 @@ ESCAPE: Final = b"\x00\x80\x00\x00\x00\x00\x00\x00\x00\x75\xb0"
 ESCAPE_BYTES: Final = len(ESCAPE) + 4
 
 STEP_ROWS: Final = 4_096
-"""Rows of a step: some 3 ms, and much more where messages are malformed on purpose."""
+"""Rows of a step: some 3 ms."""
 
 _DATA8: Final = 0x005375A0
 _DATA32: Final = 0x005375B0
@@ -62,14 +62,27 @@ class Stored(NamedTuple):
         return Stored(self.values.filter(mask), self.keys.filter(mask), self.timestamps[rows], filters)
 
 
-def stored_form(buffer: Readable, starts: Longs, ends: Longs) -> Stored:
+def stored_steps(buffer: Readable, starts: Longs, ends: Longs) -> Generator[None, None, Stored]:
     """Return the stored form of published messages, without filter values.
 
     Args:
         buffer: holds the messages.
         starts: int64[n], first byte of each, inclusive; rising.
         ends: int64[n], end of each, exclusive.
+
+    Yields:
+        None, after each few thousand messages, and within messages that are read one by one.
     """
+    parts = []
+    for at in range(0, len(starts) or 1, STEP_ROWS):  # no messages are one part, too
+        if at:
+            yield
+        part = yield from _part_steps(buffer, starts[at : at + STEP_ROWS], ends[at : at + STEP_ROWS])
+        parts.append(part)
+    return joined(parts)
+
+
+def _part_steps(buffer: Readable, starts: Longs, ends: Longs) -> Generator[None, None, Stored]:
     values, count = copied(buffer, starts, ends), len(starts)
     keys, timestamps = pa.nulls(count, pa.binary()), np.full(count, NO_TIMESTAMP, np.int64)
     buffer = buffer if len(buffer) else b"\0"  # with only empty messages, too, the code below reads one byte
@@ -82,21 +95,11 @@ def stored_form(buffer: Readable, starts: Longs, ends: Longs) -> Stored:
     others = ~plain & ~escaped
     rows = np.flatnonzero(others)
     if len(rows):
-        incoming = incoming_columns(MessageBlock(buffer, starts[rows], ends[rows]), thorough=True)
+        incoming = yield from incoming_steps(MessageBlock(buffer, starts[rows], ends[rows]), thorough=True)
         escaped[rows] = incoming.malformed | _begin_with_escape(words, starts[rows], ends[rows])
         timestamps[rows] = np.where(incoming.malformed, NO_TIMESTAMP, incoming.creation_time_ms)
         keys = pc.replace_with_mask(keys, pa.array(others), incoming.group_key.cast(pa.binary()))
     return Stored(_with_escapes(values, escaped) if escaped.any() else values, keys, timestamps)
-
-
-def stored_steps(buffer: Readable, starts: Longs, ends: Longs) -> Generator[None, None, Stored]:
-    """Return what ``stored_form`` does; yield after each few thousand messages."""
-    parts = []
-    for at in range(0, len(starts) or 1, STEP_ROWS):  # no messages are one part, too
-        if at:
-            yield
-        parts.append(stored_form(buffer, starts[at : at + STEP_ROWS], ends[at : at + STEP_ROWS]))
-    return joined(parts)
 
 
 def joined(parts: Sequence[Stored]) -> Stored:

@@ -26,10 +26,11 @@ from spark_streams.server.counters import DoorCounters
 from spark_streams.server.http.authorization import Authorization, Known, host_of
 from spark_streams.server.http.receive_budget import BodyBudget
 from spark_streams.server.http.requests import HttpError
-from spark_streams.server.turns import Worker, finished
+from spark_streams.server.turns import Worker
 from spark_streams.server.web.config import WebConfig
 from spark_streams.server.web.formats import FILTERS
 from spark_streams.server.web.sessions import Sessions
+from spark_streams.wire.amqp.decode import finished
 
 if TYPE_CHECKING:
     import jinja2

@@ -14,7 +14,7 @@ from spark_streams.errors import LogError
 from spark_streams.log import Partition, Stream
 from spark_streams.log.format.timestamps import NO_TIMESTAMP
 from spark_streams.log.storage.readable_partition import PartitionClosed
-from spark_streams.server.turns import finished
+from spark_streams.wire.amqp.decode import finished
 
 MOST_TIMED: Final = 64
 """The most partitions of a stream whose times are read for the list of all streams."""

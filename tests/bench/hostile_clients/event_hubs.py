@@ -7,7 +7,7 @@ import socket
 from collections.abc import Iterator, Mapping
 from urllib.parse import urlsplit
 
-from tests.bench.hostile_clients.amqp import create
+from tests.bench.hostile_clients.amqp import create, nulls
 from tests.bench.hostile_clients.registry import attack
 from tests.door_urls import plain_url
 from tests.server.event_hubs.conftest import sas
@@ -73,6 +73,11 @@ def filled(event: bytes) -> bytes:
 @attack(f"{DOOR}: a body of 1 MB")
 def body(urls: Mapping[str, str]) -> Iterator[None]:
     yield from publish_for_ever(urls, b"\x00\x53\x75\xb0\x00\x0f\x00\x00" + b"b" * 0x0F0000)
+
+
+@attack(f"{DOOR}: a list of a million nulls")
+def long_list(urls: Mapping[str, str]) -> Iterator[None]:
+    yield from publish_for_ever(urls, b"\x00\x53\x77" + nulls(1_000_000))
 
 
 @attack(f"{DOOR}: batches of 200,000 empty events")

@@ -102,13 +102,31 @@ LONGEST = 8_380_000
 """Bytes that a sub-batch may inflate to by default, all but a few."""
 
 
+def one_message(message: bytes) -> bytes:
+    """Return a sub-batch of one message."""
+    plain = data(message)
+    return sub_batch(1, 1, 1, len(plain), gzip.compress(plain))
+
+
 @attack(f"{DOOR}: a list of 8 million nulls")
 def long_list(urls: Mapping[str, str]) -> Iterator[None]:
     """Of all messages of its size the one that takes longest to look at."""
     message = b"\x00\x53\x77\xd0" + struct.pack(">II", LONGEST + 4, LONGEST) + b"\x40" * LONGEST
-    plain = data(message)
-    entry = sub_batch(1, 1, 1, len(plain), gzip.compress(plain))
-    yield from publish_for_ever(come_in(urls, "bad"), "bad", [entry])
+    yield from publish_for_ever(come_in(urls, "bad"), "bad", [one_message(message)])
+
+
+@attack(f"{DOOR}: two million data sections")
+def data_sections(urls: Mapping[str, str]) -> Iterator[None]:
+    message = b"\x00\x53\x75\x40" * (LONGEST // 4)
+    yield from publish_for_ever(come_in(urls, "bad"), "bad", [one_message(message)])
+
+
+@attack(f"{DOOR}: two million annotations")
+def annotations(urls: Mapping[str, str]) -> Iterator[None]:
+    count = LONGEST // 3 - 10
+    head = b"\x00\x53\x72\xd1" + struct.pack(">II", 4 + 3 * count, 2 * count)
+    message = head + b"\xa3\x00\x40" * count + text_section(b"x")
+    yield from publish_for_ever(come_in(urls, "bad"), "bad", [one_message(message)])
 
 
 @attack(f"{DOOR}: a group key of 8 MB")
@@ -119,9 +137,7 @@ def long_group_key(urls: Mapping[str, str]) -> Iterator[None]:
     field = b"\xb0" + struct.pack(">I", len(key)) + key
     content = struct.pack(">I", 2) + name + field
     message = b"\x00\x53\x72\xd1" + struct.pack(">I", len(content)) + content + text_section(b"x")
-    plain = data(message)
-    entry = sub_batch(1, 1, 1, len(plain), gzip.compress(plain))
-    yield from publish_for_ever(come_in(urls, "bad"), "bad", [entry])
+    yield from publish_for_ever(come_in(urls, "bad"), "bad", [one_message(message)])
 
 
 @attack(f"{DOOR}: a flood of Credit")

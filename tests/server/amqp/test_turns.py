@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import struct
 import threading
 import time
 from collections.abc import Iterator
@@ -36,21 +37,21 @@ class Held:
 def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[Held]:
     from spark_streams.server.amqp import producer_link
 
-    incoming_columns = producer_link.incoming_columns
+    incoming_steps = producer_link.incoming_steps
     held = Held()
 
     def read(block: Any, **options: Any) -> Any:
         if len(block.buffer) > len(LARGE):
             held.begun.release()
             assert held.go.acquire(timeout=2 * GUARD_S)
-        return incoming_columns(block, **options)
+        return incoming_steps(block, **options)
 
-    monkeypatch.setattr(producer_link, "incoming_columns", read)
+    monkeypatch.setattr(producer_link, "incoming_steps", read)
     yield held
     held.go.release(100)
 
 
-def sent(node: Any, *bodies: bytes, stream: str = "orders") -> tuple[Any, Any, list[Any]]:
+def sent(node: Any, *bodies: bytes | bytearray, stream: str = "orders") -> tuple[Any, Any, list[Any]]:
     """Messages under way on one link; its peer, the link, the deliveries."""
     peer = node.peer()
     sender = peer.sender(stream)
@@ -73,6 +74,31 @@ def test_a_large_message_holds_up_no_other_link(node: Any, held: Held) -> None:
     peer.pump(lambda: large.settled and small.settled, GUARD_S)
     # What its own link sent after it is stored after it.
     assert [event.body for event in node.receive("orders", 5)] == [b"0", b"1", b"2", LARGE, b"behind"]
+
+
+def test_a_message_of_many_values_is_read_beside_the_loop(node: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from spark_streams.server.amqp import producer_link
+
+    threads: list[int] = []
+    incoming_steps = producer_link.incoming_steps
+
+    def read(block: Any, **options: Any) -> Iterator[None]:
+        steps = incoming_steps(block, **options)
+        while True:
+            threads.append(threading.get_ident())
+            try:
+                yield next(steps)
+            except StopIteration as end:
+                return end.value  # type: ignore[no-any-return]
+
+    monkeypatch.setattr(producer_link, "incoming_steps", read)
+    node.log.create_stream("orders")
+    nulls = 500_000
+    message = b"\x00\x53\x77\xd0" + struct.pack(">II", nulls + 4, nulls) + b"\x40" * nulls
+    peer, _, (delivery,) = sent(node, bytearray(message))
+    peer.pump(lambda: delivery.settled, GUARD_S)
+    loop, beside = threads[0], threads[-1]
+    assert loop != beside and threads.count(loop) < threads.count(beside), "what takes more than a turn is"
 
 
 @pytest.mark.parametrize("end", ["detach", "close", "hang up"])

@@ -114,12 +114,12 @@ def test_a_batch_is_put_together_again_from_its_parts(
 
 
 def test_who_sends_a_batch_waits_for_a_part_of_anothers(namespace: Namespace, monkeypatch: pytest.MonkeyPatch) -> None:
-    read, parts, both = links.incoming_columns, list[int](), threading.Semaphore(0)
+    read, parts, both = links.incoming_steps, list[int](), threading.Semaphore(0)
     beside = links.HubSender._read_beside
 
-    def noted(sender: Any, taken: Messages) -> Any:
+    def noted(sender: Any, steps: Any) -> Any:
         both.release()
-        return beside(sender, taken)
+        return beside(sender, steps)
 
     def reads(block: Any, **options: Any) -> Any:
         if not parts:  # in the thread, until the other one waits for it
@@ -128,7 +128,7 @@ def test_who_sends_a_batch_waits_for_a_part_of_anothers(namespace: Namespace, mo
         return read(block, **options)
 
     monkeypatch.setattr(links, "_ROWS_PER_STEP", 10)
-    monkeypatch.setattr(links, "incoming_columns", reads)
+    monkeypatch.setattr(links, "incoming_steps", reads)
     monkeypatch.setattr(links.HubSender, "_read_beside", noted)
     namespace.create()
     first, second = sending(namespace), sending(namespace)

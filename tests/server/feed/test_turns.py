@@ -313,7 +313,7 @@ def test_only_what_is_little_when_it_is_unpacked_is_read_on_the_loop(
     from spark_streams.server.feed.request_bodies import read_within
     from spark_streams.server.http.receive_budget import LITTLE_BYTES
     from spark_streams.server.http.requests import HttpError
-    from spark_streams.server.turns import finished
+    from spark_streams.wire.amqp.decode import finished
 
     steps = read_within(LITTLE_BYTES, [body[:5], body[5:]], coding, kind["Content-Type"], 16 << 20, 1_000_000)
     if body.startswith(b"no "):

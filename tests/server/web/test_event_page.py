@@ -12,10 +12,10 @@ import pytest
 
 from spark_streams.filters import parse
 from spark_streams.log import Partition, ReferenceLog, StreamConfig
-from spark_streams.server.turns import finished
 from spark_streams.server.web import event_page
 from spark_streams.server.web.event_page import EventPage, page_of, preview_of, start_of
 from spark_streams.wire.amqp.columns.encode import encode_columns
+from spark_streams.wire.amqp.decode import finished
 from spark_streams.wire.amqp.encode import encode_value
 
 T1957 = -386_380_800_000

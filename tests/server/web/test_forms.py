@@ -13,10 +13,10 @@ import requests
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_streams.server.turns import finished
 from spark_streams.server.web import site
 from spark_streams.server.web.publish import _event_of
 from spark_streams.server.web.site import _fields
+from spark_streams.wire.amqp.decode import finished
 from tests.server.web.conftest import TIMEOUT_S, Window
 
 MANY = 100_000

@@ -180,8 +180,8 @@ def test_further_partitions_are_on_further_pages(windows: Windows) -> None:
 
 
 def test_the_page_of_a_stream_that_goes_while_it_is_made(window: Window) -> None:
-    from spark_streams.server.turns import finished
     from spark_streams.server.web.summaries import summaries_of
+    from spark_streams.wire.amqp.decode import finished
 
     window.create("orders", 2)
     window.append([b"x"])

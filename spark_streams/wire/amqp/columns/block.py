@@ -39,10 +39,15 @@ def chosen(block: MessageBlock, rows: Positions | slice) -> MessageBlock:
     return MessageBlock(block.buffer, np.asarray(block.starts)[rows], np.asarray(block.ends)[rows])
 
 
-def foreign(block: MessageBlock) -> Mask:
+def foreign(block: MessageBlock, *, sure: bool = False) -> Mask:
     """Return which messages are no AMQP: they have bytes, and these begin with no section.
 
     Their bytes alone decide, and only the first ones: what begins as a message and goes on otherwise is a broken one.
+
+    Args:
+        block: the messages.
+        sure: whether to leave out those that may begin with another form of a section's descriptor, at which each has
+            to be looked by itself.
     """
     starts, ends = np.asarray(block.starts), np.asarray(block.ends)
     head = Words(np.frombuffer(block.buffer, np.uint8)).little(starts)
@@ -51,8 +56,10 @@ def foreign(block: MessageBlock) -> Mask:
     # What is shorter than a section's head shows bytes of its neighbour.
     found: Mask = ~(section & (ends - starts > 2)) & (ends > starts)
     # A descriptor in another form is an ulong or a symbol. Other payloads that begin with 0 are common, as Avro's.
-    other = np.isin(head & np.uint64(0xFFFF), np.array([0x8000, 0xA300, 0xB300], np.uint64))
-    for row in np.flatnonzero(found & other).tolist():
+    other = found & np.isin(head & np.uint64(0xFFFF), np.array([0x8000, 0xA300, 0xB300], np.uint64))
+    if sure:
+        return found & ~other
+    for row in np.flatnonzero(other).tolist():
         with suppress(RemoteProtocolError):
             section_head(bytes(block.buffer[starts[row] : min(ends[row], starts[row] + _DESCRIPTOR_BYTES)]), 0)
             found[row] = False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,19 +12,18 @@ from numpy.typing import NDArray
 
 from spark_streams.errors import RemoteProtocolError
 from spark_streams.wire.amqp import message as m
-from spark_streams.wire.amqp.columns.block import MessageBlock, chosen
-from spark_streams.wire.amqp.columns.canonical import is_utf8
+from spark_streams.wire.amqp.columns.block import MessageBlock, chosen, foreign
 from spark_streams.wire.amqp.columns.decode import Lockstep, together
 from spark_streams.wire.amqp.columns.plain_bodies import are_plain_bodies
 from spark_streams.wire.amqp.columns.properties import field_numbers
 from spark_streams.wire.amqp.columns.shaped_columns import ShapedColumns
 from spark_streams.wire.amqp.columns.shaped_rows import by_shape
-from spark_streams.wire.amqp.columns.single_message import CREATION_TIME, row_columns
+from spark_streams.wire.amqp.columns.single_message import CREATION_TIME, message_steps, row_columns
+from spark_streams.wire.amqp.decode import finished
 from spark_streams.wire.amqp.dialects.dialect import Places
 from spark_streams.wire.amqp.dialects.event_streams import EVENT_STREAMS
 from spark_streams.wire.amqp.event_streams import NO_TIMESTAMP
-from spark_streams.wire.amqp.sections import NULL_CODE
-from spark_streams.wire.columnar.byte_view import Mask, Positions
+from spark_streams.wire.columnar.byte_view import Positions
 
 
 @dataclass(frozen=True)
@@ -45,12 +45,18 @@ class Incoming:
     malformed: NDArray[np.bool_]
 
 
-_READ = ("value", "key", "properties_ms", "application_properties", "message_annotations")
+_READ = frozenset({"value", "key", "properties_ms", "application_properties", "message_annotations"})
 """All columns that a reader of the stored message may decode."""
-_READ_BESIDE_BODY = _READ[1:]
 
 
 def incoming_columns(block: MessageBlock, *, thorough: bool = False, places: Places = EVENT_STREAMS.places) -> Incoming:
+    """Return what ``incoming_steps`` does, at once."""
+    return finished(incoming_steps(block, thorough=thorough, places=places))
+
+
+def incoming_steps(
+    block: MessageBlock, *, thorough: bool = False, places: Places = EVENT_STREAMS.places
+) -> Generator[None, None, Incoming]:
     """Read what a log node needs from a producer's messages; see ``Incoming``.
 
     Args:
@@ -59,6 +65,9 @@ def incoming_columns(block: MessageBlock, *, thorough: bool = False, places: Pla
             properties; this costs about as much as decoding all columns. Without it, only the order and sizes of the
             sections, and the annotations and properties of the result, are checked.
         places: where the messages have key and target partition, by the dialect of the door.
+
+    Yields:
+        None, after each message that is read by itself, and within a long one.
 
     Raises:
         LocalProtocolError: a range is outside the buffer.
@@ -69,15 +78,16 @@ def incoming_columns(block: MessageBlock, *, thorough: bool = False, places: Pla
         return Incoming(block.starts, nulls, nulls, np.full(count, NO_TIMESTAMP), np.zeros(count, np.bool_))
     parts, rest = by_shape(block, places=places)
     if not parts:
-        return _walked(block, thorough, places)
+        return (yield from _walked(block, thorough, places))
     try:
         columns = ShapedColumns(parts, len(block.starts))
         shaped = _shaped(columns, thorough)
     except RemoteProtocolError:
-        return _walked(block, thorough, places)  # the walk says which messages are malformed
+        return (yield from _walked(block, thorough, places))  # the walk says which messages are malformed
     if not rest.size:
         return shaped
-    return _together((columns.rows, rest), shaped, _walked(chosen(block, rest), thorough, places))
+    walked = yield from _walked(chosen(block, rest), thorough, places)
+    return _together((columns.rows, rest), shaped, walked)
 
 
 def _together(rows: tuple[Positions, Positions], one: Incoming, other: Incoming) -> Incoming:
@@ -105,68 +115,38 @@ def _shaped(columns: ShapedColumns, thorough: bool) -> Incoming:
     return Incoming(columns.bare_starts, group_key, target_partition, columns.creation_time_ms, whole)
 
 
-def _walked(block: MessageBlock, thorough: bool, places: Places) -> Incoming:
-    """Read messages of any shapes."""
+def _walked(block: MessageBlock, thorough: bool, places: Places) -> Generator[None, None, Incoming]:
+    """Read messages of any shapes: in columns, and one by one those that the columns leave out."""
     names = frozenset({"group_key", "target_partition", "creation_time_ms"})
     lockstep = Lockstep(block, names, places, m.FOOTER)
-    malformed = np.zeros(lockstep.n, np.bool_)
+    malformed, alone = foreign(block, sure=True), lockstep.irregular
+    try:
+        for name in ("group_key", "target_partition"):
+            lockstep.column(name, {})
+        if thorough:
+            readers = Lockstep(block, _READ)
+            for name in _READ:
+                readers.column(name, {})
+            alone |= readers.irregular
+    except RemoteProtocolError:
+        alone[:] = True  # that shows which of them it is
     value_starts = lockstep.sections.bare_start + lockstep.origin
     milliseconds, valid = field_numbers(lockstep, lockstep.properties, CREATION_TIME)
     creation_time_ms = np.where(valid, milliseconds, NO_TIMESTAMP)
     singly: dict[int, dict[str, Any]] = {}
-    for row in np.flatnonzero(lockstep.irregular).tolist():
+    for row in np.flatnonzero(alone & ~malformed).tolist():
+        yield
+        raw = lockstep.raw(row)
         try:
-            singly[row] = row_columns(lockstep.raw(row), names, places, m.FOOTER)
+            if thorough:
+                singly[row] = yield from message_steps(raw, places)
+            else:
+                singly[row] = row_columns(raw, names, places, m.FOOTER)
         except RemoteProtocolError:
             malformed[row] = True
-        else:
-            value_starts[row] = block.starts[row] + singly[row]["bare_start"]
-            if singly[row]["creation_time_ms"] is not None:
-                creation_time_ms[row] = singly[row]["creation_time_ms"]
-    group_key = _text(lockstep, "group_key", singly, malformed)
-    target_partition = _text(lockstep, "target_partition", singly, malformed)
-    if thorough:
-        _mark_unreadable(block, np.flatnonzero(~malformed), malformed)
+            continue
+        value_starts[row] = block.starts[row] + singly[row]["bare_start"]
+        if singly[row]["creation_time_ms"] is not None:
+            creation_time_ms[row] = singly[row]["creation_time_ms"]
+    group_key, target_partition = (lockstep.column(name, singly) for name in ("group_key", "target_partition"))
     return Incoming(value_starts, group_key, target_partition, creation_time_ms, malformed)
-
-
-def _text(lockstep: Lockstep, name: str, singly: dict[int, dict[str, Any]], malformed: Mask) -> pa.StringArray:
-    """Return a text column; a message with broken text becomes malformed, and null in the column."""
-    try:
-        return lockstep.column(name, singly)
-    except RemoteProtocolError:
-        values = lockstep.values[name]
-        for row in np.flatnonzero((values.code != NULL_CODE) & ~lockstep.irregular).tolist():
-            text = lockstep.words.bytes[values.start[row] : values.end[row]].tobytes()
-            malformed[row] = not is_utf8(text)
-        lockstep.irregular[malformed] = True
-        return lockstep.column(name, singly)
-
-
-def _mark_unreadable(block: MessageBlock, rows: NDArray[np.int64], malformed: Mask) -> None:
-    """Mark which of ``rows`` cannot be decoded, by bisection: nearly always all can, and one pass shows it."""
-    if not rows.size:
-        return
-    try:
-        _read(MessageBlock(block.buffer, np.asarray(block.starts)[rows], np.asarray(block.ends)[rows]))
-    except RemoteProtocolError:
-        if rows.size == 1:
-            malformed[rows] = True
-            return
-        half = rows.size // 2
-        _mark_unreadable(block, rows[:half], malformed)
-        _mark_unreadable(block, rows[half:], malformed)
-
-
-def _read(block: MessageBlock) -> None:
-    """Decode what a reader may decode, and discard it; raise the errors of ``decode_columns``."""
-    lockstep = Lockstep(block, frozenset(_READ))
-    for row in np.flatnonzero(lockstep.irregular).tolist():
-        raw = lockstep.raw(row)
-        row_columns(raw, _READ_BESIDE_BODY)
-        # Do not build the text of a body: it may be five times as large, and ten times during its construction.
-        for section in m.split_sections(raw, m.FOOTER):
-            if m.DATA <= section.code <= m.AMQP_VALUE:
-                m.decode_section(raw, section)
-    for name in _READ:
-        lockstep.column(name, {})

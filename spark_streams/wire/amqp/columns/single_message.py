@@ -20,7 +20,7 @@ or list on the values that the column has. Damage anywhere else changes nothing,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Generator
 from functools import cache
 from typing import Any, Final, Literal
 
@@ -29,6 +29,7 @@ from spark_streams.offsets import format_offset
 from spark_streams.redaction import quoted
 from spark_streams.wire.amqp import message as m
 from spark_streams.wire.amqp.canonical_text import canonical_bytes, canonical_json
+from spark_streams.wire.amqp.decode import STEP_BYTES, value_steps
 from spark_streams.wire.amqp.dialects.dialect import Place, Places
 from spark_streams.wire.amqp.dialects.event_streams import EVENT_STREAMS
 from spark_streams.wire.amqp.event_streams import ASSIGNED_KEYS
@@ -152,6 +153,60 @@ def row_columns(
     return columns | {"bare_start": message.bare_start}
 
 
+def message_steps(raw: bytes, places: Places) -> Generator[None, None, dict[str, Any]]:
+    """Check one message for all who may read it, and return what a log node needs of it.
+
+    Nothing else is built, so a value of millions of items takes no memory.
+
+    Args:
+        raw: exactly one encoded message.
+        places: as for ``decode_columns``.
+
+    Returns:
+        ``bare_start``, and the columns ``group_key``, ``target_partition`` and ``creation_time_ms``.
+
+    Yields:
+        None, after each few thousand bytes.
+
+    Raises:
+        RemoteProtocolError: a part of the message that a reader may need is broken.
+    """
+    columns: dict[str, Any] = dict.fromkeys(("group_key", "target_partition", "creation_time_ms"))
+    columns["bare_start"] = mark = 0
+    for section in m.each_section(raw):
+        if section.start - mark > STEP_BYTES:
+            mark = section.start
+            yield
+        if section.code <= m.DELIVERY_ANNOTATIONS:
+            columns["bare_start"] = section.end
+        elif section.code < m.FOOTER:
+            yield from value_steps(raw, section.value, section.end, keep=False)
+        if section.code == m.PROPERTIES:
+            columns["creation_time_ms"] = (_Message(raw, [section]).fields() or {})["creation_time"]
+        for name, place in places.by_column.items():
+            if name in columns and place.section == section.code:
+                last, mark = None, section.start
+                for entry in m.each_entry(raw, section.value):
+                    if entry.end - mark > STEP_BYTES:
+                        mark = entry.end
+                        yield
+                    last = entry if entry.key == place.key else last
+                if last is not None:
+                    value = _short(raw, section.code, last.value, last.end)
+                    text = name == "group_key" and value is not None
+                    columns[name] = canonical_bytes(value) if text else _annotation(value, place)
+    return columns
+
+
+def _short(raw: bytes, code: int, at: int, end: int) -> Any:
+    """Decode a value of a section, unless it is made of many."""
+    if end - at > STEP_BYTES and not 0x40 <= raw[at] < 0xC0:
+        raise RemoteProtocolError(
+            f"{m.SECTION_NAMES[code]} section: a list, map, array or described value of {end - at} bytes"
+        )
+    return m.decode_part(raw, code, at, end)
+
+
 class _Message:
     """One message: each value is decoded alone, when a column needs it."""
 
@@ -193,7 +248,7 @@ class _Message:
         places = self._items() or ()
         if index + 1 >= len(places):
             return None
-        value = m.decode_part(self._raw, m.PROPERTIES, *places[index : index + 2])
+        value = _short(self._raw, m.PROPERTIES, *places[index : index + 2])
         name, kind = PROPERTY_FIELDS[index]
         _check(value, _ALLOWED[kind], f"property {name.replace('_', '-')}", kind)
         return value
@@ -205,11 +260,11 @@ class _Message:
 
     def fields(self) -> dict[str, Any] | None:
         """Return all fields of the properties, times in milliseconds; None without the section."""
-        places = self._items()
-        if places is None:
+        if m.PROPERTIES not in self._values:
             return None
-        if len(places) - 1 > len(PROPERTY_FIELDS):
-            raise RemoteProtocolError(f"properties section: {len(places) - 1} fields, expected {len(PROPERTY_FIELDS)}")
+        count, _ = m.item_count(self._raw, self._values[m.PROPERTIES])
+        if count > len(PROPERTY_FIELDS):
+            raise RemoteProtocolError(f"properties section: {count} fields, expected {len(PROPERTY_FIELDS)}")
         as_is = ("timestamp", "uint", "binary")
         return {
             name: self.field(index) if kind in as_is else self.field_text(index)
