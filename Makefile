@@ -113,7 +113,8 @@ fuzz: $(READY)  ## throw broken bytes at the doors for SECONDS (600) of time, wi
 	@PYTHON="$(PYTHON)" bash conf/system-requirements.sh python compiler java
 	@[ -x .venv-spark-$*/bin/python ] || $(PYTHON) -m venv .venv-spark-$*
 	@echo "setup: Spark $* in .venv-spark-$*: some minutes, 400 MB"
-	@grep -v '^pyspark==' constraints.txt > .venv-spark-$*/constraints.txt
+	@# Spark supports pandas 3 from 4.3 on.
+	@sed -E '/^pyspark==/d; s/^pandas==.*/pandas<3/' constraints.txt > .venv-spark-$*/constraints.txt
 	@.venv-spark-$*/bin/python $(PIP_INSTALL) \
 		-c .venv-spark-$*/constraints.txt -e '.[spark,connect,test]' 'pyspark[sql,connect]==$*'
 	@touch $@

@@ -1,4 +1,4 @@
-"""With the base package alone: what drivers and executors do works; the command, the doors and the fixture say a line."""
+"""With the base package alone drivers and executors work; the command, the doors and the fixture say what to install."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_streams import protocols
+from spark_streams import cli, protocols
 from spark_streams.errors import PackageMissing
 from spark_streams.log import ReferenceLog
 from spark_streams.server import FeedConfig, RabbitConfig, ServerThread, WebConfig
@@ -35,7 +35,7 @@ def test_the_command_says_what_to_install(words: list[str], tmp_path: Path) -> N
 
 def test_what_else_is_there_is_found() -> None:
     with pytest.raises(AttributeError, match=r"module spark_streams\.cli has no attribute mian"):
-        __import__("spark_streams.cli").cli.mian
+        getattr(cli, "mian")  # noqa: B009
 
 
 @pytest.fixture
@@ -71,10 +71,12 @@ def test_pytest_starts_and_the_fixture_says_what_to_install(tmp_path: Path) -> N
 
 PUBLISH = """
 import pyarrow as pa
+from pyspark import TaskContext
 from pyspark.sql.types import StringType, StructField, StructType
 import spark_streams.monitoring, spark_streams.worker_python
 from spark_streams.sources.feedapi import FeedDataSource
 
+vars(TaskContext._getOrCreate()).update(_partitionId=0, _localProperties={}, _taskAttemptId=0, _attemptNumber=0)
 source = FeedDataSource({"url": sys.argv[1], "stream": "orders"})
 writer = source.writer(StructType([StructField("value", StringType())]), False)
 writer.commit([writer.write(iter([pa.RecordBatch.from_pydict({"value": ["a", "b"]})]))])

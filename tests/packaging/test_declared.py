@@ -1,4 +1,4 @@
-"""What the code imports is what pyproject.toml declares: the base for drivers and executors, each extra for its part."""
+"""What the code imports is what pyproject.toml declares, in the base or in the extra of its part."""
 
 from __future__ import annotations
 
@@ -28,8 +28,12 @@ else:
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 PARTS = {
     "log": (
-        *("spark_streams/cli/", "spark_streams/server/feed/", "spark_streams/server/http/", "spark_streams/server/web/"),
-        *("spark_streams/spark/progress/prometheus.py", "spark_streams/testing/log_window.py"),
+        "spark_streams/cli/",
+        "spark_streams/server/feed/",
+        "spark_streams/server/http/",
+        "spark_streams/server/web/",
+        "spark_streams/spark/progress/prometheus.py",
+        "spark_streams/testing/log_window.py",
     ),
     "opentelemetry": ("spark_streams/spark/progress/opentelemetry.py",),
     "spark": ("spark_streams/", "sources/", "sinks/"),  # which of them may import it, tests/test_layering.py says
