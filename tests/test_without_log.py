@@ -1,4 +1,4 @@
-"""With the base package alone drivers and executors work; the command, the doors and the fixture say what to install."""
+"""With the base package alone drivers and executors work; commands, doors and fixtures say what to install."""
 
 from __future__ import annotations
 
