@@ -116,7 +116,7 @@ fuzz: $(READY)  ## throw broken bytes at the doors for SECONDS (600) of time, wi
 	@# Spark supports pandas 3 from 4.3 on.
 	@sed -E '/^pyspark==/d; s/^pandas==.*/pandas<3/' constraints.txt > .venv-spark-$*/constraints.txt
 	@.venv-spark-$*/bin/python $(PIP_INSTALL) \
-		-c .venv-spark-$*/constraints.txt -e '.[spark,connect,test]' 'pyspark[sql,connect]==$*'
+		-c .venv-spark-$*/constraints.txt -e '.[log,spark,connect,test]' 'pyspark[sql,connect]==$*'
 	@touch $@
 
 .PRECIOUS: .venv-spark-%/.ready
