@@ -29,7 +29,8 @@ from spark_streams.server.feed.discovery import Documents
 from spark_streams.server.feed.publishing import Publishing
 from spark_streams.server.feed.request_bodies import read_body, read_within
 from spark_streams.server.http.authorization import Authorization
-from spark_streams.server.http.receive_budget import LITTLE_BYTES, BodyBudget
+from spark_streams.server.http.config import LITTLE_BYTES
+from spark_streams.server.http.receive_budget import BodyBudget
 from spark_streams.server.http.requests import HttpError, known_arguments
 from spark_streams.server.stream_changes import SETTINGS, create_stream
 from spark_streams.server.turns import Places, Worker

@@ -14,11 +14,9 @@ from typing import Final
 
 from starlette.requests import ClientDisconnect, Request
 
-from spark_streams.server.http.config import HttpConfig
+from spark_streams.server.http.config import LITTLE_BYTES, HttpConfig
 from spark_streams.server.http.requests import HttpError
 
-LITTLE_BYTES: Final = 32 << 10
-"""The most bytes of a body that do not count."""
 USER_SHARE: Final = 7 / 8
 _PART_BYTES: Final = 128 << 10
 """The most bytes of a body that are kept, or sent, in one part."""

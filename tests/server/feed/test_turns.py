@@ -311,7 +311,7 @@ def test_only_what_is_little_when_it_is_unpacked_is_read_on_the_loop(
     body: bytes, coding: str, kind: dict[str, str], little: bool
 ) -> None:
     from spark_streams.server.feed.request_bodies import read_within
-    from spark_streams.server.http.receive_budget import LITTLE_BYTES
+    from spark_streams.server.http.config import LITTLE_BYTES
     from spark_streams.server.http.requests import HttpError
     from spark_streams.wire.amqp.decode import finished
 
