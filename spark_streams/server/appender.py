@@ -28,7 +28,6 @@ from spark_streams.log.format.batching import Notes, is_large
 from spark_streams.log.storage.files import is_full
 from spark_streams.log.storage.readable_partition import PartitionClosed
 from spark_streams.server.counters import DoorCounters
-from spark_streams.wire.columnar.byte_view import Readable
 
 _NONE: Final = pa.array([], pa.large_binary())
 _THREADS: Final = 4
@@ -100,26 +99,6 @@ class Batch:
     groups: NDArray[np.int64] | None = None
     rerouted: NDArray[np.bool_] | None = None
     begun_s: float = 0.0
-
-
-def copied(buffer: Readable | NDArray[np.uint8], starts: NDArray[np.int64], ends: NDArray[np.int64]) -> pa.Array:
-    """Return a copy of byte ranges, large_binary.
-
-    Args:
-        buffer: holds the ranges.
-        starts: int64[n], first byte of each, inclusive; rising, and none before the end of another range.
-        ends: int64[n], end of each, exclusive.
-    """
-    count = len(starts)
-    # The bytes between two ranges are a row too, so every second row is used.
-    edges = np.empty(2 * count + 1, np.int64)
-    edges[0] = starts[0] if count else 0
-    edges[1::2] = starts
-    edges[2::2] = ends
-    whole = pa.LargeBinaryArray.from_buffers(
-        pa.large_binary(), 2 * count, [None, pa.py_buffer(edges), pa.py_buffer(buffer)]
-    )
-    return whole.take(pa.array(np.arange(1, 2 * count, 2)))
 
 
 class Appender:

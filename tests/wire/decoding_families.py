@@ -27,6 +27,8 @@ from spark_streams.log.format.batch_headers import RecordCodes, decode_codes, en
 from spark_streams.log.format.batching import encode_records, place
 from spark_streams.log.format.record_batch import parse_header, verify
 from spark_streams.log.format.records import decode_batches, message_columns_of, record_headers
+from spark_streams.server.amqp.config import AmqpConfig
+from spark_streams.server.amqp.incoming_links import IncomingLinks
 from spark_streams.server.feed.request_bodies import read_body, read_within
 from spark_streams.wire.amqp import cbs, management
 from spark_streams.wire.amqp import message as m
@@ -52,7 +54,7 @@ from spark_streams.wire.amqp.sasl import SaslClient, SaslLogin, SaslServer
 from spark_streams.wire.amqp.shared_access import SharedAccessSignature
 from spark_streams.wire.amqp.transfer_encode import split_message
 from spark_streams.wire.amqp.transfer_frames import read_transfers, split_frames
-from spark_streams.wire.amqp.values import Described, ULong
+from spark_streams.wire.amqp.values import Described, UInt, ULong
 from spark_streams.wire.feed.dialect import Dialect
 from spark_streams.wire.feed.discovery import decode_discovery
 from spark_streams.wire.feed.fetch_arguments import decode_fetch
@@ -465,6 +467,46 @@ def _(size: int) -> Do:
             head.following(part)
 
     return read
+
+
+ATTACHED = b"AMQP\0\1\0\0" + encode_frame(0, 0x11, [None, UInt(0), UInt(9), UInt(9)])
+ATTACHED += b"".join(
+    encode_frame(0, 0x12, [name, UInt(n), n > 1, *[None] * 6, UInt(0)]) for n, name in enumerate("abc")
+)
+ACCEPTED = b"\x00\x00\x00\x17\x02\x00\x00\x00\x00\x53\x15\xc0\x0a\x05\x41\x52\x07\x40\x41\x00\x53\x24\x45"
+OF_LINKS: dict[str, tuple[int, Callable[[int], Iterable[bytes]]]] = {
+    "in parts": (4, lambda n: (part for k in range(n) for part in sent(k, 0, b"x" * 1_200))),
+    "of two links": (8, lambda n: (part for k in range(4 * n) for part in sent(k, k % 2, b"x"))),
+    "in frames of many": (2, lambda n: sent(0, 1, b"x" * 4_000 * n)),
+    "between other frames": (
+        8,
+        lambda n: (p for k in range(n) for p in (*sent(k, 0, b"x"), ACCEPTED, FLOW, b"\0\0\0\x08\2\0\0\0")),
+    ),
+}
+FLOW = encode_frame(0, 0x13, [UInt(0), UInt(9), UInt(0), UInt(9), UInt(1), UInt(0), UInt(9)])
+
+
+def sent(number: int, handle: int, body: bytes) -> Iterable[bytes]:
+    return split_message(memoryview(body), channel=0, handle=handle, delivery_id=number, max_frame_bytes=512)
+
+
+for title, (least, of_links) in OF_LINKS.items():
+
+    @many(f"amqp: messages on links, {title}", least)
+    def _(size: int, frames: Callable[[int], Iterable[bytes]] = of_links) -> Do:
+        received = b"".join(frames(size))
+
+        def read() -> None:
+            incoming, links = IncomingLinks(AmqpConfig(max_frame_bytes=512, session_bytes=1 << 30)), []
+            for _ in incoming.received(ATTACHED):
+                if incoming.attached is not None:
+                    links.append(incoming.attached)
+                    incoming.attached.owner, incoming.attached = incoming, None
+            for _ in incoming.received(received):
+                assert len(links) == 2
+            assert sum(len(link.take(1 << 30, 1 << 30).ids) for link in links) > 0
+
+        return read
 
 
 @long("amqp: a frame's text")

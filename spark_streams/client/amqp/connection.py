@@ -2,10 +2,9 @@
 
 ::
 
-    socket --recv_into--> [SASL, wire.sasl] --> frames --> transfers and flows of receivers: deliveries.py
-                                                       --> flows and dispositions of senders: outgoing_deliveries.py
+    socket --recv_into--> [SASL, wire.sasl] --> frames --> transfers, flows, dispositions of our links: wire.amqp.engine
                                                        --> all others: proton's engine
-    socket <----send----- [SASL, wire.sasl] <-- proton's frames, and between them those of these two
+    socket <----send----- [SASL, wire.sasl] <-- proton's frames, and between them those of our links
 
 Nothing runs in the background: bytes move only within a call of ``turn`` or ``wait``. The connection drains the
 engine's events in C types and makes no Python objects of them; the control plane reads the endpoints' states. No state
@@ -25,11 +24,10 @@ from typing import Any, Final
 import proton
 from cproton_ffi import ffi, lib
 
-from spark_streams.client.amqp.deliveries import Deliveries
 from spark_streams.client.amqp.errors import connection_fault, no_virtual_host, peer_fault
-from spark_streams.client.amqp.incoming_frames import IncomingFrames
 from spark_streams.client.amqp.outgoing_deliveries import OutgoingDeliveries
 from spark_streams.client.amqp.peer import Peer
+from spark_streams.client.amqp.received_frames import SESSION_BYTES, ReceivedFrames
 from spark_streams.client.amqp.sign_in import sign_in
 from spark_streams.client.amqp.token_grants import TokenGrants
 from spark_streams.client.retry import Deadline
@@ -37,13 +35,12 @@ from spark_streams.client.tcp import WOULD_BLOCK, lost, open_socket
 from spark_streams.endpoint import Endpoint
 from spark_streams.errors import ConnectionLost, DeadlineExceeded, RemoteProtocolError, SparkStreamsError
 from spark_streams.wire.amqp.dialects import Dialect
+from spark_streams.wire.amqp.engine.incoming_deliveries import IncomingDeliveries
+from spark_streams.wire.amqp.engine.session import IncomingSession
 from spark_streams.wire.amqp.event_streams import CAPABILITY
 
 MAX_FRAME_BYTES: Final = 16_384
 """Largest frame that we accept. A session's window counts frames, so this times the window bounds its bytes."""
-
-SESSION_BYTES: Final = 64 << 20
-"""Bytes that a peer may have under way on one session; the window is this divided by ``MAX_FRAME_BYTES``."""
 
 _READ_BYTES: Final = 256 << 10
 _WRITE_BYTES: Final = 64 << 10
@@ -93,7 +90,7 @@ class Connection:
         self.server_name = server_name
         self._server_name = server_name or endpoint.host
         deadline = Deadline(timeout_ms)
-        self._incoming = IncomingFrames(_READ_BYTES, MAX_FRAME_BYTES)
+        self._incoming = ReceivedFrames(_READ_BYTES, MAX_FRAME_BYTES)
         self._input_start = ffi.from_buffer(self._incoming.buffer)
         self._between = memoryview(b"")
         self._much = False
@@ -228,33 +225,33 @@ class Connection:
         """Whether the peer takes no further session on this connection (``channel-max``)."""
         return self._sessions > int(self._engine.remote_channel_max)
 
-    def deliveries(self, name: str, max_bytes: int) -> Deliveries:
+    def deliveries(self, name: str, max_bytes: int) -> IncomingDeliveries:
         """Return the deliveries of a receiving link that is about to be opened, the only one of its session.
 
         Args:
             name: the link's name.
             max_bytes: the largest message that is taken.
         """
-        deliveries = Deliveries(name, SESSION_BYTES // MAX_FRAME_BYTES, max_bytes)
-        self._incoming.await_attach(deliveries)
+        deliveries = IncomingDeliveries(IncomingSession(SESSION_BYTES, MAX_FRAME_BYTES), max_bytes)
+        deliveries.owner = name
+        self._incoming.await_attach(name, deliveries)
         return deliveries
 
     def outgoing_deliveries(self, name: str) -> OutgoingDeliveries:
         """Return the deliveries of the sending link ``name``, about to be opened as the only one of its session."""
         theirs = self._engine.remote_max_frame_size or MAX_FRAME_BYTES
         outgoing = OutgoingDeliveries(name, min(theirs, _MAX_WRITTEN_FRAME_BYTES))
-        self._incoming.await_attach(outgoing)
+        self._incoming.await_attach(name, outgoing)
         return outgoing
 
     def was_detached(self, link: Any) -> bool:
         """Return whether the peer closed or detached ``link``."""
         return bool(link.state & proton.Endpoint.REMOTE_CLOSED) or _address(link._impl) in self._detached
 
-    def forget(self, link: Any, deliveries: Deliveries | OutgoingDeliveries | None) -> None:
-        """Forget a link that is being freed, as another link may get its address; and its deliveries, if it has any."""
+    def forget(self, link: Any) -> None:
+        """Forget a link that is being freed, as another link may get its address."""
         self._detached.discard(_address(link._impl))
-        if deliveries is not None:
-            self._incoming.forget(deliveries)
+        self._incoming.forget(link.name)
 
     def close(self) -> None:
         """Close with AMQP's close, and wait a second at most for the peer's answer."""

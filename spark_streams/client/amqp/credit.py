@@ -2,8 +2,8 @@
 
 Credit begins small, and grows while the reader consumes rows. A small range of a long log must not make the peer send
 thousands of events beyond it, a large one must not wait for round trips. Large messages get less credit, so that the
-bytes under way stay bounded; the session's window (``connection.SESSION_BYTES``) bounds them too, as the average does
-not show every large message.
+bytes under way stay bounded; the session's window (``received_frames.SESSION_BYTES``) bounds them too, as the average
+does not show every large message.
 
 A peer that has nothing to send is silent, and so is a dead one. A drain distinguishes them, as the peer has to answer
 it (AMQP 1.0 part 2 §2.6.7): after a short silence the reader checks whether its range is complete, after a longer one
@@ -49,7 +49,7 @@ class CreditWindow:
 
     def top_up(self) -> None:
         """Fill the window again once half of it is used up."""
-        left = self._deliveries.credit
+        left = self._deliveries.granted
         if left > self._target // 2:
             return
         affordable = MAX_CREDIT_BYTES * max(1, self._rows) // max(1, self._bytes)
@@ -136,7 +136,7 @@ class DrainTimer:
         Only looks that are answered count, so that a peer that stalls as a whole is not silent meanwhile. An answer
         shows that the peer lives: its timeout starts again, unless the answers differ.
         """
-        same = told == self._told and self._link.deliveries.credit > 0
+        same = told == self._told and self._link.deliveries.granted > 0
         self._looks, self._told = self._looks + 1 if same else 0, told
         if same:
             self._deadline.restart()

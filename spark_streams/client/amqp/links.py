@@ -18,7 +18,6 @@ from typing import Any, Final
 import proton
 
 from spark_streams.client.amqp.connection import Connection
-from spark_streams.client.amqp.deliveries import Deliveries
 from spark_streams.client.amqp.outgoing_deliveries import OutgoingDeliveries
 from spark_streams.client.amqp.queue_types import is_stream
 from spark_streams.client.retry import Deadline
@@ -30,12 +29,14 @@ from spark_streams.wire.amqp.decode import decode_value
 from spark_streams.wire.amqp.dialects.dialect import Dialect, LinkProperties, StartFilter
 from spark_streams.wire.amqp.dialects.event_streams import as_symbol
 from spark_streams.wire.amqp.encode import encode_value
+from spark_streams.wire.amqp.engine.incoming_deliveries import IncomingDeliveries
 from spark_streams.wire.amqp.event_streams import ANNOTATIONS_FILTER, FULL_SQL_FILTER, SQL_FILTER
 from spark_streams.wire.amqp.values import Described, Symbol
 
 MAX_MESSAGE_BYTES: Final = 128 << 20
 """Bytes of the largest message of a receiver: its attach sends this limit."""
 
+_Deliveries = IncomingDeliveries | OutgoingDeliveries
 _FILTERS: Final = (ANNOTATIONS_FILTER, SQL_FILTER, FULL_SQL_FILTER)
 _REFUSAL_MS: Final = 2_000
 _CLOSE_MS: Final = 2_000
@@ -114,9 +115,7 @@ class Link:
         residual: the part of the filter that the client checks on every delivery; None for nothing.
     """
 
-    def __init__(
-        self, connection: Connection, link: Any, session: Any, what: str, deliveries: Deliveries | OutgoingDeliveries
-    ) -> None:
+    def __init__(self, connection: Connection, link: Any, session: Any, what: str, deliveries: _Deliveries) -> None:
         self.connection = connection
         self._deliveries = deliveries
         self.proton_link = link
@@ -131,9 +130,9 @@ class Link:
         self.closed = False
 
     @property
-    def deliveries(self) -> Deliveries:
+    def deliveries(self) -> IncomingDeliveries:
         """A receiver's credit, and what has come."""
-        assert isinstance(self._deliveries, Deliveries), "a sender"
+        assert isinstance(self._deliveries, IncomingDeliveries), "a sender"
         return self._deliveries
 
     @property
@@ -192,12 +191,13 @@ class Link:
         deadline = Deadline(min(connection.timeout_ms, _CLOSE_MS))
         with contextlib.suppress(SparkStreamsError):
             try:
-                if isinstance(self._deliveries, Deliveries):
+                if isinstance(self._deliveries, IncomingDeliveries):
                     self._deliveries.release()
                     connection.turn()
-                    while self._deliveries.due:  # what is settled goes out before the detach
+                    while self._deliveries.session.due:  # what is settled goes out before the detach
                         connection.turn(min(deadline.left_s("it takes no bytes"), _WRITE_AGAIN_S))
-                    self._deliveries.close()
+                    self._deliveries.session.end()
+                    self._deliveries.drop()
                 else:
                     self._deliveries.end()
                 link.condition = condition
@@ -208,7 +208,7 @@ class Link:
             except DeadlineExceeded:
                 connection.abandon()
                 return
-            connection.forget(link, self._deliveries)
+            connection.forget(link)
             link.free()
             connection.release(self.session)
 

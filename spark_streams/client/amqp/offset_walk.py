@@ -105,11 +105,11 @@ class AmqpOffsetWalk:
             if timer.draining:
                 if not link.deliveries.draining and timer.answered_empty():
                     return False
-            elif not link.deliveries.credit or not timer.drain_if_due():
+            elif not link.deliveries.granted or not timer.drain_if_due():
                 # The credit is never more than is missing: the next ``take`` continues after what this one received.
                 window = MAX_CREDIT if self._drops(link) else min(missing, MAX_CREDIT)
-                if link.deliveries.credit <= window // 2:
-                    link.deliveries.flow(window - link.deliveries.credit)
+                if link.deliveries.granted <= window // 2:
+                    link.deliveries.flow(window - link.deliveries.granted)
             link.turn(timer.timeout_s(self._buffer.rows > 0))
         return True
 

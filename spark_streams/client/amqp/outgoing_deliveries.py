@@ -10,7 +10,6 @@ Spec: AMQP 1.0 part 2 §2.5.6 (session flow control), §2.6.7 (flow control), §
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any, Final, NamedTuple
@@ -29,7 +28,6 @@ from spark_streams.wire.amqp.performatives import (
     Performative,
     encode_frame,
     signed,
-    usual_range,
 )
 from spark_streams.wire.amqp.transfer_encode import FORMAT_BYTES, HEAD_BYTES, encode_transfers, split_message
 from spark_streams.wire.amqp.values import Described, Symbol, UInt
@@ -72,6 +70,7 @@ class OutgoingDeliveries:
         sent: messages that were given to ``send``.
         done: the first messages of these that the peer has accepted.
         handle: the peer's handle; None before its attach.
+        next_transfer: the number of the next transfer frame.
     """
 
     def __init__(self, name: str, max_frame_bytes: int) -> None:
@@ -83,7 +82,7 @@ class OutgoingDeliveries:
         self._channel: int | None = None
         self._window = 0
         self._credit = 0
-        self._frames_sent = 0
+        self.next_transfer = 0
         self._begun: Iterator[bytes] = iter(())
         self._next_frame: bytes | None = None
         self._written: list[Any] = []
@@ -168,7 +167,7 @@ class OutgoingDeliveries:
             )
             self._written.append(frames)
             self._window -= count
-            self._frames_sent += count
+            self.next_transfer += count
         else:
             count = 1
             self._begun = split_message(
@@ -208,7 +207,7 @@ class OutgoingDeliveries:
             self._written.append(self._next_frame)
             size += len(self._next_frame)
             self._window -= 1
-            self._frames_sent += 1
+            self.next_transfer += 1
             self._next_frame = next(self._begun, None)
         written, self._written = b"".join(self._written), []
         return written
@@ -222,25 +221,28 @@ class OutgoingDeliveries:
         if self._channel is None:
             return
         # The peer counts from what had reached it when it wrote this.
-        self._window = max(0, flow.number(1, 0) - signed(self._frames_sent - flow.number(0, 0)))
+        self._window = max(0, flow.number(1, 0) - signed(self.next_transfer - flow.number(0, 0)))
         if flow.number(4, None) == self.handle:
             self._credit = max(0, flow.number(6, 0) - signed(self.sent - flow.number(5, 0)))
 
-    def on_usual(self, found: re.Match[bytes]) -> None:
-        """Read a disposition that ``USUAL_DISPOSITION`` matches."""
-        first, last = usual_range(found)
+    def on_accepted(self, first: int, last: int) -> tuple[()]:
+        """Note that the peer has accepted and settled deliveries, both inclusive."""
         begin, stop = self._under_way(first, last)
         if begin < stop:
             self._accept(begin, stop)
+        return ()
 
-    def on_disposition(self, disposition: Performative) -> None:
+    def on_disposition(self, disposition: Performative) -> tuple[()]:
         """Read the peer's disposition of deliveries.
 
         Raises:
             RemoteProtocolError: a field has a wrong type.
         """
-        if not disposition.field(0, bool, False):
-            return  # it is the sender of what it speaks of
+        if disposition.field(0, bool, False):  # else it is the sender of what it speaks of
+            self._disposed(disposition)
+        return ()
+
+    def _disposed(self, disposition: Performative) -> None:
         number = disposition.number(1, 0)
         last = disposition.number(2, number)
         settled = disposition.field(3, bool, False)

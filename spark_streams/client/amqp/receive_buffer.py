@@ -10,9 +10,10 @@ from typing import Final
 
 import numpy as np
 
-from spark_streams.client.amqp.deliveries import RELEASE, Deliveries, Run
 from spark_streams.errors import RemoteProtocolError
 from spark_streams.wire.amqp.columns.block import MessageBlock
+from spark_streams.wire.amqp.engine.incoming_deliveries import RELEASE, IncomingDeliveries
+from spark_streams.wire.amqp.engine.messages import SETTLED, Messages
 from spark_streams.wire.amqp.performatives import ACCEPTED
 from spark_streams.wire.amqp.values import Described, ULong
 from spark_streams.wire.columnar.byte_view import Positions
@@ -53,7 +54,7 @@ class ReceiveBuffer:
         self._bytes = bytearray(size)  # bytes are searched where they are, NumPy's array is not
         self._memory = np.frombuffer(self._bytes, np.uint8)
 
-    def take(self, deliveries: Deliveries) -> int:
+    def take(self, deliveries: IncomingDeliveries) -> int:
         """Move the messages that have arrived into the buffer, until it is full.
 
         Returns:
@@ -77,7 +78,7 @@ class ReceiveBuffer:
             size = int(ends[-1]) - origin
             if self.size + size > len(self._memory):
                 self._grow(self.size + size)
-            run.copy_to(memoryview(self._bytes)[self.size : self.size + size], origin, origin + size)
+            self._memory[self.size : self.size + size] = run.memory[origin : origin + size]
             rows = slice(self.rows, self.rows + count)
             np.add(starts, self.size - origin, out=self._starts[rows])
             np.add(ends, self.size - origin, out=self._ends[rows])
@@ -91,7 +92,7 @@ class ReceiveBuffer:
             deliveries.flow(0)  # tells the peer of the credit that was kept back
         return self.rows - first
 
-    def _take_one(self, run: Run, deliveries: Deliveries) -> None:
+    def _take_one(self, run: Messages, deliveries: IncomingDeliveries) -> None:
         """Move a message that came alone, as large ones do; the same as ``take`` of many, without arrays."""
         start, end, row, at = int(run.starts[0]), int(run.ends[0]), self.rows, self.size
         size = end - start
@@ -99,17 +100,20 @@ class ReceiveBuffer:
             raise RemoteProtocolError(_EMPTY)
         if at + size > len(self._memory):
             self._grow(at + size)
-        run.copy_to(memoryview(self._bytes)[at : at + size], start, end)
+        self._memory[at : at + size] = run.memory[start:end]
         self._starts[row], self._ends[row] = at, at + size
         self._settle_or_hold(run, 1, deliveries)
         self.rows, self.size = row + 1, at + size
         deliveries.taken(1)
 
-    def _settle_or_hold(self, run: Run, count: int, deliveries: Deliveries) -> None:
-        if run.ids is not None and self._settles:
-            deliveries.settle(run.ids[:count], RELEASE)
-        elif run.ids is not None:
-            self._held.append((self.rows, run.ids[:count]))
+    def _settle_or_hold(self, run: Messages, count: int, deliveries: IncomingDeliveries) -> None:
+        ids = run.ids[:count]
+        if ids[0] == SETTLED and ids.max() == SETTLED:
+            return
+        if self._settles:
+            deliveries.settle(ids, RELEASE)
+        else:
+            self._held.append((self.rows, ids))
 
     @property
     def full(self) -> bool:
@@ -129,11 +133,11 @@ class ReceiveBuffer:
     def delivery_id(self, row: int) -> int | None:
         """Return the number of a row's delivery that is held; None of one that is settled."""
         for first, ids in self._held:
-            if first <= row < first + len(ids):
+            if first <= row < first + len(ids) and ids[row - first] != SETTLED:
                 return int(ids[row - first])
         return None
 
-    def accept(self, deliveries: Deliveries) -> None:
+    def accept(self, deliveries: IncomingDeliveries) -> None:
         """Accept and settle the deliveries that are held."""
         for _, ids in self._held:
             deliveries.settle(ids, Described(ULong(ACCEPTED), []))

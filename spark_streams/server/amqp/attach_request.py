@@ -20,7 +20,6 @@ from spark_streams.server.amqp.consumer_groups import Groups
 from spark_streams.server.amqp.durable_termini import Resumed, Termini
 from spark_streams.server.amqp.error_conditions import (
     DETACH_FORCED,
-    INVALID_FIELD,
     NOT_FOUND,
     NOT_IMPLEMENTED,
     UNAUTHORIZED,
@@ -32,6 +31,7 @@ from spark_streams.server.amqp.outgoing_deliveries import OutgoingDeliveries
 from spark_streams.server.amqp.placement import Placement
 from spark_streams.server.counters import DoorCounters
 from spark_streams.server.users import permissions_of
+from spark_streams.wire.amqp.engine.session import INVALID_FIELD
 from spark_streams.wire.amqp.event_streams import CONSUMER_GROUP, EPOCH, PARTITION
 
 INFO_SUFFIX: Final = "/$info"

@@ -24,22 +24,15 @@ import proton
 from spark_streams.server.activity import client_text
 from spark_streams.server.admission import Admission
 from spark_streams.server.amqp.connection_links import ConnectionLinks, LinkResources
-from spark_streams.server.amqp.deliveries import Violation
 from spark_streams.server.amqp.engine import Engine, EngineClock
-from spark_streams.server.amqp.error_conditions import (
-    CONNECTION_FORCED,
-    DECODE_ERROR,
-    FRAMING_ERROR,
-    INTERNAL_ERROR,
-    RESOURCE_LIMIT,
-    LinkRefused,
-)
+from spark_streams.server.amqp.error_conditions import CONNECTION_FORCED, FRAMING_ERROR, INTERNAL_ERROR, LinkRefused
 from spark_streams.server.amqp.handshake import Handshake
-from spark_streams.server.amqp.incoming_frames import IncomingFrames
+from spark_streams.server.amqp.incoming_links import IncomingLinks
 from spark_streams.server.amqp.link_states import LinkInput
 from spark_streams.server.amqp.outgoing_frames import OutgoingFrames
 from spark_streams.server.door import LINGER_S
 from spark_streams.server.turns import Turn
+from spark_streams.wire.amqp.engine.session import DECODE_ERROR, RESOURCE_LIMIT, Violation
 
 logger = logging.getLogger("spark_streams.server")
 
@@ -170,9 +163,9 @@ class AmqpConnection(ConnectionLinks):
     def _shake_hands(self, certificate: Mapping[str, Any] | None) -> Handshake:
         """Return the SASL layer."""
 
-    def _read_frames(self) -> IncomingFrames:
+    def _read_frames(self) -> IncomingLinks:
         """Return what reads the peer's frames."""
-        return IncomingFrames(self.config, self.unfinished)
+        return IncomingLinks(self.config)
 
     def _write_frames(self, engine: Engine) -> OutgoingFrames:
         """Return what writes frames for the peer."""

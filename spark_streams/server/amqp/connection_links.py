@@ -25,8 +25,8 @@ from spark_streams.log import ReferenceLog, Stream
 from spark_streams.server.admission import Admission
 from spark_streams.server.amqp.config import LinkConfig
 from spark_streams.server.amqp.engine import address
-from spark_streams.server.amqp.error_conditions import RESOURCE_DELETED, RESOURCE_LIMIT, LinkRefused
-from spark_streams.server.amqp.incoming_frames import IncomingFrames
+from spark_streams.server.amqp.error_conditions import RESOURCE_DELETED, LinkRefused
+from spark_streams.server.amqp.incoming_links import IncomingLinks
 from spark_streams.server.amqp.link_states import TRANSITIONS, LinkInput, LinkState, next_state
 from spark_streams.server.amqp.link_turns import LinkTurns
 from spark_streams.server.amqp.outgoing_frames import OutgoingFrames
@@ -35,6 +35,7 @@ from spark_streams.server.amqp.transfer_block import BlockReader, TransferBlock
 from spark_streams.server.counters import DoorCounters
 from spark_streams.server.door import DoorNode
 from spark_streams.server.partition_readers import PartitionReaders
+from spark_streams.wire.amqp.engine.session import RESOURCE_LIMIT
 
 logger = logging.getLogger("spark_streams.server")
 
@@ -151,7 +152,7 @@ class ConnectionLinks(LinkTurns):
     """
 
     node: LinkResources
-    incoming: IncomingFrames
+    incoming: IncomingLinks
     outgoing: OutgoingFrames
 
     def __init__(self, node: LinkResources, admission: Admission) -> None:

@@ -26,13 +26,8 @@ import proton
 
 from spark_streams.log import ReferenceLog
 from spark_streams.log.storage.files import is_full
-from spark_streams.server.amqp.error_conditions import (
-    INTERNAL_ERROR,
-    RESOURCE_LIMIT,
-    RESOURCE_LOCKED,
-    STOLEN,
-    LinkRefused,
-)
+from spark_streams.server.amqp.error_conditions import INTERNAL_ERROR, RESOURCE_LOCKED, STOLEN, LinkRefused
+from spark_streams.wire.amqp.engine.session import RESOURCE_LIMIT
 
 NAMESPACE: Final = "amqp-epochs"
 

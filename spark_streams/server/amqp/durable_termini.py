@@ -22,8 +22,9 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from spark_streams.log import ReferenceLog, Stream
-from spark_streams.server.amqp.error_conditions import RESOURCE_LIMIT, STOLEN, LinkRefused
+from spark_streams.server.amqp.error_conditions import STOLEN, LinkRefused
 from spark_streams.server.turns import Timer
+from spark_streams.wire.amqp.engine.session import RESOURCE_LIMIT
 
 NAMESPACE: Final = "amqp-termini"
 SAVE_DELAY_S: Final = 0.1

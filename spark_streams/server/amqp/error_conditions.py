@@ -10,22 +10,20 @@ from typing import Any, Final
 
 import proton
 
+from spark_streams.wire.amqp.engine.session import INVALID_FIELD
+
 INTERNAL_ERROR: Final = "amqp:internal-error"
 NOT_FOUND: Final = "amqp:not-found"
 UNAUTHORIZED: Final = "amqp:unauthorized-access"
 NOT_ALLOWED: Final = "amqp:not-allowed"
-INVALID_FIELD: Final = "amqp:invalid-field"
 NOT_IMPLEMENTED: Final = "amqp:not-implemented"
-DECODE_ERROR: Final = "amqp:decode-error"
 RESOURCE_LOCKED: Final = "amqp:resource-locked"
 RESOURCE_DELETED: Final = "amqp:resource-deleted"
-RESOURCE_LIMIT: Final = "amqp:resource-limit-exceeded"
 CONNECTION_FORCED: Final = "amqp:connection:forced"
 FRAMING_ERROR: Final = "amqp:connection:framing-error"
 DETACH_FORCED: Final = "amqp:link:detach-forced"
 STOLEN: Final = "amqp:link:stolen"
 REDIRECT: Final = "amqp:link:redirect"
-MESSAGE_TOO_LARGE: Final = "amqp:link:message-size-exceeded"
 
 
 class LinkRefused(Exception):

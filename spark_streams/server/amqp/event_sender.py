@@ -13,11 +13,12 @@ from spark_streams.errors import CorruptLog
 from spark_streams.log import Stream
 from spark_streams.offsets import format_offset
 from spark_streams.server.amqp.connection_links import AttachedLink, ConnectionLinks
-from spark_streams.server.amqp.error_conditions import INTERNAL_ERROR, MESSAGE_TOO_LARGE, RESOURCE_DELETED, LinkRefused
+from spark_streams.server.amqp.error_conditions import INTERNAL_ERROR, RESOURCE_DELETED, LinkRefused
 from spark_streams.server.amqp.link_position import LinkPosition
 from spark_streams.server.amqp.outgoing_deliveries import BYTES_PER_TURN, OutgoingDeliveries
 from spark_streams.server.amqp.transfer_block import TransferBlock
 from spark_streams.server.turns import Turn
+from spark_streams.wire.amqp.engine.session import MESSAGE_TOO_LARGE
 from spark_streams.wire.columnar.byte_view import Positions
 from spark_streams.wire.columnar.interleave import Ranges
 

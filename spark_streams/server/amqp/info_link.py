@@ -47,10 +47,11 @@ from spark_streams.server.amqp.attach_reply import open_info
 from spark_streams.server.amqp.attach_request import link_properties
 from spark_streams.server.amqp.config import AmqpConfig
 from spark_streams.server.amqp.connection_links import AttachedLink, ConnectionLinks
-from spark_streams.server.amqp.error_conditions import INVALID_FIELD, LinkRefused
+from spark_streams.server.amqp.error_conditions import LinkRefused
 from spark_streams.server.amqp.outgoing_deliveries import BYTES_PER_TURN
 from spark_streams.server.turns import Timer
 from spark_streams.wire.amqp.encode import encode_value
+from spark_streams.wire.amqp.engine.session import INVALID_FIELD
 from spark_streams.wire.amqp.values import Described, Symbol, ULong
 from spark_streams.wire.columnar.interleave import Ranges
 

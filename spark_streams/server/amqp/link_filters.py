@@ -19,7 +19,8 @@ from spark_streams.errors import FilterError
 from spark_streams.filters.predicates.amqp_sql import parse_amqp_sql
 from spark_streams.filters.predicates.conditions import Condition, conjunction
 from spark_streams.filters.predicates.event_streams import annotations_predicate, parse_sql
-from spark_streams.server.amqp.error_conditions import INVALID_FIELD, LinkRefused, read_value
+from spark_streams.server.amqp.error_conditions import LinkRefused, read_value
+from spark_streams.wire.amqp.engine.session import INVALID_FIELD
 from spark_streams.wire.amqp.event_streams import ANNOTATIONS_FILTER, FULL_SQL_FILTER, SQL_FILTER
 
 _MAX_SQL_CHARACTERS: Final = 16_384

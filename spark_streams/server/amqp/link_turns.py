@@ -12,7 +12,6 @@ from typing import Final, Protocol
 
 from spark_streams.server.admission import Admission
 from spark_streams.server.amqp.config import LinkConfig
-from spark_streams.server.amqp.error_conditions import RESOURCE_LIMIT
 from spark_streams.server.door import DoorNode, TcpConnection
 from spark_streams.server.turns import Turn
 
@@ -47,7 +46,6 @@ class LinkTurns(TcpConnection):
         self.config = config
         self.write_paused = False
         self._closing = False
-        self._unfinished_bytes = 0
         self._storing_bytes = 0
         self._due: dict[Served, None] = {}
         self._blocked: dict[Served, None] = {}
@@ -91,13 +89,6 @@ class LinkTurns(TcpConnection):
         self._due = {**waiting, **self._due}
 
     # --- memory
-
-    def unfinished(self, more_bytes: int) -> None:
-        """Count bytes of messages of which only some frames have come; with too many the connection is closed."""
-        self._unfinished_bytes += more_bytes
-        most = self.config.session_bytes
-        if self._unfinished_bytes > most and not self._closing:
-            self._close(RESOURCE_LIMIT, f"unfinished messages of the connection have more than {most} bytes")
 
     def storing(self, more_bytes: int) -> None:
         """Count bytes of messages that are being stored; links that were ``full`` are served when there is room."""

@@ -25,10 +25,11 @@ from http import HTTPStatus
 from spark_streams.errors import NameTaken, StreamExists, UnknownStream
 from spark_streams.server.amqp.attach_request import stream_names
 from spark_streams.server.amqp.connection_links import LinkResources
-from spark_streams.server.amqp.error_conditions import INVALID_FIELD, NOT_FOUND, NOT_IMPLEMENTED, UNAUTHORIZED
+from spark_streams.server.amqp.error_conditions import NOT_FOUND, NOT_IMPLEMENTED, UNAUTHORIZED
 from spark_streams.server.amqp.requests import Reply, Request
 from spark_streams.server.stream_changes import SETTINGS, create_stream, read_partitions
 from spark_streams.server.users import permissions_of
+from spark_streams.wire.amqp.engine.session import INVALID_FIELD
 from spark_streams.wire.amqp.management import ARGUMENTS, CREATE, DELETE, PARTITIONS, READ, STREAM_TYPE
 
 

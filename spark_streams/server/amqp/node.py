@@ -25,12 +25,7 @@ from spark_streams.server.amqp.config import AmqpConfig
 from spark_streams.server.amqp.connection_links import AttachedLink, ConnectionLinks
 from spark_streams.server.amqp.consumer_groups import Group
 from spark_streams.server.amqp.consumer_link import ConsumerLink
-from spark_streams.server.amqp.error_conditions import (
-    NOT_ALLOWED,
-    NOT_FOUND,
-    NOT_IMPLEMENTED,
-    LinkRefused,
-)
+from spark_streams.server.amqp.error_conditions import NOT_ALLOWED, NOT_FOUND, NOT_IMPLEMENTED, LinkRefused
 from spark_streams.server.amqp.info_link import (
     STREAMS,
     WITNESSES,

@@ -126,6 +126,10 @@ class OutgoingSession:
         # The peer counts from what had reached it when it wrote this.
         self.window = max(0, flow.number(1, 0) - signed(self.next_transfer - flow.number(0, 0)))
 
+    def on_accepted(self, first: int, last: int) -> Iterable[OutgoingDeliveries]:
+        """Settle deliveries that the peer has accepted and settled, both inclusive; return their links."""
+        return self.settle(first, last, DONE)
+
     def on_disposition(self, disposition: Performative) -> Iterable[OutgoingDeliveries]:
         """Read the peer's disposition of deliveries.
 

@@ -11,23 +11,23 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, Final
 
+import numpy as np
 import proton
 import pyarrow as pa
 
-from spark_streams.server.amqp.deliveries import Deliveries, IncomingSession, ranges
 from spark_streams.server.amqp.engine import Engine
 from spark_streams.server.amqp.error_conditions import LinkRefused
 from spark_streams.server.amqp.outgoing_deliveries import OutgoingDeliveries
+from spark_streams.wire.amqp.engine.incoming_deliveries import IncomingDeliveries
+from spark_streams.wire.amqp.engine.session import IncomingSession
 from spark_streams.wire.amqp.performatives import (
     ACCEPTED,
     ATTACH,
     BEGIN,
     DISPOSITION,
     ERROR,
-    FLOW,
     REJECTED,
     SERIAL,
-    encode_flow,
     encode_frame,
     performative_code,
     read_performative,
@@ -35,8 +35,6 @@ from spark_streams.wire.amqp.performatives import (
 from spark_streams.wire.amqp.values import Described, Symbol, UInt, ULong
 from spark_streams.wire.columnar.byte_view import Positions
 
-_OUTGOING_WINDOW: Final = 0x7FFF_FFFF
-"""What proton says in begin: the door lets the peer bound what it sends."""
 _ACCEPTED: Final = Described(ULong(ACCEPTED), [])
 
 
@@ -82,7 +80,7 @@ class OutgoingFrames:
         if frame is not None:
             session.channel = session.outgoing.channel = int.from_bytes(frame[6:8], "big")
 
-    def open(self, deliveries: Deliveries, link: Any) -> None:
+    def open(self, deliveries: IncomingDeliveries, link: Any) -> None:
         """Open a link (a C pointer) on which the peer sends, and learn its handle."""
         deliveries.handle = self._attach(proton.Link.wrap(link))
 
@@ -127,49 +125,31 @@ class OutgoingFrames:
             self._end_frame()
             self._ready.append(frames)
 
-    def flow(self, session: IncomingSession, deliveries: Deliveries | OutgoingDeliveries | None = None) -> None:
-        """Tell the peer the session's window, and a link's credit."""
-        if session.channel is None:
-            return
-        sent = session.outgoing
-        numbers = [session.next_transfer, session.announce(), sent.next_transfer, _OUTGOING_WINDOW]
-        if deliveries is None or deliveries.handle is None:
-            self._queue(self._frame(session.channel, FLOW, [UInt(number) for number in numbers]))
-            return
-        numbers += [deliveries.handle, deliveries.delivery_count, max(0, deliveries.credit)]
-        drain = False
-        if isinstance(deliveries, OutgoingDeliveries):
-            numbers.append(min(deliveries.available(), SERIAL))
-            drain = deliveries.drain
-        self._queue(encode_flow(session.channel, *numbers, drain=drain, all_fields=self.all_fields))
-
-    def _frame(self, channel: int, code: int, fields: list[Any]) -> bytes:
-        """Return a frame of the door's own, without payload."""
-        return encode_frame(channel, code, fields)
-
     def accept(self, session: IncomingSession, ids: Positions) -> None:
         """Settle deliveries as accepted."""
-        self._settle(session, ranges(ids), _ACCEPTED)
+        session.settle(ids, _ACCEPTED)
+        self.answer(session)
 
     def reject(self, session: IncomingSession, number: int, refusal: LinkRefused) -> None:
         """Settle a delivery as rejected, with a reason."""
         info = {Symbol(key): value for key, value in refusal.info.items()} if refusal.info else None
         error = Described(ULong(ERROR), [Symbol(refusal.name), refusal.description, info])
-        self._settle(session, [(number, number)], Described(ULong(REJECTED), [error]))
-
-    def _settle(self, session: IncomingSession, runs: list[tuple[int, int]], outcome: Described) -> None:
-        for first, last in runs if session.channel is not None else ():
-            fields = [True, UInt(first), UInt(last), True, outcome]
-            self._queue(self._frame(session.channel or 0, DISPOSITION, fields))
+        session.settle(np.array([number]), Described(ULong(REJECTED), [error]))
+        self.answer(session)
 
     def answer(self, session: IncomingSession) -> None:
         """Write what a session owes the peer: its window, the state of links, and what is settled here."""
-        if session.flow_due:
-            self.flow(session)
+        if session.due:
+            self._queue(session.frames())
         owed, heard = session.outgoing.owed, session.outgoing.heard
+        if session.channel is None:
+            return
         for deliveries in [each for each in owed if each.handle is not None]:  # others wait for their attach
             del owed[deliveries]
-            self.flow(session, deliveries)
-        for first, last in heard if session.channel is not None else ():
-            self._queue(self._frame(session.channel or 0, DISPOSITION, [False, UInt(first), UInt(last), True]))
+            available = min(deliveries.available(), SERIAL)
+            state = deliveries.handle, deliveries.delivery_count, max(0, deliveries.credit), available
+            self._queue(session.flow(*state, drain=deliveries.drain))
+        for first, last in heard:
+            fields = [False, UInt(first), UInt(last), True]
+            self._queue(encode_frame(session.channel, DISPOSITION, fields, all_fields=self.all_fields))
         heard.clear()

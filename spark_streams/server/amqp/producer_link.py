@@ -25,22 +25,19 @@ from spark_streams.log import NO_TIMESTAMP, Partition, Stream
 from spark_streams.log.format.batching import LARGE_BYTES
 from spark_streams.server.amqp.attach_reply import open_producer
 from spark_streams.server.amqp.connection_links import AttachedLink, ConnectionLinks
-from spark_streams.server.amqp.deliveries import SETTLED, Deliveries, Messages
-from spark_streams.server.amqp.error_conditions import (
-    INTERNAL_ERROR,
-    INVALID_FIELD,
-    RESOURCE_DELETED,
-    RESOURCE_LIMIT,
-    LinkRefused,
-)
+from spark_streams.server.amqp.error_conditions import INTERNAL_ERROR, RESOURCE_DELETED, LinkRefused
 from spark_streams.server.amqp.placement import PartitionSplit
 from spark_streams.server.amqp.routing import REJECTED, Routed, route
-from spark_streams.server.appender import AppendRefused, Batch, Outcome, RefusalReason, copied
+from spark_streams.server.appender import AppendRefused, Batch, Outcome, RefusalReason
 from spark_streams.server.turns import in_turns
 from spark_streams.wire.amqp.columns.block import MessageBlock
 from spark_streams.wire.amqp.columns.from_producers import Incoming, incoming_steps
+from spark_streams.wire.amqp.engine.incoming_deliveries import IncomingDeliveries
+from spark_streams.wire.amqp.engine.messages import SETTLED, Messages
+from spark_streams.wire.amqp.engine.session import INVALID_FIELD, RESOURCE_LIMIT
 from spark_streams.wire.amqp.message import PROPERTIES, decode_sections
 from spark_streams.wire.columnar.byte_view import Positions
+from spark_streams.wire.columnar.gather import copied
 
 MAX_ROWS: Final = 2_048
 MAX_BYTES: Final = 1 << 20
@@ -157,7 +154,7 @@ class ProducerLink(AttachedLink):
         super().__init__(connection, link, stream)
         deliveries = connection.incoming.attached
         assert deliveries is not None
-        self._deliveries: Deliveries = deliveries
+        self._deliveries: IncomingDeliveries = deliveries
         self._session = deliveries.session
         self._answer(link, bound)
         connection.outgoing.open(deliveries, link._impl)
@@ -199,8 +196,9 @@ class ProducerLink(AttachedLink):
                 self._read_next()
             else:
                 self._read(self._steps(taken))
-        if self._deliveries.refusal is not None and not more:
-            self.fail(self._deliveries.refusal)
+        fault = self._deliveries.fault
+        if fault is not None and not more:
+            self.fail(LinkRefused(fault.condition, fault.description))
         else:
             self._top_up()
         return more and not self.ended
@@ -243,8 +241,7 @@ class ProducerLink(AttachedLink):
         # A peer that miscounts its deliveries makes the credit negative.
         free = self._window - max(0, self._deliveries.credit) - self._appending
         if free > self._window // 2 or free == self._window:
-            self._deliveries.credit += free
-            self.connection.outgoing.flow(self._session, self._deliveries)
+            self._deliveries.flow(free)
 
     def _steps(self, taken: Messages) -> Generator[None, None, Read]:
         """Return the steps of reading and routing messages, in any thread."""
@@ -381,7 +378,6 @@ class ProducerLink(AttachedLink):
         return self.conditions[reason]
 
     def _released(self, *, closed: bool) -> None:
-        self.connection.unfinished(-len(self._deliveries.begun))
         self._deliveries.drop()
 
 

@@ -22,10 +22,12 @@ import numpy as np
 from spark_streams.errors import RemoteProtocolError, SparkStreamsError
 from spark_streams.server.amqp.attach_reply import open_info, open_producer
 from spark_streams.server.amqp.connection_links import AttachedLink, ConnectionLinks
-from spark_streams.server.amqp.deliveries import SETTLED, Deliveries
-from spark_streams.server.amqp.error_conditions import DECODE_ERROR, INTERNAL_ERROR, RESOURCE_LIMIT, LinkRefused
+from spark_streams.server.amqp.error_conditions import INTERNAL_ERROR, LinkRefused
 from spark_streams.server.amqp.outgoing_deliveries import BYTES_PER_TURN
 from spark_streams.server.turns import Turn
+from spark_streams.wire.amqp.engine.incoming_deliveries import IncomingDeliveries
+from spark_streams.wire.amqp.engine.messages import SETTLED
+from spark_streams.wire.amqp.engine.session import DECODE_ERROR, RESOURCE_LIMIT
 from spark_streams.wire.amqp.management import encode_reply
 from spark_streams.wire.amqp.message import AMQP_VALUE, APPLICATION_PROPERTIES, PROPERTIES, decode_sections
 from spark_streams.wire.amqp.values import Symbol, ULong
@@ -217,7 +219,7 @@ class RequestLink(AttachedLink):
         self._changes: set[asyncio.Task[None]] = set()
         deliveries = connection.incoming.attached
         assert deliveries is not None
-        self._deliveries: Deliveries = deliveries
+        self._deliveries: IncomingDeliveries = deliveries
         self._replies = replies
         self._answer = answer
         deliveries.max_message_bytes = _MOST_BYTES
@@ -242,8 +244,9 @@ class RequestLink(AttachedLink):
         """Answer the next request; return False where none has come."""
         taken = self._deliveries.take(1, _MOST_BYTES)
         if not len(taken.ids):
-            if self._deliveries.refusal is not None:
-                self.fail(self._deliveries.refusal)
+            fault = self._deliveries.fault
+            if fault is not None:
+                self.fail(LinkRefused(fault.condition, fault.description))
             return False
         raw, number = taken.memory[taken.starts[0] : taken.ends[0]].tobytes(), int(taken.ids[0])
         try:
@@ -291,9 +294,7 @@ class RequestLink(AttachedLink):
 
     def _top_up(self) -> None:
         if not self.ended and self._deliveries.credit <= _CREDIT // 2:
-            self._deliveries.credit = _CREDIT
-            self.connection.outgoing.flow(self._deliveries.session, self._deliveries)
+            self._deliveries.flow(_CREDIT - self._deliveries.credit)
 
     def _released(self, *, closed: bool) -> None:
-        self.connection.unfinished(-len(self._deliveries.begun))
         self._deliveries.drop()

@@ -15,10 +15,11 @@ from typing import Final, TypeAlias
 
 from spark_streams.errors import LocalProtocolError
 from spark_streams.log import Stream
-from spark_streams.server.amqp.error_conditions import RESOURCE_LIMIT, UNAUTHORIZED, LinkRefused
+from spark_streams.server.amqp.error_conditions import UNAUTHORIZED, LinkRefused
 from spark_streams.server.event_hubs.addresses import HubAddress, read_address
 from spark_streams.server.event_hubs.config import EventHubsConfig
 from spark_streams.wire.amqp.cbs import SIGNATURE_TYPE
+from spark_streams.wire.amqp.engine.session import RESOURCE_LIMIT
 from spark_streams.wire.amqp.management import MANAGEMENT
 from spark_streams.wire.amqp.shared_access import SharedAccessSignature
 

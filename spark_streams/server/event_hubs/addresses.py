@@ -24,7 +24,7 @@ import proton
 from spark_streams.errors import CorruptLog
 from spark_streams.log import Partition
 from spark_streams.offsets import format_offset
-from spark_streams.server.amqp.error_conditions import INVALID_FIELD, NOT_FOUND, LinkRefused, read_value
+from spark_streams.server.amqp.error_conditions import NOT_FOUND, LinkRefused, read_value
 from spark_streams.wire.amqp.dialects.event_hubs import (
     ARGUMENT_ERROR,
     ENQUEUED_TIME_KEY,
@@ -33,6 +33,7 @@ from spark_streams.wire.amqp.dialects.event_hubs import (
     SELECTOR_NUMBERS,
     SEQUENCE_NUMBER_KEY,
 )
+from spark_streams.wire.amqp.engine.session import INVALID_FIELD
 
 _PATH: Final = re.compile(
     r"(?P<hub>.+?)(?P<below>/Publishers/[^/]+|/\$management|"

@@ -24,7 +24,7 @@ from spark_streams.server.amqp.connection_links import AttachedLink, LinkResourc
 from spark_streams.server.amqp.engine import Engine
 from spark_streams.server.amqp.error_conditions import UNAUTHORIZED, LinkRefused
 from spark_streams.server.amqp.handshake import Handshake
-from spark_streams.server.amqp.incoming_frames import IncomingFrames
+from spark_streams.server.amqp.incoming_links import IncomingLinks
 from spark_streams.server.amqp.outgoing_frames import OutgoingFrames
 from spark_streams.server.amqp.requests import Replies, Reply
 from spark_streams.server.event_hubs.access import MOST_WRONG_TOKENS, Access
@@ -37,10 +37,9 @@ from spark_streams.wire.amqp.performatives import (
     encode_frame,
     performative_code,
     read_performative,
-    with_all_fields,
 )
 from spark_streams.wire.amqp.sasl import AMQP_HEADER
-from spark_streams.wire.amqp.values import Array, Described, Symbol, ULong
+from spark_streams.wire.amqp.values import Array, Symbol
 
 _OFFERED: Final = 11
 """The place of attach's offered-capabilities."""
@@ -106,10 +105,7 @@ class WholeFrames(OutgoingFrames):
         if offered:
             fields += [None] * (_OFFERED + 1 - len(fields))
             fields[_OFFERED] = Array(_SYMBOLS, tuple(Symbol(name) for name in offered))
-        return self._frame(int.from_bytes(frame[6:8], "big"), code, fields)
-
-    def _frame(self, channel: int, code: int, fields: list[Any]) -> bytes:
-        return encode_frame(channel, code, with_all_fields(Described(ULong(code), fields)).value)
+        return encode_frame(int.from_bytes(frame[6:8], "big"), code, fields, all_fields=True)
 
 
 class HubConnection(AmqpConnection):
@@ -151,10 +147,10 @@ class HubConnection(AmqpConnection):
         mechanisms = (CBS_MECHANISM, "ANONYMOUS")
         return Handshake(self.config, self.peer_host, certificate, anonymous=mechanisms, skippable=True)
 
-    def _read_frames(self) -> IncomingFrames:
+    def _read_frames(self) -> IncomingLinks:
         user = self._handshake.user if self._handshake.proven else None
         self.access = Access(self.config, self._find, self.peer_host, user)
-        return IncomingFrames(self.config, self.unfinished, outcomes=False)
+        return IncomingLinks(self.config, outcomes=False, all_fields=True)
 
     def _write_frames(self, engine: Engine) -> OutgoingFrames:
         return WholeFrames(engine)

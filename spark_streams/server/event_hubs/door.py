@@ -15,13 +15,7 @@ from spark_streams.server.admission import Sockets
 from spark_streams.server.amqp.activity import Membership, connected
 from spark_streams.server.amqp.attach_request import address_of, link_properties, named_stream, permitted_stream
 from spark_streams.server.amqp.connection_links import AttachedLink, ConnectionLinks, LinkResources
-from spark_streams.server.amqp.error_conditions import (
-    INVALID_FIELD,
-    NOT_ALLOWED,
-    NOT_FOUND,
-    NOT_IMPLEMENTED,
-    LinkRefused,
-)
+from spark_streams.server.amqp.error_conditions import NOT_ALLOWED, NOT_FOUND, NOT_IMPLEMENTED, LinkRefused
 from spark_streams.server.amqp.placement import Placement, split_refusal
 from spark_streams.server.amqp.requests import Reply, ReplyLink, Request, RequestLink
 from spark_streams.server.counters import DoorCounters
@@ -41,6 +35,7 @@ from spark_streams.wire.amqp.dialects.event_hubs import (
     RECEIVER_NAME,
     RUNTIME_METRIC,
 )
+from spark_streams.wire.amqp.engine.session import INVALID_FIELD
 from spark_streams.wire.amqp.management import MANAGEMENT
 from spark_streams.wire.amqp.performatives import Performative
 from spark_streams.wire.amqp.values import Array

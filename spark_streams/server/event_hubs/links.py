@@ -12,8 +12,7 @@ import pyarrow as pa
 from spark_streams.errors import RemoteProtocolError
 from spark_streams.log import Partition, Stream
 from spark_streams.server.amqp.attach_reply import open_producer, settle_modes
-from spark_streams.server.amqp.deliveries import Messages
-from spark_streams.server.amqp.error_conditions import DECODE_ERROR, INVALID_FIELD, NOT_ALLOWED, LinkRefused
+from spark_streams.server.amqp.error_conditions import NOT_ALLOWED, LinkRefused
 from spark_streams.server.amqp.event_sender import EventSender
 from spark_streams.server.amqp.link_position import LinkPosition
 from spark_streams.server.amqp.producer_link import CONTINUED, NO_INSTANT, ProducerLink, Read, reserved_instants
@@ -28,6 +27,8 @@ from spark_streams.server.turns import in_turns
 from spark_streams.wire.amqp.columns.block import MessageBlock, chosen
 from spark_streams.wire.amqp.columns.from_producers import Incoming, incoming_steps
 from spark_streams.wire.amqp.dialects.event_hubs import BATCH_FORMAT, OPERATION_CANCELLED, RUNTIME_METRIC, SERVER_BUSY
+from spark_streams.wire.amqp.engine.messages import Messages
+from spark_streams.wire.amqp.engine.session import DECODE_ERROR, INVALID_FIELD, MESSAGE_TOO_LARGE
 from spark_streams.wire.amqp.event_batches import split_batch
 from spark_streams.wire.amqp.event_hubs import Newest, outgoing_pieces, runtime_metrics, with_group_keys
 from spark_streams.wire.columnar.byte_view import Positions
@@ -139,13 +140,17 @@ class HubSender(ProducerLink):
         self._deliveries.rejects_large = True  # as the service: its clients do not notice that a link ends as they send
 
     def _take(self) -> bool:
-        for number, refusal in self._deliveries.take_rejected().items():
+        for number, size in self._deliveries.take_rejected().items():
             self.node.counters.refused_events[RefusalReason.INVALID.label] += 1
-            self.connection.outgoing.reject(self._session, number, refusal)
+            words = (
+                f"The received message (delivery-id:{number}, size:{size} bytes) exceeds the limit "
+                f"({self._deliveries.max_message_bytes} bytes) currently allowed on the link."
+            )
+            self.connection.outgoing.reject(self._session, number, LinkRefused(MESSAGE_TOO_LARGE, words))
         return super()._take()
 
     def _takes_long(self, taken: Messages) -> bool:
-        return super()._takes_long(taken) or (taken.formats is not None and len(taken.memory) > _FEW_BYTES)
+        return super()._takes_long(taken) or (len(taken.memory) > _FEW_BYTES and bool(taken.formats.any()))
 
     def _steps(self, taken: Messages) -> Generator[None, None, Read]:
         """Return the steps of reading and routing, in any thread."""
@@ -210,17 +215,17 @@ class _Events:
         self.ids, self.block = taken.ids, taken.block
         self.delivery = np.arange(len(taken.ids))
         self.bounds = np.arange(len(taken.ids) + 1)
-        if taken.formats is not None:
-            self._split(taken, taken.formats)
+        if taken.formats.any():
+            self._split(taken)
 
-    def _split(self, taken: Messages, formats: Positions) -> None:
+    def _split(self, taken: Messages) -> None:
         starts: list[Positions] = []
         ends: list[Positions] = []
         counts = np.ones(len(taken.ids), np.int64)
         for number in range(len(taken.ids)):
             first, last = int(taken.starts[number]), int(taken.ends[number])
             one = np.array([first]), np.array([last])
-            if formats[number] == BATCH_FORMAT:
+            if taken.formats[number] == BATCH_FORMAT:
                 try:
                     batch = split_batch(taken.memory[first:last].tobytes())
                 except RemoteProtocolError:

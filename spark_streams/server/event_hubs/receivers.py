@@ -18,7 +18,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from spark_streams.server.amqp.error_conditions import RESOURCE_LIMIT, STOLEN, LinkRefused
+from spark_streams.server.amqp.error_conditions import STOLEN, LinkRefused
+from spark_streams.wire.amqp.engine.session import RESOURCE_LIMIT
 
 
 class Place(NamedTuple):

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from spark_streams.log.format.batch_headers import BY_RECORD_SUFFIX, RecordCodes, decode_codes, encode_codes
 from spark_streams.log.format.record_batch import Header
-from spark_streams.server.appender import copied
+from spark_streams.wire.columnar.gather import copied
 from spark_streams.wire.rabbitmq.hashes import BloomProbe, bloom_of
 from spark_streams.wire.rabbitmq.publish_decode import Published
 

@@ -20,12 +20,12 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from spark_streams.log import NO_TIMESTAMP
-from spark_streams.server.appender import copied
 from spark_streams.server.rabbitmq.filter_values import ValueColumn
 from spark_streams.wire.amqp.columns.block import MessageBlock
 from spark_streams.wire.amqp.columns.encoded_runs import EncodedRun, fixed, join
 from spark_streams.wire.amqp.columns.from_producers import incoming_steps
 from spark_streams.wire.columnar.byte_view import Readable, Words
+from spark_streams.wire.columnar.gather import copied
 
 ESCAPE: Final = b"\x00\x80\x00\x00\x00\x00\x00\x00\x00\x75\xb0"
 """Descriptor 0x75 (data) as an eight-byte ulong, which encoders hardly ever write, and the code of a binary32."""

@@ -223,13 +223,15 @@ def encode_flow(channel: int, *numbers: int, drain: bool, all_fields: bool = Fal
     return _HEAD.pack(_HEAD.size + len(performative), 2, 0, channel) + performative
 
 
-def encode_frame(channel: int, code: int, fields: list[Any]) -> bytes:
+def encode_frame(channel: int, code: int, fields: list[Any], *, all_fields: bool = False) -> bytes:
     """Return a frame without payload.
 
     Args:
         channel: the channel.
         code: the performative's descriptor.
         fields: its fields, as ``encode_value`` takes them.
+        all_fields: whether to write those that were left out at the end, too (``with_all_fields``).
     """
-    performative = encode_value(Described(ULong(code), fields))
+    described = Described(ULong(code), fields)
+    performative = encode_value(with_all_fields(described) if all_fields else described)
     return _HEAD.pack(_HEAD.size + len(performative), 2, 0, channel) + performative

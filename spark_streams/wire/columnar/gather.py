@@ -13,7 +13,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from spark_streams.wire.columnar.arrays import validity
-from spark_streams.wire.columnar.byte_view import Mask, Octets, Positions, Words
+from spark_streams.wire.columnar.byte_view import Mask, Octets, Positions, Readable, Words
 
 _INLINE: Final = 12
 """The most bytes that a view holds itself; a longer one holds 4 bytes of prefix, a buffer number and an offset."""
@@ -56,6 +56,26 @@ def gather(
                 views[rows] = part
     buffers = [nulls, pa.py_buffer(views), *(pa.py_buffer(words.bytes) for words in sources)]
     return pa.Array.from_buffers(pa.binary_view(), n, buffers).cast(kind)
+
+
+def copied(buffer: Readable | NDArray[np.uint8], starts: NDArray[np.int64], ends: NDArray[np.int64]) -> pa.Array:
+    """Return a copy of byte ranges, large_binary.
+
+    Args:
+        buffer: holds the ranges.
+        starts: int64[n], first byte of each, inclusive; rising, and none before the end of another range.
+        ends: int64[n], end of each, exclusive.
+    """
+    count = len(starts)
+    # The bytes between two ranges are a row too, so every second row is used.
+    edges = np.empty(2 * count + 1, np.int64)
+    edges[0] = starts[0] if count else 0
+    edges[1::2] = starts
+    edges[2::2] = ends
+    whole = pa.LargeBinaryArray.from_buffers(
+        pa.large_binary(), 2 * count, [None, pa.py_buffer(edges), pa.py_buffer(buffer)]
+    )
+    return whole.take(pa.array(np.arange(1, 2 * count, 2)))
 
 
 def write_views(views: NDArray[np.uint64], words: Words, start: Positions, length: Positions, source: int = 0) -> None:

@@ -8,8 +8,9 @@ from typing import Any
 import proton
 from cproton_ffi import ffi, lib
 
-from spark_streams.client.amqp.deliveries import Deliveries
-from spark_streams.client.amqp.incoming_frames import IncomingFrames
+from spark_streams.client.amqp.received_frames import ReceivedFrames
+from spark_streams.wire.amqp.engine.incoming_deliveries import IncomingDeliveries
+from spark_streams.wire.amqp.engine.session import IncomingSession
 
 WINDOW = 8
 """Transfer frames that may be under way on a session."""
@@ -85,12 +86,12 @@ class Ours:
 
     def __init__(self, max_frame: int = 512, window: int = WINDOW) -> None:
         self.transport, self.connection = engine(proton.Transport.CLIENT, max_frame)
-        self.incoming = IncomingFrames(1 << 16, max_frame)
+        self.incoming = ReceivedFrames(1 << 16, max_frame)
         self.sessions: dict[str, Any] = {}
-        self.deliveries: dict[str, Deliveries] = {}
+        self.deliveries: dict[str, IncomingDeliveries] = {}
         self._window = window
 
-    def attach(self, name: str, *, settled: bool = True, max_bytes: int = 1 << 20) -> Deliveries:
+    def attach(self, name: str, *, settled: bool = True, max_bytes: int = 1 << 20) -> IncomingDeliveries:
         """Open a receiving link on a session of its own."""
         self.sessions[name] = session = self.connection.session()
         session.incoming_capacity = self._window * self.transport.max_frame_size
@@ -98,8 +99,10 @@ class Ours:
         link = session.receiver(name)
         link.snd_settle_mode = proton.Link.SND_SETTLED if settled else proton.Link.SND_UNSETTLED
         link.open()
-        self.deliveries[name] = deliveries = Deliveries(name, self._window, max_bytes)
-        self.incoming.await_attach(deliveries)
+        incoming = IncomingSession(session.incoming_capacity, self.transport.max_frame_size)
+        self.deliveries[name] = deliveries = IncomingDeliveries(incoming, max_bytes)
+        deliveries.owner = name
+        self.incoming.await_attach(name, deliveries)
         return deliveries
 
     def push(self, data: bytes) -> None:

@@ -17,7 +17,6 @@ from proton import Delivery
 from spark_streams.client import AmqpClient, RangeRead
 from spark_streams.client.amqp import queue_types
 from spark_streams.client.amqp.connection import Connection
-from spark_streams.client.amqp.deliveries import Deliveries
 from spark_streams.client.amqp.links import Binding, Link
 from spark_streams.client.amqp.request_links import RequestLinks
 from spark_streams.endpoint import Secret, parse_url
@@ -26,6 +25,7 @@ from spark_streams.filters import read_filter
 from spark_streams.position import EARLIEST, After
 from spark_streams.wire.amqp.dialects import RABBITMQ
 from spark_streams.wire.amqp.encode import encode_value
+from spark_streams.wire.amqp.engine.incoming_deliveries import IncomingDeliveries
 from spark_streams.wire.amqp.management import QUEUES
 from spark_streams.wire.amqp.values import Described, ULong
 from tests.client.amqp.fake_hub import HUB, FakeHub, Partition
@@ -333,7 +333,7 @@ def test_event_hubs_settles_what_it_sends() -> None:
 
 def test_our_own_log_settles_what_it_sends(log_server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     outcomes: list[Any] = []
-    monkeypatch.setattr(Deliveries, "settle", lambda self, ids, outcome=None: outcomes.append(outcome))
+    monkeypatch.setattr(IncomingDeliveries, "settle", lambda self, ids, outcome=None: outcomes.append(outcome))
     log_server.log.create_stream("orders", 1)
     with client_of(log_server.urls["amqp"].replace("//", "//guest:guest@")) as client:
         with contextlib.closing(client.publisher("orders")) as publisher:

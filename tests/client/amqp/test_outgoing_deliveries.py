@@ -12,8 +12,8 @@ from cproton_ffi import ffi, lib
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_streams.client.amqp.incoming_frames import IncomingFrames
 from spark_streams.client.amqp.outgoing_deliveries import OutgoingDeliveries, Refusal
+from spark_streams.client.amqp.received_frames import ReceivedFrames
 from tests.client.amqp.joined_engines import drained, push
 from tests.examples import examples
 
@@ -38,12 +38,12 @@ class Joined:
         self.ours.bind(connection)
         connection.container = "ours"
         connection.open()
-        self.incoming = IncomingFrames(1 << 16, 16_384)
+        self.incoming = ReceivedFrames(1 << 16, 16_384)
         session = connection.session()
         session.open()
         session.sender("link").open()
         self.outgoing = OutgoingDeliveries("link", max_frame)
-        self.incoming.await_attach(self.outgoing)
+        self.incoming.await_attach("link", self.outgoing)
         self.theirs, self.connection = proton.Transport(proton.Transport.SERVER), proton.Connection()
         self.theirs.max_frame_size = max_frame
         self.theirs.bind(self.connection)
@@ -204,7 +204,7 @@ def test_delivery_ids_begin_again_after_the_largest_one(first: int) -> None:
     joined = Joined(window=64)
     joined.link.flow(40)
     joined.pump()
-    flow = {"sent": first, "done": first, "_frames_sent": first}
+    flow = {"sent": first, "done": first, "next_transfer": first}
     for name, value in flow.items():
         setattr(joined.outgoing, name, value)  # as after so many messages; the receiver takes the first id as it comes
     joined.send([10] * 40, 0)

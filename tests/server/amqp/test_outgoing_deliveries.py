@@ -15,7 +15,7 @@ from proton import symbol
 
 from spark_streams.server.amqp.config import AmqpConfig
 from spark_streams.server.amqp.engine import Engine
-from spark_streams.server.amqp.incoming_frames import IncomingFrames
+from spark_streams.server.amqp.incoming_links import IncomingLinks
 from spark_streams.server.amqp.outgoing_deliveries import DONE, Outcome, OutgoingDeliveries, OutgoingSession
 from spark_streams.server.amqp.outgoing_frames import OutgoingFrames
 from spark_streams.wire.amqp.performatives import CLOSE, TRANSFER, performative_code
@@ -40,7 +40,7 @@ class Door:
 
     def __init__(self) -> None:
         self.engine = Engine(CONFIG)
-        self.incoming = IncomingFrames(CONFIG, lambda _: None)
+        self.incoming = IncomingLinks(CONFIG)
         self.outgoing = OutgoingFrames(self.engine)
         self.links: dict[str, OutgoingDeliveries] = {}
         self.queues: dict[str, list[tuple[int, bytes]]] = {}
@@ -65,9 +65,9 @@ class Door:
             elif name == "link_opened" and endpoint.is_receiver:
                 deliveries = self.incoming.attached
                 assert deliveries is not None
-                deliveries.owner, deliveries.credit = self, 1_000
+                deliveries.owner = self
                 self.outgoing.open(deliveries, endpoint._impl)
-                self.outgoing.flow(deliveries.session, deliveries)
+                deliveries.flow(1_000)
             elif name == "link_opened":
                 self._opened(endpoint)
             elif name == "link_closed":

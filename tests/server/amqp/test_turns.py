@@ -13,9 +13,9 @@ import pytest
 from proton import Delivery, Described, Message, symbol
 
 from spark_streams.server.amqp.consumer_link import ConsumerLink
-from spark_streams.server.amqp.deliveries import ranges
 from spark_streams.server.amqp.link_position import LinkPosition
 from spark_streams.server.amqp.producer_link import ProducerLink
+from spark_streams.wire.amqp.engine.session import ranges
 from tests.server.amqp.raw_peer import EARLIEST, PARTITION
 from tests.server.amqp.raw_words import encode
 from tests.server.slow_disk import SlowDisk
@@ -160,17 +160,17 @@ def test_no_more_is_taken_than_may_be_under_way_while_the_disk_is_slow(
 
 
 def test_a_message_of_many_frames_is_put_together_once(node: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from spark_streams.server.amqp import deliveries
+    from spark_streams.wire.amqp.engine import incoming_deliveries
 
     made: dict[int, int] = {}
-    messages = deliveries.Messages
+    messages = incoming_deliveries.Messages
 
     def noted(memory: Any, *places: Any) -> Any:
         if len(memory):
             made[memory.ctypes.data] = len(memory)
         return messages(memory, *places)
 
-    monkeypatch.setattr(deliveries, "Messages", noted)
+    monkeypatch.setattr(incoming_deliveries, "Messages", noted)
     node.log.create_stream("orders")
     body = bytes(range(256)) * 48_000
     peer, _, (delivery,) = sent(node, body)

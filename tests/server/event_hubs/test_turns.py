@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 from spark_streams.server.amqp import requests
-from spark_streams.server.amqp.deliveries import Messages
 from spark_streams.server.amqp.routing import Routed
 from spark_streams.server.event_hubs import connection, links
 from spark_streams.testing import eventually
+from spark_streams.wire.amqp.engine.messages import Messages
 from tests.server.event_hubs.conftest import HUB, WAIT_S, Namespace, sas
 from tests.server.hostile.doors import Raw, amqp_frame, amqp_text, established, flow, until_said
 from tests.server.hostile.hub_frames import (
@@ -143,7 +143,7 @@ def test_who_sends_a_batch_waits_for_a_part_of_anothers(namespace: Namespace, mo
 def test_all_events_of_a_delivery_are_refused_with_its_first_reason() -> None:
     count = 1_000
     memory = np.frombuffer(EMPTY * count, np.uint8)
-    events = links._Events(Messages(memory, np.zeros(1, np.int64), np.array([len(memory)]), np.array([7]), None))
+    events = links._Events(Messages(memory, *(np.array([value]) for value in (0, len(memory), 7, 0))))
     events.delivery, events.bounds = np.arange(count) // 2, np.arange(0, count + 1, 2)
     routed = Routed(np.zeros(count, np.int64), {}, 0)
     first, second = links._KEY_AND_PARTITION, links._MALFORMED

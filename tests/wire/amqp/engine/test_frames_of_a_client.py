@@ -11,7 +11,7 @@ from cproton_ffi import ffi, lib
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_streams.client.amqp.incoming_frames import IncomingFrames
+from spark_streams.client.amqp.received_frames import ReceivedFrames
 from spark_streams.errors import RemoteProtocolError
 from tests.client.amqp.joined_engines import Ours, Sender, drained, engine, exchange, push
 from tests.examples import examples
@@ -129,8 +129,7 @@ def ours_of(stream: bytes, step: int = 1 << 15) -> Answer:
         return "refused"
     seen: list[bytes] = []
     while (run := deliveries.next_run()) is not None:
-        memory = b"".join(run.pieces)
-        seen += [memory[a:b] for a, b in zip(run.starts, run.ends, strict=True)]
+        seen += [run.memory[a:b].tobytes() for a, b in zip(run.starts, run.ends, strict=True)]
         deliveries.taken(len(run.starts))
     return seen
 
@@ -202,7 +201,7 @@ def test_changed_bytes_are_refused_or_mean_what_they_mean_to_proton(
 
 
 def test_an_incomplete_frame_moves_to_the_beginning() -> None:
-    incoming = IncomingFrames(600, MAX_FRAME)
+    incoming = ReceivedFrames(600, MAX_FRAME)
     stream = b"AMQP\x00\x01\x00\x00" + frame(b"", b"") * 3 + frame(listed(code=b"\x00\x53\x10"), bytes(400)) * 5
     seen, at = b"", 0
     while at < len(stream):

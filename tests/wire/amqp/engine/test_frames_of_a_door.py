@@ -11,8 +11,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from spark_streams.server.amqp.config import AmqpConfig
-from spark_streams.server.amqp.deliveries import SETTLED, Deliveries, Violation
-from spark_streams.server.amqp.incoming_frames import IncomingFrames
+from spark_streams.server.amqp.incoming_links import IncomingLinks
+from spark_streams.wire.amqp.engine.incoming_deliveries import IncomingDeliveries
+from spark_streams.wire.amqp.engine.messages import SETTLED
+from spark_streams.wire.amqp.engine.session import Violation
 from tests.examples import examples
 
 CONFIG = AmqpConfig(max_frame_bytes=2_048, max_message_bytes=1 << 20)
@@ -115,9 +117,9 @@ class Ours:
     """What the door does with the same bytes: transfers in columns, and all other frames to proton's engine."""
 
     def __init__(self) -> None:
-        self.incoming = IncomingFrames(CONFIG, lambda _: None)
+        self.incoming = IncomingLinks(CONFIG)
         self.others = Reference()
-        self.links: dict[tuple[int, int], Deliveries] = {}
+        self.links: dict[tuple[int, int], IncomingDeliveries] = {}
         self.messages: dict[tuple[int, int], list[Message]] = {place: [] for place in LINKS}
         self.violation: str | None = None
 

@@ -9,6 +9,7 @@ from cproton_ffi import ffi, lib
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from spark_streams.wire.amqp.engine.messages import SETTLED
 from spark_streams.wire.amqp.values import Described, ULong
 from tests.client.amqp.joined_engines import WINDOW, Ours, Sender, drained, engine, exchange, push
 from tests.examples import examples
@@ -117,11 +118,9 @@ class OursTaken(Ours):
     def take(self, name: str) -> list[bytes]:
         deliveries, taken = self.deliveries[name], []
         while (run := deliveries.next_run()) is not None:
-            memory = b"".join(run.pieces)
-            taken += [memory[a:b] for a, b in zip(run.starts, run.ends, strict=True)]
-            assert (run.ids is None) == LINKS[name]
-            if run.ids is not None:
-                self._held[name].append(run.ids)
+            taken += [run.memory[a:b].tobytes() for a, b in zip(run.starts, run.ends, strict=True)]
+            assert ((run.ids == SETTLED) == LINKS[name]).all()
+            self._held[name].append(run.ids)
             deliveries.taken(len(run.starts))
         return taken
 
@@ -133,7 +132,7 @@ class OursTaken(Ours):
 
     def seen(self, name: str) -> Link:
         deliveries = self.deliveries[name]
-        return Link(deliveries.credit, deliveries.draining, deliveries.take_returned())
+        return Link(deliveries.granted, deliveries.draining, deliveries.take_returned())
 
 
 class World:

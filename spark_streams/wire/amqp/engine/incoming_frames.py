@@ -1,0 +1,393 @@
+"""Splits what a peer sends between the sessions and links of one connection, and whoever answers the other frames.
+
+::
+
+    received bytes --> frames --> transfers              --> IncomingDeliveries, in columns
+                              --> flows and dispositions --> sessions and links, of both directions
+                              --> all others             --> handed on, in their order
+
+The frames that tell the place of a session or a link are read on their way: begin, attach, detach and end. Frames about
+a session or a link that is not known here are handed on, too.
+
+Transfers of whole messages are read in columns. Two kinds of frames are read one by one, and fast: parts of a large
+message, after which another one comes most often, by what they have in common with an earlier part; and dispositions of
+the usual form, of which many peers write one for each message.
+
+Spec: AMQP 1.0 part 2 §2.2 (the header before the frames), §2.5.1 (channels), §2.6.2 (handles).
+"""
+
+from __future__ import annotations
+
+import abc
+import itertools
+import re
+from collections.abc import Generator, Iterator
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from spark_streams.errors import RemoteProtocolError
+from spark_streams.wire.amqp.engine.incoming_deliveries import IncomingDeliveries
+from spark_streams.wire.amqp.engine.messages import SETTLED, Messages
+from spark_streams.wire.amqp.engine.session import DECODE_ERROR, IncomingSession, Violation
+from spark_streams.wire.amqp.performatives import (
+    ATTACH,
+    BEGIN,
+    CLOSE,
+    DETACH,
+    DISPOSITION,
+    END,
+    FLOW,
+    OPEN,
+    TRANSFER,
+    USUAL_DISPOSITION,
+    Performative,
+    performative_code,
+    performative_codes,
+    read_performative,
+    usual_range,
+)
+from spark_streams.wire.amqp.transfer_frames import HEAD_BYTES, Frames, Transfers, read_transfers, split_frames
+from spark_streams.wire.columnar.byte_view import Positions
+from spark_streams.wire.columnar.gather import copied
+
+Places = Iterator[tuple[int, int]]
+"""Ranges of bytes, the end exclusive."""
+
+_READ: Final = frozenset({BEGIN, ATTACH, FLOW, TRANSFER, DISPOSITION})
+_UNREAD: Final = (0, OPEN, CLOSE)
+_BETWEEN_RESTS: Final = 64
+_FEW: Final = 4
+"""Up to this many frames without a transfer are read one by one at once: most reads bring a flow."""
+_PASSED: Final = -2
+"""The place of a frame that is handed on, whatever is in it."""
+
+
+class IncomingFrames(abc.ABC):
+    """What comes on one connection, after SASL; a subclass knows the role that a peer's begin and attach are for.
+
+    Args:
+        max_frame_bytes: the largest frame.
+
+    Attributes:
+        stop: where the bytes of an incomplete frame begin among those that were ``read`` last.
+        arrived: the links that have got messages or a fault, credit or outcomes; whoever reads it clears it.
+    """
+
+    def __init__(self, max_frame_bytes: int) -> None:
+        self.stop = 0
+        self.arrived: dict[Any, None] = {}
+        self._max_frame_bytes = max_frame_bytes
+        self._started = self._ended = False
+        self._sessions: dict[int, IncomingSession] = {}
+        """By the peer's channel."""
+        self._receiving: dict[int, IncomingDeliveries] = {}
+        """By the peer's channel and handle, as ``_place`` joins them."""
+        self._sending: dict[int, Any] = {}
+        """The same of links on which we send: each reads flows (``on_flow``), and hears of its ``end``."""
+        self._parts: IncomingDeliveries | None = None
+        """The link whose last message came in parts, or is coming, if no other transfer came after it."""
+
+    @abc.abstractmethod
+    def _begin(self, channel: int, begin: Performative) -> IncomingSession | None:
+        """Return the session of a peer's begin on a channel of the peer's; None for one whose frames are handed on."""
+
+    @abc.abstractmethod
+    def _attach(self, channel: int, attach: Performative) -> Any:
+        """Return the link of a peer's attach: ``IncomingDeliveries``, or one on which we send; None to hand it on."""
+
+    @property
+    def sessions(self) -> list[IncomingSession]:
+        """The sessions that the peer has begun and not ended."""
+        return list(self._sessions.values())
+
+    def read(self, view: memoryview, start: int, end: int) -> Places:
+        """Read bytes of the peer, and yield the places of those that are to be handed on, as they become due.
+
+        Whoever takes them may rest before going on where a place is empty: frames that are read one at a time take long
+        if there are many.
+
+        Args:
+            view: the memory.
+            start: the first byte, inclusive: where the call before has stopped.
+            end: where the bytes end, exclusive.
+
+        Raises:
+            Violation: the peer broke a rule; what came before is taken.
+        """
+        self.stop = end
+        if self._ended:
+            yield start, end
+            return
+        if not self._started:
+            if end - start < HEAD_BYTES:
+                self.stop = start
+                return
+            self._started = True
+            yield start, start + HEAD_BYTES  # "AMQP" and the version, no frame
+            start += HEAD_BYTES
+        frames = split_frames(view, start, end, self._max_frame_bytes)
+        if frames.starts.size:
+            try:
+                yield from self._others(view, frames)
+            except Violation:
+                raise
+            except RemoteProtocolError as fault:
+                raise Violation(DECODE_ERROR, str(fault)) from fault
+        size = int.from_bytes(view[frames.stop : frames.stop + 4], "big")
+        if end - frames.stop >= 4 and not HEAD_BYTES <= size <= self._max_frame_bytes:
+            self._ended = True
+            yield frames.stop, end  # there are words for such a frame where it goes
+        else:
+            self.stop = frames.stop
+
+    def _others(self, view: memoryview, frames: Frames) -> Places:
+        """Give frames to their sessions and links, and yield the places of the others."""
+        if self._parts is not None or performative_code(view[frames.starts[0] : frames.ends[0]]) != TRANSFER:
+            done = yield from self._one_by_one(view, frames)
+            frames = frames._replace(starts=frames.starts[done:], ends=frames.ends[done:])
+        if not frames.starts.size:
+            return
+        transfers = read_transfers(view, frames)
+        places = _place(transfers.channel, transfers.handle)
+        if not transfers.usual.all():
+            places[~transfers.usual] = -1
+        # A link may be attached or detached between these frames, so each run is looked up again at its turn.
+        distinct = _distinct(places)
+        unknown = [place for place in distinct if place not in self._receiving]
+        alone: list[int] = []
+        if unknown:
+            codes = performative_codes(view, frames)
+            passed = np.isin(codes, _UNREAD)
+            places[passed] = _PASSED
+            alone = np.flatnonzero(np.isin(places, unknown) & ~passed).tolist()
+        block, at = _Block(view, frames, transfers, places, None if unknown else distinct), 0
+        for number, row in enumerate([*alone, len(places)]):
+            if number % _BETWEEN_RESTS == _BETWEEN_RESTS - 1:
+                yield 0, 0
+            if at < row:
+                yield from self._columns(block, at, row)
+            at = row + 1
+            if row < len(places):
+                yield from self._one(view, *block.bounds(row))
+
+    # --- one by one
+
+    def _one_by_one(self, view: memoryview, frames: Frames) -> Generator[tuple[int, int], None, int]:
+        """Read the first frames one by one, as long as that takes less than to look at all; return how many these are.
+
+        So it does for parts of messages, for dispositions, and for a few frames without a whole message.
+        """
+        match, few = USUAL_DISPOSITION.fullmatch, frames.starts.size <= _FEW
+        for row, (start, end) in enumerate(zip(frames.starts.tolist(), frames.ends.tolist(), strict=True)):
+            if row % _BETWEEN_RESTS == _BETWEEN_RESTS - 1:
+                yield 0, 0
+            found = match(view, start, end) if self._sending else None
+            if found is not None and self._accepted(found):
+                continue
+            if self._parts is not None and self._parts.on_same(view[start:end]):
+                self.arrived[self._parts] = None
+                continue
+            code = performative_code(view[start:end])
+            if self._parts is None if code == TRANSFER else not few and code != DISPOSITION:
+                return row
+            yield from self._one(view, start, end)
+        return len(frames.starts)
+
+    def _accepted(self, found: re.Match[bytes]) -> bool:
+        """Take a usual disposition; return False if its session is not known here."""
+        session = self._sessions.get(int.from_bytes(found[1], "big"))
+        if session is None:
+            return False
+        if session.outgoing is not None:
+            self.arrived.update(dict.fromkeys(session.outgoing.on_accepted(*usual_range(found))))
+        return True
+
+    def _one(self, view: memoryview, start: int, end: int) -> Places:
+        """Read one frame, and yield its place if it is handed on."""
+        frame = view[start:end]
+        code = performative_code(frame)
+        if code not in _READ or not self._one_taken(frame, code):
+            # At once: it may begin or end something, or be a fault after which nothing is taken.
+            yield start, end
+            if code in (DETACH, END):
+                self._forget(frame, code)
+
+    def _one_taken(self, frame: memoryview, code: int) -> bool:
+        """Read one frame that tells the place of a link, or is about one; return False if it is handed on too."""
+        if code == TRANSFER and self._parts is not None and self._parts.on_same(frame):
+            self.arrived[self._parts] = None
+            return True
+        channel = int.from_bytes(frame[6:8], "big")
+        session = self._sessions.get(channel)
+        if code not in (BEGIN, ATTACH) and session is None:
+            return False
+        read = read_performative(bytes(frame))
+        if code == BEGIN:
+            begun = self._begin(channel, read)
+            if begun is not None:
+                self._sessions[channel] = begun
+        elif code == ATTACH:
+            link, place = self._attach(channel, read), _place(channel, read.number(1, 0))
+            if isinstance(link, IncomingDeliveries):
+                self._receiving[place] = link
+            elif link is not None:
+                self._sending[place] = link
+        elif code == TRANSFER:
+            deliveries = self._receiving.get(_place(channel, read.number(0, 0)))
+            if deliveries is not None:
+                self._transferred(deliveries, read)
+            return deliveries is not None
+        elif session is not None:
+            return self._flow_taken(session, channel, read) if code == FLOW else self._disposed(session, read)
+        return False
+
+    def _disposed(self, session: IncomingSession, disposition: Performative) -> bool:
+        if session.outgoing is not None:
+            self.arrived.update(dict.fromkeys(session.outgoing.on_disposition(disposition)))
+        return True
+
+    def _flow_taken(self, session: IncomingSession, channel: int, flow: Performative) -> bool:
+        """Read a flow; return False if it is about a link that is not attached."""
+        handle = flow.number(4, None)
+        place = -1 if handle is None else _place(channel, handle)
+        link = self._receiving.get(place) or self._sending.get(place)
+        if link is None and handle is not None:
+            return False
+        if session.outgoing not in (None, link):
+            session.outgoing.on_flow(flow)
+        if link is None:
+            session.flow_due |= flow.field(9, bool, False)
+        else:
+            link.on_flow(flow)
+            self.arrived[link] = None
+        return True
+
+    def _transferred(self, deliveries: IncomingDeliveries, transfer: Performative) -> None:
+        self.arrived[deliveries] = None
+        deliveries.on_transfer(transfer)
+        self._parts = deliveries if deliveries.in_parts else None
+
+    def _forget(self, frame: memoryview, code: int) -> None:
+        """Forget what a frame has ended."""
+        channel, self._parts = int.from_bytes(frame[6:8], "big"), None
+        if code == DETACH:
+            ended = [_place(channel, read_performative(bytes(frame)).number(0, 0))]
+        else:
+            session = self._sessions.pop(channel, None)
+            if session is not None:
+                session.end()
+            ended = [place for place in (*self._receiving, *self._sending) if place >> 32 == channel]
+        for place in ended:
+            link = self._receiving.pop(place, None) or self._sending.pop(place, None)
+            if link is not None:
+                link.end()
+
+    # --- in columns
+
+    def _columns(self, block: _Block, first: int, stop: int) -> Places:
+        """Give usual transfers to their deliveries; yield the places of the frames between them that are handed on."""
+        distinct = block.distinct
+        if distinct is None or len(distinct) > 1:
+            distinct = _distinct(block.places[first:stop])
+        # A frame is handed on because nothing in it matters here, or because its link was detached meanwhile.
+        others = [place for place in distinct if place not in self._receiving]
+        if others:
+            mine = ~np.isin(block.places[first:stop], others)
+            edges = [first, *(first + 1 + np.flatnonzero(np.diff(mine))).tolist(), stop]
+            for begin, end in itertools.pairwise(edges):
+                if mine[begin - first]:
+                    yield from self._columns(block, begin, end)
+                else:
+                    yield block.bounds(begin)[0], block.bounds(end - 1)[1]
+            return
+        while first < stop and any(self._receiving[place].is_begun for place in distinct):
+            # The last frame of a message in several frames may look like that of a whole message.
+            self._one_of(block, first)
+            first += 1
+        if first == stop:
+            return
+        rows = slice(first, stop)
+        if not self._count(block.places[rows], distinct, block.transfers.delivery_id[rows]):
+            for row in range(first, stop):
+                self._one_of(block, row)  # what came before the fault is taken
+            return
+        self._parts = None
+        if len(distinct) == 1:
+            self._give(distinct[0], block.messages(rows))
+            return
+        for place in distinct:
+            chosen = first + np.flatnonzero(block.places[rows] == place)
+            if len(chosen):
+                self._give(place, block.messages(chosen))
+
+    def _one_of(self, block: _Block, row: int) -> None:
+        start, end = block.bounds(row)
+        self._transferred(self._receiving[int(block.places[row])], read_performative(bytes(block.view[start:end])))
+
+    def _count(self, places: Positions, distinct: list[int], ids: Positions) -> bool:
+        """Count usual transfers in their sessions; return False, and count nothing, if they break a rule."""
+        channels = {place >> 32 for place in distinct}
+        together = [
+            (self._sessions[channel], ids if len(channels) == 1 else ids[places >> 32 == channel])
+            for channel in channels
+        ]
+        if not all([session.allows(each) for session, each in together]):
+            return False
+        for session, each in together:
+            session.count(each)
+        return True
+
+    def _give(self, place: int, messages: Messages) -> None:
+        deliveries = self._receiving[place]
+        deliveries.on_whole(messages)
+        self.arrived[deliveries] = None
+
+
+class _Block(NamedTuple):
+    """Frames that are looked at together.
+
+    Args:
+        view: the bytes.
+        frames: where each lies.
+        transfers: what the usual transfers among them say.
+        places: the places of these transfers' links; below 0 for other frames.
+        distinct: these places, each once; None where they must be looked at again.
+    """
+
+    view: memoryview
+    frames: Frames
+    transfers: Transfers
+    places: Positions
+    distinct: list[int] | None
+
+    def bounds(self, row: int) -> tuple[int, int]:
+        """Return where a frame lies."""
+        return int(self.frames.starts[row]), int(self.frames.ends[row])
+
+    def messages(self, rows: slice | Positions) -> Messages:
+        """Return a copy of transfers of whole messages: one that waits must not keep the memory of all that came."""
+        transfers = self.transfers
+        starts, ends, ids = transfers.payload_start[rows], self.frames.ends[rows], transfers.delivery_id[rows]
+        settled = transfers.settled[rows]
+        if settled.any():
+            ids = np.where(settled, SETTLED, ids)
+        if isinstance(rows, slice):
+            origin = int(starts[0])
+            memory, starts, ends = np.array(self.view[origin : int(ends[-1])]), starts - origin, ends - origin
+        else:
+            _, bounds, content = copied(self.view, starts, ends).buffers()
+            bounds = np.frombuffer(bounds, np.int64, len(rows) + 1)
+            memory, starts, ends = np.frombuffer(content or b"", np.uint8), bounds[:-1], bounds[1:]
+        return Messages(memory, starts, ends, ids, transfers.message_format[rows])
+
+
+def _distinct(places: Positions) -> list[int]:
+    """Return places, each once."""
+    found: list[int] = (places[:1] if (places == places[0]).all() else np.unique(places)).tolist()
+    return found
+
+
+def _place(channel: Any, handle: Any) -> Any:
+    """Return a channel and a handle as one number."""
+    return channel << 32 | handle

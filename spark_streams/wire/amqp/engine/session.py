@@ -1,0 +1,236 @@
+"""Counts what a peer sends on one session, and writes what the session answers: flows and dispositions.
+
+The window is announced in frames and kept in bytes: what has come and is not taken makes it smaller.
+
+Spec: AMQP 1.0 part 2 §2.5.6 (session flow control), §2.6.7 (link flow control), §2.7.4 (flow), §2.7.6 (disposition).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+
+from spark_streams.errors import RemoteProtocolError
+from spark_streams.wire.amqp.performatives import DISPOSITION, FLOW, SERIAL, encode_flow, encode_frame
+from spark_streams.wire.amqp.values import UInt
+from spark_streams.wire.columnar.byte_view import Positions
+
+DECODE_ERROR: Final = "amqp:decode-error"
+"""§2.8.15: a performative, or a field of one, cannot be decoded."""
+INVALID_FIELD: Final = "amqp:invalid-field"
+"""§2.8.15: a delivery-id is missing or is another one's, or a settled delivery is no longer (§2.7.5)."""
+SESSION_INVALID_FIELD: Final = "amqp:session:invalid-field"
+"""A delivery-id does not follow the session's last one (§2.7.5); the condition is proton's own."""
+WINDOW_VIOLATION: Final = "amqp:session:window-violation"
+"""§2.8.17: more transfer frames than the session's incoming window allows (§2.5.6)."""
+RESOURCE_LIMIT: Final = "amqp:resource-limit-exceeded"
+"""§2.8.15: the peer uses more than it may have."""
+MESSAGE_TOO_LARGE: Final = "amqp:link:message-size-exceeded"
+"""§2.8.18: a message is larger than the link's max-message-size (§2.7.3)."""
+
+_OUTGOING_WINDOW: Final = 0x7FFF_FFFF
+"""What begin says: the peer alone bounds what it is sent."""
+
+
+class Violation(RemoteProtocolError):
+    """The peer broke a rule, for which its connection is closed, or its link.
+
+    Args:
+        condition: the condition's symbol, one of this module's, which name the clauses.
+        description: what was wrong.
+    """
+
+    def __init__(self, condition: str, description: str) -> None:
+        super().__init__(f"{condition}: {description}")
+        self.condition = condition
+        self.description = description
+
+
+class Unfinished:
+    """Counts the bytes of messages of which only some frames have come, on all links of a connection.
+
+    Args:
+        most: bytes that there may be.
+    """
+
+    def __init__(self, most: float) -> None:
+        self._most = most
+        self._bytes = 0
+
+    def add(self, more_bytes: int) -> None:
+        """Count bytes that have come; fewer than 0 that are no longer unfinished.
+
+        Raises:
+            Violation: there are more than there may be.
+        """
+        self._bytes += more_bytes
+        if self._bytes > self._most:
+            words = f"unfinished messages of the connection have more than {self._most} bytes"
+            raise Violation(RESOURCE_LIMIT, words)
+
+
+class IncomingSession:
+    """What a session counts of the peer's transfers, and what it owes the peer.
+
+    Args:
+        capacity: bytes that may have come and not been taken.
+        frame_bytes: the largest frame; the window is counted in frames of this size.
+        next_transfer: the number of the peer's first transfer frame, from its begin.
+        outgoing: what it counts of our transfers, with ``next_transfer``; it reads the window of a flow (``on_flow``),
+            and dispositions (``on_accepted``, ``on_disposition``), for which it returns the links. None where we send
+            no transfers.
+        all_fields: whether frames have all their fields, null ones at their end too.
+
+    Attributes:
+        frame_bytes, outgoing: as given.
+        channel: our channel; None before our begin, and once nothing may be written any more.
+        next_transfer: the number of the next transfer frame.
+        next_id: the next delivery-id; None before the first one.
+        flow_due: whether the peer should hear of a larger window, or has asked for it.
+        owed: the ``IncomingDeliveries`` whose credit the peer should hear of; those without our handle wait for our
+            attach.
+    """
+
+    def __init__(
+        self,
+        capacity: int,
+        frame_bytes: int,
+        next_transfer: int = 0,
+        outgoing: Any = None,
+        *,
+        all_fields: bool = False,
+    ) -> None:
+        self.outgoing: Any = outgoing
+        self.channel: int | None = None
+        self.next_transfer = next_transfer
+        self.next_id: int | None = None
+        self.flow_due = False
+        self.owed: dict[Any, None] = {}
+        self._all_fields = all_fields
+        self._capacity = capacity
+        self.frame_bytes = frame_bytes
+        self._held = 0
+        self._window = capacity // frame_bytes
+        self._low = max(1, self._window // 2)
+        self._settled: list[bytes] = []
+
+    # --- what comes
+
+    def hold(self, more_bytes: int) -> None:
+        """Count bytes that have come and are not taken."""
+        self._held += more_bytes
+        if self._window < self._low:
+            self._open_window()
+
+    def allows(self, ids: Positions) -> bool:
+        """Return whether transfers of whole messages with these delivery-ids keep the rules."""
+        if not len(ids):
+            return True
+        expected = int(ids[0]) if self.next_id is None else self.next_id
+        in_order = np.array_equal(ids, expected + np.arange(len(ids)) & SERIAL)
+        return in_order and len(ids) <= self._window
+
+    def count(self, ids: Positions) -> None:
+        """Count transfers of whole messages that the session ``allows``."""
+        if len(ids):
+            self._count_frames(len(ids))
+            self.next_id = int(ids[-1]) + 1 & SERIAL
+
+    def count_one(self) -> None:
+        """Count a transfer frame.
+
+        Raises:
+            Violation: it is more than the window allows.
+        """
+        if not self._window:
+            raise Violation(WINDOW_VIOLATION, "incoming session window exceeded")
+        self._count_frames(1)
+
+    def _count_frames(self, count: int) -> None:
+        self._window -= count
+        self.next_transfer = self.next_transfer + count & SERIAL
+        if self._window < self._low:
+            self._open_window()
+
+    def count_delivery(self, number: int | None) -> int:
+        """Count one delivery, and return its delivery-id; ``number`` is what its transfer says, None for nothing.
+
+        Raises:
+            Violation: it has none and is the session's first one, or does not follow.
+        """
+        expected = number if self.next_id is None else self.next_id
+        if expected is None:
+            raise Violation(INVALID_FIELD, "delivery-id required on initial transfer of session")
+        if number is not None and number != expected:
+            raise Violation(SESSION_INVALID_FIELD, f"sequencing error, expected delivery-id {expected}, got {number}")
+        self.next_id = expected + 1 & SERIAL
+        return expected
+
+    def _open_window(self) -> None:
+        """Have a flow written, if the window can be larger than it is."""
+        self.flow_due |= max(0, self._capacity - self._held) // self.frame_bytes > self._window
+
+    # --- what is written
+
+    def settle(self, ids: Positions, outcome: Any = None) -> None:
+        """Settle deliveries.
+
+        Args:
+            ids: their numbers, in order.
+            outcome: their outcome, as ``encode_value`` takes it; None for none.
+        """
+        for first, last in ranges(ids) if self.channel is not None else ():
+            self._settled.append(self._frame(DISPOSITION, [True, UInt(first), UInt(last), True, outcome]))
+
+    @property
+    def due(self) -> bool:
+        """Whether frames are due."""
+        return self.channel is not None and (self.flow_due or bool(self._settled) or bool(self.owed))
+
+    def frames(self) -> bytes:
+        """Return the frames that are due: what is settled, and flows."""
+        if not self.due:
+            return b""
+        written, self._settled = self._settled, []
+        for link in [each for each in self.owed if each.handle is not None]:
+            del self.owed[link]
+            written.append(self.flow(link.handle, *link.state, drain=link.drain))
+        if self.flow_due:
+            written.append(self.flow())
+        return b"".join(written)
+
+    def flow(self, *link: Any, drain: bool = False) -> bytes:
+        """Return a flow.
+
+        Args:
+            link: what it says of a link: handle, delivery-count, link-credit, and perhaps available; or nothing.
+            drain: the field.
+        """
+        assert self.channel is not None
+        self.flow_due = False
+        # Never less than it was: frames that were allowed may be under way, and the peer may ask at any time (echo).
+        self._window = max(self._window, (self._capacity - self._held) // self.frame_bytes)
+        sent = 0 if self.outgoing is None else self.outgoing.next_transfer
+        numbers = self.next_transfer, self._window, sent, _OUTGOING_WINDOW
+        if not link:
+            return self._frame(FLOW, [UInt(number) for number in numbers])
+        return encode_flow(self.channel, *numbers, *link, drain=drain, all_fields=self._all_fields)
+
+    def _frame(self, code: int, fields: list[Any]) -> bytes:
+        return encode_frame(self.channel or 0, code, fields, all_fields=self._all_fields)
+
+    def end(self) -> None:
+        """Note that one side has ended the session: nothing is written any more."""
+        self.channel = None
+        self.owed.clear()
+        self._settled.clear()
+
+
+def ranges(ids: Positions) -> list[tuple[int, int]]:
+    """Return the runs of consecutive delivery-ids as (first, last), both inclusive."""
+    if not len(ids):
+        return []
+    edges = np.flatnonzero((np.diff(ids) & SERIAL) != 1) + 1
+    firsts, lasts = ids[np.concatenate(([0], edges))], ids[np.concatenate((edges - 1, [-1]))]
+    return list(zip(firsts.tolist(), lasts.tolist(), strict=True))
