@@ -139,7 +139,7 @@ class WebSocket:
         self._socket = connected
         self._protocol = protocol
         self._payloads: deque[memoryview] = deque()
-        self._output = memoryview(b"")
+        self._output: deque[memoryview] = deque()
         self._taken = 0
         """Bytes of the message in ``_output`` that nobody was told of yet."""
         self._take()
@@ -246,11 +246,13 @@ class WebSocket:
     def _answer(self) -> None:
         written = b"".join(self._protocol.data_to_send())
         if written:
-            self._output = memoryview(bytes(self._output) + written)
+            self._output.append(memoryview(written))
 
     def _drain(self) -> None:
         while self._output:
-            self._output = self._output[self._socket.send(self._output) :]
+            self._output[0] = self._output[0][self._socket.send(self._output[0]) :]
+            if not self._output[0]:
+                self._output.popleft()
 
     def _ended(self) -> int:
         closed = self._protocol.close_rcvd

@@ -13,7 +13,7 @@ from spark_streams.errors import RemoteProtocolError
 from spark_streams.log.format.batching import LARGE_ROWS
 from spark_streams.server.rabbitmq.filter_values import values_of
 from spark_streams.server.rabbitmq.stored_form import Stored, stored_steps
-from spark_streams.server.turns import Turn
+from spark_streams.server.turns import Turn, in_turns
 from spark_streams.wire.amqp.decode import finished
 from spark_streams.wire.rabbitmq.frames import Frame
 from spark_streams.wire.rabbitmq.publish_decode import Published, publish_parts
@@ -70,7 +70,7 @@ def parts_of(frames: Sequence[Frame], max_sub_batch_bytes: int) -> Iterator[Publ
         for published in publish_parts(
             frame.buffer, frame.start, frame.end, frame.version, max_uncompressed_bytes=max_sub_batch_bytes
         ):
-            stored = yield from stored_steps(published.buffer, published.starts, published.ends)
+            stored = yield from in_turns(stored_steps(published.buffer, published.starts, published.ends))
             stored = stored._replace(filters=values_of(published))
             yield PublishPart(published, stored, published.buffer is not frame.buffer)
 
@@ -86,9 +86,8 @@ def some_of(parts: Iterator[PublishPart | None]) -> Generator[None, None, SomePa
                 records += len(part.published.starts)
                 if records >= LARGE_ROWS or part.inflated or turn.over:
                     return SomeParts(some, over=False, fault=None)
-            elif turn.over:
+            else:
                 yield
-                turn = Turn()
     except RemoteProtocolError as fault:
         return SomeParts(some, over=True, fault=fault)
     return SomeParts(some, over=True, fault=None)

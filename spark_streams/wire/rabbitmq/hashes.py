@@ -1,7 +1,8 @@
 """Hash as RabbitMQ Streams does: MurmurHash3 chooses a key's partition, and a bloom filter describes a chunk.
 
 MurmurHash3 is the 32-bit variant for x86, as RabbitMQ's own clients use it. All keys are hashed in lockstep, four bytes
-of each at a time. The partition is the hash, unsigned, modulo the number of partitions.
+of each at a time, and what is left of the longest ones by itself. The partition is the hash, unsigned, modulo the
+number of partitions.
 
 The bloom filter tells which filter values the records of a chunk may have::
 
@@ -35,6 +36,8 @@ SEED: Final = 104_729
 _C1: Final = np.uint32(0xCC9E2D51)
 _C2: Final = np.uint32(0x1B873593)
 _ADDED: Final = np.uint32(0xE6546B64)
+FEW: Final = 32
+"""The longest keys: for so few, numbers of Python are faster than a NumPy call for each of their blocks."""
 _TAIL: Final = np.array([0, 0xFF, 0xFFFF, 0xFFFFFF], np.uint32)
 """The mask of a little-endian word for a tail of 0 to 3 bytes."""
 
@@ -74,11 +77,15 @@ def _hash(words: Hashes, starts: NDArray[np.int64], lengths: NDArray[np.int64], 
     at, left = starts[order], blocks[order]
     state = np.full(lengths.size, seed & 0xFFFFFFFF, np.uint32)
     active = lengths.size
-    for block in range(int(left[0])):
+    together = int(left[FEW]) if left.size > FEW else 0
+    for block in range(together):
         active = int(np.searchsorted(-left[:active], -block, "left"))
         some = state[:active]
         some ^= scrambled(words[at[:active] + 4 * block], _C1, 15, _C2)
         some[:] = rotated(some, 13) * np.uint32(5) + _ADDED
+    for row in np.flatnonzero(left[:FEW] > together).tolist():
+        alone = words[at[row] + 4 * together : at[row] + 4 * left[row] : 4]
+        state[row] = _continued(int(state[row]), scrambled(alone, _C1, 15, _C2).tolist())
     hashes = np.empty_like(state)
     hashes[order] = state
     tail = words[starts + 4 * blocks] & _TAIL[lengths & 3]
@@ -86,6 +93,15 @@ def _hash(words: Hashes, starts: NDArray[np.int64], lengths: NDArray[np.int64], 
     hashes ^= scrambled(tail, _C1, 15, _C2)
     hashes ^= lengths.astype(np.uint32)
     return mixed(hashes, (16, 0x85EBCA6B), (13, 0xC2B2AE35), (16, 1))
+
+
+def _continued(state: int, blocks: list[int]) -> int:
+    """Return the state of one key after more of its blocks, which are scrambled."""
+    added = int(_ADDED)
+    for block in blocks:
+        state ^= block
+        state = (state << 13 | state >> 19) * 5 + added & 0xFFFFFFFF
+    return state
 
 
 W = TypeVar("W", Hashes, NDArray[np.uint64])

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from spark_streams.errors import LocalProtocolError
 from spark_streams.wire.columnar.arrays import layout
 from spark_streams.wire.columnar.byte_view import loads
-from spark_streams.wire.rabbitmq.hashes import SEED, mixed, rotated, scrambled
+from spark_streams.wire.rabbitmq.hashes import FEW, SEED, mixed, rotated, scrambled
 
 _C1: Final = np.uint64(0x87C37B91114253D5)
 _C2: Final = np.uint64(0x4CF5AD432745937F)
@@ -84,7 +84,8 @@ def _hash(units: NDArray[np.uint16], starts: Bounds, lengths: Bounds) -> tuple[W
     at, left = starts[order], blocks[order]
     low = np.full(lengths.size, SEED, np.uint64)
     high = low.copy()
-    for block in range(int(left[0])):
+    together = int(left[FEW]) if left.size > FEW else 0
+    for block in range(together):
         active = int(np.searchsorted(-left, -block, "left"))
         some = slice(active)
         here = at[some] + block * _BLOCK_UNITS
@@ -92,6 +93,10 @@ def _hash(units: NDArray[np.uint16], starts: Bounds, lengths: Bounds) -> tuple[W
         low[some] = (rotated(low[some], 27) + high[some]) * np.uint64(5) + np.uint64(0x52DCE729)
         high[some] ^= scrambled(words[here + 4], _C2, 33, _C1)
         high[some] = (rotated(high[some], 31) + low[some]) * np.uint64(5) + np.uint64(0x38495AB5)
+    for row in np.flatnonzero(left[:FEW] > together).tolist():
+        alone = words[at[row] + together * _BLOCK_UNITS : at[row] + left[row] * _BLOCK_UNITS : 4]
+        first, second = scrambled(alone[::2], _C1, 31, _C2), scrambled(alone[1::2], _C2, 33, _C1)
+        low[row], high[row] = _continued(int(low[row]), int(high[row]), first.tolist(), second.tolist())
     tail, size = at + left * _BLOCK_UNITS, (lengths[order] % _BLOCK_UNITS) * 2
     high ^= scrambled(_first_octets(words[tail + 4], size - 8), _C2, 33, _C1)
     low ^= scrambled(_first_octets(words[tail], size), _C1, 31, _C2)
@@ -105,6 +110,16 @@ def _hash(units: NDArray[np.uint16], starts: Bounds, lengths: Bounds) -> tuple[W
     unsorted = np.empty_like(order)
     unsorted[order] = np.arange(order.size)
     return low[unsorted], high[unsorted]
+
+
+def _continued(low: int, high: int, first: list[int], second: list[int]) -> tuple[int, int]:
+    """Return the state of one key after more of its blocks, whose halves are scrambled."""
+    for one, two in zip(first, second, strict=True):
+        low ^= one
+        low = ((low << 27 | low >> 37) + high) * 5 + 0x52DCE729 & 2**64 - 1
+        high ^= two
+        high = ((high << 31 | high >> 33) + low) * 5 + 0x38495AB5 & 2**64 - 1
+    return low, high
 
 
 def _first_octets(words: Words, size: Bounds) -> Words:

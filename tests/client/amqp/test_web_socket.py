@@ -7,6 +7,7 @@ import random
 import socket
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import proton
 import pyarrow as pa
@@ -352,6 +353,36 @@ def test_received_bytes_are_joined_and_none_waits_behind_a_socket_that_would_blo
             while count := joined.stream.recv_into(memoryview(room)):
                 got += room[:count]
     assert got == sent
+
+
+def test_pongs_that_a_peer_does_not_read_are_offered_one_by_one() -> None:
+    joined, offered, pings = Joined(), list[int](), 500
+    connected = joined.stream._socket
+
+    class Full:
+        """A socket that takes nothing."""
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(connected, name)
+
+        def send(self, data: memoryview) -> int:
+            offered.append(len(data))
+            raise BlockingIOError
+
+    joined.stream._socket = Full()  # type: ignore[assignment]
+    for number in range(pings):
+        joined.protocol.send_ping(b"%125d" % number)
+        joined.flush()
+        with pytest.raises(BlockingIOError):
+            joined.stream.recv_into(memoryview(bytearray(10)))
+    assert sum(offered) <= 2 * 131 * pings, "all that wait, again and again, are a square"
+    joined.stream._socket = connected
+    got: list[bytes] = []
+    while len(got) < pings:
+        with contextlib.suppress(BlockingIOError):
+            joined.stream._drain()
+        got += [bytes(frame.data) for frame in joined.received() if frame.opcode is Opcode.PONG]
+    assert got == [b"%125d" % number for number in range(pings)]
 
 
 def test_the_end_of_the_stream() -> None:

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_streams.errors import LocalProtocolError
+from spark_streams.wire.rabbitmq import hashes
 from spark_streams.wire.rabbitmq.hashes import SEED, murmur3_32
 
 VECTORS = {
@@ -58,6 +59,20 @@ def test_any_seed_and_text(key: str, seed: int) -> None:
 def test_long_keys_among_short_ones(kind: pa.DataType) -> None:
     keys = [bytes(range(256)) * n for n in (1, 0, 3, 0, 1100, 2)] + [b"x", b"", b"0123456789"]
     assert murmur3_32(pa.array(keys, kind)).tolist() == expected(keys)
+
+
+def test_long_keys_among_many_short_ones() -> None:
+    keys = [b"k" * (n % 50) for n in range(500)] + [bytes(range(256)) * n for n in range(60)]
+    assert murmur3_32(pa.array(keys, pa.binary())).tolist() == expected(keys)
+
+
+def test_a_long_key_takes_no_numpy_call_for_each_of_its_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[int] = []
+    rotated = hashes.rotated
+    monkeypatch.setattr(hashes, "rotated", lambda words, bits: calls.append(bits) or rotated(words, bits))
+    key = b"long" * 100_000
+    assert murmur3_32(pa.array([b"short"] * 100 + [key], pa.binary()))[-1:].tolist() == expected([key])
+    assert len(calls) < 10
 
 
 def test_chunked_and_empty() -> None:
