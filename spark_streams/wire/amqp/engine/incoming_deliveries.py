@@ -158,9 +158,9 @@ class IncomingDeliveries:
         self.received += int(sizes.sum())
         if self.owner is None or self.fault is not None:
             return
-        if self.kept_bytes is not None:
+        if self.kept_bytes is not None and int(sizes.max()) > self.kept_bytes:
             messages = messages.heads(self.kept_bytes)
-        elif self.max_message_bytes < self.session.frame_bytes:
+        elif self.kept_bytes is None and self.max_message_bytes < self.session.frame_bytes:
             messages = self._without_large(messages, sizes)
         if not len(messages.ids):
             return

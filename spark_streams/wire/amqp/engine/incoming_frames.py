@@ -257,7 +257,7 @@ class IncomingFrames(abc.ABC):
         if session.outgoing not in (None, link):
             session.outgoing.on_flow(flow)
         if link is None:
-            session.flow_due |= flow.field(9, bool, False)
+            session.asked |= flow.field(9, bool, False)
         else:
             link.on_flow(flow)
             self.arrived[link] = None

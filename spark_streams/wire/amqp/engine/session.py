@@ -87,7 +87,7 @@ class IncomingSession:
         channel: our channel; None before our begin, and once nothing may be written any more.
         next_transfer: the number of the next transfer frame.
         next_id: the next delivery-id; None before the first one.
-        flow_due: whether the peer should hear of a larger window, or has asked for it.
+        asked: whether the peer has asked for the window.
         owed: the ``IncomingDeliveries`` whose credit the peer should hear of; those without our handle wait for our
             attach.
     """
@@ -105,7 +105,7 @@ class IncomingSession:
         self.channel: int | None = None
         self.next_transfer = next_transfer
         self.next_id: int | None = None
-        self.flow_due = False
+        self.asked = False
         self.owed: dict[Any, None] = {}
         self._all_fields = all_fields
         self._capacity = capacity
@@ -120,8 +120,6 @@ class IncomingSession:
     def hold(self, more_bytes: int) -> None:
         """Count bytes that have come and are not taken."""
         self._held += more_bytes
-        if self._window < self._low:
-            self._open_window()
 
     def allows(self, ids: Positions) -> bool:
         """Return whether transfers of whole messages with these delivery-ids keep the rules."""
@@ -150,8 +148,6 @@ class IncomingSession:
     def _count_frames(self, count: int) -> None:
         self._window -= count
         self.next_transfer = self.next_transfer + count & SERIAL
-        if self._window < self._low:
-            self._open_window()
 
     def count_delivery(self, number: int | None) -> int:
         """Count one delivery, and return its delivery-id; ``number`` is what its transfer says, None for nothing.
@@ -167,10 +163,6 @@ class IncomingSession:
         self.next_id = expected + 1 & SERIAL
         return expected
 
-    def _open_window(self) -> None:
-        """Have a flow written, if the window can be larger than it is."""
-        self.flow_due |= max(0, self._capacity - self._held) // self.frame_bytes > self._window
-
     # --- what is written
 
     def settle(self, ids: Positions, outcome: Any = None) -> None:
@@ -182,6 +174,12 @@ class IncomingSession:
         """
         for first, last in ranges(ids) if self.channel is not None else ():
             self._settled.append(self._frame(DISPOSITION, [True, UInt(first), UInt(last), True, outcome]))
+
+    @property
+    def flow_due(self) -> bool:
+        """Whether the peer should hear of the window: it has asked, or has used up half of it and may have more."""
+        larger = self._window < self._low and (self._capacity - self._held) // self.frame_bytes > self._window
+        return self.asked or larger
 
     @property
     def due(self) -> bool:
@@ -208,7 +206,7 @@ class IncomingSession:
             drain: the field.
         """
         assert self.channel is not None
-        self.flow_due = False
+        self.asked = False
         # Never less than it was: frames that were allowed may be under way, and the peer may ask at any time (echo).
         self._window = max(self._window, (self._capacity - self._held) // self.frame_bytes)
         sent = 0 if self.outgoing is None else self.outgoing.next_transfer

@@ -76,6 +76,10 @@ GOOD: dict[str, tuple[bytes, list[bytes]]] = {
         + whole(1, b"two"),
         [b"one", b"two"],
     ),
+    "a disposition of the sender": (
+        whole(0, b"one") + frame(listed(FALSE, number(0), NULL, TRUE, code=b"\x00\x53\x15")) + whole(1, b"two"),
+        [b"one", b"two"],
+    ),
     "a flow of the session only": (
         frame(listed(number(0), number(9), number(0), number(9), code=b"\x00\x53\x13")) + whole(0, b"one"),
         [b"one"],
