@@ -108,7 +108,7 @@ class ReceiveBuffer:
 
     def _settle_or_hold(self, run: Messages, count: int, deliveries: IncomingDeliveries) -> None:
         ids = run.ids[:count]
-        if ids[0] == SETTLED and ids.max() == SETTLED:
+        if ids[0] == SETTLED and (count == 1 or ids.max() == SETTLED):
             return
         if self._settles:
             deliveries.settle(ids, RELEASE)

@@ -1,13 +1,13 @@
 """Converts Publish frames to their stored form, in the worker thread and in parts.
 
-A part is finished before another connection's part is begun, so that memory holds one part of all connections at a
-time, however much it inflates.
+A part with sub-batches is finished before another connection's is inflated, so that memory holds one of all connections
+at a time, however much it inflates. What inflates nothing waits for no other part.
 """
 
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from spark_streams.errors import RemoteProtocolError
 from spark_streams.log.format.batching import LARGE_ROWS
@@ -40,11 +40,13 @@ class SomeParts(NamedTuple):
         parts: the parts; at least one, unless this is the last turn.
         over: whether no more parts follow.
         fault: the error of the malformed frame that follows the parts, or None.
+        inflates: whether the part that follows is to be inflated, which needs to be allowed.
     """
 
     parts: list[PublishPart]
     over: bool
-    fault: RemoteProtocolError | None
+    fault: RemoteProtocolError | None = None
+    inflates: bool = False
 
 
 def stored_of(published: Published) -> Stored:
@@ -53,7 +55,10 @@ def stored_of(published: Published) -> Stored:
     return stored._replace(filters=values_of(published))
 
 
-def parts_of(frames: Sequence[Frame], max_sub_batch_bytes: int) -> Iterator[PublishPart | None]:
+INFLATES: Final = object()
+
+
+def parts_of(frames: Sequence[Frame], max_sub_batch_bytes: int) -> Iterator[object]:
     """Read Publish frames in parts.
 
     Args:
@@ -61,7 +66,8 @@ def parts_of(frames: Sequence[Frame], max_sub_batch_bytes: int) -> Iterator[Publ
         max_sub_batch_bytes: the most bytes that one sub-entry batch may inflate to.
 
     Yields:
-        Their parts, in their order; None after a step of a part that is not finished yet.
+        Their parts, in their order; None after a step of a part that is not finished yet; ``INFLATES`` before one is
+        inflated.
 
     Raises:
         RemoteProtocolError: a frame is malformed; the parts before it were yielded.
@@ -70,24 +76,30 @@ def parts_of(frames: Sequence[Frame], max_sub_batch_bytes: int) -> Iterator[Publ
         for published in publish_parts(
             frame.buffer, frame.start, frame.end, frame.version, max_uncompressed_bytes=max_sub_batch_bytes
         ):
+            if published is None:
+                yield INFLATES
+                continue
             stored = yield from in_turns(stored_steps(published.buffer, published.starts, published.ends))
             stored = stored._replace(filters=values_of(published))
             yield PublishPart(published, stored, published.buffer is not frame.buffer)
 
 
-def some_of(parts: Iterator[PublishPart | None]) -> Generator[None, None, SomeParts]:
+def some_of(parts: Iterator[object], may_inflate: bool) -> Generator[None, None, SomeParts]:
     """Return the next parts to append together, at most a turn's; yield when a turn ends in the middle of a part."""
     some: list[PublishPart] = []
     records, turn = 0, Turn()
     try:
         for part in parts:
-            if part is not None:
+            if isinstance(part, PublishPart):
                 some.append(part)
                 records += len(part.published.starts)
                 if records >= LARGE_ROWS or part.inflated or turn.over:
-                    return SomeParts(some, over=False, fault=None)
+                    return SomeParts(some, over=False)
+            elif part is INFLATES:
+                if not may_inflate:
+                    return SomeParts(some, over=False, inflates=True)
             else:
                 yield
     except RemoteProtocolError as fault:
         return SomeParts(some, over=True, fault=fault)
-    return SomeParts(some, over=True, fault=None)
+    return SomeParts(some, over=True)

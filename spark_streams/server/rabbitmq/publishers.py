@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Coroutine
+from contextlib import nullcontext
 from functools import partial
 from typing import Final
 
@@ -160,11 +161,11 @@ class Publishers:
         return self._publish_large(frames)
 
     async def _publish_large(self, frames: list[Frame]) -> None:
-        node, over = self._session.node, False
+        node, over, inflates = self._session.node, False, False
         parts = parts_of(frames, node.config.max_sub_batch_bytes)
         while not over:
-            async with node.publish_lock:
-                some, over, fault = await node.worker.run(some_of(parts))
+            async with node.publish_lock if inflates else nullcontext():
+                some, over, fault, inflates = await node.worker.run(some_of(parts, inflates))
                 partitions = self._take_parts(some)
                 if any(part.inflated for part in some):
                     for partition in partitions:

@@ -120,13 +120,13 @@ def decode_publish(
     Raises:
         RemoteProtocolError: the frame itself is malformed. A bad sub-batch is not an error: see ``Published.bad_from``.
     """
-    (whole,) = _parts(buffer, start, end, version, _Limits(max_uncompressed_bytes, max_inflated_bytes))
+    (whole,) = filter(None, _parts(buffer, start, end, version, _Limits(max_uncompressed_bytes, max_inflated_bytes)))
     return whole
 
 
 def publish_parts(
     buffer: Readable, start: int, end: int, version: int, *, max_uncompressed_bytes: int = MAX_PLAIN_BYTES
-) -> Iterator[Published]:
+) -> Iterator[Published | None]:
     """Read the content of a Publish frame in parts, so that a frame that inflates to much needs little memory.
 
     Args:
@@ -139,7 +139,7 @@ def publish_parts(
     Returns:
         At least one part: consecutive entries with some ten thousand records, or one sub-batch that has more. After a
         bad sub-batch all parts have entries that were left out. A frame of version 2, which inflates nothing, is one
-        part.
+        part. Before each part with sub-batches comes None, when none of them is inflated yet.
 
     Raises:
         RemoteProtocolError: the frame itself is malformed, perhaps only after the parts before the fault.
@@ -158,7 +158,7 @@ class _Limits(NamedTuple):
     part_pieces: int = 2**62
 
 
-def _parts(buffer: Readable, start: int, end: int, version: int, limits: _Limits) -> Iterator[Published]:
+def _parts(buffer: Readable, start: int, end: int, version: int, limits: _Limits) -> Iterator[Published | None]:
     if version == 2:
         yield _decode_filtered(buffer, start, end)
         return
@@ -170,7 +170,7 @@ def _parts(buffer: Readable, start: int, end: int, version: int, limits: _Limits
         spans = RecordSpans(buffer, limits.sub_batch_bytes, limits.inflated_bytes - inflated)
         ids: list[Ids] = []
         counts: list[Positions] = []
-        taken, bad_from = 0, 0 if bad else None
+        taken, bad_from, asked = 0, 0 if bad else None, False
         most = min(left, limits.part_records)
         while (
             taken < most
@@ -181,6 +181,9 @@ def _parts(buffer: Readable, start: int, end: int, version: int, limits: _Limits
             if at + _ID < end and buffer[at + _ID] & _SUB_BATCH:
                 ids.append(np.array([int.from_bytes(buffer[at : at + _ID], "big")], np.uint64))
                 batch = SubBatch.read(buffer, at + _ID, end)
+                if not asked:
+                    asked = True
+                    yield None
                 if not bad:
                     try:
                         spans.add_sub_batch(batch)

@@ -6,6 +6,7 @@ is asserted is an order of events, and never a time.
 
 from __future__ import annotations
 
+import gzip
 import struct
 import threading
 from collections.abc import Callable
@@ -17,7 +18,7 @@ from spark_streams.log.state_store import StateStore
 from spark_streams.server import door as tcp_door
 from spark_streams.server import turns
 from spark_streams.server.rabbitmq import connection as connections
-from spark_streams.server.rabbitmq import dispatch, stored_offsets
+from spark_streams.server.rabbitmq import dispatch, publish_parts, stored_offsets
 from spark_streams.server.rabbitmq.node import RabbitNode
 from spark_streams.server.rabbitmq.stored_offsets import MAX_WAITING
 from spark_streams.server.rabbitmq.subscription import Subscription
@@ -37,9 +38,11 @@ from tests.real_rabbitmq.by_hand import (
     RESPONSE,
     STORE_OFFSET,
     array,
+    data,
     filtered,
     pairs,
     plain,
+    sub_batch,
     text,
 )
 from tests.server.rabbitmq.beside import GUARD_S, frame, gone, until
@@ -340,6 +343,33 @@ def test_small_frames_of_two_connections_are_stored_once_whoever_has_a_turn(door
     for peer in (first, second):
         assert peer.confirmed(FLOOD) == list(range(1, FLOOD + 1))
     assert door.partition(stream).next_offset == FLOOD
+
+
+def test_who_publishes_what_inflates_to_much_holds_up_nobody_whose_frames_do_not(
+    door: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stored_steps, begun, go, size = publish_parts.stored_steps, threading.Event(), threading.Event(), 100_000
+
+    def held(buffer: Any, starts: Any, ends: Any) -> Any:
+        """Take as many turns as the other one needs, as a message of millions of values does."""
+        while ends[-1] - starts[0] == size and not go.is_set():
+            begun.set()
+            yield
+        return (yield from stored_steps(buffer, starts, ends))
+
+    monkeypatch.setattr(publish_parts, "stored_steps", held)
+    stream, hostile, other = door.stream(), door.peer(), door.peer()
+    for peer in (hostile, other):
+        assert peer.declare(1, stream) == 1
+    inflated = data(b"x" * size)
+    hostile.publish(1, [sub_batch(1, 1, 1, len(inflated), gzip.compress(inflated))])
+    assert begun.wait(GUARD_S)
+    for number in range(3):
+        other.publish(1, [plain(number, b"y" * 64_000)])
+        assert other.confirmed(1) == [number]
+    assert door.partition(stream).next_offset == 3
+    go.set()
+    assert hostile.confirmed(1) == [1]
 
 
 def test_no_more_is_held_in_small_frames_than_large_ones_hold(

@@ -316,7 +316,7 @@ def test_a_frame_in_parts_is_the_whole_frame(entries: list[bytes], broken: bool)
     if broken:
         entries = [*entries, bad(5, 1, 5, chain(b"a")), *entries]
     raw = content(*entries)
-    whole, parts = decode_publish(raw, 0, len(raw), 1), list(publish_parts(raw, 0, len(raw), 1))
+    whole, parts = decode_publish(raw, 0, len(raw), 1), list(filter(None, publish_parts(raw, 0, len(raw), 1)))
     assert joined(parts) == joined([whole])
     assert {part.publisher_id for part in parts} == {whole.publisher_id}
     assert sum(part.ids.size if part.bad_from is None else part.bad_from for part in parts) == (
@@ -329,14 +329,15 @@ def test_a_frame_in_parts_is_the_whole_frame(entries: list[bytes], broken: bool)
 
 def test_a_frame_of_filter_values_is_one_part() -> None:
     (frame,) = encode_publish(1, numbers(1, 2), large([b"a", b"b"]), pa.array(["x", None]))
-    (part,) = publish_parts(frame, 8, len(frame), 2)
+    (part,) = filter(None, publish_parts(frame, 8, len(frame), 2))
     assert messages(part) == [b"a", b"b"] and filters(part) == ["x", None]
 
 
 def test_a_frame_that_is_malformed_at_its_end_ends_its_parts_there() -> None:
     raw = content(*[plain(n, b"x") for n in range(40_000)])
     parts = publish_parts(raw + b"?", 0, len(raw) + 1, 1)
-    assert next(parts).ids.tolist() == list(range(1 << 14))
+    first = next(parts)
+    assert first is not None and first.ids.tolist() == list(range(1 << 14))
     with pytest.raises(RemoteProtocolError, match="1 bytes after its last entry"):
         list(parts)
 

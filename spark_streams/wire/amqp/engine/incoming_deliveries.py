@@ -30,6 +30,7 @@ from spark_streams.wire.columnar.byte_view import Positions
 
 RELEASE: Final = Described(ULong(RELEASED), [])
 """The outcome of what nobody has read: it stays where it is, for others."""
+_ZERO: Final = np.zeros(1, np.int64)
 
 
 class IncomingDeliveries:
@@ -82,7 +83,7 @@ class IncomingDeliveries:
         self._returned = 0
         self._drain = False
         self._unsettled: int | None = None
-        self._begun = Begun(unfinished or Unfinished(float("inf")))
+        self._begun = Begun(unfinished)
         self._begun_id: int | None = None
         self._begun_settled = False
         self._begun_bytes = self._format = 0
@@ -191,7 +192,7 @@ class IncomingDeliveries:
             Violation: as for ``on_transfer``.
         """
         part, more = self._part, True
-        if not self.is_begun:
+        if self._begun_id is None:
             part = self._part = None if self._first is None else self._first.following(frame)
             self._first = part or self._first
         elif part is not None:
@@ -209,7 +210,7 @@ class IncomingDeliveries:
 
     def _on_part(self, payload: memoryview, number: int | None, settled: bool, *, more: bool, aborted: bool) -> None:
         self.session.count_one()
-        self.in_parts = more or self.is_begun
+        self.in_parts = more or self._begun_id is not None
         if self._begun_id is None:
             if number is None and more:
                 raise Violation(INVALID_FIELD, "delivery-id required for transfer")
@@ -239,8 +240,8 @@ class IncomingDeliveries:
             if self._unsettled is None and number != SETTLED:
                 self._unsettled = number
             memory = self._begun.whole()
-            columns = [np.array([value]) for value in (0, len(memory), number, self._format)]
-            self._add(Messages(memory, *columns))
+            formats = np.array([self._format]) if self._format else _ZERO
+            self._add(Messages(memory, _ZERO, np.array([len(memory)]), np.array([number]), formats))
 
     def _count(self, count: int) -> None:
         self.delivery_count = self.delivery_count + count & SERIAL

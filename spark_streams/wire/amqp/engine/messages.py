@@ -21,6 +21,7 @@ SETTLED: Final = -1
 OWN_BYTES: Final = 48
 """What a message that waits takes beside its bytes: its places, its delivery-id and its format, and some more."""
 _NOTHING: Final = np.zeros(0, np.uint8)
+_NO_BYTES: Final = memoryview(bytearray())
 _NO_PLACES: Final = np.zeros(0, np.int64)
 
 
@@ -84,14 +85,13 @@ class Begun:
     The memory is as large as the last message was, or larger, so that messages of about one size are copied once.
 
     Args:
-        unfinished: counts them.
+        unfinished: counts them; None where nothing bounds them.
     """
 
-    def __init__(self, unfinished: Unfinished) -> None:
+    def __init__(self, unfinished: Unfinished | None) -> None:
         self._unfinished = unfinished
         self._size = self._last = 0
-        self._memory = _NOTHING
-        self._view = _NOTHING.data
+        self._memory, self._view = _NOTHING, _NO_BYTES
 
     def __len__(self) -> int:
         return self._size
@@ -109,7 +109,8 @@ class Begun:
             self._view[: self._size] = old[: self._size]
         self._view[self._size : size] = payload
         self._size = size
-        self._unfinished.add(len(payload))
+        if self._unfinished is not None:
+            self._unfinished.add(len(payload))
 
     def whole(self) -> NDArray[np.uint8]:
         """Return the message, whose last frame was added; it is handed over as it is: it may have thousands."""
@@ -118,6 +119,6 @@ class Begun:
 
     def clear(self) -> None:
         """Forget the message."""
-        if self._size:
+        if self._unfinished is not None:
             self._unfinished.add(-self._size)
-            self._size, self._memory, self._view = 0, _NOTHING, _NOTHING.data
+        self._size, self._memory, self._view = 0, _NOTHING, _NO_BYTES

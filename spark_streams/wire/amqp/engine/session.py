@@ -54,7 +54,7 @@ class Unfinished:
         most: bytes that there may be.
     """
 
-    def __init__(self, most: float) -> None:
+    def __init__(self, most: int) -> None:
         self._most = most
         self._bytes = 0
 
@@ -126,13 +126,14 @@ class IncomingSession:
         if not len(ids):
             return True
         expected = int(ids[0]) if self.next_id is None else self.next_id
-        in_order = np.array_equal(ids, expected + np.arange(len(ids)) & SERIAL)
-        return in_order and len(ids) <= self._window
+        in_order = ids == np.arange(expected, expected + len(ids)) & SERIAL
+        return len(ids) <= self._window and bool(in_order.all())
 
     def count(self, ids: Positions) -> None:
         """Count transfers of whole messages that the session ``allows``."""
         if len(ids):
-            self._count_frames(len(ids))
+            self._window -= len(ids)
+            self.next_transfer = self.next_transfer + len(ids) & SERIAL
             self.next_id = int(ids[-1]) + 1 & SERIAL
 
     def count_one(self) -> None:
@@ -143,11 +144,8 @@ class IncomingSession:
         """
         if not self._window:
             raise Violation(WINDOW_VIOLATION, "incoming session window exceeded")
-        self._count_frames(1)
-
-    def _count_frames(self, count: int) -> None:
-        self._window -= count
-        self.next_transfer = self.next_transfer + count & SERIAL
+        self._window -= 1
+        self.next_transfer = self.next_transfer + 1 & SERIAL
 
     def count_delivery(self, number: int | None) -> int:
         """Count one delivery, and return its delivery-id; ``number`` is what its transfer says, None for nothing.
