@@ -1,8 +1,7 @@
 """Serves a link on which a producer sends events: routes them in columns, appends once for each partition and turn.
 
 The link accepts an event when its append has returned, which with fsync policy ``always`` means that the event is on
-the disk. A message that is large or takes more than a turn is read in the worker thread; later messages of its link
-wait behind it.
+the disk. A message that takes more than a turn is read in the worker thread; later ones of its link wait behind it.
 
 The outcome of a rejected event gives the reason. An event that was sent settled cannot be rejected, so the link is
 closed with the error instead: no event is dropped silently.
@@ -236,11 +235,9 @@ class ProducerLink(AttachedLink):
         self.connection.wake(self)
 
     def _top_up(self) -> None:
-        if self.ended:
-            return
         # A peer that miscounts its deliveries makes the credit negative.
         free = self._window - max(0, self._deliveries.credit) - self._appending
-        if free > self._window // 2 or free == self._window:
+        if not self.ended and (free > self._window // 2 or free == self._window):
             self._deliveries.flow(free)
 
     def _steps(self, taken: Messages) -> Generator[None, None, Read]:
