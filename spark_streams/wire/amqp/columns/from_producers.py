@@ -67,7 +67,7 @@ def incoming_steps(
         places: where the messages have key and target partition, by the dialect of the door.
 
     Yields:
-        None, after each message that is read by itself, and within a long one.
+        None, between messages that are read one by one, and within a long one.
 
     Raises:
         LocalProtocolError: a range is outside the buffer.
@@ -134,8 +134,10 @@ def _walked(block: MessageBlock, thorough: bool, places: Places) -> Generator[No
     milliseconds, valid = field_numbers(lockstep, lockstep.properties, CREATION_TIME)
     creation_time_ms = np.where(valid, milliseconds, NO_TIMESTAMP)
     singly: dict[int, dict[str, Any]] = {}
-    for row in np.flatnonzero(alone & ~malformed).tolist():
-        yield
+    rows = np.flatnonzero(alone & ~malformed).tolist()
+    for row in rows:
+        if row != rows[0]:
+            yield
         raw = lockstep.raw(row)
         try:
             if thorough:
