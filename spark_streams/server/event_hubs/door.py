@@ -246,5 +246,4 @@ class EventHubsDoor(TcpDoor):
         """Listen; see ``Door.open``."""
         node = self.node = HubNode(log, self.config, asyncio.get_running_loop(), self.counters)
         await self.listen(sockets, lambda admission: HubConnection(node, node.find, admission))
-        tls = self.config.tls_cert is not None
-        self.url = connection_string(self.url, shown_users(self.config.users), tls=tls)
+        self.url = connection_string(self.url, shown_users(self.config.users), tls=self.config.tls_cert is not None)

@@ -13,21 +13,21 @@
 from __future__ import annotations
 
 import re
-from contextlib import suppress
 from typing import Final
-from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
 from starlette.types import Scope
 
 from spark_streams.server.http.config import HttpConfig
 from spark_streams.server.http.requests import CLOSE, HttpError
+from spark_streams.server.users import is_host
 
 SAFE: Final = ("GET", "HEAD", "OPTIONS")
 MOST_LINES: Final = 256
 """The most lines of a head; h11 needs milliseconds of the loop for a thousand."""
 _OWN: Final = ("same-origin", "none")
 """``none``: the user's own doing, such as a reload of the page that a form led to."""
+_HOST: Final = re.compile(r"(?a)(?:\[([\w.-]*:[\w.:%-]*)\]|([^:]*))(?::([0-9]{0,5}))?")
 _END: Final = re.compile(rb"\n\r?\n")
 
 
@@ -63,8 +63,7 @@ def check_request(scope: Scope, config: HttpConfig) -> None:
     host = headers.get("host", "")
     name = _name_of(host)
     if "transfer-encoding" in headers and "content-length" in headers:
-        text = "Content-Length stands beside Transfer-Encoding: expected one of them, as they may differ"
-        raise HttpError(400, text, CLOSE)
+        raise HttpError(400, "Content-Length stands beside Transfer-Encoding: expected one, as they may differ", CLOSE)
     # One of HTTP/1.0 need name none (RFC 9112 §3.2); of HTTP/1.1 h11 takes none without.
     if "host" in headers and config.asks_nobody and not (config.insecure or config.is_own(name, config.allowed_hosts)):
         text = (
@@ -86,8 +85,7 @@ def _name_of(host: str) -> str:
     Raises:
         HttpError: 400, it is no host and port (RFC 9112 §3.2).
     """
-    with suppress(ValueError):
-        parts = urlsplit(f"//{host}")
-        if parts.netloc == host and "@" not in host and (parts.port is None or parts.port > 0):
-            return parts.hostname or ""
-    raise HttpError(400, "the header Host is no host and port", CLOSE)
+    address, name, port = match.groups("") if (match := _HOST.fullmatch(host)) else ("", "/", "")
+    if host and not (is_host(address or name) and 0 < int(port or 80) < 65_536):
+        raise HttpError(400, "the header Host is no host and port", CLOSE)
+    return address or name

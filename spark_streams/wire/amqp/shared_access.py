@@ -27,7 +27,9 @@ _PARTS: Final = ("sr", "sig", "se", "skn")
 _MOST_DIGITS: Final = 15
 """Of an expiry; it is computed with as a float too."""
 _URI: Final = re.compile(r"(?is)([a-z][a-z0-9+.-]*://)?([\w.-]+|\[[\w:.]+\])(?::[0-9]+)?(?:/([^/].*)?)?")
-_NAMESPACE: Final = re.compile(r"[\w-]+\.servicebus(\.[a-z]+){2}\.?", re.IGNORECASE)
+_NAMESPACE: Final = re.compile(
+    r"(?i)[\w-]+\.servicebus\.(windows\.net|usgovcloudapi\.net|chinacloudapi\.cn|cloudapi\.de)"
+)
 """What the hosts of Azure's namespaces are called, and nothing else."""
 _BARE_HOST: Final = re.compile(r"localhost\.?|\[.*|.*\w\.\w.*", re.IGNORECASE)
 """What may be the name of a host by itself: a single word may as well be a hub's."""

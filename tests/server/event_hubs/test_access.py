@@ -75,7 +75,14 @@ NOT_UNDERSTOOD = [
         "[::2]",
     ),
     *("sb://log.", "10.0.0.7", "sb://[log.x]", "sb://[localhost.x]/", "sb://127.0.0.1.x/", "servicebus.windows.net"),
-    *("sb://x.servicebus.windows.net.evil.example", "sb://127.0.0.1%25x", "sb://[::1%25x]/", "log", "sb://log/"),
+    *(
+        "sb://x.servicebus.windows.net.evil.example",
+        "sb://x.servicebus.evil.example",
+        "sb://127.0.0.1%25x",
+        "sb://[::1%25x]/",
+        "log",
+        "sb://log/",
+    ),
     *("sb://user@localhost/Orders", "sb://localhost?/Orders", "Orders/eu", "", " ", "sb://", "*", "sb://*"),
 ]
 
