@@ -5,6 +5,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+# What the demo runs is there; `make setup` adds what is for development.
+RUNS := $(VENV)/.runs
 # What pip keeps to; nothing where what it gives today is tried (`make today`).
 CONSTRAINTS := -c constraints.txt
 # Runs what follows beside a RabbitMQ of its own; without one, saying why in a line, where none can be started.
@@ -16,9 +18,9 @@ unexport PYTHONDONTWRITEBYTECODE
 PIP := -m pip --quiet --disable-pip-version-check
 PIP_INSTALL := $(PIP) install
 # What every process of Spark and of the log imports; of the rest little is, and who imports it first compiles it.
-COMPILED := pyspark py4j pyarrow numpy pandas proton requests starlette uvicorn click rich
+COMPILED := pyspark py4j pyarrow numpy proton requests starlette uvicorn click rich
 # conf/wheels.cfg: pyspark is built from its archive, into a wheel that only goes from here to there.
-$(READY) .venv-spark-%/.ready: export DIST_EXTRA_CONFIG := $(CURDIR)/conf/wheels.cfg
+$(RUNS) .venv-spark-%/.ready: export DIST_EXTRA_CONFIG := $(CURDIR)/conf/wheels.cfg
 
 # The supported Sparks beside the highest, which constraints.txt names.
 OLDER_SPARKS := 4.0.5 4.1.4 4.2.1
@@ -38,18 +40,24 @@ help:  ## show this list
 
 setup: $(READY)  ## make .venv with the exact versions of constraints.txt: some minutes, once; it tells how far it is
 
-$(READY): pyproject.toml constraints.txt conf/system-requirements.sh
+$(RUNS): pyproject.toml constraints.txt conf/system-requirements.sh
 	@PYTHON="$(PYTHON)" bash conf/system-requirements.sh python compiler
 	@[ -x $(BIN)/python ] || { echo "setup: $$($(PYTHON) --version) in $(VENV)" && $(PYTHON) -m venv $(VENV); }
-	@$(BIN)/python $(PIP_INSTALL) $(CONSTRAINTS) --upgrade pip
 	@echo "setup: python-qpid-proton, which is compiled, and beside it pyspark, 400 MB: up to a minute"
 	@$(BIN)/python $(PIP) wheel $(CONSTRAINTS) --no-deps -w $(VENV)/wheels python-qpid-proton & \
 		$(BIN)/python $(PIP) wheel $(CONSTRAINTS) --no-deps -w $(VENV)/wheels pyspark; built=$$?; wait $$! && exit $$built
-	@echo "setup: the rest of what is needed, and spark-streams itself: up to a minute"
+	@echo "setup: what both need, the log's packages, and spark-streams itself: some seconds"
 	@# What setuptools warns about is that an installation from a checkout finds other modules beside it.
-	@PYTHONWARNINGS=ignore $(BIN)/python $(PIP_INSTALL) --no-compile $(CONSTRAINTS) --find-links $(VENV)/wheels -e '.[dev]'
+	@PYTHONWARNINGS=ignore $(BIN)/python $(PIP_INSTALL) --no-compile $(CONSTRAINTS) --find-links $(VENV)/wheels -e '.[log,spark]'
 	@rm -rf $(VENV)/wheels
 	@cd $(VENV)/lib/python*/site-packages && ../../../bin/python -m compileall -q -j 2 $(COMPILED)
+	@touch $@
+
+$(READY): $(RUNS)
+	@echo "setup: what spark-streams is tested and developed with: up to a minute"
+	@$(BIN)/python $(PIP_INSTALL) $(CONSTRAINTS) --upgrade pip
+	@PYTHONWARNINGS=ignore $(BIN)/python $(PIP_INSTALL) --no-compile $(CONSTRAINTS) -e '.[dev]'
+	@cd $(VENV)/lib/python*/site-packages && ../../../bin/python -m compileall -q -j 2 pandas
 	@touch $@
 	@echo "setup: done"
 
@@ -105,9 +113,10 @@ fuzz: $(READY)  ## throw broken bytes at the doors for SECONDS (600) of time, wi
 	@PYTHON="$(PYTHON)" bash conf/system-requirements.sh python compiler java
 	@[ -x .venv-spark-$*/bin/python ] || $(PYTHON) -m venv .venv-spark-$*
 	@echo "setup: Spark $* in .venv-spark-$*: some minutes, 400 MB"
-	@grep -v '^pyspark==' constraints.txt > .venv-spark-$*/constraints.txt
+	@# Spark supports pandas 3 from 4.3 on.
+	@sed -E '/^pyspark==/d; s/^pandas==.*/pandas<3/' constraints.txt > .venv-spark-$*/constraints.txt
 	@.venv-spark-$*/bin/python $(PIP_INSTALL) \
-		-c .venv-spark-$*/constraints.txt -e '.[spark,connect,test]' 'pyspark[sql,connect]==$*'
+		-c .venv-spark-$*/constraints.txt -e '.[log,spark,connect,test]' 'pyspark[sql,connect]==$*'
 	@touch $@
 
 .PRECIOUS: .venv-spark-%/.ready
@@ -140,7 +149,7 @@ bench-peers: $(BENCH_SPARKS:%=.venv-spark-%/.ready)  ## beside Spark's Kafka and
 bench-hostile: $(READY)  ## how long a good client waits beside each bad one; ONLY=rabbitmq is a part, SECONDS (10) of each, TLS=1 all over TLS
 	@$(BIN)/python tests/bench/hostile.py --seconds $(or $(SECONDS),10) $(if $(ONLY),--only "$(ONLY)") $(if $(TLS),--tls)
 
-demo: $(READY)  ## start a log, run a streaming query AMQP -> Spark -> AMQP, show what happened, leave nothing behind
+demo: $(RUNS)  ## start a log, run a streaming query AMQP -> Spark -> AMQP, show what happened, leave nothing behind
 	@bash conf/system-requirements.sh java
 	@$(BIN)/spark-streams demo
 

@@ -10,7 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Any, Final, Literal
+
+from spark_streams.errors import PackageMissing
 
 
 @dataclass(frozen=True)
@@ -202,3 +205,23 @@ def load(name: str | None) -> Any:
         raise LookupError("the protocol names no such class")
     module, _, attribute = name.partition(":")
     return getattr(import_module(module), attribute)
+
+
+OF_THE_LOG: Final = ("click", "h11", "jinja2", "prometheus_client", "rich", "starlette", "uvicorn")
+"""What the extra ``log`` brings; drivers and executors do without it."""
+
+
+def check_packages(what: str) -> None:
+    """Check that all packages of the extra ``log`` are there; nothing is imported.
+
+    Args:
+        what: what needs them.
+
+    Raises:
+        PackageMissing: some are not installed.
+    """
+    missing = [name for name in OF_THE_LOG if find_spec(name) is None]
+    if missing:
+        raise PackageMissing(
+            f"{what} needs packages that are not installed ({', '.join(missing)}): pip install 'spark-streams[log]'"
+        )

@@ -9,7 +9,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "spark_streams"
 
 ALLOWED = {
-    "protocols": set(),
+    "protocols": {"errors"},
     "redaction": set(),
     "preloaded": set(),
     "fork_server": {"preloaded"},

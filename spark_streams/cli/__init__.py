@@ -1,5 +1,29 @@
 """The command ``spark-streams``, with its subcommands for the reference log, any peer, filters and the demo."""
 
-from spark_streams.cli.command import main, run
+import sys
+from typing import Any
+
+from spark_streams.errors import PackageMissing
+from spark_streams.protocols import check_packages
 
 __all__ = ["main", "run"]
+
+
+def run() -> None:
+    """Run the command as a process of its own, which ends with it."""
+    try:
+        check_packages("the command spark-streams")
+    except PackageMissing as fault:
+        sys.exit(f"Error: {fault}")
+    from spark_streams.cli.command import run as command
+
+    command()
+
+
+def __getattr__(name: str) -> Any:
+    """Return ``main``, which click made, and which is imported when it is used: the base package has no click."""
+    if name != "main":
+        raise AttributeError(f"module {__name__} has no attribute {name}")
+    from spark_streams.cli.command import main
+
+    return main

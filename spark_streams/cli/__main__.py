@@ -1,6 +1,6 @@
 """``python -m spark_streams.cli`` is the command ``spark-streams``."""
 
-from spark_streams.cli.command import run
+from spark_streams.cli import run
 
 if __name__ == "__main__":
     run()

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from spark_streams.protocols import with_doors
+from spark_streams.protocols import check_packages, with_doors
 
 SETTINGS: Final = "[log]\nretention_check_ms = 200\n"
 """Retention every 200 ms: with the default, 10 s, tests of retention would be slow."""
@@ -37,12 +37,14 @@ class LogProcess:
         timeout_s: deadline for the start, and for the stop, in seconds.
 
     Raises:
+        PackageMissing: the log needs packages of the extra ``log`` that are not installed.
         TypeError: ``arguments`` is one string.
     """
 
     def __init__(self, data_dir: Path | None = None, arguments: Sequence[str] = (), *, timeout_s: float = 60.0) -> None:
         if isinstance(arguments, str):
             raise TypeError(f"arguments is one text, expected a list: {arguments.split()}")
+        check_packages("the reference log")
         self._temporary = tempfile.TemporaryDirectory(prefix="spark-streams-testing-", ignore_cleanup_errors=True)
         self._data_dir = data_dir if data_dir is not None else Path(self._temporary.name) / "data"
         self._words = Path(self._temporary.name) / "log.txt"

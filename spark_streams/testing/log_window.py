@@ -12,7 +12,6 @@ from collections.abc import Generator
 from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Any, Final
 
-import click
 import pytest
 
 if TYPE_CHECKING:
@@ -78,6 +77,8 @@ class LogWindow:
 
     def _pressed(self, terminalreporter: Any) -> bool:
         """Wait for a key; return whether there is a terminal at which one could be pressed."""
+        import click  # a log has run, whose package it is
+
         capture = self._config.pluginmanager.getplugin("capturemanager")
         if capture is not None:
             capture.suspend(in_=True)

@@ -66,13 +66,17 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.fixture(scope="session")
 def reference_log_process(pytestconfig: pytest.Config) -> Iterator[LogProcess]:
     """Run the reference log in its own process, one for the whole run: ``spark_streams.testing.LogProcess``."""
+    from spark_streams.errors import PackageMissing
     from spark_streams.testing import LogProcess
 
     given = pytestconfig.getoption("--reference-log-dir")
     # Each process of pytest-xdist has a log of its own.
     folder = None if given is None else Path(given) / os.environ.get("PYTEST_XDIST_WORKER", "")
     arguments = pytestconfig.getini("reference_log_arguments")
-    process = LogProcess(folder, arguments, timeout_s=pytestconfig.getoption("--reference-log-timeout"))
+    try:
+        process = LogProcess(folder, arguments, timeout_s=pytestconfig.getoption("--reference-log-timeout"))
+    except PackageMissing as fault:
+        pytest.fail(f"fixture 'reference_log': {fault}", pytrace=False)
     window = pytestconfig.pluginmanager.get_plugin(_LOG_WINDOW)
     if window is not None:
         window.hold(process)  # and ends it after the summary

@@ -23,7 +23,7 @@ def test_the_commands_for_systemd() -> None:
     unit = settings(UNIT)
     (credential,), (run,) = unit["LoadCredential"], unit["ExecStart"]
     assert make == ["sudo", "python3", "-m", "venv", PROGRAM]
-    assert install == ["sudo", f"{PROGRAM}/bin/pip", "install", "."] and run.startswith(f"{PROGRAM}/bin/")
+    assert install == ["sudo", f"{PROGRAM}/bin/pip", "install", ".[log]"] and run.startswith(f"{PROGRAM}/bin/")
     assert put_settings == ["sudo", "install", "-D", "-m", "600", *credential.split(":")]
     assert put_unit[:4] == ["sudo", "install", "-m", "644"]
     assert (ROOT / put_unit[4]) == UNIT and put_unit[5] == f"/etc/systemd/system/{UNIT.name}"

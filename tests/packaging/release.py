@@ -1,8 +1,8 @@
 """What ``make release-check`` does: whether this checkout can be released, and as what.
 
-Builds the sdist and, from it, the wheel; has twine check both; installs each in a virtual environment of its own, where
-all modules of the package are imported, and the command says its version; and looks for the version in CHANGELOG.md.
-What was built is left in build/release/dist. Nothing is uploaded.
+Builds the sdist and, from it, the wheel; has twine check both; installs each, with extra ``log``, in a virtual
+environment of its own, where all modules of the package are imported, and the command says its version; and looks for
+the version in CHANGELOG.md. What was built is left in build/release/dist. Nothing is uploaded.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ names = {path.parts[0] for path in importlib.metadata.files("spark-streams")}
 assert not names & {"sources", "sinks", "conf", "tests"}, names
 print(f"{imported} modules imported")
 """
-"""Imports all modules, but those that need what only an extra brings."""
+"""Imports all modules, but those that need what an extra brings that is not installed."""
 
 
 def faults_of_the_changelog(text: str, version: str, tag: str | None) -> list[str]:
@@ -74,7 +74,7 @@ def install_and_try(package: Path, version: str) -> None:
     environment = FOLDER / f"venv-{package.suffix.removeprefix('.')}"
     run(sys.executable, "-m", "venv", "--clear", environment)
     python = environment / "bin" / "python"
-    run(python, "-m", "pip", "install", "--quiet", "-c", ROOT / "constraints.txt", package)
+    run(python, "-m", "pip", "install", "--quiet", "-c", ROOT / "constraints.txt", f"{package}[log]")
     tried = run(python, "-c", SMOKE, cwd=FOLDER).strip()  # away from the checkout, whose package would be imported
     said = run(environment / "bin" / "spark-streams", "--version", cwd=FOLDER).strip()
     if said != f"spark-streams {version}":

@@ -184,6 +184,11 @@ def test_spark_reads_and_writes_without_a_registration_call(
     program.write_text((HERE / "stream_program.py").read_text())
     said = json.loads(run(python, program, *served, cwd=tmp_path).splitlines()[-1])
     assert said["spark"] == pinned_spark(SPARKS[spark])
+    check_what_the_program_said(said)
+
+
+def check_what_the_program_said(said: dict[str, Any]) -> None:
+    """Check what ``stream_program.py`` read and wrote, where ``orders`` has two partitions and ``event 0`` to 999."""
     assert "site-packages" in said["module"]
     assert said["batch"] == said["stream"] == 1_000
     assert said["written"] == 1_000

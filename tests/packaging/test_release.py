@@ -92,7 +92,10 @@ def test_release_check_does_what_the_makefile_says() -> None:
 def test_setup_tells_what_takes_long() -> None:
     told = dry_run("--always-make", "setup")
     steps = re.findall(r'^(?:(echo "setup: )|\s*(?:\w+=\S+ )?\S+ -m (pip) .*(?:wheel|install) )', told, re.MULTILINE)
-    assert ["said" if said else pip for said, pip in steps] == ["pip", "said", "pip", "pip", "said", "pip", "said"]
+    assert ["said" if said else pip for said, pip in steps] == [
+        *("said", "pip", "pip", "said", "pip"),  # what the demo runs
+        *("said", "pip", "pip", "said"),
+    ]
 
 
 def test_a_release_of_another_version_than_the_tag_is_refused_before_anything_is_built() -> None:

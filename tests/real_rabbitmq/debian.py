@@ -40,8 +40,21 @@ def root_file_system(major: str) -> Path:
     Raises:
         CannotStart: Not root, no debootstrap, no Debian mirror, or debootstrap failed.
     """
-    suite = SUITES[major]
-    folder = cache_folder() / f"debian-{suite}"
+    return file_system(f"debian-{SUITES[major]}", SUITES[major], "rabbitmq-server")
+
+
+def file_system(name: str, suite: str, packages: str) -> Path:
+    """Return a folder with a Debian, made now if there is none of that name in the cache.
+
+    Args:
+        name: that of the folder.
+        suite: Debian's.
+        packages: what it has beside the least, with commas between.
+
+    Raises:
+        CannotStart: Not root, no debootstrap, no Debian mirror, or debootstrap failed.
+    """
+    folder = cache_folder() / name
     if os.geteuid() != 0:
         raise CannotStart("only root may use debootstrap and chroot")
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -50,11 +63,10 @@ def root_file_system(major: str) -> Path:
             remove_leftovers(folder)
             unfinished = Path(tempfile.mkdtemp(prefix=f"{folder.name}.unfinished-", dir=folder.parent))
             unfinished.chmod(0o755)
-            print(
-                f"spark-streams: making a Debian {suite} with RabbitMQ in {folder}, once", file=sys.stderr, flush=True
-            )
+            what = packages.partition(",")[0]
+            print(f"spark-streams: making a Debian {suite} with {what} in {folder}, once", file=sys.stderr, flush=True)
             try:
-                debootstrap(suite, unfinished, log=folder.with_suffix(".log"))
+                debootstrap(suite, packages, unfinished, log=folder.with_suffix(".log"))
                 unfinished.rename(folder)
             finally:
                 remove(unfinished)
@@ -69,14 +81,14 @@ def lock(path: Path) -> Iterator[None]:
         yield
 
 
-def debootstrap(suite: str, folder: Path, *, log: Path) -> None:
-    """Fill ``folder`` with a minimal Debian and rabbitmq-server; what debootstrap prints goes to ``log``."""
+def debootstrap(suite: str, packages: str, folder: Path, *, log: Path) -> None:
+    """Fill ``folder`` with a minimal Debian and packages; what debootstrap prints goes to ``log``."""
     if shutil.which("debootstrap") is None:
         command = ["bash", str(REQUIREMENTS), "debootstrap"]
         made = subprocess.run(command, capture_output=True, text=True, check=False)
         if made.returncode != 0 or shutil.which("debootstrap") is None:
             raise CannotStart("the package debootstrap is missing and could not be installed")
-    command = ["debootstrap", "--force-check-gpg", "--variant=minbase", "--include=rabbitmq-server", suite]
+    command = ["debootstrap", "--force-check-gpg", "--variant=minbase", f"--include={packages}", suite]
     environment = {**os.environ, **proxies(), "DEBIAN_FRONTEND": "noninteractive"}
     try:
         with log.open("w") as output:

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
@@ -53,10 +54,8 @@ def run_demo(events: int, seconds: float, partitions: int) -> None:
         SystemExit: SIGTERM stopped the demo; nothing of it is left then either.
         KeyboardInterrupt: Ctrl-C stopped the demo; nothing of it is left then either.
     """
-    try:
-        import pyspark  # noqa: F401
-    except ImportError:
-        raise OptionError("demo", "pyspark is not installed: pip install 'spark-streams[spark]'") from None
+    if find_spec("pyspark") is None:
+        raise OptionError("demo", "pyspark is not installed: pip install 'spark-streams[spark]'")
     conf = conf_folder()
     before = signal.signal(signal.SIGTERM, exit_on_signal)
     try:

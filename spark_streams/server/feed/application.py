@@ -87,6 +87,7 @@ class FeedApplication:
         self.application = Starlette(
             routes=[Route("/{path:path}", each, methods=[name]) for name, each in handlers.items()],
             exception_handlers={
+                HttpError: _refused,
                 PartitionClosed: _gone,
                 UnknownStream: _gone,
                 LogError: _failed,
@@ -206,6 +207,11 @@ class FeedApplication:
         self._aside.close()
         self.changes.close()
         self._publishing.close()
+
+
+async def _refused(request: Request, fault: Exception) -> Response:
+    assert isinstance(fault, HttpError)
+    return fault.answer()
 
 
 async def _gone(request: Request, fault: Exception) -> Response:

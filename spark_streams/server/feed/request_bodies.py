@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 from spark_streams.errors import RemoteProtocolError, SchemaError
 from spark_streams.log import NO_TIMESTAMP
 from spark_streams.server.feed.arrow_sizes import inflated_bytes
-from spark_streams.server.http.receive_budget import LITTLE_BYTES
+from spark_streams.server.http.config import LITTLE_BYTES
 from spark_streams.server.http.requests import HttpError
 from spark_streams.server.turns import finished
 from spark_streams.wire.amqp.columns.encode import encode_columns

@@ -5,10 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from spark_streams.server.door_config import DoorConfig, Unguarded
 from spark_streams.server.users import StreamPatterns, is_host
+
+LITTLE_BYTES: Final = 32 << 10
+"""The most bytes of a body that do not count for ``bodies_bytes``."""
 
 
 @dataclass(frozen=True)

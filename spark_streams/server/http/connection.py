@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Final
 
 import h11
 import uvicorn
-from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
@@ -208,7 +207,7 @@ class HttpConnection(H11Protocol):
                 raise HttpError(503, f"{self._admission.limit}: try again later", CLOSE)
             check_request(scope, self._limits)
         except HttpError as refusal:
-            await PlainTextResponse(refusal.detail, refusal.status_code, refusal.headers)(scope, receive, timed)
+            await refusal.answer()(scope, receive, timed)
         else:
             await self._served(scope, receive, timed)
 

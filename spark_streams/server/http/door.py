@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING, Any
 
 from spark_streams.log import ReferenceLog
+from spark_streams.protocols import check_packages
 from spark_streams.server.activity import ConnectionInfo, Item, ReaderInfo, WriterInfo, in_order
 from spark_streams.server.admission import Sockets
 from spark_streams.server.door import STOP_TIMEOUT_S, TcpDoor
@@ -61,7 +62,13 @@ class HttpDoor(TcpDoor):
         """Return the ``application`` for a log; it is called on the server's loop."""
 
     async def open(self, log: ReferenceLog, sockets: Sockets) -> None:
-        """Listen; see ``Door.open``."""
+        """Listen; see ``Door.open``.
+
+        Raises:
+            OSError: it cannot listen.
+            PackageMissing: packages of the extra ``log`` are not installed.
+        """
+        check_packages(f"the door --{self.name}")
         # Imported only here: programs that do not open this door need not import uvicorn and starlette.
         from uvicorn.server import ServerState
 

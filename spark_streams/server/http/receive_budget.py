@@ -13,11 +13,9 @@ from typing import Final
 
 from starlette.requests import ClientDisconnect, Request
 
-from spark_streams.server.http.config import HttpConfig
+from spark_streams.server.http.config import LITTLE_BYTES, HttpConfig
 from spark_streams.server.http.requests import HttpError
 
-LITTLE_BYTES: Final = 32 << 10
-"""The most bytes of a body that do not count."""
 _PART_BYTES: Final = 64 << 10
 
 

@@ -1,24 +1,27 @@
 """Reads a request's head: its arguments, the media type and coding that its client accepts; and defines ``HttpError``.
 
+It needs no starlette: what publishes to a data directory, without a server, refuses with ``HttpError`` too.
+
 Spec: RFC 9110 §12.5.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import parse_qsl
 
-from starlette.exceptions import HTTPException
-from starlette.requests import Request
-
 from spark_streams.wire.feed.fetch_arguments import nearest
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+    from starlette.responses import Response
 
 MAX_ARGUMENTS: Final = 200
 CLOSE: Final = {"Connection": "close"}
 
 
-class HttpError(HTTPException):
+class HttpError(Exception):
     """A request is refused; the door answers it with a status and a line of text.
 
     Args:
@@ -28,12 +31,20 @@ class HttpError(HTTPException):
     """
 
     def __init__(self, status: int, text: str, headers: dict[str, str] | None = None) -> None:
-        line = "".join(each if each.isprintable() else "?" for each in text)
-        super().__init__(status, line + "\n", headers)
+        super().__init__(status, text, headers)
+        self.status_code = status
         self.text = text
+        self.headers = headers
 
     def __str__(self) -> str:
         return self.text
+
+    def answer(self) -> Response:
+        """Return the answer."""
+        from starlette.responses import PlainTextResponse
+
+        line = "".join(each if each.isprintable() else "?" for each in self.text)
+        return PlainTextResponse(line + "\n", self.status_code, self.headers)
 
 
 def arguments(request: Request) -> list[tuple[str, str]]:

@@ -95,8 +95,6 @@ class WebApplication:
         return answer
 
     async def _unknown(self, request: Request, fault: Exception) -> Response:
-        if isinstance(fault, HttpError):  # a page was found, and what it is about was not
-            return await self._refused(request, fault)
         return self._page(request, HTTPStatus.NOT_FOUND, f"there is no page {one_line(request.url.path):.200}")
 
     async def _failed(self, request: Request, fault: Exception) -> Response:

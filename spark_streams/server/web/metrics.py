@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse, Response, StreamingResponse
+from starlette.responses import Response, StreamingResponse
 from starlette.routing import BaseRoute, Route
 
 from spark_streams.log import Stream
@@ -38,7 +38,7 @@ class Metrics(Pages):
         try:
             known = self._known(request)
         except HttpError as refusal:  # as text: whoever asks here is no browser
-            return PlainTextResponse(refusal.detail, refusal.status_code, refusal.headers)
+            return refusal.answer()
         # Imported only now, and aside: most logs are never asked for figures, and start without prometheus_client.
         await self._site.worker.step(_load)
         from spark_streams.server.web.exposition import Exposition

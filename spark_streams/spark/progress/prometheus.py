@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Final
 
@@ -55,12 +56,10 @@ class PrometheusMetrics(RunningQueries):
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
         super().__init__()
-        try:
-            import prometheus_client
-        except ModuleNotFoundError as fault:
-            raise PackageMissing(
-                "PrometheusMetrics needs prometheus-client, which is not installed: pip install prometheus-client"
-            ) from fault
+        if find_spec("prometheus_client") is None:
+            raise PackageMissing("PrometheusMetrics needs prometheus-client: pip install prometheus-client")
+        import prometheus_client
+
         self._totals: dict[tuple[str, str], _Totals] = {}
         self._ended: dict[str, None] = {}
         found: Any = prometheus_client.REGISTRY if registry is None else registry
