@@ -193,10 +193,11 @@ def _stand_in(connection: socket.socket, pid: int) -> int:
     """Wait for the end of a forked process, pass on the signals that this one gets, and return its status."""
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda got, _frame: _send(pid, got))
-    # A server that found another process faster is this one's child, and has ended or will at once.
+    # Servers of its own that found another process faster have ended, or will at once: none stays as a zombie.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     with contextlib.suppress(ChildProcessError):
-        os.waitpid(-1, os.WNOHANG)
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
     _leave(0, 1)
     try:
         status = _number(connection)

@@ -84,7 +84,7 @@ def mapped(
         slow = "no connection in time: check the host and port in option 'url', and firewalls on the way"
         raise costly(ConnectFailed(f"{what}: {slow}")) from None
     except (urllib3.exceptions.HTTPError, OSError) as fault:  # those of requests are OSErrors
-        # The latter where the answer is late, the former where the request was being sent.
+        # ReadTimeoutError where the answer is late, TimeoutError where the request was being sent.
         if any(isinstance(each, (TimeoutError, urllib3.exceptions.ReadTimeoutError)) for each in _causes(fault)):
             raise DeadlineExceeded(
                 f"{what}: the answer did not come, or not go on, within the time of option 'requestTimeout': the peer "

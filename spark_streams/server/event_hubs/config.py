@@ -45,8 +45,12 @@ class EventHubsConfig(LinkConfig):
 def connection_string(url: str, users: Mapping[str, str], *, tls: bool) -> str:
     """Return the connection string of a door, with a rule and its key, which is a secret, where there are users.
 
-    The url is the door's; of its other connection string the same place is taken.
     ``UseDevelopmentEmulator`` has clients connect without TLS; with TLS they take port 5671, whatever the string says.
+
+    Args:
+        url: the door's url, or another connection string of it.
+        users: the rules and their keys, of which the first is taken.
+        tls: whether the door speaks TLS.
     """
     parts = [f"Endpoint=sb://{urlsplit(url.removeprefix('Endpoint=').partition(';')[0]).netloc}/"]
     for name, key in list(users.items())[:1]:

@@ -64,8 +64,9 @@ class HubNode(LinkResources):
         super().__init__(log, config, loop, counters, Placement(), HubBlock)
         self.receivers = Receivers(config.max_receivers)
         self._alike: dict[str, Stream | None] = {}
-        """Name in lower case to its stream, None for several, when the log had so many changes:"""
+        """Each name in lower case to its stream; None where several streams have it."""
         self._changes = -1
+        """The log's ``changes`` when the names were listed."""
 
     def _producer(self, connection: ConnectionLinks, link: Any) -> AttachedLink:
         assert isinstance(connection, HubConnection)

@@ -95,9 +95,9 @@ class SharedAccessSignature(NamedTuple):
     def resource(self) -> tuple[str, str] | None:
         """The host, and the path below it, such as ``hub/Partitions/0``; without a path it is the whole namespace.
 
-        The host is empty where there is one without a doubt: between a scheme and a path (``sb://log/hub``), or Azure's
-        (``ns.servicebus.windows.net``). Any other may be a hub's name, with the host left out, unless the peer knows it
-        as its own. None where the uri is not understood.
+        The host is empty where it can only be a host: between a scheme and a path (``sb://log/hub``), or one of Azure's
+        (``ns.servicebus.windows.net``). Otherwise the caller has to check that it is the door's own, as it may be the
+        name of a hub whose host was left out. None where the uri is not understood.
         """
         match = _URI.fullmatch(self.uri)
         scheme, host, path = match.groups(default="") if match is not None else ("", "", "")

@@ -175,7 +175,7 @@ def test_a_use_costs_the_same_whatever_tokens_and_streams_there_are() -> None:
     assert len(found) <= 30 * 4 and len(listed) == 1
     there["STREAM-0"] = SimpleNamespace(name="STREAM-0")
     log.changes += 1
-    assert node and HubNode.find(node, "Stream-0") is None and HubNode.find(node, "Stream-1") is there["stream-1"]
+    assert HubNode.find(node, "Stream-0") is None and HubNode.find(node, "Stream-1") is there["stream-1"]
     assert len(listed) == 2
 
 

@@ -222,9 +222,10 @@ class TestPlanned:
 
     @pytest.mark.parametrize("failing", ["true", "false"])
     def test_a_manifest_of_another_query_with_a_copy_of_the_checkpoint_is_not_read(
-        self, tmp_path: Path, failing: str
+        self, tmp_path: Path, failing: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Each plans a micro-batch of the same number, and they end at other cursors."""
+        monkeypatch.setattr(page_fetchers, "GATHER_S", 600.0)  # a slow machine plans as much
         with BadFeed({0: Part(numbered(0, 90))}, page=lambda: 10, every=10) as feed:
             with Life(feed.url, spoolLocation=str(tmp_path)) as life:
                 life.step(10)
