@@ -31,7 +31,11 @@ NO_MESSAGE = {
         "spark_streams/log/partition_tree.py: is gone without children",
     ),
     "of a RemoteProtocolError or LocalProtocolError: the page has the class": (
-        *("spark_streams/wire/feed/discovery.py", "spark_streams/wire/rabbitmq/frames.py"),
+        *(
+            "spark_streams/wire/feed/discovery.py",
+            "spark_streams/wire/rabbitmq/frames.py",
+            "spark_streams/wire/amqp/engine/",
+        ),
         "spark_streams/client/amqp/row_decoder.py: a delivery says that it comes from partition",
         "spark_streams/wire/amqp/shared_access.py: with an expiry 'se' that is no number of seconds",
     ),
