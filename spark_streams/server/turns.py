@@ -75,18 +75,16 @@ T = TypeVar("T")
 _OVER: Final = object()
 
 
-def in_turns(steps: Generator[object, None, T]) -> Generator[None, None, T]:
-    """Run a generator, whose steps may be short, and return what it returns; yield when a turn is over."""
-    turn = Turn()
+def one_turn(steps: Generator[object, None, object], turn: Turn) -> object:
+    """Run a generator, whose steps may be short, for a turn; return what its last step yielded.
+
+    Raises:
+        StopIteration: it has ended; with what it returns.
+    """
     while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            returned: T = end.value
-            return returned
+        yielded = next(steps)
         if turn.over:
-            yield
-            turn = Turn()
+            return yielded
 
 
 class Worker:
@@ -107,12 +105,12 @@ class Worker:
         return await asyncio.get_running_loop().run_in_executor(self._pool, function)
 
     async def run(self, steps: Generator[object, None, T]) -> T:
-        """Run a generator in the thread and return what it returns; each step to a ``yield`` is queued by itself."""
+        """Run a generator in the thread and return what it returns; the steps of each turn are queued by themselves."""
         returned: list[T] = []
 
         def step() -> object:
             try:
-                return next(steps)
+                return one_turn(steps, Turn(time.monotonic))
             except StopIteration as end:
                 returned.append(end.value)
                 return _OVER
