@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Generator, Hashable, Iterator
+from collections.abc import AsyncIterator, Callable, Generator, Hashable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
@@ -81,23 +81,15 @@ class Timer:
 T = TypeVar("T")
 
 
-def _to_the_end(steps: Generator[object, None, T], returned: list[T]) -> Iterator[object]:
-    """Yield what a generator yields, and append what it returns."""
-    returned.append((yield from steps))
+def one_turn(steps: Generator[object, None, object], turn: Turn) -> None:
+    """Run a generator, whose steps may be short, for a turn.
 
-
-def in_turns(steps: Generator[object, None, T]) -> Generator[None, None, T]:
-    """Run a generator, whose steps may be short, and return what it returns; yield when a turn is over."""
-    turn = Turn()
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            returned: T = end.value
-            return returned
-        if turn.over:
-            yield
-            turn = Turn()
+    Raises:
+        StopIteration: it has ended; with what it returns.
+    """
+    next(steps)
+    while not turn.over:
+        next(steps)
 
 
 class Places:
@@ -169,13 +161,12 @@ class Worker(Places):
     async def run(self, steps: Generator[object, None, T]) -> T:
         """Run a generator in the thread and return what it returns; it may give up its turn where it yields."""
         returned: list[T] = []
-        rest = _to_the_end(steps, returned)
 
         def step() -> None:
-            turn = Turn(time.monotonic)
-            for _ in rest:
-                if turn.over:
-                    break
+            try:
+                one_turn(steps, Turn(time.monotonic))
+            except StopIteration as end:
+                returned.append(end.value)
 
         while not returned:
             await self.step(step)

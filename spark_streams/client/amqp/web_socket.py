@@ -139,7 +139,7 @@ class WebSocket:
         self._socket = connected
         self._protocol = protocol
         self._payloads: deque[memoryview] = deque()
-        self._output: deque[memoryview] = deque()
+        self._output = bytearray()
         self._taken = 0
         """Bytes of the message in ``_output`` that nobody was told of yet."""
         self._take()
@@ -244,15 +244,11 @@ class WebSocket:
             raise ConnectionError(f"the WebSocket broke: {self._protocol.parser_exc}")
 
     def _answer(self) -> None:
-        written = b"".join(self._protocol.data_to_send())
-        if written:
-            self._output.append(memoryview(written))
+        self._output += b"".join(self._protocol.data_to_send())
 
     def _drain(self) -> None:
         while self._output:
-            self._output[0] = self._output[0][self._socket.send(self._output[0]) :]
-            if not self._output[0]:
-                self._output.popleft()
+            del self._output[: self._socket.send(self._output)]
 
     def _ended(self) -> int:
         closed = self._protocol.close_rcvd

@@ -28,7 +28,7 @@ from spark_streams.server.amqp.error_conditions import INTERNAL_ERROR, RESOURCE_
 from spark_streams.server.amqp.placement import PartitionSplit
 from spark_streams.server.amqp.routing import REJECTED, Routed, route
 from spark_streams.server.appender import AppendRefused, Batch, Outcome, RefusalReason
-from spark_streams.server.turns import in_turns
+from spark_streams.server.turns import Turn, one_turn
 from spark_streams.wire.amqp.columns.block import MessageBlock
 from spark_streams.wire.amqp.columns.from_producers import Incoming, incoming_steps
 from spark_streams.wire.amqp.engine.incoming_deliveries import IncomingDeliveries
@@ -190,11 +190,8 @@ class ProducerLink(AttachedLink):
         more = self._deliveries.waiting
         if len(taken.ids):
             self._appending += len(taken.ids)
-            if self._reading is not None or self._takes_long(taken):
-                self._waiting.append(taken)
-                self._read_next()
-            else:
-                self._read(self._steps(taken))
+            self._waiting.append(taken)
+            self._read_next()
         fault = self._deliveries.fault
         if fault is not None and not more:
             self.fail(LinkRefused(fault.condition, fault.description))
@@ -206,23 +203,19 @@ class ProducerLink(AttachedLink):
         """Return whether messages are to be read in the worker thread."""
         return len(taken.memory) > LARGE_BYTES
 
-    def _read(self, steps: Generator[None, None, Read]) -> None:
-        """Read messages and store them; what takes more than a turn goes on in the worker thread."""
-        try:
-            next(steps)
-        except StopIteration as end:
-            self._store(end.value)
-        else:
-            self._read_beside(steps)
-
     def _read_next(self) -> None:
-        """Read the waiting messages in the worker thread, in their order, even if the link has ended."""
-        if self._reading is None and self._waiting:
-            self._read_beside(self._steps(self._waiting.popleft()))
-
-    def _read_beside(self, steps: Generator[None, None, Read]) -> None:
-        self._reading = asyncio.ensure_future(self.node.worker.run(steps))
-        self._reading.add_done_callback(lambda future: self.connection.guarded(lambda: self._was_read(future)))
+        """Read the waiting messages in their order, even if the link has ended."""
+        while self._waiting and self._reading is None:
+            taken = self._waiting.popleft()
+            steps = self._steps(taken)
+            try:
+                if not self._takes_long(taken):
+                    one_turn(steps, Turn())
+            except StopIteration as end:
+                self._store(end.value)
+            else:
+                self._reading = asyncio.ensure_future(self.node.worker.run(steps))
+                self._reading.add_done_callback(lambda future: self.connection.guarded(lambda: self._was_read(future)))
 
     def _was_read(self, future: asyncio.Future[Read]) -> None:
         self._reading = None
@@ -248,7 +241,7 @@ class ProducerLink(AttachedLink):
 
         def steps() -> Generator[None, None, Read]:
             # Thorough: a message that no reader of ours can decode would stop every query on the stream for good.
-            incoming = yield from in_turns(incoming_steps(block, thorough=True))
+            incoming = yield from incoming_steps(block, thorough=True)
             routed = route(incoming, self._log_stream, list(partitions), self.bound, self._turn)
             for row in reserved_instants(block, incoming) if created else ():
                 routed.rejections.setdefault(row, NO_INSTANT)

@@ -13,16 +13,19 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from contextlib import suppress
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from spark_streams.errors import RemoteProtocolError
 from spark_streams.log import Partition, Records
 from spark_streams.server.partition_readers import PartitionReader
-from spark_streams.wire.amqp.columns.block import MessageBlock
-from spark_streams.wire.amqp.columns.from_producers import incoming_columns
+from spark_streams.wire.amqp.columns.block import BlockSections, MessageBlock
+from spark_streams.wire.amqp.columns.single_message import row_columns
 from spark_streams.wire.amqp.event_streams import delivery_annotations
+from spark_streams.wire.amqp.message import DELIVERY_ANNOTATIONS
 from spark_streams.wire.columnar.byte_view import Words
 from spark_streams.wire.columnar.interleave import Ranges
 
@@ -161,7 +164,10 @@ def bare_starts(records: Records) -> Longs:
     rows = np.flatnonzero(suspect & (ends - starts >= 3))
     if not len(rows):
         return starts
-    incoming = incoming_columns(MessageBlock(records.buffer, starts[rows], ends[rows]))
+    block = BlockSections(MessageBlock(records.buffer, starts[rows], ends[rows]), DELIVERY_ANNOTATIONS)
     found: Longs = starts.copy()
-    found[rows] = np.where(incoming.malformed, starts[rows], incoming.value_starts)
+    found[rows] = np.where(block.irregular, starts[rows], block.sections.bare_start + block.origin)
+    for row in np.flatnonzero(block.irregular).tolist():
+        with suppress(RemoteProtocolError):
+            found[rows[row]] += row_columns(block.raw(row), ("message",))["bare_start"]
     return found

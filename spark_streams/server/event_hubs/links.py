@@ -23,7 +23,6 @@ from spark_streams.server.event_hubs.addresses import Start
 from spark_streams.server.event_hubs.connection import HubConnection
 from spark_streams.server.event_hubs.management import newest, now_ms
 from spark_streams.server.event_hubs.receivers import Receiver, Receivers
-from spark_streams.server.turns import in_turns
 from spark_streams.wire.amqp.columns.block import MessageBlock, chosen
 from spark_streams.wire.amqp.columns.from_producers import Incoming, incoming_steps
 from spark_streams.wire.amqp.dialects.event_hubs import BATCH_FORMAT, OPERATION_CANCELLED, RUNTIME_METRIC, SERVER_BUSY
@@ -165,7 +164,7 @@ class HubSender(ProducerLink):
                 if first:
                     yield
                 part = with_group_keys(chosen(events.block, slice(first, first + _ROWS_PER_STEP)))
-                parts.append((part, (yield from in_turns(incoming_steps(part, thorough=True)))))
+                parts.append((part, (yield from incoming_steps(part, thorough=True))))
             block, incoming = _joined(parts)
             routed = events.route(incoming, stream, list(partitions), bound, turn)
             if created:

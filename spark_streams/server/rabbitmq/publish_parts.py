@@ -13,8 +13,7 @@ from spark_streams.errors import RemoteProtocolError
 from spark_streams.log.format.batching import LARGE_ROWS
 from spark_streams.server.rabbitmq.filter_values import values_of
 from spark_streams.server.rabbitmq.stored_form import Stored, stored_steps
-from spark_streams.server.turns import Turn, in_turns
-from spark_streams.wire.amqp.decode import finished
+from spark_streams.server.turns import Turn
 from spark_streams.wire.rabbitmq.frames import Frame
 from spark_streams.wire.rabbitmq.publish_decode import Published, publish_parts
 
@@ -49,9 +48,9 @@ class SomeParts(NamedTuple):
     inflates: bool = False
 
 
-def stored_of(published: Published) -> Stored:
-    """Return the stored form of the good entries, at once."""
-    stored = finished(stored_steps(published.buffer, published.starts, published.ends))
+def stored_of(published: Published) -> Generator[None, None, Stored]:
+    """Return the stored form of the good entries; see ``stored_steps``."""
+    stored = yield from stored_steps(published.buffer, published.starts, published.ends)
     return stored._replace(filters=values_of(published))
 
 
@@ -79,8 +78,7 @@ def parts_of(frames: Sequence[Frame], max_sub_batch_bytes: int) -> Iterator[obje
             if published is None:
                 yield INFLATES
                 continue
-            stored = yield from in_turns(stored_steps(published.buffer, published.starts, published.ends))
-            stored = stored._replace(filters=values_of(published))
+            stored = yield from stored_of(published)
             yield PublishPart(published, stored, published.buffer is not frame.buffer)
 
 

@@ -37,6 +37,7 @@ from spark_streams.server.rabbitmq.publish_parts import PublishPart, parts_of, s
 from spark_streams.server.rabbitmq.session import CommandRefused, Session
 from spark_streams.server.rabbitmq.stored_form import Stored, joined
 from spark_streams.server.rabbitmq.topology import Served
+from spark_streams.wire.amqp.decode import finished
 from spark_streams.wire.columnar.byte_view import Positions
 from spark_streams.wire.rabbitmq.frames import Frame
 from spark_streams.wire.rabbitmq.publish_decode import Published, decode_publish, encode_confirm, encode_publish_error
@@ -152,7 +153,7 @@ class Publishers:
             if published.bad_from is None:
                 publisher = self._publisher_of(published)
                 if publisher is not None:
-                    self._collect(publisher, published, stored_of(published))
+                    self._collect(publisher, published, finished(stored_of(published)))
                 return None
         frames, size, behind = [frame], frame.size, frame
         while size < TOGETHER_BYTES and (more := next_like(behind)) is not None:

@@ -21,7 +21,7 @@ from spark_streams.wire.amqp.message import (
     DATA,
     FOOTER,
     MESSAGE_ANNOTATIONS,
-    map_entries,
+    each_entry,
     skip_value,
     split_sections,
 )
@@ -61,9 +61,7 @@ def split_batch(raw: bytes) -> Batch:
     for section in before:
         if section.code == MESSAGE_ANNOTATIONS:
             values = (
-                decode_value(raw, each.value)[0]
-                for each in map_entries(raw, section.value)
-                if each.key == PARTITION_KEY
+                decode_value(raw, each.value)[0] for each in each_entry(raw, section.value) if each.key == PARTITION_KEY
             )
             key = next((str(value) for value in values if isinstance(value, str)), None)
     starts, ends, at = _alike(raw, at)

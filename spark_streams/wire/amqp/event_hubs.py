@@ -36,7 +36,7 @@ from spark_streams.wire.amqp.encode import encode_value
 from spark_streams.wire.amqp.event_streams import GROUP_KEY, NO_TIMESTAMP
 from spark_streams.wire.amqp.message import (
     MESSAGE_ANNOTATIONS,
-    map_entries,
+    each_entry,
     skip_value,
     split_sections,
 )
@@ -65,10 +65,7 @@ def _one(raw: bytes, old: str, new: bytes, dropped: Collection[str], assigned: b
     sections = split_sections(raw, MESSAGE_ANNOTATIONS)
     kept, after, pieces = 0, sections[-1].end if sections else 0, [assigned]
     entries = [
-        entry
-        for section in sections
-        if section.code == MESSAGE_ANNOTATIONS
-        for entry in map_entries(raw, section.value)
+        entry for section in sections if section.code == MESSAGE_ANNOTATIONS for entry in each_entry(raw, section.value)
     ]
     renamed = any(entry.key == old for entry in entries)
     for entry in entries:

@@ -195,11 +195,6 @@ class Entry(NamedTuple):
     end: int
 
 
-def map_entries(raw: bytes, at: int) -> list[Entry]:
-    """Return the entries of the map at a place; see ``each_entry``."""
-    return list(each_entry(raw, at))
-
-
 def each_entry(raw: bytes, at: int) -> Iterator[Entry]:
     """Yield the entries of the map at a place; no value is decoded.
 

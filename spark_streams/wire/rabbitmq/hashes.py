@@ -84,8 +84,11 @@ def _hash(words: Hashes, starts: NDArray[np.int64], lengths: NDArray[np.int64], 
         some ^= scrambled(words[at[:active] + 4 * block], _C1, 15, _C2)
         some[:] = rotated(some, 13) * np.uint32(5) + _ADDED
     for row in np.flatnonzero(left[:FEW] > together).tolist():
-        alone = words[at[row] + 4 * together : at[row] + 4 * left[row] : 4]
-        state[row] = _continued(int(state[row]), scrambled(alone, _C1, 15, _C2).tolist())
+        number, added = int(state[row]), int(_ADDED)
+        for word in scrambled(words[at[row] + 4 * together : at[row] + 4 * left[row] : 4], _C1, 15, _C2).tolist():
+            number ^= word
+            number = (number << 13 | number >> 19) * 5 + added & 0xFFFFFFFF
+        state[row] = number
     hashes = np.empty_like(state)
     hashes[order] = state
     tail = words[starts + 4 * blocks] & _TAIL[lengths & 3]
@@ -93,15 +96,6 @@ def _hash(words: Hashes, starts: NDArray[np.int64], lengths: NDArray[np.int64], 
     hashes ^= scrambled(tail, _C1, 15, _C2)
     hashes ^= lengths.astype(np.uint32)
     return mixed(hashes, (16, 0x85EBCA6B), (13, 0xC2B2AE35), (16, 1))
-
-
-def _continued(state: int, blocks: list[int]) -> int:
-    """Return the state of one key after more of its blocks, which are scrambled."""
-    added = int(_ADDED)
-    for block in blocks:
-        state ^= block
-        state = (state << 13 | state >> 19) * 5 + added & 0xFFFFFFFF
-    return state
 
 
 W = TypeVar("W", Hashes, NDArray[np.uint64])

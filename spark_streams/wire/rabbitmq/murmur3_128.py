@@ -96,7 +96,13 @@ def _hash(units: NDArray[np.uint16], starts: Bounds, lengths: Bounds) -> tuple[W
     for row in np.flatnonzero(left[:FEW] > together).tolist():
         alone = words[at[row] + together * _BLOCK_UNITS : at[row] + left[row] * _BLOCK_UNITS : 4]
         first, second = scrambled(alone[::2], _C1, 31, _C2), scrambled(alone[1::2], _C2, 33, _C1)
-        low[row], high[row] = _continued(int(low[row]), int(high[row]), first.tolist(), second.tolist())
+        one, other = int(low[row]), int(high[row])
+        for of_one, of_other in zip(first.tolist(), second.tolist(), strict=True):
+            one ^= of_one
+            one = ((one << 27 | one >> 37) + other) * 5 + 0x52DCE729 & 2**64 - 1
+            other ^= of_other
+            other = ((other << 31 | other >> 33) + one) * 5 + 0x38495AB5 & 2**64 - 1
+        low[row], high[row] = one, other
     tail, size = at + left * _BLOCK_UNITS, (lengths[order] % _BLOCK_UNITS) * 2
     high ^= scrambled(_first_octets(words[tail + 4], size - 8), _C2, 33, _C1)
     low ^= scrambled(_first_octets(words[tail], size), _C1, 31, _C2)
@@ -110,16 +116,6 @@ def _hash(units: NDArray[np.uint16], starts: Bounds, lengths: Bounds) -> tuple[W
     unsorted = np.empty_like(order)
     unsorted[order] = np.arange(order.size)
     return low[unsorted], high[unsorted]
-
-
-def _continued(low: int, high: int, first: list[int], second: list[int]) -> tuple[int, int]:
-    """Return the state of one key after more of its blocks, whose halves are scrambled."""
-    for one, two in zip(first, second, strict=True):
-        low ^= one
-        low = ((low << 27 | low >> 37) + high) * 5 + 0x52DCE729 & 2**64 - 1
-        high ^= two
-        high = ((high << 31 | high >> 33) + low) * 5 + 0x38495AB5 & 2**64 - 1
-    return low, high
 
 
 def _first_octets(words: Words, size: Bounds) -> Words:

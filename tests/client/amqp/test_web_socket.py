@@ -7,7 +7,6 @@ import random
 import socket
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import proton
 import pyarrow as pa
@@ -18,6 +17,7 @@ from websockets.server import ServerProtocol
 from websockets.uri import parse_uri
 
 from spark_streams.client import AmqpClient, RangeRead
+from spark_streams.client.amqp import web_socket
 from spark_streams.client.amqp.connection import Connection
 from spark_streams.client.amqp.web_socket import MAX_MESSAGE_BYTES, PATH, WebSocket
 from spark_streams.client.what_answers import wrong_port
@@ -34,6 +34,7 @@ from tests.client.amqp.fake_namespace import KEY, RULE, FakeNamespace
 from tests.client.amqp.fake_peer import FakePeer, Script
 from tests.client.amqp.test_connect import listener
 from tests.client.amqp.web_socket_port import HttpProxy, WebSocketPort, nothing_there
+from tests.wire.work import work_of
 
 
 @pytest.fixture(autouse=True)
@@ -355,34 +356,26 @@ def test_received_bytes_are_joined_and_none_waits_behind_a_socket_that_would_blo
     assert got == sent
 
 
-def test_pongs_that_a_peer_does_not_read_are_offered_one_by_one() -> None:
-    joined, offered, pings = Joined(), list[int](), 500
-    connected = joined.stream._socket
+def test_pongs_that_a_peer_does_not_read_are_not_copied_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(web_socket, "_READ_BYTES", 1_000)
 
-    class Full:
-        """A socket that takes nothing."""
+    def pinged(times: int) -> Joined:
+        joined = Joined()
+        for number in range(times):
+            joined.protocol.send_ping(b"%125d" % number)
+            joined.flush()
+            with pytest.raises(BlockingIOError):
+                joined.stream.recv_into(memoryview(bytearray(10)))
+        return joined
 
-        def __getattr__(self, name: str) -> Any:
-            return getattr(connected, name)
-
-        def send(self, data: memoryview) -> int:
-            offered.append(len(data))
-            raise BlockingIOError
-
-    joined.stream._socket = Full()  # type: ignore[assignment]
-    for number in range(pings):
-        joined.protocol.send_ping(b"%125d" % number)
-        joined.flush()
-        with pytest.raises(BlockingIOError):
-            joined.stream.recv_into(memoryview(bytearray(10)))
-    assert sum(offered) <= 2 * 131 * pings, "all that wait, again and again, are a square"
-    joined.stream._socket = connected
-    got: list[bytes] = []
-    while len(got) < pings:
+    few, many = work_of(lambda: pinged(100)), work_of(lambda: pinged(1_000))
+    assert many.touched <= 15 * few.touched
+    joined, got = pinged(500), list[bytes]()
+    while len(got) < 500:
         with contextlib.suppress(BlockingIOError):
             joined.stream._drain()
         got += [bytes(frame.data) for frame in joined.received() if frame.opcode is Opcode.PONG]
-    assert got == [b"%125d" % number for number in range(pings)]
+    assert got == [b"%125d" % number for number in range(500)]
 
 
 def test_the_end_of_the_stream() -> None:

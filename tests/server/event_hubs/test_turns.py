@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from spark_streams.server import turns
 from spark_streams.server.amqp import requests
 from spark_streams.server.amqp.routing import Routed
 from spark_streams.server.event_hubs import connection, links
@@ -115,11 +116,11 @@ def test_a_batch_is_put_together_again_from_its_parts(
 
 def test_who_sends_a_batch_waits_for_a_part_of_anothers(namespace: Namespace, monkeypatch: pytest.MonkeyPatch) -> None:
     read, parts, both = links.incoming_steps, list[int](), threading.Semaphore(0)
-    beside = links.HubSender._read_beside
+    beside = turns.Worker.run
 
-    def noted(sender: Any, steps: Any) -> Any:
+    def noted(worker: Any, steps: Any) -> Any:
         both.release()
-        return beside(sender, steps)
+        return beside(worker, steps)
 
     def reads(block: Any, **options: Any) -> Any:
         if not parts:  # in the thread, until the other one waits for it
@@ -129,7 +130,8 @@ def test_who_sends_a_batch_waits_for_a_part_of_anothers(namespace: Namespace, mo
 
     monkeypatch.setattr(links, "_ROWS_PER_STEP", 10)
     monkeypatch.setattr(links, "incoming_steps", reads)
-    monkeypatch.setattr(links.HubSender, "_read_beside", noted)
+    monkeypatch.setattr(turns.Worker, "run", noted)
+    monkeypatch.setattr(turns, "TURN_S", 0.0)
     namespace.create()
     first, second = sending(namespace), sending(namespace)
     first.send(transfer(keyed(0) * 4_000, 0, BATCH_FORMAT))

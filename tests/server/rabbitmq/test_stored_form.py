@@ -9,7 +9,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from spark_streams.log import NO_TIMESTAMP
-from spark_streams.server.rabbitmq.stored_form import ESCAPE, stored_form, unescape
+from spark_streams.server.rabbitmq.stored_form import ESCAPE, Stored, stored_steps, unescape
+from spark_streams.wire.amqp.decode import finished
 from tests.examples import examples
 
 DATA = b"\x00Su\xa0\x05hello"
@@ -42,6 +43,10 @@ def laid_out(rows: list[bytes], gap: bytes) -> tuple[bytes, np.ndarray, np.ndarr
         buffer += row
         ends.append(len(buffer))
     return bytes(buffer + gap), np.array(starts, np.int64), np.array(ends, np.int64)
+
+
+def stored_form(buffer: bytes, starts: np.ndarray, ends: np.ndarray) -> Stored:
+    return finished(stored_steps(buffer, starts, ends))
 
 
 def published_again(values: pa.LargeBinaryArray) -> list[bytes]:

@@ -111,11 +111,6 @@ def column_of(words: Words, texts: Extents, kind: pa.DataType, column: str) -> p
         raise RemoteProtocolError(f"column '{column}': a message holds text that is not UTF-8") from fault
 
 
-def is_utf8(text: bytes) -> bool:
-    """Return whether bytes are UTF-8."""
-    return text.decode("utf-8", "ignore").encode("utf-8") == text
-
-
 def canonical_texts(words: PaddedWords, values: Extents) -> Extents:
     """Return the canonical text of many values; a null stays null.
 

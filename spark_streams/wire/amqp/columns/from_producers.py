@@ -18,7 +18,7 @@ from spark_streams.wire.amqp.columns.plain_bodies import are_plain_bodies
 from spark_streams.wire.amqp.columns.properties import field_numbers
 from spark_streams.wire.amqp.columns.shaped_columns import ShapedColumns
 from spark_streams.wire.amqp.columns.shaped_rows import by_shape
-from spark_streams.wire.amqp.columns.single_message import CREATION_TIME, message_steps, row_columns
+from spark_streams.wire.amqp.columns.single_message import CREATION_TIME, message_steps
 from spark_streams.wire.amqp.decode import finished
 from spark_streams.wire.amqp.dialects.dialect import Places
 from spark_streams.wire.amqp.dialects.event_streams import EVENT_STREAMS
@@ -62,8 +62,8 @@ def incoming_steps(
     Args:
         block: the messages.
         thorough: also mark messages as malformed that only a reader would fail on, such as broken application
-            properties; this costs about as much as decoding all columns. Without it, only the order and sizes of the
-            sections, and the annotations and properties of the result, are checked.
+            properties; this costs about as much as decoding all columns. Without it, of those that are read in columns
+            only the order and sizes of the sections, and the annotations and properties of the result, are checked.
         places: where the messages have key and target partition, by the dialect of the door.
 
     Yields:
@@ -81,9 +81,12 @@ def incoming_steps(
         return (yield from _walked(block, thorough, places))
     try:
         columns = ShapedColumns(parts, len(block.starts))
-        shaped = _shaped(columns, thorough)
+        texts = columns.column("group_key"), columns.column("target_partition")
+        if thorough:
+            columns.check()
     except RemoteProtocolError:
         return (yield from _walked(block, thorough, places))  # the walk says which messages are malformed
+    shaped = Incoming(columns.bare_starts, *texts, columns.creation_time_ms, np.zeros(columns.rows.size, np.bool_))
     if not rest.size:
         return shaped
     walked = yield from _walked(chosen(block, rest), thorough, places)
@@ -100,19 +103,6 @@ def _together(rows: tuple[Positions, Positions], one: Incoming, other: Incoming)
         np.concatenate((one.creation_time_ms, other.creation_time_ms))[order],
         np.concatenate((one.malformed, other.malformed))[order],
     )
-
-
-def _shaped(columns: ShapedColumns, thorough: bool) -> Incoming:
-    """Read messages with a shape.
-
-    Raises:
-        RemoteProtocolError: one of them is malformed.
-    """
-    group_key, target_partition = columns.column("group_key"), columns.column("target_partition")
-    if thorough:
-        columns.check()
-    whole = np.zeros(columns.rows.size, np.bool_)
-    return Incoming(columns.bare_starts, group_key, target_partition, columns.creation_time_ms, whole)
 
 
 def _walked(block: MessageBlock, thorough: bool, places: Places) -> Generator[None, None, Incoming]:
@@ -138,12 +128,8 @@ def _walked(block: MessageBlock, thorough: bool, places: Places) -> Generator[No
     for row in rows:
         if row != rows[0]:
             yield
-        raw = lockstep.raw(row)
         try:
-            if thorough:
-                singly[row] = yield from message_steps(raw, places)
-            else:
-                singly[row] = row_columns(raw, names, places, m.FOOTER)
+            singly[row] = yield from message_steps(lockstep.raw(row), places)
         except RemoteProtocolError:
             malformed[row] = True
             continue

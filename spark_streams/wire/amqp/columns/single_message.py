@@ -20,7 +20,7 @@ or list on the values that the column has. Damage anywhere else changes nothing,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Generator
+from collections.abc import Callable, Collection, Generator, Iterable
 from functools import cache
 from typing import Any, Final, Literal
 
@@ -201,9 +201,7 @@ def message_steps(raw: bytes, places: Places) -> Generator[None, None, dict[str,
 def _short(raw: bytes, code: int, at: int, end: int) -> Any:
     """Decode a value of a section, unless it is made of many."""
     if end - at > STEP_BYTES and not 0x40 <= raw[at] < 0xC0:
-        raise RemoteProtocolError(
-            f"{m.SECTION_NAMES[code]} section: a list, map, array or described value of {end - at} bytes"
-        )
+        raise RemoteProtocolError(f"{m.SECTION_NAMES[code]} section: a list, map or array of {end - at} bytes")
     return m.decode_part(raw, code, at, end)
 
 
@@ -215,15 +213,15 @@ class _Message:
         self.sections = sections
         self._values = {section.code: section.value for section in sections}
         self.bare_start = max((s.end for s in sections if s.code <= m.DELIVERY_ANNOTATIONS), default=0)
-        self._entries = cache(lambda code: self._places(m.map_entries, code))
+        self._entries = cache(lambda code: self._places(m.each_entry, code))
         self._items = cache(lambda: self._places(m.item_places, m.PROPERTIES))
 
-    def _places(self, read: Callable[[bytes, int], list[Any]], code: int) -> list[Any] | None:
+    def _places(self, read: Callable[[bytes, int], Iterable[Any]], code: int) -> list[Any] | None:
         """Return where the entries or items of a section are; None without the section."""
         if code not in self._values:
             return None
         try:
-            return read(self._raw, self._values[code])
+            return list(read(self._raw, self._values[code]))
         except RemoteProtocolError as fault:
             raise RemoteProtocolError(f"{m.SECTION_NAMES[code]} section: {fault}") from fault
 

@@ -43,7 +43,6 @@ from spark_streams.wire.amqp.columns.canonical import (
     code_set,
     column_of,
     integers,
-    is_utf8,
 )
 from spark_streams.wire.amqp.columns.single_message import PROPERTY_FIELDS, lookup
 from spark_streams.wire.amqp.decode import decode_value
@@ -135,7 +134,7 @@ class TypedColumn:
         try:
             return self.raw.cast(pa.string())
         except pa.ArrowInvalid:
-            texts = (text if text is not None and is_utf8(text) else None for text in self.raw.to_pylist())
+            texts = (t if (t or b"").decode("utf-8", "ignore").encode() == t else None for t in self.raw.to_pylist())
             return pa.array(list(texts), pa.string())
 
 
