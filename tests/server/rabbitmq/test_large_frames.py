@@ -16,7 +16,7 @@ import pytest
 from spark_streams.log import ReferenceLog
 from spark_streams.log.storage.partition import Partition
 from spark_streams.server import ServerThread, turns
-from spark_streams.server.rabbitmq import stored_form
+from spark_streams.server.rabbitmq import publish_parts
 from spark_streams.server.rabbitmq.config import RabbitConfig
 from spark_streams.wire.rabbitmq import sub_batches
 from tests.real_rabbitmq.by_hand import (
@@ -73,7 +73,7 @@ def test_what_is_large_or_inflates_to_much_is_looked_at_beside_the_loop(
 ) -> None:
     stream, bad, good = door.stream(), door.peer(), door.peer()
     assert bad.declare(1, stream) == 1
-    working = hold(stored_form, "stored_form")
+    working = hold(publish_parts, "stored_steps")
     bad.publish(1, entries)
     working.reached()
     assert good.stats(stream)[1]["committed_offset"] == -1
@@ -147,7 +147,7 @@ def test_a_large_frame_of_two_connections_is_stored_once(door: Any, hold: Any) -
     stream, first, second = door.stream(), door.peer(), door.peer()
     for peer in (first, second):
         assert peer.declare(1, stream, "ref") == 1
-    working = hold(stored_form, "stored_form")
+    working = hold(publish_parts, "stored_steps")
     first.publish(1, large())
     second.publish(1, large())
     working.reached()
@@ -203,7 +203,7 @@ def test_a_large_frame_of_a_publisher_that_is_not_there_is_refused(door: Any) ->
 def test_a_large_frame_is_stored_though_its_connection_is_lost_meanwhile(door: Any, hold: Any) -> None:
     stream, bad = door.stream(), door.peer()
     assert bad.declare(1, stream) == 1
-    working = hold(stored_form, "stored_form")
+    working = hold(publish_parts, "stored_steps")
     bad.publish(1, large())
     bad.publish(1, [plain(LARGE + 1, b"and what came behind it")])
     working.reached()
@@ -218,7 +218,7 @@ def test_a_large_frame_is_stored_though_its_connection_is_lost_meanwhile(door: A
 def test_a_stream_that_is_deleted_while_a_large_frame_is_worked_on(door: Any, hold: Any) -> None:
     stream, bad, good = door.stream(), door.peer(), door.peer()
     assert bad.declare(1, stream) == 1
-    working = hold(stored_form, "stored_form")
+    working = hold(publish_parts, "stored_steps")
     bad.publish(1, large())
     working.reached()
     assert good.delete(stream) == 1
@@ -250,7 +250,7 @@ def test_the_server_stops_while_a_large_frame_is_worked_on(hold: Any) -> None:
         server.start()
         bad = Peer(server.rabbit_url).open()
         assert bad.declare(1, "s") == 1
-        working = hold(stored_form, "stored_form")
+        working = hold(publish_parts, "stored_steps")
         bad.publish(1, [deflated(1), deflated(2)])
         working.reached()
         stopping = threading.Thread(target=server.stop)
