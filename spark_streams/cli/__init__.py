@@ -1,10 +1,13 @@
 """The command ``spark-streams``, with its subcommands for the reference log, any peer, filters and the demo."""
 
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from spark_streams.errors import PackageMissing
 from spark_streams.protocols import check_packages
+
+if TYPE_CHECKING:
+    from spark_streams.cli.command import main
 
 __all__ = ["main", "run"]
 
