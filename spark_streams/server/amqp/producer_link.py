@@ -52,32 +52,12 @@ CONTINUED: Final = -2
 """In the place of the delivery-id of an event that came in one delivery with the event before it."""
 
 
-class Read(NamedTuple):
-    """The events of one turn.
-
-    Args:
-        ids: the delivery-ids of their deliveries, ``SETTLED`` or ``CONTINUED``; events of one delivery are stored in
-            one partition, and together or not at all.
-        block: their messages.
-        incoming: what the log needs of these.
-        routed: their routes.
-        partitions: the partitions that the routes index.
-        free: bool[n], whether each may go to another partition if the partition of its route is split meanwhile.
-    """
-
-    ids: Positions
-    block: MessageBlock
-    incoming: Incoming
-    routed: Routed
-    partitions: dict[str, Partition]
-    free: NDArray[np.bool_]
-
-
 class _Rows(NamedTuple):
     """Messages that are appended to one partition together.
 
     Args:
-        ids: see ``Read``.
+        ids: the delivery-ids of their deliveries, ``SETTLED`` or ``CONTINUED``; those of one delivery are stored in one
+            partition, and together or not at all.
         values: their stored form.
         keys: their group keys, binary, null for none.
         timestamps: int64[n], their creation times in ms.
@@ -103,6 +83,43 @@ class _Rows(NamedTuple):
         return _Rows(
             self.ids[rows], self.values.take(taken), self.keys.take(taken), self.timestamps[rows], self.free[rows]
         )
+
+
+class Read(NamedTuple):
+    """The events of one turn.
+
+    Args:
+        ids: as of ``_Rows``, those that are refused included.
+        routed: their routes.
+        parts: what is appended to which partition.
+    """
+
+    ids: Positions
+    routed: Routed
+    parts: list[tuple[Partition, _Rows]]
+
+    @classmethod
+    def of(
+        cls,
+        ids: Positions,
+        block: MessageBlock,
+        incoming: Incoming,
+        routed: Routed,
+        partitions: list[Partition],
+        free: NDArray[np.bool_],
+    ) -> Read:
+        """Copy what is stored of routed events, since their block holds more; ``routed`` indexes the partitions."""
+        keys, parts = incoming.group_key.cast(pa.binary()), []
+        for place in np.unique(routed.partitions[routed.partitions >= 0]).tolist():
+            rows_there = np.flatnonzero(routed.partitions == place)
+            whole = len(rows_there) == len(ids)
+            there = keys if whole else keys.take(pa.array(rows_there))
+            rows = slice(None) if whole else rows_there
+            # From their message annotations on.
+            values = copied(block.buffer, incoming.value_starts[rows], block.ends[rows])
+            part = _Rows(ids[rows], values, there, incoming.creation_time_ms[rows], free[rows])
+            parts.append((partitions[place], part))
+        return cls(ids, routed, parts)
 
 
 class _Block:
@@ -247,27 +264,17 @@ class ProducerLink(AttachedLink):
                 routed.rejections.setdefault(row, NO_INSTANT)
                 routed.partitions[row] = -1
             aimed = np.full(len(taken.ids), bound) | incoming.target_partition.is_valid().to_numpy(zero_copy_only=False)
-            return Read(taken.ids, block, incoming, routed, partitions, ~aimed)
+            return Read.of(taken.ids, block, incoming, routed, list(partitions.values()), ~aimed)
 
         return steps()
 
     def _store(self, read: Read) -> None:
-        ids, block, incoming, partitions = read.ids, read.block, read.incoming, read.partitions
+        ids, rejections = read.ids, read.routed.rejections
         self._turn = read.routed.turn
-        places, rejections = read.routed.partitions, read.routed.rejections
-        keys = incoming.group_key.cast(pa.binary())
-        homes = list(partitions.values())
         together = _Block(self._accept)
         together.appends += 1  # until all have begun, since an append may end at once
-        for place in np.unique(places[places >= 0]).tolist():
-            rows_there = np.flatnonzero(places == place)
-            whole = len(rows_there) == len(ids)
-            there = keys if whole else keys.take(pa.array(rows_there))
-            rows = slice(None) if whole else rows_there
-            # From their message annotations on; a copy, since the block holds more than these.
-            values = copied(block.buffer, incoming.value_starts[rows], block.ends[rows])
-            part = _Rows(ids[rows], values, there, incoming.creation_time_ms[rows], read.free[rows])
-            self._append(homes[place], part, together)
+        for partition, rows in read.parts:
+            self._append(partition, rows, together)
         self._ended(together)
         self._count_rejected(read.routed)
         if rejections and not self.ended:

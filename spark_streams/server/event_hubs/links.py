@@ -169,7 +169,8 @@ class HubSender(ProducerLink):
             routed = events.route(incoming, stream, list(partitions), bound, turn)
             if created:
                 events.refuse(routed, events.of(np.array(reserved_instants(block, incoming), np.int64)), NO_INSTANT)
-            return Read(events.ids, block, incoming, routed, partitions, np.zeros(len(events.ids), np.bool_))
+            free = np.zeros(len(events.ids), np.bool_)
+            return Read.of(events.ids, block, incoming, routed, list(partitions.values()), free)
 
         return steps()
 

@@ -17,6 +17,7 @@ Spec: AMQP 1.0 part 1 §1.2 to §1.6.
 
 from __future__ import annotations
 
+import codecs
 import struct
 import uuid
 from collections.abc import Callable, Generator
@@ -50,8 +51,12 @@ MAX_EMPTY_ITEMS: Final = 255
 """The most items without data (nulls, true, zeros) of one array, because they cost the sender no byte."""
 STEP_BYTES: Final = 4_096
 """About as many bytes are checked in a step, which takes a millisecond or two."""
+LONG_BYTES: Final = 1 << 16
+"""A text of more bytes is checked in steps, and a message of more is read by itself."""
 
 T = TypeVar("T")
+Raw = bytes | memoryview
+"""Encoded bytes; of a ``memoryview``, only those are copied that a value keeps."""
 
 
 def decode_value(buffer: bytes | bytearray | memoryview, position: int = 0) -> tuple[Any, int]:
@@ -67,7 +72,7 @@ def decode_value(buffer: bytes | bytearray | memoryview, position: int = 0) -> t
     Raises:
         RemoteProtocolError: the bytes end early, are no AMQP value, or nest deeper than ``MAX_DEPTH``.
     """
-    raw = buffer if isinstance(buffer, bytes) else bytes(buffer)
+    raw = bytes(buffer) if isinstance(buffer, bytearray) else buffer
     if position < 0:
         raise LocalProtocolError(f"position {position} is before the buffer")
     width, convert = _FIXED.get(raw[position] if position < len(raw) else 0, (len(raw), bytes))
@@ -88,7 +93,7 @@ def finished(steps: Generator[object, None, T]) -> T:
 
 
 def value_steps(
-    raw: bytes, position: int, end: int, count: int = 1, *, depth: int = 0, of: int = 0, keep: bool = True
+    raw: Raw, position: int, end: int, count: int = 1, *, depth: int = 0, of: int = 0, keep: bool = True
 ) -> Generator[None, None, tuple[list[Any], int]]:
     """Decode consecutive values.
 
@@ -131,7 +136,10 @@ def value_steps(
                 value = convert(raw[position:stop])
         elif code in _VARIABLE:
             start, stop = _content(raw, position, end, code)
-            value = _VARIABLE[code](raw[start:stop])
+            if stop - start > LONG_BYTES and not keep:
+                yield from _long_steps(raw, start, stop, code)
+            else:
+                value = _VARIABLE[code](raw[start:stop])
         elif code and code not in _COMPOUND:
             raise RemoteProtocolError(f"AMQP value at byte {position - 1}: 0x{code:02x} is no format code")
         elif depth >= MAX_DEPTH:
@@ -148,7 +156,18 @@ def value_steps(
     return items, position
 
 
-def _content(raw: bytes, position: int, end: int, code: int) -> tuple[int, int]:
+def _long_steps(raw: Raw, start: int, stop: int, code: int) -> Generator[None, None, None]:
+    """Check the content of a long binary, string or symbol."""
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    for at in range(start, stop, LONG_BYTES) if _VARIABLE[code] is not bytes else ():
+        yield
+        try:
+            decoder.decode(raw[at : min(stop, at + LONG_BYTES)], at + LONG_BYTES >= stop)
+        except UnicodeDecodeError:
+            _string(raw[start:stop])  # which says where
+
+
+def _content(raw: Raw, position: int, end: int, code: int) -> tuple[int, int]:
     """Return where the content of a value that has a size begins and ends."""
     start = position + (4 if code & 0x10 else 1)
     stop = start + int.from_bytes(raw[position:start], "big")
@@ -157,7 +176,7 @@ def _content(raw: bytes, position: int, end: int, code: int) -> tuple[int, int]:
     return start, stop
 
 
-def _compound_steps(raw: bytes, start: int, stop: int, code: int, depth: int, keep: bool) -> Generator[None, None, Any]:
+def _compound_steps(raw: Raw, start: int, stop: int, code: int, depth: int, keep: bool) -> Generator[None, None, Any]:
     """Decode the content of a list, map or array."""
     position = start + (4 if code & 0x10 else 1)
     if position > stop:
@@ -189,27 +208,27 @@ def _short(position: int) -> RemoteProtocolError:
     return RemoteProtocolError(f"AMQP value at byte {position}: the bytes end before the value does")
 
 
-def _boolean(raw: bytes) -> bool:
+def _boolean(raw: Raw) -> bool:
     if raw[0] > 1:
         raise RemoteProtocolError(f"AMQP boolean: 0x{raw[0]:02x}, expected 0x00 or 0x01")
     return raw[0] == 1
 
 
-def _char(raw: bytes) -> Char:
+def _char(raw: Raw) -> Char:
     code_point = int.from_bytes(raw, "big")
     if code_point > 0x10FFFF or 0xD800 <= code_point <= 0xDFFF:
         raise RemoteProtocolError(f"AMQP char: 0x{code_point:08x} is no Unicode scalar value")
     return Char(chr(code_point))
 
 
-def _string(raw: bytes) -> str:
+def _string(raw: Raw) -> str:
     try:
-        return raw.decode("utf-8")
+        return str(raw, "utf-8")
     except UnicodeDecodeError as fault:
         raise RemoteProtocolError(f"AMQP string or symbol: not UTF-8 at its byte {fault.start}") from fault
 
 
-def _symbol(raw: bytes) -> Symbol:
+def _symbol(raw: Raw) -> Symbol:
     # A symbol is ASCII (part 1 §1.6.21), but RabbitMQ stores what AMQP 0-9-1 takes as a text, UTF-8, in symbols.
     return Symbol(_string(raw))
 
@@ -234,11 +253,11 @@ NUMBERS: Final[dict[int, tuple[str, type]]] = {
 """The format codes of numbers: the layout of their bytes, as ``struct`` has it, and their type."""
 
 
-def _number(layout: str, kind: type) -> Callable[[bytes], Any]:
+def _number(layout: str, kind: type) -> Callable[[Raw], Any]:
     return lambda raw: kind(*struct.unpack(layout, raw))
 
 
-_FIXED: Final[dict[int, tuple[int, Callable[[bytes], Any]]]] = {
+_FIXED: Final[dict[int, tuple[int, Callable[[Raw], Any]]]] = {
     0x40: (0, lambda raw: None),
     0x41: (0, lambda raw: True),
     0x42: (0, lambda raw: False),
@@ -250,10 +269,10 @@ _FIXED: Final[dict[int, tuple[int, Callable[[bytes], Any]]]] = {
     0x74: (4, Decimal32),
     0x84: (8, Decimal64),
     0x94: (16, Decimal128),
-    0x98: (16, lambda raw: uuid.UUID(bytes=raw)),
+    0x98: (16, lambda raw: uuid.UUID(bytes=bytes(raw))),
     **{code: (struct.calcsize(layout), _number(layout, kind)) for code, (layout, kind) in NUMBERS.items()},
 }
-_VARIABLE: Final[dict[int, Callable[[bytes], Any]]] = {
+_VARIABLE: Final[dict[int, Callable[[Raw], Any]]] = {
     0xA0: bytes,
     0xB0: bytes,
     0xA1: _string,

@@ -21,7 +21,7 @@ from typing import Any, Final, NamedTuple
 
 from spark_streams.errors import RemoteProtocolError
 from spark_streams.redaction import quoted
-from spark_streams.wire.amqp.decode import decode_value
+from spark_streams.wire.amqp.decode import Raw, decode_value
 from spark_streams.wire.amqp.values import Symbol, ULong
 
 HEADER: Final = 0x70
@@ -64,7 +64,7 @@ class Section(NamedTuple):
     end: int
 
 
-def split_sections(raw: bytes, last: int = FOOTER, most: int | None = None) -> list[Section]:
+def split_sections(raw: Raw, last: int = FOOTER, most: int | None = None) -> list[Section]:
     """Return the sections of one message; see ``each_section``.
 
     Args:
@@ -75,7 +75,7 @@ def split_sections(raw: bytes, last: int = FOOTER, most: int | None = None) -> l
     return list(islice(each_section(raw, last), most))
 
 
-def each_section(raw: bytes, last: int = FOOTER) -> Iterator[Section]:
+def each_section(raw: Raw, last: int = FOOTER) -> Iterator[Section]:
     """Yield the sections of one message, with values not decoded; the arguments are those of ``split_sections``.
 
     Raises:
@@ -100,7 +100,7 @@ def each_section(raw: bytes, last: int = FOOTER) -> Iterator[Section]:
             break
 
 
-def section_head(raw: bytes, position: int) -> tuple[int, int]:
+def section_head(raw: Raw, position: int) -> tuple[int, int]:
     """Return the code of the section that begins at ``position``, and where its value does.
 
     Raises:
@@ -126,7 +126,7 @@ def may_follow(before: int, code: int) -> bool:
     return code > before
 
 
-def skip_value(raw: bytes, position: int) -> int:
+def skip_value(raw: Raw, position: int) -> int:
     """Return the position after the value at ``position``; nothing is decoded, because constructors give sizes.
 
     Raises:
@@ -157,12 +157,12 @@ def skip_value(raw: bytes, position: int) -> int:
     raise RemoteProtocolError(f"AMQP value at byte {start}: the bytes end before the value does")
 
 
-def decode_section(raw: bytes, section: Section) -> Any:
+def decode_section(raw: Raw, section: Section) -> Any:
     """Decode a section's value; see ``decode_part``."""
     return decode_part(raw, section.code, section.value, section.end)
 
 
-def decode_part(raw: bytes, code: int, at: int, end: int) -> Any:
+def decode_part(raw: Raw, code: int, at: int, end: int) -> Any:
     """Decode a value of a section, from ``at`` to ``end`` (exclusive).
 
     Raises:
@@ -177,7 +177,7 @@ def decode_part(raw: bytes, code: int, at: int, end: int) -> Any:
     return value
 
 
-def decode_sections(raw: bytes) -> list[tuple[int, Any]]:
+def decode_sections(raw: Raw) -> list[tuple[int, Any]]:
     """Return the code and the decoded value of every section of exactly one encoded message.
 
     Raises:
@@ -195,7 +195,7 @@ class Entry(NamedTuple):
     end: int
 
 
-def each_entry(raw: bytes, at: int) -> Iterator[Entry]:
+def each_entry(raw: Raw, at: int) -> Iterator[Entry]:
     """Yield the entries of the map at a place; no value is decoded.
 
     Raises:
@@ -216,12 +216,12 @@ def each_entry(raw: bytes, at: int) -> Iterator[Entry]:
         raise RemoteProtocolError(f"AMQP map at byte {at}: its entries do not end with it")
 
 
-def _key(encoded: bytes) -> str:
+def _key(encoded: Raw) -> str:
     head = {0xA1: 2, 0xA3: 2, 0xB1: 5, 0xB3: 5}.get(encoded[0])
-    return "" if head is None else encoded[head:].decode("utf-8", "replace")
+    return "" if head is None else str(encoded[head:], "utf-8", "replace")
 
 
-def item_places(raw: bytes, at: int) -> list[int]:
+def item_places(raw: Raw, at: int) -> list[int]:
     """Return where each item of the list or map at a place begins, and where the last one ends.
 
     Raises:
@@ -237,7 +237,7 @@ def item_places(raw: bytes, at: int) -> list[int]:
     return places
 
 
-def item_count(raw: bytes, at: int) -> tuple[int, int]:
+def item_count(raw: Raw, at: int) -> tuple[int, int]:
     """Return how many items the list or map at a place claims, keys and values each, and where the first one begins."""
     if raw[at] == 0x45:
         return 0, at + 1

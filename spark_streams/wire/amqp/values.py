@@ -111,7 +111,7 @@ class EncodedDecimal(bytes):
     __slots__ = ()
     width: ClassVar[int]
 
-    def __new__(cls, raw: bytes) -> EncodedDecimal:
+    def __new__(cls, raw: bytes | memoryview) -> EncodedDecimal:
         """Check the width in bytes."""
         if len(raw) != cls.width:
             raise ValueError(f"{cls.__name__.lower()} takes {cls.width} bytes, not {len(raw)}")

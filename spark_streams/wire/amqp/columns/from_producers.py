@@ -19,7 +19,7 @@ from spark_streams.wire.amqp.columns.properties import field_numbers
 from spark_streams.wire.amqp.columns.shaped_columns import ShapedColumns
 from spark_streams.wire.amqp.columns.shaped_rows import by_shape
 from spark_streams.wire.amqp.columns.single_message import CREATION_TIME, message_steps
-from spark_streams.wire.amqp.decode import finished
+from spark_streams.wire.amqp.decode import LONG_BYTES, finished
 from spark_streams.wire.amqp.dialects.dialect import Places
 from spark_streams.wire.amqp.dialects.event_streams import EVENT_STREAMS
 from spark_streams.wire.amqp.event_streams import NO_TIMESTAMP
@@ -108,18 +108,21 @@ def _together(rows: tuple[Positions, Positions], one: Incoming, other: Incoming)
 def _walked(block: MessageBlock, thorough: bool, places: Places) -> Generator[None, None, Incoming]:
     """Read messages of any shapes: in columns, and one by one those that the columns leave out."""
     names = frozenset({"group_key", "target_partition", "creation_time_ms"})
-    lockstep = Lockstep(block, names, places, m.FOOTER)
+    long = block.ends - block.starts > LONG_BYTES
+    others = MessageBlock(block.buffer, block.starts, np.where(long, block.starts, block.ends))
+    lockstep = Lockstep(others, names, places, m.FOOTER)
     malformed, alone = foreign(block, sure=True), lockstep.irregular
     try:
         for name in ("group_key", "target_partition"):
             lockstep.column(name, {})
         if thorough:
-            readers = Lockstep(block, _READ)
+            readers = Lockstep(others, _READ)
             for name in _READ:
                 readers.column(name, {})
             alone |= readers.irregular
     except RemoteProtocolError:
         alone[:] = True  # that shows which of them it is
+    alone |= long
     value_starts = lockstep.sections.bare_start + lockstep.origin
     milliseconds, valid = field_numbers(lockstep, lockstep.properties, CREATION_TIME)
     creation_time_ms = np.where(valid, milliseconds, NO_TIMESTAMP)
@@ -129,7 +132,7 @@ def _walked(block: MessageBlock, thorough: bool, places: Places) -> Generator[No
         if row != rows[0]:
             yield
         try:
-            singly[row] = yield from message_steps(lockstep.raw(row), places)
+            singly[row] = yield from message_steps(block.raw(row), places)
         except RemoteProtocolError:
             malformed[row] = True
             continue

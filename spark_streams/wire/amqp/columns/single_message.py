@@ -29,7 +29,7 @@ from spark_streams.offsets import format_offset
 from spark_streams.redaction import quoted
 from spark_streams.wire.amqp import message as m
 from spark_streams.wire.amqp.canonical_text import canonical_bytes, canonical_json
-from spark_streams.wire.amqp.decode import STEP_BYTES, value_steps
+from spark_streams.wire.amqp.decode import STEP_BYTES, Raw, value_steps
 from spark_streams.wire.amqp.dialects.dialect import Place, Places
 from spark_streams.wire.amqp.dialects.event_streams import EVENT_STREAMS
 from spark_streams.wire.amqp.event_streams import ASSIGNED_KEYS
@@ -153,7 +153,7 @@ def row_columns(
     return columns | {"bare_start": message.bare_start}
 
 
-def message_steps(raw: bytes, places: Places) -> Generator[None, None, dict[str, Any]]:
+def message_steps(raw: Raw, places: Places) -> Generator[None, None, dict[str, Any]]:
     """Check one message for all who may read it, and return what a log node needs of it.
 
     Nothing else is built, so a value of millions of items takes no memory.
@@ -198,7 +198,7 @@ def message_steps(raw: bytes, places: Places) -> Generator[None, None, dict[str,
     return columns
 
 
-def _short(raw: bytes, code: int, at: int, end: int) -> Any:
+def _short(raw: Raw, code: int, at: int, end: int) -> Any:
     """Decode a value of a section, unless it is made of many."""
     if end - at > STEP_BYTES and not 0x40 <= raw[at] < 0xC0:
         raise RemoteProtocolError(f"{m.SECTION_NAMES[code]} section: a list, map or array of {end - at} bytes")
@@ -208,7 +208,7 @@ def _short(raw: bytes, code: int, at: int, end: int) -> Any:
 class _Message:
     """One message: each value is decoded alone, when a column needs it."""
 
-    def __init__(self, raw: bytes, sections: list[m.Section]) -> None:
+    def __init__(self, raw: Raw, sections: list[m.Section]) -> None:
         self._raw = raw
         self.sections = sections
         self._values = {section.code: section.value for section in sections}
@@ -216,7 +216,7 @@ class _Message:
         self._entries = cache(lambda code: self._places(m.each_entry, code))
         self._items = cache(lambda: self._places(m.item_places, m.PROPERTIES))
 
-    def _places(self, read: Callable[[bytes, int], Iterable[Any]], code: int) -> list[Any] | None:
+    def _places(self, read: Callable[[Raw, int], Iterable[Any]], code: int) -> list[Any] | None:
         """Return where the entries or items of a section are; None without the section."""
         if code not in self._values:
             return None
