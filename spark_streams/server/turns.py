@@ -16,9 +16,9 @@ from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from typing import Any, Final, TypeVar
 
-TURN_S: Final = 0.004
+TURN_S: Final = 0.001
 """The length of a turn, in seconds. A connection with more work than this continues after the others had their turn: a
-request of another connection, which takes two or three turns of the loop, then waits some ten milliseconds. A turn is
+request of another connection takes up to ten turns of the loop, as one to the feed with a large body does. A turn is
 measured in processor time where it only computes: on a busy machine, too, a few small frames are one turn."""
 ASKER: Final[ContextVar[tuple[str, int]]] = ContextVar("ASKER")
 """For whom a task works: a user's name, and the ``id`` of the connection; a task without it is somebody of its own."""

@@ -188,8 +188,9 @@ def serve(
     with ReferenceLog(data_dir, configured.log) as log:
         for request in (*configured.streams, *streams):
             request.ensure(log)
-        # A collection of the objects that exist now, mostly of modules, takes a tenth of a second; all clients wait.
+        # All clients wait for a collection of all objects; those that exist now are mostly of modules.
         gc.freeze()
+        gc.set_threshold(*gc.get_threshold()[:2], FULL_COLLECTIONS)
         try:
             asyncio.run(_serve(log, doors, until_stdin_closes, temporary=data_dir is None))
         finally:
@@ -231,6 +232,9 @@ STDIN = 0
 SWITCH_S = 0.0001
 """Seconds that a computing thread may keep Python's lock while the event loop waits for it, as the loop does after each
 system call. The default is fifty times as long, and a request beside such a thread then takes many times as long."""
+FULL_COLLECTIONS = 50
+"""Collections of Python's middle generation before one of all objects, which takes a tenth of a second where thousands
+of connections are open. Python's own is 10."""
 MALLOC = {-8: 2, -3: 4 << 20, -1: 8 << 20}
 """Settings of glibc's ``mallopt``, by the numbers in its malloc.h. M_ARENA_MAX is the number of arenas that threads
 share; by default each thread has its own, which keeps freed memory. M_MMAP_THRESHOLD and M_TRIM_THRESHOLD are bytes, by

@@ -38,7 +38,7 @@ from spark_streams.server.write_timeout import WriteTimeout, throw_away_unsent
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-READ_BYTES: Final = 4 << 10
+READ_BYTES: Final = 1 << 10
 """The most bytes to receive at a time: tiny chunks and trailers cost 1 µs a byte, so this is a turn of the loop."""
 BODY_BYTES: Final = 64 << 10
 """The same for a body whose length its head says: nothing is looked at but what may follow its end."""

@@ -33,6 +33,8 @@ MOST_HOLES: Final = 64
 """The most strings of a form: each of them takes a search of its own."""
 LONG_LINE_BYTES: Final = 16 << 10
 """The bytes of a line above which the known forms are tried before a form is learned."""
+LONGEST_LINE_BYTES: Final = 1 << 20
+"""The bytes of a line from which on none is learned: it is read by itself, once."""
 _NAME_OR_STRING: Final = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"')
 
 
@@ -213,6 +215,8 @@ def known_forms(dialect: Dialect, partition: int | None) -> tuple[LineForm, ...]
     if dialect is Dialect.V1:
         start = {"partition": partition}
         members += [{"headers": {}, "data": {}}, {"headers": None, "data": {}}]
+    if dialect is Dialect.PUBLISHED:
+        members += [{"event": {}, "key": "k"}, {"key": "k", "event": {}}]
     forms = [
         json.dumps({**start, **each}, separators=separators)
         for each in members
@@ -229,6 +233,6 @@ def forms_of(line: bytes | memoryview, dialect: Dialect, partition: int | None) 
     """
     if len(line) > LONG_LINE_BYTES:
         yield from (template for template in known_forms(dialect, partition) if template.suits(line))
-    own = learn(line, dialect, partition)
+    own = learn(line, dialect, partition) if len(line) < LONGEST_LINE_BYTES else None
     if own is not None:
         yield own
