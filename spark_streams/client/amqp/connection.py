@@ -1,14 +1,11 @@
-"""Runs one AMQP connection: a socket, and proton's engine as a sans-IO library behind it.
+"""Runs one AMQP connection: a socket, and an engine behind it.
 
 ::
 
-    socket --recv_into--> [SASL, wire.sasl] --> frames --> transfers, flows, dispositions of our links: wire.amqp.engine
-                                                       --> all others: proton's engine
-    socket <----send----- [SASL, wire.sasl] <-- proton's frames, and between them those of our links
+    socket --recv_into--> [SASL, wire.amqp.sasl] --> wire.amqp.engine
+    socket <----send----- [SASL, wire.amqp.sasl] <-- wire.amqp.engine
 
-Nothing runs in the background: bytes move only within a call of ``turn`` or ``wait``. The connection drains the
-engine's events in C types and makes no Python objects of them; the control plane reads the endpoints' states. No state
-shows a detach that does not close the link, so the connection keeps that event.
+Nothing runs in the background: bytes move only within a call of ``turn`` or ``wait``.
 """
 
 from __future__ import annotations
@@ -21,13 +18,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final
 
-import proton
-from cproton_ffi import ffi, lib
-
 from spark_streams.client.amqp.errors import connection_fault, no_virtual_host, peer_fault
 from spark_streams.client.amqp.peer import Peer
-from spark_streams.client.amqp.received_frames import SESSION_BYTES, ReceivedFrames
-from spark_streams.client.amqp.sent_messages import SentMessages
 from spark_streams.client.amqp.sign_in import sign_in
 from spark_streams.client.amqp.token_grants import TokenGrants
 from spark_streams.client.retry import Deadline
@@ -35,15 +27,18 @@ from spark_streams.client.tcp import WOULD_BLOCK, lost, open_socket
 from spark_streams.endpoint import Endpoint
 from spark_streams.errors import ConnectionLost, DeadlineExceeded, RemoteProtocolError, SparkStreamsError
 from spark_streams.wire.amqp.dialects import Dialect
-from spark_streams.wire.amqp.engine.incoming_deliveries import IncomingDeliveries
-from spark_streams.wire.amqp.engine.session import IncomingSession
+from spark_streams.wire.amqp.engine.endpoints import Condition, Half
+from spark_streams.wire.amqp.engine.engine import Engine, Open
+from spark_streams.wire.amqp.engine.links import Session
 from spark_streams.wire.amqp.event_streams import CAPABILITY
 
 MAX_FRAME_BYTES: Final = 16_384
 """Largest frame that we accept. A session's window counts frames, so this times the window bounds its bytes."""
 
+SESSION_BYTES: Final = 64 << 20
+"""Bytes that a peer may have under way on one session; the window is this divided by the largest frame."""
+
 _READ_BYTES: Final = 256 << 10
-_WRITE_BYTES: Final = 64 << 10
 _LITTLE_BYTES: Final = 4 << 10
 """After fewer bytes the socket is most likely empty."""
 _MUCH_BYTES: Final = 128 << 10
@@ -88,15 +83,8 @@ class Connection:
         self.server_name = server_name
         self._server_name = server_name or endpoint.host
         deadline = Deadline(timeout_ms)
-        self._incoming = ReceivedFrames(_READ_BYTES, MAX_FRAME_BYTES)
-        self._input_start = ffi.from_buffer(self._incoming.buffer)
-        self._between = memoryview(b"")
+        self._unwritten = memoryview(b"")
         self._much = False
-        self._output = bytearray(_WRITE_BYTES)
-        self._output_view = memoryview(self._output)
-        self._output_start = ffi.from_buffer(self._output)
-        self._detached: set[int] = set()
-        self._sessions = 0
         self.peer = Peer(endpoint.address, self._server_name, named=dialect, option=endpoint.option)
         self.dialect = self.peer.dialect
         self.broken = False
@@ -114,34 +102,23 @@ class Connection:
             raise
 
     def _open(self, leftover: bytes, deadline: Deadline) -> None:
-        self._engine = proton.Transport(proton.Transport.CLIENT)
-        self._engine.max_frame_size = MAX_FRAME_BYTES
-        self._collector = proton.Collector()
-        self._connection = proton.Connection()
-        self._connection.collect(self._collector)
-        self._connection.container = f"spark-streams-{uuid.uuid4().hex}"
         vhost = self.endpoint.vhost
-        self._connection.hostname = self._server_name if vhost == "/" else f"vhost:{vhost}"
-        self._connection.desired_capabilities = [proton.symbol(CAPABILITY)]
-        self._engine.bind(self._connection)
-        self._engine_impl = self._engine._impl
-        self._collector_impl = self._collector._impl
-        self._connection.open()
+        hostname = self._server_name if vhost == "/" else f"vhost:{vhost}"
+        opening = Open(f"spark-streams-{uuid.uuid4().hex}", hostname, (CAPABILITY,), MAX_FRAME_BYTES)
+        engine = self._engine = Engine(opening, _READ_BYTES, SESSION_BYTES)
         if leftover:
-            self._incoming.room[: len(leftover)] = leftover
+            engine.room[: len(leftover)] = leftover
             self._push(len(leftover))
-        opened = proton.Endpoint.REMOTE_ACTIVE | proton.Endpoint.REMOTE_CLOSED
         try:
-            self.wait(lambda: bool(self._connection.state & opened), deadline, "no answer to open")
+            self.wait(lambda: engine.connection.theirs is not Half.NEW, deadline, "no answer to open")
         except ConnectionLost as fault:
             raise no_virtual_host(self.endpoint) from fault
-        offered = tuple(str(each) for each in self._connection.remote_offered_capabilities or ())
-        properties = {str(k): str(v) for k, v in (self._connection.remote_properties or {}).items()}
+        offered, properties = engine.offered, engine.properties
         self.peer = replace(self.peer, offered=offered, properties=properties)
         self.dialect = self.peer.dialect
         self.peer.check_opened(vhost)
 
-    def fault(self, condition: Any, context: str) -> SparkStreamsError:
+    def fault(self, condition: Condition | None, context: str) -> SparkStreamsError:
         """Return the error that a condition of the peer means, see ``errors.peer_fault``."""
         return peer_fault(condition, context, self.dialect.conditions)
 
@@ -205,62 +182,24 @@ class Connection:
         if self.grants is not None:
             self.grants.grant(address)
 
-    def session(self) -> Any:
-        """Return a new, opened ``proton.Session`` with a window that bounds the bytes under way."""
-        session = self._connection.session()
-        session.incoming_capacity = SESSION_BYTES
-        session.open()
-        self._sessions += 1
-        return session
-
-    def release(self, session: Any) -> None:
-        """Free a session that has ended on both sides."""
-        session.free()
-        self._sessions -= 1
+    def session(self) -> Session:
+        """Return a new session with a window that bounds the bytes under way."""
+        return self._engine.session()
 
     @property
     def full(self) -> bool:
         """Whether the peer takes no further session on this connection (``channel-max``)."""
-        return self._sessions > int(self._engine.remote_channel_max)
-
-    def deliveries(self, name: str, max_bytes: int) -> IncomingDeliveries:
-        """Return the deliveries of a receiving link that is about to be opened, the only one of its session.
-
-        Args:
-            name: the link's name.
-            max_bytes: the largest message that is taken.
-        """
-        deliveries = IncomingDeliveries(IncomingSession(SESSION_BYTES, MAX_FRAME_BYTES), max_bytes)
-        deliveries.owner = name
-        self._incoming.await_attach(name, deliveries)
-        return deliveries
-
-    def sent_messages(self, name: str) -> SentMessages:
-        """Return the messages of the sending link ``name``, about to be opened as the only one of its session."""
-        session = IncomingSession(SESSION_BYTES, MAX_FRAME_BYTES)
-        sent = SentMessages(session, self._engine.remote_max_frame_size or MAX_FRAME_BYTES)
-        self._incoming.await_attach(name, sent)
-        return sent
-
-    def was_detached(self, link: Any) -> bool:
-        """Return whether the peer closed or detached ``link``."""
-        return bool(link.state & proton.Endpoint.REMOTE_CLOSED) or _address(link._impl) in self._detached
-
-    def forget(self, link: Any) -> None:
-        """Forget a link that is being freed, as another link may get its address."""
-        self._detached.discard(_address(link._impl))
-        self._incoming.forget(link.name)
+        return self._engine.full
 
     def close(self) -> None:
         """Close with AMQP's close, and wait a second at most for the peer's answer."""
         if self.broken:
             return
         with contextlib.suppress(SparkStreamsError):
-            self._connection.close()
-            closed = proton.Endpoint.REMOTE_CLOSED
+            self._engine.close()
             deadline = Deadline(min(self.timeout_ms, _CLOSE_MS))
             with contextlib.suppress(DeadlineExceeded):
-                self.wait(lambda: bool(self._connection.state & closed), deadline, "no answer to close")
+                self.wait(lambda: self._engine.connection.ended, deadline, "no answer to close")
         self.abandon()
 
     def abandon(self) -> None:
@@ -270,28 +209,20 @@ class Connection:
 
     def _flush(self) -> bool:
         """Write until nothing is pending; return whether the socket took no more."""
-        engine = self._engine_impl
-        while True:
-            pending = 0 if self._between else lib.pn_transport_pending(engine)
-            try:
-                if pending > 0:
-                    count = lib.pn_transport_peek(engine, self._output_start, min(pending, _WRITE_BYTES))
-                    lib.pn_transport_pop(engine, self._socket.send(self._output_view[:count]))
-                    continue
-                # Proton has nothing pending, so a frame has just ended: other frames may follow it.
-                self._between = self._between or memoryview(self._incoming.written())
-                if not self._between:
-                    return False
-                self._between = self._between[self._socket.send(self._between) :]
-            except WOULD_BLOCK:
-                return True
+        try:
+            while self._unwritten or (written := self._engine.written()):
+                self._unwritten = self._unwritten or memoryview(written)
+                self._unwritten = self._unwritten[self._socket.send(self._unwritten) :]
+        except WOULD_BLOCK:
+            return True
+        return False
 
     def _read(self) -> int | None:
         """Read what has come, and return how many bytes; 0 at the end of the stream, None if nothing has come.
 
         Many frames take little more time than one, so while a peer sends much, this waits a moment for more of it.
         """
-        room, count, until = self._incoming.room, 0, 0.0
+        room, count, until = self._engine.room, 0, 0.0
         while count < len(room):
             try:
                 got = self._socket.recv_into(room[count:])
@@ -315,45 +246,22 @@ class Connection:
         return count
 
     def _push(self, count: int) -> None:
-        engine = self._engine_impl
         try:
-            ranges = self._incoming.received(count)
+            self._engine.received(count)
         except RemoteProtocolError as fault:
             raise RemoteProtocolError(f"{self.endpoint.address}: {fault}") from fault
-        for done, end in ranges:
-            while done < end:
-                took = lib.pn_transport_push(engine, self._input_start + done, end - done)
-                self._drain_events()
-                if took <= 0:
-                    raise self._ended("the peer sent bytes that are not AMQP 1.0")
-                done += took
-        state = self._connection.state
-        if state & proton.Endpoint.REMOTE_CLOSED and state & proton.Endpoint.LOCAL_ACTIVE:
+        connection = self._engine.connection
+        if connection.ended and connection.ours is Half.OPEN:
             raise self._ended("the peer closed it")
-        if lib.pn_transport_capacity(engine) < 0:
-            raise self._ended("the peer ended the connection")
-
-    def _drain_events(self) -> None:
-        collector, peek, pop = self._collector_impl, lib.pn_collector_peek, lib.pn_collector_pop
-        kind, detach = lib.pn_event_type, lib.PN_LINK_REMOTE_DETACH
-        while event := peek(collector):
-            if kind(event) == detach:
-                self._detached.add(_address(lib.pn_event_link(event)))
-            pop(collector)
 
     def _ended(self, reason: str) -> SparkStreamsError:
-        """Return why the engine ended: by the peer's condition, else the engine's, else ``reason``."""
-        if self._connection.state & proton.Endpoint.REMOTE_CLOSED:
-            self._connection.close()  # a close answers a close (AMQP 1.0 part 2 §2.4.3)
-            with contextlib.suppress(OSError):
-                self._flush()
-            return connection_fault(self._connection.remote_condition, self.endpoint, self.dialect.conditions)
-        condition = self._engine.condition
-        if condition is not None and str(condition.name) != "amqp:connection:framing-error":
-            return RemoteProtocolError(f"{self.endpoint.address}: {condition.name}: {condition.description}")
-        if condition is not None and "connection aborted" not in str(condition.description):
-            return RemoteProtocolError(f"{self.endpoint.address}: {condition.description}")
-        return lost(self.endpoint, reason)
+        """Return why the connection ended: by the peer's condition, else ``reason``."""
+        if not self._engine.connection.ended:
+            return lost(self.endpoint, reason)
+        self._engine.close()  # a close answers a close (AMQP 1.0 part 2 §2.4.3)
+        with contextlib.suppress(OSError):
+            self._flush()
+        return connection_fault(self._engine.connection.error, self.endpoint, self.dialect.conditions)
 
     def _await(self, wait_s: float) -> bool:
         """Wait until the socket is readable, or writable with bytes pending; return whether it is.
@@ -389,6 +297,3 @@ def _carrier(endpoint: Endpoint, deadline: Deadline, server_name: str | None) ->
 
     return open_web_socket(endpoint, deadline, server_name)
 
-
-def _address(pointer: Any) -> int:
-    return int(ffi.cast("uintptr_t", pointer))

@@ -2,7 +2,7 @@
 
 Credit begins small, and grows while the reader consumes rows. A small range of a long log must not make the peer send
 thousands of events beyond it, a large one must not wait for round trips. Large messages get less credit, so that the
-bytes under way stay bounded; the session's window (``received_frames.SESSION_BYTES``) bounds them too, as the average
+bytes under way stay bounded; the session's window (``connection.SESSION_BYTES``) bounds them too, as the average
 does not show every large message.
 
 A peer that has nothing to send is silent, and so is a dead one. A drain distinguishes them, as the peer has to answer

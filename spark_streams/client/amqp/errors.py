@@ -18,6 +18,7 @@ from spark_streams.endpoint import Endpoint
 from spark_streams.errors import ConnectFailed, ConnectionLost, NotFound, OwnershipLost, Refused, SparkStreamsError
 from spark_streams.redaction import safe_text
 from spark_streams.wire.amqp.dialects.dialect import Conditions
+from spark_streams.wire.amqp.engine.endpoints import Condition
 from spark_streams.wire.amqp.event_streams import EPOCH
 
 _EPOCH = re.compile(r"epoch\D{0,12}(\d+)", re.IGNORECASE)
@@ -71,7 +72,7 @@ def no_virtual_host(endpoint: Endpoint) -> ConnectFailed:
     )
 
 
-def connection_fault(condition: Any, endpoint: Endpoint, conditions: Conditions) -> SparkStreamsError:
+def connection_fault(condition: Condition | None, endpoint: Endpoint, conditions: Conditions) -> SparkStreamsError:
     """Return the error for a connection that the peer closed, by its condition or None.
 
     A connection that was idle for too long counts as lost: the caller may have been busy for longer than the peer's
@@ -80,28 +81,28 @@ def connection_fault(condition: Any, endpoint: Endpoint, conditions: Conditions)
     expired, for a new one signs in with the present token: RabbitMQ sends ``amqp:unauthorized-access`` with "credential
     expired".
     """
-    if condition is not None and _PASSES.search(condition.description or ""):
+    if condition is not None and _PASSES.search(condition.description):
         return lost(endpoint, f"{condition.name}: {condition.description}")
     return peer_fault(condition, f"connection to {endpoint.address}", conditions)
 
 
-def peer_fault(condition: Any, context: str, conditions: Conditions) -> SparkStreamsError:
+def peer_fault(condition: Condition | None, context: str, conditions: Conditions) -> SparkStreamsError:
     """Return the error that a peer's condition means.
 
     Args:
-        condition: ``proton.Condition`` or None; without one the peer closed gracefully, and trying again may help
+        condition: the peer's; without one the peer closed gracefully, and trying again may help
             (ES-107, ES-108).
         context: what we were doing, such as ``attach to 'orders' at localhost:5672``.
         conditions: what conditions mean in the peer's dialect.
     """
     if condition is None:
         return ConnectionLost(f"{context}: the peer closed it without an error")
-    name, description = str(condition.name), safe_text(condition.description or "")
+    name, description = condition.name, safe_text(condition.description)
     for words, advice in conditions.advice:
         if words in description:
             said = description.partition("\\n")[0]  # without the broker's stack
             description = f"{said.strip()}; {advice}"
-    info: Mapping[Any, Any] = condition.info if isinstance(condition.info, Mapping) else {}
+    info = condition.info or {}
     if name == "amqp:link:redirect":
         redirect = _redirect(info)
         if redirect is not None:

@@ -15,32 +15,28 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
-import proton
-
 from spark_streams.client.amqp.connection import Connection
-from spark_streams.client.amqp.sent_messages import SentMessages
 from spark_streams.client.amqp.queue_types import is_stream
 from spark_streams.client.retry import Deadline
 from spark_streams.errors import DeadlineExceeded, Refused, RemoteProtocolError, SparkStreamsError
 from spark_streams.filters.tree import Expression
 from spark_streams.wire.amqp.columns.block import MessageBlock
 from spark_streams.wire.amqp.columns.decode import decode_columns
-from spark_streams.wire.amqp.decode import decode_value
 from spark_streams.wire.amqp.dialects.dialect import Dialect, LinkProperties, StartFilter
 from spark_streams.wire.amqp.dialects.event_streams import as_symbol
-from spark_streams.wire.amqp.encode import encode_value
+from spark_streams.wire.amqp.engine.endpoints import Condition
 from spark_streams.wire.amqp.engine.incoming_deliveries import IncomingDeliveries
+from spark_streams.wire.amqp.engine.links import SETTLED, UNSETTLED, Attach
+from spark_streams.wire.amqp.engine.links import Link as EngineLink
 from spark_streams.wire.amqp.event_streams import ANNOTATIONS_FILTER, FULL_SQL_FILTER, SQL_FILTER
 from spark_streams.wire.amqp.values import Described, Symbol
 
 MAX_MESSAGE_BYTES: Final = 128 << 20
 """Bytes of the largest message of a receiver: its attach sends this limit."""
 
-_Deliveries = IncomingDeliveries | SentMessages
 _FILTERS: Final = (ANNOTATIONS_FILTER, SQL_FILTER, FULL_SQL_FILTER)
 _REFUSAL_MS: Final = 2_000
 _CLOSE_MS: Final = 2_000
-_WRITE_AGAIN_S: Final = 0.01
 
 
 class StartRefused(RemoteProtocolError):
@@ -91,7 +87,7 @@ class Binding:
         """Return the properties of the link, under the names that the peer's dialect has for them."""
         partition = None
         if self.partition is not None and names.partition is not None:
-            partition = proton.symbol(as_symbol(self.partition))
+            partition = Symbol(as_symbol(self.partition))
         named = ((names.partition, partition), (names.consumer_group, self.consumer_group), (names.epoch, self.epoch))
         return {name: value for name, value in named if name is not None and value is not None}
 
@@ -101,13 +97,11 @@ class Link:
 
     Args:
         connection: the connection of the link.
-        link: the ``proton.Link``, already opened.
-        session: its ``proton.Session``.
+        link: the engine's link, which is attached.
         what: its name in messages, such as ``attach to 'orders' partition '0'``.
-        deliveries: the link's deliveries.
 
     Attributes:
-        proton_link: ``link``.
+        link: as given.
         taken: names of the optional filters that the peer echoed as they were sent.
         began: where the link begins, as its filter says it; None for a link without one.
         reads: whether rows are read; else it is a look.
@@ -115,12 +109,9 @@ class Link:
         residual: the part of the filter that the client checks on every delivery; None for nothing.
     """
 
-    def __init__(self, connection: Connection, link: Any, session: Any, what: str, deliveries: _Deliveries) -> None:
+    def __init__(self, connection: Connection, link: EngineLink, what: str) -> None:
         self.connection = connection
-        self._deliveries = deliveries
-        self.proton_link = link
-        self.impl = link._impl
-        self.session = session
+        self.link = link
         self.what = f"{what} at {connection.endpoint.address}"
         self.taken: frozenset[str] = frozenset()
         self.began: Any = None
@@ -132,14 +123,8 @@ class Link:
     @property
     def deliveries(self) -> IncomingDeliveries:
         """A receiver's credit, and what has come."""
-        assert isinstance(self._deliveries, IncomingDeliveries), "a sender"
-        return self._deliveries
-
-    @property
-    def outgoing(self) -> SentMessages:
-        """A sender's credit, what it has under way, and what became of it."""
-        assert isinstance(self._deliveries, SentMessages), "a receiver"
-        return self._deliveries
+        assert isinstance(self.link.deliveries, IncomingDeliveries), "a sender"
+        return self.link.deliveries
 
     @property
     def narrowed(self) -> bool:
@@ -153,10 +138,10 @@ class Link:
             Unreadable: it cannot show a message.
             SparkStreamsError: the error for the peer's condition.
         """
-        if self.connection.was_detached(self.proton_link):
-            raise self.connection.fault(self.proton_link.remote_condition, self.what)
-        if self.session.state & proton.Endpoint.REMOTE_CLOSED:
-            raise self._ended(self.connection.fault(self.session.remote_condition, self.what))
+        if self.link.ended:
+            raise self.connection.fault(self.link.error, self.what)
+        if self.link.session.ended:
+            raise self._ended(self.connection.fault(self.link.session.error, self.what))
 
     def turn(self, wait_s: float = 0.0) -> bool:
         """Serve the connection once, see ``Connection.turn``; it may end as ``check`` says."""
@@ -175,42 +160,29 @@ class Link:
         told.to_reader = self.reads
         return told
 
-    def close(self, condition: Any = None) -> None:
+    def close(self, condition: Condition | None = None) -> None:
         """Detach, with or without an error condition, and end the session; never raise.
 
         Args:
-            condition: the ``proton.Condition`` to send to the peer; None for none.
+            condition: the condition to send to the peer; None for none.
         """
-        connection, link = self.connection, self.proton_link
+        connection, link = self.connection, self.link
         if self.closed:
             return
         self.closed = True
         if connection.broken:
             return
-        ended = proton.Endpoint.REMOTE_CLOSED
         deadline = Deadline(min(connection.timeout_ms, _CLOSE_MS))
         with contextlib.suppress(SparkStreamsError):
             try:
-                if isinstance(self._deliveries, IncomingDeliveries):
-                    self._deliveries.release()
-                    connection.turn()
-                    while self._deliveries.session.due:  # what is settled goes out before the detach
-                        connection.turn(min(deadline.left_s("it takes no bytes"), _WRITE_AGAIN_S))
-                    self._deliveries.session.end()
-                    self._deliveries.drop()
-                else:
-                    self._deliveries.end()
-                link.condition = condition
-                link.close()
-                self.session.close()
-                while not self.session.state & ended:
+                if not link.sends:
+                    self.deliveries.release()
+                link.detach(condition)
+                link.session.end()
+                while not link.session.ended:
                     connection.turn(deadline.left_s("no answer to end"))
             except DeadlineExceeded:
                 connection.abandon()
-                return
-            connection.forget(link)
-            link.free()
-            connection.release(self.session)
 
 
 def attach_receiver(
@@ -251,28 +223,25 @@ def attach_receiver(
     connection.grant(address)
     is_log = is_stream(connection, address, binding.partition or binding.stream)
     known = connection.peer.has_only_logs or (is_log and reads)
-    session = connection.session()
-    link = session.receiver(_link_name())
-    link.source.address = address
-    link.source.distribution_mode = proton.Terminus.DIST_MODE_COPY
-    link.target.address = link.name
-    link.snd_settle_mode = proton.Link.SND_SETTLED if known else proton.Link.SND_UNSETTLED
-    link.max_message_size = MAX_MESSAGE_BYTES
     also, dialect = also or {}, connection.dialect
-    if start is not None:
-        filters = {dialect.start_name: start.filter, **also}
-        link.source.filter.decode(encode_value({Symbol(name): described for name, described in filters.items()}))
-    deliveries = connection.deliveries(link.name, max_bytes or MAX_MESSAGE_BYTES)
-    attached = _attached(Link(connection, link, session, binding.what, deliveries), binding, properties or {})
-    settles = link.remote_snd_settle_mode == proton.Link.SND_SETTLED
+    filters = {} if start is None else {dialect.start_name: start.filter, **also}
+    link = connection.session().receiver(_link_name(), MAX_MESSAGE_BYTES)
+    deliveries = link.deliveries
+    assert isinstance(deliveries, IncomingDeliveries)
+    deliveries.owner = link
+    settled = SETTLED if known else UNSETTLED
+    named = {**(properties or {}), **binding.properties(dialect.link_properties)}
+    link.attach(Attach(address, link.name, settled, filters, copies=True, properties=named))
+    deliveries.max_message_bytes = max_bytes or MAX_MESSAGE_BYTES
+    attached = _attached(Link(connection, link, binding.what), binding)
+    settles = link.settles == SETTLED
     if settles and not known and not dialect.event_stream_filters:  # only event streams' own show a log by the echo
         attached.close()
         raise Refused("not supported", "it settles what it sends, which would take it off a queue", attached.what)
     if start is not None:
         if not known:
-            # It refers to no link: a circle would wait for a garbage collection, in which proton crashes.
             deliveries.proof = partial(_check_log, dialect, attached.what, partial(connection.streams.discard, address))
-        echoed = _echoed(link)
+        echoed = link.filters
         begins = echoed.get(dialect.start_name)
         if dialect.echoes_start and not _same_filter(start.filter, begins):
             attached.close()
@@ -298,39 +267,31 @@ def attach_sender(connection: Connection, address: str, binding: Binding) -> Lin
         AuthenticationFailed, OptionError: a token for the address was not taken, or there is none.
     """
     connection.grant(address)
-    session = connection.session()
-    link = session.sender(_link_name())
-    link.source.address = link.name
-    link.target.address = address or None
-    link.snd_settle_mode = proton.Link.SND_UNSETTLED
-    outgoing = connection.sent_messages(link.name)
-    return _attached(Link(connection, link, session, binding.what, outgoing), binding, {})
+    link = connection.session().sender(_link_name())
+    properties = binding.properties(connection.dialect.link_properties)
+    link.attach(Attach(link.name, address or None, UNSETTLED, properties=properties))
+    return _attached(Link(connection, link, binding.what), binding)
 
 
 def _link_name() -> str:
     return f"spark-streams-{uuid.uuid4().hex}"
 
 
-def _attached(attached: Link, binding: Binding, properties: Mapping[str, Any]) -> Link:
-    """Open a link, wait for the peer's answer, and check which partition the link is bound to."""
-    connection, link, session = attached.connection, attached.proton_link, attached.session
+def _attached(attached: Link, binding: Binding) -> Link:
+    """Wait for the peer's answer, and check which partition the link is bound to."""
+    connection, link = attached.connection, attached.link
 
     def ended() -> bool:
         # RabbitMQ ends the session where a permission is missing.
-        return connection.was_detached(link) or bool(session.state & proton.Endpoint.REMOTE_CLOSED)
+        return link.ended or link.session.ended
 
-    link.rcv_settle_mode = proton.Link.RCV_FIRST
-    named = {**properties, **binding.properties(connection.dialect.link_properties)}
-    link.properties = {proton.symbol(name): value for name, value in named.items()} or None
-    link.open()
     try:
         connection.wait(
-            lambda: bool(link.state & proton.Endpoint.REMOTE_ACTIVE) or ended(),
+            lambda: link.answer is not None or ended(),
             Deadline(connection.timeout_ms),
             f"no answer to {attached.what}",
         )
-        terminus = link.remote_source if link.is_receiver else link.remote_target
-        if terminus.type == proton.Terminus.UNSPECIFIED and not ended():
+        if link.refused and not ended():
             # A refusal: an attach without terminus, and right after it the detach with the reason (§2.6.3).
             connection.wait(ended, Deadline(_REFUSAL_MS), f"no reason for refusing {attached.what}")
         attached.check()
@@ -345,9 +306,8 @@ def _attached(attached: Link, binding: Binding, properties: Mapping[str, Any]) -
     return attached
 
 
-def _check_bound(link: Any, binding: Binding, what: str, name: str) -> None:
-    answered, wanted = link.remote_properties, binding.partition
-    bound = answered.get(proton.symbol(name)) if isinstance(answered, Mapping) else None
+def _check_bound(link: EngineLink, binding: Binding, what: str, name: str) -> None:
+    bound, wanted = link.properties.get(name), binding.partition
     if wanted is None:
         return
     # A-6: tolerate an answer with a group and no partition; the reader checks the annotations anyway
@@ -371,12 +331,6 @@ def _check_log(dialect: Dialect, what: str, forget: Callable[[], None], first: M
             f"{what}: a delivery has no {dialect.places.offset.key} annotation (ES-300): it is not from a log of "
             f"{dialect.title}. It was not accepted, so a queue keeps it: name a stream in option 'stream'"
         )
-
-
-def _echoed(link: Any) -> dict[str, Any]:
-    encoded = link.remote_source.filter.encode()
-    found = decode_value(bytes(encoded))[0] if encoded else None
-    return {str(name): described for name, described in found.items()} if isinstance(found, Mapping) else {}
 
 
 def _same_filter(sent: Described, got: Any) -> bool:

@@ -28,7 +28,7 @@ import numpy as np
 import pyarrow as pa
 
 from spark_streams.client.amqp.links import Link
-from spark_streams.client.amqp.sent_messages import Refusal
+from spark_streams.client.amqp.sent_messages import Refusal, SentMessages
 from spark_streams.client.amqp.outgoing_events import OutgoingEvents, outgoing_events
 from spark_streams.client.digested_rows import Label, RowLabels
 from spark_streams.client.retry import LONG_BACKOFF, Attempts, Deadline, retries
@@ -62,11 +62,11 @@ class Publisher:
         self._attempts = Attempts(LONG_BACKOFF)
         self._stream = stream
         self._deadline = Deadline(timeout_ms)
-        self._outgoing = link.outgoing
+        self._outgoing = SentMessages(link.link)
         self._done = 0
         self._fault: SparkStreamsError | None = None
         self._labels = RowLabels()
-        self._max_bytes = int(link.proton_link.remote_max_message_size)
+        self._max_bytes = link.link.max_message_bytes
         self._timeout_ms = timeout_ms
         self._dialect = link.connection.dialect
         self._busy = dict(self._dialect.conditions.busy)
@@ -191,7 +191,7 @@ class Publisher:
             except (TransportError, PeerError) as again:
                 fault = again
         self._put_back(self._outgoing.unaccepted)
-        self._link, self._outgoing, self._done, self._fault = link, link.outgoing, 0, None
+        self._link, self._outgoing, self._done, self._fault = link, SentMessages(link.link), 0, None
         self._deadline.restart()
 
     def _parts(self, first: int, stop: int) -> Iterator[OutgoingEvents]:

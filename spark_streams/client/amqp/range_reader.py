@@ -29,7 +29,6 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-import proton
 import pyarrow as pa
 
 from spark_streams.client.amqp.credit import LOOK_AFTER_S, LOOKS_OF_SILENCE, MAX_CREDIT, CreditWindow, DrainTimer
@@ -44,8 +43,9 @@ from spark_streams.errors import DeadlineExceeded, RemoteProtocolError, SparkStr
 from spark_streams.offsets import next_message
 from spark_streams.position import EARLIEST, After, At, Earliest
 from spark_streams.wire.amqp.columns.block import MessageBlock, chosen
-from spark_streams.wire.amqp.performatives import ERROR, REJECTED
-from spark_streams.wire.amqp.values import Described, Symbol, ULong
+from spark_streams.wire.amqp.engine.endpoints import Condition
+from spark_streams.wire.amqp.performatives import REJECTED
+from spark_streams.wire.amqp.values import Described, ULong
 
 _log = logging.getLogger(__name__)
 
@@ -265,11 +265,10 @@ class RangeReader:
 
     def _reject(self, fault: WrongPartition) -> None:
         """Reject the delivery, and close the link with the reason, as a settled delivery takes no outcome (A-15)."""
-        condition = proton.Condition("amqp:not-allowed", str(fault))
+        condition = Condition("amqp:not-allowed", str(fault))
         number = self._buffer.delivery_id(fault.row)
         if number is not None:
-            error = Described(ULong(ERROR), [Symbol(condition.name), condition.description])
-            self._link.deliveries.settle(np.array([number]), Described(ULong(REJECTED), [error]))
+            self._link.deliveries.settle(np.array([number]), Described(ULong(REJECTED), [condition.encoded]))
         self._link.close(condition)
 
     def _drop(self, dropped: Earliest | After) -> None:

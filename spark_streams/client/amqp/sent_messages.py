@@ -6,23 +6,19 @@ Spec: AMQP 1.0 part 3 §3.4 (delivery states).
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
 from spark_streams.errors import RemoteProtocolError
+from spark_streams.wire.amqp.engine.links import Link
 from spark_streams.wire.amqp.engine.outgoing_deliveries import OutgoingDeliveries
 from spark_streams.wire.amqp.engine.outgoing_session import Outcome
-from spark_streams.wire.amqp.engine.session import IncomingSession, ranges
+from spark_streams.wire.amqp.engine.session import ranges
 from spark_streams.wire.amqp.values import Described
 from spark_streams.wire.columnar.byte_view import Positions
 from spark_streams.wire.columnar.interleave import Ranges
-
-_WRITTEN_BYTES: Final = 1 << 20
-"""About the bytes of a large message that are frames at a time."""
-
 
 class Refusal(NamedTuple):
     """An outcome other than accepted.
@@ -41,21 +37,17 @@ class SentMessages:
     """The messages of one sending link, the only one of its session; each has its number on the link.
 
     Args:
-        session: the link's.
-        max_frame_bytes: the largest frame that the peer takes.
+        link: the link.
 
     Attributes:
-        session: as given.
         done: the first messages that the peer has accepted.
     """
 
-    def __init__(self, session: IncomingSession, max_frame_bytes: int) -> None:
-        self.session = session
+    def __init__(self, link: Link) -> None:
+        assert isinstance(link.deliveries, OutgoingDeliveries)
         self.done = 0
-        self._max_frame_bytes = max_frame_bytes
-        self._deliveries = OutgoingDeliveries(session.outgoing)
-        self._deliveries.owner, self._deliveries.settled = self, self._settled
-        self._written: list[bytes | pa.Buffer] = []
+        self._link, self._deliveries = link, link.deliveries
+        self._deliveries.settled = self._settled
         self._accepted: set[int] = set()
         self._refused: dict[int, tuple[int, Refusal]] = {}
         """The first message of a range to the end of the range, exclusive, and what became of these messages."""
@@ -80,7 +72,7 @@ class SentMessages:
     @property
     def pending(self) -> bool:
         """Whether frames wait to be written, or for the session's window."""
-        return bool(self._written) or self._deliveries.is_begun
+        return self._link.pending
 
     @property
     def refusal(self) -> Refusal | None:
@@ -129,27 +121,7 @@ class SentMessages:
         numbers = np.arange(self.sent, self.sent + len(starts))
         self._deliveries.send(Ranges(memory, starts, ends), offsets=numbers, formats=formats)
 
-    # --- for the connection
-
-    def attached(self) -> OutgoingDeliveries:
-        """Note that the peer has answered our attach; return what takes its flows."""
-        self._deliveries.open(0, self._written.append, self._max_frame_bytes, presettled=False)
-        return self._deliveries
-
-    def end(self) -> None:
-        """Note that the link ends: nothing is written any more."""
-        self._deliveries.end()
-
-    def frames(self) -> bytes:
-        """Return frames that are due; further ones may be due afterwards."""
-        if self._deliveries.handle is None:
-            self._written.clear()  # nothing is written after the link's end
-        self._deliveries.go_on(_WRITTEN_BYTES)
-        if not self._deliveries.is_begun:
-            self._deliveries.give_back()
-        written = b"".join(self._written)
-        self._written.clear()
-        return written
+    # --- what the peer says
 
     def _settled(self, _: Any, numbers: Positions, outcome: Outcome) -> None:
         for first, last in ranges(numbers):

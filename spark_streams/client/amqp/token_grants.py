@@ -16,16 +16,17 @@ import logging
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Final, Protocol
 
-import proton
-
+from spark_streams.client.amqp.request_pair import RequestPair
 from spark_streams.client.amqp.sign_in import TokenSource
 from spark_streams.client.retry import Deadline
 from spark_streams.endpoint import Endpoint
 from spark_streams.errors import AuthenticationFailed, NotFound, Refused, SparkStreamsError
-from spark_streams.wire.amqp.cbs import TAKEN, Token, decode_reply, encode_put_token
+from spark_streams.wire.amqp.cbs import TAKEN, Reply, Token, decode_reply, encode_put_token
 from spark_streams.wire.amqp.dialects.event_hubs import CBS
+from spark_streams.wire.amqp.engine.endpoints import Condition
+from spark_streams.wire.amqp.engine.links import Session
 
 RENEWED_AT: Final = 0.9
 """The part of a token's time after which it is renewed, as the service's own client does."""
@@ -33,7 +34,6 @@ UNKNOWN_S: Final = 300.0
 """Seconds after which a token is renewed that does not say when it runs out."""
 AGAIN_S: Final = 10.0
 """Seconds until the next try, where there is no newer token yet."""
-_CREDIT: Final = 10
 _NOT_FOUND: Final = 404
 _PASSES: Final = 500
 """The first status that is no fault of the token."""
@@ -47,16 +47,13 @@ class Carrier(Protocol):
     endpoint: Endpoint
     timeout_ms: int
 
-    def session(self) -> Any:
-        """Return a new, opened ``proton.Session``."""
-
-    def was_detached(self, link: Any) -> bool:
-        """Return whether the peer closed or detached ``link``."""
+    def session(self) -> Session:
+        """Return a new session."""
 
     def wait(self, done: Callable[[], bool], deadline: Deadline, what: str) -> None:
         """Turn until ``done()``."""
 
-    def fault(self, condition: Any, context: str) -> SparkStreamsError:
+    def fault(self, condition: Condition | None, context: str) -> SparkStreamsError:
         """Return the error that a condition of the peer means."""
 
 
@@ -81,12 +78,6 @@ class _Grant:
     fault: SparkStreamsError | None = None
 
 
-class _Links(NamedTuple):
-    session: Any
-    sender: Any
-    receiver: Any
-
-
 class TokenGrants:
     """The tokens that the peer of one connection has.
 
@@ -99,8 +90,7 @@ class TokenGrants:
         self._connection = connection
         self._source = source
         self._grants: dict[str, _Grant] = {}
-        self._links: _Links | None = None
-        self._sent: list[Any] = []
+        self._links: RequestPair | None = None
         self._is_busy = self._has_answered = False
         self._next_s = float("inf")
 
@@ -186,75 +176,46 @@ class TokenGrants:
     def _exchange(self) -> None:
         links = self._opened()
         for hub, grant in self._grants.items():
-            if grant.asked is not None and grant.request is None and links.sender.credit > 0:
+            if grant.asked is not None and grant.request is None and links.room:
                 grant.request = uuid.uuid4().hex
                 name, reply_to = self._source.audience(hub), links.receiver.name
-                self._send(links, encode_put_token(grant.asked, name, grant.request, reply_to))
+                links.send(encode_put_token(grant.asked, name, grant.request, reply_to))
             elif grant.asked is not None and grant.deadline is not None:
                 grant.deadline.left_s(f"{self._connection.endpoint.address}: no answer from '{CBS}'")
-        self._settle()
-        while (delivery := links.receiver.current) is not None and delivery.readable and not delivery.partial:
-            message = bytes(links.receiver.recv(delivery.pending) or b"")
-            links.receiver.advance()
-            delivery.update(delivery.ACCEPTED)
-            delivery.settle()
-            links.receiver.flow(1)
-            self._answered(message)
+        if links.refusal is not None:
+            raise self._unusable(Condition.of(next(iter(links.refusal.fields), None)))
+        for reply in links.received(decode_reply):
+            self._answered(reply)
         self._is_busy = any(grant.asked is not None for grant in self._grants.values())
 
-    def _opened(self) -> _Links:
+    def _opened(self) -> RequestPair:
         """Return the links, which are attached again where the peer has closed them since the last answer.
 
         Raises:
             SparkStreamsError: it closes them at once, or without an answer.
         """
-        links = self._links = self._links or self._attach()
-        ended = next((each for each in links[1:] if self._connection.was_detached(each)), None)
-        if ended is None and not links.session.state & proton.Endpoint.REMOTE_CLOSED:
-            return links
-        links.session.close()
-        self._links, self._sent = None, []
+        if self._links is None:
+            name = f"spark-streams-cbs-{uuid.uuid4().hex}"
+            self._links = RequestPair(self._connection.session(), name, CBS, settles=False)
+        ended = self._links.ended
+        if ended is None:
+            return self._links
+        self._links.end()
+        self._links = None
         if not self._has_answered or any(grant.request is not None for grant in self._grants.values()):
-            raise self._unusable((links.session if ended is None else ended).remote_condition)
+            raise self._unusable(ended.error)
         self._has_answered = False
         return self._opened()
 
-    def _attach(self) -> _Links:
-        session = self._connection.session()
-        name = f"spark-streams-cbs-{uuid.uuid4().hex}"
-        sender, receiver = session.sender(f"{name}-out"), session.receiver(f"{name}-in")
-        sender.source.address, sender.target.address = sender.name, CBS
-        receiver.source.address, receiver.target.address = CBS, receiver.name
-        sender.open()
-        receiver.open()
-        receiver.flow(_CREDIT)
-        return _Links(session, sender, receiver)
-
-    def _send(self, links: _Links, message: bytes) -> None:
-        delivery = links.sender.delivery(uuid.uuid4().hex)
-        links.sender.send(message)
-        links.sender.advance()
-        self._sent.append(delivery)
-
-    def _settle(self) -> None:
-        """Settle the requests that the peer has received, and see whether it rejected one."""
-        for delivery in self._sent:
-            if delivery.remote_state == delivery.REJECTED:
-                raise self._unusable(delivery.remote.condition)
-            if delivery.remote_state or delivery.settled:
-                delivery.settle()
-        self._sent = [each for each in self._sent if not (each.remote_state or each.settled)]
-
-    def _unusable(self, condition: Any) -> SparkStreamsError:
+    def _unusable(self, condition: Condition | None) -> SparkStreamsError:
         where = f"signing in at {self._connection.endpoint.address}"
         fault = self._connection.fault(condition, f"{where}: '{CBS}'")
         if fault.retriable:
             return fault
-        name = "" if condition is None else str(condition.name)
+        name = "" if condition is None else condition.name
         return AuthenticationFailed(name, f"the peer takes no tokens over '{CBS}': {fault}", where)
 
-    def _answered(self, message: bytes) -> None:
-        reply = decode_reply(message)
+    def _answered(self, reply: Reply) -> None:
         self._has_answered = True
         for hub, grant in self._grants.items():
             if grant.request != reply.request or grant.asked is None:

@@ -1,4 +1,4 @@
-"""Joins a sending engine of proton's with a receiver, without sockets: proton's own engine, or ours in front of it."""
+"""Joins a sending engine of proton's with a receiver, without sockets: proton's own engine, or ours."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 import proton
 from cproton_ffi import ffi, lib
 
-from spark_streams.client.amqp.received_frames import ReceivedFrames
+from spark_streams.wire.amqp.engine.engine import Engine, Open
 from spark_streams.wire.amqp.engine.incoming_deliveries import IncomingDeliveries
-from spark_streams.wire.amqp.engine.session import IncomingSession
+from spark_streams.wire.amqp.engine.links import SETTLED, UNSETTLED, Attach, Link
 
 WINDOW = 8
 """Transfer frames that may be under way on a session."""
@@ -82,38 +82,28 @@ class Sender:
 
 
 class Ours:
-    """Our receiver: the frames of links with ``deliveries`` are ours, all others are those of proton's engine."""
+    """Our engine, with receiving links."""
 
     def __init__(self, max_frame: int = 512, window: int = WINDOW) -> None:
-        self.transport, self.connection = engine(proton.Transport.CLIENT, max_frame)
-        self.incoming = ReceivedFrames(1 << 16, max_frame)
-        self.sessions: dict[str, Any] = {}
-        self.deliveries: dict[str, IncomingDeliveries] = {}
-        self._window = window
+        self.engine = Engine(Open("ours", "theirs", (), max_frame), 1 << 16, window * max_frame)
+        self.links: dict[str, Link] = {}
 
     def attach(self, name: str, *, settled: bool = True, max_bytes: int = 1 << 20) -> IncomingDeliveries:
         """Open a receiving link on a session of its own."""
-        self.sessions[name] = session = self.connection.session()
-        session.incoming_capacity = self._window * self.transport.max_frame_size
-        session.open()
-        link = session.receiver(name)
-        link.snd_settle_mode = proton.Link.SND_SETTLED if settled else proton.Link.SND_UNSETTLED
-        link.open()
-        incoming = IncomingSession(session.incoming_capacity, self.transport.max_frame_size)
-        self.deliveries[name] = deliveries = IncomingDeliveries(incoming, max_bytes)
-        deliveries.owner = name
-        self.incoming.await_attach(name, deliveries)
-        return deliveries
+        link = self.links[name] = self.engine.session().receiver(name, max_bytes)
+        assert isinstance(link.deliveries, IncomingDeliveries)
+        link.deliveries.owner = name
+        link.attach(Attach(name, name, SETTLED if settled else UNSETTLED))
+        return link.deliveries
 
     def push(self, data: bytes) -> None:
         """Take bytes that have come."""
-        self.incoming.room[: len(data)] = data
-        for start, end in self.incoming.received(len(data)):
-            push(self.transport, bytes(self.incoming.buffer[start:end]))
+        self.engine.room[: len(data)] = data
+        self.engine.received(len(data))
 
     def written(self) -> bytes:
         """Return the bytes that it has to write."""
-        return drained(self.transport) + self.incoming.written()
+        return b"".join(iter(self.engine.written, b""))
 
 
 def push(transport: Any, data: bytes) -> None:

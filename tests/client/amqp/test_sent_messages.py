@@ -12,9 +12,9 @@ from cproton_ffi import ffi, lib
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_streams.client.amqp.received_frames import SESSION_BYTES, ReceivedFrames
 from spark_streams.client.amqp.sent_messages import Refusal, SentMessages
-from spark_streams.wire.amqp.engine.session import IncomingSession
+from spark_streams.wire.amqp.engine.engine import Engine, Open
+from spark_streams.wire.amqp.engine.links import Attach
 from tests.client.amqp.joined_engines import drained, push
 from tests.examples import examples
 
@@ -35,16 +35,10 @@ class Joined:
     """Our sender, and a receiver that is all proton's; bytes move only in ``pump``."""
 
     def __init__(self, max_frame: int = MAX_FRAME, window: int = WINDOW) -> None:
-        self.ours, connection = proton.Transport(proton.Transport.CLIENT), proton.Connection()
-        self.ours.bind(connection)
-        connection.container = "ours"
-        connection.open()
-        self.incoming = ReceivedFrames(1 << 16, 16_384)
-        session = connection.session()
-        session.open()
-        session.sender("link").open()
-        self.outgoing = SentMessages(IncomingSession(SESSION_BYTES, 16_384), max_frame)
-        self.incoming.await_attach("link", self.outgoing)
+        self.ours = Engine(Open("ours", "theirs", (), 16_384), 1 << 16, 64 << 20)
+        sender = self.ours.session().sender("link")
+        sender.attach(Attach("link", "address"))
+        self.outgoing = SentMessages(sender)
         self.theirs, self.connection = proton.Transport(proton.Transport.SERVER), proton.Connection()
         self.theirs.max_frame_size = max_frame
         self.theirs.bind(self.connection)
@@ -66,16 +60,15 @@ class Joined:
     def pump(self, step: int = 1 << 15) -> None:
         moved = True
         while moved:
-            ours = drained(self.ours) + self.incoming.written()
+            ours = b"".join(iter(self.ours.written, b""))
             push(self.theirs, ours)
             if self.link is not None:
                 self._take()
             theirs = drained(self.theirs)
             for at in range(0, len(theirs), step):
                 part = theirs[at : at + step]
-                self.incoming.room[: len(part)] = part
-                for start, end in self.incoming.received(len(part)):
-                    push(self.ours, bytes(self.incoming.buffer[start:end]))
+                self.ours.room[: len(part)] = part
+                self.ours.received(len(part))
             moved = bool(ours or theirs)
 
     def _take(self) -> None:
@@ -197,7 +190,7 @@ def test_nothing_is_written_after_the_peer_has_detached() -> None:
     joined.link.close()
     joined.pump()
     assert joined.outgoing.room == 0
-    assert not joined.outgoing.frames()
+    assert not joined.ours.written()
 
 
 @pytest.mark.parametrize("first", [0xFFFF_FFF0, 0x7FFF_FFF0])
@@ -206,7 +199,8 @@ def test_delivery_ids_begin_again_after_the_largest_one(first: int) -> None:
     joined.link.flow(40)
     joined.pump()
     # As after so many messages; the receiver takes the first id as it comes.
-    deliveries, session = joined.outgoing._deliveries, joined.outgoing.session.outgoing
+    deliveries = joined.outgoing._deliveries
+    session = deliveries.session
     deliveries.sent = deliveries.delivery_count = session.next_id = session.next_transfer = joined.outgoing.done = first
     joined.send([10] * 40, 0)
     joined.pump()

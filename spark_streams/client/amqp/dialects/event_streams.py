@@ -25,8 +25,6 @@ from contextlib import closing
 from itertools import islice
 from typing import Any, Final
 
-import proton
-
 from spark_streams.client.amqp.connection import Connection
 from spark_streams.client.amqp.links import Binding, attach_receiver
 from spark_streams.client.amqp.management import Management
@@ -39,6 +37,7 @@ from spark_streams.filters.tree import Expression
 from spark_streams.offsets import OFFSET_DIGITS
 from spark_streams.position import After, At, Earliest, Latest, Position
 from spark_streams.wire.amqp.message import AMQP_VALUE, decode_sections
+from spark_streams.wire.amqp.values import Symbol
 
 STREAMS: Final = "$streams"
 """The address of our log's information source about the whole log; other peers have none."""
@@ -120,7 +119,7 @@ def remaining(
         NotFound, RemoteProtocolError, DeadlineExceeded: as for ``describe``.
     """
     after = {p: _after(at) for p, at in positions.items()}
-    wanted = {proton.symbol(p): proton.symbol(offset) for p, offset in after.items() if offset is not None}
+    wanted = {Symbol(p): Symbol(offset) for p, offset in after.items() if offset is not None}
     counts = {p: 0 if isinstance(at, Latest) else None for p, at in positions.items()}
     for asked in _some(wanted, _MAX_POSITIONS) if connection.peer.is_reference_log else [wanted]:
         properties = {_POSITIONS: asked} if asked else {}
@@ -149,7 +148,7 @@ def log_identity(
     if not connection.peer.is_reference_log:
         return {}
     found: dict[str, str | None] = dict.fromkeys(offsets)
-    wanted = {proton.symbol(p): proton.symbol(offset) for p, offset in offsets.items()}
+    wanted = {Symbol(p): Symbol(offset) for p, offset in offsets.items()}
     for asked in _some(wanted, _MAX_WITNESSES) if wanted else ():
         # Else each of the answers would describe all partitions.
         answer = _ask(connection, address, stream, {_WITNESSES: asked, _NAMED_ONLY: True})

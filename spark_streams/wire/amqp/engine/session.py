@@ -25,6 +25,10 @@ SESSION_INVALID_FIELD: Final = "amqp:session:invalid-field"
 """A delivery-id does not follow the session's last one (§2.7.5); the condition is proton's own."""
 WINDOW_VIOLATION: Final = "amqp:session:window-violation"
 """§2.8.17: more transfer frames than the session's incoming window allows (§2.5.6)."""
+ILLEGAL_STATE: Final = "amqp:illegal-state"
+"""§2.8.15: what the peer says may not be said in this state."""
+FRAMING_ERROR: Final = "amqp:connection:framing-error"
+"""§2.8.16: the bytes are no frames."""
 RESOURCE_LIMIT: Final = "amqp:resource-limit-exceeded"
 """§2.8.15: the peer uses more than it may have."""
 MESSAGE_TOO_LARGE: Final = "amqp:link:message-size-exceeded"
@@ -116,6 +120,11 @@ class IncomingSession:
     def channel(self) -> int | None:
         """Our channel; None before our begin, and once nothing may be written any more."""
         return self.outgoing.channel
+
+    @property
+    def window(self) -> int:
+        """Transfer frames that the peer may send, as begin and flows tell it."""
+        return self._window
 
     # --- what comes
 
