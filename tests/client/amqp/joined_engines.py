@@ -87,14 +87,16 @@ class Ours:
     def __init__(self, max_frame: int = 512, window: int = WINDOW) -> None:
         self.engine = Engine(Open("ours", "theirs", (), max_frame), 1 << 16, window * max_frame)
         self.links: dict[str, Link] = {}
+        self.deliveries: dict[str, IncomingDeliveries] = {}
 
     def attach(self, name: str, *, settled: bool = True, max_bytes: int = 1 << 20) -> IncomingDeliveries:
         """Open a receiving link on a session of its own."""
         link = self.links[name] = self.engine.session().receiver(name, max_bytes)
-        assert isinstance(link.deliveries, IncomingDeliveries)
-        link.deliveries.owner = name
+        deliveries = link.deliveries
+        assert isinstance(deliveries, IncomingDeliveries)
+        deliveries.owner = self.deliveries[name] = deliveries
         link.attach(Attach(name, name, SETTLED if settled else UNSETTLED))
-        return link.deliveries
+        return deliveries
 
     def push(self, data: bytes) -> None:
         """Take bytes that have come."""
