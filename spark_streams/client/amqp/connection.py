@@ -25,9 +25,9 @@ import proton
 from cproton_ffi import ffi, lib
 
 from spark_streams.client.amqp.errors import connection_fault, no_virtual_host, peer_fault
-from spark_streams.client.amqp.outgoing_deliveries import OutgoingDeliveries
 from spark_streams.client.amqp.peer import Peer
 from spark_streams.client.amqp.received_frames import SESSION_BYTES, ReceivedFrames
+from spark_streams.client.amqp.sent_messages import SentMessages
 from spark_streams.client.amqp.sign_in import sign_in
 from spark_streams.client.amqp.token_grants import TokenGrants
 from spark_streams.client.retry import Deadline
@@ -44,8 +44,6 @@ MAX_FRAME_BYTES: Final = 16_384
 
 _READ_BYTES: Final = 256 << 10
 _WRITE_BYTES: Final = 64 << 10
-_MAX_WRITTEN_FRAME_BYTES: Final = 1 << 20
-"""The largest frame with a message that we write, where the peer takes larger ones."""
 _LITTLE_BYTES: Final = 4 << 10
 """After fewer bytes the socket is most likely empty."""
 _MUCH_BYTES: Final = 128 << 10
@@ -237,12 +235,12 @@ class Connection:
         self._incoming.await_attach(name, deliveries)
         return deliveries
 
-    def outgoing_deliveries(self, name: str) -> OutgoingDeliveries:
-        """Return the deliveries of the sending link ``name``, about to be opened as the only one of its session."""
-        theirs = self._engine.remote_max_frame_size or MAX_FRAME_BYTES
-        outgoing = OutgoingDeliveries(name, min(theirs, _MAX_WRITTEN_FRAME_BYTES))
-        self._incoming.await_attach(name, outgoing)
-        return outgoing
+    def sent_messages(self, name: str) -> SentMessages:
+        """Return the messages of the sending link ``name``, about to be opened as the only one of its session."""
+        session = IncomingSession(SESSION_BYTES, MAX_FRAME_BYTES)
+        sent = SentMessages(session, self._engine.remote_max_frame_size or MAX_FRAME_BYTES)
+        self._incoming.await_attach(name, sent)
+        return sent
 
     def was_detached(self, link: Any) -> bool:
         """Return whether the peer closed or detached ``link``."""

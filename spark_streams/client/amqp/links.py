@@ -18,7 +18,7 @@ from typing import Any, Final
 import proton
 
 from spark_streams.client.amqp.connection import Connection
-from spark_streams.client.amqp.outgoing_deliveries import OutgoingDeliveries
+from spark_streams.client.amqp.sent_messages import SentMessages
 from spark_streams.client.amqp.queue_types import is_stream
 from spark_streams.client.retry import Deadline
 from spark_streams.errors import DeadlineExceeded, Refused, RemoteProtocolError, SparkStreamsError
@@ -36,7 +36,7 @@ from spark_streams.wire.amqp.values import Described, Symbol
 MAX_MESSAGE_BYTES: Final = 128 << 20
 """Bytes of the largest message of a receiver: its attach sends this limit."""
 
-_Deliveries = IncomingDeliveries | OutgoingDeliveries
+_Deliveries = IncomingDeliveries | SentMessages
 _FILTERS: Final = (ANNOTATIONS_FILTER, SQL_FILTER, FULL_SQL_FILTER)
 _REFUSAL_MS: Final = 2_000
 _CLOSE_MS: Final = 2_000
@@ -136,9 +136,9 @@ class Link:
         return self._deliveries
 
     @property
-    def outgoing(self) -> OutgoingDeliveries:
+    def outgoing(self) -> SentMessages:
         """A sender's credit, what it has under way, and what became of it."""
-        assert isinstance(self._deliveries, OutgoingDeliveries), "a receiver"
+        assert isinstance(self._deliveries, SentMessages), "a receiver"
         return self._deliveries
 
     @property
@@ -303,7 +303,7 @@ def attach_sender(connection: Connection, address: str, binding: Binding) -> Lin
     link.source.address = link.name
     link.target.address = address or None
     link.snd_settle_mode = proton.Link.SND_UNSETTLED
-    outgoing = connection.outgoing_deliveries(link.name)
+    outgoing = connection.sent_messages(link.name)
     return _attached(Link(connection, link, session, binding.what, outgoing), binding, {})
 
 

@@ -15,9 +15,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from spark_streams.client.amqp.outgoing_deliveries import OutgoingDeliveries
+from spark_streams.client.amqp.sent_messages import SentMessages
 from spark_streams.wire.amqp.engine.incoming_deliveries import IncomingDeliveries
 from spark_streams.wire.amqp.engine.incoming_frames import IncomingFrames
+from spark_streams.wire.amqp.engine.outgoing_deliveries import OutgoingDeliveries
 from spark_streams.wire.amqp.engine.session import IncomingSession
 from spark_streams.wire.amqp.performatives import Performative
 from spark_streams.wire.amqp.values import UShort
@@ -42,7 +43,7 @@ class ReceivedFrames(IncomingFrames):
         self.buffer = bytearray(size + max_frame_bytes)
         self._view = memoryview(self.buffer)
         self._end = 0
-        self._awaited: dict[str, IncomingDeliveries | OutgoingDeliveries] = {}
+        self._awaited: dict[str, IncomingDeliveries | SentMessages] = {}
         self._begun: dict[int, Performative] = {}
 
     @property
@@ -68,7 +69,7 @@ class ReceivedFrames(IncomingFrames):
         self.arrived.clear()
         return others
 
-    def await_attach(self, name: str, link: IncomingDeliveries | OutgoingDeliveries) -> None:
+    def await_attach(self, name: str, link: IncomingDeliveries | SentMessages) -> None:
         """Have the frames about the link with a name taken by ``link``, from the peer's attach on."""
         self._awaited[name] = link
 
@@ -81,7 +82,8 @@ class ReceivedFrames(IncomingFrames):
         for link in self._receiving.values():
             if link.session.flow_due and link.handle is not None:
                 link.flow(0)  # one flow says both
-        return b"".join([each.frames() for each in (*self._sessions.values(), *self._sending.values())])
+        owners = [link.owner for link in self._sending.values() if link.owner is not None]
+        return b"".join([each.frames() for each in (*owners, *self._sessions.values())])
 
     def _begin(self, channel: int, begin: Performative) -> IncomingSession | None:
         if begin.has(0):  # else the peer begins a session
@@ -93,12 +95,10 @@ class ReceivedFrames(IncomingFrames):
         link = None if begin is None else self._awaited.pop(attach.field(0, str, ""), None)
         if begin is None or link is None:
             return None
-        ours: int = begin.field(0, UShort, 0)
-        if isinstance(link, IncomingDeliveries):
-            session, link.handle, link.delivery_count = link.session, 0, attach.number(9, 0)
-        else:
-            session = IncomingSession(SESSION_BYTES, self._max_frame_bytes, outgoing=link)
-            link.attached(ours, begin.number(2, 0), attach.number(1, 0))
-        session.channel, session.next_transfer = ours, begin.number(1, 0)
-        self._sessions[channel] = session
+        session = self._sessions[channel] = link.session
+        session.outgoing.channel, session.outgoing.window = begin.field(0, UShort, 0), begin.number(2, 0)
+        session.next_transfer = begin.number(1, 0)
+        if not isinstance(link, IncomingDeliveries):
+            return link.attached()
+        link.handle, link.delivery_count = 0, attach.number(9, 0)
         return link

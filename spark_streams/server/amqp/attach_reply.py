@@ -11,7 +11,7 @@ import proton
 
 from spark_streams.server.amqp.consumer_groups import Claim
 from spark_streams.server.amqp.link_filters import LinkFilters
-from spark_streams.server.amqp.outgoing_deliveries import OutgoingDeliveries
+from spark_streams.wire.amqp.engine.outgoing_deliveries import OutgoingDeliveries
 from spark_streams.wire.amqp.event_streams import CONSUMER_GROUP, EPOCH, PARTITION
 
 

@@ -15,7 +15,8 @@ from spark_streams.offsets import format_offset
 from spark_streams.server.amqp.connection_links import AttachedLink, ConnectionLinks
 from spark_streams.server.amqp.error_conditions import INTERNAL_ERROR, RESOURCE_DELETED, LinkRefused
 from spark_streams.server.amqp.link_position import LinkPosition
-from spark_streams.server.amqp.outgoing_deliveries import BYTES_PER_TURN, OutgoingDeliveries
+from spark_streams.server.amqp.link_turns import BYTES_PER_TURN
+from spark_streams.wire.amqp.engine.outgoing_deliveries import OutgoingDeliveries
 from spark_streams.server.amqp.transfer_block import TransferBlock
 from spark_streams.server.turns import Turn
 from spark_streams.wire.amqp.engine.session import MESSAGE_TOO_LARGE
@@ -222,4 +223,4 @@ class EventSender(AttachedLink):
             position.reader.remove_waiter(self._wake)
             self.node.readers.release(position.reader)
         self.set_positions({})
-        self._deliveries.end()
+        self._deliveries.drop()

@@ -18,9 +18,10 @@ from collections.abc import Iterator
 from typing import Final
 
 from spark_streams.server.amqp.config import LinkConfig
-from spark_streams.server.amqp.outgoing_deliveries import OutgoingDeliveries, OutgoingSession
 from spark_streams.wire.amqp.engine.incoming_deliveries import IncomingDeliveries
 from spark_streams.wire.amqp.engine.incoming_frames import IncomingFrames
+from spark_streams.wire.amqp.engine.outgoing_deliveries import OutgoingDeliveries
+from spark_streams.wire.amqp.engine.outgoing_session import OutgoingSession
 from spark_streams.wire.amqp.engine.session import IncomingSession, Unfinished
 from spark_streams.wire.amqp.performatives import Performative
 from spark_streams.wire.amqp.transfer_frames import HEAD_BYTES

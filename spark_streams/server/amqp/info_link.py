@@ -48,7 +48,7 @@ from spark_streams.server.amqp.attach_request import link_properties
 from spark_streams.server.amqp.config import AmqpConfig
 from spark_streams.server.amqp.connection_links import AttachedLink, ConnectionLinks
 from spark_streams.server.amqp.error_conditions import LinkRefused
-from spark_streams.server.amqp.outgoing_deliveries import BYTES_PER_TURN
+from spark_streams.server.amqp.link_turns import BYTES_PER_TURN
 from spark_streams.server.turns import Timer
 from spark_streams.wire.amqp.encode import encode_value
 from spark_streams.wire.amqp.engine.session import INVALID_FIELD
@@ -240,4 +240,4 @@ class InfoLink(AttachedLink):
 
     def _released(self, *, closed: bool) -> None:
         self._timer.stop()
-        self._deliveries.end()
+        self._deliveries.drop()

@@ -16,6 +16,8 @@ from spark_streams.server.door import DoorNode, TcpConnection
 from spark_streams.server.turns import Turn
 
 WRITE_BUFFER_BYTES: Final = 256 << 10
+BYTES_PER_TURN: Final = 512 << 10
+"""About the most bytes of one link's turn: they wait in memory until the turn of the whole connection is over."""
 
 
 class Served(Protocol):

@@ -17,8 +17,8 @@ import pyarrow as pa
 
 from spark_streams.server.amqp.engine import Engine
 from spark_streams.server.amqp.error_conditions import LinkRefused
-from spark_streams.server.amqp.outgoing_deliveries import OutgoingDeliveries
 from spark_streams.wire.amqp.engine.incoming_deliveries import IncomingDeliveries
+from spark_streams.wire.amqp.engine.outgoing_deliveries import OutgoingDeliveries
 from spark_streams.wire.amqp.engine.session import IncomingSession
 from spark_streams.wire.amqp.performatives import (
     ACCEPTED,
@@ -78,7 +78,7 @@ class OutgoingFrames:
         opened.open()
         frame = self._emitted(BEGIN)
         if frame is not None:
-            session.channel = session.outgoing.channel = int.from_bytes(frame[6:8], "big")
+            session.outgoing.channel = int.from_bytes(frame[6:8], "big")
 
     def open(self, deliveries: IncomingDeliveries, link: Any) -> None:
         """Open a link (a C pointer) on which the peer sends, and learn its handle."""
@@ -141,15 +141,3 @@ class OutgoingFrames:
         """Write what a session owes the peer: its window, the state of links, and what is settled here."""
         if session.due:
             self._queue(session.frames())
-        owed, heard = session.outgoing.owed, session.outgoing.heard
-        if session.channel is None:
-            return
-        for deliveries in [each for each in owed if each.handle is not None]:  # others wait for their attach
-            del owed[deliveries]
-            available = min(deliveries.available(), SERIAL)
-            state = deliveries.handle, deliveries.delivery_count, max(0, deliveries.credit), available
-            self._queue(session.flow(*state, drain=deliveries.drain))
-        for first, last in heard:
-            fields = [False, UInt(first), UInt(last), True]
-            self._queue(encode_frame(session.channel, DISPOSITION, fields, all_fields=self.all_fields))
-        heard.clear()

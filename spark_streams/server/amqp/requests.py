@@ -23,7 +23,7 @@ from spark_streams.errors import RemoteProtocolError, SparkStreamsError
 from spark_streams.server.amqp.attach_reply import open_info, open_producer
 from spark_streams.server.amqp.connection_links import AttachedLink, ConnectionLinks
 from spark_streams.server.amqp.error_conditions import INTERNAL_ERROR, LinkRefused
-from spark_streams.server.amqp.outgoing_deliveries import BYTES_PER_TURN
+from spark_streams.server.amqp.link_turns import BYTES_PER_TURN
 from spark_streams.server.turns import Turn
 from spark_streams.wire.amqp.engine.incoming_deliveries import IncomingDeliveries
 from spark_streams.wire.amqp.engine.messages import SETTLED
@@ -196,7 +196,7 @@ class ReplyLink(AttachedLink):
         self._replies.links.remove(self)
         self._make_room(before)
         self.waiting.clear()
-        self._deliveries.end()
+        self._deliveries.drop()
 
 
 class RequestLink(AttachedLink):

@@ -16,8 +16,9 @@ from proton import symbol
 from spark_streams.server.amqp.config import AmqpConfig
 from spark_streams.server.amqp.engine import Engine
 from spark_streams.server.amqp.incoming_links import IncomingLinks
-from spark_streams.server.amqp.outgoing_deliveries import DONE, Outcome, OutgoingDeliveries, OutgoingSession
 from spark_streams.server.amqp.outgoing_frames import OutgoingFrames
+from spark_streams.wire.amqp.engine.outgoing_deliveries import OutgoingDeliveries
+from spark_streams.wire.amqp.engine.outgoing_session import ACCEPTED, Outcome, OutgoingSession
 from spark_streams.wire.amqp.performatives import CLOSE, TRANSFER, performative_code
 from spark_streams.wire.columnar.interleave import Ranges
 from tests.client.amqp.joined_engines import drained, push
@@ -30,7 +31,8 @@ WINDOW = 6
 """Transfer frames that the receiver lets be under way on a session."""
 LINKS = 4
 """The first two are on one session, the others on another; every other one is presettled."""
-AGAIN, FAILED = Outcome(again=True, failed=False), Outcome(again=True, failed=True)
+DONE, AGAIN, FAILED = (False, False), (True, False), (True, True)
+"""Whether it is to be sent again, and counts as failed."""
 GUARD_S = 120
 OUTCOMES = {"accept": DONE, "reject": DONE, "release": AGAIN, "modify": AGAIN, "fail": FAILED, "settle": DONE}
 
@@ -44,7 +46,7 @@ class Door:
         self.outgoing = OutgoingFrames(self.engine)
         self.links: dict[str, OutgoingDeliveries] = {}
         self.queues: dict[str, list[tuple[int, bytes]]] = {}
-        self.outcomes: dict[str, dict[int, Outcome]] = {}
+        self.outcomes: dict[str, dict[int, tuple[bool, bool]]] = {}
         self.consumed = 0
 
     def push(self, data: bytes) -> None:
@@ -86,7 +88,7 @@ class Door:
             assert origin == "here"
             for offset in offsets.tolist():
                 assert offset not in outcomes
-                outcomes[offset] = outcome
+                outcomes[offset] = outcome.again, outcome.failed
 
         deliveries.settled = settled
         self.outgoing.open_sender(deliveries, link)
@@ -227,7 +229,7 @@ def test_protons_engine_receives_what_is_sent_and_what_becomes_of_it_is_heard(st
     door = joined.door
     given_to: list[list[bytes]] = [[] for _ in range(LINKS)]
     credit = [0] * LINKS
-    outcomes: list[dict[int, Outcome]] = [{} for _ in range(LINKS)]
+    outcomes: list[dict[int, tuple[bool, bool]]] = [{} for _ in range(LINKS)]
     unheard: set[int] = set()
     produced = 0
     for what, number, value in steps:
@@ -345,7 +347,7 @@ def test_ranges_of_outcomes_are_those_of_serial_numbers(first: int) -> None:
 
     def settle(low: int, high: int) -> list[int]:
         heard.clear()
-        session.settle(first + low & 0xFFFF_FFFF, first + high & 0xFFFF_FFFF, DONE)
+        session.settle(first + low & 0xFFFF_FFFF, first + high & 0xFFFF_FFFF, ACCEPTED)
         return heard
 
     assert settle(10, 19) == list(range(10, 20))

@@ -29,6 +29,7 @@ import numpy as np
 from spark_streams.errors import RemoteProtocolError
 from spark_streams.wire.amqp.engine.incoming_deliveries import IncomingDeliveries
 from spark_streams.wire.amqp.engine.messages import SETTLED, Messages
+from spark_streams.wire.amqp.engine.outgoing_deliveries import OutgoingDeliveries
 from spark_streams.wire.amqp.engine.session import DECODE_ERROR, IncomingSession, Violation
 from spark_streams.wire.amqp.performatives import (
     ATTACH,
@@ -83,8 +84,8 @@ class IncomingFrames(abc.ABC):
         """By the peer's channel."""
         self._receiving: dict[int, IncomingDeliveries] = {}
         """By the peer's channel and handle, as ``_place`` joins them."""
-        self._sending: dict[int, Any] = {}
-        """The same of links on which we send: each reads flows (``on_flow``), and hears of its ``end``."""
+        self._sending: dict[int, OutgoingDeliveries] = {}
+        """The same of links on which we send."""
         self._parts: IncomingDeliveries | None = None
         """The link whose last message came in parts, or is coming, if no other transfer came after it."""
 
@@ -93,8 +94,8 @@ class IncomingFrames(abc.ABC):
         """Return the session of a peer's begin on a channel of the peer's; None for one whose frames are handed on."""
 
     @abc.abstractmethod
-    def _attach(self, channel: int, attach: Performative) -> Any:
-        """Return the link of a peer's attach: ``IncomingDeliveries``, or one on which we send; None to hand it on."""
+    def _attach(self, channel: int, attach: Performative) -> IncomingDeliveries | OutgoingDeliveries | None:
+        """Return the link of a peer's attach; None to hand it on."""
 
     @property
     def sessions(self) -> list[IncomingSession]:
@@ -199,8 +200,7 @@ class IncomingFrames(abc.ABC):
         session = self._sessions.get(int.from_bytes(found[1], "big"))
         if session is None:
             return False
-        if session.outgoing is not None:
-            self.arrived.update(dict.fromkeys(session.outgoing.on_accepted(*usual_range(found))))
+        self.arrived.update(dict.fromkeys(session.outgoing.on_accepted(*usual_range(found))))
         return True
 
     def _one(self, view: memoryview, start: int, end: int) -> Places:
@@ -238,14 +238,12 @@ class IncomingFrames(abc.ABC):
             if deliveries is not None:
                 self._transferred(deliveries, read)
             return deliveries is not None
+        elif session is not None and code == DISPOSITION:
+            self.arrived.update(dict.fromkeys(session.outgoing.on_disposition(read)))
+            return True
         elif session is not None:
-            return self._flow_taken(session, channel, read) if code == FLOW else self._disposed(session, read)
+            return self._flow_taken(session, channel, read)
         return False
-
-    def _disposed(self, session: IncomingSession, disposition: Performative) -> bool:
-        if session.outgoing is not None:
-            self.arrived.update(dict.fromkeys(session.outgoing.on_disposition(disposition)))
-        return True
 
     def _flow_taken(self, session: IncomingSession, channel: int, flow: Performative) -> bool:
         """Read a flow; return False if it is about a link that is not attached."""
@@ -254,8 +252,7 @@ class IncomingFrames(abc.ABC):
         link = self._receiving.get(place) or self._sending.get(place)
         if link is None and handle is not None:
             return False
-        if session.outgoing not in (None, link):
-            session.outgoing.on_flow(flow)
+        session.outgoing.on_flow(flow)
         if link is None:
             session.asked |= flow.field(9, bool, False)
         else:

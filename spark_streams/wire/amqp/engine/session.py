@@ -1,4 +1,4 @@
-"""Counts what a peer sends on one session, and writes what the session answers: flows and dispositions.
+"""Counts what a peer sends on one session, and writes what the session owes it: flows and dispositions.
 
 The window is announced in frames and kept in bytes: what has come and is not taken makes it smaller.
 
@@ -12,6 +12,7 @@ from typing import Any, Final
 import numpy as np
 
 from spark_streams.errors import RemoteProtocolError
+from spark_streams.wire.amqp.engine.outgoing_session import OutgoingSession
 from spark_streams.wire.amqp.performatives import DISPOSITION, FLOW, SERIAL, encode_flow, encode_frame
 from spark_streams.wire.amqp.values import UInt
 from spark_streams.wire.columnar.byte_view import Positions
@@ -77,14 +78,11 @@ class IncomingSession:
         capacity: bytes that may have come and not been taken.
         frame_bytes: the largest frame; the window is counted in frames of this size.
         next_transfer: the number of the peer's first transfer frame, from its begin.
-        outgoing: what it counts of our transfers, with ``next_transfer``; it reads the window of a flow (``on_flow``),
-            and dispositions (``on_accepted``, ``on_disposition``), for which it returns the links. None where we send
-            no transfers.
+        outgoing: what it counts of our transfers.
         all_fields: whether frames have all their fields, null ones at their end too.
 
     Attributes:
         frame_bytes, outgoing: as given.
-        channel: our channel; None before our begin, and once nothing may be written any more.
         next_transfer: the number of the next transfer frame.
         next_id: the next delivery-id; None before the first one.
         asked: whether the peer has asked for the window.
@@ -97,12 +95,11 @@ class IncomingSession:
         capacity: int,
         frame_bytes: int,
         next_transfer: int = 0,
-        outgoing: Any = None,
+        outgoing: OutgoingSession | None = None,
         *,
         all_fields: bool = False,
     ) -> None:
-        self.outgoing: Any = outgoing
-        self.channel: int | None = None
+        self.outgoing = outgoing or OutgoingSession()
         self.next_transfer = next_transfer
         self.next_id: int | None = None
         self.asked = False
@@ -114,6 +111,11 @@ class IncomingSession:
         self._window = capacity // frame_bytes
         self._low = max(1, self._window // 2)
         self._settled: list[bytes] = []
+
+    @property
+    def channel(self) -> int | None:
+        """Our channel; None before our begin, and once nothing may be written any more."""
+        return self.outgoing.channel
 
     # --- what comes
 
@@ -182,16 +184,22 @@ class IncomingSession:
     @property
     def due(self) -> bool:
         """Whether frames are due."""
-        return self.channel is not None and (self.flow_due or bool(self._settled) or bool(self.owed))
+        ours = self.outgoing
+        owed = self._settled or self.owed or ours.owed or ours.heard
+        return self.channel is not None and (self.flow_due or bool(owed))
 
     def frames(self) -> bytes:
         """Return the frames that are due: what is settled, and flows."""
         if not self.due:
             return b""
         written, self._settled = self._settled, []
-        for link in [each for each in self.owed if each.handle is not None]:
-            del self.owed[link]
-            written.append(self.flow(link.handle, *link.state, drain=link.drain))
+        for owed in (self.owed, self.outgoing.owed):
+            for link in [each for each in owed if each.handle is not None]:
+                del owed[link]
+                written.append(self.flow(link.handle, *link.state, drain=link.drain))
+        for first, last in self.outgoing.heard:
+            written.append(self._frame(DISPOSITION, [False, UInt(first), UInt(last), True]))
+        self.outgoing.heard.clear()
         if self.flow_due:
             written.append(self.flow())
         return b"".join(written)
@@ -207,8 +215,7 @@ class IncomingSession:
         self.asked = False
         # Never less than it was: frames that were allowed may be under way, and the peer may ask at any time (echo).
         self._window = max(self._window, (self._capacity - self._held) // self.frame_bytes)
-        sent = 0 if self.outgoing is None else self.outgoing.next_transfer
-        numbers = self.next_transfer, self._window, sent, _OUTGOING_WINDOW
+        numbers = self.next_transfer, self._window, self.outgoing.next_transfer, _OUTGOING_WINDOW
         if not link:
             return self._frame(FLOW, [UInt(number) for number in numbers])
         return encode_flow(self.channel, *numbers, *link, drain=drain, all_fields=self._all_fields)
@@ -218,7 +225,7 @@ class IncomingSession:
 
     def end(self) -> None:
         """Note that one side has ended the session: nothing is written any more."""
-        self.channel = None
+        self.outgoing.channel = None
         self.owed.clear()
         self._settled.clear()
 

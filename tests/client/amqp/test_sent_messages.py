@@ -12,8 +12,9 @@ from cproton_ffi import ffi, lib
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_streams.client.amqp.outgoing_deliveries import OutgoingDeliveries, Refusal
-from spark_streams.client.amqp.received_frames import ReceivedFrames
+from spark_streams.client.amqp.received_frames import SESSION_BYTES, ReceivedFrames
+from spark_streams.client.amqp.sent_messages import Refusal, SentMessages
+from spark_streams.wire.amqp.engine.session import IncomingSession
 from tests.client.amqp.joined_engines import drained, push
 from tests.examples import examples
 
@@ -42,7 +43,7 @@ class Joined:
         session = connection.session()
         session.open()
         session.sender("link").open()
-        self.outgoing = OutgoingDeliveries("link", max_frame)
+        self.outgoing = SentMessages(IncomingSession(SESSION_BYTES, 16_384), max_frame)
         self.incoming.await_attach("link", self.outgoing)
         self.theirs, self.connection = proton.Transport(proton.Transport.SERVER), proton.Connection()
         self.theirs.max_frame_size = max_frame
@@ -204,9 +205,9 @@ def test_delivery_ids_begin_again_after_the_largest_one(first: int) -> None:
     joined = Joined(window=64)
     joined.link.flow(40)
     joined.pump()
-    flow = {"sent": first, "done": first, "next_transfer": first}
-    for name, value in flow.items():
-        setattr(joined.outgoing, name, value)  # as after so many messages; the receiver takes the first id as it comes
+    # As after so many messages; the receiver takes the first id as it comes.
+    deliveries, session = joined.outgoing._deliveries, joined.outgoing.session.outgoing
+    deliveries.sent = deliveries.delivery_count = session.next_id = session.next_transfer = joined.outgoing.done = first
     joined.send([10] * 40, 0)
     joined.pump()
     assert len(joined.bodies) == 40
