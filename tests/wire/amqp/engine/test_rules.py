@@ -30,7 +30,7 @@ class Links:
         self.said(b"AMQP\x00\x01\x00\x00", encode_frame(0, BEGIN, [None, UInt(0), UInt(9), UInt(9)]))
         assert self.incoming.begun is not None
         self.session = self.incoming.begun
-        self.session.channel = 0
+        self.session.outgoing.channel = 0
         for handle in range(count):
             self.attach(handle)
 
