@@ -172,7 +172,7 @@ def test_the_window_shrinks_by_what_waits_and_never_below_what_was_announced() -
 def test_one_disposition_tells_a_run() -> None:
     session = IncomingSession(1 << 20, MAX_FRAME)
     link = IncomingDeliveries(session, 1 << 20)
-    session.channel, link.handle = 2, 0
+    session.outgoing.channel, link.handle = 2, 0
     link.settle(np.array([0xFFFF_FFFE, 0xFFFF_FFFF, 0, -1, 5]))
     written, told = session.frames(), []
     while written:
