@@ -41,7 +41,7 @@ TURN_SHARE: Final = 0.25
 of it, or five times as much, as the certificate's key has it."""
 END_S: Final = 2.0
 """How long a peer may take to answer the end of TLS, in seconds."""
-_SAME: Final = ("pause_reading", "resume_reading", "get_write_buffer_size", "set_write_buffer_limits", "abort")
+_SAME: Final = ("pause_reading", "get_write_buffer_size", "set_write_buffer_limits", "abort")
 """What TLS does by the TCP connection alone."""
 NOBODY: Final = asyncio.Protocol()
 """Stands for the door's protocol before TLS is established, and after the connection is lost."""
@@ -167,6 +167,7 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
         self._tls = handshakes.context.wrap_bio(self._incoming, self._outgoing, server_side=True)
         self._protocol = NOBODY
         self._ending = False
+        self._more = False
 
     # --- the TCP transport's protocol
 
@@ -186,7 +187,8 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
         """Take what has arrived; what arrives after a failed handshake is dropped."""
         if self._protocol is not NOBODY:
             self._incoming.write(self._handshakes.buffer[:nbytes])
-            self._deliver()
+            if not self._more:
+                self._deliver()
         elif not self._ending:
             self._incoming.write(self._handshakes.buffer[:nbytes])
             self.pause_reading()
@@ -194,12 +196,15 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
 
     def eof_received(self) -> None:
         """Pass on that the peer sends no more; the TCP transport closes."""
+        while self._more:
+            self._deliver()
         if not self._ending:
             self._protocol.eof_received()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Pass on that the connection is lost."""
         self._handshakes.leave(self)
+        self._more = False
         protocol, self._protocol = self._protocol, NOBODY
         protocol.connection_lost(exc)
         if protocol is NOBODY:
@@ -240,15 +245,34 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
 
     # --- what the door's protocol receives and sends
 
+    def resume_reading(self) -> None:
+        """Receive again, and hand over what has arrived."""
+        self._tcp.resume_reading()
+        self._hand_over_later()
+
+    def _hand_over_later(self) -> None:
+        if self._more:
+            self._handshakes.loop.call_soon(self._hand_over)
+
+    def _hand_over(self) -> None:
+        if self._more and self._tcp.is_reading():
+            self._deliver()
+
     def _deliver(self) -> None:
-        """Hand over what has arrived; what arrives after the door has closed is dropped."""
-        pieces = [b""]
+        """Hand over what has arrived, and the rest later if it is more than is received at a time.
+
+        What arrives after the door has closed is dropped.
+        """
+        pieces, left = [b""], self.max_size
         try:
-            while piece := self._tls.read(RECORD_BYTES):
+            while left > 0 and (piece := self._tls.read(min(left, RECORD_BYTES))):
                 pieces.append(piece)
-            wants = False
+                left -= len(piece)
+            wants = left <= 0
         except ssl.SSLError as fault:
             wants = isinstance(fault, ssl.SSLWantReadError)
+        self._more = left <= 0
+        self._hand_over_later()
         self._send()  # an answer of TLS itself, such as that to a change of keys, or an alert
         if not self.is_closing() and (data := b"".join(pieces)):
             self._protocol.data_received(data)

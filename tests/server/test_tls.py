@@ -363,8 +363,35 @@ class Flooding(asyncio.Protocol):
         self.calls.append("lost")
 
 
+class Sipping(Flooding):
+    """A door's protocol that receives 1,000 bytes at a time, and rests after the first ones."""
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        transport.max_size = 1_000
+
+    def data_received(self, data: bytes) -> None:
+        self.calls.append(data)
+        if len(self.calls) == 1:
+            self.transport.pause_reading()
+            self.rest(50)
+
+    def rest(self, turns: int) -> None:
+        if turns:
+            asyncio.get_running_loop().call_soon(self.rest, turns - 1)
+        else:
+            self.calls.append("rested")
+            self.transport.resume_reading()
+
+
 @pytest.fixture
-def flooded(tmp_path: Path) -> Iterator[tuple[Callable[[], ssl.SSLSocket], list[Any], list[Any]]]:
+def kind() -> type[Flooding]:
+    """The protocol."""
+    return Flooding
+
+
+@pytest.fixture
+def flooded(tmp_path: Path, kind: type[Flooding]) -> Iterator[tuple[Callable[[], ssl.SSLSocket], list[Any], list[Any]]]:
     """A door with that protocol: what connects to it, what was called, and the protocols that still are."""
     authority = Authority(tmp_path, "authority")
     certificate, key = authority.issue("server")
@@ -375,7 +402,7 @@ def flooded(tmp_path: Path) -> Iterator[tuple[Callable[[], ssl.SSLSocket], list[
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
     door = TcpDoor(AmqpConfig(port=0, tls_cert=certificate, tls_key=key))
-    opening = door.listen(Sockets(), lambda admission: Flooding(admission, calls, made))
+    opening = door.listen(Sockets(), lambda admission: kind(admission, calls, made))
     asyncio.run_coroutine_threadsafe(opening, loop).result(60)
     address = ("127.0.0.1", int(door.url.rpartition(":")[2]))
 
@@ -413,6 +440,22 @@ def test_all_that_was_written_comes_before_the_end_of_tls_and_nothing_of_it_stay
         assert [reference() for reference in made] == [None], "waits for the collector"
     finally:
         gc.enable()
+
+
+@pytest.mark.parametrize("kind", [Sipping])
+def test_a_record_is_handed_over_in_as_many_pieces_as_the_door_receives_at_a_time(flooded: Any) -> None:
+    connect, calls, _ = flooded
+    sent = bytes(range(250)) * 4 * 16
+    with connect() as secured:
+        secured.sendall(sent)  # 16,000 bytes: one record
+        secured.sendall(sent)
+        secured.unwrap()
+    await_call(calls, "lost")
+    assert calls[1] == "rested", "nothing is handed over while the door does not receive"
+    pieces = [each for each in calls if isinstance(each, bytes)]
+    assert b"".join(pieces) == sent * 2
+    assert {len(piece) for piece in pieces} == {1_000}
+    assert calls[-2:] == ["end", "lost"]
 
 
 def test_the_end_of_tls_and_broken_tls_are_the_end_of_a_connection(flooded: Any) -> None:

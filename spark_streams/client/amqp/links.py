@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from spark_streams.client.amqp.connection import Connection
 from spark_streams.client.amqp.queue_types import is_stream
+from spark_streams.client.amqp.sent_messages import SentMessages
 from spark_streams.client.retry import Deadline
 from spark_streams.errors import DeadlineExceeded, Refused, RemoteProtocolError, SparkStreamsError
 from spark_streams.filters.tree import Expression

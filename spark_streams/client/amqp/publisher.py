@@ -28,8 +28,8 @@ import numpy as np
 import pyarrow as pa
 
 from spark_streams.client.amqp.links import Link
-from spark_streams.client.amqp.sent_messages import Refusal, SentMessages
 from spark_streams.client.amqp.outgoing_events import OutgoingEvents, outgoing_events
+from spark_streams.client.amqp.sent_messages import Refusal, SentMessages
 from spark_streams.client.digested_rows import Label, RowLabels
 from spark_streams.client.retry import LONG_BACKOFF, Attempts, Deadline, retries
 from spark_streams.errors import DeliveryFailed, LocalProtocolError, PeerError, SparkStreamsError, TransportError

@@ -1,4 +1,4 @@
-"""What became of the messages that a publisher has sent on one link: accepted in their order, or refused, or nothing yet.
+"""What became of the messages that a publisher has sent on one link: accepted, or refused, or nothing yet.
 
 Spec: AMQP 1.0 part 3 §3.4 (delivery states).
 """

@@ -27,10 +27,10 @@ from spark_streams.server.amqp.error_conditions import (
     read_value,
 )
 from spark_streams.server.amqp.link_filters import LinkFilters
-from spark_streams.wire.amqp.engine.outgoing_deliveries import OutgoingDeliveries
 from spark_streams.server.amqp.placement import Placement
 from spark_streams.server.counters import DoorCounters
 from spark_streams.server.users import permissions_of
+from spark_streams.wire.amqp.engine.outgoing_deliveries import OutgoingDeliveries
 from spark_streams.wire.amqp.engine.session import INVALID_FIELD
 from spark_streams.wire.amqp.event_streams import CONSUMER_GROUP, EPOCH, PARTITION
 

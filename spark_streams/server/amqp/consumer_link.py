@@ -18,10 +18,10 @@ from spark_streams.server.amqp.consumer_groups import Claim
 from spark_streams.server.amqp.durable_termini import Resumed, Terminus, ranges
 from spark_streams.server.amqp.event_sender import EventSender
 from spark_streams.server.amqp.link_position import LinkPosition
-from spark_streams.wire.amqp.engine.outgoing_session import Outcome
 from spark_streams.server.amqp.transfer_block import TransferBlock
 from spark_streams.wire.amqp.decode import decode_value
 from spark_streams.wire.amqp.encode import encode_value
+from spark_streams.wire.amqp.engine.outgoing_session import Outcome
 from spark_streams.wire.amqp.event_streams import ASSIGNED_KEYS
 from spark_streams.wire.amqp.values import Array, Described, Symbol, UInt, ULong
 from spark_streams.wire.columnar.byte_view import Positions

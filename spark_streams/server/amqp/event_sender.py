@@ -16,9 +16,9 @@ from spark_streams.server.amqp.connection_links import AttachedLink, ConnectionL
 from spark_streams.server.amqp.error_conditions import INTERNAL_ERROR, RESOURCE_DELETED, LinkRefused
 from spark_streams.server.amqp.link_position import LinkPosition
 from spark_streams.server.amqp.link_turns import BYTES_PER_TURN
-from spark_streams.wire.amqp.engine.outgoing_deliveries import OutgoingDeliveries
 from spark_streams.server.amqp.transfer_block import TransferBlock
 from spark_streams.server.turns import Turn
+from spark_streams.wire.amqp.engine.outgoing_deliveries import OutgoingDeliveries
 from spark_streams.wire.amqp.engine.session import MESSAGE_TOO_LARGE
 from spark_streams.wire.columnar.byte_view import Positions
 from spark_streams.wire.columnar.interleave import Ranges

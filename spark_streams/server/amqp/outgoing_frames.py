@@ -24,15 +24,12 @@ from spark_streams.wire.amqp.performatives import (
     ACCEPTED,
     ATTACH,
     BEGIN,
-    DISPOSITION,
     ERROR,
     REJECTED,
-    SERIAL,
-    encode_frame,
     performative_code,
     read_performative,
 )
-from spark_streams.wire.amqp.values import Described, Symbol, UInt, ULong
+from spark_streams.wire.amqp.values import Described, Symbol, ULong
 from spark_streams.wire.columnar.byte_view import Positions
 
 _ACCEPTED: Final = Described(ULong(ACCEPTED), [])

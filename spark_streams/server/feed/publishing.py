@@ -45,7 +45,7 @@ MOST_SPLITS: Final = 5
 """How often one request is routed again at most."""
 FEW_BYTES: Final = 128 << 10
 """Rows of at most so many bytes are routed on the loop."""
-TURN_PARTITIONS: Final = 16
+TURN_PARTITIONS: Final = 8
 """Partitions to look up, or to append to, before other tasks run."""
 
 logger = logging.getLogger("spark_streams.server")

@@ -1,5 +1,5 @@
 """Transfer frames that are written in columns, beside the specification's bytes; proton's engine reads them in
-``tests/client/amqp/test_outgoing_deliveries.py``."""
+``tests/client/amqp/test_sent_messages.py``."""
 
 from __future__ import annotations
 

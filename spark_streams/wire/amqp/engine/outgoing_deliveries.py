@@ -112,7 +112,7 @@ class OutgoingDeliveries:
     @property
     def room(self) -> int:
         """How many messages may be sent now, if each takes one frame."""
-        return 0 if self.is_begun else max(0, min(self.credit, self.session.window))
+        return 0 if self.is_begun or self.handle is None else max(0, min(self.credit, self.session.window))
 
     @property
     def is_begun(self) -> bool:

@@ -165,10 +165,7 @@ class OutgoingSession:
         while at < len(self._sent) and self._firsts[at] < stop:
             sent = self._sent[at]
             low, high = max(0, begin - sent.first), max(0, min(len(sent.open), stop - sent.first))
-            if sent.left == len(sent.open):
-                rows = np.arange(low, high)
-            else:
-                rows = low + np.flatnonzero(sent.open[low:high])
+            rows = np.arange(low, high) if sent.left == len(sent.open) else low + np.flatnonzero(sent.open[low:high])
             kept = [sent]
             if len(rows):
                 links[sent.link] = None
@@ -208,5 +205,3 @@ class OutgoingSession:
         """Forget the unsettled deliveries of a link."""
         self._sent = [sent for sent in self._sent if sent.link is not link]
         self._firsts = [sent.first for sent in self._sent]
-
-

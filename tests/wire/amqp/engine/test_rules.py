@@ -30,7 +30,7 @@ class Links:
         self.said(b"AMQP\x00\x01\x00\x00", encode_frame(0, BEGIN, [None, UInt(0), UInt(9), UInt(9)]))
         assert self.incoming.begun is not None
         self.session = self.incoming.begun
-        self.session.channel = 0
+        self.session.outgoing.channel = 0
         for handle in range(count):
             self.attach(handle)
 
@@ -172,7 +172,7 @@ def test_the_window_shrinks_by_what_waits_and_never_below_what_was_announced() -
 def test_one_disposition_tells_a_run() -> None:
     session = IncomingSession(1 << 20, MAX_FRAME)
     link = IncomingDeliveries(session, 1 << 20)
-    session.channel, link.handle = 2, 0
+    session.outgoing.channel, link.handle = 2, 0
     link.settle(np.array([0xFFFF_FFFE, 0xFFFF_FFFF, 0, -1, 5]))
     written, told = session.frames(), []
     while written:
