@@ -296,4 +296,3 @@ def _carrier(endpoint: Endpoint, deadline: Deadline, server_name: str | None) ->
     from spark_streams.client.amqp.web_socket import open_web_socket  # its library takes a tenth of a second to load
 
     return open_web_socket(endpoint, deadline, server_name)
-

@@ -17,7 +17,6 @@ from typing import Any, Final
 
 from spark_streams.client.amqp.connection import Connection
 from spark_streams.client.amqp.queue_types import is_stream
-from spark_streams.client.amqp.sent_messages import SentMessages
 from spark_streams.client.retry import Deadline
 from spark_streams.errors import DeadlineExceeded, Refused, RemoteProtocolError, SparkStreamsError
 from spark_streams.filters.tree import Expression
@@ -124,8 +123,7 @@ class Link:
     @property
     def deliveries(self) -> IncomingDeliveries:
         """A receiver's credit, and what has come."""
-        assert isinstance(self.link.deliveries, IncomingDeliveries), "a sender"
-        return self.link.deliveries
+        return self.link.incoming
 
     @property
     def narrowed(self) -> bool:
@@ -227,8 +225,7 @@ def attach_receiver(
     also, dialect = also or {}, connection.dialect
     filters = {} if start is None else {dialect.start_name: start.filter, **also}
     link = connection.session().receiver(_link_name(), MAX_MESSAGE_BYTES)
-    deliveries = link.deliveries
-    assert isinstance(deliveries, IncomingDeliveries)
+    deliveries = link.incoming
     deliveries.owner = link
     settled = SETTLED if known else UNSETTLED
     named = {**(properties or {}), **binding.properties(dialect.link_properties)}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Sequence
+
 from spark_streams.client.amqp.connection import Connection
 from spark_streams.client.amqp.request_pair import RequestPair
 from spark_streams.client.retry import Deadline

@@ -1,4 +1,4 @@
-"""A link for requests, and one for their answers: as ``$cbs``, ``$management`` and RabbitMQ's ``/management`` have them."""
+"""A link for requests, and one for their answers: as ``$cbs`` and ``$management`` have them, and RabbitMQ."""
 
 from __future__ import annotations
 
@@ -8,9 +8,7 @@ from typing import Any, Final, Protocol, TypeVar
 import numpy as np
 
 from spark_streams.wire.amqp.engine.endpoints import Endpoint
-from spark_streams.wire.amqp.engine.incoming_deliveries import IncomingDeliveries
 from spark_streams.wire.amqp.engine.links import MIXED, SETTLED, UNSETTLED, Attach, Session
-from spark_streams.wire.amqp.engine.outgoing_deliveries import OutgoingDeliveries
 from spark_streams.wire.amqp.engine.outgoing_session import Outcome
 from spark_streams.wire.amqp.performatives import ACCEPTED, RELEASED
 from spark_streams.wire.amqp.values import Described, ULong
@@ -56,9 +54,7 @@ class RequestPair:
         self.sender = session.sender(name if paired else f"{name}-out")
         self.receiver = session.receiver(name if paired else f"{name}-in", _MOST_BYTES)
         self.refusal: Outcome | None = None
-        self._requests, self._answers = self.sender.deliveries, self.receiver.deliveries
-        assert isinstance(self._requests, OutgoingDeliveries)
-        assert isinstance(self._answers, IncomingDeliveries)
+        self._requests, self._answers = self.sender.outgoing, self.receiver.incoming
         self._requests.settled = self._settled
         self._answers.owner = self
         ours, theirs = (address, address) if paired else (self.sender.name, self.receiver.name)

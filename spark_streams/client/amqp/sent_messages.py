@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 
 from spark_streams.errors import RemoteProtocolError
 from spark_streams.wire.amqp.engine.links import Link
-from spark_streams.wire.amqp.engine.outgoing_deliveries import OutgoingDeliveries
 from spark_streams.wire.amqp.engine.outgoing_session import Outcome
 from spark_streams.wire.amqp.engine.session import ranges
 from spark_streams.wire.amqp.values import Described
 from spark_streams.wire.columnar.byte_view import Positions
 from spark_streams.wire.columnar.interleave import Ranges
+
 
 class Refusal(NamedTuple):
     """An outcome other than accepted.
@@ -44,9 +44,8 @@ class SentMessages:
     """
 
     def __init__(self, link: Link) -> None:
-        assert isinstance(link.deliveries, OutgoingDeliveries)
         self.done = 0
-        self._link, self._deliveries = link, link.deliveries
+        self._link, self._deliveries = link, link.outgoing
         self._deliveries.settled = self._settled
         self._accepted: set[int] = set()
         self._refused: dict[int, tuple[int, Refusal]] = {}

@@ -92,8 +92,7 @@ class Ours:
     def attach(self, name: str, *, settled: bool = True, max_bytes: int = 1 << 20) -> IncomingDeliveries:
         """Open a receiving link on a session of its own."""
         link = self.links[name] = self.engine.session().receiver(name, max_bytes)
-        deliveries = link.deliveries
-        assert isinstance(deliveries, IncomingDeliveries)
+        deliveries = link.incoming
         deliveries.owner = self.deliveries[name] = deliveries
         link.attach(Attach(name, name, SETTLED if settled else UNSETTLED))
         return deliveries

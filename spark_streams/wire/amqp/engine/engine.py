@@ -20,7 +20,13 @@ from spark_streams.wire.amqp.engine.incoming_deliveries import IncomingDeliverie
 from spark_streams.wire.amqp.engine.incoming_frames import IncomingFrames
 from spark_streams.wire.amqp.engine.links import Link, Session
 from spark_streams.wire.amqp.engine.outgoing_deliveries import OutgoingDeliveries
-from spark_streams.wire.amqp.engine.session import FRAMING_ERROR, ILLEGAL_STATE, INVALID_FIELD, IncomingSession, Violation
+from spark_streams.wire.amqp.engine.session import (
+    FRAMING_ERROR,
+    ILLEGAL_STATE,
+    INVALID_FIELD,
+    IncomingSession,
+    Violation,
+)
 from spark_streams.wire.amqp.performatives import (
     CLOSE,
     DETACH,

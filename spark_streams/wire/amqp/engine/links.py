@@ -58,7 +58,10 @@ class Attach:
         source = [self.source, *[None] * 5, Symbol("copy") if self.copies else None, filters]
         while source and source[-1] is None:
             source.pop()
-        return [Described(ULong(SOURCE), source), Described(ULong(TARGET), [] if self.target is None else [self.target])]
+        return [
+            Described(ULong(SOURCE), source),
+            Described(ULong(TARGET), [] if self.target is None else [self.target]),
+        ]
 
 
 class Link(Endpoint):
@@ -89,6 +92,18 @@ class Link(Endpoint):
     def sends(self) -> bool:
         """Whether we send."""
         return isinstance(self.deliveries, OutgoingDeliveries)
+
+    @property
+    def incoming(self) -> IncomingDeliveries:
+        """What comes on it."""
+        assert isinstance(self.deliveries, IncomingDeliveries), "we send on it"
+        return self.deliveries
+
+    @property
+    def outgoing(self) -> OutgoingDeliveries:
+        """What goes on it."""
+        assert isinstance(self.deliveries, OutgoingDeliveries), "the peer sends on it"
+        return self.deliveries
 
     def attach(self, attach: Attach) -> None:
         """Attach it; the peer is told the largest message that is taken of it."""
