@@ -137,8 +137,7 @@ class Attempts:
         Raises:
             SparkStreamsError: ``fault`` itself, when it is not retriable or was the last allowed try.
         """
-        # An error and its frames are a circle. What the frames hold must not wait for a garbage collection, which ends
-        # things in any order: proton crashes where a session ends before its link.
+        # An error and its frames are a circle. What the frames hold is not to wait for a garbage collection.
         traceback.clear_frames(fault.__traceback__)
         if fault.given_up:
             raise fault

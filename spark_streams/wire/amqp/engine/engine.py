@@ -45,7 +45,7 @@ from spark_streams.wire.amqp.transfer_frames import HEAD_BYTES
 from spark_streams.wire.amqp.values import Array, Symbol, UInt, UShort
 
 EMPTY_FRAME: Final = b"\x00\x00\x00\x08\x02\x00\x00\x00"
-_CONTAINER, _MAX_FRAME_SIZE, _CHANNEL_MAX, _IDLE_TIME_OUT, _OFFERED, _PROPERTIES = 0, 2, 3, 4, 7, 9
+_MAX_FRAME_SIZE, _CHANNEL_MAX, _IDLE_TIME_OUT, _OFFERED, _PROPERTIES = 2, 3, 4, 7, 9
 """Places of open's fields."""
 _SYMBOLS: Final = 0xA3
 _MOST_CHANNELS: Final = 65_536
