@@ -169,7 +169,7 @@ class ReferenceLog:
         """
         with self._changing():
             stream = self.stream(name)
-            self._check_room(more)
+            self._check_room(more, stream.maker)
             self._take_names(stream, more)
             try:
                 yield stream
@@ -201,8 +201,14 @@ class ReferenceLog:
         if self._closed.is_set():
             raise LogError(f"the log {self.data_dir} is closed: open it again")
 
-    def _check_room(self, more: int) -> None:
+    def _check_room(self, more: int, maker: str | None) -> None:
         there, most = len(self._partitions()), self.config.max_partitions
+        theirs, share = sum(len(s.partitions) for s in self.streams() if s.maker == maker), max(1, most * 7 // 8)
+        if maker is not None and theirs + more > share:
+            raise ValueError(
+                f"user '{maker}' has made {theirs} partitions, {more} more are too many: one user may make {share} of "
+                f"the log's {most}, see its max_partitions"
+            )
         if there + more > most:
             raise ValueError(
                 f"the log has {there} partitions, {more} more are too many: it may have {most}, see its max_partitions"
@@ -216,6 +222,7 @@ class ReferenceLog:
         *,
         exist_ok: bool = False,
         partition_names: Sequence[str] | None = None,
+        maker: str | None = None,
     ) -> Stream:
         """Create a stream, durably.
 
@@ -226,6 +233,7 @@ class ReferenceLog:
             exist_ok: return the stream of that name when there is one, whatever its settings.
             partition_names: the names of its partitions for RabbitMQ's clients, one for each; None: ``orders-0`` and so
                 on, or the stream's own name as long as there is one partition.
+            maker: the user for whose share of ``max_partitions``, 7/8, it counts; None: for nobody's.
 
         Raises:
             StreamExists: there is one, and not ``exist_ok``.
@@ -238,13 +246,15 @@ class ReferenceLog:
                 if exist_ok:
                     return self._streams[name]
                 raise StreamExists(f"there is a stream '{name}' already: choose another name, or delete it first")
-            self._check_room(partitions)
+            self._check_room(partitions, maker)
             given = None if partition_names is None else tuple(partition_names)
             if (longest := max((len(each.encode()) for each in given or ()), default=0)) > MAX_PARTITION_NAME_BYTES:
                 raise ValueError(f"a partition's name has {longest} bytes: expected at most {MAX_PARTITION_NAME_BYTES}")
             names = names_of_partitions(name, partitions, given)
             self._names.check(name, names)
-            stream = new_stream(folder, name, partitions, config or self.config.stream, self._open_partition, given)
+            stream = new_stream(
+                folder, name, partitions, config or self.config.stream, self._open_partition, given, maker
+            )
             self._streams = {**self._streams, name: stream}
             self._names.keep(name, names)
             return stream

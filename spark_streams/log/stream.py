@@ -59,6 +59,7 @@ class Stream:
         self.config = metadata.config
         self.partition_names = metadata.partition_names
         self.created_ms = metadata.created_ms
+        self.maker = metadata.maker
         self._open_partition = open_partition
         self._tree = metadata.tree
         self._histories: dict[str, SplitHistory] = {}
@@ -249,10 +250,8 @@ class Stream:
             OSError: they could not be written; the old ones are in effect.
         """
         try:
-            changed = StreamMetadata(
-                self.name, self.incarnation, self.config, tree, self.partition_names, self.created_ms
-            )
-            changed.write(self.folder)
+            noted = self.partition_names, self.created_ms, self.maker
+            StreamMetadata(self.name, self.incarnation, self.config, tree, *noted).write(self.folder)
         except OSError:
             # The file may be the new one all the same, and the next start reads it.
             if StreamMetadata.read(self.folder).tree.to_metadata() != tree.to_metadata():
@@ -295,6 +294,7 @@ def new_stream(
     config: StreamConfig,
     open_partition: OpenPartition,
     partition_names: tuple[str, ...] | None = None,
+    maker: str | None = None,
 ) -> Stream:
     """Create a stream: its folder, its partitions, and last its metadata, which make it one.
 
@@ -305,6 +305,7 @@ def new_stream(
         config: its settings.
         open_partition: opens a partition of it.
         partition_names: the names that clients of RabbitMQ gave the partitions; None when they gave none.
+        maker: the user who makes it, or None.
 
     Raises:
         ValueError: a number of partitions that no stream may have, or other than that of the names.
@@ -320,7 +321,7 @@ def new_stream(
     with ExitStack() as undo:
         undo.callback(shutil.rmtree, folder, ignore_errors=True)
         now_ms = time.time_ns() // 1_000_000
-        metadata = StreamMetadata(name, uuid.uuid4().hex, config, tree, partition_names, now_ms)
+        metadata = StreamMetadata(name, uuid.uuid4().hex, config, tree, partition_names, now_ms, maker)
         stream = Stream(folder, metadata, open_partition)
         undo.callback(stream.discard)
         metadata.write(folder)

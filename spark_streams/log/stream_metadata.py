@@ -57,6 +57,7 @@ class StreamMetadata:
         tree: the partitions that there are and were.
         partition_names: the names that clients of RabbitMQ gave the first partitions; None when they gave none.
         created_ms: when it was created, in ms since the epoch; None: by a release that did not note that.
+        maker: the user who made it, for whose share of the log's partitions it counts; None: it is nobody's.
     """
 
     name: str
@@ -65,6 +66,7 @@ class StreamMetadata:
     tree: PartitionTree
     partition_names: tuple[str, ...] | None
     created_ms: int | None = None
+    maker: str | None = None
 
     def write(self, folder: Path) -> None:
         """Write the file into the stream's folder, whole or not at all.
@@ -84,6 +86,8 @@ class StreamMetadata:
             content["partition_names"] = list(self.partition_names)
         if self.created_ms is not None:
             content["created_ms"] = self.created_ms
+        if self.maker is not None:
+            content["maker"] = self.maker
         content["crc32c"] = _checksum(content)
         write_atomically(folder / METADATA_FILE, json.dumps(content, indent=1).encode())
 
@@ -121,8 +125,8 @@ class StreamMetadata:
                     )
             names = content.get("partition_names")
             given = None if names is None else tuple(map(str, names))
-            config, created_ms = StreamConfig(**content["config"]), content.get("created_ms")
-            return cls(content["name"], content["incarnation"], config, tree, given, created_ms)
+            config, noted = StreamConfig(**content["config"]), (content.get("created_ms"), content.get("maker"))
+            return cls(content["name"], content["incarnation"], config, tree, given, *noted)
         except (ValueError, KeyError, TypeError, AttributeError) as fault:
             raise CorruptLog(str(path), 0, f"the stream's metadata cannot be read: {fault}") from fault
 

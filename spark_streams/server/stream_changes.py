@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from spark_streams.errors import NameTaken, StreamExists
 from spark_streams.log import ReferenceLog, Stream, StreamConfig
+from spark_streams.server.users import ANONYMOUS
 
 SETTINGS: Final = frozenset(each.name for each in fields(StreamConfig))
 """The names of the settings of a stream."""
@@ -44,8 +45,13 @@ def read_partitions(text: str, most: int) -> int:
     return int(text)
 
 
+def maker_of(user: str) -> str | None:
+    """Return for whom the partitions count that a user makes; None where nobody says who it is."""
+    return None if user == ANONYMOUS else user
+
+
 def create_stream(
-    log: ReferenceLog, name: str, partitions: int | None, given: Mapping[str, str]
+    log: ReferenceLog, name: str, partitions: int | None, given: Mapping[str, str], user: str
 ) -> tuple[Stream, bool]:
     """Create a stream; one with as many partitions and the same settings may be there. It waits for the disk.
 
@@ -54,6 +60,7 @@ def create_stream(
         name: the stream's name.
         partitions: how many partitions; None for one, or for as many as there are.
         given: settings as texts; those of the log for the others.
+        user: who creates it.
 
     Returns:
         The stream, and whether it was created.
@@ -65,7 +72,7 @@ def create_stream(
     """
     config = read_settings(given, log.config.stream)
     try:
-        return log.create_stream(name, partitions or 1, config), True
+        return log.create_stream(name, partitions or 1, config, maker=maker_of(user)), True
     except NameTaken:
         raise  # it is a StreamExists too
     except StreamExists:

@@ -5,13 +5,19 @@ from __future__ import annotations
 import asyncio
 import struct
 from collections.abc import AsyncIterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import requests
 
-from spark_streams.server import AmqpConfig
-from spark_streams.server.feed.config import FeedConfig
+from spark_streams.client.amqp.client import AmqpClient
+from spark_streams.client.rabbitmq.client import RabbitClient
+from spark_streams.endpoint import Endpoint
+from spark_streams.log import LogConfig, ReferenceLog
+from spark_streams.secrets import Secret
+from spark_streams.server import AmqpConfig, FeedConfig, RabbitConfig, ServerThread, WebConfig
 from spark_streams.server.http.receive_budget import BodyBudget
 from spark_streams.server.http.requests import HttpError
 from spark_streams.server.users import displaced
@@ -114,6 +120,53 @@ def test_who_gives_up_a_place() -> None:
     assert displaced({1: "a", 2: "b", 3: "b"}, "c") == 2
     assert displaced({1: "a", 2: "b", 3: "b"}, "a") == 1, "of users with as many, who was there first"
     assert displaced({1: "a", 2: "b"}, "b") == 2, "the newcomer's own"
+
+
+# --- partitions
+
+
+def test_one_user_leaves_partitions_for_others(tmp_path: Path) -> None:
+    full = "user 'ann' has made 7 partitions, %d more are too many: one user may make 7 of the log's 8"
+    config = LogConfig(max_partitions=8)
+    with ReferenceLog(tmp_path, config) as log:
+        log.create_stream("a", 4, maker="ann")
+        log.add_partitions("a", 1)
+        log.split_partition("a", "0")
+        with pytest.raises(ValueError, match=full % 1):
+            log.create_stream("more", 1, maker="ann")
+        with pytest.raises(ValueError, match=full % 2):
+            log.split_partition("a", "1")
+        log.create_stream("b", 1, maker="bob")
+        log.delete_stream("b")
+    with ReferenceLog(tmp_path, config) as log:
+        with pytest.raises(ValueError, match=full % 1):
+            log.create_stream("more", 1, maker="ann")
+        log.create_stream("of nobody", 1)
+
+
+def test_a_stream_that_a_door_makes_is_its_users(tmp_path: Path) -> None:
+    common: dict[str, Any] = {"port": 0, "users": USERS}
+    kinds = (AmqpConfig, RabbitConfig, FeedConfig, WebConfig)
+    with ReferenceLog(tmp_path) as log, ServerThread(log, *(kind(**common) for kind in kinds)) as server:
+        places = {door: int(server.urls[door].rpartition(":")[2]) for door in ("amqp", "rabbitmq-stream")}
+        who = ("ann", Secret("secret"))
+        with AmqpClient(Endpoint("amqp", "127.0.0.1", places["amqp"], *who)) as over_amqp:
+            assert over_amqp.create("by amqp", 2, {})
+        for name, is_super in (("by-rabbitmq", False), ("by-super", True)):
+            endpoint = Endpoint("rabbitmq-stream", "127.0.0.1", places["rabbitmq-stream"], *who)
+            with RabbitClient(endpoint, super_stream=is_super) as over_streams:
+                assert over_streams.create(name, 2 if is_super else None, {})
+        feed = requests.put(f"{server.urls['feedapi']}/by-feed", auth=("ann", "secret"), timeout=WAIT_S)
+        assert feed.status_code == 201
+        with requests.Session() as window:
+            window.auth = "ann", "secret"
+            page = window.get(f"{server.urls['web']}/create", timeout=WAIT_S).text
+            word = page.partition('name="word" value="')[2].partition('"')[0]
+            fields = {"name": "by window", "partitions": "1", "word": word}
+            assert window.post(f"{server.urls['web']}/create", fields, timeout=WAIT_S).ok
+        assert {stream.name: stream.maker for stream in log.streams()} == dict.fromkeys(
+            ("by amqp", "by-rabbitmq", "by-super", "by-feed", "by window"), "ann"
+        )
 
 
 # --- bodies of feeds

@@ -50,11 +50,11 @@ async def answer(request: Request, node: LinkResources, user: str) -> Reply:
         return Reply(HTTPStatus.FORBIDDEN, f"user '{user}' may not {needed} stream '{name:.200}'", UNAUTHORIZED)
     if operation == READ:
         return _described(node, name)
-    change = partial(_create, node, name, request.body) if operation == CREATE else partial(_delete, node, name)
+    change = partial(_create, node, name, request.body, user) if operation == CREATE else partial(_delete, node, name)
     return await node.worker.step(change)
 
 
-def _create(node: LinkResources, name: str, body: object) -> Reply:
+def _create(node: LinkResources, name: str, body: object, user: str) -> Reply:
     given = body if isinstance(body, Mapping) else {}
     settings = {str(key): str(int(value) if isinstance(value, int) else value) for key, value in given.items()}
     count = settings.pop(PARTITIONS, None)
@@ -64,7 +64,7 @@ def _create(node: LinkResources, name: str, body: object) -> Reply:
         return _invalid(f"there is no setting '{unknown[0]:.40}': expected some of {known}")
     try:
         partitions = None if count is None else read_partitions(count, node.log.config.max_partitions)
-        _, created = create_stream(node.log, name, partitions, settings)
+        _, created = create_stream(node.log, name, partitions, settings, user)
     except NameTaken as fault:
         return Reply(HTTPStatus.CONFLICT, str(fault), INVALID_FIELD)
     except StreamExists as fault:

@@ -157,7 +157,8 @@ class Pages:
             records = self.partition.read(offset, size, whole=self._key is not None)
         if records is None:
             return None
-        start, turn = max(0, offset - int(records.offsets[0])) // self._rows * self._rows, Turn()
+        # Longer than a turn, as each block of few rows costs half of one.
+        start, turn = max(0, offset - int(records.offsets[0])) // self._rows * self._rows, Turn(share=2)
         if start + self._rows < len(records):
             self._left = records.slice(start + self._rows)
         block = Events(records.slice(start, start + self._rows), self.fetch, self._key)

@@ -114,7 +114,9 @@ class WriteRequests:
         settings = {setting: text for setting, text in given.items() if setting != "partitions"}
         try:
             # In a thread: each partition waits for the disk.
-            change = partial(create_stream, self.log, name, partitions, settings)
+            change = partial(
+                create_stream, self.log, name, partitions, settings, self.authorization.known(request).user
+            )
             stream, created = await self._thread.step(change)
         except NameTaken as fault:
             raise HttpError(409, str(fault)) from fault

@@ -44,7 +44,8 @@ Change = Coroutine[object, object, ResponseCode]
 def create_stream(session: Session, request: Create) -> Work:
     """Create a stream and answer; raise as ``Session.require`` does."""
     session.require("configure", request.stream)
-    return _changed(session, request, partial(session.node.topology.create, request.stream, request.arguments))
+    create = partial(session.node.topology.create, request.stream, request.arguments, session.user)
+    return _changed(session, request, create)
 
 
 def create_super_stream(session: Session, request: CreateSuperStream) -> Work:
@@ -53,7 +54,9 @@ def create_super_stream(session: Session, request: CreateSuperStream) -> Work:
     # With more partitions than are allowed, `create_super` refuses.
     for name in (request.name, *names[: node.config.max_super_stream_partitions]):
         session.require("configure", name)
-    create = partial(node.topology.create_super, request.name, names, request.binding_keys, request.arguments)
+    create = partial(
+        node.topology.create_super, request.name, names, request.binding_keys, request.arguments, session.user
+    )
     return _changed(session, request, create)
 
 

@@ -36,6 +36,7 @@ from spark_streams.server.rabbitmq.stream_arguments import (
     known_arguments,
     stream_config,
 )
+from spark_streams.server.stream_changes import maker_of
 from spark_streams.server.turns import Worker
 from spark_streams.wire.rabbitmq.response_codes import ResponseCode
 
@@ -208,7 +209,7 @@ class Topology:
         task.add_done_callback(self._changes.discard)
         return await asyncio.shield(task)
 
-    async def create(self, name: str, arguments: Mapping[str, str]) -> ResponseCode:
+    async def create(self, name: str, arguments: Mapping[str, str], user: str) -> ResponseCode:
         """Create a stream, called through ``in_turn``; return the code to answer."""
         stream = self._stream(name)
         if stream is not None and not self._is_super(stream):
@@ -216,7 +217,7 @@ class Topology:
             return ResponseCode.STREAM_ALREADY_EXISTS if same else ResponseCode.PRECONDITION_FAILED
         if self._find(name) is not None or stream is not None:
             return ResponseCode.STREAM_ALREADY_EXISTS
-        return await self._create(name, partial(self._make, name, arguments))
+        return await self._create(name, partial(self._make, name, arguments, user))
 
     def _has(self, stream: Stream, arguments: Mapping[str, str]) -> bool:
         """Return whether ``create`` with these arguments would have made this stream."""
@@ -231,7 +232,7 @@ class Topology:
         return same and filter_bytes(arguments) == DEFAULT_FILTER_BYTES
 
     async def create_super(
-        self, name: str, partitions: Sequence[str], bindings: Sequence[str], arguments: Mapping[str, str]
+        self, name: str, partitions: Sequence[str], bindings: Sequence[str], arguments: Mapping[str, str], user: str
     ) -> ResponseCode:
         """Create a super stream, called through ``in_turn``; return the code to answer."""
         # Two partitions may have one binding key: a message with it goes to both.
@@ -242,7 +243,8 @@ class Topology:
             return ResponseCode.PRECONDITION_FAILED
         if self._stream(name) is not None or any(self._find(each) is not None for each in (name, *partitions)):
             return ResponseCode.STREAM_ALREADY_EXISTS
-        return await self._create(name, partial(self._make, name, arguments, tuple(partitions), tuple(bindings)))
+        make = partial(self._make, name, arguments, user, tuple(partitions), tuple(bindings))
+        return await self._create(name, make)
 
     async def _create(self, name: str, make: Callable[[], _Record | ResponseCode]) -> ResponseCode:
         if not name or name.startswith(RESERVED_PREFIX):
@@ -261,6 +263,7 @@ class Topology:
         self,
         name: str,
         arguments: Mapping[str, str],
+        user: str,
         partitions: tuple[str, ...] | None = None,
         bindings: tuple[str, ...] = (),
     ) -> _Record | ResponseCode:
@@ -268,7 +271,7 @@ class Topology:
         try:
             config = stream_config(arguments, self._log.config.stream)
             count = 1 if partitions is None else len(partitions)
-            stream = self._log.create_stream(name, count, config, partition_names=partitions)
+            stream = self._log.create_stream(name, count, config, partition_names=partitions, maker=maker_of(user))
         except StreamExists:
             return ResponseCode.STREAM_ALREADY_EXISTS
         except (BadArgument, ValueError) as fault:

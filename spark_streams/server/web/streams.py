@@ -88,7 +88,7 @@ class Streams(Pages):
         if count is None or not 1 <= count <= 10**6:
             return self._form(request, form, f"partitions is '{partitions:.40}', expected a number from 1 on")
         settings = {key: text for key, text in form.items() if key in SETTINGS and text}
-        change = partial(create_stream, self._site.log, name, count, settings)
+        change = partial(create_stream, self._site.log, name, count, settings, known.user)
         try:
             _, created = await self._site.changes.step(change)
         except StreamExists as fault:

@@ -51,7 +51,7 @@ MAX_EMPTY_ITEMS: Final = 255
 """The most items without data (nulls, true, zeros) of one array, because they cost the sender no byte."""
 STEP_BYTES: Final = 4_096
 """About as many bytes are checked in a step, which takes a millisecond or two."""
-LONG_BYTES: Final = 1 << 16
+LONG_BYTES: Final = 1 << 20
 """A text of more bytes is checked in steps, and a message of more is read by itself."""
 
 T = TypeVar("T")

@@ -26,6 +26,9 @@ from spark_streams.wire.amqp.transfer_encode import (
 from spark_streams.wire.columnar.byte_view import Positions
 from spark_streams.wire.columnar.interleave import Ranges
 
+Write = Callable[[pa.Buffer | bytes], None]
+"""Queues frames for the peer."""
+
 MAX_FRAME_BYTES: Final = 1 << 20
 """The largest frame that is written, where the peer takes larger ones."""
 MIN_FRAME_BYTES: Final = 512
@@ -65,7 +68,7 @@ class OutgoingDeliveries:
         self.sent = 0
         self.written = 0
         self._presettled = False
-        self._write: Callable[[pa.Buffer | bytes], None] = lambda frames: None
+        self._write: Write = lambda frames: None
         self._max_frame_bytes = MIN_FRAME_BYTES
         self._all_fields = False
         self._begun: Iterator[bytes] = iter(())
@@ -74,7 +77,7 @@ class OutgoingDeliveries:
     def open(
         self,
         handle: int | None,
-        write: Callable[[pa.Buffer | bytes], None],
+        write: Write,
         max_frame_bytes: int,
         *,
         presettled: bool,
