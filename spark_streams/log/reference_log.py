@@ -203,12 +203,13 @@ class ReferenceLog:
 
     def _check_room(self, more: int, maker: str | None) -> None:
         there, most = len(self._partitions()), self.config.max_partitions
-        theirs, share = sum(len(s.partitions) for s in self.streams() if s.maker == maker), max(1, most * 7 // 8)
-        if maker is not None and theirs + more > share:
-            raise ValueError(
-                f"user '{maker}' has made {theirs} partitions, {more} more are too many: one user may make {share} of "
-                f"the log's {most}, see its max_partitions"
-            )
+        if maker is not None:
+            theirs, share = sum(len(s.partitions) for s in self.streams() if s.maker == maker), max(1, most * 7 // 8)
+            if theirs + more > share:
+                raise ValueError(
+                    f"user '{maker}' has made {theirs} partitions, {more} more are too many: one user may make {share} "
+                    f"of the log's {most}, see its max_partitions"
+                )
         if there + more > most:
             raise ValueError(
                 f"the log has {there} partitions, {more} more are too many: it may have {most}, see its max_partitions"

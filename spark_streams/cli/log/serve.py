@@ -190,10 +190,12 @@ def serve(
             request.ensure(log)
         # All clients wait for a collection of all objects; those that exist now are mostly of modules.
         gc.freeze()
-        gc.set_threshold(*gc.get_threshold()[:2], FULL_COLLECTIONS)
+        thresholds = gc.get_threshold()
+        gc.set_threshold(*thresholds[:2], FULL_COLLECTIONS)
         try:
             asyncio.run(_serve(log, doors, until_stdin_closes, temporary=data_dir is None))
         finally:
+            gc.set_threshold(*thresholds)
             gc.unfreeze()
 
 

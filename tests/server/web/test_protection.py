@@ -126,7 +126,7 @@ def test_strangers_send_little(windows: Windows, path: str) -> None:
 
 
 def test_a_fault_of_the_disk_tells_no_path(window: Window, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: object) -> None:
+    def full(*_: object, **named: object) -> None:
         raise OSError(28, "No space left on device", "/secret/place")
 
     word = window.word()

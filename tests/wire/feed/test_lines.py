@@ -16,6 +16,7 @@ import pyarrow as pa
 import pytest
 
 from spark_streams.errors import RemoteProtocolError
+from spark_streams.wire.feed import line_forms
 from spark_streams.wire.feed import lines as feed_lines
 from spark_streams.wire.feed.dialect import Dialect
 from spark_streams.wire.feed.line_forms import MOST_HOLES, learn
@@ -128,6 +129,25 @@ def test_a_key_of_megabytes(parse: Parse, text: str) -> None:
     key = json.loads(line)["key"]
     assert events(lines) == [b"", b'{"a":1}', b""]
     assert lines.keys is not None and lines.keys.to_pylist() == [key, None, key]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"event":"","key":"%s"}',
+        b'{"key": "%s", "event": {"a": 1}}',
+        b'{"event":{"a":1} , "key":"%s"}',
+        b'{"encoding":"base64","event":"","key":"%s"}',
+    ],
+    ids=["usual", "usual, with blanks", "of its own", "base64"],
+)
+def test_a_line_of_megabytes_is_not_parsed_to_learn_its_form(monkeypatch: pytest.MonkeyPatch, line: bytes) -> None:
+    line_forms.known_forms(Dialect.PUBLISHED, None)  # which are learned once
+    monkeypatch.setattr(line_forms, "learn", lambda *_: pytest.fail("it is learned"))
+    key = "k" * line_forms.LONGEST_LINE_BYTES
+    lines = parse_lines(line % key.encode() + b"\n", Dialect.PUBLISHED)
+    assert lines.keys is not None and lines.keys.to_pylist() == [key]
+    assert len(lines.values) == 1
 
 
 def test_a_long_key_that_is_half_a_pair_is_named(parse: Parse) -> None:

@@ -165,10 +165,9 @@ class OutgoingDeliveries:
             )
             self._queue(frames, count)
             return count
-        firsts = (np.frombuffer(piece.buffer, np.uint8)[piece.starts[0] : piece.ends[0]] for piece in pieces)
-        message = b"".join([each.data for each in firsts])
+        parts = [np.frombuffer(each.buffer, np.uint8)[each.starts[0] : each.ends[0]].data for each in pieces]
         self._begun = split_message(
-            memoryview(message),
+            parts[0] if len(parts) == 1 else memoryview(b"".join(parts)),
             channel=session.channel,
             handle=handle,
             delivery_id=first,

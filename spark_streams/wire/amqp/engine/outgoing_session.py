@@ -91,7 +91,7 @@ class OutgoingSession:
         outcomes: whether unsettled deliveries are noted, for the links to know what became of them.
 
     Attributes:
-        channel: our channel; None before our begin, and after the peer's end.
+        channel: our channel; None before our begin, and once the session has ended.
         next_transfer: the number of the next transfer frame.
         next_id: the number of the next delivery, not reduced to 32 bits.
         window: how many more transfer frames the peer takes.

@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from spark_streams.wire.amqp import decode
+from spark_streams.wire.amqp.columns import from_producers
 from spark_streams.wire.amqp.columns.block import MessageBlock
 from spark_streams.wire.amqp.columns.from_producers import Incoming, incoming_columns, incoming_steps
 from spark_streams.wire.amqp.decode import STEP_BYTES
@@ -139,3 +141,44 @@ def test_each_broken_message_is_a_step_at_most(name: str) -> None:
     lines, incoming = largest_step(many)
     assert incoming.malformed.all()
     assert lines <= 2_500, "what is done in columns, or one message"
+
+
+# --- long messages and texts, which are read by themselves and in pieces
+
+TEXT = "aé€😀".encode() * 50
+"""Characters of one to four bytes: each place is inside one of them in some piece."""
+ALONE: dict[str, bytes] = {
+    "a body": section(0x75, b"\xb0" + struct.pack(">I", len(TEXT)) + TEXT),
+    "a text": section(0x77, b"\xb1" + struct.pack(">I", len(TEXT)) + TEXT),
+    "a text that ends within a character": section(0x77, b"\xb1" + struct.pack(">I", len(TEXT) - 1) + TEXT[:-1]),
+    "a text with a byte that is no character's": section(
+        0x77, b"\xb1" + struct.pack(">I", len(TEXT) + 1) + TEXT + b"\xff"
+    ),
+    "a symbol in an annotation": section(0x72, counted(0xD1, b"\xa3\x01a\xb3" + struct.pack(">I", len(TEXT)) + TEXT, 2))
+    + BODY,
+    "a key": section(0x72, counted(0xD1, KEY + b"\xb1" + struct.pack(">I", len(TEXT)) + TEXT, 2)) + BODY,
+    "a key behind a header": section(0x70, b"\x45")
+    + section(0x72, counted(0xD1, KEY + b"\xb1" + struct.pack(">I", len(TEXT)) + TEXT, 2))
+    + BODY,
+    "no message": TEXT,
+    "a text beyond the end": section(0x77, b"\xb1" + struct.pack(">I", len(TEXT)) + TEXT[:-9]),
+}
+
+
+@pytest.mark.parametrize("pieces", [1, 3, 7, 64])
+def test_a_long_message_is_read_as_a_short_one(monkeypatch: pytest.MonkeyPatch, pieces: int) -> None:
+    messages = [BODY, *ALONE.values(), BODY, *ALONE.values()]
+    ends = np.cumsum([len(each) for each in messages])
+    block = MessageBlock(b"".join(messages), np.append(0, ends[:-1]), ends)
+    short = incoming_columns(block, thorough=True)
+    for module in (decode, from_producers):
+        monkeypatch.setattr(module, "LONG_BYTES", pieces)
+    long = incoming_columns(block, thorough=True)
+    broken = ["ends within" in name or "byte that is no" in name or name == "no message" for name in ALONE]
+    broken[-1] = True
+    assert long.malformed.tolist() == short.malformed.tolist() == [False, *broken] * 2
+    good = ~short.malformed
+    for name in ("value_starts", "creation_time_ms"):
+        assert getattr(long, name)[good].tolist() == getattr(short, name)[good].tolist()
+    for name in ("group_key", "target_partition"):
+        assert getattr(long, name).to_pylist() == getattr(short, name).to_pylist()
