@@ -28,7 +28,6 @@ from spark_streams.log.format.batching import encode_records, place
 from spark_streams.log.format.record_batch import parse_header, verify
 from spark_streams.log.format.records import decode_batches, message_columns_of, record_headers
 from spark_streams.server.amqp.config import AmqpConfig
-from spark_streams.server.amqp.incoming_links import IncomingLinks
 from spark_streams.server.feed.request_bodies import read_body, read_within
 from spark_streams.wire.amqp import cbs, management
 from spark_streams.wire.amqp import message as m
@@ -39,14 +38,15 @@ from spark_streams.wire.amqp.columns.plain_bodies import plain_body_columns
 from spark_streams.wire.amqp.columns.typed import FieldOfMessage, typed_columns
 from spark_streams.wire.amqp.decode import decode_value, finished
 from spark_streams.wire.amqp.encode import encode_value
+from spark_streams.wire.amqp.engine.links import Link
 from spark_streams.wire.amqp.event_batches import split_batch
 from spark_streams.wire.amqp.event_hubs import outgoing_pieces, with_group_keys
 from spark_streams.wire.amqp.part_head import PartHead
 from spark_streams.wire.amqp.performatives import (
     USUAL_DISPOSITION,
+    empty_frames,
     encode_frame,
     performative_code,
-    performative_codes,
     read_performative,
     usual_range,
 )
@@ -79,6 +79,7 @@ from spark_streams.wire.rabbitmq.publish_decode import (
 from spark_streams.wire.rabbitmq.publish_v2 import filtered_begins
 from spark_streams.wire.rabbitmq.registry import decode
 from spark_streams.wire.rabbitmq.sub_batches import pack_sub_batch
+from tests.wire.amqp.engine.serving import OPENING, serving
 from tests.wire.rabbitmq.chunks import encode_chunk
 
 Do = Callable[[], object]
@@ -441,7 +442,7 @@ for title, (least, frames) in FRAMES.items():
         def read() -> None:
             split = split_frames(received, 0, len(received), 1 << 30)
             read_transfers(received, split)
-            performative_codes(received, split)
+            empty_frames(received, split)
             for start, end in list(zip(split.starts.tolist(), split.ends.tolist(), strict=True))[:50]:
                 assert performative_code(memoryview(received)[start:end]) is not None
                 refused(partial(read_performative, received[start:end]))()
@@ -469,7 +470,7 @@ def _(size: int) -> Do:
     return read
 
 
-ATTACHED = b"AMQP\0\1\0\0" + encode_frame(0, 0x11, [None, UInt(0), UInt(9), UInt(9)])
+ATTACHED = OPENING + encode_frame(0, 0x11, [None, UInt(0), UInt(9), UInt(9)])
 ATTACHED += b"".join(
     encode_frame(0, 0x12, [name, UInt(n), n > 1, *[None] * 6, UInt(0)]) for n, name in enumerate("abc")
 )
@@ -497,12 +498,12 @@ for title, (least, of_links) in OF_LINKS.items():
         received = b"".join(frames(size))
 
         def read() -> None:
-            incoming, links = IncomingLinks(AmqpConfig(max_frame_bytes=512, session_bytes=1 << 30)), []
-            for _ in incoming.received(ATTACHED):
-                if incoming.attached is not None:
-                    links.append(incoming.attached)
-                    incoming.attached.owner, incoming.attached = incoming, None
-            for _ in incoming.received(received):
+            engine, links = serving(AmqpConfig(max_frame_bytes=512, session_bytes=1 << 30)), []
+            for changed in engine.received(ATTACHED):
+                if isinstance(changed, Link) and not changed.sends:
+                    links.append(changed.incoming)
+                    changed.incoming.owner = engine
+            for _ in engine.received(received):
                 assert len(links) == 2
             assert sum(len(link.take(1 << 30, 1 << 30).ids) for link in links) > 0
 

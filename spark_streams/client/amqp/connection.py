@@ -28,7 +28,7 @@ from spark_streams.endpoint import Endpoint
 from spark_streams.errors import ConnectionLost, DeadlineExceeded, RemoteProtocolError, SparkStreamsError
 from spark_streams.wire.amqp.dialects import Dialect
 from spark_streams.wire.amqp.engine.endpoints import Condition, Half
-from spark_streams.wire.amqp.engine.engine import Engine, Open
+from spark_streams.wire.amqp.engine.engine import Engine, Options
 from spark_streams.wire.amqp.engine.links import Session
 from spark_streams.wire.amqp.event_streams import CAPABILITY
 
@@ -104,8 +104,10 @@ class Connection:
     def _open(self, leftover: bytes, deadline: Deadline) -> None:
         vhost = self.endpoint.vhost
         hostname = self._server_name if vhost == "/" else f"vhost:{vhost}"
-        opening = Open(f"spark-streams-{uuid.uuid4().hex}", hostname, (CAPABILITY,), MAX_FRAME_BYTES)
-        engine = self._engine = Engine(opening, _READ_BYTES, SESSION_BYTES)
+        container = f"spark-streams-{uuid.uuid4().hex}"
+        options = Options(container, MAX_FRAME_BYTES, SESSION_BYTES, hostname, desired=(CAPABILITY,))
+        engine = self._engine = Engine(options, _READ_BYTES)
+        engine.open()
         if leftover:
             engine.room[: len(leftover)] = leftover
             self._push(len(leftover))
@@ -247,7 +249,7 @@ class Connection:
 
     def _push(self, count: int) -> None:
         try:
-            self._engine.received(count)
+            self._engine.received_into(count)
         except RemoteProtocolError as fault:
             raise RemoteProtocolError(f"{self.endpoint.address}: {fault}") from fault
         connection = self._engine.connection

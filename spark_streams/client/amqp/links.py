@@ -28,6 +28,7 @@ from spark_streams.wire.amqp.engine.endpoints import Condition
 from spark_streams.wire.amqp.engine.incoming_deliveries import IncomingDeliveries
 from spark_streams.wire.amqp.engine.links import SETTLED, UNSETTLED, Attach
 from spark_streams.wire.amqp.engine.links import Link as EngineLink
+from spark_streams.wire.amqp.engine.termini import FILTER, Terminus
 from spark_streams.wire.amqp.event_streams import ANNOTATIONS_FILTER, FULL_SQL_FILTER, SQL_FILTER
 from spark_streams.wire.amqp.values import Described, Symbol
 
@@ -229,7 +230,8 @@ def attach_receiver(
     deliveries.owner = link
     settled = SETTLED if known else UNSETTLED
     named = {**(properties or {}), **binding.properties(dialect.link_properties)}
-    link.attach(Attach(address, link.name, settled, filters, copies=True, properties=named))
+    source = Terminus.source(address, copies=True, filters=filters)
+    link.attach(Attach(source, Terminus.target(link.name), settled, properties=named))
     deliveries.max_message_bytes = max_bytes or MAX_MESSAGE_BYTES
     attached = _attached(Link(connection, link, binding.what), binding)
     settles = link.settles == SETTLED
@@ -239,7 +241,8 @@ def attach_receiver(
     if start is not None:
         if not known:
             deliveries.proof = partial(_check_log, dialect, attached.what, partial(connection.streams.discard, address))
-        echoed = link.filters
+        source = link.source or source
+        echoed = {str(name): value for name, value in source.field(FILTER, dict, {}).items()}
         begins = echoed.get(dialect.start_name)
         if dialect.echoes_start and not _same_filter(start.filter, begins):
             attached.close()
@@ -267,7 +270,7 @@ def attach_sender(connection: Connection, address: str, binding: Binding) -> Lin
     connection.grant(address)
     link = connection.session().sender(_link_name())
     properties = binding.properties(connection.dialect.link_properties)
-    link.attach(Attach(link.name, address or None, UNSETTLED, properties=properties))
+    link.attach(Attach(Terminus.source(link.name), Terminus.target(address or None), properties=properties))
     return _attached(Link(connection, link, binding.what), binding)
 
 
@@ -285,7 +288,7 @@ def _attached(attached: Link, binding: Binding) -> Link:
 
     try:
         connection.wait(
-            lambda: link.answer is not None or ended(),
+            lambda: link.heard is not None or ended(),
             Deadline(connection.timeout_ms),
             f"no answer to {attached.what}",
         )

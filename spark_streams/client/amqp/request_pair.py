@@ -10,6 +10,7 @@ import numpy as np
 from spark_streams.wire.amqp.engine.endpoints import Endpoint
 from spark_streams.wire.amqp.engine.links import MIXED, SETTLED, UNSETTLED, Attach, Session
 from spark_streams.wire.amqp.engine.outgoing_session import Outcome
+from spark_streams.wire.amqp.engine.termini import Terminus
 from spark_streams.wire.amqp.performatives import ACCEPTED, RELEASED
 from spark_streams.wire.amqp.values import Described, ULong
 from spark_streams.wire.columnar.byte_view import Positions
@@ -59,14 +60,16 @@ class RequestPair:
         self._answers.owner = self
         ours, theirs = (address, address) if paired else (self.sender.name, self.receiver.name)
         properties = {"paired": True} if paired else None
-        self.sender.attach(Attach(ours, address, SETTLED if settles else UNSETTLED, properties=properties))
-        self.receiver.attach(Attach(address, theirs, SETTLED if paired else MIXED, properties=properties))
+        requests, answers = SETTLED if settles else UNSETTLED, SETTLED if paired else MIXED
+        there = Terminus.source(address), Terminus.target(address)
+        self.sender.attach(Attach(Terminus.source(ours), there[1], requests, properties=properties))
+        self.receiver.attach(Attach(there[0], Terminus.target(theirs), answers, properties=properties))
         self._answers.flow(_CREDIT)
 
     @property
     def open(self) -> bool:
         """Whether the peer has attached both."""
-        return self.sender.answer is not None and self.receiver.answer is not None
+        return self.sender.heard is not None and self.receiver.heard is not None
 
     @property
     def ended(self) -> Endpoint | None:

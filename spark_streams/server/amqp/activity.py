@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from spark_streams.log import ReferenceLog
 from spark_streams.server.activity import (
@@ -61,10 +61,10 @@ def connected(
             continue
         who = (door, connection.address, connection.known_as)
         yield ConnectionInfo(*who, connection.client, connection.since_ms)
-        for link in connection.served:
+        for link in connection.links.served:
             if link.ended or not link.stream:
                 continue
-            name = _name(link)
+            name = link.link.name[:MOST_TEXT]
             if isinstance(link, ProducerLink):
                 yield WriterInfo(*who, link.stream, link.bound or "", name)
             elif link.waits:
@@ -73,13 +73,6 @@ def connected(
                 there = membership(link)
                 for part, (partition, position) in enumerate(list(link.positions.items())):
                     yield ReaderInfo(*who, link.stream, partition, position.reached, name, *there, part)
-
-
-def _name(link: Any) -> str:
-    try:
-        return str(link.link.name)[:MOST_TEXT]
-    except UnicodeDecodeError:
-        return ""
 
 
 def stored(door: str, log: ReferenceLog) -> Iterator[StoredOffset]:

@@ -6,16 +6,14 @@ Spec: Event Stream Extensions §4.6.1 to §4.6.3, §6; A-2, A-5, A-26, A-28.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import unquote
 
-import proton
-
 from spark_streams.log import ReferenceLog, Stream
 from spark_streams.server.amqp.config import AmqpConfig
-from spark_streams.server.amqp.connection_links import ConnectionLinks, LinkResources
+from spark_streams.server.amqp.connection import AmqpConnection
+from spark_streams.server.amqp.connection_links import LinkResources
 from spark_streams.server.amqp.consumer_groups import Groups
 from spark_streams.server.amqp.durable_termini import Resumed, Termini
 from spark_streams.server.amqp.error_conditions import (
@@ -24,22 +22,19 @@ from spark_streams.server.amqp.error_conditions import (
     NOT_IMPLEMENTED,
     UNAUTHORIZED,
     LinkRefused,
-    read_value,
 )
 from spark_streams.server.amqp.link_filters import LinkFilters
 from spark_streams.server.amqp.placement import Placement
 from spark_streams.server.counters import DoorCounters
 from spark_streams.server.users import permissions_of
-from spark_streams.wire.amqp.engine.outgoing_deliveries import OutgoingDeliveries
+from spark_streams.wire.amqp.engine.links import Link
 from spark_streams.wire.amqp.engine.session import INVALID_FIELD
+from spark_streams.wire.amqp.engine.termini import ADDRESS, DURABLE, DYNAMIC, EXPIRY, TIMEOUT, Terminus
 from spark_streams.wire.amqp.event_streams import CONSUMER_GROUP, EPOCH, PARTITION
+from spark_streams.wire.amqp.values import Timestamp
 
 INFO_SUFFIX: Final = "/$info"
 
-_INTEGERS: Final = (
-    int, proton.int32, proton.short, proton.byte, proton.ulong, proton.uint, proton.ushort, proton.ubyte,
-)  # fmt: skip
-"""All integers of AMQP, and no bool, which is an int of Python."""
 _MAX_EPOCH: Final = 2**63 - 1
 """The answer gives the epoch as an AMQP long (A-2)."""
 
@@ -90,27 +85,25 @@ class ConsumerAttach:
     Args:
         node: the node.
         connection: the receiver's connection.
-        link: the ``proton.Link``.
+        link: the engine's link.
+        source: its source, as the receiver names it.
         stream: the log.
         filters: the link's filters.
         request: its link properties.
     """
 
     node: ConsumerResources
-    connection: ConnectionLinks
-    link: Any
+    connection: AmqpConnection
+    link: Link
+    source: Terminus
     stream: Stream
     filters: LinkFilters
     request: AttachRequest
-    deliveries: OutgoingDeliveries
 
     @property
     def durable(self) -> bool:
         """Whether its terminus outlives the link."""
-        source = self.link.remote_source
-        if source.durability == proton.Terminus.NONDURABLE:
-            return False
-        return bool(source.expiry_policy == proton.Terminus.EXPIRE_NEVER or source.timeout > 0)
+        return bool(self.source.field(DURABLE, int, 0)) and self.timeout_s != 0
 
     @property
     def terminus_key(self) -> str:
@@ -120,8 +113,8 @@ class ConsumerAttach:
     @property
     def timeout_s(self) -> int | None:
         """How long its terminus is kept without a link, if it is durable; None: forever."""
-        source = self.link.remote_source
-        return None if source.expiry_policy == proton.Terminus.EXPIRE_NEVER else int(source.timeout)
+        never = self.source.field(EXPIRY, str, "") == "never"
+        return None if never else int(self.source.field(TIMEOUT, int, 0))
 
     def resume(self) -> Resumed | None:
         """Return the kept state of its terminus, if it is durable and has one."""
@@ -139,34 +132,24 @@ class ConsumerAttach:
         )
 
 
-def link_properties(link: Any) -> dict[str, Any]:
-    """Return the properties of a peer's attach by name.
-
-    Raises:
-        LinkRefused: the properties cannot be decoded (amqp:invalid-field).
-    """
-    properties = read_value(lambda: link.remote_properties, "the link properties")
-    return {str(k): v for k, v in properties.items()} if isinstance(properties, Mapping) else {}
-
-
-def read_attach_request(link: Any) -> AttachRequest:
+def read_attach_request(link: Link) -> AttachRequest:
     """Read the link properties of an attach; group and epoch count only for receivers (A-28).
 
     Raises:
         LinkRefused: a property has a wrong type or value, or there is an epoch without a group (A-26).
     """
-    properties = link_properties(link)
+    properties = link.properties
     partition = properties.get(PARTITION)
     if partition is not None and not isinstance(partition, str):
         raise LinkRefused(INVALID_FIELD, f"link property {PARTITION} is a {_kind(partition)}: expected a symbol")
     partition = None if partition is None else str(partition)
-    if not link.is_sender:
+    if not link.sends:
         return AttachRequest(partition, None, None)
     group, epoch = properties.get(CONSUMER_GROUP), properties.get(EPOCH)
     if group is not None and (not isinstance(group, str) or not group):
         raise LinkRefused(INVALID_FIELD, f"link property {CONSUMER_GROUP} is no name: expected a string")
     if epoch is not None:
-        if type(epoch) not in _INTEGERS or not 0 <= epoch <= _MAX_EPOCH:
+        if not isinstance(epoch, int) or isinstance(epoch, bool | Timestamp) or not 0 <= epoch <= _MAX_EPOCH:
             raise LinkRefused(
                 INVALID_FIELD,
                 f"link property {EPOCH} is {epoch!r:.40} ({_kind(epoch)}): expected an integer from 0 to 2^63-1",
@@ -176,18 +159,18 @@ def read_attach_request(link: Any) -> AttachRequest:
     return AttachRequest(partition, None if group is None else str(group), None if epoch is None else int(epoch))
 
 
-def address_of(terminus: Any) -> str:
+def address_of(terminus: Terminus | None) -> str:
     """Return the address of a terminus.
 
     Raises:
         LinkRefused: it has none.
     """
-    if terminus.type == proton.Terminus.UNSPECIFIED or terminus.dynamic:
+    if terminus is None or terminus.field(DYNAMIC, bool, False):
         raise LinkRefused(NOT_IMPLEMENTED, "a node without an address cannot be made here: name a stream")
-    address = terminus.address
+    address = str(terminus.field(ADDRESS, str, ""))
     if not address:
         raise LinkRefused(INVALID_FIELD, "the terminus has no address: name a stream")
-    return str(address)
+    return address
 
 
 def stream_names(address: str) -> list[str]:

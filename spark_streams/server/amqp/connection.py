@@ -1,8 +1,8 @@
-"""Runs one connection: TLS and TCP by asyncio, then the SASL layer, then proton's engine with the links.
+"""Runs one connection: TLS and TCP by asyncio, then the SASL layer, then an engine with the links.
 
 ::
 
-    data_received -> SaslServer -> Engine.push -> Engine.events -> link.serve -> Engine.output -> transport.write
+    data_received -> SaslServer -> Engine.received -> endpoints, links that are due -> Engine.written -> transport.write
 
 One turn of the loop reads the bytes that have come, or a part of them if they take long, serves each link that has work
 to do with a bounded share, and writes. While a link has more to do, further turns are queued behind those of other
@@ -17,55 +17,74 @@ import abc
 import asyncio
 import logging
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Final
 
-import proton
-
+from spark_streams.errors import RemoteProtocolError
 from spark_streams.server.activity import client_text
 from spark_streams.server.admission import Admission
 from spark_streams.server.amqp.connection_links import ConnectionLinks, LinkResources
-from spark_streams.server.amqp.engine import Engine, EngineClock
-from spark_streams.server.amqp.error_conditions import CONNECTION_FORCED, FRAMING_ERROR, INTERNAL_ERROR, LinkRefused
+from spark_streams.server.amqp.error_conditions import CONNECTION_FORCED, INTERNAL_ERROR
 from spark_streams.server.amqp.handshake import Handshake
-from spark_streams.server.amqp.incoming_links import IncomingLinks
-from spark_streams.server.amqp.link_states import LinkInput
-from spark_streams.server.amqp.outgoing_frames import OutgoingFrames
-from spark_streams.server.door import LINGER_S
+from spark_streams.server.amqp.idle_clock import IdleClock
+from spark_streams.server.amqp.link_turns import LinkTurns
+from spark_streams.server.door import LINGER_S, TcpConnection
 from spark_streams.server.turns import Turn
-from spark_streams.wire.amqp.engine.session import DECODE_ERROR, RESOURCE_LIMIT, Violation
+from spark_streams.wire.amqp.engine.endpoints import Condition, Endpoint, Half
+from spark_streams.wire.amqp.engine.engine import Engine, Options
+from spark_streams.wire.amqp.engine.links import Link, Session
+from spark_streams.wire.amqp.engine.session import RESOURCE_LIMIT, Violation
+
+WRITE_BUFFER_BYTES: Final = 256 << 10
 
 logger = logging.getLogger("spark_streams.server")
 
 
-class AmqpConnection(ConnectionLinks):
+class AmqpConnection(TcpConnection):
     """One connection of a door that speaks AMQP 1.0; a subclass answers what doors answer differently.
 
     Args:
         node: links are attached to it.
         admission: the connection's place among those that the door may have.
+
+    Attributes:
+        config: the door's settings.
+        links: its links.
+        turns: whose turn it is.
+        user: the peer's user, once SASL is over.
+        container: the peer's container-id, once it has opened the connection.
     """
 
     node: LinkResources
 
     def __init__(self, node: LinkResources, admission: Admission) -> None:
-        super().__init__(node, admission)
+        super().__init__(node, admission, WRITE_BUFFER_BYTES)
+        self.config = node.config
+        self.turns = LinkTurns(self._queue_turn, node.config.session_bytes)
+        self.links = ConnectionLinks(self)
+        self.user = self.container = ""
         self._handshake: Handshake
         self._engine: Engine | None = None
+        self._closing = False
         self._turn_queued = False
-        self._parts: Iterator[bytes | memoryview] | None = None
+        self._parts: Iterator[Endpoint | None] | None = None
         """What is left of the bytes that have come; nothing more is read from the socket meanwhile."""
         self._client: str | None = None
-        self._clock = EngineClock(node.loop, lambda: self.guarded(self._turn))
+        self._clock = IdleClock(node.loop, lambda: self.guarded(self._turn))
+
+    @property
+    def known_as(self) -> str:
+        """The peer's user, or users, for people."""
+        return self.user
 
     @property
     def client(self) -> str:
         """What the peer says of itself, in its open: product, version, and container-id."""
         if self._client is None and self._engine is not None:
             try:
-                told = self._engine.connection.remote_properties or {}
-                self._client = client_text(told.get("product"), told.get("version"), self.container)
-            except (UnicodeDecodeError, AttributeError):  # a string of its own words that is none
-                self._client = client_text(self.container)
+                told = self._engine.properties
+            except RemoteProtocolError:
+                told = {}  # it says nothing that can be read
+            self._client = client_text(told.get("product"), told.get("version"), self.container)
         return self._client or ""
 
     # --- asyncio's side
@@ -83,20 +102,20 @@ class AmqpConnection(ConnectionLinks):
             if self._engine is None:
                 data = self._authenticate(data)
             if data and self._engine is not None:
-                self._receive(data)
+                self._read_rest()
+                self._parts = self._engine.received(data)
+                self._read_on()
         except Exception as fault:
             self._crashed(fault)
 
     def eof_received(self) -> bool:
         """Note that the peer sends no more."""
         self.guarded(self._read_rest)
-        if self._engine is not None:
-            self._engine.input_ended()
         return False
 
     def pause_writing(self) -> None:
         """Note that the peer does not read."""
-        self.write_paused = True
+        self.turns.paused = True
         if self._transport is not None:
             self._write_timeout.start()
             self._clock.pause()
@@ -104,11 +123,11 @@ class AmqpConnection(ConnectionLinks):
 
     def resume_writing(self) -> None:
         """Note that the peer reads again, and continue."""
-        self.write_paused = False
+        self.turns.paused = False
         self._write_timeout.stop()
         self._clock.resume()
         self._resume_reading()
-        self._unblock()
+        self.turns.unblock()
         self._queue_turn()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -122,9 +141,9 @@ class AmqpConnection(ConnectionLinks):
         if self._engine is not None:
             self.guarded(self._read_rest)
             # Guarded: a fault in one link must not keep the others from giving back what they hold.
-            self.guarded(self._take_input)
-        self._release_links()
-        self._forget_links()
+            self.guarded(self.links.take_input)
+        self.links.release()
+        self.links.clear()
         self._transport = None
         self._engine = None
 
@@ -146,9 +165,7 @@ class AmqpConnection(ConnectionLinks):
         self._transport.write(answer.send)
         if answer.leftover is not None:
             self.user = self._handshake.user
-            self._engine = Engine(self.config)
-            self.incoming = self._read_frames()
-            self.outgoing = self._write_frames(self._engine)
+            self._engine = Engine(self._options())
             return answer.leftover
         return b""
 
@@ -163,24 +180,24 @@ class AmqpConnection(ConnectionLinks):
     def _shake_hands(self, certificate: Mapping[str, Any] | None) -> Handshake:
         """Return the SASL layer."""
 
-    def _read_frames(self) -> IncomingLinks:
-        """Return what reads the peer's frames."""
-        return IncomingLinks(self.config)
+    def _options(self) -> Options:
+        """Return what is said of the connection, once SASL is over."""
+        config = self.config
+        return Options(
+            self.node.container,
+            config.max_frame_bytes,
+            config.session_bytes,
+            max_sessions=config.max_sessions,
+            idle_ms=config.idle_timeout_ms,
+            serves=True,
+            max_message_bytes=config.max_message_bytes,
+        )
 
-    def _write_frames(self, engine: Engine) -> OutgoingFrames:
-        """Return what writes frames for the peer."""
-        return OutgoingFrames(engine)
-
-    @abc.abstractmethod
-    def _answer_open(self, connection: proton.Connection) -> None:
-        """Answer the peer's open."""
+    def _opened(self) -> None:
+        """Count the connection, which the peer has opened, as one that is served, or wait until it has signed in."""
+        self._establish()
 
     # --- turns
-
-    def _receive(self, data: bytes) -> None:
-        self._read_rest()
-        self._parts = self.incoming.received(data)
-        self._read_on()
 
     def _read_rest(self) -> None:
         """Deal with all that has come, however long it takes."""
@@ -195,46 +212,31 @@ class AmqpConnection(ConnectionLinks):
             return
         violation: Violation | None = None
         try:
-            for part in parts:
-                if not part and turn.over:
-                    break
-                if not self._push(part):
-                    self._parts = None
+            for changed in parts:
+                if changed is not None:
+                    self._changed(changed)
+                elif turn.over:
                     break
             else:
                 self._parts = None
         except Violation as fault:
             self._parts, violation = None, fault
-        self._make_arrived_due()
-        self._unblock()
+        for deliveries in engine.incoming.arrived:
+            if deliveries.owner is not None:
+                self.turns.make_due(deliveries.owner)
+        engine.incoming.arrived.clear()
+        self.turns.unblock()
         self._turn()
         if violation is not None:
-            self._close(violation.condition, violation.description)
-            self._end_transport()
-        if self._engine is not None and not self._closing and not engine.accepts_input:
-            # The engine does not announce every fault itself.
-            if not engine.connection.state & proton.Endpoint.REMOTE_CLOSED:
-                self._close(FRAMING_ERROR, "the bytes are no AMQP 1.0 frames")
-            self._end_transport()
+            self._end(violation)
         if self._parts is not None and self._transport is not None:
             self._transport.pause_reading()
             self._queue_turn()
 
     def _resume_reading(self) -> None:
         transport = self._transport
-        if self._parts is None and not self.write_paused and transport is not None and not transport.is_closing():
+        if self._parts is None and not self.turns.paused and transport is not None and not transport.is_closing():
             transport.resume_reading()
-
-    def _push(self, part: bytes | memoryview) -> bool:
-        """Give bytes to the engine; return whether it takes more."""
-        engine, start = self._engine, 0
-        while start < len(part) and engine is not None:
-            taken = engine.push(part, start)
-            self._handle_events()
-            if taken <= 0:
-                return False
-            start += taken
-        return engine is not None and engine.accepts_input
 
     def _queue_turn(self) -> None:
         if not self._turn_queued and self._engine is not None:
@@ -243,7 +245,7 @@ class AmqpConnection(ConnectionLinks):
 
     def _queued_turn(self) -> None:
         self._turn_queued = False
-        if self._parts is None or self.write_paused:
+        if self._parts is None or self.turns.paused:
             self.guarded(self._turn)
         else:
             self.guarded(self._read_on)
@@ -252,98 +254,71 @@ class AmqpConnection(ConnectionLinks):
     def _turn(self) -> None:
         if self._engine is None:
             return
-        self._serve_due()
-        for session in self.incoming.sessions:
-            self.outgoing.answer(session)
+        self.turns.serve()
         if self._flush():
-            self._unblock()
-        if self._due:
+            self.turns.unblock()
+        if self.turns.due:
             self._queue_turn()
 
     def _flush(self) -> bool:
-        """Write the engine's output; return whether there was any."""
-        engine, transport = self._engine, self._transport
+        """Write what is due; return whether that was anything."""
+        engine, wrote = self._engine, self._write()
+        if engine is not None:
+            try:
+                self._clock.tick(engine)
+            except Violation as silence:
+                self._end(silence)
+        return self._write() or wrote
+
+    def _write(self) -> bool:
+        engine, transport, wrote = self._engine, self._transport, False
         if engine is None or transport is None:
             return False
-        wrote = False
-        self._clock.tick(engine)
-        while not self.write_paused:
-            output = self.outgoing.output()
-            if output is None:
-                self._end_transport()
-                return wrote
-            if not output:
-                break
-            transport.write(output)
+        while not self.turns.paused and (written := engine.written()):
+            transport.write(written)
             wrote = True
-        self._handle_events()
+        if not engine.pending and engine.connection.ours is Half.CLOSED:
+            self._end_transport()
         return wrote
 
     # --- what the peer does
 
-    def _handle_events(self) -> None:
-        """Handle the events of the engine.
-
-        Raises:
-            Violation: a string of the peer's is none.
-        """
-        engine = self._engine
-        assert engine is not None
-        while True:
-            control = engine.events()
-            if not control:
-                return
-            for name, endpoint in control:
-                if name.endswith(("closed", "detached")):
-                    # Messages that came before the end are taken first: producers send and close at once.
-                    self._take_input()
-                try:
-                    getattr(self, "_" + name)(endpoint)
-                except UnicodeDecodeError as fault:
-                    # proton finds out when the string is read.
-                    logger.info("%s: %s: a string that is no UTF-8: %s", self.peer, name, fault)
-                    # Nothing that follows is dealt with: the link has not become one.
-                    raise Violation(DECODE_ERROR, "a string is no UTF-8") from fault
-
-    def _connection_opened(self, connection: Any) -> None:
-        self.container = str(connection.remote_container or "")
-        self._answer_open(connection)
+    def _changed(self, changed: Endpoint) -> None:
+        """Answer what the peer has opened or closed."""
+        if changed.ended:
+            self.links.take_input()  # messages that came before the end are taken first: producers send and close
+        if isinstance(changed, Link):
+            if changed.ended:
+                self.links.peer_ends(changed)
+            else:
+                self.links.attach(changed)
+        elif isinstance(changed, Session):
+            if changed.ended:
+                self.links.session_ends(changed)
+                changed.end()
+        elif self._engine is not None and changed.ended:
+            self.links.release()
+            self._engine.close()
+        elif self._engine is not None:
+            self.container = self._engine.container
+            self._engine.open()
+            self._opened()
 
     def _establish(self) -> None:
         """Count the connection as one that is served; close it if there are as many as there may be."""
         if not self._admission.establish(self.known_as):
-            self._close(RESOURCE_LIMIT, self._admission.limit)
-
-    def _connection_closed(self, connection: Any) -> None:
-        self._release_links()
-        connection.close()
-
-    def _session_opened(self, session: Any) -> None:
-        begun = self.incoming.begun
-        assert begun is not None
-        session.incoming_capacity = self.config.session_bytes
-        self.outgoing.begin(begun, session)
-
-    def _session_closed(self, session: Any) -> None:
-        self._session_ends(session)
-        session.close()
-        session.free()
-
-    def _link_opened(self, link: Any) -> None:
-        self._receive_attach(link)
-        self.node.attach(self, link)
-
-    def _link_closed(self, link: Any) -> None:
-        self._peer_ends(link, LinkInput.PEER_CLOSES)
-
-    def _link_detached(self, link: Any) -> None:
-        self._peer_ends(link, LinkInput.PEER_DETACHES)
+            self.close(RESOURCE_LIMIT, self._admission.limit)
 
     # --- the end
 
     def shut_down(self) -> None:
         """Close gracefully, because the server stops."""
-        self._close(CONNECTION_FORCED, "the server stops")
+        self.close(CONNECTION_FORCED, "the server stops")
+        self._end_transport()
+
+    def _end(self, violation: Violation) -> None:
+        """Close the connection of a peer that broke a rule."""
+        self.close(violation.condition, violation.description)
         self._end_transport()
 
     def _end_transport(self) -> None:
@@ -362,21 +337,19 @@ class AmqpConnection(ConnectionLinks):
         if self._transport is not None:
             self._transport.abort()
 
-    def _close(self, name: str, description: str) -> None:
-        engine = self._engine
-        if engine is None:
+    def close(self, name: str, description: str) -> None:
+        """Close the connection with an error."""
+        if self._engine is None:
             return
-        self._release_links()
-        if not engine.connection.state & proton.Endpoint.LOCAL_CLOSED:
-            engine.connection.condition = LinkRefused(name, description).condition
-            engine.connection.close()
+        self.links.release()
+        self._engine.close(Condition(name, description))
         self._flush()
         self._linger()
 
     def _crashed(self, fault: Exception) -> None:
         logger.error("%s: the connection is closed after an unexpected error", self.peer, exc_info=fault)
         try:
-            self._close(INTERNAL_ERROR, "an unexpected error in the server, see its log")
+            self.close(INTERNAL_ERROR, "an unexpected error in the server, see its log")
         except Exception:
             logger.exception("%s: closing it in good order failed too", self.peer)
             self.drop()

@@ -1,11 +1,9 @@
-"""Serves the links of one connection: the state of each, from the peer's attach to its detach, and its work to do.
+"""The links of one connection: the state of each, from the peer's attach to its detach, and what serves it.
 
-Each input changes the state by the table of ``link_states``; the states before and after decide what is done to
-proton's link. A refused link has a state and no ``AttachedLink``: the engine keeps it until the peer has detached it
-too.
+Each input changes the state by the table of ``link_states``. A refused link has a state and no ``AttachedLink``, until
+the peer has detached it too.
 
-``LinkResources`` is what links use of the node, the public methods of ``ConnectionLinks`` what they and the node use of
-the connection; each kind of link is an ``AttachedLink``.
+``LinkResources`` is what links use of the node; each kind of link is an ``AttachedLink``.
 """
 
 from __future__ import annotations
@@ -16,26 +14,23 @@ import functools
 import logging
 import uuid
 from collections.abc import Iterable
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
-import proton
-
-from spark_streams.errors import UnknownStream
+from spark_streams.errors import LocalProtocolError, RemoteProtocolError, UnknownStream
 from spark_streams.log import ReferenceLog, Stream
-from spark_streams.server.admission import Admission
 from spark_streams.server.amqp.config import LinkConfig
-from spark_streams.server.amqp.engine import address
 from spark_streams.server.amqp.error_conditions import RESOURCE_DELETED, LinkRefused
-from spark_streams.server.amqp.incoming_links import IncomingLinks
 from spark_streams.server.amqp.link_states import TRANSITIONS, LinkInput, LinkState, next_state
-from spark_streams.server.amqp.link_turns import LinkTurns
-from spark_streams.server.amqp.outgoing_frames import OutgoingFrames
 from spark_streams.server.amqp.placement import Placement
 from spark_streams.server.amqp.transfer_block import BlockReader, TransferBlock
 from spark_streams.server.counters import DoorCounters
 from spark_streams.server.door import DoorNode
 from spark_streams.server.partition_readers import PartitionReaders
-from spark_streams.wire.amqp.engine.session import RESOURCE_LIMIT
+from spark_streams.wire.amqp.engine.links import Link, Session
+from spark_streams.wire.amqp.engine.session import INVALID_FIELD, RESOURCE_LIMIT
+
+if TYPE_CHECKING:
+    from spark_streams.server.amqp.connection import AmqpConnection
 
 logger = logging.getLogger("spark_streams.server")
 
@@ -74,21 +69,23 @@ class LinkResources(DoorNode):
         self.placement = placement
         self._known: dict[str, tuple[str, int]] = {}
 
-    def attach(self, connection: ConnectionLinks, link: Any) -> None:
+    def attach(self, connection: AmqpConnection, link: Link) -> None:
         """Answer a peer's attach: with a link that is served, one that waits, or a refusal."""
+        links = connection.links
         try:
-            if connection.link_count >= self.config.max_links:
-                raise LinkRefused(
-                    RESOURCE_LIMIT, f"the connection has {connection.link_count} links, the most that it may have"
-                )
-            attached = self._consumer(connection, link) if link.is_sender else self._producer(connection, link)
+            if links.count >= self.config.max_links:
+                words = f"the connection has {links.count} links, the most that it may have"
+                raise LinkRefused(RESOURCE_LIMIT, words)
+            attached = self._consumer(connection, link) if link.sends else self._producer(connection, link)
         except LinkRefused as refusal:
-            connection.refuse(link, refusal)
-            return
-        connection.serve(attached, LinkInput.NO_PARTITION if attached.waits else LinkInput.ACCEPT)
+            links.refuse(link, refusal)
+        except (RemoteProtocolError, LocalProtocolError) as fault:  # the answer repeats what the attach says
+            links.refuse(link, LinkRefused(INVALID_FIELD, f"the attach cannot be read: {fault}"))
+        else:
+            links.serve(attached, LinkInput.NO_PARTITION if attached.waits else LinkInput.ACCEPT)
 
     @abc.abstractmethod
-    def _consumer(self, connection: ConnectionLinks, link: Any) -> AttachedLink:
+    def _consumer(self, connection: AmqpConnection, link: Link) -> AttachedLink:
         """Answer the attach of a link on which the door sends.
 
         Raises:
@@ -96,7 +93,7 @@ class LinkResources(DoorNode):
         """
 
     @abc.abstractmethod
-    def _producer(self, connection: ConnectionLinks, link: Any) -> AttachedLink:
+    def _producer(self, connection: AmqpConnection, link: Link) -> AttachedLink:
         """Answer the attach of a link on which the peer sends.
 
         Raises:
@@ -113,7 +110,7 @@ class LinkResources(DoorNode):
     @property
     def _links(self) -> list[AttachedLink]:
         """The links that are attached to logs."""
-        return [link for connection in self.connections for link in connection.served if link.stream]
+        return [link for connection in self.connections for link in connection.links.served if link.stream]
 
     def follow(self) -> None:
         """Tell links of the partitions that were added to their logs; end the links of logs that were deleted."""
@@ -134,46 +131,18 @@ class LinkResources(DoorNode):
         self._known = now
 
 
-class ConnectionLinks(LinkTurns):
-    """A connection, as its links use it, and its links: those not detached on both sides.
-
-    ``connection.py`` implements it on a socket.
+class ConnectionLinks:
+    """The links of one connection: those not detached on both sides.
 
     Args:
-        node: links are attached to it.
-        admission: the connection's place among those that the door may have.
-
-    Attributes:
-        config: the door's settings.
-        user: the peer's user, once SASL is over.
-        container: the peer's container-id.
-        incoming: what the peer sends, once SASL is over.
-        outgoing: what is to be written, once SASL is over.
+        connection: the connection.
     """
 
-    node: LinkResources
-    incoming: IncomingLinks
-    outgoing: OutgoingFrames
-
-    def __init__(self, node: LinkResources, admission: Admission) -> None:
-        super().__init__(node, admission, node.config)
-        self.user = ""
-        self.container = ""
-        self._served: dict[int, AttachedLink] = {}
-        """Address of proton's link to its ``AttachedLink``: all links but the refused ones."""
-        self._states: dict[int, LinkState] = {}
-        self._sessions: dict[int, int] = {}
-        """Address of each link to that of its session."""
-
-    @property
-    def known_as(self) -> str:
-        """The peer's user, or users, for people."""
-        return self.user
-
-    @property
-    @abc.abstractmethod
-    def client(self) -> str:
-        """What the peer says of itself."""
+    def __init__(self, connection: AmqpConnection) -> None:
+        self._connection = connection
+        self._served: dict[Link, AttachedLink] = {}
+        """All links but the refused ones."""
+        self._states: dict[Link, LinkState] = {}
 
     @property
     def served(self) -> list[AttachedLink]:
@@ -181,127 +150,94 @@ class ConnectionLinks(LinkTurns):
         return [attached for attached in self._served.values() if not attached.ended]
 
     @property
-    def link_count(self) -> int:
+    def count(self) -> int:
         """How many links there are, refused ones not counted."""
         return len(self._served)
 
-    def _receive_attach(self, link: proton.Link) -> None:
-        """Note a link that the peer attaches."""
-        at = address(link._impl)
-        self._states[at] = LinkState.ATTACHING
-        self._sessions[at] = address(link.session._impl)
+    def attach(self, link: Link) -> None:
+        """Answer the attach of a link by the peer."""
+        self._states[link] = LinkState.ATTACHING
+        self._connection.node.attach(self._connection, link)
 
     def serve(self, attached: AttachedLink, link_input: LinkInput) -> None:
         """Serve a link from now on; ``ACCEPT``, or ``NO_PARTITION`` for an attach that waits."""
-        at = address(attached.link._impl)
-        self._enter(at, link_input)
-        self._served[at] = attached
-        self._due[attached] = None
+        self._enter(attached.link, link_input)
+        self._served[attached.link] = attached
+        self._connection.turns.make_due(attached)
 
-    def refuse(self, link: proton.Link, refusal: LinkRefused) -> None:
-        """Answer an attach with a null terminus, and close the link at once. Spec: AMQP 1.0 part 2 §2.6.3.
+    def refuse(self, link: Link, refusal: LinkRefused) -> None:
+        """Answer an attach without termini, and close the link at once. Spec: AMQP 1.0 part 2 §2.6.3.
 
-        The link's name is free at once: the engine would end the connection of a peer that attaches it again before it
-        has detached it. A peer that does not detach refused links loses its connection.
+        The link's name is free at once. A peer that does not detach refused links loses its connection.
         """
-        if link.is_sender:
-            link.target.copy(link.remote_target)
-            link.source.type = proton.Terminus.UNSPECIFIED
-        else:
-            link.source.copy(link.remote_source)
-            link.target.type = proton.Terminus.UNSPECIFIED
-        link.open()
-        link.condition = refusal.condition
-        link.close()
-        at = address(link._impl)
-        self._enter(at, LinkInput.REFUSE)
-        self._served.pop(at, None)
-        link.free()
-        most = self.config.max_links
+        link.detach(refusal.condition)
+        self._enter(link, LinkInput.REFUSE)
+        self._served.pop(link, None)
+        most = self._connection.config.max_links
         if len(self._states) - len(self._served) > most:
-            self._close(RESOURCE_LIMIT, f"more than {most} links were refused, and the peer does not detach them")
+            words = f"more than {most} links were refused, and the peer does not detach them"
+            self._connection.close(RESOURCE_LIMIT, words)
 
-    def close_link(self, link: proton.Link, refusal: LinkRefused | None) -> None:
+    def close(self, link: Link, refusal: LinkRefused | None) -> None:
         """Close an attached link, with an error or without; refuse an attach that waits."""
-        at = address(link._impl)
-        if self._states[at] is LinkState.WAITING and refusal is not None:
+        if self._states[link] is LinkState.WAITING and refusal is not None:
             self.refuse(link, refusal)
             return
-        self._enter(at, LinkInput.DOOR_CLOSES)
-        if refusal is not None:
-            link.condition = refusal.condition
-        link.close()
+        self._enter(link, LinkInput.DOOR_CLOSES)
+        link.detach(None if refusal is None else refusal.condition)
 
-    def _peer_ends(self, link: proton.Link, link_input: LinkInput) -> None:
-        """Answer the peer's detach: ``PEER_DETACHES``, or ``PEER_CLOSES`` where it ends the terminus too."""
-        at = address(link._impl)
-        before = self._states[at]
-        after = self._enter(at, link_input)
-        attached = self._served.pop(at, None)
-        if attached is None:
-            return
-        attached.end(closed=after is LinkState.CLOSED)
-        if before is LinkState.WAITING:
-            link.open()  # an attach has to be answered before it can be detached
-        if after is LinkState.CLOSED:
-            link.close()
-        else:
-            link.detach()
-        link.free()
+    def peer_ends(self, link: Link) -> None:
+        """Answer the peer's detach."""
+        after = self._enter(link, LinkInput.PEER_CLOSES if link.closed else LinkInput.PEER_DETACHES)
+        attached = self._served.pop(link, None)
+        if attached is not None:
+            attached.end(closed=link.closed)
+        link.detach(closed=after is LinkState.CLOSED)
 
-    def _session_ends(self, session: proton.Session) -> None:
+    def session_ends(self, session: Session) -> None:
         """End the links of a session that the peer has ended."""
-        ended = address(session._impl)
-        links = [at for at, home in self._sessions.items() if home == ended]
-        self._end_links(links, LinkInput.SESSION_ENDS)
-        for at in links:
-            self._served.pop(at, None)
+        links = [link for link in self._states if link.session is session]
+        self._end(links, LinkInput.SESSION_ENDS)
+        for link in links:
+            self._served.pop(link, None)
 
-    def _release_links(self) -> None:
+    def release(self) -> None:
         """Release what the links hold; the connection is closed on one side or both, or lost."""
-        holding = [at for at, state in self._states.items() if (state, LinkInput.CONNECTION_CLOSES) in TRANSITIONS]
-        self._end_links(holding, LinkInput.CONNECTION_CLOSES)
+        holding = [link for link, state in self._states.items() if (state, LinkInput.CONNECTION_CLOSES) in TRANSITIONS]
+        self._end(holding, LinkInput.CONNECTION_CLOSES)
 
-    def _forget_links(self) -> None:
+    def clear(self) -> None:
         """Forget all links of a connection that is lost."""
-        for kept in (self._served, self._states, self._sessions, self._due, self._blocked):
-            kept.clear()
+        self._served.clear()
+        self._states.clear()
+        self._connection.turns.clear()
 
-    def _enter(self, at: int, link_input: LinkInput) -> LinkState:
-        state = next_state(self._states[at], link_input)
+    def take_input(self) -> None:
+        """Make each link take all messages that have come in."""
+        for attached in list(self._served.values()):
+            attached.take_input()
+
+    def _enter(self, link: Link, link_input: LinkInput) -> LinkState:
+        state = next_state(self._states[link], link_input)
         if state in (LinkState.DETACHED, LinkState.CLOSED):
-            del self._states[at], self._sessions[at]
+            del self._states[link]
         else:
-            self._states[at] = state
+            self._states[link] = state
         return state
 
-    def _end_links(self, links: Iterable[int], link_input: LinkInput) -> None:
+    def _end(self, links: Iterable[Link], link_input: LinkInput) -> None:
         """End links without the peer's detach; a fault in one does not keep the others from releasing what they hold.
 
         Waiting attaches come first: they must not get a partition that one of the other links releases.
         """
-        for at in sorted(links, key=lambda at: self._states[at] is not LinkState.WAITING):
+        for link in sorted(links, key=lambda link: self._states[link] is not LinkState.WAITING):
             try:
-                self._enter(at, link_input)
-                attached = self._served.get(at)
+                self._enter(link, link_input)
+                attached = self._served.get(link)
                 if attached is not None:
                     attached.end(closed=False)
             except Exception:
-                logger.exception("%s: a link could not be ended in good order", self.peer)
-
-    # --- turns
-
-    def _make_arrived_due(self) -> None:
-        """Make the links due for which messages, credit or outcomes have come."""
-        for deliveries in self.incoming.arrived:
-            if deliveries.owner is not None:
-                self._due[deliveries.owner] = None
-        self.incoming.arrived.clear()
-
-    def _take_input(self) -> None:
-        """Make each link take all messages that have come in."""
-        for attached in list(self._served.values()):
-            attached.take_input()
+                logger.exception("%s: a link could not be ended in good order", self._connection.peer)
 
 
 class AttachedLink(abc.ABC):
@@ -309,7 +245,7 @@ class AttachedLink(abc.ABC):
 
     Args:
         connection: its connection.
-        link: the ``proton.Link``, opened on both sides.
+        link: the engine's link.
         log_stream: the log; None for a link without a log.
 
     Attributes:
@@ -322,7 +258,7 @@ class AttachedLink(abc.ABC):
     waits: ClassVar[bool] = False
     """Whether its attach is not answered yet."""
 
-    def __init__(self, connection: ConnectionLinks, link: Any, log_stream: Stream | None) -> None:
+    def __init__(self, connection: AmqpConnection, link: Link, log_stream: Stream | None) -> None:
         self.connection = connection
         self.node = connection.node
         self.link = link
@@ -358,8 +294,8 @@ class AttachedLink(abc.ABC):
         """Close the link, with an error or without."""
         if not self.ended:
             self.end(closed=False)
-            self.connection.close_link(self.link, refusal)
-            self.connection.wake()
+            self.connection.links.close(self.link, refusal)
+            self.connection.turns.wake()
 
     def fail_from_outside(self, refusal: LinkRefused | None) -> None:
         """Close the link for a reason that is none of its connection: an exception ends its connection only."""

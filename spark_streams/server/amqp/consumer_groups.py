@@ -22,12 +22,11 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-import proton
-
 from spark_streams.log import ReferenceLog
 from spark_streams.log.storage.files import is_full
 from spark_streams.server.amqp.error_conditions import INTERNAL_ERROR, RESOURCE_LOCKED, STOLEN, LinkRefused
 from spark_streams.wire.amqp.engine.session import RESOURCE_LIMIT
+from spark_streams.wire.amqp.values import ULong
 
 NAMESPACE: Final = "amqp-epochs"
 
@@ -127,7 +126,7 @@ class Groups:
         self._claims[group, partition] = claim
         if current is not None and current.end_owner is not None:
             taken = f"partition '{partition}' was taken by epoch {claim.epoch}"
-            current.end_owner(LinkRefused(STOLEN, taken, {"x-opt-epoch": proton.ulong(claim.epoch)}))
+            current.end_owner(LinkRefused(STOLEN, taken, {"x-opt-epoch": ULong(claim.epoch)}))
         return claim
 
     def free(self, group: Group, partitions: Iterable[str]) -> list[str]:

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from spark_streams.server.amqp.attach_reply import open_consumer
+from spark_streams.server.amqp.attach_reply import to_consumer
 from spark_streams.server.amqp.attach_request import ConsumerAttach, ConsumerResources
 from spark_streams.server.amqp.consumer_groups import Claim
 from spark_streams.server.amqp.durable_termini import Resumed, Terminus, ranges
@@ -51,14 +51,13 @@ class ConsumerLink(EventSender):
             attach.connection,
             attach.link,
             attach.stream,
-            attach.deliveries,
             node.config.max_unsettled,
-            int(attach.link.remote_max_message_size),
+            attach.link.max_message_bytes,
         )
         self.node = node
         resumed = attach.resume()
-        open_consumer(attach.link, attach.filters, bound, claim, durable=attach.durable)
-        attach.connection.outgoing.open_sender(self._deliveries, attach.link)
+        answer = to_consumer(attach.link, attach.source, attach.filters, bound, claim, durable=attach.durable)
+        attach.link.attach(answer)
         self._deliveries.owner, self._deliveries.settled = self, self._settled
         self.bound = bound
         self.claim = claim
@@ -181,7 +180,7 @@ class ConsumerLink(EventSender):
         if added:
             self.set_positions({**self.positions, **{name: self._position(name, None, added=True) for name in added}})
             self._changed = True
-            self.connection.wake(self)
+            self.connection.turns.wake(self)
 
     def _released(self, *, closed: bool) -> None:
         if self.terminus is not None:

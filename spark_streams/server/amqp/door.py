@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
-
-import proton
 
 from spark_streams.log import ReferenceLog
 from spark_streams.server.activity import Item, StoredOffset
@@ -17,6 +16,7 @@ from spark_streams.server.amqp.connection import AmqpConnection
 from spark_streams.server.amqp.handshake import Handshake
 from spark_streams.server.amqp.node import Node
 from spark_streams.server.door import TcpDoor
+from spark_streams.wire.amqp.engine.engine import Options
 from spark_streams.wire.amqp.event_streams import CAPABILITY, SQL_CAPABILITY
 
 
@@ -30,12 +30,9 @@ class NodeConnection(AmqpConnection):
         mechanisms = ["ANONYMOUS"] if anonymous else []
         return Handshake(self.config, self.peer_host, certificate, anonymous=mechanisms, skippable=anonymous)
 
-    def _answer_open(self, connection: proton.Connection) -> None:
-        connection.container = self.node.container
-        connection.offered_capabilities = [proton.symbol(CAPABILITY), proton.symbol(SQL_CAPABILITY)]
-        connection.properties = {proton.symbol("product"): "spark-streams"}
-        connection.open()
-        self._establish()
+    def _options(self) -> Options:
+        capabilities = CAPABILITY, SQL_CAPABILITY
+        return replace(super()._options(), offered=capabilities, properties={"product": "spark-streams"})
 
 
 class AmqpDoor(TcpDoor):

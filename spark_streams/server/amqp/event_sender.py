@@ -5,20 +5,21 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
 from spark_streams.errors import CorruptLog
 from spark_streams.log import Stream
 from spark_streams.offsets import format_offset
-from spark_streams.server.amqp.connection_links import AttachedLink, ConnectionLinks
+from spark_streams.server.amqp.connection import AmqpConnection
+from spark_streams.server.amqp.connection_links import AttachedLink
 from spark_streams.server.amqp.error_conditions import INTERNAL_ERROR, RESOURCE_DELETED, LinkRefused
 from spark_streams.server.amqp.link_position import LinkPosition
 from spark_streams.server.amqp.link_turns import BYTES_PER_TURN
 from spark_streams.server.amqp.transfer_block import TransferBlock
 from spark_streams.server.turns import Turn
-from spark_streams.wire.amqp.engine.outgoing_deliveries import OutgoingDeliveries
+from spark_streams.wire.amqp.engine.links import Link
 from spark_streams.wire.amqp.engine.session import MESSAGE_TOO_LARGE
 from spark_streams.wire.columnar.byte_view import Positions
 from spark_streams.wire.columnar.interleave import Ranges
@@ -40,7 +41,6 @@ class EventSender(AttachedLink):
     Args:
         connection, link: see ``AttachedLink``.
         stream: the log.
-        deliveries: the link's deliveries.
         max_unsettled: with as many unsettled deliveries no more are sent.
         size_limit: bytes of the largest transfer that the peer takes; 0 for any.
 
@@ -50,17 +50,16 @@ class EventSender(AttachedLink):
 
     def __init__(
         self,
-        connection: ConnectionLinks,
-        link: Any,
+        connection: AmqpConnection,
+        link: Link,
         stream: Stream,
-        deliveries: OutgoingDeliveries,
         max_unsettled: int = _UNLIMITED,
         size_limit: int = 0,
     ) -> None:
         super().__init__(connection, link, stream)
         self.positions: dict[str, LinkPosition] = {}
-        self._deliveries = deliveries
-        deliveries.available = lambda: sum(position.available for position in self._order)
+        self._deliveries = link.outgoing
+        self._deliveries.available = lambda: sum(position.available for position in self._order)
         self._log_stream = stream
         self._max_unsettled = max_unsettled
         self._size_limit = size_limit
@@ -100,8 +99,8 @@ class EventSender(AttachedLink):
         budget, blocks, before = EVENTS_PER_TURN, BLOCKS_PER_TURN, deliveries.written
         turn = Turn(time.monotonic)  # reads wait for the disk; the cost of a filter is up to the peer that wrote it
         while True:
-            if self.connection.write_paused:
-                self.connection.block(self)
+            if self.connection.turns.paused:
+                self.connection.turns.block(self)
                 return False
             deliveries.go_on(before + BYTES_PER_TURN - deliveries.written)
             written = deliveries.written - before
@@ -110,7 +109,7 @@ class EventSender(AttachedLink):
             if deliveries.is_begun or (deliveries.credit > 0 and not deliveries.room):
                 # The peer's next flow decides. Who has written goes behind those who wait for the same window.
                 if not written:
-                    self.connection.block(self)
+                    self.connection.turns.block(self)
                 return bool(written)
             room = min(budget, deliveries.room, self._max_unsettled - deliveries.unsettled)
             if room <= 0:
@@ -193,7 +192,7 @@ class EventSender(AttachedLink):
         return any(position.available for position in self._order)
 
     def _wake(self) -> None:
-        self.connection.wake(self)
+        self.connection.turns.wake(self)
 
     def _moved(self) -> None:
         """Note that the positions have changed."""

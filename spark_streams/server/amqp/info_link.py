@@ -34,7 +34,7 @@ import asyncio
 import struct
 from collections.abc import Callable, Iterable, Mapping
 from itertools import islice
-from typing import Any, Final
+from typing import Final
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -43,14 +43,15 @@ from spark_streams.errors import CorruptLog
 from spark_streams.log import Partition, StoredBatch, Stream, format_offset
 from spark_streams.log.storage.readable_partition import PartitionClosed
 from spark_streams.offsets import equal_range
-from spark_streams.server.amqp.attach_reply import open_info
-from spark_streams.server.amqp.attach_request import link_properties
+from spark_streams.server.amqp.attach_reply import to_reader
 from spark_streams.server.amqp.config import AmqpConfig
-from spark_streams.server.amqp.connection_links import AttachedLink, ConnectionLinks
+from spark_streams.server.amqp.connection import AmqpConnection
+from spark_streams.server.amqp.connection_links import AttachedLink
 from spark_streams.server.amqp.error_conditions import LinkRefused
 from spark_streams.server.amqp.link_turns import BYTES_PER_TURN
 from spark_streams.server.turns import Timer
 from spark_streams.wire.amqp.encode import encode_value
+from spark_streams.wire.amqp.engine.links import Link
 from spark_streams.wire.amqp.engine.session import INVALID_FIELD
 from spark_streams.wire.amqp.values import Described, Symbol, ULong
 from spark_streams.wire.columnar.interleave import Ranges
@@ -71,7 +72,7 @@ _NO_OFFSET: Final = np.zeros(1, np.int64)
 """In the place of a message's offset: a description is not sent again."""
 
 
-def read_positions(link: Any, name: str = POSITIONS) -> dict[str, str]:
+def read_positions(link: Link, name: str = POSITIONS) -> dict[str, str]:
     """Return a link property that maps partitions to offsets, ``@earliest`` or ``@latest``.
 
     Args:
@@ -81,7 +82,7 @@ def read_positions(link: Any, name: str = POSITIONS) -> dict[str, str]:
     Raises:
         LinkRefused: the property is no map of symbols.
     """
-    positions = link_properties(link).get(name)
+    positions = link.properties.get(name)
     if positions is None:
         return {}
     if not isinstance(positions, Mapping) or not all(
@@ -91,9 +92,9 @@ def read_positions(link: Any, name: str = POSITIONS) -> dict[str, str]:
     return {str(k): str(v) for k, v in positions.items()}
 
 
-def reads_named_only(link: Any) -> bool:
+def reads_named_only(link: Link) -> bool:
     """Return whether a receiver's messages have only the partitions that its attach names."""
-    return link_properties(link).get(NAMED_ONLY) is True
+    return link.properties.get(NAMED_ONLY) is True
 
 
 class Descriptions:
@@ -201,15 +202,17 @@ class InfoLink(AttachedLink):
 
     def __init__(
         self,
-        connection: ConnectionLinks,
-        link: Any,
+        connection: AmqpConnection,
+        link: Link,
         stream: Stream | None,
         message: Callable[[], bytes],
         config: AmqpConfig,
     ) -> None:
         super().__init__(connection, link, stream)
         self._message = message
-        self._deliveries = open_info(connection, link, self)
+        self._deliveries = link.outgoing
+        self._deliveries.owner = self
+        link.attach(to_reader(link))
         self._max_unsettled = config.max_unsettled
         self._interval_s = config.info_interval_ms / 1000
         self._timer = Timer(asyncio.get_running_loop())
@@ -219,16 +222,16 @@ class InfoLink(AttachedLink):
         if self.ended or self._timer.due:
             return False
         deliveries = self._deliveries
-        if not self.connection.write_paused:
+        if not self.connection.turns.paused:
             if not deliveries.is_begun and self._may_send():
                 self._send()
             deliveries.go_on(BYTES_PER_TURN)
-        if self.connection.write_paused or deliveries.is_begun:
-            self.connection.block(self)
+        if self.connection.turns.paused or deliveries.is_begun:
+            self.connection.turns.block(self)
         elif deliveries.draining:
             deliveries.give_back()
         elif self._may_send():
-            self._timer.start(self._interval_s, self.connection.wake, self)
+            self._timer.start(self._interval_s, self.connection.turns.wake, self)
         return False
 
     def _may_send(self) -> bool:

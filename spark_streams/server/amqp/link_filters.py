@@ -13,15 +13,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-import proton
-
 from spark_streams.errors import FilterError
 from spark_streams.filters.predicates.amqp_sql import parse_amqp_sql
 from spark_streams.filters.predicates.conditions import Condition, conjunction
 from spark_streams.filters.predicates.event_streams import annotations_predicate, parse_sql
-from spark_streams.server.amqp.error_conditions import LinkRefused, read_value
+from spark_streams.server.amqp.error_conditions import LinkRefused
 from spark_streams.wire.amqp.engine.session import INVALID_FIELD
+from spark_streams.wire.amqp.engine.termini import FILTER, Terminus
 from spark_streams.wire.amqp.event_streams import ANNOTATIONS_FILTER, FULL_SQL_FILTER, SQL_FILTER
+from spark_streams.wire.amqp.values import Described, Symbol
 
 _MAX_SQL_CHARACTERS: Final = 16_384
 """RabbitMQ takes 4096; a filter is evaluated for every event, so it must have some bound."""
@@ -54,18 +54,16 @@ class LinkFilters:
         return hashlib.sha256(text.encode()).hexdigest()
 
 
-def read_filters(terminus: Any) -> LinkFilters:
+def read_filters(source: Terminus) -> LinkFilters:
     """Read the filter set of a source.
 
     Args:
-        terminus: the peer's ``proton.Terminus``.
+        source: what the peer's attach says.
 
     Raises:
         LinkRefused: a known filter is malformed, or the set is no map (amqp:invalid-field).
     """
-    stored = terminus.filter
-    stored.rewind()
-    found = read_value(stored.get_object, "the source's filter") if stored.next() is not None else None
+    found = source.field(FILTER, object, None)
     if found is None:
         return LinkFilters(None, {})
     if not isinstance(found, Mapping):
@@ -73,7 +71,7 @@ def read_filters(terminus: Any) -> LinkFilters:
     predicates: list[Condition] = []
     echo: dict[Any, Any] = {}
     for name, described in found.items():
-        if not isinstance(described, proton.Described):
+        if not isinstance(described, Described):
             continue
         for _, read in _known(described.descriptor):
             predicates.append(read(str(name), described.value))
@@ -87,7 +85,7 @@ def _known(descriptor: Any) -> list[tuple[str, Callable[[str, Any], Condition]]]
 
 
 def _is(descriptor: Any, code: int, symbol: str) -> bool:
-    if isinstance(descriptor, proton.symbol):
+    if isinstance(descriptor, Symbol):
         return str(descriptor) == symbol
     return isinstance(descriptor, int) and not isinstance(descriptor, bool) and int(descriptor) == code
 
@@ -99,7 +97,7 @@ def _annotations(name: str, value: Any) -> Condition:
     for key, bound in value.items():
         if not isinstance(key, str):
             raise _invalid(name, f"{key!r:.80} is no symbol")
-        # proton's timestamp, ulong … are ints and its symbol is a str; a bool or any other value stays as it is.
+        # a timestamp, an ulong … is an int and a symbol a str; a bool or any other value stays as it is.
         entries[str(key)] = str(bound) if isinstance(bound, str) else bound
     try:
         return annotations_predicate(entries)
@@ -108,7 +106,7 @@ def _annotations(name: str, value: Any) -> Condition:
 
 
 def _sql(parse: Callable[[str], Condition], name: str, value: Any) -> Condition:
-    if not isinstance(value, str) or isinstance(value, proton.symbol):
+    if not isinstance(value, str) or isinstance(value, Symbol):
         raise _invalid(name, f"its value is {_kind(value)}: expected a string")
     if len(value) > _MAX_SQL_CHARACTERS:
         raise _invalid(name, f"its text has {len(value)} characters: expected at most {_MAX_SQL_CHARACTERS}")

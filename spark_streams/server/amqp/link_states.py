@@ -1,10 +1,10 @@
 """The states of a link at the AMQP door, and the table of transitions between them.
 
-``ConnectionLinks`` keeps the state of each link of a connection and changes it by this table alone. The picture in
+``AmqpConnection`` keeps the state of each link of a connection and changes it by this table alone. The picture in
 ``docs/how-it-works.md`` is drawn from the table.
 
-A link that is draining stays ``ATTACHED``: drain is a flag of its flow state, which proton keeps. A connection that has
-ended takes the states of its links with it.
+A link that is draining stays ``ATTACHED``: drain is a flag of its flow state, which its deliveries keep. A connection
+that has ended takes the states of its links with it.
 
 Spec: AMQP 1.0 part 2 §2.6.1 to §2.6.6; Event Stream Extensions §4.5 (ES-206).
 """
@@ -72,7 +72,7 @@ TRANSITIONS: Final[Mapping[tuple[LinkState, LinkInput], LinkState]] = {
         for link_input, following in _ENDS.items()
     },
 }
-"""State and input to the next state. Other pairs do not happen: proton accepts no such frame from a peer."""
+"""State and input to the next state. Other pairs do not happen: the engine accepts no such frame from a peer."""
 
 
 def next_state(state: LinkState, link_input: LinkInput) -> LinkState:

@@ -6,16 +6,12 @@ a link that waits for room in the socket or in memory is blocked, and due again 
 
 from __future__ import annotations
 
-import abc
 import time
+from collections.abc import Callable
 from typing import Final, Protocol
 
-from spark_streams.server.admission import Admission
-from spark_streams.server.amqp.config import LinkConfig
-from spark_streams.server.door import DoorNode, TcpConnection
 from spark_streams.server.turns import Turn
 
-WRITE_BUFFER_BYTES: Final = 256 << 10
 BYTES_PER_TURN: Final = 512 << 10
 """About the most bytes of one link's turn: they wait in memory until the turn of the whole connection is over."""
 
@@ -31,64 +27,68 @@ class Served(Protocol):
         """Do a bounded part of the work that is due; return whether there is more to do at once."""
 
 
-class LinkTurns(TcpConnection):
-    """A connection whose links take turns.
+class LinkTurns:
+    """The turns of one connection's links.
 
     Args:
-        node, admission: see ``TcpConnection``.
-        config: the door's settings.
+        queue: queues a turn of the connection.
+        most_bytes: bytes that may be being stored; links must accept no more messages then.
 
     Attributes:
-        config: the door's settings.
-        write_paused: whether the socket accepts no more bytes.
+        paused: whether the socket accepts no more bytes.
     """
 
-    def __init__(self, node: DoorNode, admission: Admission, config: LinkConfig) -> None:
-        super().__init__(node, admission, WRITE_BUFFER_BYTES)
-        self.config = config
-        self.write_paused = False
-        self._closing = False
+    def __init__(self, queue: Callable[[], None], most_bytes: int) -> None:
+        self.paused = False
+        self._queue = queue
+        self._most_bytes = most_bytes
         self._storing_bytes = 0
         self._due: dict[Served, None] = {}
         self._blocked: dict[Served, None] = {}
 
-    @abc.abstractmethod
-    def _queue_turn(self) -> None:
-        """Queue a turn of this connection."""
+    @property
+    def due(self) -> bool:
+        """Whether a link has work to do."""
+        return bool(self._due)
 
-    @abc.abstractmethod
-    def _close(self, name: str, description: str) -> None:
-        """Close the connection with an error."""
+    def make_due(self, link: Served) -> None:
+        """Make a link due in the connection's next turn."""
+        self._due[link] = None
 
-    def wake(self, attached: Served | None = None) -> None:
-        """Queue a turn of this connection, and make a link due in it."""
-        if attached is not None and not attached.ended:
-            self._due[attached] = None
-        self._queue_turn()
+    def wake(self, link: Served | None = None) -> None:
+        """Queue a turn of the connection, and make a link due in it."""
+        if link is not None and not link.ended:
+            self.make_due(link)
+        self._queue()
 
-    def block(self, attached: Served) -> None:
+    def block(self, link: Served) -> None:
         """Make a link due again when bytes have been written."""
-        self._blocked[attached] = None
+        self._blocked[link] = None
 
-    def _unblock(self) -> None:
+    def unblock(self) -> None:
         """Make the blocked links due, if the socket accepts bytes: before those that have had what they wait for."""
-        if not self.write_paused:
+        if not self.paused:
             self._due = {**self._blocked, **self._due}
             self._blocked.clear()
 
-    def _serve_due(self) -> None:
+    def serve(self) -> None:
         """Serve the links that are due, at least one, until the turn is over."""
         waiting, self._due = self._due, {}
         turn = Turn(time.monotonic)  # links read from the disk
         while waiting:
-            attached = next(iter(waiting))
-            del waiting[attached]
-            if not attached.ended and attached.serve():
-                self._due[attached] = None
+            link = next(iter(waiting))
+            del waiting[link]
+            if not link.ended and link.serve():
+                self._due[link] = None
             if turn.over:
                 break
         # Links that had no turn come before links that need another one.
         self._due = {**waiting, **self._due}
+
+    def clear(self) -> None:
+        """Forget all links."""
+        self._due.clear()
+        self._blocked.clear()
 
     # --- memory
 
@@ -97,10 +97,10 @@ class LinkTurns(TcpConnection):
         before = self.full
         self._storing_bytes += more_bytes
         if before and not self.full:
-            self._unblock()
-            self._queue_turn()
+            self.unblock()
+            self._queue()
 
     @property
     def full(self) -> bool:
-        """Whether links must accept no more messages: the engine holds up to ``session_bytes`` of the next ones."""
-        return self._storing_bytes >= self.config.session_bytes
+        """Whether links must accept no more messages: sessions hold the next ones, within their windows."""
+        return self._storing_bytes >= self._most_bytes

@@ -7,10 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from typing import Any
 from weakref import WeakKeyDictionary
-
-import proton
 
 from spark_streams.log import ReferenceLog, Stream
 from spark_streams.server.amqp.attach_request import (
@@ -22,10 +19,11 @@ from spark_streams.server.amqp.attach_request import (
     read_attach_request,
 )
 from spark_streams.server.amqp.config import AmqpConfig
-from spark_streams.server.amqp.connection_links import AttachedLink, ConnectionLinks
+from spark_streams.server.amqp.connection import AmqpConnection
+from spark_streams.server.amqp.connection_links import AttachedLink
 from spark_streams.server.amqp.consumer_groups import Group
 from spark_streams.server.amqp.consumer_link import ConsumerLink
-from spark_streams.server.amqp.error_conditions import NOT_ALLOWED, NOT_FOUND, NOT_IMPLEMENTED, LinkRefused
+from spark_streams.server.amqp.error_conditions import NOT_FOUND, NOT_IMPLEMENTED, LinkRefused
 from spark_streams.server.amqp.info_link import (
     STREAMS,
     WITNESSES,
@@ -42,6 +40,9 @@ from spark_streams.server.amqp.producer_link import ProducerLink
 from spark_streams.server.amqp.requests import Replies, ReplyLink, RequestLink
 from spark_streams.server.counters import DoorCounters
 from spark_streams.server.users import permissions_of
+from spark_streams.wire.amqp.engine.links import Link
+from spark_streams.wire.amqp.engine.session import NOT_ALLOWED
+from spark_streams.wire.amqp.engine.termini import COORDINATOR
 from spark_streams.wire.amqp.management import MANAGEMENT
 
 
@@ -60,15 +61,15 @@ class Node(ConsumerResources):
     ) -> None:
         super().__init__(log, config, loop, counters)
         self._descriptions = Descriptions()
-        self._managed: WeakKeyDictionary[ConnectionLinks, Replies] = WeakKeyDictionary()
+        self._managed: WeakKeyDictionary[AmqpConnection, Replies] = WeakKeyDictionary()
 
-    def _stream(self, connection: ConnectionLinks, action: str, address: str) -> Stream:
+    def _stream(self, connection: AmqpConnection, action: str, address: str) -> Stream:
         """Return the stream of an address; see ``permitted_stream``."""
         return permitted_stream(self, connection.user, action, address)
 
-    def _producer(self, connection: ConnectionLinks, link: Any) -> AttachedLink:
-        target = link.remote_target
-        if target.type == proton.Terminus.COORDINATOR:
+    def _producer(self, connection: AmqpConnection, link: Link) -> AttachedLink:
+        target = link.target
+        if target is not None and target.code == COORDINATOR:
             raise LinkRefused(NOT_IMPLEMENTED, "transactions are not supported")
         address = address_of(target)
         if address == MANAGEMENT:
@@ -81,8 +82,10 @@ class Node(ConsumerResources):
         bound = self.placement.bound_or_agnostic(stream, read_attach_request(link).partition, writing=True)
         return ProducerLink(connection, link, stream, bound)
 
-    def _consumer(self, connection: ConnectionLinks, link: Any) -> AttachedLink:
-        address = address_of(link.remote_source)
+    def _consumer(self, connection: AmqpConnection, link: Link) -> AttachedLink:
+        source = link.source
+        address = address_of(source)
+        assert source is not None
         if address.endswith(INFO_SUFFIX):
             return self._info(connection, link, address)
         if address == STREAMS:
@@ -90,10 +93,8 @@ class Node(ConsumerResources):
         if address == MANAGEMENT:
             return ReplyLink(connection, link, self._replies(connection))
         stream = self._stream(connection, "read", address)
-        filters = read_filters(link.remote_source)
-        deliveries = connection.incoming.attached_sender
-        assert deliveries is not None
-        attach = ConsumerAttach(self, connection, link, stream, filters, read_attach_request(link), deliveries)
+        filters = read_filters(source)
+        attach = ConsumerAttach(self, connection, link, source, stream, filters, read_attach_request(link))
         group, partition = attach.request.group, attach.request.partition
         self._check_room(attach)
         if attach.durable:
@@ -142,18 +143,18 @@ class Node(ConsumerResources):
         user = attach.connection.user if self.config.groups == "dynamic" else None
         return Group(attach.stream.incarnation, attach.request.group, user)
 
-    def _info(self, connection: ConnectionLinks, link: Any, address: str) -> AttachedLink:
+    def _info(self, connection: AmqpConnection, link: Link, address: str) -> AttachedLink:
         stream = self._stream(connection, "read", address[: -len(INFO_SUFFIX)])
         positions, witnessed = read_positions(link), read_positions(link, WITNESSES)
         named_only = reads_named_only(link)
         message = functools.partial(self._descriptions.describe, stream, positions, witnessed, named_only=named_only)
         return InfoLink(connection, link, stream, message, self.config)
 
-    def _replies(self, connection: ConnectionLinks) -> Replies:
+    def _replies(self, connection: AmqpConnection) -> Replies:
         """Return the links on which a connection gets replies from ``$management``."""
         return self._managed.setdefault(connection, Replies())
 
-    def _directory(self, connection: ConnectionLinks, link: Any) -> AttachedLink:
+    def _directory(self, connection: AmqpConnection, link: Link) -> AttachedLink:
         """Open a link whose messages list the streams that this user may read."""
         permissions = permissions_of(self.config.permissions, connection.user)
 
@@ -211,8 +212,8 @@ class PendingAttach(AttachedLink):
             return
         if attached is not None:
             self.end(closed=False)
-            self.connection.serve(attached, LinkInput.ACCEPT)
-            self.connection.wake(attached)
+            self.connection.links.serve(attached, LinkInput.ACCEPT)
+            self.connection.turns.wake(attached)
 
     def _released(self, *, closed: bool) -> None:
         self._timer.cancel()

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-import proton
-
 from spark_streams.log import Partition, Stream
 from spark_streams.server.amqp.config import Redirect
-from spark_streams.server.amqp.error_conditions import NOT_ALLOWED, NOT_FOUND, REDIRECT, LinkRefused
+from spark_streams.server.amqp.error_conditions import NOT_FOUND, REDIRECT, LinkRefused
+from spark_streams.wire.amqp.engine.session import NOT_ALLOWED
+from spark_streams.wire.amqp.values import Int
 
 
 class PartitionSplit(LinkRefused):
@@ -112,7 +112,7 @@ class Placement:
                 {
                     "hostname": there.hostname,
                     "network-host": there.network_host,
-                    "port": proton.int32(there.port),
+                    "port": Int(there.port),
                     "address": there.address,
                 },
             )

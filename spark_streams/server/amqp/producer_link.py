@@ -13,7 +13,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Generator, Mapping, Sequence
-from typing import Any, ClassVar, Final, NamedTuple
+from typing import ClassVar, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -22,8 +22,9 @@ from numpy.typing import NDArray
 from spark_streams.errors import RemoteProtocolError
 from spark_streams.log import NO_TIMESTAMP, Partition, Stream
 from spark_streams.log.format.batching import LARGE_BYTES
-from spark_streams.server.amqp.attach_reply import open_producer
-from spark_streams.server.amqp.connection_links import AttachedLink, ConnectionLinks
+from spark_streams.server.amqp.attach_reply import to_producer
+from spark_streams.server.amqp.connection import AmqpConnection
+from spark_streams.server.amqp.connection_links import AttachedLink
 from spark_streams.server.amqp.error_conditions import INTERNAL_ERROR, RESOURCE_DELETED, LinkRefused
 from spark_streams.server.amqp.placement import PartitionSplit
 from spark_streams.server.amqp.routing import REJECTED, Routed, route
@@ -31,7 +32,8 @@ from spark_streams.server.appender import AppendRefused, Batch, Outcome, Refusal
 from spark_streams.server.turns import Turn, one_turn
 from spark_streams.wire.amqp.columns.block import MessageBlock
 from spark_streams.wire.amqp.columns.from_producers import Incoming, incoming_steps
-from spark_streams.wire.amqp.engine.incoming_deliveries import IncomingDeliveries
+from spark_streams.wire.amqp.engine.incoming_deliveries import ACCEPT
+from spark_streams.wire.amqp.engine.links import Link
 from spark_streams.wire.amqp.engine.messages import SETTLED, Messages
 from spark_streams.wire.amqp.engine.session import INVALID_FIELD, RESOURCE_LIMIT
 from spark_streams.wire.amqp.message import PROPERTIES, decode_sections
@@ -165,16 +167,14 @@ class ProducerLink(AttachedLink):
         RefusalReason.FAILED: INTERNAL_ERROR,
     }
     """Reason to error condition."""
+    tells_partition: ClassVar[bool] = True
+    """Whether the answer to the attach names the partition."""
 
-    def __init__(self, connection: ConnectionLinks, link: Any, stream: Stream, bound: str | None) -> None:
+    def __init__(self, connection: AmqpConnection, link: Link, stream: Stream, bound: str | None) -> None:
         super().__init__(connection, link, stream)
-        deliveries = connection.incoming.attached
-        assert deliveries is not None
-        self._deliveries: IncomingDeliveries = deliveries
-        self._session = deliveries.session
-        self._answer(link, bound)
-        connection.outgoing.open(deliveries, link._impl)
-        deliveries.owner = self
+        self._deliveries = link.incoming
+        link.attach(to_producer(link, bound if self.tells_partition else None))
+        self._deliveries.owner = self
         self.bound = bound
         self._log_stream = stream
         self._window = connection.config.producer_credit
@@ -184,14 +184,10 @@ class ProducerLink(AttachedLink):
         self._turn = 0
         self._top_up()
 
-    def _answer(self, link: Any, bound: str | None) -> None:
-        """Answer the attach; ``OutgoingFrames`` opens the link."""
-        open_producer(link, bound, self.connection.config.max_message_bytes)
-
     def serve(self) -> bool:
         """Take, route and append the messages that have come, within one turn's share."""
-        if self.connection.full:
-            self.connection.block(self)
+        if self.connection.turns.full:
+            self.connection.turns.block(self)
             return False
         return self._reading is None and self._take()
 
@@ -242,7 +238,7 @@ class ProducerLink(AttachedLink):
             self._store(future.result())
         finally:
             self._read_next()
-        self.connection.wake(self)
+        self.connection.turns.wake(self)
 
     def _top_up(self) -> None:
         # A peer that miscounts its deliveries makes the credit negative.
@@ -298,13 +294,13 @@ class ProducerLink(AttachedLink):
         together.appends += 1
 
         def done(outcomes: list[Outcome]) -> None:
-            self.connection.storing(-size)
+            self.connection.turns.storing(-size)
             try:
                 self._take_outcomes(partition, rows, outcomes, together)
             finally:
                 self._ended(together)
 
-        self.connection.storing(size)
+        self.connection.turns.storing(size)
         batch = Batch(rows.values, rows.keys, rows.timestamps, done, groups=rows.groups, rerouted=rows.free)
         self.node.appender.append(partition, batch)
 
@@ -335,7 +331,7 @@ class ProducerLink(AttachedLink):
             together.tell()
 
     def _accept(self, ids: Positions) -> None:
-        self.connection.outgoing.accept(self._session, ids)
+        self._deliveries.settle(ids, ACCEPT)
 
     def _appended(self, ids: Positions, outcomes: list[Outcome], together: _Block) -> None:
         if self.ended:
@@ -343,7 +339,7 @@ class ProducerLink(AttachedLink):
         self._settle(ids, outcomes, together)
         if not self.ended:
             self._top_up()
-            self.connection.wake()
+            self.connection.turns.wake()
 
     def _settle(self, ids: Positions, outcomes: Sequence[LinkRefused | Outcome], together: _Block) -> None:
         begun = ids != CONTINUED  # the outcome of a delivery's events is one
@@ -351,7 +347,7 @@ class ProducerLink(AttachedLink):
             outcomes = [outcomes[row] for row in np.flatnonzero(begun).tolist()]
             ids = ids[begun]
         self._appending -= len(ids)
-        outgoing, unheard = self.connection.outgoing, None
+        unheard = None
         refused = np.array([outcome is not None for outcome in outcomes]) if any(outcomes) else np.zeros(len(ids), bool)
         for row in np.flatnonzero(refused).tolist():
             outcome = outcomes[row]
@@ -359,7 +355,7 @@ class ProducerLink(AttachedLink):
             if ids[row] == SETTLED:
                 unheard = unheard or self._link_refused(outcome)
             else:
-                outgoing.reject(self._session, int(ids[row]), self._link_refused(outcome))
+                self._deliveries.settle(ids[row : row + 1], self._link_refused(outcome).rejected)
         together.add(ids[~refused & (ids != SETTLED)])
         if unheard is not None:
             together.tell()

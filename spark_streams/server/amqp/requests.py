@@ -20,14 +20,17 @@ from typing import Any, Final
 import numpy as np
 
 from spark_streams.errors import RemoteProtocolError, SparkStreamsError
-from spark_streams.server.amqp.attach_reply import open_info, open_producer
-from spark_streams.server.amqp.connection_links import AttachedLink, ConnectionLinks
+from spark_streams.server.amqp.attach_reply import to_producer, to_reader
+from spark_streams.server.amqp.connection import AmqpConnection
+from spark_streams.server.amqp.connection_links import AttachedLink
 from spark_streams.server.amqp.error_conditions import INTERNAL_ERROR, LinkRefused
 from spark_streams.server.amqp.link_turns import BYTES_PER_TURN
 from spark_streams.server.turns import Turn
-from spark_streams.wire.amqp.engine.incoming_deliveries import IncomingDeliveries
+from spark_streams.wire.amqp.engine.incoming_deliveries import ACCEPT
+from spark_streams.wire.amqp.engine.links import Link
 from spark_streams.wire.amqp.engine.messages import SETTLED
 from spark_streams.wire.amqp.engine.session import DECODE_ERROR, RESOURCE_LIMIT
+from spark_streams.wire.amqp.engine.termini import ADDRESS
 from spark_streams.wire.amqp.management import encode_reply
 from spark_streams.wire.amqp.message import AMQP_VALUE, APPLICATION_PROPERTIES, PROPERTIES, decode_sections
 from spark_streams.wire.amqp.values import Symbol, ULong
@@ -147,29 +150,31 @@ class ReplyLink(AttachedLink):
         LinkRefused: there are as many already as there may be (amqp:resource-limit-exceeded).
     """
 
-    def __init__(self, connection: ConnectionLinks, link: Any, replies: Replies) -> None:
+    def __init__(self, connection: AmqpConnection, link: Link, replies: Replies) -> None:
         if len(replies.links) >= _MOST_LINKS:
             raise LinkRefused(RESOURCE_LIMIT, f"{_MOST_LINKS} links get replies from this address, and no more may")
         super().__init__(connection, link, None)
-        self.target = str(link.remote_target.address or "")
+        self.target = "" if link.target is None else str(link.target.field(ADDRESS, str, ""))
         self._replies = replies
         self.waiting: deque[bytes] = deque()
-        self._deliveries = open_info(connection, link, self)
+        self._deliveries = link.outgoing
+        self._deliveries.owner = self
+        link.attach(to_reader(link))
         self._deliveries.available = lambda: len(self.waiting)
         replies.links.append(self)
 
     def send(self, reply: bytes) -> None:
         """Send a reply, once the peer takes it."""
         self.waiting.append(reply)
-        self.connection.wake(self)
+        self.connection.turns.wake(self)
 
     def serve(self) -> bool:
         """Send the replies that wait, as credit and window allow."""
         deliveries = self._deliveries
         if self.ended:
             return False
-        if self.connection.write_paused:
-            self.connection.block(self)
+        if self.connection.turns.paused:
+            self.connection.turns.block(self)
             return False
         deliveries.go_on(BYTES_PER_TURN)
         before = self._replies.waiting
@@ -179,7 +184,7 @@ class ReplyLink(AttachedLink):
             deliveries.send(whole, offsets=_NO_OFFSET)
         self._make_room(before)
         if deliveries.is_begun or (self.waiting and deliveries.credit > 0):
-            self.connection.block(self)
+            self.connection.turns.block(self)
         else:
             deliveries.give_back()
         return False
@@ -187,9 +192,9 @@ class ReplyLink(AttachedLink):
     def _make_room(self, before: int) -> None:
         """Have the requests that wait for room answered, if there is some; ``before`` replies were waiting."""
         if before >= _MOST_WAITING > self._replies.waiting:
-            for link in self.connection.served:
+            for link in self.connection.links.served:
                 if isinstance(link, RequestLink):
-                    self.connection.wake(link)
+                    self.connection.turns.wake(link)
 
     def _released(self, *, closed: bool) -> None:
         before = self._replies.waiting
@@ -210,22 +215,19 @@ class RequestLink(AttachedLink):
 
     def __init__(
         self,
-        connection: ConnectionLinks,
-        link: Any,
+        connection: AmqpConnection,
+        link: Link,
         replies: Replies,
         answer: Callable[[Request], Reply | Coroutine[object, object, Reply]],
     ) -> None:
         super().__init__(connection, link, None)
         self._changes: set[asyncio.Task[None]] = set()
-        deliveries = connection.incoming.attached
-        assert deliveries is not None
-        self._deliveries: IncomingDeliveries = deliveries
+        self._deliveries = link.incoming
         self._replies = replies
         self._answer = answer
-        deliveries.max_message_bytes = _MOST_BYTES
-        open_producer(link, None, _MOST_BYTES)
-        connection.outgoing.open(deliveries, link._impl)
-        deliveries.owner = self
+        self._deliveries.max_message_bytes = _MOST_BYTES
+        link.attach(to_producer(link, None))
+        self._deliveries.owner = self
         self._top_up()
 
     def serve(self) -> bool:
@@ -263,8 +265,7 @@ class RequestLink(AttachedLink):
         except LinkRefused as refusal:
             self._reject(number, refusal)
         else:
-            if number != SETTLED:
-                self.connection.outgoing.accept(self._deliveries.session, taken.ids)
+            self._deliveries.settle(taken.ids, ACCEPT)
         self._top_up()
         return True
 
@@ -284,13 +285,13 @@ class RequestLink(AttachedLink):
     def _changed(self, change: asyncio.Task[None]) -> None:
         self._changes.discard(change)
         if not change.cancelled() and not self.ended:
-            self.connection.wake(self)  # requests may have waited for room
+            self.connection.turns.wake(self)  # requests may have waited for room
 
     def _reject(self, number: int, refusal: LinkRefused) -> None:
         if number == SETTLED:
             self.fail(refusal)
         else:
-            self.connection.outgoing.reject(self._deliveries.session, number, refusal)
+            self._deliveries.settle(np.array([number]), refusal.rejected)
 
     def _top_up(self) -> None:
         if not self.ended and self._deliveries.credit <= _CREDIT // 2:

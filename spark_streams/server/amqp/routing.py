@@ -22,10 +22,10 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from spark_streams.log import Stream
-from spark_streams.server.amqp.error_conditions import NOT_ALLOWED, NOT_FOUND, LinkRefused
+from spark_streams.server.amqp.error_conditions import NOT_FOUND, LinkRefused
 from spark_streams.server.amqp.placement import split_refusal
 from spark_streams.wire.amqp.columns.from_producers import Incoming
-from spark_streams.wire.amqp.engine.session import DECODE_ERROR
+from spark_streams.wire.amqp.engine.session import DECODE_ERROR, NOT_ALLOWED
 from spark_streams.wire.columnar.arrays import layout
 
 REJECTED = -1

@@ -16,15 +16,12 @@ Spec: docs/specifications.md, Event Hubs.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
-
-import proton
 
 from spark_streams.errors import CorruptLog
 from spark_streams.log import Partition
 from spark_streams.offsets import format_offset
-from spark_streams.server.amqp.error_conditions import NOT_FOUND, LinkRefused, read_value
+from spark_streams.server.amqp.error_conditions import NOT_FOUND, LinkRefused
 from spark_streams.wire.amqp.dialects.event_hubs import (
     ARGUMENT_ERROR,
     ENQUEUED_TIME_KEY,
@@ -34,6 +31,8 @@ from spark_streams.wire.amqp.dialects.event_hubs import (
     SEQUENCE_NUMBER_KEY,
 )
 from spark_streams.wire.amqp.engine.session import INVALID_FIELD
+from spark_streams.wire.amqp.engine.termini import FILTER, Terminus
+from spark_streams.wire.amqp.values import Described
 
 _PATH: Final = re.compile(
     r"(?P<hub>.+?)(?P<below>/Publishers/[^/]+|/\$management|"
@@ -91,24 +90,21 @@ class Start(NamedTuple):
     filter: dict[Any, Any]
 
 
-def read_start(terminus: Any, partition: Partition) -> Start:
+def read_start(source: Terminus, partition: Partition) -> Start:
     """Return where a receiver begins, by the filter of its source; without one, with the first event.
 
     An offset that retention has removed is no error: the receiver begins with the first event that is retained.
 
     Args:
-        terminus: the peer's ``proton.Terminus``.
+        source: what the peer's attach says.
         partition: the partition that it reads.
 
     Raises:
         LinkRefused: the position is behind the end of the log, or none (com.microsoft:argument-error); or the filter
             cannot be read (amqp:invalid-field).
     """
-    stored = terminus.filter
-    stored.rewind()
-    found = read_value(stored.get_object, "the source's filter") if stored.next() is not None else None
-    for name, value in found.items() if isinstance(found, Mapping) else ():
-        if isinstance(value, proton.Described) and _is_selector(value.descriptor):
+    for name, value in source.field(FILTER, dict, {}).items():
+        if isinstance(value, Described) and _is_selector(value.descriptor):
             return Start(_first(value.value, partition), {name: value})
         if isinstance(name, str) and str(name) == SELECTOR:
             raise LinkRefused(INVALID_FIELD, f"the filter '{SELECTOR}' has to be described, by its name or its number")

@@ -10,102 +10,27 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import replace
 from http import HTTPStatus
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
-import proton
-
-from spark_streams.errors import LocalProtocolError, RemoteProtocolError
 from spark_streams.log import Stream
 from spark_streams.server.admission import Admission
 from spark_streams.server.amqp.connection import AmqpConnection
 from spark_streams.server.amqp.connection_links import AttachedLink, LinkResources
-from spark_streams.server.amqp.engine import Engine
 from spark_streams.server.amqp.error_conditions import UNAUTHORIZED, LinkRefused
 from spark_streams.server.amqp.handshake import Handshake
-from spark_streams.server.amqp.incoming_links import IncomingLinks
-from spark_streams.server.amqp.outgoing_frames import OutgoingFrames
 from spark_streams.server.amqp.requests import Replies, Reply
 from spark_streams.server.event_hubs.access import MOST_WRONG_TOKENS, Access
 from spark_streams.server.event_hubs.config import EventHubsConfig
 from spark_streams.server.turns import Timer
-from spark_streams.wire.amqp.decode import decode_value
 from spark_streams.wire.amqp.dialects.event_hubs import CBS_MECHANISM
-from spark_streams.wire.amqp.performatives import (
-    ATTACH,
-    encode_frame,
-    performative_code,
-    read_performative,
-)
-from spark_streams.wire.amqp.sasl import AMQP_HEADER
-from spark_streams.wire.amqp.values import Array, Symbol
+from spark_streams.wire.amqp.engine.engine import Options
 
-_OFFERED: Final = 11
-"""The place of attach's offered-capabilities."""
-_SYMBOLS: Final = 0xA3
 _MOST_TIMER_S: Final = 86_400.0
 _MOST_EARLY_BYTES: Final = 512 << 10
 """More than is read at a time, as a peer may have sent everything before it is known to have signed in."""
-
-
-class WholeFrames(OutgoingFrames):
-    """Writes all fields of every performative, those of proton too, and what proton has no words for.
-
-    Args:
-        engine: the connection's engine.
-
-    Attributes:
-        offered: the capabilities that the next attach offers.
-    """
-
-    all_fields = True
-
-    def __init__(self, engine: Engine) -> None:
-        super().__init__(engine)
-        self.offered: tuple[str, ...] = ()
-        self._rest = b""
-
-    def _proton_output(self) -> bytes | None:
-        whole = b""
-        while not whole:
-            output = super()._proton_output()
-            if not output:
-                return output
-            self._rest += output
-            whole = self._whole()
-        return whole
-
-    def _whole(self) -> bytes:
-        """Take the frames that proton has written to their ends."""
-        frames, at, rest = [], 0, self._rest
-        while len(rest) - at >= len(AMQP_HEADER):
-            size = (
-                len(AMQP_HEADER) if rest[at : at + 4] == AMQP_HEADER[:4] else int.from_bytes(rest[at : at + 4], "big")
-            )
-            if size > len(rest) - at:
-                break
-            try:
-                frames.append(self._with_all_fields(rest[at : at + size]))
-            except (RemoteProtocolError, LocalProtocolError):
-                # It repeats what the peer has said in its attach, which proton need not have read.
-                frames.append(rest[at : at + size])
-            at += size
-        self._rest = rest[at:]
-        return b"".join(frames)
-
-    def _with_all_fields(self, frame: bytes) -> bytes:
-        code = None if frame[:4] == AMQP_HEADER[:4] else performative_code(frame)
-        if code is None:
-            return frame
-        offered: tuple[str, ...] = ()
-        if code == ATTACH:
-            offered, self.offered = self.offered, ()
-        fields = [decode_value(frame, at)[0] for at in read_performative(frame).places]
-        if offered:
-            fields += [None] * (_OFFERED + 1 - len(fields))
-            fields[_OFFERED] = Array(_SYMBOLS, tuple(Symbol(name) for name in offered))
-        return encode_frame(int.from_bytes(frame[6:8], "big"), code, fields, all_fields=True)
 
 
 class HubConnection(AmqpConnection):
@@ -118,12 +43,10 @@ class HubConnection(AmqpConnection):
 
     Attributes:
         access: what it may use, once SASL is over.
-        outgoing: what is to be written, once SASL is over.
     """
 
     config: EventHubsConfig
     access: Access
-    outgoing: WholeFrames
 
     def __init__(self, node: LinkResources, find: Callable[[str], Stream | None], admission: Admission) -> None:
         super().__init__(node, admission)
@@ -147,20 +70,12 @@ class HubConnection(AmqpConnection):
         mechanisms = (CBS_MECHANISM, "ANONYMOUS")
         return Handshake(self.config, self.peer_host, certificate, anonymous=mechanisms, skippable=True)
 
-    def _read_frames(self) -> IncomingLinks:
+    def _options(self) -> Options:
         user = self._handshake.user if self._handshake.proven else None
         self.access = Access(self.config, self._find, self.peer_host, user)
-        return IncomingLinks(self.config, outcomes=False, all_fields=True)
+        return replace(super()._options(), outcomes=False, all_fields=True)
 
-    def _write_frames(self, engine: Engine) -> OutgoingFrames:
-        return WholeFrames(engine)
-
-    def _answer_open(self, connection: proton.Connection) -> None:
-        connection.container = self.node.container
-        connection.open()
-        self._sign_in()
-
-    def _sign_in(self) -> None:
+    def _opened(self) -> None:
         """Count the connection as one that is served, once it has signed in: until then it must hurry."""
         if self.access.signed_in:
             self._establish()
@@ -183,7 +98,7 @@ class HubConnection(AmqpConnection):
 
     def token_put(self) -> None:
         """Note that the peer has put a token."""
-        self._sign_in()
+        self._opened()
         self._wait_for_expiry()
 
     def refuse_token(self, why: str) -> Coroutine[object, object, Reply]:
@@ -194,7 +109,7 @@ class HubConnection(AmqpConnection):
     async def _refused(self, told: asyncio.Future[None], why: str) -> Reply:
         await told
         if self.access.wrong_tokens >= MOST_WRONG_TOKENS:
-            self.guarded(lambda: self._close(UNAUTHORIZED, f"too many wrong tokens: {why}"))
+            self.guarded(lambda: self.close(UNAUTHORIZED, f"too many wrong tokens: {why}"))
         return Reply(HTTPStatus.UNAUTHORIZED, why)
 
     def grant(self, attached: AttachedLink, check: Callable[[], object]) -> None:

@@ -7,15 +7,14 @@ from collections.abc import Callable, Coroutine, Iterator, Sequence
 from http import HTTPStatus
 from typing import Any, Final
 
-import proton
-
 from spark_streams.log import ReferenceLog, Stream
 from spark_streams.server.activity import Item
 from spark_streams.server.admission import Sockets
 from spark_streams.server.amqp.activity import Membership, connected
-from spark_streams.server.amqp.attach_request import address_of, link_properties, named_stream, permitted_stream
-from spark_streams.server.amqp.connection_links import AttachedLink, ConnectionLinks, LinkResources
-from spark_streams.server.amqp.error_conditions import NOT_ALLOWED, NOT_FOUND, NOT_IMPLEMENTED, LinkRefused
+from spark_streams.server.amqp.attach_request import address_of, named_stream, permitted_stream
+from spark_streams.server.amqp.connection import AmqpConnection
+from spark_streams.server.amqp.connection_links import AttachedLink, LinkResources
+from spark_streams.server.amqp.error_conditions import NOT_FOUND, NOT_IMPLEMENTED, LinkRefused
 from spark_streams.server.amqp.placement import Placement, split_refusal
 from spark_streams.server.amqp.requests import Reply, ReplyLink, Request, RequestLink
 from spark_streams.server.counters import DoorCounters
@@ -35,13 +34,12 @@ from spark_streams.wire.amqp.dialects.event_hubs import (
     RECEIVER_NAME,
     RUNTIME_METRIC,
 )
-from spark_streams.wire.amqp.engine.session import INVALID_FIELD
+from spark_streams.wire.amqp.engine.links import Link
+from spark_streams.wire.amqp.engine.session import INVALID_FIELD, NOT_ALLOWED
+from spark_streams.wire.amqp.engine.termini import COORDINATOR
 from spark_streams.wire.amqp.management import MANAGEMENT
-from spark_streams.wire.amqp.performatives import Performative
-from spark_streams.wire.amqp.values import Array
+from spark_streams.wire.amqp.values import Long
 
-_DESIRED: Final = 12
-"""The place of attach's desired-capabilities."""
 _MOST_SHOWN: Final = 80
 """Of a receiver's name, in the words for others."""
 
@@ -68,11 +66,12 @@ class HubNode(LinkResources):
         self._changes = -1
         """The log's ``changes`` when the names were listed."""
 
-    def _producer(self, connection: ConnectionLinks, link: Any) -> AttachedLink:
+    def _producer(self, connection: AmqpConnection, link: Link) -> AttachedLink:
         assert isinstance(connection, HubConnection)
-        if link.remote_target.type == proton.Terminus.COORDINATOR:
+        target = link.target
+        if target is not None and target.code == COORDINATOR:
             raise LinkRefused(NOT_IMPLEMENTED, "transactions are not supported")
-        address = read_address(address_of(link.remote_target))
+        address = read_address(address_of(target))
         if address.path.lower() == CBS:
             return _requests(connection, link, CBS, lambda request: _put(connection, request))
         if address.path.lower() == MANAGEMENT:
@@ -90,16 +89,17 @@ class HubNode(LinkResources):
         self._grant(connection, sender, "write", address)
         return sender
 
-    def _management(self, connection: HubConnection, link: Any) -> AttachedLink:
+    def _management(self, connection: HubConnection, link: Link) -> AttachedLink:
         def stream_of(name: str, token: str) -> Stream:
             return self._hub(connection.access.managers(name, token), "read", HubAddress(name, name, ()))
 
         return _requests(connection, link, MANAGEMENT, lambda request: answer(request, stream_of))
 
-    def _consumer(self, connection: ConnectionLinks, link: Any) -> AttachedLink:
+    def _consumer(self, connection: AmqpConnection, link: Link) -> AttachedLink:
         assert isinstance(connection, HubConnection)
-        attach = connection.incoming.attach
-        address = read_address(address_of(link.remote_source))
+        source = link.source
+        address = read_address(address_of(source))
+        assert source is not None
         if address.path.lower() in (CBS, MANAGEMENT):
             return ReplyLink(connection, link, connection.replies_from(address.path.lower()))
         if address.partition is None or address.group is None:
@@ -110,14 +110,14 @@ class HubNode(LinkResources):
         stream = self._hub(connection.access.users(address), "read", address)
         partition = partition_of(stream, address.partition)
         self._check_group(address)
-        properties = link_properties(link)
-        start = read_start(link.remote_source, partition)
+        properties = link.properties
+        start = read_start(source, partition)
         place = Place(stream.incarnation, address.group.lower(), partition.id)
         name = properties.get(RECEIVER_NAME)
-        shown = name if isinstance(name, str) and name else str(link.name)
+        shown = name if isinstance(name, str) and name else link.name
         receiver = Receiver(place, shown[:_MOST_SHOWN], _epoch(properties))
         self.receivers.enter(receiver)
-        metrics = RUNTIME_METRIC in _desired(attach)
+        metrics = RUNTIME_METRIC in link.desired
         try:
             attached = HubReceiver(
                 connection, link, stream, partition, start, receiver, self.receivers, metrics=metrics
@@ -168,7 +168,7 @@ def _not_found(address: HubAddress) -> LinkRefused:
     return LinkRefused(NOT_FOUND, f"The messaging entity '{address.path:.200}' could not be found.")
 
 
-def _requests(connection: HubConnection, link: Any, address: str, answer: Callable[[Request], Reply]) -> RequestLink:
+def _requests(connection: HubConnection, link: Link, address: str, answer: Callable[[Request], Reply]) -> RequestLink:
     """Return a link of requests, whose wrong tokens are told late."""
 
     def answered(request: Request) -> Reply | Coroutine[object, object, Reply]:
@@ -201,17 +201,10 @@ def _epoch(properties: dict[str, Any]) -> int | None:
     epoch = properties.get(EPOCH)
     if epoch is None:
         return None
-    if type(epoch) is not int or epoch < 0:  # proton has other classes for the other integers
+    if not isinstance(epoch, Long) or epoch < 0:
         kind = type(epoch).__name__
         raise LinkRefused(INVALID_FIELD, f"link property {EPOCH} is {epoch!r:.40} ({kind}): expected a long from 0 on")
-    return epoch
-
-
-def _desired(attach: Performative | None) -> tuple[str, ...]:
-    """Return the capabilities that an attach desires, of which proton says nothing."""
-    value = None if attach is None else attach.field(_DESIRED, object, None)
-    items = value.items if isinstance(value, Array) else (value,)
-    return tuple(str(item) for item in items if isinstance(item, str))
+    return int(epoch)
 
 
 def _membership(link: AttachedLink) -> Membership:

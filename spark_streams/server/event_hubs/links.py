@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Mapping
-from typing import Any, ClassVar, Final
+from typing import ClassVar, Final
 
 import numpy as np
-import proton
 import pyarrow as pa
 
 from spark_streams.errors import RemoteProtocolError
 from spark_streams.log import Partition, Stream
-from spark_streams.server.amqp.attach_reply import open_producer, settle_modes
-from spark_streams.server.amqp.error_conditions import NOT_ALLOWED, LinkRefused
+from spark_streams.server.amqp.attach_reply import to_receiver
+from spark_streams.server.amqp.error_conditions import LinkRefused
 from spark_streams.server.amqp.event_sender import EventSender
 from spark_streams.server.amqp.link_position import LinkPosition
 from spark_streams.server.amqp.producer_link import CONTINUED, NO_INSTANT, ProducerLink, Read, reserved_instants
@@ -26,8 +25,10 @@ from spark_streams.server.event_hubs.receivers import Receiver, Receivers
 from spark_streams.wire.amqp.columns.block import MessageBlock, chosen
 from spark_streams.wire.amqp.columns.from_producers import Incoming, incoming_steps
 from spark_streams.wire.amqp.dialects.event_hubs import BATCH_FORMAT, OPERATION_CANCELLED, RUNTIME_METRIC, SERVER_BUSY
+from spark_streams.wire.amqp.engine.links import Link
 from spark_streams.wire.amqp.engine.messages import Messages
-from spark_streams.wire.amqp.engine.session import DECODE_ERROR, INVALID_FIELD, MESSAGE_TOO_LARGE
+from spark_streams.wire.amqp.engine.session import DECODE_ERROR, INVALID_FIELD, MESSAGE_TOO_LARGE, NOT_ALLOWED
+from spark_streams.wire.amqp.engine.termini import DURABLE, FILTER
 from spark_streams.wire.amqp.event_batches import split_batch
 from spark_streams.wire.amqp.event_hubs import Newest, outgoing_pieces, runtime_metrics, with_group_keys
 from spark_streams.wire.columnar.byte_view import Positions
@@ -71,7 +72,7 @@ class HubReceiver(EventSender):
     def __init__(
         self,
         connection: HubConnection,
-        link: Any,
+        link: Link,
         stream: Stream,
         partition: Partition,
         start: Start,
@@ -80,20 +81,12 @@ class HubReceiver(EventSender):
         *,
         metrics: bool,
     ) -> None:
-        deliveries = connection.incoming.attached_sender
-        assert deliveries is not None
         # Without a limit: the peer's max-message-size says nothing of the annotations. Microsoft's client for Python
         # says as much as the door takes, and reads more.
-        super().__init__(connection, link, stream, deliveries)
-        link.source.copy(link.remote_source)
-        link.source.durability = proton.Terminus.NONDURABLE
-        link.source.filter.clear()
-        if start.filter:
-            link.source.filter.put_object(start.filter)
-        settle_modes(link)
-        connection.outgoing.offered = (RUNTIME_METRIC,) if metrics else ()
-        connection.outgoing.open_sender(deliveries, link)
-        deliveries.owner = self
+        super().__init__(connection, link, stream)
+        source = link.source and link.source.but({DURABLE: None, FILTER: start.filter or None})
+        link.attach(to_receiver(link, source, offered=(RUNTIME_METRIC,) if metrics else ()))
+        self._deliveries.owner = self
         reader = self.node.readers.use(partition)
         self.set_positions({partition.id: LinkPosition(reader, None, latest=start.offset, position=start.offset)})
         self._partition, self._metrics = partition, metrics
@@ -134,8 +127,10 @@ class HubSender(ProducerLink):
             return NOT_ALLOWED  # the partition takes no more, however often that is tried
         return super()._condition(reason)
 
-    def _answer(self, link: Any, bound: str | None) -> None:
-        open_producer(link, None, self.connection.config.max_message_bytes)
+    tells_partition = False
+
+    def __init__(self, connection: HubConnection, link: Link, stream: Stream, bound: str | None) -> None:
+        super().__init__(connection, link, stream, bound)
         self._deliveries.rejects_large = True  # as the service: its clients do not notice that a link ends as they send
 
     def _take(self) -> bool:
@@ -145,7 +140,7 @@ class HubSender(ProducerLink):
                 f"The received message (delivery-id:{number}, size:{size} bytes) exceeds the limit "
                 f"({self._deliveries.max_message_bytes} bytes) currently allowed on the link."
             )
-            self.connection.outgoing.reject(self._session, number, LinkRefused(MESSAGE_TOO_LARGE, words))
+            self._deliveries.settle(np.array([number]), LinkRefused(MESSAGE_TOO_LARGE, words).rejected)
         return super()._take()
 
     def _takes_long(self, taken: Messages) -> bool:

@@ -22,7 +22,7 @@ from spark_streams.wire.amqp.encode import encode_value
 from spark_streams.wire.amqp.message import skip_value
 from spark_streams.wire.amqp.transfer_frames import Frames
 from spark_streams.wire.amqp.values import Described, Symbol, UInt, ULong
-from spark_streams.wire.columnar.byte_view import Positions, Readable, Words
+from spark_streams.wire.columnar.byte_view import Mask, Readable, Words
 
 OPEN, BEGIN, ATTACH, FLOW, TRANSFER, DISPOSITION, DETACH, END, CLOSE = range(0x10, 0x19)
 ACCEPTED: Final = 0x24
@@ -127,19 +127,16 @@ def signed(difference: int) -> int:
     return difference if difference <= SERIAL >> 1 else difference - SERIAL - 1
 
 
-def performative_codes(buffer: Readable, frames: Frames) -> Positions:
-    """Return the numbers of many whole frames' performatives: 0 of a frame without one, -1 where one must look closer.
+def empty_frames(buffer: Readable, frames: Frames) -> Mask:
+    """Return which of many whole frames have no performative: they only say that the peer is there (§2.4.5).
 
     Args:
         buffer: the bytes that ``frames`` points into.
         frames: the frames.
     """
     heads = Words(np.frombuffer(buffer, np.uint8)).little(frames.starts + 4)
-    sizes = frames.ends - frames.starts
-    usual = (heads & 0xFFFF_0000_FFFF == 0x5300_0000_0002) & (sizes > _HEAD.size + 2)
-    codes = np.where(usual, (heads >> np.uint64(48) & np.uint64(0xFF)).astype(np.int64), -1)
-    codes[(sizes == _HEAD.size) & (heads & 0xFFFF == 2)] = 0
-    return codes
+    empty: Mask = (frames.ends - frames.starts == _HEAD.size) & (heads & 0xFFFF == 2)
+    return empty
 
 
 def performative_code(frame: bytes | bytearray | memoryview) -> int | None:

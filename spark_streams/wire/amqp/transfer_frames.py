@@ -82,6 +82,10 @@ class Transfers(NamedTuple):
     payload_start: Positions
     message_format: Positions
 
+    def rows(self, rows: Mask) -> Transfers:
+        """Return what some of the frames say."""
+        return Transfers(*(column[rows] for column in self))  # type: ignore[arg-type]
+
 
 def split_frames(buffer: Readable, start: int, end: int, max_bytes: int) -> Frames:
     """Split bytes into frames; stop before an incomplete frame.

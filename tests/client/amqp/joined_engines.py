@@ -8,9 +8,10 @@ from typing import Any
 import proton
 from cproton_ffi import ffi, lib
 
-from spark_streams.wire.amqp.engine.engine import Engine, Open
+from spark_streams.wire.amqp.engine.engine import Engine, Options
 from spark_streams.wire.amqp.engine.incoming_deliveries import IncomingDeliveries
 from spark_streams.wire.amqp.engine.links import SETTLED, UNSETTLED, Attach, Link
+from spark_streams.wire.amqp.engine.termini import Terminus
 
 WINDOW = 8
 """Transfer frames that may be under way on a session."""
@@ -85,7 +86,8 @@ class Ours:
     """Our engine, with receiving links."""
 
     def __init__(self, max_frame: int = 512, window: int = WINDOW) -> None:
-        self.engine = Engine(Open("ours", "theirs", (), max_frame), 1 << 16, window * max_frame)
+        self.engine = Engine(Options("ours", max_frame, window * max_frame, "theirs"), 1 << 16)
+        self.engine.open()
         self.links: dict[str, Link] = {}
         self.deliveries: dict[str, IncomingDeliveries] = {}
 
@@ -94,13 +96,13 @@ class Ours:
         link = self.links[name] = self.engine.session().receiver(name, max_bytes)
         deliveries = link.incoming
         deliveries.owner = self.deliveries[name] = deliveries
-        link.attach(Attach(name, name, SETTLED if settled else UNSETTLED))
+        link.attach(Attach(Terminus.source(name), Terminus.target(name), SETTLED if settled else UNSETTLED))
         return deliveries
 
     def push(self, data: bytes) -> None:
         """Take bytes that have come."""
         self.engine.room[: len(data)] = data
-        self.engine.received(len(data))
+        self.engine.received_into(len(data))
 
     def written(self) -> bytes:
         """Return the bytes that it has to write."""

@@ -8,7 +8,7 @@ import pytest
 
 from spark_streams.client.amqp import connection
 from spark_streams.client.amqp.connection import Connection
-from spark_streams.wire.amqp.engine.engine import Engine, Open
+from spark_streams.wire.amqp.engine.engine import Engine, Options
 
 MUCH = connection._MUCH_BYTES
 Come = int | BaseException | None
@@ -33,7 +33,7 @@ class Scripted:
 def reading(*come: Come, much: bool = False, more: bool = False) -> tuple[Any, Scripted, list[float]]:
     """A connection's reading half; ``more`` is whether more comes within a moment."""
     made, socket, waits = Connection.__new__(Connection), Scripted(*come), []
-    made._engine = Engine(Open("", "", (), connection.MAX_FRAME_BYTES), connection._READ_BYTES, 1 << 20)
+    made._engine = Engine(Options("", connection.MAX_FRAME_BYTES, 1 << 20), connection._READ_BYTES)
     made._much = much
     made._socket = socket  # type: ignore[assignment]
 

@@ -13,8 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_streams.client.amqp.sent_messages import Refusal, SentMessages
-from spark_streams.wire.amqp.engine.engine import Engine, Open
+from spark_streams.wire.amqp.engine.engine import Engine, Options
 from spark_streams.wire.amqp.engine.links import Attach
+from spark_streams.wire.amqp.engine.termini import Terminus
 from tests.client.amqp.joined_engines import drained, push
 from tests.examples import examples
 
@@ -35,9 +36,10 @@ class Joined:
     """Our sender, and a receiver that is all proton's; bytes move only in ``pump``."""
 
     def __init__(self, max_frame: int = MAX_FRAME, window: int = WINDOW) -> None:
-        self.ours = Engine(Open("ours", "theirs", (), 16_384), 1 << 16, 64 << 20)
+        self.ours = Engine(Options("ours", 16_384, 64 << 20), 1 << 16)
+        self.ours.open()
         sender = self.ours.session().sender("link")
-        sender.attach(Attach("link", "address"))
+        sender.attach(Attach(Terminus.source("link"), Terminus.target("address")))
         self.outgoing = SentMessages(sender)
         self.theirs, self.connection = proton.Transport(proton.Transport.SERVER), proton.Connection()
         self.theirs.max_frame_size = max_frame
@@ -68,7 +70,7 @@ class Joined:
             for at in range(0, len(theirs), step):
                 part = theirs[at : at + step]
                 self.ours.room[: len(part)] = part
-                self.ours.received(len(part))
+                self.ours.received_into(len(part))
             moved = bool(ours or theirs)
 
     def _take(self) -> None:

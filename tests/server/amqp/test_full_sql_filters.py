@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import itertools
 import uuid
-from types import SimpleNamespace
 from typing import Any
 
 import proton
 import pytest
-from proton import Described, Message, Terminus, symbol, ulong
+from proton import Described, Message, symbol, ulong
 
 from spark_streams.server.amqp.link_filters import read_filters
+from spark_streams.wire.amqp.decode import decode_value
+from spark_streams.wire.amqp.engine.termini import FILTER, Terminus
+from spark_streams.wire.amqp.performatives import SOURCE
 from tests.server.amqp.raw_peer import (
     DA_CODE,
     EARLIEST,
@@ -184,7 +186,7 @@ def test_released_events_of_a_sparse_filter_come_again(filled: Any) -> None:
 def test_a_durable_link_goes_on_only_with_the_same_filter(filled: Any) -> None:
     def attach(text: str) -> tuple[Any, Any]:
         peer = filled.peer(container="durable")
-        options = {"durability": Terminus.DELIVERIES, "expiry": Terminus.EXPIRE_NEVER}
+        options = {"durability": proton.Terminus.DELIVERIES, "expiry": proton.Terminus.EXPIRE_NEVER}
         return peer, peer.receiver("orders", filter=with_start(text), name="the link", **options)
 
     peer, receiver = attach("kind = 'order'")
@@ -210,12 +212,11 @@ EQUAL_FILTERS: list[Any] = [
 ]
 
 
-def sent(filters: Any) -> Any:
-    """The source of an attach with these filters, as far as they are read."""
+def sent(filters: Any) -> Terminus:
+    """The source of an attach with these filters, as proton encodes it."""
     data = proton.Data()
-    if filters is not None:
-        data.put_object(filters)
-    return SimpleNamespace(filter=data)
+    data.put_object(filters)
+    return Terminus(SOURCE, [None] * FILTER + [decode_value(data.encode())[0]])
 
 
 @pytest.mark.parametrize("filters", EQUAL_FILTERS)

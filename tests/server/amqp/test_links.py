@@ -222,7 +222,7 @@ def test_a_receiver_that_does_not_read_holds_up_nobody_and_no_memory(start: Star
     reader = peer_of(server)
     assert len(reader.receiver("orders", filter=EARLIEST).take(20)) == 20
     deadline = time.monotonic() + 240
-    while server.call(lambda: [c.write_paused for c in server.server.door("amqp").connections]).count(True) != 1:
+    while server.call(lambda: [c.turns.paused for c in server.server.door("amqp").connections]).count(True) != 1:
         assert time.monotonic() < deadline
         time.sleep(0.01)
     idle.drop()

@@ -1,4 +1,4 @@
-"""What the door sends past proton's engine, received by proton's engine, which also grants, drains and settles."""
+"""What our engine sends, received by proton's engine, which also grants, drains and settles."""
 
 from __future__ import annotations
 
@@ -14,16 +14,17 @@ from hypothesis import strategies as st
 from proton import symbol
 
 from spark_streams.server.amqp.config import AmqpConfig
-from spark_streams.server.amqp.engine import Engine
-from spark_streams.server.amqp.incoming_links import IncomingLinks
-from spark_streams.server.amqp.outgoing_frames import OutgoingFrames
+from spark_streams.wire.amqp.engine.endpoints import Condition
+from spark_streams.wire.amqp.engine.links import Attach, Link
 from spark_streams.wire.amqp.engine.outgoing_deliveries import OutgoingDeliveries
 from spark_streams.wire.amqp.engine.outgoing_session import ACCEPTED, Outcome, OutgoingSession
+from spark_streams.wire.amqp.engine.session import Violation
 from spark_streams.wire.amqp.performatives import CLOSE, TRANSFER, performative_code
 from spark_streams.wire.columnar.interleave import Ranges
 from tests.client.amqp.joined_engines import drained, push
 from tests.examples import examples
 from tests.server.amqp.raw_peer import EARLIEST, PARTITION
+from tests.wire.amqp.engine.serving import serving
 
 CONFIG = AmqpConfig(max_frame_bytes=2_048, max_message_bytes=1 << 20)
 MAX_FRAME = 512
@@ -41,47 +42,28 @@ class Door:
     """The door's side of a connection, with links that send what the test gives them."""
 
     def __init__(self) -> None:
-        self.engine = Engine(CONFIG)
-        self.incoming = IncomingLinks(CONFIG)
-        self.outgoing = OutgoingFrames(self.engine)
+        self.engine = serving(CONFIG)
         self.links: dict[str, OutgoingDeliveries] = {}
         self.queues: dict[str, list[tuple[int, bytes]]] = {}
         self.outcomes: dict[str, dict[int, tuple[bool, bool]]] = {}
         self.consumed = 0
 
     def push(self, data: bytes) -> None:
-        for part in self.incoming.received(data):
-            start = 0
-            while start < len(part) and (took := self.engine.push(part, start)) > 0:
-                start += took
-                self._handle()
+        for changed in self.engine.received(data):
+            if not isinstance(changed, Link):
+                continue
+            if changed.ended:
+                self.links.pop(changed.name).end()
+                changed.detach()
+            elif changed.sends:
+                self._attached(changed)
+            else:
+                changed.attach(Attach(changed.source, changed.target))
+                changed.incoming.owner = self
+                changed.incoming.flow(1_000)
 
-    def _handle(self) -> None:
-        for name, endpoint in self.engine.events():
-            if name == "connection_opened":
-                endpoint.open()
-            elif name == "session_opened":
-                assert self.incoming.begun is not None
-                endpoint.incoming_capacity = CONFIG.session_bytes
-                self.outgoing.begin(self.incoming.begun, endpoint)
-            elif name == "link_opened" and endpoint.is_receiver:
-                deliveries = self.incoming.attached
-                assert deliveries is not None
-                deliveries.owner = self
-                self.outgoing.open(deliveries, endpoint._impl)
-                deliveries.flow(1_000)
-            elif name == "link_opened":
-                self._opened(endpoint)
-            elif name == "link_closed":
-                self.links.pop(endpoint.name).end()
-                endpoint.close()
-                endpoint.free()
-
-    def _opened(self, link: Any) -> None:
-        deliveries = self.incoming.attached_sender
-        assert deliveries is not None
-        link.snd_settle_mode = link.remote_snd_settle_mode
-        link.rcv_settle_mode = link.remote_rcv_settle_mode
+    def _attached(self, link: Link) -> None:
+        deliveries = link.outgoing
         deliveries.owner, outcomes = self, self.outcomes.setdefault(link.name, {})
 
         def settled(origin: Any, offsets: Any, outcome: Outcome) -> None:
@@ -91,15 +73,15 @@ class Door:
                 outcomes[offset] = outcome.again, outcome.failed
 
         deliveries.settled = settled
-        self.outgoing.open_sender(deliveries, link)
+        link.attach(Attach(link.source, link.target, link.settles, link.receiver_settles))
         self.links[link.name] = deliveries
         self.queues[link.name] = []
 
     def serve(self) -> None:
-        for deliveries in list(self.incoming.arrived):
+        for deliveries in list(self.engine.incoming.arrived):
             if not isinstance(deliveries, OutgoingDeliveries):
                 self.consumed += len(deliveries.take(10_000, 1 << 30).ids)
-        self.incoming.arrived.clear()
+        self.engine.incoming.arrived.clear()
         for name, link in self.links.items():
             queue = self.queues[name]
             link.go_on(1 << 20)
@@ -116,11 +98,9 @@ class Door:
                 link.go_on(1 << 20)
             if link.drain and not queue and not link.is_begun:
                 link.give_back()
-        for session in self.incoming.sessions:
-            self.outgoing.answer(session)
 
     def output(self) -> bytes:
-        return b"".join(iter(lambda: self.outgoing.output() or b"", b""))
+        return b"".join(iter(self.engine.written, b""))
 
 
 class Joined:
@@ -288,7 +268,7 @@ def codes(data: bytes) -> list[int | None]:
     return found
 
 
-def test_nothing_follows_the_close_that_proton_writes_for_a_fault() -> None:
+def test_nothing_follows_the_close_for_a_fault() -> None:
     joined = Joined()
     door, link = joined.door, joined.links[0]
     link.flow(10)
@@ -297,8 +277,9 @@ def test_nothing_follows_the_close_that_proton_writes_for_a_fault() -> None:
     door.serve()
     link.flow(10)
     too_small = bytes.fromhex("00000004 02 00 0000")
-    door.push(drained(joined.transport) + too_small)
-    assert not door.engine.accepts_input
+    with pytest.raises(Violation) as fault:
+        door.push(drained(joined.transport) + too_small)
+    door.engine.close(Condition(fault.value.condition, fault.value.description))
     door.queues[link.name] += [(1, b"second")]
     door.serve()
     written = codes(door.output())

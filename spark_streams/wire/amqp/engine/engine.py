@@ -1,252 +1,367 @@
-"""One connection of a client, without I/O and without a clock: bytes in, the state of its endpoints, bytes out.
+"""One connection, without I/O and without a clock: bytes in, what the peer has opened and closed, bytes out.
 
 ::
 
-    socket --recv_into--> room --> IncomingFrames --> transfers, flows, dispositions --> deliveries of links
-                                                  --> open … close                   --> endpoints
-    socket <-------------------------- written() <-- what was said of endpoints, transfers, what sessions owe
+    received bytes --> IncomingFrames --> transfers, flows, dispositions --> deliveries of links
+                                      --> open … close                   --> endpoints
+    written bytes  <-- what was said of endpoints, transfers, what sessions owe
+
+Both peers of a connection follow the same rules; but only one that ``serves`` lets its peer begin sessions and attach
+links.
 
 Spec: AMQP 1.0 part 2 §2.2 (the header), §2.4 (connections), §2.4.5 (idle time-out), §2.5.1, §2.6.1.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
+
+import pyarrow as pa
 
 from spark_streams.wire.amqp.engine.endpoints import Condition, Endpoint, Half, Step
 from spark_streams.wire.amqp.engine.incoming_deliveries import IncomingDeliveries
 from spark_streams.wire.amqp.engine.incoming_frames import IncomingFrames
-from spark_streams.wire.amqp.engine.links import Link, Session
+from spark_streams.wire.amqp.engine.links import Link, Session, symbols, texts
 from spark_streams.wire.amqp.engine.outgoing_deliveries import OutgoingDeliveries
+from spark_streams.wire.amqp.engine.outgoing_session import OutgoingSession
 from spark_streams.wire.amqp.engine.session import (
     FRAMING_ERROR,
+    HANDLE_IN_USE,
     ILLEGAL_STATE,
     INVALID_FIELD,
+    NOT_ALLOWED,
+    RESOURCE_LIMIT,
     IncomingSession,
+    Unfinished,
     Violation,
 )
 from spark_streams.wire.amqp.performatives import (
+    ATTACH,
+    BEGIN,
     CLOSE,
     DETACH,
-    DISPOSITION,
     END,
     FLOW,
     OPEN,
-    TRANSFER,
     Performative,
     encode_frame,
-    performative_code,
     read_performative,
 )
 from spark_streams.wire.amqp.sasl import AMQP_HEADER
 from spark_streams.wire.amqp.transfer_frames import HEAD_BYTES
-from spark_streams.wire.amqp.values import Array, Symbol, UInt, UShort
+from spark_streams.wire.amqp.values import Symbol, UInt, UShort
 
 EMPTY_FRAME: Final = b"\x00\x00\x00\x08\x02\x00\x00\x00"
 _MAX_FRAME_SIZE, _CHANNEL_MAX, _IDLE_TIME_OUT, _OFFERED, _PROPERTIES = 2, 3, 4, 7, 9
 """Places of open's fields."""
-_SYMBOLS: Final = 0xA3
-_MOST_CHANNELS: Final = 65_536
+_WRITTEN_BYTES: Final = 1 << 20
+"""About the bytes of a large message that are frames at a time."""
 
 
 @dataclass(frozen=True)
-class Open:
-    """What we say of a connection. Spec: §2.7.1.
+class Options:
+    """What we say of a connection, and what the peer may do on it. Spec: §2.7.1.
 
     Args:
         container: our name.
-        hostname: the peer's.
-        desired: capabilities that we want.
         max_frame_bytes: the largest frame that we take.
+        session_bytes: bytes that the peer may have under way on one session, and in unfinished messages of all.
+        hostname: the peer's name.
+        desired, offered: capabilities.
+        properties: the connection's.
+        max_sessions: how many sessions the peer may have.
+        idle_ms: how long the peer may be silent; 0 for ever. It is told half of that (§2.4.5).
+        serves: whether the peer may begin sessions and attach links.
+        max_message_bytes: the largest message that is taken of a link that the peer attaches.
+        outcomes: whether it is of interest what becomes of what we send.
+        all_fields: whether frames have all their fields, null ones at their end too.
     """
 
     container: str
-    hostname: str
-    desired: Sequence[str]
     max_frame_bytes: int
+    session_bytes: int
+    hostname: str | None = None
+    desired: Sequence[str] = ()
+    offered: Sequence[str] = ()
+    properties: Mapping[str, str] | None = None
+    max_sessions: int = 65_536
+    idle_ms: int = 0
+    serves: bool = False
+    max_message_bytes: int = 0
+    outcomes: bool = True
+    all_fields: bool = False
+
+    @property
+    def fields(self) -> list[Any]:
+        """The fields of open."""
+        idle = UInt(self.idle_ms // 2) if self.idle_ms else None
+        channels = UShort(self.max_sessions - 1) if self.serves else None
+        properties = {Symbol(name): value for name, value in self.properties.items()} if self.properties else None
+        sizes = [UInt(self.max_frame_bytes), channels, idle, None, None]
+        return [self.container, self.hostname, *sizes, symbols(self.offered), symbols(self.desired), properties]
 
 
-class Engine(IncomingFrames):
-    """One connection of a client, after SASL.
+class Engine:
+    """One connection, after SASL.
 
     Args:
-        opening: what we say of it.
-        read_bytes: bytes that can be received at once.
-        session_bytes: bytes that the peer may have under way on one session.
+        options: what we say of it.
+        read_bytes: bytes that can be received into ``room`` at once.
 
     Attributes:
-        buffer: holds the received bytes.
+        incoming: splits what comes.
         connection: its state; ``they`` have opened it once the peer's open has come.
+        container: the peer's name.
     """
 
-    def __init__(self, opening: Open, read_bytes: int, session_bytes: int) -> None:
-        super().__init__(opening.max_frame_bytes)
-        self.buffer = bytearray(read_bytes + opening.max_frame_bytes)
+    def __init__(self, options: Options, read_bytes: int = 0) -> None:
+        self.incoming = IncomingFrames(options.max_frame_bytes, self._on_endpoint)
         self.connection = Endpoint("the connection")
-        self._session_bytes = session_bytes
-        self._view = memoryview(self.buffer)
+        self.container = ""
+        self._options = options
+        self._buffer = bytearray(read_bytes and read_bytes + options.max_frame_bytes)
+        self._view = memoryview(self._buffer)
         self._end = 0
-        self._answer: Performative | None = None
-        self._used: dict[int, Session] = {}
+        self._rest = bytearray()
+        self._needed = HEAD_BYTES
+        self._heard: Performative | None = None
+        self._unfinished = Unfinished(options.session_bytes) if options.serves else None
+        self._sessions: dict[int, Session] = {}
         """By our channel."""
         self._begun: dict[int, Session] = {}
         """By the peer's channel."""
-        self._attached: dict[tuple[int, int], Link] = {}
-        """By the peer's channel and handle."""
-        self._has_header = False
-        self._said: list[Any] = [AMQP_HEADER]
-        self._wrote, self._heartbeat_s = True, 0.0
-        desired = Array(_SYMBOLS, tuple(Symbol(name) for name in opening.desired))
-        sizes = [UInt(opening.max_frame_bytes), None, None, None, None]
-        self.connection.we(Step.OPENS)
-        self._say(0, OPEN, [opening.container, opening.hostname, *sizes, None, desired])
+        self._said: list[bytes | pa.Buffer] = [AMQP_HEADER]
+        self._wrote, self._spoke = True, True
+        self._heartbeat_s = self._silent_s = 0.0
 
     # --- what the peer has said
 
     @property
     def offered(self) -> tuple[str, ...]:
         """The capabilities that the peer offers."""
-        value = None if self._answer is None else self._answer.field(_OFFERED, object, None)
-        items = value.items if isinstance(value, Array) else (value,)
-        return tuple(str(item) for item in items if isinstance(item, str))
+        return () if self._heard is None else texts(self._heard.field(_OFFERED, object, None))
 
     @property
     def properties(self) -> dict[str, str]:
-        """The properties of the peer's open."""
-        found = {} if self._answer is None else self._answer.field(_PROPERTIES, object, {})
-        return {str(name): str(value) for name, value in found.items()} if isinstance(found, dict) else {}
+        """The properties of the peer's open.
+
+        Raises:
+            RemoteProtocolError: they are none.
+        """
+        found = {} if self._heard is None else self._heard.field(_PROPERTIES, dict, {})
+        return {str(name): str(value) for name, value in found.items()}
 
     @property
     def max_frame_bytes(self) -> int:
         """The largest frame that the peer takes."""
-        return 0 if self._answer is None else int(self._answer.number(_MAX_FRAME_SIZE, 0xFFFF_FFFF))
+        return 0 if self._heard is None else int(self._heard.number(_MAX_FRAME_SIZE, 0xFFFF_FFFF))
 
     @property
     def idle_s(self) -> float:
         """Seconds without a frame of ours after which the peer closes the connection; 0 for never."""
-        return 0.0 if self._answer is None else self._answer.number(_IDLE_TIME_OUT, 0) / 1000
+        return 0.0 if self._heard is None else self._heard.number(_IDLE_TIME_OUT, 0) / 1000
 
     @property
     def full(self) -> bool:
         """Whether the peer takes no further session."""
-        most = _MOST_CHANNELS if self._answer is None else self._answer.field(_CHANNEL_MAX, UShort, 0xFFFF) + 1
-        return sum(not each.done for each in self._used.values()) >= most
+        most = 0xFFFF if self._heard is None else self._heard.field(_CHANNEL_MAX, UShort, 0xFFFF)
+        return len(self._sessions) > most
 
     # --- what comes
 
     @property
     def room(self) -> memoryview:
         """Where to receive the next bytes; behind an incomplete frame, which moves to the beginning."""
-        if self.stop:
-            self.buffer[: self._end - self.stop] = self.buffer[self.stop : self._end]
-            self.stop, self._end = 0, self._end - self.stop
+        stop = self.incoming.stop
+        if stop:
+            self._buffer[: self._end - stop] = self._buffer[stop : self._end]
+            self.incoming.stop, self._end = 0, self._end - stop
         return self._view[self._end :]
 
-    def received(self, count: int) -> None:
+    def received_into(self, count: int) -> None:
         """Take ``count`` bytes that were received into ``room``.
 
         Raises:
             Violation: the peer broke a rule.
         """
         self._end += count
-        for start, end in self.read(self._view, self.stop, self._end):
-            self._control(start, end)
-        self.arrived.clear()
+        for _ in self.incoming.read(self._view, self.incoming.stop, self._end):
+            pass
+        self.incoming.arrived.clear()
 
-    def _control(self, at: int, end: int) -> None:
-        """Read what is about endpoints, and what is about none that is known here."""
-        if at < end and not self._has_header:
-            at += len(AMQP_HEADER)
-            self._has_header = True
-            header = bytes(self._view[at - len(AMQP_HEADER) : at])
-            if header != AMQP_HEADER:
-                raise Violation(FRAMING_ERROR, f"the header is {header!r}, expected {AMQP_HEADER!r}")
-        while at < end:
-            size = int.from_bytes(self._view[at : at + 4], "big")
-            if not HEAD_BYTES <= size <= self._max_frame_bytes:
-                raise Violation(FRAMING_ERROR, f"a frame of {size} bytes, expected 8 to {self._max_frame_bytes}")
-            frame = self._view[at : at + size]
-            code = performative_code(frame)
-            if code is None and 4 * frame[4] != size:
+    def received(self, data: bytes) -> Iterator[Endpoint | None]:
+        """Take bytes; yield each endpoint that the peer opens or closes, and None where one may rest before going on.
+
+        Raises:
+            Violation: the peer broke a rule; what came before is taken.
+        """
+        self._spoke = True
+        if self._rest:
+            self._rest += data
+            data = bytes(self._rest) if len(self._rest) >= self._needed else b""
+        if data:
+            view = memoryview(data)
+            yield from self.incoming.read(view, 0, len(data))
+            self._rest = bytearray(view[self.incoming.stop :])
+            framed = self.incoming.started and len(self._rest) >= 4
+            self._needed = int.from_bytes(self._rest[:4], "big") if framed else HEAD_BYTES
+
+    def _on_endpoint(self, frame: memoryview, code: int | None) -> Endpoint | None:
+        """Take a frame about an endpoint, or about none that is there; return the endpoint.
+
+        Raises:
+            Violation: the peer may not say that now.
+            RemoteProtocolError: a field has a wrong type.
+        """
+        if code is None:
+            if 4 * frame[4] != len(frame):
                 raise Violation(FRAMING_ERROR, "a frame has no performative that can be read")
-            if self._answer is None and code != OPEN:
-                raise Violation(ILLEGAL_STATE, "the first frame is no open")
-            if code in (TRANSFER, FLOW, DISPOSITION):
-                raise Violation(INVALID_FIELD, f"performative 0x{code:02x}: there is no such session or link")
-            if code in (OPEN, DETACH, END, CLOSE):
-                self._endpoint(code, int.from_bytes(frame[6:8], "big"), read_performative(bytes(frame)))
-            at += size
-
-    def _endpoint(self, code: int, channel: int, said: Performative) -> None:
+            return None
+        if not OPEN <= code <= CLOSE:
+            raise Violation(FRAMING_ERROR, f"0x{code:02x} is no performative")
+        channel, said = int.from_bytes(frame[6:8], "big"), read_performative(bytes(frame))
         if code == OPEN:
             self.connection.they(Step.OPENS)
-            self._answer = said
-        elif code == CLOSE:
+            self._heard, self.container = said, said.field(0, str, "")
+            return self.connection
+        if self._heard is None:
+            raise Violation(ILLEGAL_STATE, "the first frame is no open")
+        if code == CLOSE:
             self.connection.they(Step.CLOSES, said.field(0, object, None))
-        elif code == DETACH:
-            link = self._attached.pop((channel, said.number(0, 0)), None)
-            if link is not None:
-                link.they(Step.CLOSES, said.field(2, object, None))
-        elif (session := self._begun.pop(channel, None)) is not None:
+            self.incoming.ended = True
+            return self.connection
+        if code == BEGIN:
+            return self._on_begin(channel, said)
+        session = self._begun.get(channel)
+        if session is None:
+            raise Violation(NOT_ALLOWED, f"no such channel: {channel}")
+        if code == ATTACH:
+            return self._on_attach(channel, session, said)
+        if code == END:
+            del self._begun[channel]
             session.they(Step.CLOSES, said.field(0, object, None))
+            self._drop_done()
+            return session
+        handle = said.number(4 if code == FLOW else 0, 0)
+        link = session.heard.pop(handle, None) if code == DETACH else None
+        if link is None:
+            raise Violation(INVALID_FIELD, f"no such handle: {handle}")
+        link.closed = said.field(1, bool, False)
+        link.they(Step.CLOSES, said.field(2, object, None))
+        session.forget(link)
+        return link
 
-    def _begin(self, channel: int, begin: Performative) -> IncomingSession | None:
-        session = self._used.get(begin.field(0, UShort, 0)) if begin.has(0) else None
+    def _on_begin(self, channel: int, begin: Performative) -> Session:
+        if channel in self._begun:
+            raise Violation(ILLEGAL_STATE, f"channel {channel} has a session")
+        if channel >= self._options.max_sessions:
+            most = self._options.max_sessions - 1
+            raise Violation(FRAMING_ERROR, f"channel {channel} is above the channel-max, {most}")
+        session = self._sessions.get(begin.field(0, UShort, 0)) if begin.has(0) else None
+        if session is None and self._options.serves and not begin.has(0):
+            session = self._new_session()
         if session is None:
             raise Violation(ILLEGAL_STATE, "the peer begins a session of its own")
-        session.they(Step.OPENS)
+        session.on_begin(begin)
         self._begun[channel] = session
-        counts = session.counts
-        counts.outgoing.channel, counts.outgoing.window = session.channel, begin.number(2, 0)
-        counts.next_transfer = begin.number(1, 0)
-        return counts
+        self.incoming.begin(channel, session.counts)
+        if session.ours is Half.NEW:
+            session.begin(channel)
+        return session
 
-    def _attach(self, channel: int, attach: Performative) -> IncomingDeliveries | OutgoingDeliveries | None:
-        named = attach.field(0, str, ""), attach.field(2, bool, False)
-        links = self._begun[channel].links if channel in self._begun else ()
-        link = next((each for each in links if (each.name, each.sends) == named and not each.answer), None)
+    def _on_attach(self, channel: int, session: Session, attach: Performative) -> Link:
+        # The role that the peer says is its own: true for a receiver.
+        name, handle, sends = attach.field(0, str, ""), attach.number(1, 0), attach.field(2, bool, False)
+        link = session.named(name, sends=sends)
+        if handle in session.heard:
+            raise Violation(HANDLE_IN_USE, f"handle {handle} has a link")
+        if link is not None and link.theirs is not Half.NEW:
+            raise Violation(INVALID_FIELD, f"link name already in use: {name:.200}")
         if link is None:
-            raise Violation(ILLEGAL_STATE, "the peer attaches a link of its own")
-        self._attached[channel, attach.number(1, 0)] = link
-        return link.attached(attach, self.max_frame_bytes)
+            if not self._options.serves:
+                raise Violation(ILLEGAL_STATE, "the peer attaches a link of its own")
+            counts, most = session.counts, self._options.max_message_bytes
+            incoming = IncomingDeliveries(counts, most, self._unfinished)
+            link = session.link(name, OutgoingDeliveries(counts.outgoing) if sends else incoming)
+        session.heard[handle] = link
+        self.incoming.attach(channel, handle, link.deliveries)
+        link.on_attach(attach)
+        return link
 
     # --- what we say
 
+    def open(self) -> None:
+        """Open the connection; it may have been opened."""
+        if self.connection.we(Step.OPENS):
+            self.say(0, OPEN, self._options.fields)
+
     def session(self) -> Session:
         """Begin a session."""
-        self._used = {channel: each for channel, each in self._used.items() if not each.done}
-        channel = next(number for number in range(_MOST_CHANNELS) if number not in self._used)
-        counts = IncomingSession(self._session_bytes, self._max_frame_bytes)
-        session = self._used[channel] = Session(channel, counts, self._say)
+        session = self._new_session()
         session.begin()
         return session
 
+    def _new_session(self) -> Session:
+        self._drop_done()
+        options = self._options
+        channel = next(number for number in range(65_536) if number not in self._sessions)
+        outgoing = OutgoingSession(outcomes=options.outcomes)
+        counts = IncomingSession(
+            options.session_bytes, options.max_frame_bytes, outgoing=outgoing, all_fields=options.all_fields
+        )
+        session = self._sessions[channel] = Session(channel, counts, self)
+        return session
+
+    def _drop_done(self) -> None:
+        self._sessions = {channel: each for channel, each in self._sessions.items() if not each.done}
+
     def close(self, condition: Condition | None = None) -> None:
-        """Close the connection; it may have been closed."""
-        if self.connection.we(Step.CLOSES):
-            self._say(0, CLOSE, [condition.encoded] if condition else [])
+        """Close the connection, with an error or without; it may have been closed. Nothing is written after that."""
+        self.open()  # a close before an open is none (§2.4.6)
+        if self.connection.ours is Half.OPEN:
+            self.say(0, CLOSE, [condition.encoded] if condition else [])
+            self.connection.we(Step.CLOSES)
 
-    def _say(self, channel: int, code: int, fields: list[Any]) -> None:
-        self._said += self._due()  # what is settled goes out before a detach
-        self._said.append(encode_frame(channel, code, fields))
+    def say(self, channel: int, code: int, fields: list[Any]) -> None:
+        """Write a frame.
 
-    def _due(self) -> list[Any]:
-        pieces: list[Any] = []
-        for session in self._used.values():
-            for link in session.links:
-                pieces += link.frames()
-            pieces.append(session.counts.frames())
-        return pieces
+        Raises:
+            LocalProtocolError: a field cannot be encoded; nothing is written then.
+        """
+        frame = encode_frame(channel, code, fields, all_fields=self._options.all_fields)
+        self._settle()  # what is settled goes out before a detach
+        self.queue(frame)
+
+    def queue(self, frames: bytes | pa.Buffer) -> None:
+        """Write frames; nothing follows a close."""
+        if self.connection.ours is Half.OPEN:
+            self._said.append(frames)
+
+    @property
+    def pending(self) -> bool:
+        """Whether frames wait to be written."""
+        return bool(self._said)
+
+    def _settle(self) -> None:
+        """Write what sessions owe the peer: windows, the state of links, and what is settled."""
+        for session in self._sessions.values():
+            if session.counts.due:
+                self.queue(session.counts.frames())
 
     def written(self) -> bytes:
-        """Return the bytes that are due; further ones may be due afterwards."""
-        said, self._said = self._said, []
-        if self.connection.ours is Half.OPEN:  # nothing follows a close
-            said += self._due()
-        written = b"".join(said)
-        self._wrote |= bool(written)
+        """Return the bytes that are due; further ones may be due afterwards.
+
+        Whoever serves has the links that it sends on write what is due of theirs.
+        """
+        for session in () if self._options.serves else self._sessions.values():
+            for link in session.links.values():
+                link.go_on(_WRITTEN_BYTES)
+        self._settle()
+        written = b"".join(self._said)
+        self._said.clear()
+        self._wrote |= len(written) > len(EMPTY_FRAME)
         return written
 
     def tick(self, now_s: float) -> float:
@@ -254,13 +369,21 @@ class Engine(IncomingFrames):
 
         Returns:
             When to call again, in seconds of the same clock; 0 for never.
+
+        Raises:
+            Violation: the peer has been silent for longer than it may.
         """
-        half_s = self.idle_s / 2
-        if not half_s:
+        if self.connection.ours is not Half.OPEN:
             return 0.0
+        half_s, idle_s = self.idle_s / 2, self._options.idle_ms / 1000
         if self._wrote:
             self._heartbeat_s, self._wrote = now_s + half_s, False
-        elif now_s >= self._heartbeat_s:
-            self._said.append(EMPTY_FRAME)
+        elif half_s and now_s >= self._heartbeat_s:
+            self.queue(EMPTY_FRAME)
             self._heartbeat_s = now_s + half_s
-        return self._heartbeat_s
+        if self._spoke:
+            self._silent_s, self._spoke = now_s + idle_s, False
+        elif idle_s and now_s >= self._silent_s:
+            raise Violation(RESOURCE_LIMIT, f"no frame has come for {idle_s:g} s, the idle time-out")
+        due = [at for at, applies in ((self._heartbeat_s, half_s), (self._silent_s, idle_s)) if applies]
+        return min(due, default=0.0)

@@ -24,10 +24,11 @@ from spark_streams.wire.amqp.engine.session import (
     Violation,
 )
 from spark_streams.wire.amqp.part_head import PartHead
-from spark_streams.wire.amqp.performatives import RELEASED, SERIAL, Performative
+from spark_streams.wire.amqp.performatives import ACCEPTED, RELEASED, SERIAL, Performative
 from spark_streams.wire.amqp.values import Described, ULong
 from spark_streams.wire.columnar.byte_view import Positions
 
+ACCEPT: Final = Described(ULong(ACCEPTED), [])
 RELEASE: Final = Described(ULong(RELEASED), [])
 """The outcome of what nobody has read: it stays where it is, for others."""
 _ZERO: Final = np.zeros(1, np.int64)

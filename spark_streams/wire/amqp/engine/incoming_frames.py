@@ -1,13 +1,12 @@
-"""Splits what a peer sends between the sessions and links of one connection, and whoever answers the other frames.
+"""Splits what a peer sends between the sessions and links of one connection, and the engine, which has the endpoints.
 
 ::
 
     received bytes --> frames --> transfers              --> IncomingDeliveries, in columns
                               --> flows and dispositions --> sessions and links, of both directions
-                              --> all others             --> handed on, in their order
+                              --> all others             --> the engine, in their order
 
-The frames that tell the place of a session or a link are read on their way: begin, attach, detach and end. Frames about
-a session or a link that is not known here are handed on, too.
+Frames about a session or a link that is not known here are the engine's, too.
 
 Transfers of whole messages are read in columns. Two kinds of frames are read one by one, and fast: parts of a large
 message, after which another one comes most often, by what they have in common with an earlier part; and dispositions of
@@ -18,68 +17,67 @@ Spec: AMQP 1.0 part 2 §2.2 (the header before the frames), §2.5.1 (channels), 
 
 from __future__ import annotations
 
-import abc
 import itertools
 import re
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from spark_streams.errors import RemoteProtocolError
+from spark_streams.wire.amqp.engine.endpoints import Endpoint
 from spark_streams.wire.amqp.engine.incoming_deliveries import IncomingDeliveries
 from spark_streams.wire.amqp.engine.messages import SETTLED, Messages
 from spark_streams.wire.amqp.engine.outgoing_deliveries import OutgoingDeliveries
-from spark_streams.wire.amqp.engine.session import DECODE_ERROR, IncomingSession, Violation
+from spark_streams.wire.amqp.engine.session import DECODE_ERROR, FRAMING_ERROR, IncomingSession, Violation
 from spark_streams.wire.amqp.performatives import (
-    ATTACH,
-    BEGIN,
-    CLOSE,
     DETACH,
     DISPOSITION,
     END,
     FLOW,
-    OPEN,
     TRANSFER,
     USUAL_DISPOSITION,
     Performative,
+    empty_frames,
     performative_code,
-    performative_codes,
     read_performative,
     usual_range,
 )
+from spark_streams.wire.amqp.sasl import AMQP_HEADER
 from spark_streams.wire.amqp.transfer_frames import HEAD_BYTES, Frames, Transfers, read_transfers, split_frames
 from spark_streams.wire.columnar.byte_view import Positions
 from spark_streams.wire.columnar.gather import copied
 
-Places = Iterator[tuple[int, int]]
-"""Ranges of bytes, the end exclusive."""
+Changed = Iterator[Endpoint | None]
+"""Endpoints that the peer has opened or closed, and None where one may rest."""
 
-_READ: Final = frozenset({BEGIN, ATTACH, FLOW, TRANSFER, DISPOSITION})
-_UNREAD: Final = (0, OPEN, CLOSE)
+_OF_LINKS: Final = frozenset({FLOW, TRANSFER, DISPOSITION})
 _BETWEEN_RESTS: Final = 64
 _FEW: Final = 4
 """Up to this many frames without a transfer are read one by one at once: most reads bring a flow."""
-_PASSED: Final = -2
-"""The place of a frame that is handed on, whatever is in it."""
 
 
-class IncomingFrames(abc.ABC):
-    """What comes on one connection, after SASL; a subclass knows the role that a peer's begin and attach are for.
+class IncomingFrames:
+    """What comes on one connection, after SASL.
 
     Args:
         max_frame_bytes: the largest frame.
+        on_endpoint: takes a frame, and its performative's number, that is about an endpoint or about none that is known
+            here; returns the endpoint, if the peer has opened or closed one.
 
     Attributes:
         stop: where the bytes of an incomplete frame begin among those that were ``read`` last.
+        started: whether the header has come.
+        ended: whether the peer has closed the connection: nothing more is read.
         arrived: the links that have got messages or a fault, credit or outcomes; whoever reads it clears it.
     """
 
-    def __init__(self, max_frame_bytes: int) -> None:
+    def __init__(self, max_frame_bytes: int, on_endpoint: Callable[[memoryview, int | None], Endpoint | None]) -> None:
         self.stop = 0
+        self.started = self.ended = False
         self.arrived: dict[Any, None] = {}
         self._max_frame_bytes = max_frame_bytes
-        self._started = self._ended = False
+        self._on_endpoint = on_endpoint
         self._sessions: dict[int, IncomingSession] = {}
         """By the peer's channel."""
         self._receiving: dict[int, IncomingDeliveries] = {}
@@ -89,24 +87,23 @@ class IncomingFrames(abc.ABC):
         self._parts: IncomingDeliveries | None = None
         """The link whose last message came in parts, or is coming, if no other transfer came after it."""
 
-    @abc.abstractmethod
-    def _begin(self, channel: int, begin: Performative) -> IncomingSession | None:
-        """Return the session of a peer's begin on a channel of the peer's; None for one whose frames are handed on."""
+    def begin(self, channel: int, session: IncomingSession) -> None:
+        """Note the session of a channel of the peer's."""
+        self._sessions[channel] = session
 
-    @abc.abstractmethod
-    def _attach(self, channel: int, attach: Performative) -> IncomingDeliveries | OutgoingDeliveries | None:
-        """Return the link of a peer's attach; None to hand it on."""
+    def attach(self, channel: int, handle: int, link: IncomingDeliveries | OutgoingDeliveries) -> None:
+        """Note the link of a channel and a handle of the peer's."""
+        if isinstance(link, IncomingDeliveries):
+            self._receiving[_place(channel, handle)] = link
+        else:
+            self._sending[_place(channel, handle)] = link
 
-    @property
-    def sessions(self) -> list[IncomingSession]:
-        """The sessions that the peer has begun and not ended."""
-        return list(self._sessions.values())
+    def read(self, view: memoryview, start: int, end: int) -> Changed:
+        """Read bytes of the peer.
 
-    def read(self, view: memoryview, start: int, end: int) -> Places:
-        """Read bytes of the peer, and yield the places of those that are to be handed on, as they become due.
-
-        Whoever takes them may rest before going on where a place is empty: frames that are read one at a time take long
-        if there are many.
+        Yields:
+            Each endpoint that the peer opens or closes, before anything that follows it is read; and None where one may
+            rest, as frames that are read one at a time take long if there are many.
 
         Args:
             view: the memory.
@@ -117,33 +114,31 @@ class IncomingFrames(abc.ABC):
             Violation: the peer broke a rule; what came before is taken.
         """
         self.stop = end
-        if self._ended:
-            yield start, end
-            return
-        if not self._started:
+        if not self.started:
             if end - start < HEAD_BYTES:
                 self.stop = start
                 return
-            self._started = True
-            yield start, start + HEAD_BYTES  # "AMQP" and the version, no frame
-            start += HEAD_BYTES
+            header, start = bytes(view[start : start + HEAD_BYTES]), start + HEAD_BYTES
+            if header != AMQP_HEADER:
+                raise Violation(FRAMING_ERROR, f"the header is {header!r}, expected {AMQP_HEADER!r}")
+            self.started = True
         frames = split_frames(view, start, end, self._max_frame_bytes)
         if frames.starts.size:
             try:
-                yield from self._others(view, frames)
+                yield from self._frames(view, frames)
             except Violation:
                 raise
             except RemoteProtocolError as fault:
                 raise Violation(DECODE_ERROR, str(fault)) from fault
+        if self.ended:
+            return
         size = int.from_bytes(view[frames.stop : frames.stop + 4], "big")
         if end - frames.stop >= 4 and not HEAD_BYTES <= size <= self._max_frame_bytes:
-            self._ended = True
-            yield frames.stop, end  # there are words for such a frame where it goes
-        else:
-            self.stop = frames.stop
+            raise Violation(FRAMING_ERROR, f"a frame of {size} bytes, expected 8 to {self._max_frame_bytes}")
+        self.stop = frames.stop
 
-    def _others(self, view: memoryview, frames: Frames) -> Places:
-        """Give frames to their sessions and links, and yield the places of the others."""
+    def _frames(self, view: memoryview, frames: Frames) -> Changed:
+        """Give frames to their sessions and links, and to the engine."""
         if self._parts is not None or performative_code(view[frames.starts[0] : frames.ends[0]]) != TRANSFER:
             done = yield from self._one_by_one(view, frames)
             frames = frames._replace(starts=frames.starts[done:], ends=frames.ends[done:])
@@ -158,14 +153,15 @@ class IncomingFrames(abc.ABC):
         unknown = [place for place in distinct if place not in self._receiving]
         alone: list[int] = []
         if unknown:
-            codes = performative_codes(view, frames)
-            passed = np.isin(codes, _UNREAD)
-            places[passed] = _PASSED
-            alone = np.flatnonzero(np.isin(places, unknown) & ~passed).tolist()
+            empty = empty_frames(view, frames)
+            if empty.any():
+                frames = frames._replace(starts=frames.starts[~empty], ends=frames.ends[~empty])
+                transfers, places = transfers.rows(~empty), places[~empty]
+            alone = np.flatnonzero(np.isin(places, unknown)).tolist()
         block, at = _Block(view, frames, transfers, places, None if unknown else distinct), 0
         for number, row in enumerate([*alone, len(places)]):
             if number % _BETWEEN_RESTS == _BETWEEN_RESTS - 1:
-                yield 0, 0
+                yield None
             if at < row:
                 yield from self._columns(block, at, row)
             at = row + 1
@@ -174,7 +170,7 @@ class IncomingFrames(abc.ABC):
 
     # --- one by one
 
-    def _one_by_one(self, view: memoryview, frames: Frames) -> Generator[tuple[int, int], None, int]:
+    def _one_by_one(self, view: memoryview, frames: Frames) -> Generator[Endpoint | None, None, int]:
         """Read the first frames one by one, as long as that takes less than to look at all; return how many these are.
 
         So it does for parts of messages, for dispositions, and for a few frames without a whole message.
@@ -182,7 +178,7 @@ class IncomingFrames(abc.ABC):
         match, few = USUAL_DISPOSITION.fullmatch, frames.starts.size <= _FEW
         for row, (start, end) in enumerate(zip(frames.starts.tolist(), frames.ends.tolist(), strict=True)):
             if row % _BETWEEN_RESTS == _BETWEEN_RESTS - 1:
-                yield 0, 0
+                yield None
             found = match(view, start, end) if self._sending else None
             if found is not None and self._accepted(found):
                 continue
@@ -203,47 +199,37 @@ class IncomingFrames(abc.ABC):
         self.arrived.update(dict.fromkeys(session.outgoing.on_accepted(*usual_range(found))))
         return True
 
-    def _one(self, view: memoryview, start: int, end: int) -> Places:
-        """Read one frame, and yield its place if it is handed on."""
+    def _one(self, view: memoryview, start: int, end: int) -> Changed:
+        """Read one frame; nothing after the connection's end."""
         frame = view[start:end]
         code = performative_code(frame)
-        if code not in _READ or not self._one_taken(frame, code):
-            # At once: it may begin or end something, or be a fault after which nothing is taken.
-            yield start, end
-            if code in (DETACH, END):
-                self._forget(frame, code)
+        if self.ended or (code in _OF_LINKS and self._one_taken(frame, code)):
+            return
+        changed = self._on_endpoint(frame, code)
+        if changed is not None:
+            yield changed
+        if code in (DETACH, END):
+            self._forget(frame, code)
 
     def _one_taken(self, frame: memoryview, code: int) -> bool:
-        """Read one frame that tells the place of a link, or is about one; return False if it is handed on too."""
+        """Read one frame about messages; return False if its session or its link is not known here."""
         if code == TRANSFER and self._parts is not None and self._parts.on_same(frame):
             self.arrived[self._parts] = None
             return True
         channel = int.from_bytes(frame[6:8], "big")
         session = self._sessions.get(channel)
-        if code not in (BEGIN, ATTACH) and session is None:
+        if session is None:
             return False
         read = read_performative(bytes(frame))
-        if code == BEGIN:
-            begun = self._begin(channel, read)
-            if begun is not None:
-                self._sessions[channel] = begun
-        elif code == ATTACH:
-            link, place = self._attach(channel, read), _place(channel, read.number(1, 0))
-            if isinstance(link, IncomingDeliveries):
-                self._receiving[place] = link
-            elif link is not None:
-                self._sending[place] = link
-        elif code == TRANSFER:
-            deliveries = self._receiving.get(_place(channel, read.number(0, 0)))
-            if deliveries is not None:
-                self._transferred(deliveries, read)
-            return deliveries is not None
-        elif session is not None and code == DISPOSITION:
+        if code == DISPOSITION:
             self.arrived.update(dict.fromkeys(session.outgoing.on_disposition(read)))
             return True
-        elif session is not None:
+        if code == FLOW:
             return self._flow_taken(session, channel, read)
-        return False
+        deliveries = self._receiving.get(_place(channel, read.number(0, 0)))
+        if deliveries is not None:
+            self._transferred(deliveries, read)
+        return deliveries is not None
 
     def _flow_taken(self, session: IncomingSession, channel: int, flow: Performative) -> bool:
         """Read a flow; return False if it is about a link that is not attached."""
@@ -282,12 +268,12 @@ class IncomingFrames(abc.ABC):
 
     # --- in columns
 
-    def _columns(self, block: _Block, first: int, stop: int) -> Places:
-        """Give usual transfers to their deliveries; yield the places of the frames between them that are handed on."""
+    def _columns(self, block: _Block, first: int, stop: int) -> Changed:
+        """Give usual transfers to their deliveries."""
         distinct = block.distinct
         if distinct is None or len(distinct) > 1:
             distinct = _distinct(block.places[first:stop])
-        # A frame is handed on because nothing in it matters here, or because its link was detached meanwhile.
+        # Their link was detached meanwhile.
         others = [place for place in distinct if place not in self._receiving]
         if others:
             mine = ~np.isin(block.places[first:stop], others)
@@ -296,7 +282,7 @@ class IncomingFrames(abc.ABC):
                 if mine[begin - first]:
                     yield from self._columns(block, begin, end)
                 else:
-                    yield block.bounds(begin)[0], block.bounds(end - 1)[1]
+                    yield from self._one(block.view, *block.bounds(begin))
             return
         while first < stop and any(self._receiving[place].is_begun for place in distinct):
             # The last frame of a message in several frames may look like that of a whole message.

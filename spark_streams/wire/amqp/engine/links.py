@@ -5,63 +5,61 @@ Spec: AMQP 1.0 part 2 §2.5 (sessions), §2.6 (links), §2.7.2, §2.7.3, §2.7.7
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
-
-import pyarrow as pa
+from itertools import count
+from typing import TYPE_CHECKING, Any, Final
 
 from spark_streams.wire.amqp.engine.endpoints import Condition, Endpoint, Half, Step
 from spark_streams.wire.amqp.engine.incoming_deliveries import IncomingDeliveries
 from spark_streams.wire.amqp.engine.outgoing_deliveries import OutgoingDeliveries
-from spark_streams.wire.amqp.engine.session import IncomingSession
-from spark_streams.wire.amqp.performatives import ATTACH, BEGIN, DETACH, END, SOURCE, TARGET, Performative
-from spark_streams.wire.amqp.values import Described, Symbol, UByte, UInt, ULong
+from spark_streams.wire.amqp.engine.session import RESOURCE_LIMIT, IncomingSession, Violation
+from spark_streams.wire.amqp.engine.termini import Terminus
+from spark_streams.wire.amqp.performatives import ATTACH, BEGIN, DETACH, END, SERIAL, Performative
+from spark_streams.wire.amqp.values import Array, Symbol, UByte, UInt, ULong, UShort
+
+if TYPE_CHECKING:
+    from spark_streams.wire.amqp.engine.engine import Engine
 
 UNSETTLED, SETTLED, MIXED = range(3)
 """How the sender of a link settles (§2.8.2)."""
+SYMBOLS: Final = 0xA3
+"""The format code of an array of symbols."""
 _WINDOW: Final = 0x7FFF_FFFF
-_WRITTEN_BYTES: Final = 1 << 20
-"""About the bytes of a large message that are frames at a time."""
-_SND_SETTLE_MODE, _SOURCE, _TARGET, _MAX_MESSAGE_SIZE, _PROPERTIES = 3, 5, 6, 10, 13
+_SENDER_SETTLES, _RECEIVER_SETTLES, _SOURCE, _TARGET, _COUNT, _MOST, _DESIRED, _PROPERTIES = 3, 4, 5, 6, 9, 10, 12, 13
 """Places of attach's fields."""
-_FILTER: Final = 7
-"""The place of source's filter."""
 
-Say = Callable[[int, int, list[Any]], None]
-"""Writes a frame: channel, code and fields."""
+Deliveries = IncomingDeliveries | OutgoingDeliveries
+
+
+def symbols(names: Sequence[str]) -> Array | None:
+    """Return names as a field with several symbols; None for no name."""
+    return Array(SYMBOLS, tuple(Symbol(name) for name in names)) if names else None
+
+
+def texts(value: Any) -> tuple[str, ...]:
+    """Return the texts of a field with several symbols, or one."""
+    return tuple(str(item) for item in (value.items if isinstance(value, Array) else (value,)) if isinstance(item, str))
 
 
 @dataclass(frozen=True)
 class Attach:
-    """What we say of a link. Spec: §2.7.3; part 3 §3.5.3, §3.5.4.
+    """What we say of a link. Spec: §2.7.3.
 
     Args:
-        source, target: the addresses; None for none.
+        source, target: the termini; None for none.
         settles: how the sender settles.
-        filters: the source's filter: name to described value.
-        copies: whether the source's messages are to stay there.
+        receiver_settles: how the receiver does; 0 for first.
+        offered: capabilities that we offer.
         properties: the link's.
     """
 
-    source: str | None
-    target: str | None
+    source: Terminus | None = None
+    target: Terminus | None = None
     settles: int = UNSETTLED
-    filters: Mapping[str, Any] | None = None
-    copies: bool = False
+    receiver_settles: int = 0
+    offered: Sequence[str] = ()
     properties: Mapping[str, Any] | None = None
-
-    @property
-    def termini(self) -> list[Described]:
-        """The source and the target."""
-        filters = {Symbol(name): value for name, value in self.filters.items()} if self.filters else None
-        source = [self.source, *[None] * 5, Symbol("copy") if self.copies else None, filters]
-        while source and source[-1] is None:
-            source.pop()
-        return [
-            Described(ULong(SOURCE), source),
-            Described(ULong(TARGET), [] if self.target is None else [self.target]),
-        ]
 
 
 class Link(Endpoint):
@@ -75,18 +73,18 @@ class Link(Endpoint):
 
     Attributes:
         session, handle, deliveries: as given.
-        answer: the peer's attach; None before.
+        heard: the peer's attach; None before.
+        closed: whether the peer has ended its terminus, too, and not only detached the link.
     """
 
-    def __init__(
-        self, session: Session, name: str, handle: int, deliveries: IncomingDeliveries | OutgoingDeliveries
-    ) -> None:
+    def __init__(self, session: Session, name: str, handle: int, deliveries: Deliveries) -> None:
         super().__init__(name)
         self.session = session
         self.handle = handle
         self.deliveries = deliveries
-        self.answer: Performative | None = None
-        self._written: list[bytes | pa.Buffer] = []
+        self.heard: Performative | None = None
+        self.closed = False
+        self._presettled = False
 
     @property
     def sends(self) -> bool:
@@ -105,113 +103,148 @@ class Link(Endpoint):
         assert isinstance(self.deliveries, OutgoingDeliveries), "the peer sends on it"
         return self.deliveries
 
-    def attach(self, attach: Attach) -> None:
-        """Attach it; the peer is told the largest message that is taken of it."""
-        deliveries = self.deliveries
-        properties = {Symbol(name): value for name, value in attach.properties.items()} if attach.properties else None
-        fields = [self.name, UInt(self.handle), not self.sends, UByte(attach.settles), UByte(0), *attach.termini]
-        fields += [None, None, UInt(0) if self.sends else None]
-        fields += [ULong(deliveries.max_message_bytes) if isinstance(deliveries, IncomingDeliveries) else None]
-        self.we(Step.OPENS)
-        self.session.say(ATTACH, [*fields, None, None, properties])
-
-    def attached(self, answer: Performative, max_frame_bytes: int) -> IncomingDeliveries | OutgoingDeliveries:
-        """Note the peer's attach; return what takes its frames."""
-        self.they(Step.OPENS)
-        self.answer = answer
-        if isinstance(self.deliveries, IncomingDeliveries):
-            self.deliveries.handle, self.deliveries.delivery_count = self.handle, answer.number(9, 0)
-        else:
-            presettled = self.settles == SETTLED
-            self.deliveries.open(self.handle, self._written.append, max_frame_bytes, presettled=presettled)
-        return self.deliveries
+    # --- what the peer says; each raises RemoteProtocolError where the field cannot be decoded, or has another type
 
     def field(self, index: int, kind: type, default: Any) -> Any:
         """Return a field of the peer's attach."""
-        return default if self.answer is None else self.answer.field(index, kind, default)
+        return default if self.heard is None else self.heard.field(index, kind, default)
+
+    @property
+    def source(self) -> Terminus | None:
+        """The source."""
+        return Terminus.of(self.field(_SOURCE, object, None))
+
+    @property
+    def target(self) -> Terminus | None:
+        """The target."""
+        return Terminus.of(self.field(_TARGET, object, None))
 
     @property
     def settles(self) -> int:
-        """How the sender settles, as the peer says it."""
-        return int(self.field(_SND_SETTLE_MODE, UByte, MIXED))
+        """How the sender settles."""
+        return int(self.field(_SENDER_SETTLES, UByte, MIXED))
+
+    @property
+    def receiver_settles(self) -> int:
+        """How the receiver settles."""
+        return int(self.field(_RECEIVER_SETTLES, UByte, 0))
 
     @property
     def refused(self) -> bool:
-        """Whether the peer's attach has no terminus: a detach with the reason follows (§2.6.3)."""
-        where = _SOURCE if isinstance(self.deliveries, IncomingDeliveries) else _TARGET
-        return self.field(where, object, None) is None
+        """Whether the peer's attach has no terminus of its own: a detach with the reason follows (§2.6.3)."""
+        return self.field(_TARGET if self.sends else _SOURCE, object, None) is None
 
     @property
     def max_message_bytes(self) -> int:
         """The largest message that the peer takes; 0 for any."""
-        return int(self.field(_MAX_MESSAGE_SIZE, ULong, 0))
+        return int(self.field(_MOST, ULong, 0))
+
+    @property
+    def desired(self) -> tuple[str, ...]:
+        """The capabilities that the peer desires."""
+        return texts(self.field(_DESIRED, object, None))
 
     @property
     def properties(self) -> dict[str, Any]:
-        """The properties of the peer's attach."""
-        found = self.field(_PROPERTIES, object, None)
-        return {str(name): value for name, value in found.items()} if isinstance(found, Mapping) else {}
+        """The link's properties."""
+        return {str(name): value for name, value in self.field(_PROPERTIES, dict, {}).items()}
 
-    @property
-    def filters(self) -> dict[str, Any]:
-        """The filter of the peer's source, which is in force."""
-        source = self.field(_SOURCE, object, None)
-        fields = source.value if isinstance(source, Described) and isinstance(source.value, list) else []
-        found = fields[_FILTER] if len(fields) > _FILTER else None
-        return {str(name): value for name, value in found.items()} if isinstance(found, Mapping) else {}
+    def on_attach(self, attach: Performative) -> None:
+        """Note the peer's attach."""
+        self.they(Step.OPENS)
+        self.heard = attach
+        self._begin()
+
+    # --- what we say
+
+    def attach(self, attach: Attach) -> None:
+        """Attach it; the peer is told the largest message that is taken of it.
+
+        Raises:
+            LocalProtocolError: something of it cannot be encoded.
+        """
+        source, target = attach.source and attach.source.encoded, attach.target and attach.target.encoded
+        modes = UByte(attach.settles), UByte(attach.receiver_settles)
+        largest = None if self.sends else ULong(self.incoming.max_message_bytes)
+        fields: list[Any] = [self.name, UInt(self.handle), not self.sends, *modes, source, target]
+        fields += [None, None, UInt(0) if self.sends else None, largest]
+        properties = {Symbol(name): value for name, value in attach.properties.items()} if attach.properties else None
+        self.session.say(ATTACH, [*fields, symbols(attach.offered), None, properties])
+        self.we(Step.OPENS)
+        self._presettled = attach.settles == SETTLED
+        self._begin()
+
+    def _begin(self) -> None:
+        """Once both have attached it: messages may go."""
+        if self.ours is not Half.OPEN or self.heard is None:
+            return
+        deliveries, engine = self.deliveries, self.session.engine
+        if isinstance(deliveries, IncomingDeliveries):
+            deliveries.handle, deliveries.delivery_count = self.handle, self.heard.number(_COUNT, 0)
+        else:
+            presettled = self._presettled and self.settles == SETTLED
+            all_fields = self.session.counts.all_fields
+            most = engine.max_frame_bytes
+            deliveries.open(self.handle, engine.queue, most, presettled=presettled, all_fields=all_fields)
 
     @property
     def pending(self) -> bool:
-        """Whether frames of messages wait to be written, or for the session's window."""
-        deliveries = self.deliveries
-        return bool(self._written) or (isinstance(deliveries, OutgoingDeliveries) and deliveries.is_begun)
+        """Whether frames wait to be written, or for the session's window."""
+        return self.session.engine.pending or (self.sends and self.outgoing.is_begun)
 
-    def frames(self) -> list[bytes | pa.Buffer]:
-        """Return frames of messages that are due; further ones may be due afterwards."""
+    def go_on(self, most_bytes: int) -> None:
+        """Write what is due of a large message, about so many bytes, and of flows."""
         deliveries = self.deliveries
         if isinstance(deliveries, IncomingDeliveries):
             if deliveries.handle is not None and deliveries.session.flow_due:
                 deliveries.flow(0)  # one flow says both
-            return []
-        if deliveries.handle is None:
-            self._written.clear()  # nothing is written after the link's end
-        deliveries.go_on(_WRITTEN_BYTES)
+            return
+        deliveries.go_on(most_bytes)
         if not deliveries.is_begun:
             deliveries.give_back()
-        written = self._written[:]
-        self._written.clear()
-        return written
 
-    def detach(self, condition: Condition | None = None) -> None:
-        """Close it, with an error or without; it may have been closed."""
+    def detach(self, condition: Condition | None = None, *, closed: bool = True) -> None:
+        """Detach it, with an error or without; it may have been. An attach that is not answered is refused (§2.6.3).
+
+        Args:
+            condition: the error.
+            closed: whether its terminus ends, too.
+        """
+        if self.ours is Half.NEW:
+            self.attach(Attach())
         deliveries = self.deliveries
         if isinstance(deliveries, OutgoingDeliveries):
             deliveries.end()
         if self.we(Step.CLOSES):
-            self.session.say(DETACH, [UInt(self.handle), True, *([condition.encoded] if condition else [])])
+            self.session.say(DETACH, [UInt(self.handle), closed, *([condition.encoded] if condition else [])])
+            self.session.forget(self)
         if isinstance(deliveries, IncomingDeliveries):
             deliveries.drop()
 
 
 class Session(Endpoint):
-    """One session of ours.
+    """One session.
 
     Args:
         channel: ours.
         counts: what it counts.
-        say: writes a frame.
+        engine: the connection's.
 
     Attributes:
-        channel, counts: as given.
-        links: its links; those that have ended, too.
+        channel, counts, engine: as given.
+        links: its links by our handles; those that both sides have detached are gone.
+        heard: its links by the peer's handles.
     """
 
-    def __init__(self, channel: int, counts: IncomingSession, say: Say) -> None:
+    def __init__(self, channel: int, counts: IncomingSession, engine: Engine) -> None:
         super().__init__(f"session {channel}")
         self.channel = channel
         self.counts = counts
-        self.links: list[Link] = []
-        self._say = say
+        self.engine = engine
+        self.links: dict[int, Link] = {}
+        self.heard: dict[int, Link] = {}
+        self._names: dict[tuple[str, bool], Link] = {}
+        self._handle_max = SERIAL
 
     @property
     def done(self) -> bool:
@@ -221,26 +254,67 @@ class Session(Endpoint):
     def say(self, code: int, fields: list[Any]) -> None:
         """Write a frame, unless the session has ended; its end is answered."""
         if self.ours is Half.OPEN and (code == END or not self.ended):
-            self._say(self.channel, code, fields)
+            self.engine.say(self.channel, code, fields)
 
-    def begin(self) -> None:
-        """Begin it."""
-        window = self.counts.window
+    def begin(self, remote: int | None = None) -> None:
+        """Begin it.
+
+        Args:
+            remote: the peer's channel of a session that it has begun; None for one of ours.
+        """
         self.we(Step.OPENS)
-        self.say(BEGIN, [None, UInt(0), UInt(window), UInt(_WINDOW)])
+        answers = None if remote is None else UShort(remote)
+        # Microsoft's client for Python (azure-eventhub 5.15) fails where handle-max is null, and not its default.
+        self.say(BEGIN, [answers, UInt(0), UInt(self.counts.window), UInt(_WINDOW), UInt(SERIAL)])
 
-    def _link(self, name: str, deliveries: IncomingDeliveries | OutgoingDeliveries) -> Link:
-        """Return a new link, which is not attached."""
-        self.links.append(Link(self, name, len(self.links), deliveries))
-        return self.links[-1]
+    def on_begin(self, begin: Performative) -> None:
+        """Note the peer's begin.
+
+        Raises:
+            Violation: it takes fewer links than there are.
+        """
+        self.they(Step.OPENS)
+        outgoing = self.counts.outgoing
+        outgoing.channel, outgoing.window = self.channel, begin.number(2, 0)
+        self.counts.next_transfer = begin.number(1, 0)
+        self._handle_max = begin.number(4, SERIAL)
+        self._check(max(self.links, default=0))
+
+    def _check(self, handle: int) -> None:
+        if handle > self._handle_max:
+            raise Violation(RESOURCE_LIMIT, f"the peer's handle-max is {self._handle_max}, and a link needs {handle}")
+
+    def named(self, name: str, *, sends: bool) -> Link | None:
+        """Return the link with a name, on which we send or the peer; None for none, and for one that has ended."""
+        link = self._names.get((name, sends))
+        return None if link is None or Half.CLOSED in (link.ours, link.theirs) else link
+
+    def link(self, name: str, deliveries: Deliveries) -> Link:
+        """Return a new link, which is not attached.
+
+        Raises:
+            Violation: the peer takes no more links (handle-max, §2.7.2).
+        """
+        handle = next(number for number in count() if number not in self.links)
+        self._check(handle)
+        link = self.links[handle] = Link(self, name, handle, deliveries)
+        self._names[name, link.sends] = link
+        return link
+
+    def forget(self, link: Link) -> None:
+        """Forget a link that both sides have detached."""
+        if link.ended and link.ours is Half.CLOSED:
+            self.links.pop(link.handle, None)
+            if self._names.get((link.name, link.sends)) is link:
+                del self._names[link.name, link.sends]
 
     def receiver(self, name: str, max_message_bytes: int) -> Link:
         """Return a new link on which the peer sends, to be attached."""
-        return self._link(name, IncomingDeliveries(self.counts, max_message_bytes))
+        return self.link(name, IncomingDeliveries(self.counts, max_message_bytes))
 
     def sender(self, name: str) -> Link:
         """Return a new link on which we send, to be attached."""
-        return self._link(name, OutgoingDeliveries(self.counts.outgoing))
+        return self.link(name, OutgoingDeliveries(self.counts.outgoing))
 
     def end(self) -> None:
         """End it; it may have ended."""

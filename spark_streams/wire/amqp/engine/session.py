@@ -29,6 +29,10 @@ ILLEGAL_STATE: Final = "amqp:illegal-state"
 """§2.8.15: what the peer says may not be said in this state."""
 FRAMING_ERROR: Final = "amqp:connection:framing-error"
 """§2.8.16: the bytes are no frames."""
+HANDLE_IN_USE: Final = "amqp:session:handle-in-use"
+"""§2.8.17: an attach has a handle that a link has (§2.6.2)."""
+NOT_ALLOWED: Final = "amqp:not-allowed"
+"""§2.8.15: what the peer wants is not allowed."""
 RESOURCE_LIMIT: Final = "amqp:resource-limit-exceeded"
 """§2.8.15: the peer uses more than it may have."""
 MESSAGE_TOO_LARGE: Final = "amqp:link:message-size-exceeded"
@@ -86,7 +90,7 @@ class IncomingSession:
         all_fields: whether frames have all their fields, null ones at their end too.
 
     Attributes:
-        frame_bytes, outgoing: as given.
+        frame_bytes, outgoing, all_fields: as given.
         next_transfer: the number of the next transfer frame.
         next_id: the next delivery-id; None before the first one.
         asked: whether the peer has asked for the window.
@@ -108,7 +112,7 @@ class IncomingSession:
         self.next_id: int | None = None
         self.asked = False
         self.owed: dict[Any, None] = {}
-        self._all_fields = all_fields
+        self.all_fields = all_fields
         self._capacity = capacity
         self.frame_bytes = frame_bytes
         self._held = 0
@@ -227,10 +231,10 @@ class IncomingSession:
         numbers = self.next_transfer, self._window, self.outgoing.next_transfer, _OUTGOING_WINDOW
         if not link:
             return self._frame(FLOW, [UInt(number) for number in numbers])
-        return encode_flow(self.channel, *numbers, *link, drain=drain, all_fields=self._all_fields)
+        return encode_flow(self.channel, *numbers, *link, drain=drain, all_fields=self.all_fields)
 
     def _frame(self, code: int, fields: list[Any]) -> bytes:
-        return encode_frame(self.channel or 0, code, fields, all_fields=self._all_fields)
+        return encode_frame(self.channel or 0, code, fields, all_fields=self.all_fields)
 
     def end(self) -> None:
         """Note that one side has ended the session: nothing is written any more."""

@@ -1,4 +1,4 @@
-"""Transfers past proton's engine, beside proton's own engine: the same messages, and the same error."""
+"""What our engine makes of transfers, beside proton's own engine: the same messages, and the same error."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from spark_streams.server.amqp.config import AmqpConfig
-from spark_streams.server.amqp.incoming_links import IncomingLinks
 from spark_streams.wire.amqp.engine.incoming_deliveries import IncomingDeliveries
+from spark_streams.wire.amqp.engine.links import Attach, Link
 from spark_streams.wire.amqp.engine.messages import SETTLED
 from spark_streams.wire.amqp.engine.session import Violation
 from tests.examples import examples
+from tests.wire.amqp.engine.serving import serving
 
 CONFIG = AmqpConfig(max_frame_bytes=2_048, max_message_bytes=1 << 20)
 LINKS = ((0, 0), (0, 1), (1, 0))
@@ -114,36 +115,41 @@ class Reference:
 
 
 class Ours:
-    """What the door does with the same bytes: transfers in columns, and all other frames to proton's engine."""
+    """What our engine does with the same bytes."""
 
     def __init__(self) -> None:
-        self.incoming = IncomingLinks(CONFIG)
-        self.others = Reference()
+        self.engine = serving(CONFIG)
         self.links: dict[tuple[int, int], IncomingDeliveries] = {}
         self.messages: dict[tuple[int, int], list[Message]] = {place: [] for place in LINKS}
         self.violation: str | None = None
 
     def push(self, data: bytes) -> None:
-        if self.violation is not None or self.others.transport.condition is not None:
+        if self.violation is not None:
             return
         try:
-            for part in self.incoming.received(data):
-                self.others.push(bytes(part))
-                if self.others.transport.capacity() < 0:
-                    break
-                attached = self.incoming.attached
-                if attached is not None:
-                    self.links[LINKS[len(self.links)]] = attached
-                    attached.owner, self.incoming.attached = object(), None
+            for changed in self.engine.received(data):
+                if not isinstance(changed, Link):
+                    continue
+                if changed.ended:
+                    self._take()
+                    changed.detach()
+                    continue
+                changed.attach(Attach(changed.source, changed.target))
+                self.links[LINKS[len(self.links)]] = changed.incoming
+                changed.incoming.owner = object()
+                changed.incoming.flow(1_000)
         except Violation as fault:
             self.violation = fault.condition
+        self._take()
+
+    def _take(self) -> None:
         for place, deliveries in self.links.items():
             memory, starts, ends, ids, _ = deliveries.take(10_000, 1 << 30)
             for start, end, number in zip(starts, ends, ids, strict=True):
                 self.messages[place].append((memory[start:end].tobytes(), bool(number == SETTLED)))
 
     def seen(self) -> Seen:
-        return Seen(self.messages, self.violation or self.others.seen().condition)
+        return Seen(self.messages, self.violation)
 
 
 # --- frames by hand, part 1 §1.6, part 2 §2.3 and §2.7

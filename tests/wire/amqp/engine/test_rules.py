@@ -10,12 +10,13 @@ import pytest
 
 from spark_streams.errors import RemoteProtocolError
 from spark_streams.server.amqp.config import AmqpConfig
-from spark_streams.server.amqp.incoming_links import IncomingLinks
 from spark_streams.wire.amqp.engine.incoming_deliveries import IncomingDeliveries
+from spark_streams.wire.amqp.engine.links import Link
 from spark_streams.wire.amqp.engine.session import IncomingSession, Violation
 from spark_streams.wire.amqp.performatives import ATTACH, BEGIN, DETACH, FLOW, TRANSFER, encode_frame, read_performative
 from spark_streams.wire.amqp.transfer_encode import split_message
 from spark_streams.wire.amqp.values import UInt
+from tests.wire.amqp.engine.serving import OPENING, serving
 
 MAX_FRAME = 512
 CONFIG = AmqpConfig(max_frame_bytes=MAX_FRAME, session_bytes=8 * MAX_FRAME, max_message_bytes=100_000)
@@ -25,24 +26,25 @@ class Links:
     """A peer with links at a door; each gets the next handle."""
 
     def __init__(self, count: int, config: AmqpConfig = CONFIG) -> None:
-        self.incoming = IncomingLinks(config)
+        self.engine = serving(config)
         self.links: list[IncomingDeliveries] = []
-        self.said(b"AMQP\x00\x01\x00\x00", encode_frame(0, BEGIN, [None, UInt(0), UInt(9), UInt(9)]))
-        assert self.incoming.begun is not None
-        self.session = self.incoming.begun
-        self.session.outgoing.channel = 0
+        self._attached: Link | None = None
+        self.said(OPENING, encode_frame(0, BEGIN, [None, UInt(0), UInt(9), UInt(9)]))
+        self.session = self.engine._sessions[0].counts
         for handle in range(count):
             self.attach(handle)
 
     def attach(self, handle: int) -> None:
         self.said(encode_frame(0, ATTACH, [f"link {handle}", UInt(handle), False, *[None] * 6, UInt(0)]))
-        assert self.incoming.attached is not None
-        self.incoming.attached.owner = self
-        self.links.append(self.incoming.attached)
+        assert self._attached is not None
+        deliveries = self._attached.incoming
+        deliveries.owner = self
+        self.links.append(deliveries)
 
     def said(self, *frames: bytes) -> None:
-        for _ in self.incoming.received(b"".join(frames)):
-            pass
+        for changed in self.engine.received(b"".join(frames)):
+            if isinstance(changed, Link):
+                self._attached = changed
 
     def taken(self, link: int) -> list[bytes]:
         messages = self.links[link].take(1_000, 1 << 30)
