@@ -333,12 +333,12 @@ def test_event_hubs_settles_what_it_sends() -> None:
 
 def test_our_own_log_settles_what_it_sends(log_server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     outcomes: list[Any] = []
-    monkeypatch.setattr(IncomingDeliveries, "settle", lambda self, ids, outcome=None: outcomes.append(outcome))
     log_server.log.create_stream("orders", 1)
     with client_of(log_server.urls["amqp"].replace("//", "//guest:guest@")) as client:
         with contextlib.closing(client.publisher("orders")) as publisher:
             publisher.send(client.encode({"value": pa.array([b"a", b"b"])}), str)
             publisher.flush()
+        monkeypatch.setattr(IncomingDeliveries, "settle", lambda self, ids, outcome=None: outcomes.append(outcome))
         end = client.describe("orders").partitions["0"].latest
         for look in LOOKS.values():
             look(client, "orders", "0")

@@ -274,8 +274,8 @@ class Engine:
     def _on_attach(self, channel: int, session: Session, attach: Performative) -> Link:
         # The role that the peer says is its own: true for a receiver.
         name, handle, sends = attach.field(0, str, ""), attach.number(1, 0), attach.field(2, bool, False)
-        link = session.named(name, sends=sends)
-        if handle in session.heard:
+        link, before = session.named(name, sends=sends), session.heard.get(handle)
+        if before is not None and before.ours is not Half.CLOSED:  # some attach again what was refused, at once
             raise Violation(HANDLE_IN_USE, f"handle {handle} has a link")
         if link is not None and link.theirs is not Half.NEW:
             raise Violation(INVALID_FIELD, f"link name already in use: {name:.200}")
