@@ -18,7 +18,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PIP := -m pip --quiet --disable-pip-version-check
 PIP_INSTALL := $(PIP) install
 # What every process of Spark and of the log imports; of the rest little is, and who imports it first compiles it.
-COMPILED := pyspark py4j pyarrow numpy proton requests starlette uvicorn click rich
+COMPILED := pyspark py4j pyarrow numpy requests starlette uvicorn click rich
 # conf/wheels.cfg: pyspark is built from its archive, into a wheel that only goes from here to there.
 $(RUNS) .venv-spark-%/.ready: export DIST_EXTRA_CONFIG := $(CURDIR)/conf/wheels.cfg
 
@@ -41,23 +41,20 @@ help:  ## show this list
 setup: $(READY)  ## make .venv with the exact versions of constraints.txt: some minutes, once; it tells how far it is
 
 $(RUNS): pyproject.toml constraints.txt conf/system-requirements.sh
-	@PYTHON="$(PYTHON)" bash conf/system-requirements.sh python compiler
+	@PYTHON="$(PYTHON)" bash conf/system-requirements.sh python
 	@[ -x $(BIN)/python ] || { echo "setup: $$($(PYTHON) --version) in $(VENV)" && $(PYTHON) -m venv $(VENV); }
-	@echo "setup: python-qpid-proton, which is compiled, and beside it pyspark, 400 MB: up to a minute"
-	@$(BIN)/python $(PIP) wheel $(CONSTRAINTS) --no-deps -w $(VENV)/wheels python-qpid-proton & \
-		$(BIN)/python $(PIP) wheel $(CONSTRAINTS) --no-deps -w $(VENV)/wheels pyspark; built=$$?; wait $$! && exit $$built
-	@echo "setup: what both need, the log's packages, and spark-streams itself: some seconds"
+	@echo "setup: pyspark, 400 MB, the log's packages, and spark-streams itself: up to a minute"
 	@# What setuptools warns about is that an installation from a checkout finds other modules beside it.
-	@PYTHONWARNINGS=ignore $(BIN)/python $(PIP_INSTALL) --no-compile $(CONSTRAINTS) --find-links $(VENV)/wheels -e '.[log,spark]'
-	@rm -rf $(VENV)/wheels
+	@PYTHONWARNINGS=ignore $(BIN)/python $(PIP_INSTALL) --no-compile $(CONSTRAINTS) -e '.[log,spark]'
 	@cd $(VENV)/lib/python*/site-packages && ../../../bin/python -m compileall -q -j 2 $(COMPILED)
 	@touch $@
 
 $(READY): $(RUNS)
-	@echo "setup: what spark-streams is tested and developed with: up to a minute"
+	@PYTHON="$(PYTHON)" bash conf/system-requirements.sh compiler
+	@echo "setup: what spark-streams is tested and developed with; python-qpid-proton is compiled: a minute or two"
 	@$(BIN)/python $(PIP_INSTALL) $(CONSTRAINTS) --upgrade pip
 	@PYTHONWARNINGS=ignore $(BIN)/python $(PIP_INSTALL) --no-compile $(CONSTRAINTS) -e '.[dev]'
-	@cd $(VENV)/lib/python*/site-packages && ../../../bin/python -m compileall -q -j 2 pandas
+	@cd $(VENV)/lib/python*/site-packages && ../../../bin/python -m compileall -q -j 2 pandas proton
 	@touch $@
 	@echo "setup: done"
 

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# What pip cannot bring: Python 3.10 or later, a C compiler for python-qpid-proton (it comes as source), Java 17 or later.
+# What pip cannot bring: Python 3.10 or later, Java 17 or later, and a C compiler for python-qpid-proton, which comes as
+# source and is for tests alone.
 # Says plainly what is missing, and installs it with apt-get where it may.
 # And what some tests want and can do without, as they ask for it themselves: debootstrap for a real RabbitMQ
 # (tests/real_rabbitmq/broker.py), a JDK and Maven for RabbitMQ's Java client (tests/server/rabbitmq/interop.py).

@@ -24,7 +24,7 @@ from spark_streams.cli.arguments import StreamRequest, credentials, listen, stre
 from spark_streams.cli.credentials import file_option, tokens_of, users_of
 from spark_streams.cli.errors import exit_on_signal
 from spark_streams.cli.log.config_file import Configuration, read_configuration
-from spark_streams.errors import OptionError, PackageMissing
+from spark_streams.errors import OptionError
 from spark_streams.log import ReferenceLog
 from spark_streams.protocols import load, with_doors
 from spark_streams.server import BearerToken, LogServer
@@ -257,16 +257,7 @@ def _door(name: str, configured: DoorConfig, where: tuple[str, int] | None, comm
     changes: dict[str, Any] = {key: each for key, each in common.items() if each and hasattr(configured, key)}
     if where is not None:
         changes["host"], changes["port"] = where
-    try:
-        door: Door = load(with_doors()[name].door)(dataclasses.replace(configured, **changes))
-    except ModuleNotFoundError as fault:
-        if fault.name != "proton":
-            raise
-        raise PackageMissing(
-            f"the door --{name} needs python-qpid-proton, which is not installed: pip install python-qpid-proton, "
-            "which compiles it and needs a C compiler and Python's headers, or "
-            "name the doors that need none of it, --rabbitmq-stream 5552 --feedapi 8080"
-        ) from fault
+    door: Door = load(with_doors()[name].door)(dataclasses.replace(configured, **changes))
     return door
 
 

@@ -23,12 +23,12 @@ from spark_streams.client.amqp.dialects.event_hubs import EventHubsInquiries
 from spark_streams.client.amqp.dialects.event_streams import EventStreamsInquiries
 from spark_streams.client.amqp.dialects.rabbitmq import RabbitInquiries
 from spark_streams.client.amqp.links import Binding, Link, StartRefused, attach_sender
+from spark_streams.client.amqp.management import change_stream
 from spark_streams.client.amqp.offset_walk import AmqpOffsetWalk
 from spark_streams.client.amqp.publisher import Publisher
 from spark_streams.client.amqp.pushdown import PushedFilter, is_about_filters, nothing_pushed
 from spark_streams.client.amqp.range_reader import RangeReader
 from spark_streams.client.amqp.receivers import Receivers
-from spark_streams.client.amqp.stream_changes import change
 from spark_streams.client.kept_connections import KeptConnections
 from spark_streams.client.log_client import Pushdown, RangeRead, StreamDescription
 from spark_streams.client.retry import DEFAULT_BACKOFF, Backoff
@@ -334,11 +334,11 @@ class AmqpClient(contextlib.AbstractContextManager["AmqpClient"]):
         It returns False if there is such a stream already.
         """
         given = {PARTITIONS: partitions, **settings}
-        return change(self._connected(), CREATE, stream, given) == HTTPStatus.CREATED
+        return change_stream(self._connected(), CREATE, stream, given) == HTTPStatus.CREATED
 
     def delete(self, stream: str) -> None:
         """Have our log delete a stream with all its events; see ``Management.change``."""
-        change(self._connected(), DELETE, stream, None)
+        change_stream(self._connected(), DELETE, stream, None)
 
     def _connected(self) -> Connection:
         """Return an open connection for a request that is not sent again: its first answer alone tells what it did."""

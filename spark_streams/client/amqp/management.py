@@ -8,6 +8,7 @@ Spec: docs/specifications.md, H-3.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from functools import partial
 from typing import Any, Final
 
@@ -15,7 +16,17 @@ from spark_streams.client.amqp.connection import Connection
 from spark_streams.client.amqp.request_links import RequestLinks
 from spark_streams.errors import AuthenticationFailed, NotFound, Refused, RemoteProtocolError
 from spark_streams.redaction import quoted, safe_text
-from spark_streams.wire.amqp.management import ARGUMENTS, MANAGEMENT, READ, STREAM_TYPE, Received, encode_request
+from spark_streams.wire.amqp.dialects import EVENT_HUBS, RABBITMQ
+from spark_streams.wire.amqp.management import (
+    ARGUMENTS,
+    CREATE,
+    DELETE,
+    MANAGEMENT,
+    READ,
+    STREAM_TYPE,
+    Received,
+    encode_request,
+)
 
 _OK: Final = 200
 _DONE: Final = (200, 201, 204)
@@ -23,6 +34,13 @@ _UNAUTHORIZED: Final = (401, 403)
 _NOT_FOUND: Final = (404, 410)
 _NOT_IMPLEMENTED: Final = 501
 
+
+_MADE: Final = {CREATE: "created", DELETE: "deleted"}
+_ELSEWHERE: Final = {
+    RABBITMQ.name: ": RabbitMQ does it over its stream protocol, with a url rabbitmq-stream://…",
+    EVENT_HUBS.name: ": hubs are made in Azure; for our log give the url of another door, such as amqp://host:port",
+}
+"""Where streams of a dialect's peers are created and deleted."""
 
 Settings = Mapping[str, str | int | None]
 """Settings of a stream by their names."""
@@ -155,3 +173,17 @@ def _checked(answer: Received, context: str) -> Mapping[str, Any]:
     if status != _OK or not isinstance(body, Mapping):
         raise RemoteProtocolError(f"{context}: '{MANAGEMENT}' answered {condition}: {words}: expected a map")
     return {str(key): value for key, value in body.items()}
+
+
+def change_stream(connection: Connection, operation: str, stream: str, settings: Settings | None) -> int:
+    """Have a stream created or deleted; see ``Management.change``.
+
+    Raises:
+        Refused: the peer is not our log; the text says how its streams are made.
+    """
+    what = f"stream '{stream}' was not {_MADE[operation]}"
+    if not connection.peer.is_reference_log:
+        advice = "AMQP has no request for it" + _ELSEWHERE.get(connection.dialect.name, "")
+        raise Refused("not supported", advice, f"{what} at {connection.endpoint.address}")
+    with closing(Management(connection)) as management:
+        return management.change(operation, stream, settings, what)

@@ -12,8 +12,7 @@ from urllib.parse import unquote
 
 from spark_streams.log import ReferenceLog, Stream
 from spark_streams.server.amqp.config import AmqpConfig
-from spark_streams.server.amqp.connection import AmqpConnection
-from spark_streams.server.amqp.connection_links import LinkResources
+from spark_streams.server.amqp.connection_links import LinkConnection, LinkResources
 from spark_streams.server.amqp.consumer_groups import Groups
 from spark_streams.server.amqp.durable_termini import Resumed, Termini
 from spark_streams.server.amqp.error_conditions import (
@@ -93,7 +92,7 @@ class ConsumerAttach:
     """
 
     node: ConsumerResources
-    connection: AmqpConnection
+    connection: LinkConnection
     link: Link
     source: Terminus
     stream: Stream

@@ -25,8 +25,7 @@ from spark_streams.server.admission import Admission
 from spark_streams.server.amqp.connection_links import ConnectionLinks, LinkResources
 from spark_streams.server.amqp.error_conditions import CONNECTION_FORCED, INTERNAL_ERROR
 from spark_streams.server.amqp.handshake import Handshake
-from spark_streams.server.amqp.idle_clock import IdleClock
-from spark_streams.server.amqp.link_turns import LinkTurns
+from spark_streams.server.amqp.link_turns import IdleClock, LinkTurns
 from spark_streams.server.door import LINGER_S, TcpConnection
 from spark_streams.server.turns import Turn
 from spark_streams.wire.amqp.engine.endpoints import Condition, Endpoint, Half

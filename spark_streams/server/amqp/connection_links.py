@@ -13,26 +13,48 @@ import asyncio
 import functools
 import logging
 import uuid
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import Callable, Iterable
+from typing import ClassVar, Protocol
 
 from spark_streams.errors import LocalProtocolError, RemoteProtocolError, UnknownStream
 from spark_streams.log import ReferenceLog, Stream
 from spark_streams.server.amqp.config import LinkConfig
 from spark_streams.server.amqp.error_conditions import RESOURCE_DELETED, LinkRefused
 from spark_streams.server.amqp.link_states import TRANSITIONS, LinkInput, LinkState, next_state
+from spark_streams.server.amqp.link_turns import LinkTurns
 from spark_streams.server.amqp.placement import Placement
 from spark_streams.server.amqp.transfer_block import BlockReader, TransferBlock
 from spark_streams.server.counters import DoorCounters
 from spark_streams.server.door import DoorNode
 from spark_streams.server.partition_readers import PartitionReaders
 from spark_streams.wire.amqp.engine.links import Link, Session
-from spark_streams.wire.amqp.engine.session import INVALID_FIELD, RESOURCE_LIMIT
-
-if TYPE_CHECKING:
-    from spark_streams.server.amqp.connection import AmqpConnection
+from spark_streams.wire.amqp.engine.session import DECODE_ERROR, RESOURCE_LIMIT
 
 logger = logging.getLogger("spark_streams.server")
+
+
+class LinkConnection(Protocol):
+    """A connection, as its links use it; see ``AmqpConnection``."""
+
+    user: str
+    container: str
+    peer: str
+    turns: LinkTurns
+    links: ConnectionLinks
+
+    @property
+    def node(self) -> LinkResources:
+        """The node that links are attached to."""
+
+    @property
+    def config(self) -> LinkConfig:
+        """The door's settings."""
+
+    def guarded(self, function: Callable[[], None]) -> None:
+        """Call a function of this connection from outside of it."""
+
+    def close(self, name: str, description: str) -> None:
+        """Close it with an error."""
 
 
 class LinkResources(DoorNode):
@@ -69,7 +91,7 @@ class LinkResources(DoorNode):
         self.placement = placement
         self._known: dict[str, tuple[str, int]] = {}
 
-    def attach(self, connection: AmqpConnection, link: Link) -> None:
+    def attach(self, connection: LinkConnection, link: Link) -> None:
         """Answer a peer's attach: with a link that is served, one that waits, or a refusal."""
         links = connection.links
         try:
@@ -80,12 +102,12 @@ class LinkResources(DoorNode):
         except LinkRefused as refusal:
             links.refuse(link, refusal)
         except (RemoteProtocolError, LocalProtocolError) as fault:  # the answer repeats what the attach says
-            links.refuse(link, LinkRefused(INVALID_FIELD, f"the attach cannot be read: {fault}"))
+            links.refuse(link, LinkRefused(DECODE_ERROR, f"the attach cannot be read: {fault}"))
         else:
             links.serve(attached, LinkInput.NO_PARTITION if attached.waits else LinkInput.ACCEPT)
 
     @abc.abstractmethod
-    def _consumer(self, connection: AmqpConnection, link: Link) -> AttachedLink:
+    def _consumer(self, connection: LinkConnection, link: Link) -> AttachedLink:
         """Answer the attach of a link on which the door sends.
 
         Raises:
@@ -93,7 +115,7 @@ class LinkResources(DoorNode):
         """
 
     @abc.abstractmethod
-    def _producer(self, connection: AmqpConnection, link: Link) -> AttachedLink:
+    def _producer(self, connection: LinkConnection, link: Link) -> AttachedLink:
         """Answer the attach of a link on which the peer sends.
 
         Raises:
@@ -138,7 +160,7 @@ class ConnectionLinks:
         connection: the connection.
     """
 
-    def __init__(self, connection: AmqpConnection) -> None:
+    def __init__(self, connection: LinkConnection) -> None:
         self._connection = connection
         self._served: dict[Link, AttachedLink] = {}
         """All links but the refused ones."""
@@ -258,7 +280,7 @@ class AttachedLink(abc.ABC):
     waits: ClassVar[bool] = False
     """Whether its attach is not answered yet."""
 
-    def __init__(self, connection: AmqpConnection, link: Link, log_stream: Stream | None) -> None:
+    def __init__(self, connection: LinkConnection, link: Link, log_stream: Stream | None) -> None:
         self.connection = connection
         self.node = connection.node
         self.link = link

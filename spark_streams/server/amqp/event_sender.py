@@ -12,8 +12,7 @@ import numpy as np
 from spark_streams.errors import CorruptLog
 from spark_streams.log import Stream
 from spark_streams.offsets import format_offset
-from spark_streams.server.amqp.connection import AmqpConnection
-from spark_streams.server.amqp.connection_links import AttachedLink
+from spark_streams.server.amqp.connection_links import AttachedLink, LinkConnection
 from spark_streams.server.amqp.error_conditions import INTERNAL_ERROR, RESOURCE_DELETED, LinkRefused
 from spark_streams.server.amqp.link_position import LinkPosition
 from spark_streams.server.amqp.link_turns import BYTES_PER_TURN
@@ -50,7 +49,7 @@ class EventSender(AttachedLink):
 
     def __init__(
         self,
-        connection: AmqpConnection,
+        connection: LinkConnection,
         link: Link,
         stream: Stream,
         max_unsettled: int = _UNLIMITED,

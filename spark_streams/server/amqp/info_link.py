@@ -45,8 +45,7 @@ from spark_streams.log.storage.readable_partition import PartitionClosed
 from spark_streams.offsets import equal_range
 from spark_streams.server.amqp.attach_reply import to_reader
 from spark_streams.server.amqp.config import AmqpConfig
-from spark_streams.server.amqp.connection import AmqpConnection
-from spark_streams.server.amqp.connection_links import AttachedLink
+from spark_streams.server.amqp.connection_links import AttachedLink, LinkConnection
 from spark_streams.server.amqp.error_conditions import LinkRefused
 from spark_streams.server.amqp.link_turns import BYTES_PER_TURN
 from spark_streams.server.turns import Timer
@@ -202,7 +201,7 @@ class InfoLink(AttachedLink):
 
     def __init__(
         self,
-        connection: AmqpConnection,
+        connection: LinkConnection,
         link: Link,
         stream: Stream | None,
         message: Callable[[], bytes],

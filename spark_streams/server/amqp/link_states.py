@@ -1,6 +1,6 @@
 """The states of a link at the AMQP door, and the table of transitions between them.
 
-``AmqpConnection`` keeps the state of each link of a connection and changes it by this table alone. The picture in
+``LinkConnection`` keeps the state of each link of a connection and changes it by this table alone. The picture in
 ``docs/how-it-works.md`` is drawn from the table.
 
 A link that is draining stays ``ATTACHED``: drain is a flag of its flow state, which its deliveries keep. A connection

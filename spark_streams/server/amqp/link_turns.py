@@ -1,4 +1,4 @@
-"""Gives the links of one connection their turns, and counts the memory that they use.
+"""Gives the links of one connection their turns, counts the memory that they use, and tells its engine the time.
 
 A link that has work to do is due. Each turn of the connection serves the links that are due, each a bounded share;
 a link that waits for room in the socket or in memory is blocked, and due again when bytes have been written.
@@ -6,11 +6,13 @@ a link that waits for room in the socket or in memory is blocked, and due again 
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from spark_streams.server.turns import Turn
+from spark_streams.server.turns import Timer, Turn
+from spark_streams.wire.amqp.engine.engine import Engine
 
 BYTES_PER_TURN: Final = 512 << 10
 """About the most bytes of one link's turn: they wait in memory until the turn of the whole connection is over."""
@@ -104,3 +106,49 @@ class LinkTurns:
     def full(self) -> bool:
         """Whether links must accept no more messages: sessions hold the next ones, within their windows."""
         return self._storing_bytes >= self._most_bytes
+
+
+class IdleClock:
+    """The loop's time without the pauses in reading: a peer whose bytes are not read does not count as silent.
+
+    Args:
+        loop: the server's.
+        due: called on the loop at the engine's next deadline.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, due: Callable[[], None]) -> None:
+        self._loop = loop
+        self._due = due
+        self._timer = Timer(loop)
+        self._deadline = 0.0
+        self._paused_at: float | None = None
+        self._paused_s = 0.0
+
+    def pause(self) -> None:
+        """Stop the clock."""
+        self._paused_at = self._loop.time()
+
+    def resume(self) -> None:
+        """Let the clock run again."""
+        if self._paused_at is not None:
+            self._paused_s += self._loop.time() - self._paused_at
+            self._paused_at = None
+
+    def tick(self, engine: Engine) -> None:
+        """Tell the engine the time, and schedule ``due`` at its next deadline.
+
+        Raises:
+            Violation: the peer has been silent for longer than it may.
+        """
+        now = self._loop.time() if self._paused_at is None else self._paused_at
+        deadline = engine.tick(now - self._paused_s)
+        if not deadline or self._paused_at is not None:
+            return
+        deadline += self._paused_s
+        if not self._timer.due or deadline < self._deadline:
+            self._deadline = deadline
+            self._timer.start(deadline - self._loop.time(), self._due)
+
+    def stop(self) -> None:
+        """Cancel the call of ``due``."""
+        self._timer.stop()

@@ -19,8 +19,7 @@ from spark_streams.server.amqp.attach_request import (
     read_attach_request,
 )
 from spark_streams.server.amqp.config import AmqpConfig
-from spark_streams.server.amqp.connection import AmqpConnection
-from spark_streams.server.amqp.connection_links import AttachedLink
+from spark_streams.server.amqp.connection_links import AttachedLink, LinkConnection
 from spark_streams.server.amqp.consumer_groups import Group
 from spark_streams.server.amqp.consumer_link import ConsumerLink
 from spark_streams.server.amqp.error_conditions import NOT_FOUND, NOT_IMPLEMENTED, LinkRefused
@@ -61,13 +60,13 @@ class Node(ConsumerResources):
     ) -> None:
         super().__init__(log, config, loop, counters)
         self._descriptions = Descriptions()
-        self._managed: WeakKeyDictionary[AmqpConnection, Replies] = WeakKeyDictionary()
+        self._managed: WeakKeyDictionary[LinkConnection, Replies] = WeakKeyDictionary()
 
-    def _stream(self, connection: AmqpConnection, action: str, address: str) -> Stream:
+    def _stream(self, connection: LinkConnection, action: str, address: str) -> Stream:
         """Return the stream of an address; see ``permitted_stream``."""
         return permitted_stream(self, connection.user, action, address)
 
-    def _producer(self, connection: AmqpConnection, link: Link) -> AttachedLink:
+    def _producer(self, connection: LinkConnection, link: Link) -> AttachedLink:
         target = link.target
         if target is not None and target.code == COORDINATOR:
             raise LinkRefused(NOT_IMPLEMENTED, "transactions are not supported")
@@ -82,7 +81,7 @@ class Node(ConsumerResources):
         bound = self.placement.bound_or_agnostic(stream, read_attach_request(link).partition, writing=True)
         return ProducerLink(connection, link, stream, bound)
 
-    def _consumer(self, connection: AmqpConnection, link: Link) -> AttachedLink:
+    def _consumer(self, connection: LinkConnection, link: Link) -> AttachedLink:
         source = link.source
         address = address_of(source)
         assert source is not None
@@ -143,18 +142,18 @@ class Node(ConsumerResources):
         user = attach.connection.user if self.config.groups == "dynamic" else None
         return Group(attach.stream.incarnation, attach.request.group, user)
 
-    def _info(self, connection: AmqpConnection, link: Link, address: str) -> AttachedLink:
+    def _info(self, connection: LinkConnection, link: Link, address: str) -> AttachedLink:
         stream = self._stream(connection, "read", address[: -len(INFO_SUFFIX)])
         positions, witnessed = read_positions(link), read_positions(link, WITNESSES)
         named_only = reads_named_only(link)
         message = functools.partial(self._descriptions.describe, stream, positions, witnessed, named_only=named_only)
         return InfoLink(connection, link, stream, message, self.config)
 
-    def _replies(self, connection: AmqpConnection) -> Replies:
+    def _replies(self, connection: LinkConnection) -> Replies:
         """Return the links on which a connection gets replies from ``$management``."""
         return self._managed.setdefault(connection, Replies())
 
-    def _directory(self, connection: AmqpConnection, link: Link) -> AttachedLink:
+    def _directory(self, connection: LinkConnection, link: Link) -> AttachedLink:
         """Open a link whose messages list the streams that this user may read."""
         permissions = permissions_of(self.config.permissions, connection.user)
 

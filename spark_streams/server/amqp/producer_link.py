@@ -23,8 +23,7 @@ from spark_streams.errors import RemoteProtocolError
 from spark_streams.log import NO_TIMESTAMP, Partition, Stream
 from spark_streams.log.format.batching import LARGE_BYTES
 from spark_streams.server.amqp.attach_reply import to_producer
-from spark_streams.server.amqp.connection import AmqpConnection
-from spark_streams.server.amqp.connection_links import AttachedLink
+from spark_streams.server.amqp.connection_links import AttachedLink, LinkConnection
 from spark_streams.server.amqp.error_conditions import INTERNAL_ERROR, RESOURCE_DELETED, LinkRefused
 from spark_streams.server.amqp.placement import PartitionSplit
 from spark_streams.server.amqp.routing import REJECTED, Routed, route
@@ -170,7 +169,7 @@ class ProducerLink(AttachedLink):
     tells_partition: ClassVar[bool] = True
     """Whether the answer to the attach names the partition."""
 
-    def __init__(self, connection: AmqpConnection, link: Link, stream: Stream, bound: str | None) -> None:
+    def __init__(self, connection: LinkConnection, link: Link, stream: Stream, bound: str | None) -> None:
         super().__init__(connection, link, stream)
         self._deliveries = link.incoming
         link.attach(to_producer(link, bound if self.tells_partition else None))

@@ -21,8 +21,7 @@ import numpy as np
 
 from spark_streams.errors import RemoteProtocolError, SparkStreamsError
 from spark_streams.server.amqp.attach_reply import to_producer, to_reader
-from spark_streams.server.amqp.connection import AmqpConnection
-from spark_streams.server.amqp.connection_links import AttachedLink
+from spark_streams.server.amqp.connection_links import AttachedLink, LinkConnection
 from spark_streams.server.amqp.error_conditions import INTERNAL_ERROR, LinkRefused
 from spark_streams.server.amqp.link_turns import BYTES_PER_TURN
 from spark_streams.server.turns import Turn
@@ -150,7 +149,7 @@ class ReplyLink(AttachedLink):
         LinkRefused: there are as many already as there may be (amqp:resource-limit-exceeded).
     """
 
-    def __init__(self, connection: AmqpConnection, link: Link, replies: Replies) -> None:
+    def __init__(self, connection: LinkConnection, link: Link, replies: Replies) -> None:
         if len(replies.links) >= _MOST_LINKS:
             raise LinkRefused(RESOURCE_LIMIT, f"{_MOST_LINKS} links get replies from this address, and no more may")
         super().__init__(connection, link, None)
@@ -215,7 +214,7 @@ class RequestLink(AttachedLink):
 
     def __init__(
         self,
-        connection: AmqpConnection,
+        connection: LinkConnection,
         link: Link,
         replies: Replies,
         answer: Callable[[Request], Reply | Coroutine[object, object, Reply]],

@@ -12,8 +12,7 @@ from spark_streams.server.activity import Item
 from spark_streams.server.admission import Sockets
 from spark_streams.server.amqp.activity import Membership, connected
 from spark_streams.server.amqp.attach_request import address_of, named_stream, permitted_stream
-from spark_streams.server.amqp.connection import AmqpConnection
-from spark_streams.server.amqp.connection_links import AttachedLink, LinkResources
+from spark_streams.server.amqp.connection_links import AttachedLink, LinkConnection, LinkResources
 from spark_streams.server.amqp.error_conditions import NOT_FOUND, NOT_IMPLEMENTED, LinkRefused
 from spark_streams.server.amqp.placement import Placement, split_refusal
 from spark_streams.server.amqp.requests import Reply, ReplyLink, Request, RequestLink
@@ -66,7 +65,7 @@ class HubNode(LinkResources):
         self._changes = -1
         """The log's ``changes`` when the names were listed."""
 
-    def _producer(self, connection: AmqpConnection, link: Link) -> AttachedLink:
+    def _producer(self, connection: LinkConnection, link: Link) -> AttachedLink:
         assert isinstance(connection, HubConnection)
         target = link.target
         if target is not None and target.code == COORDINATOR:
@@ -95,7 +94,7 @@ class HubNode(LinkResources):
 
         return _requests(connection, link, MANAGEMENT, lambda request: answer(request, stream_of))
 
-    def _consumer(self, connection: AmqpConnection, link: Link) -> AttachedLink:
+    def _consumer(self, connection: LinkConnection, link: Link) -> AttachedLink:
         assert isinstance(connection, HubConnection)
         source = link.source
         address = read_address(address_of(source))

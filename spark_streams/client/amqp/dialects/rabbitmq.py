@@ -51,7 +51,7 @@ from spark_streams.wire.amqp.values import Described, Symbol, ULong
 
 _LAST: Final = StartFilter(Described(Symbol(START), "last"))
 _SQL_SINCE: Final = (4, 2)
-"""The version with SQL filters; the broker offers them on the attach, where proton shows nothing."""
+"""The version with SQL filters; the broker offers them on the attach alone."""
 _SEARCH_CREDIT: Final = 1_000
 
 

@@ -1,6 +1,6 @@
 """Defines what a dialect decides: what differs between the peers whose logs are read and written over AMQP 1.0.
 
-A dialect is one frozen value, for the client and for the door alike; it opens nothing and knows no proton.
+A dialect is one frozen value, for the client and for the door alike; it opens nothing.
 """
 
 from __future__ import annotations

@@ -18,13 +18,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-import pyarrow as pa
-
 from spark_streams.wire.amqp.engine.endpoints import Condition, Endpoint, Half, Step
 from spark_streams.wire.amqp.engine.incoming_deliveries import IncomingDeliveries
 from spark_streams.wire.amqp.engine.incoming_frames import IncomingFrames
 from spark_streams.wire.amqp.engine.links import Link, Session, symbols, texts
 from spark_streams.wire.amqp.engine.outgoing_deliveries import OutgoingDeliveries
+from spark_streams.wire.amqp.engine.outgoing_frames import OutgoingFrames
 from spark_streams.wire.amqp.engine.outgoing_session import OutgoingSession
 from spark_streams.wire.amqp.engine.session import (
     FRAMING_ERROR,
@@ -46,10 +45,8 @@ from spark_streams.wire.amqp.performatives import (
     FLOW,
     OPEN,
     Performative,
-    encode_frame,
     read_performative,
 )
-from spark_streams.wire.amqp.sasl import AMQP_HEADER
 from spark_streams.wire.amqp.transfer_frames import HEAD_BYTES
 from spark_streams.wire.amqp.values import Symbol, UInt, UShort
 
@@ -132,7 +129,7 @@ class Engine:
         """By our channel."""
         self._begun: dict[int, Session] = {}
         """By the peer's channel."""
-        self._said: list[bytes | pa.Buffer] = [AMQP_HEADER]
+        self._outgoing = OutgoingFrames(all_fields=options.all_fields)
         self._wrote, self._spoke = True, True
         self._heartbeat_s = self._silent_s = 0.0
 
@@ -152,11 +149,6 @@ class Engine:
         """
         found = {} if self._heard is None else self._heard.field(_PROPERTIES, dict, {})
         return {str(name): str(value) for name, value in found.items()}
-
-    @property
-    def max_frame_bytes(self) -> int:
-        """The largest frame that the peer takes."""
-        return 0 if self._heard is None else int(self._heard.number(_MAX_FRAME_SIZE, 0xFFFF_FFFF))
 
     @property
     def idle_s(self) -> float:
@@ -225,6 +217,7 @@ class Engine:
         if code == OPEN:
             self.connection.they(Step.OPENS)
             self._heard, self.container = said, said.field(0, str, "")
+            self._outgoing.max_frame_bytes = said.number(_MAX_FRAME_SIZE, 0xFFFF_FFFF)
             return self.connection
         if self._heard is None:
             raise Violation(ILLEGAL_STATE, "the first frame is no open")
@@ -295,7 +288,7 @@ class Engine:
     def open(self) -> None:
         """Open the connection; it may have been opened."""
         if self.connection.we(Step.OPENS):
-            self.say(0, OPEN, self._options.fields)
+            self._outgoing.say(0, OPEN, self._options.fields)
 
     def session(self) -> Session:
         """Begin a session."""
@@ -311,44 +304,26 @@ class Engine:
         counts = IncomingSession(
             options.session_bytes, options.max_frame_bytes, outgoing=outgoing, all_fields=options.all_fields
         )
-        session = self._sessions[channel] = Session(channel, counts, self)
+        session = self._sessions[channel] = Session(channel, counts, self._outgoing)
+        self._outgoing.sessions.append(counts)
         return session
 
     def _drop_done(self) -> None:
         self._sessions = {channel: each for channel, each in self._sessions.items() if not each.done}
+        self._outgoing.sessions = [each.counts for each in self._sessions.values()]
 
     def close(self, condition: Condition | None = None) -> None:
         """Close the connection, with an error or without; it may have been closed. Nothing is written after that."""
         self.open()  # a close before an open is none (§2.4.6)
         if self.connection.ours is Half.OPEN:
-            self.say(0, CLOSE, [condition.encoded] if condition else [])
+            self._outgoing.say(0, CLOSE, [condition.encoded] if condition else [])
+            self._outgoing.end()
             self.connection.we(Step.CLOSES)
-
-    def say(self, channel: int, code: int, fields: list[Any]) -> None:
-        """Write a frame.
-
-        Raises:
-            LocalProtocolError: a field cannot be encoded; nothing is written then.
-        """
-        frame = encode_frame(channel, code, fields, all_fields=self._options.all_fields)
-        self._settle()  # what is settled goes out before a detach
-        self.queue(frame)
-
-    def queue(self, frames: bytes | pa.Buffer) -> None:
-        """Write frames; nothing follows a close."""
-        if self.connection.ours is Half.OPEN:
-            self._said.append(frames)
 
     @property
     def pending(self) -> bool:
         """Whether frames wait to be written."""
-        return bool(self._said)
-
-    def _settle(self) -> None:
-        """Write what sessions owe the peer: windows, the state of links, and what is settled."""
-        for session in self._sessions.values():
-            if session.counts.due:
-                self.queue(session.counts.frames())
+        return self._outgoing.pending
 
     def written(self) -> bytes:
         """Return the bytes that are due; further ones may be due afterwards.
@@ -358,9 +333,7 @@ class Engine:
         for session in () if self._options.serves else self._sessions.values():
             for link in session.links.values():
                 link.go_on(_WRITTEN_BYTES)
-        self._settle()
-        written = b"".join(self._said)
-        self._said.clear()
+        written = self._outgoing.take()
         self._wrote |= len(written) > len(EMPTY_FRAME)
         return written
 
@@ -379,7 +352,7 @@ class Engine:
         if self._wrote:
             self._heartbeat_s, self._wrote = now_s + half_s, False
         elif half_s and now_s >= self._heartbeat_s:
-            self.queue(EMPTY_FRAME)
+            self._outgoing.write(EMPTY_FRAME)
             self._heartbeat_s = now_s + half_s
         if self._spoke:
             self._silent_s, self._spoke = now_s + idle_s, False

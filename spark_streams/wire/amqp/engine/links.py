@@ -8,18 +8,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from spark_streams.wire.amqp.engine.endpoints import Condition, Endpoint, Half, Step
 from spark_streams.wire.amqp.engine.incoming_deliveries import IncomingDeliveries
 from spark_streams.wire.amqp.engine.outgoing_deliveries import OutgoingDeliveries
+from spark_streams.wire.amqp.engine.outgoing_frames import OutgoingFrames
 from spark_streams.wire.amqp.engine.session import RESOURCE_LIMIT, IncomingSession, Violation
 from spark_streams.wire.amqp.engine.termini import Terminus
 from spark_streams.wire.amqp.performatives import ATTACH, BEGIN, DETACH, END, SERIAL, Performative
 from spark_streams.wire.amqp.values import Array, Symbol, UByte, UInt, ULong, UShort
-
-if TYPE_CHECKING:
-    from spark_streams.wire.amqp.engine.engine import Engine
 
 UNSETTLED, SETTLED, MIXED = range(3)
 """How the sender of a link settles (§2.8.2)."""
@@ -178,19 +176,23 @@ class Link(Endpoint):
         """Once both have attached it: messages may go."""
         if self.ours is not Half.OPEN or self.heard is None:
             return
-        deliveries, engine = self.deliveries, self.session.engine
+        deliveries, outgoing = self.deliveries, self.session.outgoing
         if isinstance(deliveries, IncomingDeliveries):
             deliveries.handle, deliveries.delivery_count = self.handle, self.heard.number(_COUNT, 0)
         else:
             presettled = self._presettled and self.settles == SETTLED
-            all_fields = self.session.counts.all_fields
-            most = engine.max_frame_bytes
-            deliveries.open(self.handle, engine.queue, most, presettled=presettled, all_fields=all_fields)
+            deliveries.open(
+                self.handle,
+                lambda frames: outgoing.write(frames),
+                outgoing.max_frame_bytes,
+                presettled=presettled,
+                all_fields=outgoing.all_fields,
+            )
 
     @property
     def pending(self) -> bool:
         """Whether frames wait to be written, or for the session's window."""
-        return self.session.engine.pending or (self.sends and self.outgoing.is_begun)
+        return self.session.outgoing.pending or (self.sends and self.outgoing.is_begun)
 
     def go_on(self, most_bytes: int) -> None:
         """Write what is due of a large message, about so many bytes, and of flows."""
@@ -228,19 +230,19 @@ class Session(Endpoint):
     Args:
         channel: ours.
         counts: what it counts.
-        engine: the connection's.
+        outgoing: what is to be written on the connection.
 
     Attributes:
-        channel, counts, engine: as given.
+        channel, counts, outgoing: as given.
         links: its links by our handles; those that both sides have detached are gone.
         heard: its links by the peer's handles.
     """
 
-    def __init__(self, channel: int, counts: IncomingSession, engine: Engine) -> None:
+    def __init__(self, channel: int, counts: IncomingSession, outgoing: OutgoingFrames) -> None:
         super().__init__(f"session {channel}")
         self.channel = channel
         self.counts = counts
-        self.engine = engine
+        self.outgoing = outgoing
         self.links: dict[int, Link] = {}
         self.heard: dict[int, Link] = {}
         self._names: dict[tuple[str, bool], Link] = {}
@@ -254,7 +256,7 @@ class Session(Endpoint):
     def say(self, code: int, fields: list[Any]) -> None:
         """Write a frame, unless the session has ended; its end is answered."""
         if self.ours is Half.OPEN and (code == END or not self.ended):
-            self.engine.say(self.channel, code, fields)
+            self.outgoing.say(self.channel, code, fields)
 
     def begin(self, remote: int | None = None) -> None:
         """Begin it.
@@ -274,8 +276,8 @@ class Session(Endpoint):
             Violation: it takes fewer links than there are.
         """
         self.they(Step.OPENS)
-        outgoing = self.counts.outgoing
-        outgoing.channel, outgoing.window = self.channel, begin.number(2, 0)
+        ours = self.counts.outgoing
+        ours.channel, ours.window = self.channel, begin.number(2, 0)
         self.counts.next_transfer = begin.number(1, 0)
         self._handle_max = begin.number(4, SERIAL)
         self._check(max(self.links, default=0))
