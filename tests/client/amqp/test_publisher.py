@@ -228,7 +228,7 @@ class Moved:
 def test_turning_keeps_an_idle_connection_alive(monkeypatch: pytest.MonkeyPatch) -> None:
     with FakePeer(Script(idle_timeout_ms=8_000)) as peer, client(peer.port) as sender:
         connection = sender.publisher("orders")._link.connection
-        assert connection._engine.idle_s == 4, "proton tells peers the half"
+        assert connection._engine._outgoing.idle_s == 4, "proton tells peers the half"
         with monkeypatch.context() as patched:
             moved = Moved(connection, patched)
             for _ in range(100):

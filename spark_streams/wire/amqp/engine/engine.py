@@ -50,7 +50,6 @@ from spark_streams.wire.amqp.performatives import (
 from spark_streams.wire.amqp.transfer_frames import HEAD_BYTES
 from spark_streams.wire.amqp.values import Symbol, UInt, UShort
 
-EMPTY_FRAME: Final = b"\x00\x00\x00\x08\x02\x00\x00\x00"
 _MAX_FRAME_SIZE, _CHANNEL_MAX, _IDLE_TIME_OUT, _OFFERED, _PROPERTIES = 2, 3, 4, 7, 9
 """Places of open's fields."""
 _WRITTEN_BYTES: Final = 1 << 20
@@ -130,8 +129,7 @@ class Engine:
         self._begun: dict[int, Session] = {}
         """By the peer's channel."""
         self._outgoing = OutgoingFrames(all_fields=options.all_fields)
-        self._wrote, self._spoke = True, True
-        self._heartbeat_s = self._silent_s = 0.0
+        self._spoke, self._silent_s = True, 0.0
 
     # --- what the peer has said
 
@@ -149,11 +147,6 @@ class Engine:
         """
         found = {} if self._heard is None else self._heard.field(_PROPERTIES, dict, {})
         return {str(name): str(value) for name, value in found.items()}
-
-    @property
-    def idle_s(self) -> float:
-        """Seconds without a frame of ours after which the peer closes the connection; 0 for never."""
-        return 0.0 if self._heard is None else self._heard.number(_IDLE_TIME_OUT, 0) / 1000
 
     @property
     def full(self) -> bool:
@@ -218,6 +211,7 @@ class Engine:
             self.connection.they(Step.OPENS)
             self._heard, self.container = said, said.field(0, str, "")
             self._outgoing.max_frame_bytes = said.number(_MAX_FRAME_SIZE, 0xFFFF_FFFF)
+            self._outgoing.idle_s = said.number(_IDLE_TIME_OUT, 0) / 1000
             return self.connection
         if self._heard is None:
             raise Violation(ILLEGAL_STATE, "the first frame is no open")
@@ -333,12 +327,10 @@ class Engine:
         for session in () if self._options.serves else self._sessions.values():
             for link in session.links.values():
                 link.go_on(_WRITTEN_BYTES)
-        written = self._outgoing.take()
-        self._wrote |= len(written) > len(EMPTY_FRAME)
-        return written
+        return self._outgoing.take()
 
     def tick(self, now_s: float) -> float:
-        """Say that we are there, where the peer has heard nothing for half of its idle time-out.
+        """Say that we are there where that is due, and check that the peer has.
 
         Returns:
             When to call again, in seconds of the same clock; 0 for never.
@@ -348,15 +340,9 @@ class Engine:
         """
         if self.connection.ours is not Half.OPEN:
             return 0.0
-        half_s, idle_s = self.idle_s / 2, self._options.idle_ms / 1000
-        if self._wrote:
-            self._heartbeat_s, self._wrote = now_s + half_s, False
-        elif half_s and now_s >= self._heartbeat_s:
-            self._outgoing.write(EMPTY_FRAME)
-            self._heartbeat_s = now_s + half_s
+        beat_s, idle_s = self._outgoing.beat(now_s), self._options.idle_ms / 1000
         if self._spoke:
             self._silent_s, self._spoke = now_s + idle_s, False
         elif idle_s and now_s >= self._silent_s:
             raise Violation(RESOURCE_LIMIT, f"no frame has come for {idle_s:g} s, the idle time-out")
-        due = [at for at, applies in ((self._heartbeat_s, half_s), (self._silent_s, idle_s)) if applies]
-        return min(due, default=0.0)
+        return min((at for at in (beat_s, idle_s and self._silent_s) if at), default=0.0)

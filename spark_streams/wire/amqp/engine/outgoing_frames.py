@@ -1,8 +1,11 @@
-"""What is to be written on one connection: frames about endpoints, transfers, and what sessions owe the peer."""
+"""What is to be written on one connection: frames about endpoints, transfers, what sessions owe the peer, heartbeats.
+
+Spec: AMQP 1.0 part 2 §2.2 (the header), §2.4.5 (idle time-out).
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 
@@ -10,6 +13,8 @@ from spark_streams.wire.amqp.engine.outgoing_deliveries import Write
 from spark_streams.wire.amqp.engine.session import IncomingSession
 from spark_streams.wire.amqp.performatives import encode_frame
 from spark_streams.wire.amqp.sasl import AMQP_HEADER
+
+EMPTY_FRAME: Final = b"\x00\x00\x00\x08\x02\x00\x00\x00"
 
 
 class OutgoingFrames:
@@ -21,6 +26,7 @@ class OutgoingFrames:
     Attributes:
         all_fields: as given.
         max_frame_bytes: the largest frame that the peer takes; 0 before it has said so.
+        idle_s: seconds without a frame after which the peer closes the connection; 0 for never.
         sessions: the connection's.
         write: queues frames.
     """
@@ -28,9 +34,11 @@ class OutgoingFrames:
     def __init__(self, *, all_fields: bool) -> None:
         self.all_fields = all_fields
         self.max_frame_bytes = 0
+        self.idle_s = 0.0
         self.sessions: list[IncomingSession] = []
         self._ready: list[bytes | pa.Buffer] = [AMQP_HEADER]
         self.write: Write = self._ready.append
+        self._wrote, self._due_s = True, 0.0
 
     def say(self, channel: int, code: int, fields: list[Any]) -> None:
         """Write a frame; what is settled goes out before it, as it may be a detach.
@@ -58,7 +66,22 @@ class OutgoingFrames:
         self._settle()
         taken = b"".join(self._ready)
         self._ready.clear()
+        self._wrote |= len(taken) > len(EMPTY_FRAME)
         return taken
+
+    def beat(self, now_s: float) -> float:
+        """Say that we are there, where the peer has heard nothing for half of its idle time-out.
+
+        Returns:
+            When to call again, in seconds of the same clock; 0 for never.
+        """
+        half_s = self.idle_s / 2
+        if self._wrote:
+            self._due_s, self._wrote = now_s + half_s, False
+        elif half_s and now_s >= self._due_s:
+            self.write(EMPTY_FRAME)
+            self._due_s = now_s + half_s
+        return self._due_s if half_s else 0.0
 
     def end(self) -> None:
         """Write nothing more: no frame follows a close."""
