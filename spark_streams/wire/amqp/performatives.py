@@ -48,7 +48,7 @@ _HEAD: Final = struct.Struct(">IBBH")
 _U32: Final = struct.Struct(">I")
 _WIDTHS: Final = bytes((1, 2, 3, 5, 9, 17)[code // 16 - 4] if 0x40 <= code < 0xA0 else 0 for code in range(256))
 """Bytes of a value by its format code, where that says it; a peer may send nothing but frames with such fields."""
-_NULL, _TRUE, _FALSE, _SMALL_UINT, _UINT = 0x40, 0x41, 0x42, 0x52, 0x70
+_NULL, _TRUE, _FALSE, _ZERO, _SMALL_UINT, _UINT = 0x40, 0x41, 0x42, 0x43, 0x52, 0x70
 _NAMES: Final = {
     Symbol(f"amqp:{name}:list"): OPEN + index
     for index, name in enumerate(
@@ -103,6 +103,8 @@ class Performative(NamedTuple):
         if index < len(self.places):
             at = self.places[index]
             code = self.raw[at]
+            if code == _ZERO:
+                return 0
             if code == _SMALL_UINT:
                 return self.raw[at + 1]
             if code == _UINT:

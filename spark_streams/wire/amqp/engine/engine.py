@@ -248,6 +248,8 @@ class Engine:
             raise Violation(FRAMING_ERROR, f"channel {channel} is above the channel-max, {most}")
         session = self._sessions.get(begin.field(0, UShort, 0)) if begin.has(0) else None
         if session is None and self._options.serves and not begin.has(0):
+            if self.full:
+                raise Violation(RESOURCE_LIMIT, "the peer begins more sessions than its own channel-max allows")
             session = self._new_session()
         if session is None:
             raise Violation(ILLEGAL_STATE, "the peer begins a session of its own")

@@ -254,8 +254,9 @@ class Session(Endpoint):
         return self.ended and self.ours is Half.CLOSED
 
     def say(self, code: int, fields: list[Any]) -> None:
-        """Write a frame, unless the session has ended; its end is answered."""
+        """Write a frame, unless the session has ended; its end is answered. What is settled goes out first."""
         if self.ours is Half.OPEN and (code == END or not self.ended):
+            self.outgoing.settle(self.counts)
             self.outgoing.say(self.channel, code, fields)
 
     def begin(self, remote: int | None = None) -> None:

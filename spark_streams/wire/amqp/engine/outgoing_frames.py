@@ -41,20 +41,17 @@ class OutgoingFrames:
         self._wrote, self._due_s = True, 0.0
 
     def say(self, channel: int, code: int, fields: list[Any]) -> None:
-        """Write a frame; what is settled goes out before it, as it may be a detach.
+        """Write a frame.
 
         Raises:
             LocalProtocolError: a field cannot be encoded; nothing is written then.
         """
-        frame = encode_frame(channel, code, fields, all_fields=self.all_fields)
-        self._settle()
-        self.write(frame)
+        self.write(encode_frame(channel, code, fields, all_fields=self.all_fields))
 
-    def _settle(self) -> None:
-        """Write what sessions owe the peer: windows, the state of links, and what is settled."""
-        for session in self.sessions:
-            if session.due:
-                self.write(session.frames())
+    def settle(self, session: IncomingSession) -> None:
+        """Write what a session owes the peer: its window, the state of links, and what is settled."""
+        if session.due:
+            self.write(session.frames())
 
     @property
     def pending(self) -> bool:
@@ -63,7 +60,8 @@ class OutgoingFrames:
 
     def take(self) -> bytes:
         """Take all that is due."""
-        self._settle()
+        for session in self.sessions:
+            self.settle(session)
         taken = b"".join(self._ready)
         self._ready.clear()
         self._wrote |= len(taken) > len(EMPTY_FRAME)
