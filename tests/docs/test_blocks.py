@@ -108,7 +108,7 @@ RUN: dict[str, dict[str, list[tuple[str, int]]]] = {
     "docs/how-it-works.md": {
         "mermaid": [
             ("tests/docs/test_pictures.py::test_the_pictures_are_of_kinds_that_are_drawn", 5),
-            ("tests/docs/test_state_pictures.py::test_the_pages_pictures_are_those_of_the_code", 2),
+            ("tests/docs/test_state_pictures.py::test_the_pages_pictures_are_those_of_the_code", 3),
         ],
         "text": [(f"{HERE}::test_what_the_drawings_name_is_there", 3)],
     },
