@@ -168,8 +168,7 @@ ROOM = re.compile(r"\.(amqp|rabbitmq|feed|event_hubs)(_events|_stream|api)?(\.|$
 NAMES = {name for entry in PROTOCOLS.values() for name in (entry.name, entry.format, *entry.schemes)}
 OLDER = {
     "spark_streams/cli/credentials.py": "http and https are written in one url",
-    "spark_streams/cli/demo/orders.py": "the demonstration is of one format",
-    "spark_streams/cli/demo/report.py": "the demonstration is of one format",
+    "spark_streams/cli/demo.py": "the demonstration is of one format",
     "spark_streams/client/__init__.py": "public names",
     "spark_streams/client/proxy.py": "http is how a proxy is asked, whatever goes through it",
     "spark_streams/client/first_bytes.py": "what is recognised at a wrong port, without which nothing is said of one",

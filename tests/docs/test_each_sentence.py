@@ -56,7 +56,7 @@ NO_MESSAGE = {
         "spark_streams/cli/peers/peer.py: Bearer token of",
     ),
     "what a figure is, shown beside it; the page has the same table": ("spark_streams/spark/progress/figures.py",),
-    "what the demo shows": ("spark_streams/cli/demo/orders.py", "spark_streams/cli/demo/report.py"),
+    "what the demo shows": ("spark_streams/cli/demo.py",),
     "a line of the log, or a part of one": (
         "spark_streams/spark/log_lines.py",
         "spark_streams/spark/progress/listener.py",
