@@ -171,7 +171,7 @@ OLDER = {
     "spark_streams/cli/demo.py": "the demonstration is of one format",
     "spark_streams/client/__init__.py": "public names",
     "spark_streams/client/proxy.py": "http is how a proxy is asked, whatever goes through it",
-    "spark_streams/client/first_bytes.py": "what is recognised at a wrong port, without which nothing is said of one",
+    "spark_streams/client/what_answers.py": "what is recognised at a wrong port, without which nothing is said of one",
     "spark_streams/client/tcp.py": "shared code that lies in a room",
     "spark_streams/endpoint.py": "public names",
     "spark_streams/options/__init__.py": "public names",
