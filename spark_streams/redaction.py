@@ -45,6 +45,8 @@ UNSURE: Final = 6 * BEGINNING
 """Characters at the end of a cut text that may be a part of a secret too short to find; an escape has up to six."""
 
 _MASK: Final = "***"
+_HIDDEN: Final = "\uffff"
+"""A character that is hidden; no text has it, as it is none of Unicode's."""
 _BASE64: Final = re.compile(r"[\w+/=-]+", re.ASCII)
 _PERCENT: Final = r"%[0-9a-fA-F]{2}"
 _BACKSLASH: Final = r"(?:\\u[0-9a-fA-F]{4})+|\\U00(?:0[0-9a-fA-F]|10)[0-9a-fA-F]{4}|\\x[0-9a-fA-F]{2}|\\[^uUx]"
@@ -137,13 +139,10 @@ def hidden(text: str, *, cut: bool = False) -> str:
             found += _places(*_unescaped(text, escape), sent)
     if cut:
         found.append((max(0, len(text) - UNSURE), len(text)))
-    out: list[str] = []
-    at = 0
-    for start, end in sorted(found):
-        if start > at or not out:
-            out += (text[at:start], _MASK)
-        at = max(at, end)
-    return "".join((*out, text[at:]))
+    shown = list(text)
+    for start, end in found:
+        shown[start:end] = _HIDDEN * (end - start)
+    return re.sub(f"{_HIDDEN}+", _MASK, "".join(shown))
 
 
 def _forms(secret: str, username: str | None) -> _Forms:
@@ -158,11 +157,11 @@ def _forms(secret: str, username: str | None) -> _Forms:
             always = base64.b64encode(b"\0" * before + octets).decode()
             always = always[-(-before * 4 // 3) : (before + len(octets)) * 8 // 6]
             packed += [always] if len(always) > ALONE else []
-    alone = [re.compile(rf"(?:(?<![^\W_])|(?=[\W_])){re.escape(each)}(?:(?![^\W_])|(?<=[\W_]))") for each in texts]
-    beginnings = tuple(dict.fromkeys(each[:BEGINNING] for each in packed))
-    if len(secret) < ANYWHERE:
-        return _Forms((), tuple(alone), beginnings)
-    return _Forms(tuple(dict.fromkeys(each.translate(_LOWER) for each in texts)), (), beginnings)
+    beginnings = tuple({each[:BEGINNING] for each in packed})
+    if len(secret) >= ANYWHERE:
+        return _Forms(tuple({each.translate(_LOWER) for each in texts}), (), beginnings)
+    patterns = (rf"(?:(?<![^\W_])|(?=[\W_])){re.escape(each)}(?:(?![^\W_])|(?<=[\W_]))" for each in texts)
+    return _Forms((), tuple(map(re.compile, patterns)), beginnings)
 
 
 def _places(text: str, spans: list[tuple[int, int]], sent: list[_Forms]) -> Iterator[tuple[int, int]]:

@@ -62,7 +62,8 @@ def wrong_port(endpoint: Endpoint, heard: bytes, where: str | None = None) -> Co
     own, over_web = _protocol(endpoint).name, endpoint.transport != "tcp"
     spoken = next((name for pattern, name in _FIRST_BYTES if pattern.match(heard)), None)
     expected = ("feedapi" if over_web else own, _PASSING, None if endpoint.tls is None else _TLS)
-    if not heard or _way(endpoint) in _RIGHT or (spoken is not None and spoken in expected):
+    is_right = spoken is not None and spoken in expected
+    if not heard or own not in _TITLES or is_right or _way(endpoint) in _RIGHT:
         return None
     wanted = _TITLES[own] + (" over WebSockets" if over_web else "")
     if spoken == _TLS:

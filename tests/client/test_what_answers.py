@@ -169,9 +169,7 @@ def expected(url: str, there: str, port: int, *, secured: bool) -> str | None:
     scheme = {plain: tls for tls, plain in PLAIN.items()}[spoken] if secured else spoken
     where = re.escape(f"{scheme}://127.0.0.1:{port}")
     if (spoken, wanted) == ("amqp", "ws"):
-        return (
-            f"AMQP 1.0 over WebSockets was expected: .*write {where} with format 'amqp-events' and without option "
-        )
+        return f"AMQP 1.0 over WebSockets was expected: .*write {where} with format 'amqp-events' and without option "
     begins = f"{TITLES[spoken]} answers there, and {TITLES[wanted]} was expected: "
     return f"{begins}.*write {where}.* with format '{FORMATS[spoken]}'"
 
