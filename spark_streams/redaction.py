@@ -24,12 +24,10 @@ for example reverses, is not found.
 from __future__ import annotations
 
 import base64
+import codecs
 import html
 import re
-import string
-import sys
 import threading
-from collections import OrderedDict
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
@@ -47,34 +45,37 @@ UNSURE: Final = 6 * BEGINNING
 """Characters at the end of a cut text that may be a part of a secret too short to find; an escape has up to six."""
 
 _MASK: Final = "***"
-_IN_BASE64: Final = string.ascii_letters + string.digits + "+/=_-"
-_BASE64: Final = re.compile(f"[{re.escape(_IN_BASE64)}]*")
-_PERCENT: Final = r"(?:%[0-9a-fA-F]{2})+"
-_BACKSLASH: Final = r"(?:\\u[0-9a-fA-F]{4})+|\\U00[01][0-9a-fA-F]{5}|\\x[0-9a-fA-F]{2}|\\[^uUx]"
+_HIDDEN: Final = "\uffff"
+"""A character that is hidden; no text has it, as it is none of Unicode's."""
+_BASE64: Final = re.compile(r"[\w+/=-]+", re.ASCII)
+_PERCENT: Final = r"%[0-9a-fA-F]{2}"
+_BACKSLASH: Final = r"(?:\\u[0-9a-fA-F]{4})+|\\U00(?:0[0-9a-fA-F]|10)[0-9a-fA-F]{4}|\\x[0-9a-fA-F]{2}|\\[^uUx]"
 _ENTITY: Final = r"&(?:\#[0-9]{1,7}|\#[xX][0-9a-fA-F]{1,6}|[a-zA-Z]{2,8});"
 _ESCAPES: Final = tuple(
-    re.compile(each) for each in (_PERCENT, _BACKSLASH, _ENTITY, f"{_PERCENT}|{_BACKSLASH}|{_ENTITY}")
+    re.compile(f"({each})", re.DOTALL)
+    for each in (_PERCENT, rf"{_PERCENT}|\+", _BACKSLASH, _ENTITY, f"{_PERCENT}|{_BACKSLASH}|{_ENTITY}")
 )
 """Each kind of escape alone, as an escape of one kind may be part of the secret in another; and all kinds together."""
 _LETTERS: Final = {"n": "\n", "r": "\r", "t": "\t", "b": "\b", "f": "\f", "0": "\0"}
 _LOWER: Final = {upper: upper + 32 for upper in range(ord("A"), ord("Z") + 1)}
+_URL_SAFE: Final = str.maketrans("-_", "+/")
 
 
-class _Needle(NamedTuple):
-    """A form of a secret.
+class _Forms(NamedTuple):
+    """The forms that a secret may have in a peer's words.
 
     Args:
-        text: the text to search for.
-        alone: whether it counts only as a word of its own.
-        base64: whether the run of base64 around it is masked too.
+        anywhere: texts that are found within words too, in lower case.
+        alone: patterns of those that count only as words of their own.
+        base64: beginnings of what stands for them in base64; the whole run around them is masked.
     """
 
-    text: str
-    alone: bool = False
-    base64: bool = False
+    anywhere: tuple[str, ...]
+    alone: tuple[re.Pattern[str], ...]
+    base64: tuple[str, ...]
 
 
-_sent: Final[OrderedDict[tuple[str, str | None], tuple[_Needle, ...]]] = OrderedDict()
+_sent: Final[dict[tuple[str, str | None], _Forms]] = {}
 """The forms of each secret, with its user, that this process has sent; the last one sent is the last."""
 _lock: Final = threading.Lock()
 
@@ -90,11 +91,9 @@ def remember(secret: str, username: str | None = None) -> None:
     if not secret or secret == username:
         return
     with _lock:
-        if key not in _sent:
-            _sent[key] = tuple(dict.fromkeys(_forms(secret, username)))
-            if len(_sent) > REMEMBERED:
-                _sent.popitem(last=False)
-        _sent.move_to_end(key)
+        _sent[key] = _sent.pop(key) if key in _sent else _forms(secret, username)
+        if len(_sent) > REMEMBERED:
+            del _sent[next(iter(_sent))]
 
 
 def safe_text(text: str, most: int = MOST) -> str:
@@ -129,134 +128,92 @@ def hidden(text: str, *, cut: bool = False) -> str:
             are masked then.
     """
     with _lock:
-        needles = [each for forms in _sent.values() for each in forms]
+        sent = list(_sent.values())
     if len(text) > SEARCHED:
         text, cut = text[:SEARCHED], True
-    if not needles:
+    if not sent:
         return text
-    found: list[tuple[int, int]] = []
-    for view in _views(text):
-        for needle in needles:
-            found.extend(view.places(needle))
-    if cut:
-        found.append((max(0, len(text) - UNSURE), len(text)))
-    out: list[str] = []
-    at = 0
-    for start, end in sorted(found):
-        if start > at or not out:
-            out += (text[at:start], _MASK)
-        at = max(at, end)
-    return "".join((*out, text[at:]))
-
-
-def _forms(secret: str, username: str | None) -> Iterator[_Needle]:
-    """Yield the forms that a secret may have in a peer's words."""
-    octets = secret.encode("utf-8", "surrogatepass")
-    if len(secret) >= ALONE:
-        for text in (secret, octets.decode("latin-1")):
-            yield _Needle(text, alone=len(secret) < ANYWHERE)
-        yield from (_Needle(each, base64=True) for each in _in_base64(octets))
-    if username is None:
-        if len(secret) < ALONE:
-            yield _Needle(f"Bearer {secret}", alone=True)
-        return
-    for whole in (f"{username}:{secret}", f"\0{username}\0{secret}"):
-        if len(secret) < ALONE:
-            yield _Needle(whole, alone=True)
-        packed = base64.b64encode(whole.encode("utf-8", "surrogatepass")).decode()
-        yield _Needle(packed.rstrip("="), base64=True)
-
-
-def _in_base64(secret: bytes) -> Iterator[str]:
-    """Yield the base64 characters that a secret always gives, whatever precedes and follows it."""
-    for before in range(3):
-        packed = base64.b64encode(b"\0" * before + secret)
-        first, last = -(-before * 4 // 3), (before + len(secret)) * 8 // 6
-        text = packed[first:last].decode()
-        if len(text) > ALONE:
-            yield from {text, text.translate(str.maketrans("+/", "-_"))}
-
-
-class _View:
-    """A text without escapes, and the place of each of its characters in the text as the peer sent it.
-
-    Args:
-        text: the text with escapes resolved.
-        spans: start and end of each character in the peer's text; None when ``text`` is the peer's text.
-    """
-
-    def __init__(self, text: str, spans: list[tuple[int, int]] | None = None) -> None:
-        self._text, self._spans = text, spans
-        self._lower = text.translate(_LOWER)
-
-    def places(self, needle: _Needle) -> Iterator[tuple[int, int]]:
-        """Yield where a form of a secret begins and ends in the text as the peer sent it."""
-        wanted, text = needle.text, self._text
-        if not needle.alone and len(wanted) >= ANYWHERE:
-            wanted, text = wanted.translate(_LOWER), self._lower
-        sought = wanted if needle.alone else wanted[:BEGINNING]
-        at = text.find(sought)
-        while at >= 0:
-            end = at + len(sought)
-            while end < len(text) and end - at < len(wanted) and text[end] == wanted[end - at]:
-                end += 1
-            last = end
-            if not needle.alone or not (_joins(text, at - 1, at) or _joins(text, end - 1, end)):
-                first, last = self._run(at, end) if needle.base64 else (at, end)
-                yield (first, last) if self._spans is None else (self._spans[first][0], self._spans[last - 1][1])
-            at = text.find(sought, at + 1 if needle.alone else last)
-
-    def _run(self, at: int, end: int) -> tuple[int, int]:
-        """Return the start and end of the run of base64 around a place."""
-        match = _BASE64.match(self._text, end)
-        last = match.end() if match is not None else end
-        return len(self._text[:at].rstrip(_IN_BASE64)), last
-
-
-def _joins(text: str, left: int, right: int) -> bool:
-    """Return whether two neighbouring characters are parts of one word."""
-    return left >= 0 and right < len(text) and text[left].isalnum() and text[right].isalnum()
-
-
-def _views(text: str) -> Iterator[_View]:
-    yield _View(text)
+    found = list(_places(text, [(at, at + 1) for at in range(len(text))], sent))
     for escape in _ESCAPES:
         if escape.search(text):
-            yield _unescaped(text, escape, "+")
-    if "+" in text:
-        yield _unescaped(text, _ESCAPES[0], " ")
+            found += _places(*_unescaped(text, escape), sent)
+    if cut:
+        found.append((max(0, len(text) - UNSURE), len(text)))
+    shown = list(text)
+    for start, end in found:
+        shown[start:end] = _HIDDEN * (end - start)
+    return re.sub(f"{_HIDDEN}+", _MASK, "".join(shown))
 
 
-def _unescaped(text: str, escape: re.Pattern[str], plus: str) -> _View:
-    """Return a text with its escapes resolved and each plus sign replaced; in a query it means a blank."""
-    characters: list[str] = []
-    spans: list[tuple[int, int]] = []
-    at = 0
-    for found in escape.finditer(text):
-        characters += text[at : found.start()].replace("+", plus)
-        spans += ((each, each + 1) for each in range(at, found.start()))
-        meant = _meant(found.group())
+def _forms(secret: str, username: str | None) -> _Forms:
+    octets = secret.encode("utf-8", "surrogatepass")
+    whole = [] if username is None else [f"{username}:{secret}", f"\0{username}\0{secret}"]
+    packed = [base64.b64encode(each.encode("utf-8", "surrogatepass")).decode().rstrip("=") for each in whole]
+    texts = [secret, octets.decode("latin-1")]
+    if len(secret) < ALONE:
+        texts = whole or [f"Bearer {secret}"]
+    else:
+        for before in range(3):  # the characters that it always gives, whatever precedes and follows it
+            always = base64.b64encode(b"\0" * before + octets).decode()
+            always = always[-(-before * 4 // 3) : (before + len(octets)) * 8 // 6]
+            packed += [always] if len(always) > ALONE else []
+    beginnings = tuple({each[:BEGINNING] for each in packed})
+    if len(secret) >= ANYWHERE:
+        return _Forms(tuple({each.translate(_LOWER) for each in texts}), (), beginnings)
+    patterns = (rf"(?:(?<![^\W_])|(?=[\W_])){re.escape(each)}(?:(?![^\W_])|(?<=[\W_]))" for each in texts)
+    return _Forms((), tuple(map(re.compile, patterns)), beginnings)
+
+
+def _places(text: str, spans: list[tuple[int, int]], sent: list[_Forms]) -> Iterator[tuple[int, int]]:
+    """Yield where secrets begin and end in the text as the peer sent it.
+
+    Args:
+        text: that text, or the same without escapes.
+        spans: where each of its characters begins and ends in the peer's text.
+        sent: the forms of the secrets.
+    """
+    lower, packed = text.translate(_LOWER), text.translate(_URL_SAFE)
+    for wanted in (each for forms in sent for each in forms.anywhere):
+        at = lower.find(wanted[:BEGINNING])
+        while at >= 0:
+            end = at + len(wanted[:BEGINNING])
+            while end < len(lower) and end - at < len(wanted) and lower[end] == wanted[end - at]:
+                end += 1
+            yield spans[at][0], spans[end - 1][1]
+            at = lower.find(wanted[:BEGINNING], end)
+    alone = (found for forms in sent for each in forms.alone for found in each.finditer(text))
+    there = [each for forms in sent for each in forms.base64 if each in packed]
+    runs = _BASE64.finditer(text) if there else ()
+    runs = (run for run in runs if any(each in packed[run.start() : run.end()] for each in there))
+    for match in (*alone, *runs):
+        yield spans[match.start()][0], spans[match.end() - 1][1]
+
+
+def _unescaped(text: str, escape: re.Pattern[str]) -> tuple[str, list[tuple[int, int]]]:
+    """Return a text with its escapes resolved, and where each character of it begins and ends in the text."""
+    characters, spans, at = "", list[tuple[int, int]](), 0
+    for number, part in enumerate(escape.split(text)):
+        end = at + len(part)
+        if number % 2:  # an escape
+            meant = _meant(part)
+            spans += [(at, end)] * len(meant)
+        else:
+            meant = part
+            spans += ((each, each + 1) for each in range(at, end))
         characters += meant
-        spans += [found.span()] * len(meant)
-        at = found.end()
-    characters += text[at:].replace("+", plus)
-    spans += ((each, each + 1) for each in range(at, len(text)))
-    return _View("".join(characters), spans)
+        at = end
+    return characters, spans
 
 
 def _meant(escape: str) -> str:
-    """Return the characters that an escape stands for; it may be several escapes in a row."""
-    if escape[0] == "%":
-        raw = bytes.fromhex(escape.replace("%", ""))
-        try:
-            return raw.decode()
-        except UnicodeDecodeError:
-            return raw.decode("latin-1")
+    """Return the characters that an escape stands for; a byte is taken for Latin-1, as a form of each secret is."""
     if escape[0] == "&":
         return html.unescape(escape)
-    if escape[1] == "u":
-        units = bytes.fromhex(escape.replace("\\u", ""))
-        return units.decode("utf-16-be", "surrogatepass")
-    if escape[1] in "xU":
-        return chr(int(escape[2:], 16)) if int(escape[2:], 16) <= sys.maxunicode else escape
+    if escape[0] == "%":
+        return chr(int(escape[1:], 16))
+    if escape[0] == "+":  # in a query
+        return " "
+    if escape[1] in "uUx":
+        units = codecs.decode(escape, "unicode_escape").encode("utf-16", "surrogatepass")
+        return units.decode("utf-16", "surrogatepass")
     return _LETTERS.get(escape[1], escape[1])

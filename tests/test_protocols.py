@@ -168,15 +168,13 @@ ROOM = re.compile(r"\.(amqp|rabbitmq|feed|event_hubs)(_events|_stream|api)?(\.|$
 NAMES = {name for entry in PROTOCOLS.values() for name in (entry.name, entry.format, *entry.schemes)}
 OLDER = {
     "spark_streams/cli/credentials.py": "http and https are written in one url",
-    "spark_streams/cli/demo/orders.py": "the demonstration is of one format",
-    "spark_streams/cli/demo/report.py": "the demonstration is of one format",
+    "spark_streams/cli/demo.py": "the demonstration is of one format",
     "spark_streams/client/__init__.py": "public names",
     "spark_streams/client/proxy.py": "http is how a proxy is asked, whatever goes through it",
-    "spark_streams/client/first_bytes.py": "what is recognised at a wrong port, without which nothing is said of one",
+    "spark_streams/client/what_answers.py": "what is recognised at a wrong port, without which nothing is said of one",
     "spark_streams/client/tcp.py": "shared code that lies in a room",
     "spark_streams/endpoint.py": "public names",
     "spark_streams/options/__init__.py": "public names",
-    "spark_streams/position.py": "checkpoints of version 1, which did not say their format",
     "spark_streams/server/__init__.py": "public names",
     "spark_streams/server/appender.py": "shared code that lies in a room",
     "spark_streams/server/doors.py": "public arguments and urls",

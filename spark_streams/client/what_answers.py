@@ -1,37 +1,46 @@
-"""Says which url to use, where something else answers at a port than a client expected.
+"""Says which url to use, where something else answers at a port than a client expected; the first bytes tell.
+
+::
+
+    "AMQP" 0|2|3 1 0 0           AMQP 1.0, and SASL or TLS below it (part 2 §2.2)
+    size(4) 0x8011|0x8012 0 1    RabbitMQ's stream protocol: the answer to PeerProperties or SaslHandshake
+    "HTTP/"                      HTTP (RFC 9112 §4)
+    0x14…0x16 0x03               a record of TLS (RFC 8446 §5.1): an alert, or the answer to a hello
 
 Some peers say nothing to foreign bytes: RabbitMQ's stream protocol hangs up, and HTTP waits for the end of a line. A
-message then says whose port it usually is.
+message then says which ports are usual.
 """
 
 from __future__ import annotations
 
+import re
+from operator import attrgetter
 from typing import Final
 
-from spark_streams.client.first_bytes import (
-    AMQP,
-    HTTP,
-    STREAMS,
-    TLS,
-    WEB_SOCKET,
-    Spoken,
-    is_refused,
-    is_served,
-    recognised,
-)
-from spark_streams.endpoint import Endpoint, Node
+from spark_streams.client.tcp import final
+from spark_streams.client.tls import certificate_hint
+from spark_streams.endpoint import Endpoint
 from spark_streams.errors import ConnectFailed
-from spark_streams.protocols import PROTOCOLS, protocol_of
+from spark_streams.protocols import PROTOCOLS, Protocol, protocol_of
 from spark_streams.redaction import safe_text
 
-_Way = tuple[str, str, bool, Node]
-_RIGHT: Final[set[_Way]] = set()
-"""Where this process has signed in, for as long as it lives: a query may run for months on one connection."""
+_TITLES: Final = {"amqp": "AMQP 1.0", "rabbitmq-stream": "RabbitMQ's stream protocol", "feedapi": "HTTP"}
+"""Those of our protocols that are known by their first bytes."""
+_PASSING: Final = "a proxy's answer"
+_TLS: Final = "TLS"
+_FIRST_BYTES: Final = (
+    (re.compile(rb"AMQP[\x00\x02\x03]\x01\x00\x00"), "amqp"),
+    (re.compile(rb".{4}\x80[\x11\x12]\x00\x01", re.DOTALL), "rabbitmq-stream"),
+    # So proxies answer for a peer that is not there, and servers of HTTPS those who speak without TLS.
+    (re.compile(rb"HTTP/\S+ (?:[135]|408|425|429)"), _PASSING),
+    (re.compile(rb"HTTP/"), "feedapi"),
+    (re.compile(rb"[\x14-\x16]\x03"), _TLS),
+)
 _SAID: Final = 60
 """Characters of an answer that a message has."""
-_BY_SCHEME: Final = {scheme: each for each in (AMQP, STREAMS, HTTP) for scheme in PROTOCOLS[each.name or ""].schemes}
-_OTHERS: Final = {9092: "Kafka, which Spark reads with its own format 'kafka'", 15672: "RabbitMQ's management"}
-"""Ports that people come with, and whose they usually are."""
+_RIGHT: Final[set[object]] = set()
+"""Where this process has signed in, for as long as it lives: a query may run for months on one connection."""
+_way = attrgetter("scheme", "tls", "transport", "dialled")
 
 
 def known_right(endpoint: Endpoint) -> None:
@@ -50,69 +59,53 @@ def wrong_port(endpoint: Endpoint, heard: bytes, where: str | None = None) -> Co
     Returns:
         None where it speaks what was expected, or has before in this process, and where that is not known.
     """
-    wanted = _BY_SCHEME.get(endpoint.scheme) if endpoint.transport == "tcp" else WEB_SOCKET
-    if wanted is None or not heard or _way(endpoint) in _RIGHT:
-        return None  # a protocol that is not known here, or a peer that is being restarted
-    spoken = recognised(heard)
-    is_passing = spoken is HTTP and not (is_served(heard) or is_refused(heard))
-    if is_passing or spoken is (HTTP if wanted is WEB_SOCKET else wanted) or (spoken is TLS and endpoint.tls):
+    own, over_web = _protocol(endpoint).name, endpoint.transport != "tcp"
+    spoken = next((name for pattern, name in _FIRST_BYTES if pattern.match(heard)), None)
+    expected = ("feedapi" if over_web else own, _PASSING, None if endpoint.tls is None else _TLS)
+    is_right = spoken is not None and spoken in expected
+    if not heard or own not in _TITLES or is_right or _way(endpoint) in _RIGHT:
         return None
-    failed = ConnectFailed(f"{where or endpoint.address}: {_advice(endpoint, wanted, spoken, heard)}")
-    failed.retriable = False
-    return failed
+    wanted = _TITLES[own] + (" over WebSockets" if over_web else "")
+    if spoken == _TLS:
+        advice = f"the port speaks TLS: {secured_advice(endpoint)}"
+    elif spoken is not None:
+        other = PROTOCOLS[spoken]
+        there = endpoint.at(endpoint.dialled, is_advertised=False).reached("tcp", None).address
+        url = f"{other.scheme if endpoint.tls is None else other.tls_scheme}://{there}"
+        advice = f"{_TITLES[spoken]} answers there, and {wanted} was expected: {check_port(endpoint)}, or write {url} "
+        advice += f"with format '{other.format}'" + (" and without option 'transport'" if over_web else "")
+    else:
+        said = safe_text(heard.decode("latin-1").strip().partition("\n")[0], _SAID)
+        advice = f"the peer does not speak {wanted}, it answered '{said}': {check_port(endpoint)}"
+        if heard.startswith(b"AMQP"):
+            advice += "; RabbitMQ speaks AMQP 1.0 since version 4, and before with the plugin rabbitmq_amqp1_0"
+    return final(ConnectFailed(f"{where or endpoint.address}: {advice}"))
 
 
-def _way(endpoint: Endpoint) -> _Way:
-    return endpoint.scheme, endpoint.transport, endpoint.tls is not None, endpoint.dialled
+def silent_close_fault(endpoint: Endpoint) -> ConnectFailed:
+    """Return the error for a peer that closed the connection before it said anything, as one that starts does too."""
+    other = certificate_hint(endpoint.tls) if endpoint.tls else f"speaks TLS, {secured_advice(endpoint)}"
+    return ConnectFailed(
+        f"{endpoint.address}: the peer closed the connection at once: {check_port(endpoint)}; if it {other}"
+    )
 
 
-def usual_port(endpoint: Endpoint) -> str:
-    """Return whose port another protocol's usually is, to be added to the error for a peer that said nothing."""
-    port = endpoint.dialled[1]
-    other = _OTHERS.get(port)
-    for entry in PROTOCOLS.values():
-        if port in entry.ports.values() and endpoint.scheme not in entry.schemes:
-            other = f"{entry.scheme}:// with format '{entry.format}'"
-    return "" if other is None or endpoint.transport != "tcp" else f"; port {port} is usual for {other}"
-
-
-# --- what a user is told
-
-
-def _advice(endpoint: Endpoint, wanted: Spoken, spoken: Spoken | None, heard: bytes) -> str:
-    """Return what answers, what was expected, and what to do."""
-    said = f"'{safe_text(heard.decode('latin-1').strip().partition(chr(10))[0], _SAID)}'"
-    if spoken is None:
-        return f"the peer does not speak {wanted.title}, it answered {said}: {_other_port(endpoint, wanted)}"
-    if spoken is TLS:
-        return f"the port speaks TLS: {secured_advice(endpoint)}"
-    secured = endpoint.tls is not None
-    expected = f"{spoken.title} answers there{', with TLS' if secured else ''}, and {wanted.title} was expected: "
-    if (entry := spoken.entry) is None:
-        return f"{expected}{spoken.todo or f'it said {said}'}; {_other_port(endpoint, wanted)}"
-    there = endpoint.at(endpoint.dialled, is_advertised=False).reached("tcp", None)
-    url = f"{entry.tls_scheme if secured else entry.scheme}://{there.address}"
-    if wanted is WEB_SOCKET and spoken is AMQP:
-        return f"the port does not speak WebSockets, but AMQP 1.0 itself: leave out option 'transport', and write {url}"
-    if spoken is HTTP and b"server: cowboy" in heard.lower():
-        return f"{expected}it looks like RabbitMQ's management; {_other_port(endpoint, wanted)}"
-    if spoken is HTTP:
-        web = "; at an Event Hubs, set option 'transport' to 'websocket'" if wanted is AMQP and secured else ""
-        return f"{expected}{_other_port(endpoint, wanted)}; if it is a feed, write {url}/… with format 'feedapi'{web}"
-    return f"{expected}write {url} with format '{entry.format}', or {_other_port(endpoint, wanted)}"
+def check_port(endpoint: Endpoint) -> str:
+    """Return what to check where a peer does not speak what was expected, with the usual ports."""
+    protocol = _protocol(endpoint)
+    option = endpoint.option if endpoint.via is None else "customEndpoint"
+    return f"check the port in option '{option}' ({protocol.port} is usual, {protocol.tls_port} with TLS)"
 
 
 def secured_advice(endpoint: Endpoint) -> str:
     """Return what to write for a port that speaks TLS."""
     if endpoint.option != "url":
         return f"leave out UseDevelopmentEmulator=true in option '{endpoint.option}'"
-    protocol = protocol_of(endpoint.scheme)
-    assert protocol is not None  # an endpoint's scheme is that of an entry
+    protocol = _protocol(endpoint)
     return f"write {protocol.tls_scheme}:// instead of {protocol.scheme}:// in option 'url'"
 
 
-def _other_port(endpoint: Endpoint, wanted: Spoken) -> str:
-    option = endpoint.option if endpoint.via is None else "customEndpoint"
-    entry = wanted.entry
-    usual = f" ({entry.port} is usual, {entry.tls_port} with TLS)" if entry and wanted in (AMQP, STREAMS) else ""
-    return f"check the port in option '{option}'{usual}"
+def _protocol(endpoint: Endpoint) -> Protocol:
+    protocol = protocol_of(endpoint.scheme)
+    assert protocol is not None  # an endpoint's scheme is that of an entry
+    return protocol

@@ -14,7 +14,6 @@ import pytest
 
 from spark_streams.client import AmqpClient, RabbitClient, retry, what_answers
 from spark_streams.client.feed.client import FeedAddress, FeedClient
-from spark_streams.client.first_bytes import AMQP, HTTP, MAIL, OLD_AMQP, SSH, STREAMS, TLS, recognised
 from spark_streams.endpoint import HTTP_SCHEMES, RABBITMQ_SCHEMES, Endpoint, Secret, Tls
 from spark_streams.errors import ConnectFailed, SparkStreamsError
 from spark_streams.log import ReferenceLog
@@ -41,30 +40,32 @@ FORMATS = {"amqp": "amqp-events", "rabbitmq-stream": "rabbitmq-stream", "http": 
 
 
 @pytest.mark.parametrize(
-    ("first", "spoken"),
+    ("first", "said"),
     [
         # RabbitMQ 4.3.6: what it said to SASL, to PeerProperties, to a GET without TLS, to a GET, to AMQP 0-9-1.
-        (b"AMQP\x03\x01\x00\x00\x00\x00\x00'\x02\x01", AMQP),
-        (b"\x00\x00\x00\xfc\x80\x11\x00\x01\x00\x00\x00\x01\x00\x01", STREAMS),
-        (b"\x15\x03\x01\x00\x02\x02\n", TLS),
-        (b"HTTP/1.1 400 Bad Request\r\nconnection: close\r\ncontent-length: 0\r\n\r\n", HTTP),
-        (b"\x01\x00\x00\x00\x00\x01\xf8\x00\n\x00\n\x00\t\x00", None),
+        (b"AMQP\x03\x01\x00\x00\x00\x00\x00'\x02\x01", "AMQP 1.0 answers there"),
+        (b"\x00\x00\x00\xfc\x80\x11\x00\x01\x00\x00\x00\x01\x00\x01", "RabbitMQ's stream protocol answers there"),
+        (b"\x15\x03\x01\x00\x02\x02\n", "the port speaks TLS"),
+        (b"HTTP/1.1 400 Bad Request\r\nconnection: close\r\ncontent-length: 0\r\n\r\n", "HTTP answers there"),
+        (b"\x01\x00\x00\x00\x00\x01\xf8\x00\n\x00\n\x00\t\x00", "does not speak"),
         # The specifications' own: AMQP 1.0 without SASL (§2.2) and with TLS (§5.2), AMQP 0-9-1 §4.2.2, RFC 8446 §5.1.
-        (b"AMQP\x00\x01\x00\x00", AMQP),
-        (b"AMQP\x02\x01\x00\x00", AMQP),
-        (b"AMQP\x00\x00\x09\x01", OLD_AMQP),
-        (b"\x16\x03\x03\x00\x7a\x02", TLS),
-        (b"SSH-2.0-OpenSSH_9.6\r\n", SSH),
-        (b"220 mail.example.com ESMTP\r\n", MAIL),
-        (b"220-ftp.example.com\r\n", MAIL),
-        (b"J\x00\x00\x00\x0a8.0.36\x00", None),
-        (b"", None),
-        (b"AMQP\x03\x01\x00", None),
-        (b"HTT", None),
+        (b"AMQP\x00\x01\x00\x00", "AMQP 1.0 answers there"),
+        (b"AMQP\x02\x01\x00\x00", "AMQP 1.0 answers there"),
+        (b"AMQP\x00\x00\x09\x01", "does not speak"),
+        (b"\x16\x03\x03\x00\x7a\x02", "the port speaks TLS"),
+        (b"SSH-2.0-OpenSSH_9.6\r\n", "does not speak"),
+        (b"J\x00\x00\x00\x0a8.0.36\x00", "does not speak"),
+        (b"AMQP\x03\x01\x00", "does not speak"),
+        (b"HTT", "does not speak"),
     ],
 )
-def test_the_first_bytes_tell(first: bytes, spoken: object) -> None:
-    assert recognised(first) is spoken
+def test_the_first_bytes_tell(first: bytes, said: str) -> None:
+    for url in ("amqp", "rabbitmq-stream", "http"):
+        told_of = what_answers.wrong_port(endpoint(url, 1), first)
+        if said.startswith(TITLES[url]):
+            assert told_of is None
+        else:
+            assert told_of is not None and said in str(told_of) and not told_of.retriable
 
 
 # --- each url on each port
@@ -162,15 +163,14 @@ def expected(url: str, there: str, port: int, *, secured: bool) -> str | None:
     if by_tls and not secured:
         return None if spoken == "rabbitmq-stream" else f"TLS does not work there .*: .*write {own}://"
     if (spoken, wanted) == ("http", "ws"):  # it is HTTP that WebSockets are asked for
-        return r"the WebSocket was refused \(status 404.*; if it is a feed, write https?://"
+        return r"the WebSocket was refused \(status 404"
     if spoken == "rabbitmq-stream":
         return "does not speak WebSockets" if wanted == "ws" else None
     scheme = {plain: tls for tls, plain in PLAIN.items()}[spoken] if secured else spoken
     where = re.escape(f"{scheme}://127.0.0.1:{port}")
     if (spoken, wanted) == ("amqp", "ws"):
-        return f"does not speak WebSockets.*leave out option 'transport', and write {where}"
-    with_tls = ", with TLS" if secured else ""
-    begins = f"{TITLES[spoken]} answers there{with_tls}, and {TITLES[wanted]} was expected: "
+        return f"AMQP 1.0 over WebSockets was expected: .*write {where} with format 'amqp-events' and without option "
+    begins = f"{TITLES[spoken]} answers there, and {TITLES[wanted]} was expected: "
     return f"{begins}.*write {where}.* with format '{FORMATS[spoken]}'"
 
 
@@ -227,11 +227,12 @@ def test_every_url_at_every_port_of_a_real_broker(rabbitmq_url: str, rabbitmq_am
 @pytest.mark.parametrize(
     ("greeting", "said"),
     [
-        (b"SSH-2.0-OpenSSH_9.6\r\n", "SSH answers there, and {} was expected: it said 'SSH-2.0-OpenSSH_9.6'"),
-        (b"220 mail ESMTP\r\n", "a mail or FTP server answers there, and {} was expected: it said '220 mail ESMTP'"),
+        (b"SSH-2.0-OpenSSH_9.6\r\n", "the peer does not speak {}, it answered 'SSH-2.0-OpenSSH_9.6': check the port"),
+        (b"220 mail ESMTP\r\n", "the peer does not speak {}, it answered '220 mail ESMTP': check the port"),
         (b"J\0\0\0\x0a8.0.36\0", "the peer does not speak {}, it answered "),
+        (b"AMQP\x00\x00\x09\x01\n", "; RabbitMQ speaks AMQP 1.0 since version 4"),
     ],
-    ids=["ssh", "smtp", "mysql"],
+    ids=["ssh", "smtp", "mysql", "AMQP 0-9-1"],
 )
 def test_a_port_that_speaks_first(greeting: bytes, said: str) -> None:
     def greet(peer: socket.socket) -> None:
@@ -242,39 +243,6 @@ def test_a_port_that_speaks_first(greeting: bytes, said: str) -> None:
     with listening(greet) as (port, _):
         for url in sorted(set(URLS) - PLAIN.keys()):
             assert said.format(TITLES[PLAIN.get(url, url)]) in told(endpoint(url, port))
-
-
-def test_a_broker_of_the_older_amqp() -> None:
-    def refuse(peer: socket.socket) -> None:
-        peer.recv(4_096)
-        peer.sendall(b"AMQP\x00\x00\x09\x01")
-
-    with listening(refuse) as (port, _):
-        for url in sorted(set(URLS) - PLAIN.keys()):
-            said = told(endpoint(url, port))
-            assert "AMQP 0-9-1 or older answers there" in said
-            assert "format 'rabbitmq-stream', rabbitmq-stream://host:5552" in said
-
-
-MANAGEMENT = (
-    b"HTTP/1.1 404 Not Found\r\nconnection: close\r\ncontent-length: 49\r\ncontent-type: application/json\r\n"
-    b'server: Cowboy\r\n\r\n{"error":"Object Not Found","reason":"Not Found"}'
-)
-"""What the management of RabbitMQ 4.3.6 answers for what it does not have, without some headers."""
-
-
-def waits_for_a_line(peer: socket.socket) -> None:
-    """A server of HTTP, which waits for a line: RabbitMQ's management does, for five seconds, and this one for one."""
-    peer.settimeout(1)
-    with peer.makefile("rb") as lines:
-        if lines.readline().rstrip().endswith(b"HTTP/1.1"):
-            peer.sendall(MANAGEMENT)
-
-
-def test_a_feed_that_is_rabbitmqs_management() -> None:
-    with listening(waits_for_a_line) as (port, _), pytest.raises(SparkStreamsError) as raised:
-        ask(endpoint("http", port))
-    assert "status 404" in str(raised.value) and "it looks like RabbitMQ's management" in str(raised.value)
 
 
 @pytest.mark.parametrize(
@@ -299,41 +267,33 @@ def test_a_port_of_https_that_answers_to_http(words: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    ("scheme", "port", "said"),
+    ("scheme", "said"),
     [
-        ("amqp", 5552, "; port 5552 is usual for rabbitmq-stream:// with format 'rabbitmq-stream'"),
-        ("http", 5551, "; port 5551 is usual for rabbitmq-stream:// with format 'rabbitmq-stream'"),
-        ("rabbitmq-stream", 5672, "; port 5672 is usual for amqp:// with format 'amqp-events'"),
-        ("amqp", 443, "; port 443 is usual for http:// with format 'feedapi'"),
-        ("amqp", 9092, "; port 9092 is usual for Kafka, which Spark reads with its own format 'kafka'"),
-        ("amqp", 15672, "; port 15672 is usual for RabbitMQ's management"),
-        ("amqp", 5671, ""),
-        ("rabbitmq-stream", 5552, ""),
-        ("amqp", 1234, ""),
+        ("amqp", "check the port in option 'url' (5672 is usual, 5671 with TLS)"),
+        ("rabbitmq-stream+tls", "check the port in option 'url' (5552 is usual, 5551 with TLS)"),
+        ("http", "check the port in option 'url' (80 is usual, 443 with TLS)"),
     ],
 )
-def test_whose_port_it_usually_is(scheme: str, port: int, said: str) -> None:
-    where = Endpoint(scheme, "broker", port)
-    assert what_answers.usual_port(where) == said
-    assert what_answers.usual_port(where.reached("websocket", None)) == "", "WebSockets go over HTTP's ports"
+def test_the_usual_ports_are_told(scheme: str, said: str) -> None:
+    where = Endpoint(scheme, "broker", 1)
+    assert what_answers.check_port(where) == said
+    by_gateway = where.reached("websocket", ("gateway", 1))
+    assert what_answers.check_port(by_gateway) == said.replace("'url'", "'customEndpoint'")
 
 
 @pytest.mark.parametrize(
     ("url", "said"),
     [
-        ("amqp", "the peer closed the connection at once"),
-        ("rabbitmq-stream", "the peer closed the connection without a word"),
-        ("http", "the connection ended without an answer"),
+        ("amqp", "the peer closed the connection at once: check the port in option 'url' (5672 is usual"),
+        ("rabbitmq-stream", "the peer closed the connection at once: check the port in option 'url' (5552 is usual"),
+        ("http", "without response"),
     ],
 )
 def test_a_port_that_hangs_up(url: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(retry, "_pause", lambda seconds: None)
-    with listening(lambda peer: peer.recv(4_096) and None) as (port, _):
-        monkeypatch.setitem(what_answers._OTHERS, port, "mail")
-        with pytest.raises(SparkStreamsError) as raised:
-            ask(endpoint(url, port))
-        assert raised.value.retriable and said in str(raised.value)
-        assert f"; port {port} is usual for mail" in str(raised.value)
+    with listening(lambda peer: peer.recv(4_096) and None) as (port, _), pytest.raises(SparkStreamsError) as raised:
+        ask(endpoint(url, port))
+    assert raised.value.retriable and said in str(raised.value)
 
 
 @pytest.mark.parametrize("status", [b"301", b"408", b"429", b"503"])

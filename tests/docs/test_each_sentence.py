@@ -56,7 +56,7 @@ NO_MESSAGE = {
         "spark_streams/cli/peers/peer.py: Bearer token of",
     ),
     "what a figure is, shown beside it; the page has the same table": ("spark_streams/spark/progress/figures.py",),
-    "what the demo shows": ("spark_streams/cli/demo/orders.py", "spark_streams/cli/demo/report.py"),
+    "what the demo shows": ("spark_streams/cli/demo.py",),
     "a line of the log, or a part of one": (
         "spark_streams/spark/log_lines.py",
         "spark_streams/spark/progress/listener.py",
@@ -81,12 +81,9 @@ NO_MESSAGE = {
     ),
     "the end of a message that the page has the beginning of": (
         "spark_streams/cli/peers/log_peers.py: tell them over AMQP, with a url",
-        "spark_streams/client/feed/http.py: (rabbitmq-stream://), its AMQP on 5672",
         "spark_streams/client/proxy.py: expected http://[user:password@]host:port",
-        "spark_streams/client/rabbitmq/open.py: wants TLS (rabbitmq-stream+tls)",
         "spark_streams/client/tls.py: and check the clock of this machine",
         "spark_streams/client/tls.py: to the PEM file of the authority that signed it",
-        "spark_streams/client/what_answers.py: ; at an Event Hubs, set option",
         "spark_streams/options/amqp_events.py: name the stream with option",
         "spark_streams/options/rabbitmq_stream.py: name the stream with option",
         "spark_streams/options/feedapi.py: the feed's address goes into option 'url'",

@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from spark_streams.client.tcp import final, lost
-from spark_streams.client.tls import certificate_hint
-from spark_streams.client.what_answers import secured_advice, usual_port
 from spark_streams.endpoint import Endpoint
 from spark_streams.errors import ConnectFailed, ConnectionLost, NotFound, OwnershipLost, Refused, SparkStreamsError
 from spark_streams.redaction import safe_text
@@ -40,15 +38,6 @@ class LinkRedirected(SparkStreamsError):
 
 class PositionUnknown(Refused):
     """The log does not have the position where a link was to begin; a reader tells what is lost, users never see it."""
-
-
-def silent_close_fault(endpoint: Endpoint) -> ConnectFailed:
-    """Return the error for a peer that closed the connection before it sent anything."""
-    other = certificate_hint(endpoint.tls) if endpoint.tls else f"speaks TLS, {secured_advice(endpoint)}"
-    return ConnectFailed(
-        f"{endpoint.address}: the peer closed the connection at once: check the port in option '{endpoint.option}'; if "
-        f"it {other}{usual_port(endpoint)}"
-    )
 
 
 def no_virtual_host(endpoint: Endpoint) -> ConnectFailed:

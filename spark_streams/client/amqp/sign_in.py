@@ -19,11 +19,10 @@ import time
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
-from spark_streams.client.amqp.errors import silent_close_fault
 from spark_streams.client.retry import Deadline
 from spark_streams.client.tcp import lost, tls_fault
 from spark_streams.client.tls import NO_EXTERNAL, STRANGERS_CERTIFICATE
-from spark_streams.client.what_answers import known_right, usual_port, wrong_port
+from spark_streams.client.what_answers import known_right, silent_close_fault, wrong_port
 from spark_streams.endpoint import Endpoint
 from spark_streams.errors import AuthenticationFailed, LocalProtocolError, OptionError, RemoteProtocolError
 from spark_streams.redaction import remember
@@ -77,7 +76,7 @@ def sign_in(
     chosen = _Choice(endpoint, server_name, dialect, deadline)
     sasl = SaslClient(chosen, server_name)
     what = f"{endpoint.address}: no answer to the SASL handshake: is it an AMQP port, and is option "
-    what += f"'{endpoint.option}' right{usual_port(endpoint)}"
+    what += f"'{endpoint.option}' right"
     heard = written = b""
     try:
         socket.settimeout(deadline.left_s(what))
@@ -89,10 +88,9 @@ def sign_in(
                 raise ConnectionError("the peer closed it during the SASL handshake")  # worded below
             if len(heard) < len(SASL_HEADER):
                 heard += answer
-                if not SASL_HEADER.startswith(heard[: len(SASL_HEADER)]):
-                    wrong = wrong_port(endpoint, heard)
-                    if wrong is not None:
-                        raise wrong
+                is_sasl = SASL_HEADER.startswith(heard[: len(SASL_HEADER)])
+                if not is_sasl and (wrong := wrong_port(endpoint, heard)) is not None:
+                    raise wrong
             written = sasl.receive(answer)
             socket.sendall(written)
         socket.setblocking(False)

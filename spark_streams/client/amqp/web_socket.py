@@ -46,7 +46,6 @@ _WRITE_BYTES: Final = 64 << 10
 _WITHOUT_PAYLOAD_S: Final = 0.1
 """Seconds for which a call that does not wait reads what has no payload: its caller has times to watch."""
 _NORMAL: Final = 1_000
-_NOT_FOUND: Final = 404
 _PASSES: Final = frozenset({408, 429, 500, 502, 503, 504})
 
 
@@ -98,9 +97,8 @@ def _shaken_hands(connected: socket.socket, endpoint: Endpoint, deadline: Deadli
     except OSError as fault:
         raise (wrong_port(endpoint, heard) or lost(endpoint, fault)) from fault
     if protocol.handshake_exc is not None:
-        refused = isinstance(protocol.handshake_exc, InvalidStatus)
-        wrong = None if refused else wrong_port(endpoint, heard)
-        raise (wrong or _refusal(endpoint, protocol.handshake_exc)) from protocol.handshake_exc
+        wrong = wrong_port(endpoint, heard) or _refusal(endpoint, protocol.handshake_exc)
+        raise wrong from protocol.handshake_exc
     known_right(endpoint)
     return protocol
 
@@ -109,10 +107,9 @@ def _refusal(endpoint: Endpoint, fault: Exception) -> ConnectFailed:
     if isinstance(fault, InvalidStatus):
         status = fault.response.status_code
         said = f"status {status}, {safe_text(fault.response.reason_phrase)}"
-        feed = f"; if it is a feed, write {'http' if endpoint.tls is None else 'https'}://… with format 'feedapi'"
         failed = ConnectFailed(
             f"{endpoint.address}: the WebSocket was refused ({said}): check the host in option '{endpoint.option}', "
-            f"and what lies between{feed if status == _NOT_FOUND else ''}"
+            "and what lies between"
         )
         return failed if status in _PASSES else final(failed)
     words = safe_text(str(fault))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import ssl
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from http.client import BadStatusLine
 from typing import Final
 from urllib.parse import parse_qsl, urlsplit
@@ -15,7 +15,8 @@ import urllib3
 
 from spark_streams.client.tcp import costly, final
 from spark_streams.client.tls import certificate_advice, certificate_hint, is_no_tls, plain_port_advice
-from spark_streams.endpoint import Endpoint, Tls
+from spark_streams.client.what_answers import wrong_port
+from spark_streams.endpoint import Endpoint
 from spark_streams.errors import ConnectFailed, ConnectionLost, DeadlineExceeded
 from spark_streams.redaction import ALONE, hidden, one_line, remember, safe_text
 
@@ -63,15 +64,12 @@ def _hide_secrets(record: logging.LogRecord) -> bool:
 
 
 @contextlib.contextmanager
-def mapped(
-    what: str, tls: Tls | None = None, wrong_port: Callable[[bytes], ConnectFailed | None] = lambda heard: None
-) -> Iterator[None]:
+def mapped(what: str, endpoint: Endpoint | None = None) -> Iterator[None]:
     """Turn the errors of the libraries into ours, and do not chain theirs, which quote the url.
 
     Args:
         what: the call, for messages.
-        tls: how TLS is spoken, for a call that may be the first of its connection; None for none.
-        wrong_port: returns the error for a port where no HTTP is spoken, by what was heard there instead.
+        endpoint: the feed, for a call that may be the first of its connection; None for no such call.
 
     Raises:
         ConnectFailed: no connection could be made, or TLS failed on it.
@@ -105,9 +103,12 @@ def mapped(
             ) from None
         # A door that wants a certificate closes so: without a response, or by a reset if the request came meanwhile.
         bare = "without response" in reason or "reset by peer" in reason
-        hint = f": if it {certificate_hint(tls)}" if tls is not None and bare else ""
-        heard = next((str(each) for each in _causes(fault) if type(each) is BadStatusLine), "")
-        raise (wrong_port(heard.encode("latin-1")) or ConnectionLost(f"{what}: {reason}{hint}")) from None
+        hint, wrong = "", None
+        if endpoint is not None:
+            hint = f": if it {certificate_hint(endpoint.tls)}" if endpoint.tls is not None and bare else ""
+            heard = next((str(each) for each in _causes(fault) if type(each) is BadStatusLine), "")
+            wrong = wrong_port(endpoint, heard.encode("latin-1"), what)
+        raise (wrong or ConnectionLost(f"{what}: {reason}{hint}")) from None
 
 
 def _causes(fault: BaseException, *, context: bool = False) -> Iterator[BaseException]:

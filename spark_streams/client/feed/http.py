@@ -10,7 +10,6 @@ import ipaddress
 import time
 from collections.abc import Collection, Mapping, Sequence
 from email.utils import parsedate_to_datetime
-from functools import partial
 from typing import Any, Final
 from urllib.parse import urlencode, urljoin, urlsplit
 
@@ -23,7 +22,7 @@ from spark_streams.client.feed.timed_adapter import TimedAdapter
 from spark_streams.client.retry import Deadline
 from spark_streams.client.tcp import final
 from spark_streams.client.tls import tls_context
-from spark_streams.client.what_answers import known_right, secured_advice, usual_port, wrong_port
+from spark_streams.client.what_answers import known_right, secured_advice
 from spark_streams.endpoint import Endpoint
 from spark_streams.errors import (
     AuthenticationFailed,
@@ -46,8 +45,6 @@ _REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
 _HIDDEN_ARGUMENTS: Final = frozenset({"token"})
 _WANTS_TLS: Final = (b"HTTPS", b"SSL-enabled")
 """In what servers of HTTPS answer to those who speak HTTP without TLS: nginx, Go's; Apache's."""
-_MANAGEMENT: Final = b'{"error":"Object Not Found"'
-"""What RabbitMQ's management answers for a path that it does not have (seen on 4.3.6)."""
 
 
 class Conflict(Refused):
@@ -223,7 +220,7 @@ class FeedSession:
         for _ in range(MAX_REDIRECTS + 1):
             left_s = deadline.left_s(f"{what}: no answer")
             try:
-                with mapped(what, self._endpoint.tls, partial(self._wrong_port, url, what)):
+                with mapped(what, self._endpoint):
                     request = requests.Request(method, url, headers=headers, data=body)
                     response = self._session.send(
                         self._session.prepare_request(request),
@@ -260,14 +257,6 @@ class FeedSession:
                 raise _refusal(response, what, self._endpoint, is_first=is_first)
         raise Refused("too many redirects", f"more than {MAX_REDIRECTS}", what)
 
-    def _wrong_port(self, url: str, what: str, heard: bytes) -> ConnectFailed | None:
-        """Return the error for a first call that failed because no HTTP is spoken there; None for another reason."""
-        if self._worked or _origin(url) != _origin(self._endpoint.url):
-            return None
-        if not heard and (usual := usual_port(self._endpoint)):
-            return ConnectFailed(f"{what}: the connection ended without an answer{usual}")
-        return wrong_port(self._endpoint, heard, what)
-
     def _surroundings(self, url: str) -> dict[str, Any]:
         """Return the proxies and authorities for a URL's origin, as the environment had them at its first request.
 
@@ -297,9 +286,6 @@ def _refusal(
     words = first_line(begins, cut=len(begins) >= SHOWN_BYTES) or safe_text(response.reason or "")
     if status == 400 and is_first and endpoint.tls is None and any(each in begins for each in _WANTS_TLS):
         return final(ConnectFailed(f"{what}: the port speaks TLS: {secured_advice(endpoint)}"))
-    if status == 404 and begins.startswith(_MANAGEMENT):
-        words += "; it looks like RabbitMQ's management, which has no feeds: its streams are usually on port 5552 "
-        words += "(rabbitmq-stream://), its AMQP on 5672 (amqp://)"
     if status == 401:
         words = words or "the feed wants credentials, such as option 'token'"
     fault = _ERRORS.get(status, Unavailable if status in _LATER else Refused)(f"status {status}", words, what)

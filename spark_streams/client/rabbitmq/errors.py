@@ -11,9 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from spark_streams.client.tcp import final
 from spark_streams.endpoint import Endpoint
-from spark_streams.errors import AuthenticationFailed, ConnectFailed, NotFound, PeerError, Refused, SparkStreamsError
+from spark_streams.errors import AuthenticationFailed, NotFound, PeerError, Refused, SparkStreamsError
 from spark_streams.redaction import safe_text
 from spark_streams.wire.rabbitmq.consumer_commands import QueryOffset, ResolveOffsetSpec, Subscribe
 from spark_streams.wire.rabbitmq.frames import Request
@@ -118,14 +117,3 @@ def close_fault(code: int, reason: str, endpoint: Endpoint) -> SparkStreamsError
         refused.retriable = code in (ResponseCode.OK, *_TRANSIENT)
         return refused
     return fault
-
-
-def not_a_broker(endpoint: Endpoint, why: str) -> ConnectFailed:
-    """Return the error for a peer that does not speak the stream protocol."""
-    return final(
-        ConnectFailed(
-            f"{endpoint.address}: the peer does not speak the RabbitMQ stream protocol ({why}): check the port in "
-            "option 'url' (5552 is usual, 5551 with TLS; 5672 is AMQP), that the plugin rabbitmq_stream is enabled, "
-            "and whether the port wants TLS (rabbitmq-stream+tls)"
-        )
-    )

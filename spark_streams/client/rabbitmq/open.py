@@ -12,11 +12,11 @@ from itertools import takewhile
 from typing import Final
 
 from spark_streams.client.rabbitmq.connection import Connection
-from spark_streams.client.rabbitmq.errors import DEFAULT_LOGIN, not_a_broker, refusal, signs_in_by_certificate
+from spark_streams.client.rabbitmq.errors import DEFAULT_LOGIN, refusal, signs_in_by_certificate
 from spark_streams.client.retry import Deadline
 from spark_streams.client.tcp import open_socket
-from spark_streams.client.tls import NO_EXTERNAL, STRANGERS_CERTIFICATE, certificate_hint
-from spark_streams.client.what_answers import known_right, usual_port, wrong_port
+from spark_streams.client.tls import NO_EXTERNAL, STRANGERS_CERTIFICATE
+from spark_streams.client.what_answers import known_right, silent_close_fault, wrong_port
 from spark_streams.endpoint import Endpoint
 from spark_streams.errors import AuthenticationFailed, ConnectFailed, ConnectionLost, RemoteProtocolError
 from spark_streams.redaction import remember
@@ -110,8 +110,9 @@ class _Handshake:
         try:
             properties = self._connection.request(request, commands.PeerPropertiesAnswer, what).properties
         except RemoteProtocolError as fault:
-            wrong = wrong_port(self._endpoint, self._connection.first)
-            raise (wrong or not_a_broker(self._endpoint, str(fault))) from fault
+            if (wrong := wrong_port(self._endpoint, self._connection.first)) is not None:
+                raise wrong from fault
+            raise
         self._properties.update(properties)
         return HandshakeInput.PEER_PROPERTIES
 
@@ -169,17 +170,7 @@ class _Handshake:
     def _explained(self) -> ConnectionLost | ConnectFailed | AuthenticationFailed | None:
         """Return the error for a broker that closes the connection in this state; None for the original error."""
         if self._state is HandshakeState.CONNECTED:
-            wrong = wrong_port(self._endpoint, self._connection.first)
-            if wrong is not None:
-                return wrong
-            # A broker that is just stopping or starting does so as well.
-            tls = self._endpoint.tls
-            hint = "wants TLS (rabbitmq-stream+tls)" if tls is None else certificate_hint(tls)
-            hint += usual_port(self._endpoint)
-            return ConnectFailed(
-                f"{self._where}: the peer closed the connection without a word: check that the port in option 'url' is "
-                f"one of RabbitMQ's for streams (5552 is usual, 5551 with TLS), and whether it {hint}"
-            )
+            return wrong_port(self._endpoint, self._connection.first) or silent_close_fault(self._endpoint)
         if self._sent_bytes > MAX_SIGN_IN_BYTES and self._state is HandshakeState.AUTHENTICATING:
             return AuthenticationFailed(
                 "closed",

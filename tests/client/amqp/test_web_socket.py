@@ -157,7 +157,7 @@ def test_a_port_of_plain_amqp() -> None:
     with FakePeer(Script()) as peer:
         fault = failure(endpoint(peer.port))
         assert isinstance(fault, ConnectFailed) and not fault.retriable
-        assert "the port does not speak WebSockets" in str(fault) and "option 'transport'" in str(fault)
+        assert "AMQP 1.0 over WebSockets was expected" in str(fault) and "without option 'transport'" in str(fault)
 
 
 def test_a_port_that_says_nothing() -> None:

@@ -12,7 +12,7 @@ import urllib3
 from spark_streams.client.feed.errors import mapped
 from spark_streams.client.feed.http import Conflict
 from spark_streams.client.retry import Attempts
-from spark_streams.endpoint import Tls
+from spark_streams.endpoint import Endpoint, Tls
 from spark_streams.errors import (
     ConnectionLost,
     DeadlineExceeded,
@@ -192,7 +192,8 @@ def test_a_reset_may_mean_that_a_certificate_is_wanted(scheme: str, advised: boo
     """A door ends a connection without one by a reset, where the request has come meanwhile."""
     fault = ConnectionResetError(104, "Connection reset by peer")
     reset = urllib3.exceptions.ProtocolError("Connection aborted.", fault)
-    with pytest.raises(ConnectionLost) as caught, mapped(f"GET {scheme}://h/x", Tls() if advised else None):
+    endpoint = Endpoint(scheme, "h", 1, tls=Tls() if advised else None)
+    with pytest.raises(ConnectionLost) as caught, mapped(f"GET {scheme}://h/x", endpoint):
         raise requests.exceptions.ConnectionError(reset)
     assert ("certificate" in str(caught.value)) is advised
 

@@ -52,7 +52,7 @@ def ask(connection: Connection) -> StreamStatsAnswer:
     ("greeting", "said"),
     [
         (b"HTTP/1.1 400 Bad Request\r\n\r\n", r"HTTP answers there.*5552"),
-        (b"AMQP\x00\x00\x09\x01", r"AMQP 0-9-1 or older answers there.*5552"),
+        (b"AMQP\x00\x00\x09\x01", r"does not speak.*5552.*RabbitMQ speaks AMQP 1.0 since version 4"),
         (b"\x15\x03\x03\x00\x02\x02\x46", r"speaks TLS: write rabbitmq-stream\+tls://"),
         (b"\0\0\0\2ab", r"does not speak.*5552"),
     ],
@@ -67,7 +67,7 @@ def test_a_peer_that_is_no_broker(greeting: bytes, said: str) -> None:
 def test_a_peer_that_hangs_up_may_be_a_broker_that_starts() -> None:
     with (
         Scripted({key.PEER_PROPERTIES: lambda wire, *_: wire.hang_up()}) as peer,
-        pytest.raises(ConnectFailed, match=r"without a word.*wants TLS") as raised,
+        pytest.raises(ConnectFailed, match=r"closed the connection at once.*speaks TLS") as raised,
     ):
         open_connection(peer.endpoint, timeout_ms=120_000)
     assert raised.value.retriable

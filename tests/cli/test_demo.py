@@ -10,6 +10,7 @@ import subprocess
 import time
 import weakref
 from collections.abc import Iterator
+from datetime import datetime, timezone
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,8 +19,7 @@ import psutil
 import pyarrow as pa
 import pytest
 
-from spark_streams.cli.demo.orders import Orders
-from spark_streams.cli.demo.report import read_back
+from spark_streams.cli.demo import order, priced, read_back
 from spark_streams.client import Bounds, RangeRead
 from spark_streams.rows import MESSAGE_SCHEMA
 from tests.cli.conftest import COMMAND
@@ -100,14 +100,13 @@ class Output:
         most_held: the most batches that the reader held when it asked for the next one.
     """
 
-    def __init__(self, orders: Orders, numbers: range, **wrong: Any) -> None:
-        self.orders = orders
+    def __init__(self, numbers: range, **wrong: Any) -> None:
         self.wrong = wrong
         self.numbers = {"0": [n for n in numbers if self.first(n)], "1": [n for n in numbers if not self.first(n)]}
         self.most_held = 0
 
     def first(self, n: int) -> bool:
-        return int(self.orders.keys[n][-3:]) % 2 == 0
+        return int(order(n)["key"][-3:]) % 2 == 0
 
     def describe(self, stream: str) -> SimpleNamespace:
         return SimpleNamespace(
@@ -123,50 +122,49 @@ class Output:
             yield batch
 
     def batch(self, n: int, columns: tuple[str, ...]) -> pa.RecordBatch:
-        cells = (int(self.orders.net_cents[n]), *self.orders.priced(n)[1:])
-        value = {"order": n, **dict(zip(("net_cents", "vat_cents", "origin"), cells, strict=True)), **self.wrong}
-        row: dict[str, Any] = {
-            "value": json.dumps(value).encode(),
-            "key": self.orders.keys[n],
-            "timestamp": int(self.orders.instants_ms[n]) * 1_000,
-        }
+        sent = order(n)
+        in_value = {name: each for name, each in self.wrong.items() if name not in sent}
+        row = {**sent, **self.wrong, "value": json.dumps({**priced(sent["value"]), **in_value}).encode()}
         schema = pa.schema([MESSAGE_SCHEMA.field(name) for name in columns])
         return pa.RecordBatch.from_arrays([pa.array([row[f.name]], f.type) for f in schema], schema=schema)
 
 
+ONCE = "each of 300 orders came out exactly once"
+IN_ORDER = "each customer's orders are in the order in which they were sent"
+PRICED = "each order has its price and its VAT"
+KEPT = "each event kept its key, and its time to the millisecond; 10 of them lie before 1970, the first on 1957-10-04"
+
+
 def test_the_output_is_checked_batch_by_batch() -> None:
-    orders = Orders(300, 1_700_000_000_000)
-    output = Output(orders, range(300))
-    assert list(read_back(output, "orders-priced", orders).values()) == [True] * 4  # type: ignore[arg-type]
+    output = Output(range(300))
+    assert read_back(output, 300) == dict.fromkeys((ONCE, IN_ORDER, PRICED, KEPT), True)  # type: ignore[arg-type]
     assert output.most_held <= 1
 
 
 @pytest.mark.parametrize(
     ("numbers", "wrong", "failed"),
     [
-        (range(299), {}, ["each of 300 orders came out exactly once"]),
-        (range(0), {}, ["each of 300 orders came out exactly once"]),
-        (range(300), {"vat_cents": 1}, ["each order has its price and its VAT"]),
-        (range(300), {"origin": "elsewhere"}, ["each order has its price and its VAT"]),
-        (range(299, -1, -1), {}, ["each customer's orders are in the order in which they were sent"]),
+        (range(299), {}, [ONCE]),
+        (range(0), {}, [ONCE]),
+        (range(300), {"vat_cents": 1}, [PRICED]),
+        (range(300), {"item": "elsewhere"}, [PRICED]),
+        (range(299, -1, -1), {}, [IN_ORDER]),
+        (range(300), {"timestamp": datetime(1957, 10, 4, tzinfo=timezone.utc)}, [KEPT]),
     ],
     ids=repr,
 )
 def test_what_is_wrong_fails_the_check_that_it_is_part_of(
     numbers: range, wrong: dict[str, Any], failed: list[str]
 ) -> None:
-    orders = Orders(300, 1_700_000_000_000)
-    found = read_back(Output(orders, numbers, **wrong), "orders-priced", orders)  # type: ignore[arg-type]
+    found = read_back(Output(numbers, **wrong), 300)  # type: ignore[arg-type]
     assert [words for words, right in found.items() if not right] == failed
 
 
-def test_an_event_with_another_time_or_key_is_told() -> None:
-    orders, sent = Orders(300, 1_700_000_000_000), Orders(300, 1_700_000_000_001)
-    found = read_back(Output(orders, range(300)), "orders-priced", sent)  # type: ignore[arg-type]
-    assert list(found.values()) == [True, True, True, False]
+def test_some_orders_are_of_before_1970_and_each_has_a_time_of_its_own() -> None:
+    times = [order(n)["timestamp"] for n in range(300)]
+    assert len(set(times)) == 300 and times[0] == datetime(1957, 10, 4, tzinfo=timezone.utc)
+    assert sum(each.year < 1970 for each in times) == 10
 
 
 def test_vat_is_rounded_half_up() -> None:
-    orders = Orders(1, 0)
-    orders.net_cents[0] = 50  # 9.5 cents
-    assert orders.priced(0) == (50, 10, "ledger")
+    assert priced({"quantity": 1, "price_cents": 50})["vat_cents"] == 10, "of 9.5 cents"
