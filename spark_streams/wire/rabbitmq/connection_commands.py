@@ -5,11 +5,13 @@ Spec: Streams Protocol Reference, "Authentication", PeerProperties to Heartbeat,
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated
+from typing import Annotated, Any
 
-from spark_streams.wire.rabbitmq.fields import U16, U32, Blob, Pairs, SparsePairs, Text, array_of
+from spark_streams.errors import RemoteProtocolError
+from spark_streams.wire.rabbitmq.fields import U16, U32, Blob, Pairs, Reader, SparsePairs, Text, array_of
 from spark_streams.wire.rabbitmq.frames import ANSWER, Answer, Command, Request
 from spark_streams.wire.rabbitmq.response_codes import ResponseCode
 
@@ -43,10 +45,29 @@ class SaslAuthenticate(Request, key=0x0013):
     data: Blob = field(default=None, repr=False)
 
 
-class SaslAuthenticateAnswer(Answer, key=0x0013 | ANSWER):
-    """OK, a challenge (0x0a), whose data nobody here needs, or the code of a refusal."""
+class _Challenge:
+    """Bytes at the end of the answer, after an int32 length, or the int16 length that broker code writes (S-22)."""
 
-    EXTRA = True
+    least = 0
+
+    def write(self, out: bytearray, value: Any, field: str) -> None:
+        if value is not None:
+            out += struct.pack(">i", len(value)) + value
+
+    def read(self, reader: Reader, field: str) -> Any:
+        if not reader.left:
+            return None
+        rest = reader.take(reader.left, field)
+        for length, size in ((">i", 4), (">h", 2)):
+            if len(rest) >= size and struct.unpack_from(length, rest)[0] == len(rest) - size:
+                return rest[size:]
+        raise RemoteProtocolError(f"{reader.what}: {field} has {len(rest)} bytes that no length in front of them says")
+
+
+class SaslAuthenticateAnswer(Answer, key=0x0013 | ANSWER):
+    """OK, a challenge (0x0a) with its data, or the code of a refusal."""
+
+    challenge: Annotated[bytes | None, _Challenge()] = None
 
 
 class Tune(Command, key=0x0014):

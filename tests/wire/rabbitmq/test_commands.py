@@ -130,6 +130,7 @@ GRAMMAR: list[tuple[str, Command]] = [
     ("80 15 00 01 00000005 0001 00000001 0001 61 0001 62", OpenAnswer(5, properties={"a": "b"})),
     ("80 12 00 01 00000001 0001 00000001 0005 504c41494e", SaslHandshakeAnswer(1, mechanisms=("PLAIN",))),
     ("80 13 00 01 00000001 0001", SaslAuthenticateAnswer(1)),
+    ("80 13 00 01 00000001 000a 00000002 abcd", SaslAuthenticateAnswer(1, 0x0A, b"\xab\xcd")),
     ("80 09 00 01 0004 07", CreditAnswer(4, 7)),
     ("80 0b 00 01 00000001 0013 0000000000000000", QueryOffsetAnswer(1, 0x13, 0)),
     ("80 1a 00 01 00000002 0001 0000", ConsumerUpdateAnswer(2)),
@@ -179,9 +180,9 @@ def test_bytes_are_those_of_the_grammar(text: str, value: Command) -> None:
     assert value.encode() == raw
 
 
-def test_the_data_of_a_challenge_are_ignored() -> None:
+def test_a_challenge_with_the_brokers_int16_length_is_read_too() -> None:
     raw = bytes.fromhex("0000000e 8013 0001 00000001 000a 0002 abcd")
-    assert registry.decode(frame_of(raw)) == SaslAuthenticateAnswer(1, 0x0A)
+    assert registry.decode(frame_of(raw)) == SaslAuthenticateAnswer(1, 0x0A, b"\xab\xcd")
 
 
 def test_the_eight_unused_bytes_of_a_consumer_update_answer_are_ignored() -> None:
