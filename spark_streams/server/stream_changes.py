@@ -34,14 +34,14 @@ def read_settings(given: Mapping[str, str], default: StreamConfig) -> StreamConf
     return replace(default, **settings)
 
 
-def read_partitions(text: str, most: int) -> int:
-    """Return a number of partitions.
+def read_partitions(text: str, most: int, name: str = "partitions") -> int:
+    """Return a number of partitions, which argument ``name`` has.
 
     Raises:
         ValueError: the text is no number, or there may not be so many.
     """
     if not re.fullmatch("[0-9]{1,9}", text) or not 1 <= int(text) <= most:
-        raise ValueError(f"partitions is '{text:.40}', expected 1 to {most}")
+        raise ValueError(f"{name} is '{text:.40}', expected 1 to {most}")
     return int(text)
 
 

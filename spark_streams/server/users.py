@@ -32,10 +32,6 @@ class StreamPatterns:
         ValueError: a pattern is no regular expression; the message names the action.
     """
 
-    configure: str
-    write: str
-    read: str
-
     def __post_init__(self) -> None:
         for action in ACTIONS:
             try:

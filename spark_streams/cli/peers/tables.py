@@ -26,12 +26,10 @@ def plain_console() -> Console:
     return Console(markup=False, highlight=False)
 
 
-def print_rows(console: Console, rows: Sequence[Mapping[str, Any]], title: str | None = None) -> None:
+def print_rows(console: Console, rows: Sequence[Mapping[str, Any]]) -> None:
     """Print a table with a row for each mapping, and a column for each of their keys; None becomes an empty cell."""
     names = list(rows[0]) if rows else ["partition"]
     cells = [["" if row.get(name) is None else str(row[name]) for name in names] for row in rows]
-    if title is not None:
-        console.print(title, style="italic", soft_wrap=True)  # a narrow table would break its own title
     table = Table()
     for name in names:
         table.add_column(Text(name), justify="right" if name in _NUMBERS else "left", no_wrap=True, overflow="ignore")

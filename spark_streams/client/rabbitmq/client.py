@@ -9,13 +9,13 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
-from typing import Final, TypeVar, cast
+from typing import Final, cast
 
 import pyarrow as pa
 
 from spark_streams.client.log_client import Bounds, Pushdown, RangeRead, StreamDescription
 from spark_streams.client.rabbitmq import bounds
-from spark_streams.client.rabbitmq.cluster import Cluster
+from spark_streams.client.rabbitmq.cluster import Cluster, present
 from spark_streams.client.rabbitmq.errors import refusal
 from spark_streams.client.rabbitmq.pushdown import FilterValues, push, split_for
 from spark_streams.client.rabbitmq.range_reader import RangeReader
@@ -28,14 +28,11 @@ from spark_streams.filters.tree import Expression
 from spark_streams.offsets import format_offset, offset_number
 from spark_streams.position import EARLIEST, Position
 from spark_streams.wire.rabbitmq.consumer_commands import StoreOffset
-from spark_streams.wire.rabbitmq.publisher_commands import PUBLISH_KEY
+from spark_streams.wire.rabbitmq.publisher_commands import MAX_REFERENCE_BYTES, PUBLISH_KEY
 from spark_streams.wire.rabbitmq.registry import COMMANDS
 from spark_streams.wire.rabbitmq.response_codes import ResponseCode
 from spark_streams.wire.rabbitmq.stream_commands import Metadata, MetadataAnswer
 
-_T = TypeVar("_T")
-
-_MAX_REFERENCE_BYTES: Final = 255
 _NAMES: Final = {PUBLISH_KEY: "Publish"} | {key: kind.__name__ for (key, _), kind in COMMANDS.items()}
 _FILTERS_SINCE: Final = 2
 """The version of Publish that has filter values: brokers that accept it can filter."""
@@ -276,7 +273,7 @@ class RabbitClient(AbstractContextManager["RabbitClient"]):
 
         def ask() -> dict[str, str | None]:
             found = self._cluster.near_all(tuple(numbers), partial(bounds.identities, offsets=numbers))
-            return {partition: _present(identity) for partition, identity in found.items()}
+            return {partition: present(identity) for partition, identity in found.items()}
 
         return self._cluster.retrying(ask)
 
@@ -351,18 +348,11 @@ class RabbitClient(AbstractContextManager["RabbitClient"]):
         """
         if self._consumer is None:
             raise LocalProtocolError("storing offsets needs a consumer's name")
-        if len(self._consumer.name.encode()) > _MAX_REFERENCE_BYTES:
+        if len(self._consumer.name.encode()) > MAX_REFERENCE_BYTES:
             # Brokers drop such an offset silently, or close the connection.
-            raise OptionError("consumerName", f"expected up to {_MAX_REFERENCE_BYTES} bytes, to store offsets under it")
+            raise OptionError("consumerName", f"expected up to {MAX_REFERENCE_BYTES} bytes, to store offsets under it")
         for partition, offset in offsets.items():
             command = StoreOffset(self._consumer.name, partition, offset_number(offset))
             connection = self._cluster.any()
             connection.send(command.encode())
         self._cluster.any().turn()
-
-
-def _present(found: _T | NotFound) -> _T:
-    """Return a result; raise the error that there is no such stream."""
-    if isinstance(found, NotFound):
-        raise found
-    return found

@@ -173,10 +173,7 @@ class Cluster:
             Refused: the stream has no leader now.
             ConnectFailed: the leader is unreachable, and there are other members, which may lag behind.
         """
-        found = self.at_leaders([stream], operation)[stream]
-        if isinstance(found, NotFound):
-            raise found
-        return found
+        return present(self.at_leaders([stream], operation)[stream])
 
     def at_leaders(self, streams: Sequence[str], operation: JointOperation[_T]) -> dict[str, _T | NotFound]:
         """Run an operation on the nodes that lead streams, once on each node.
@@ -349,6 +346,13 @@ def _alone(operation: JointOperation[_T]) -> Operation[_T]:
         return found
 
     return alone
+
+
+def present(found: _T | NotFound) -> _T:
+    """Return a result; raise the error that there is no such stream."""
+    if isinstance(found, NotFound):
+        raise found
+    return found
 
 
 def _unless_refused(outcome: _T | PeerError) -> _T | NotFound:

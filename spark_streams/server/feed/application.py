@@ -127,8 +127,8 @@ class FeedApplication:
         )
 
     def _listing(self, request: Request) -> Response:
-        names = [stream.name for stream in self._log.streams()]
-        allowed = self._authorization.readable(request, names)
+        known = self._authorization.known(request)
+        allowed = [stream.name for stream in self._log.streams() if known.allows("read", stream.name)]
         return JSONResponse({"feeds": allowed}, headers={"Cache-Control": "no-store"})
 
     # --- fetching

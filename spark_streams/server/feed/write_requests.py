@@ -32,7 +32,7 @@ from spark_streams.server.http.authorization import Authorization
 from spark_streams.server.http.config import LITTLE_BYTES
 from spark_streams.server.http.receive_budget import BodyBudget
 from spark_streams.server.http.requests import HttpError, known_arguments
-from spark_streams.server.stream_changes import SETTINGS, create_stream
+from spark_streams.server.stream_changes import SETTINGS, create_stream, read_partitions
 from spark_streams.server.turns import Places, Worker
 from spark_streams.wire.amqp.decode import finished
 from spark_streams.wire.feed.fetch_arguments import nearest
@@ -110,13 +110,11 @@ class WriteRequests:
         self.authorization.check(request, "configure", name)
         _without_body(request)
         given = known_arguments(request, ("partitions", *sorted(SETTINGS)))
-        partitions = _whole(given, "partitions", 1, self.config.max_partitions) if "partitions" in given else None
-        settings = {setting: text for setting, text in given.items() if setting != "partitions"}
+        count = given.pop("partitions", None)
         try:
+            partitions = None if count is None else read_partitions(count, self.config.max_partitions)
             # In a thread: each partition waits for the disk.
-            change = partial(
-                create_stream, self.log, name, partitions, settings, self.authorization.known(request).user
-            )
+            change = partial(create_stream, self.log, name, partitions, given, self.authorization.known(request).user)
             stream, created = await self._thread.step(change)
         except NameTaken as fault:
             raise HttpError(409, str(fault)) from fault
@@ -141,7 +139,6 @@ class WriteRequests:
         stream = self.authorization.stream(request, name, "configure")
         _without_body(request)
         given = known_arguments(request, ("into", "history"))
-        into = _whole(given, "into", 2, self.config.max_partitions)
         history = _BOOLEANS.get(given.get("history", "false"))
         if history is None:
             raise HttpError(400, f"history is '{given['history']:.40}', expected true or false")
@@ -151,6 +148,7 @@ class WriteRequests:
         if found.closed:
             raise HttpError(409, f"partition {partition} is closed: it was split into {', '.join(found.successors)}")
         try:
+            into = read_partitions(given.get("into", "2"), self.config.max_partitions, "into")
             # In a thread: a split with history takes as long as reading and writing the history.
             split = await self._thread.step(lambda: self.log.split_partition(name, partition, into, history=history))
         except NameTaken as fault:
@@ -161,7 +159,7 @@ class WriteRequests:
 
     async def _described(self, request: Request, stream: Stream, status: int = 200) -> Response:
         """Return the answer to a change; whoever may configure a feed need not be one who may read it."""
-        may_read = bool(self.authorization.readable(request, [stream.name]))
+        may_read = self.authorization.known(request).allows("read", stream.name)
         return await self.documents.response(stream, status, settings=may_read)
 
     def close(self) -> None:
@@ -173,13 +171,6 @@ def _without_body(request: Request) -> None:
     """Raise HttpError for a body: nothing would read settings in it, such as those of a form."""
     if request.headers.get("content-length", "0") != "0" or "transfer-encoding" in request.headers:
         raise HttpError(400, f"{request.method} has a body, expected none: settings are arguments, as in ?partitions=2")
-
-
-def _whole(given: dict[str, str], name: str, default: int, most: int) -> int:
-    text = given.get(name, str(default))
-    if not re.fullmatch("[0-9]{1,9}", text) or not 1 <= int(text) <= most:
-        raise HttpError(400, f"{name} is '{text:.40}', expected 1 to {most}")
-    return int(text)
 
 
 def _idempotency(request: Request) -> tuple[str | None, int, int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import hmac
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -89,19 +89,6 @@ class Authorization:
         except UnknownStream:
             raise HttpError(404, f"there is no {self._noun} '{name:.200}'") from None
 
-    def readable(self, request: Request, streams: Sequence[str]) -> list[str]:
-        """Return the streams that a request may read.
-
-        Args:
-            request: as ``check``.
-            streams: names of feeds.
-
-        Raises:
-            HttpError: 401 without a known user or token.
-        """
-        known = self.known(request)
-        return [stream for stream in streams if known.allows("read", stream)]
-
     def known(self, request: Request) -> Known:
         """Return the user or token of a request, and note it at the connection.
 
@@ -143,7 +130,7 @@ class Authorization:
         return Known(
             f"token {same.index(True)}",
             "the bearer token",
-            lambda action, stream: any(token.allows(action, stream) for token in found),
+            lambda action, stream: any(token.allow(action, stream) for token in found),
             limited=all(token.limited for token in found),
             by_token=True,
         )

@@ -35,8 +35,6 @@ class BearerToken(StreamPatterns):
             raise ValueError("a token is not printable ASCII without spaces (it is not shown here)")
         super().__post_init__()
 
-    allows = StreamPatterns.allow
-
     @property
     def limited(self) -> bool:
         """Whether there is a stream to which it may not do everything."""

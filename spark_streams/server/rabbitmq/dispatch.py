@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any, Final
 
 from spark_streams.errors import RemoteProtocolError
 from spark_streams.server.rabbitmq import stream_requests
-from spark_streams.server.rabbitmq.publishers import Publishers
 from spark_streams.server.rabbitmq.session import CommandRefused, Session
-from spark_streams.server.rabbitmq.subscriptions import Subscriptions
 from spark_streams.wire.rabbitmq.connection_commands import (
     Close,
     CommandVersions,
@@ -53,22 +50,7 @@ _UNLISTED: Final = frozenset({*range(0x11, 0x16), 0x1A, 0x1B})
 Work = Coroutine[object, object, None]
 
 
-class OpenSession(Session):
-    """A session with all state that its commands change."""
-
-    publishers: Publishers
-    subscriptions: Subscriptions
-
-    @abstractmethod
-    def authenticate_again(self, request: SaslAuthenticate) -> None:
-        """Answer an authentication on an open connection; a refusal ends it."""
-
-    @abstractmethod
-    def closed_by_peer(self, request: Close) -> None:
-        """Answer a Close, and close."""
-
-
-def handle(session: OpenSession, command: Command) -> Work | None:
+def handle(session: Session, command: Command) -> Work | None:
     """Handle a command; answer a request that is refused.
 
     Returns:
@@ -88,7 +70,7 @@ def handle(session: OpenSession, command: Command) -> Work | None:
         return None
 
 
-async def handle_large(session: OpenSession, frame: Frame) -> None:
+async def handle_large(session: Session, frame: Frame) -> None:
     """Handle a large frame, which is decoded in the worker thread.
 
     Raises:
@@ -102,7 +84,7 @@ async def handle_large(session: OpenSession, frame: Frame) -> None:
         await work
 
 
-def _exchange_versions(session: OpenSession, request: ExchangeCommandVersions) -> None:
+def _exchange_versions(session: Session, request: ExchangeCommandVersions) -> None:
     config = session.node.config
     session.client_versions = {each.key: each.maximum for each in request.commands}
     listed = []
@@ -114,7 +96,7 @@ def _exchange_versions(session: OpenSession, request: ExchangeCommandVersions) -
     session.answer(request, commands=tuple(listed))
 
 
-_HANDLERS: Final[dict[type[Command], Callable[[OpenSession, Any], Work | None]]] = {
+_HANDLERS: Final[dict[type[Command], Callable[[Any, Any], Work | None]]] = {
     Heartbeat: lambda session, command: None,
     Close: lambda session, command: session.closed_by_peer(command),
     ExchangeCommandVersions: _exchange_versions,

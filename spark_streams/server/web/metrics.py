@@ -6,9 +6,9 @@ that it may read and of the groups that it may see; the doors' figures are for a
 
 from __future__ import annotations
 
-from copy import copy
-from dataclasses import replace
+from copy import deepcopy
 from functools import partial
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from starlette.requests import Request
@@ -17,7 +17,6 @@ from starlette.routing import BaseRoute, Route
 
 from spark_streams.log import Stream
 from spark_streams.server.activity import Item, ReaderInfo, WriterInfo
-from spark_streams.server.counters import DoorCounters
 from spark_streams.server.http.authorization import Known
 from spark_streams.server.http.requests import HttpError, takes_gzip
 from spark_streams.server.web.observation import Groups, Observation, join
@@ -40,7 +39,7 @@ class Metrics(Pages):
         except HttpError as refusal:  # as text: whoever asks here is no browser
             return refusal.answer()
         # Imported only now, and aside: most logs are never asked for figures, and start without prometheus_client.
-        await self._site.worker.step(_load)
+        await self._site.worker.step(partial(import_module, "spark_streams.server.web.exposition"))
         from spark_streams.server.web.exposition import Exposition
 
         snapshot = await self._snapshot(known)
@@ -75,7 +74,7 @@ class Metrics(Pages):
         doors = [
             DoorFigures(
                 door.name,
-                _copied(door.counters),
+                deepcopy(door.counters),  # the loop, where this is called, changes them while others read
                 counts.get((door.name, ReaderInfo), 0),
                 counts.get((door.name, WriterInfo), 0),
             )
@@ -88,17 +87,3 @@ class Metrics(Pages):
 
 def _readable(streams: list[Stream], known: Known) -> list[Stream]:
     return [stream for stream in streams if known.allows("read", stream.name)]
-
-
-def _load() -> None:
-    import spark_streams.server.web.exposition  # noqa: F401
-
-
-def _copied(counters: DoorCounters) -> DoorCounters:
-    """Return the counters as they are now: the loop, where this is called, changes them while others read."""
-    return replace(
-        counters,
-        refused=copy(counters.refused),
-        refused_events=copy(counters.refused_events),
-        requests=copy(counters.requests),
-    )

@@ -210,19 +210,12 @@ class Observation:
             known: who asks.
             stream: the stream's name; whoever asks may read it.
         """
-        counts = {"readers": 0, "writers": 0}
-        first: dict[str, list[Any]] = {"readers": [], "writers": []}
-        groups: Groups = {}
-        async for item in self.connected(known, stream):
-            kind = "readers" if isinstance(item, ReaderInfo) else "writers"
-            counts[kind] += 1
-            if len(first[kind]) < OF_A_STREAM:
-                first[kind].append(item)
-            join(groups, item)
-        await self.add_stored(groups, known, stream)
+        counts, readers = await self.rows(known, stream, "readers", 0, OF_A_STREAM)
+        _, writers = await self.rows(known, stream, "writers", 0, OF_A_STREAM)
+        groups = await self.groups(known, stream)
         return {
-            "readers": [_seen(self._site.log, each) for each in first["readers"]],
-            "writers": first["writers"],
+            "readers": readers,
+            "writers": writers,
             "groups": await self.group_rows(groups, 0, OF_A_STREAM),
             "counts": {**counts, "groups": len(groups)},
             "all_seen": self._site.sees_all(known),

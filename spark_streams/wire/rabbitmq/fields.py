@@ -238,8 +238,6 @@ U32 = Annotated[int, Number("I")]
 """uint32."""
 U64 = Annotated[int, Number("Q")]
 """uint64."""
-I64 = Annotated[int, Number("q")]
-"""int64."""
 Text = Annotated[str, _Text(nullable=False)]
 """string that may not be null."""
 Blob = Annotated[bytes | None, _Blob("i", MAX_BLOB_BYTES, nullable=True)]

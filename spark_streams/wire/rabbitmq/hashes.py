@@ -44,7 +44,7 @@ _TAIL: Final = np.array([0, 0xFF, 0xFFFF, 0xFFFFFF], np.uint32)
 Hashes = NDArray[np.uint32]
 
 
-def murmur3_32(keys: pa.Array | pa.ChunkedArray, seed: int = SEED) -> Hashes:
+def murmur3_32(keys: pa.Array, seed: int = SEED) -> Hashes:
     """Return the hash of every key.
 
     Args:
@@ -54,8 +54,6 @@ def murmur3_32(keys: pa.Array | pa.ChunkedArray, seed: int = SEED) -> Hashes:
     Raises:
         LocalProtocolError: a key is null, or the keys have another type.
     """
-    if isinstance(keys, pa.ChunkedArray):
-        keys = keys.combine_chunks()
     if keys.type not in (pa.string(), pa.large_string(), pa.binary(), pa.large_binary()):
         raise LocalProtocolError(f"keys of type {keys.type}: expected strings or binary")
     if keys.null_count:

@@ -107,9 +107,9 @@ def test_no_cell_is_broken_however_narrow_the_terminal_is(
 def test_a_table_that_is_too_wide_has_a_line_for_each_cell(capsys: pytest.CaptureFixture[str]) -> None:
     console = Console(force_terminal=True, width=40, markup=False, highlight=False, color_system=None)
     rows = [{"partition": "0", "events": 3, "cursor": "c" * 50}, {"partition": "1", "events": 0, "cursor": None}]
-    print_rows(console, rows, "title")
+    print_rows(console, rows)
     cursor = "c" * 50
-    expected = f"title\n\npartition  0\nevents     3\ncursor     {cursor}\n\npartition  1\nevents     0\n"
+    expected = f"\npartition  0\nevents     3\ncursor     {cursor}\n\npartition  1\nevents     0\n"
     assert capsys.readouterr().out == expected
     print_facts(console, {"dialect": "v2a", "filters": ["key", "partition", "publish_time", "type"]})
     told = capsys.readouterr().out

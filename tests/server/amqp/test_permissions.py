@@ -123,7 +123,7 @@ def test_the_words_of_all_doors_agree(pattern: str) -> None:
         ours, feeds = Permissions(**{action: pattern}), BearerToken("t", **{action: pattern})
         for name in ("orders", "orders-2", "payroll", "x-orders", ""):
             for asked in ("configure", "write", "read"):
-                assert ours.allow(asked, name) == feeds.allows(asked, name)
+                assert ours.allow(asked, name) == feeds.allow(asked, name)
 
 
 def test_a_pattern_that_is_none_is_refused() -> None:
