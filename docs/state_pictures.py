@@ -16,7 +16,6 @@ PAGE = Path(__file__).parent / "how-it-works.md"
 PICTURES = (
     ("RabbitMQ handshake", "spark_streams.wire.rabbitmq.handshake_states:TRANSITIONS"),
     ("AMQP half of an endpoint", "spark_streams.wire.amqp.engine.endpoints:TRANSITIONS"),
-    ("AMQP link", "spark_streams.server.amqp.link_states:TRANSITIONS"),
 )
 """The name of each picture in the page, and its table: a module and a name in it."""
 

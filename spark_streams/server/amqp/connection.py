@@ -290,7 +290,7 @@ class AmqpConnection(TcpConnection):
             if changed.ended:
                 self.links.peer_ends(changed)
             else:
-                self.links.attach(changed)
+                self.node.attach(self, changed)
         elif isinstance(changed, Session):
             if changed.ended:
                 self.links.session_ends(changed)

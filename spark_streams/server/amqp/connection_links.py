@@ -1,7 +1,4 @@
-"""The links of one connection: the state of each, from the peer's attach to its detach, and what serves it.
-
-Each input changes the state by the table of ``link_states``. A refused link has a state and no ``AttachedLink``, until
-the peer has detached it too.
+"""The links of one connection, from the peer's attach to its detach, and what serves each of them.
 
 ``LinkResources`` is what links use of the node; each kind of link is an ``AttachedLink``.
 """
@@ -13,20 +10,20 @@ import asyncio
 import functools
 import logging
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import ClassVar, Protocol
 
 from spark_streams.errors import LocalProtocolError, RemoteProtocolError, UnknownStream
 from spark_streams.log import ReferenceLog, Stream
 from spark_streams.server.amqp.config import LinkConfig
 from spark_streams.server.amqp.error_conditions import RESOURCE_DELETED, LinkRefused
-from spark_streams.server.amqp.link_states import TRANSITIONS, LinkInput, LinkState, next_state
 from spark_streams.server.amqp.link_turns import LinkTurns
 from spark_streams.server.amqp.placement import Placement
 from spark_streams.server.amqp.transfer_block import BlockReader, TransferBlock
 from spark_streams.server.counters import DoorCounters
 from spark_streams.server.door import DoorNode
 from spark_streams.server.partition_readers import PartitionReaders
+from spark_streams.wire.amqp.engine.endpoints import Half
 from spark_streams.wire.amqp.engine.links import Link, Session
 from spark_streams.wire.amqp.engine.session import DECODE_ERROR, RESOURCE_LIMIT
 
@@ -104,7 +101,7 @@ class LinkResources(DoorNode):
         except (RemoteProtocolError, LocalProtocolError) as fault:  # the answer repeats what the attach says
             links.refuse(link, LinkRefused(DECODE_ERROR, f"the attach cannot be read: {fault}"))
         else:
-            links.serve(attached, LinkInput.NO_PARTITION if attached.waits else LinkInput.ACCEPT)
+            links.serve(attached)
 
     @abc.abstractmethod
     def _consumer(self, connection: LinkConnection, link: Link) -> AttachedLink:
@@ -163,8 +160,9 @@ class ConnectionLinks:
     def __init__(self, connection: LinkConnection) -> None:
         self._connection = connection
         self._served: dict[Link, AttachedLink] = {}
-        """All links but the refused ones."""
-        self._states: dict[Link, LinkState] = {}
+        """All links but the refused ones, until both sides have detached them."""
+        self._refused: set[Link] = set()
+        """Those that the peer has not detached yet."""
 
     @property
     def served(self) -> list[AttachedLink]:
@@ -176,14 +174,8 @@ class ConnectionLinks:
         """How many links there are, refused ones not counted."""
         return len(self._served)
 
-    def attach(self, link: Link) -> None:
-        """Answer the attach of a link by the peer."""
-        self._states[link] = LinkState.ATTACHING
-        self._connection.node.attach(self._connection, link)
-
-    def serve(self, attached: AttachedLink, link_input: LinkInput) -> None:
-        """Serve a link from now on; ``ACCEPT``, or ``NO_PARTITION`` for an attach that waits."""
-        self._enter(attached.link, link_input)
+    def serve(self, attached: AttachedLink) -> None:
+        """Serve a link, or an attach that waits, from now on."""
         self._served[attached.link] = attached
         self._connection.turns.make_due(attached)
 
@@ -193,45 +185,44 @@ class ConnectionLinks:
         The link's name is free at once. A peer that does not detach refused links loses its connection.
         """
         link.detach(refusal.condition)
-        self._enter(link, LinkInput.REFUSE)
         self._served.pop(link, None)
+        self._refused.add(link)
         most = self._connection.config.max_links
-        if len(self._states) - len(self._served) > most:
+        if len(self._refused) > most:
             words = f"more than {most} links were refused, and the peer does not detach them"
             self._connection.close(RESOURCE_LIMIT, words)
 
     def close(self, link: Link, refusal: LinkRefused | None) -> None:
         """Close an attached link, with an error or without; refuse an attach that waits."""
-        if self._states[link] is LinkState.WAITING and refusal is not None:
+        if link.ours is Half.NEW and refusal is not None:
             self.refuse(link, refusal)
-            return
-        self._enter(link, LinkInput.DOOR_CLOSES)
-        link.detach(None if refusal is None else refusal.condition)
+        else:
+            link.detach(None if refusal is None else refusal.condition)
 
     def peer_ends(self, link: Link) -> None:
         """Answer the peer's detach."""
-        after = self._enter(link, LinkInput.PEER_CLOSES if link.closed else LinkInput.PEER_DETACHES)
+        self._refused.discard(link)
         attached = self._served.pop(link, None)
         if attached is not None:
             attached.end(closed=link.closed)
-        link.detach(closed=after is LinkState.CLOSED)
+        link.detach(closed=link.closed)
 
     def session_ends(self, session: Session) -> None:
         """End the links of a session that the peer has ended."""
-        links = [link for link in self._states if link.session is session]
-        self._end(links, LinkInput.SESSION_ENDS)
-        for link in links:
+        self._refused = {link for link in self._refused if link.session is not session}
+        ended = [link for link in self._served if link.session is session]
+        self._end([self._served[link] for link in ended])
+        for link in ended:
             self._served.pop(link, None)
 
     def release(self) -> None:
         """Release what the links hold; the connection is closed on one side or both, or lost."""
-        holding = [link for link, state in self._states.items() if (state, LinkInput.CONNECTION_CLOSES) in TRANSITIONS]
-        self._end(holding, LinkInput.CONNECTION_CLOSES)
+        self._end(list(self._served.values()))
 
     def clear(self) -> None:
         """Forget all links of a connection that is lost."""
         self._served.clear()
-        self._states.clear()
+        self._refused.clear()
         self._connection.turns.clear()
 
     def take_input(self) -> None:
@@ -239,25 +230,14 @@ class ConnectionLinks:
         for attached in list(self._served.values()):
             attached.take_input()
 
-    def _enter(self, link: Link, link_input: LinkInput) -> LinkState:
-        state = next_state(self._states[link], link_input)
-        if state in (LinkState.DETACHED, LinkState.CLOSED):
-            del self._states[link]
-        else:
-            self._states[link] = state
-        return state
-
-    def _end(self, links: Iterable[Link], link_input: LinkInput) -> None:
+    def _end(self, ended: list[AttachedLink]) -> None:
         """End links without the peer's detach; a fault in one does not keep the others from releasing what they hold.
 
         Waiting attaches come first: they must not get a partition that one of the other links releases.
         """
-        for link in sorted(links, key=lambda link: self._states[link] is not LinkState.WAITING):
+        for attached in sorted(ended, key=lambda each: not each.waits):
             try:
-                self._enter(link, link_input)
-                attached = self._served.get(link)
-                if attached is not None:
-                    attached.end(closed=False)
+                attached.end(closed=False)
             except Exception:
                 logger.exception("%s: a link could not be ended in good order", self._connection.peer)
 

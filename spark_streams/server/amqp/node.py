@@ -33,7 +33,6 @@ from spark_streams.server.amqp.info_link import (
     reads_named_only,
 )
 from spark_streams.server.amqp.link_filters import read_filters
-from spark_streams.server.amqp.link_states import LinkInput
 from spark_streams.server.amqp.management import answer
 from spark_streams.server.amqp.producer_link import ProducerLink
 from spark_streams.server.amqp.requests import Replies, ReplyLink, RequestLink
@@ -211,7 +210,7 @@ class PendingAttach(AttachedLink):
             return
         if attached is not None:
             self.end(closed=False)
-            self.connection.links.serve(attached, LinkInput.ACCEPT)
+            self.connection.links.serve(attached)
             self.connection.turns.wake(attached)
 
     def _released(self, *, closed: bool) -> None:

@@ -1,55 +1,64 @@
-"""The states of links at the door: every row of the table is reached by a peer, and what has no row is a defect."""
+"""How links end at the door: by the peer in each state that lasts, and by the door."""
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 import proton
 import pytest
 from proton import symbol
 
-from spark_streams.server.amqp import connection_links
+from spark_streams.server.amqp.connection_links import AttachedLink
 from spark_streams.server.amqp.consumer_groups import Group
-from spark_streams.server.amqp.link_states import TRANSITIONS, LinkInput, LinkState, next_state
 from tests.server.amqp.raw_peer import Peer
 from tests.server.long_timeouts import HOUR_MS
 
 GUARD_S = 120.0
 """Only against hanging."""
 GROUP = {symbol("event-streams-consumer-group"): "g"}
-ENDS: dict[LinkInput, Callable[[Peer, Any], None]] = {
-    LinkInput.PEER_DETACHES: lambda peer, link: link.detach(),
-    LinkInput.PEER_CLOSES: lambda peer, link: link.close(),
-    LinkInput.SESSION_ENDS: lambda peer, link: peer.session.close(),
-    LinkInput.CONNECTION_CLOSES: lambda peer, link: peer.connection.close(),
+ENDS: dict[str, Callable[[Peer, Any], None]] = {
+    "the peer detaches": lambda peer, link: link.detach(),
+    "the peer closes": lambda peer, link: link.close(),
+    "the session ends": lambda peer, link: peer.session.close(),
+    "the connection closes": lambda peer, link: peer.connection.close(),
 }
-"""What a peer does for an input."""
+"""What a peer does."""
 
 
 class Door:
-    """A node and the rows of the table that its links have gone through."""
+    """A node, one connection to it, and what has ended there: each kind of link, and whether its terminus ended too."""
 
     def __init__(self, nodes: Any, monkeypatch: pytest.MonkeyPatch, wait_ms: int = HOUR_MS) -> None:
-        self.seen: list[tuple[LinkState, LinkInput]] = []
+        self.ended: list[tuple[str, bool]] = []
+        end = AttachedLink.end
 
-        def noted(state: LinkState, happened: LinkInput) -> LinkState:
-            following = next_state(state, happened)
-            self.seen.append((state, happened))
-            return following
+        def noted(link: AttachedLink, *, closed: bool) -> None:
+            if not link.ended:
+                self.ended.append((type(link).__name__, closed))
+            end(link, closed=closed)
 
-        monkeypatch.setattr(connection_links, "next_state", noted)
+        monkeypatch.setattr(AttachedLink, "end", noted)
         self.node = nodes(unassigned="wait", unassigned_wait_ms=wait_ms, max_links=2)
         self.node.create()
         self.peer: Peer = self.node.peer()
 
-    def reached(self, row: tuple[LinkState, LinkInput], times: int = 1) -> None:
-        """Wait until a link has gone through a row."""
+    def links(self) -> list[tuple[list[AttachedLink], int]]:
+        """Of each connection the links that are served, and how many refused ones its peer has not detached."""
+
+        def found() -> list[tuple[list[AttachedLink], int]]:
+            connections = self.node.server.server.door("amqp").node.connections
+            return [(each.links.served, len(each.links._refused)) for each in connections]
+
+        there: list[tuple[list[AttachedLink], int]] = self.node.server.call(found)
+        return there
+
+    def until(self, done: Callable[[], bool]) -> None:
         deadline = time.monotonic() + GUARD_S
-        while self.seen.count(row) < times:
-            assert time.monotonic() < deadline, f"{row} was not reached, but {self.seen}"
+        while not done():
+            assert time.monotonic() < deadline, (self.ended, self.links())
             self.peer._write()
             time.sleep(0.005)
 
@@ -61,7 +70,7 @@ class Door:
     def waiting(self) -> Any:
         self.owner = self.node.peer().receiver("orders", properties=GROUP)
         link = self.peer.attach_receiver("orders", properties=GROUP).link
-        self.reached((LinkState.ATTACHING, LinkInput.NO_PARTITION))
+        self.until(lambda: any(each.waits for served, _ in self.links() for each in served))
         return link
 
     def refused(self) -> Any:
@@ -90,67 +99,47 @@ class Door:
 
 
 MADE = {
-    LinkState.WAITING: Door.waiting,
-    LinkState.ATTACHED: Door.attached,
-    LinkState.REFUSED: Door.refused,
-    LinkState.CLOSING: Door.closing,
-    LinkState.RELEASED: Door.released,
+    "waiting": (Door.waiting, "PendingAttach"),
+    "attached": (Door.attached, "ConsumerLink"),
+    "refused": (Door.refused, None),
+    "closing": (Door.closing, "ConsumerLink"),
+    "released": (Door.released, "ConsumerLink"),
 }
-BY_PEER = [row for row in TRANSITIONS if row[1] in ENDS]
-BY_DOOR = [row for row in TRANSITIONS if row[1] not in ENDS]
+"""A state, how a link comes into it, and what serves the link."""
 
 
-def words(row: tuple[LinkState, LinkInput]) -> str:
-    return f"{row[0].name}-{row[1].name}"
-
-
-@pytest.fixture
-def door(nodes: Any, monkeypatch: pytest.MonkeyPatch) -> Door:
-    return Door(nodes, monkeypatch)
-
-
-@pytest.mark.parametrize("row", BY_PEER, ids=words)
-def test_a_peer_ends_a_link_in_each_state(door: Door, row: tuple[LinkState, LinkInput]) -> None:
-    state, happened = row
-    link = MADE[state](door)
-    assert row not in door.seen
-    ENDS[happened](door.peer, link)
-    door.reached(row)
-
-
-@pytest.mark.parametrize("row", BY_DOOR, ids=words)
-def test_the_door_decides_about_a_link(
-    nodes: Any, monkeypatch: pytest.MonkeyPatch, row: tuple[LinkState, LinkInput]
-) -> None:
-    door = Door(nodes, monkeypatch, wait_ms=1 if row[1] is LinkInput.REFUSE else HOUR_MS)
-    if row == (LinkState.ATTACHED, LinkInput.DOOR_CLOSES):
-        door.closing()
-    elif row == (LinkState.ATTACHING, LinkInput.REFUSE):
-        door.refused()
-    elif row == (LinkState.ATTACHING, LinkInput.ACCEPT):
-        door.attached()
-    else:
-        door.waiting()
-    if row == (LinkState.WAITING, LinkInput.ACCEPT):
+@pytest.mark.parametrize(("state", "end"), list(product(MADE, ENDS)))
+def test_a_peer_ends_a_link_in_each_state(nodes: Any, monkeypatch: pytest.MonkeyPatch, state: str, end: str) -> None:
+    door = Door(nodes, monkeypatch)
+    make, kind = MADE[state]
+    link = make(door)
+    ENDS[end](door.peer, link)
+    left = int(state == "waiting")  # the link that has the partition is another peer's
+    closed = end == "the peer closes" and state in ("waiting", "attached")  # else the door has ended it before
+    ended = [] if kind is None else [(kind, closed)]
+    door.until(lambda: door.ended == ended and sum(len(s) + refused for s, refused in door.links()) == left)
+    if state == "waiting":
         door.owner.close()
-    door.reached(row)
+    door.node.peer().receiver("orders", properties=GROUP).check()
 
 
-@pytest.mark.parametrize(
-    ("state", "happened"),
-    [row for row in itertools.product(LinkState, LinkInput) if row not in TRANSITIONS],
-)
-def test_an_input_without_a_row_is_a_defect_and_names_both(state: LinkState, happened: LinkInput) -> None:
-    with pytest.raises(RuntimeError) as fault:
-        next_state(state, happened)
-    assert state.value in str(fault.value) and happened.value in str(fault.value)
+def test_the_door_refuses_an_attach_that_has_waited_for_too_long(nodes: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    door = Door(nodes, monkeypatch, wait_ms=1)
+    door.owner = door.node.peer().receiver("orders", properties=GROUP)
+    late = door.peer.attach_receiver("orders", properties=GROUP).link
+    door.peer.pump(lambda: late.state & proton.Endpoint.REMOTE_CLOSED, GUARD_S)
+    assert late.remote_condition.name == "amqp:link:detach-forced"
+    assert late.remote_source.type == proton.Terminus.UNSPECIFIED
+    assert door.ended == [("PendingAttach", False)]
 
 
-def test_every_state_is_reached_and_those_that_last_are_left() -> None:
-    before, after = {state for state, _ in TRANSITIONS}, set(TRANSITIONS.values())
-    assert before | after == set(LinkState) and after | {LinkState.ATTACHING} == set(LinkState)
-    assert set(LinkState) - before == {LinkState.DETACHED, LinkState.CLOSED}
-    assert {happened for _, happened in TRANSITIONS} == set(LinkInput)
+def test_an_attach_that_waits_is_served_when_the_partition_is_free(nodes: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    door = Door(nodes, monkeypatch)
+    link = door.waiting()
+    door.owner.close()
+    door.peer.pump(lambda: link.state & proton.Endpoint.REMOTE_ACTIVE, GUARD_S)
+    assert link.remote_source.address == "orders"
+    assert door.ended == [("ConsumerLink", True), ("PendingAttach", False)]
 
 
 @pytest.mark.parametrize("end", ["session", "connection", "socket"])
