@@ -93,37 +93,31 @@ def _positions(given: OptionReader, timestamp: str, by_timestamp: str, offsets: 
     if name == timestamp:
         return PositionRange(AtTime(instant_ms(name, text)), option=name)
     word, example = text.strip().lower(), given.form.offsets_example
-    if name == by_timestamp:
+    of_instants = name == by_timestamp
+    if of_instants:
         example = json.dumps(dict(zip(json.loads(example), _INSTANTS, strict=False)))
-        instants = json_object(name, text, words="", example=example)
-        _refuse_topics(name, instants, example)
-        return PositionRange(
-            None, {partition: AtTime(instant_ms(name, value)) for partition, value in instants.items()}, name
-        )
-    if word in ("earliest", "latest"):
+    elif word in ("earliest", "latest"):
         return PositionRange(EARLIEST if word == "earliest" else LATEST, option=name)
-    if not word.startswith(("{", "[")):
+    elif not word.startswith(("{", "[")):
         raise OptionError(
             name,
             f"'{short(text)}' is neither 'earliest' nor 'latest' nor a JSON object such as {example}"
             f"{start_hint(word) or did_you_mean(word, ('earliest', 'latest'))}",
         )
-    positions = json_object(name, text, words="'earliest', 'latest' or ", example=example)
-    _refuse_topics(name, positions, example)
-    return PositionRange(
-        None, {partition: given.form.position(name, partition, v) for partition, v in positions.items()}, name
-    )
-
-
-def _refuse_topics(option: str, positions: Mapping[str, object], example: str) -> None:
-    """Refuse the JSON of Spark's Kafka source, in which topics have partitions, and these positions."""
-    for name, value in positions.items():
+    values = json_object(name, text, words="" if of_instants else "'earliest', 'latest' or ", example=example)
+    for partition, value in values.items():
+        # In the JSON of Spark's Kafka source topics have partitions, and these positions.
         if isinstance(value, dict) and value and all(re.fullmatch("[0-9]+", key) for key in value):
             raise OptionError(
-                option,
-                f"'{name}' has partitions in it, as a topic of Kafka has: a query reads one stream, so its partitions "
-                f"stand at the top, such as {example}",
+                name,
+                f"'{partition}' has partitions in it, as a topic of Kafka has: a query reads one stream, so its "
+                f"partitions stand at the top, such as {example}",
             )
+    each = {
+        partition: AtTime(instant_ms(name, value)) if of_instants else given.form.position(name, partition, value)
+        for partition, value in values.items()
+    }
+    return PositionRange(None, each, name)
 
 
 def _refuse(span: PositionRange, word: Position, why: str) -> None:
