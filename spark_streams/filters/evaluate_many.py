@@ -124,7 +124,10 @@ def _of_texts(predicate: Predicate, column: pa.StringArray) -> pa.BooleanArray:
     if op is Operator.IN:
         return among(column, values)
     if op is Operator.LIKE:
-        return _like(predicate, column, values[0])
+        pattern = _arrow_pattern(values[0])
+        if pattern is None:
+            return answer_by_text(column, predicate_test(predicate))
+        return pattern.test(column, pattern.text)
     if op is Operator.BETWEEN:
         return pc.and_(pc.greater_equal(column, _text(values[0])), pc.less_equal(column, _text(values[1])))
     return COMPARISONS[op].arrow(column, _text(values[0]))
@@ -132,13 +135,6 @@ def _of_texts(predicate: Predicate, column: pa.StringArray) -> pa.BooleanArray:
 
 def _text(value: str) -> Any:
     return pa.scalar(value, pa.string())
-
-
-def _like(predicate: Predicate, column: pa.StringArray, pattern: str) -> pa.BooleanArray:
-    found = _arrow_pattern(pattern)
-    if found is None:
-        return answer_by_text(column, predicate_test(predicate))
-    return found.test(column, found.text)
 
 
 @lru_cache(maxsize=1024)

@@ -19,7 +19,7 @@ from spark_streams.filters.describe import (
     meant,
     shorten,
 )
-from spark_streams.filters.sql_scanner import BY_SIGN, HYPHENED, SqlScanner
+from spark_streams.filters.sql_scanner import HYPHENED, SqlScanner
 from spark_streams.filters.tree import Operator, Reference, Value, ValueType, property_of
 
 _NAME_WITHOUT_DELIMITERS: Final = re.compile(r"""[^\s=<>!()\[\]'",]+""")
@@ -56,13 +56,9 @@ class Scanner(SqlScanner):
     def comparison(self) -> Operator | None:
         """Read the sign of a comparison, if one is next; refuse those of other languages, such as ``==``."""
         sign = _COMPARISON.match(self.text, self.at)
-        if sign is None:
-            return None
-        if sign[2]:
+        if sign is not None and sign[2]:
             self.fail("expected one of = <> != < <= > >=")
-        self.at = sign.end()
-        self.skip_blanks()
-        return BY_SIGN[sign[1]]
+        return super().comparison()
 
     def at_literal(self) -> bool:
         """Return whether a literal is next, sound or not."""

@@ -17,8 +17,7 @@ HYPHENED: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 _BLANK: Final = re.compile(r"[ \t\r\n\f\v]*")
 WORD: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _COMPARISON: Final = re.compile(r"<>|!=|>=|<=|=|>|<")
-BY_SIGN: Final = {**{each.sign: operator for operator, each in COMPARISONS.items()}, "!=": Operator.NOT_EQUALS}
-"""The comparison that each sign means."""
+_BY_SIGN: Final = {**{each.sign: operator for operator, each in COMPARISONS.items()}, "!=": Operator.NOT_EQUALS}
 
 
 class SqlScanner:
@@ -77,7 +76,7 @@ class SqlScanner:
 
     def comparison(self) -> Operator | None:
         """Read the sign of a comparison and the blanks behind it, if one is next."""
-        found = BY_SIGN.get(self.read(_COMPARISON))
+        found = _BY_SIGN.get(self.read(_COMPARISON))
         self.skip_blanks()
         return found
 

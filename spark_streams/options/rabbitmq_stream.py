@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final, Literal, cast
 
-from spark_streams.endpoint import RABBITMQ_SCHEMES, Endpoint
+from spark_streams.endpoint import RABBITMQ_SCHEMES
 from spark_streams.errors import OptionError
 from spark_streams.options.common import SinkOptions, read_source
 from spark_streams.options.connection import log_level, read_endpoint, request_timeout_ms
@@ -134,16 +134,12 @@ def _name(given: OptionReader) -> tuple[str | None, bool]:
     return given.required(option, "the name of the stream, such as orders").strip(), option == SUPER_STREAM
 
 
-def _balanced(given: OptionReader, endpoint: Endpoint) -> Endpoint:
-    return replace(endpoint, load_balancer=given.boolean(LOAD_BALANCER, False))
-
-
 def _source(given: OptionReader, streaming: bool | None) -> RabbitSourceOptions:
     name, super_stream = _name(given)
     if name is None and given.reading:
         given.required(STREAM, given.form.stream_example)
     common = read_source(given, name or "", RabbitSourceOptions, streaming=streaming)
-    endpoint = _balanced(given, common.endpoint)
+    endpoint = replace(common.endpoint, load_balancer=given.boolean(LOAD_BALANCER, False))
     valued = with_filter_values(given, common)
     consumer = given.text(CONSUMER_NAME, "the name of a consumer")
     if consumer is not None and len(consumer.encode("utf-8", "surrogatepass")) > MAX_NAME_BYTES:
@@ -191,7 +187,7 @@ def _sink(given: OptionReader) -> RabbitSinkOptions:
             MAX_IN_FLIGHT, f"{in_flight} is less than the {size} of '{SUB_ENTRY_SIZE}': one batch would not fit"
         )
     return RabbitSinkOptions(
-        endpoint=_balanced(given, read_endpoint(given)),
+        endpoint=replace(read_endpoint(given), load_balancer=given.boolean(LOAD_BALANCER, False)),
         stream=None if is_super else name,
         request_timeout_ms=request_timeout_ms(given),
         log_level=log_level(given),

@@ -30,7 +30,7 @@ import numpy as np
 import numpy.typing as npt
 
 from spark_streams.filters.intervals import compared
-from spark_streams.filters.predicates.typed_values import MessageTest, truth
+from spark_streams.filters.predicates.typed_values import Mask, MessageTest, truth
 from spark_streams.filters.tree import COMPARISONS, Operator, flattened
 from spark_streams.offsets import equal_range
 from spark_streams.wire.amqp.columns.typed import FieldOfMessage, TypedColumn
@@ -40,7 +40,6 @@ from spark_streams.wire.amqp.message import DELIVERY_ANNOTATIONS
 NEVER: Final = 2**63 - 1
 """The bound of ``bounds`` that no event reaches; no event has this number."""
 
-Mask = npt.NDArray[np.bool_]
 Longs = npt.NDArray[np.int64]
 
 

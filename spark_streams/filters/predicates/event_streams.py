@@ -84,13 +84,12 @@ def annotations_predicate(entries: Mapping[str, object]) -> Condition:
         if name == OFFSET_FIELD.name:
             if not isinstance(value, str):
                 raise ValueError(f"{name} must be a symbol, not {value!r}")
-            parts.append(compare(OFFSET_FIELD, Operator.GREATER_THAN, value))
         elif name == TIMESTAMP_FIELD.name:
             if not isinstance(value, int) or isinstance(value, bool) or not MIN_INT64 <= value <= MAX_INT64:
                 raise ValueError(f"{name} must be a timestamp, not {value!r}")
-            parts.append(compare(TIMESTAMP_FIELD, Operator.GREATER_THAN, value))
         else:
             raise ValueError(f"{name!r} cannot be filtered on: expected {OFFSET_FIELD.name} or {TIMESTAMP_FIELD.name}")
+        parts.append(compare(FieldOfMessage(DELIVERY_ANNOTATIONS, name), Operator.GREATER_THAN, value))
     return conjunction(parts)
 
 
