@@ -88,7 +88,9 @@ class Scanner(SqlScanner):
             return property_of(self._delimited())
         found = DOTTED_NAME.match(self.text, self.at)
         if found is None:
-            self.fail(self._no_reference())
+            if self.at == len(self.text):
+                self.fail(_A_PREDICATE if self.text.strip() else "the filter is empty: leave it out for all events")
+            self.fail(self._undelimited() if self.next().isalnum() else self.foreign() or _A_PREDICATE)
         word = found[0]
         first = word.partition(".")[0]
         if first.upper() in KEYWORDS:
@@ -147,13 +149,6 @@ class Scanner(SqlScanner):
 
     def _delimited(self) -> str:
         return self.quoted("]" if self.next() == "[" else '"', "name")
-
-    def _no_reference(self) -> str:
-        if self.at == len(self.text):
-            return "the filter is empty: leave it out for all events" if not self.text.strip() else _A_PREDICATE
-        if self.next().isalnum():
-            return self._undelimited()
-        return self.foreign() or _A_PREDICATE
 
     def _undelimited(self) -> str:
         name = _NAME_WITHOUT_DELIMITERS.match(self.text, self.at)

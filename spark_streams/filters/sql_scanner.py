@@ -7,10 +7,13 @@ The three dialects extend it: the filter language (``scanner.py``), the full SQL
 from __future__ import annotations
 
 import re
-from typing import Final, NoReturn
+from collections.abc import Callable
+from typing import Final, NoReturn, TypeVar
 
 from spark_streams.errors import FilterError
 from spark_streams.filters.tree import COMPARISONS, Operator
+
+Part = TypeVar("Part")
 
 HYPHENED: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 """A name that may contain hyphens, as names of annotations do (A-3)."""
@@ -79,6 +82,13 @@ class SqlScanner:
         found = _BY_SIGN.get(self.read(_COMPARISON))
         self.skip_blanks()
         return found
+
+    def joined(self, keyword: str, read: Callable[[], Part]) -> list[Part]:
+        """Read one or more parts that a keyword joins."""
+        parts = [read()]
+        while self.keyword(keyword):
+            parts.append(read())
+        return parts
 
     def quoted(self, close: str, what: str = "text") -> str:
         """Read up to ``close``, which is doubled within the text; ``at`` is on the opening character.

@@ -100,18 +100,13 @@ class _Reader(Scanner):
 
     def _any(self) -> Expression:
         """Read terms up to a ``)`` or the end of the text."""
-        terms = [self._all()]
-        while self.keyword("OR"):
-            terms.append(self._all())
+        terms = self.joined("OR", self._all)
         if self.next() not in ("", ")"):
             self.fail(self.foreign() or "expected AND, OR or the end of the filter")
         return any_of(terms)
 
     def _all(self) -> Expression:
-        factors = [self._factor()]
-        while self.keyword("AND"):
-            factors.append(self._factor())
-        return all_of(factors)
+        return all_of(self.joined("AND", self._factor))
 
     def _factor(self) -> Expression:
         opening = self.at

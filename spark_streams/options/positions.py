@@ -70,15 +70,13 @@ def read_ending(given: OptionReader, default: Position | None) -> PositionRange 
     return PositionRange(default, option=ENDING_OFFSETS) if found is None and default is not None else found
 
 
-def refuse_empty_spans(starting: PositionRange, ending: PositionRange | None) -> None:
+def refuse_empty_spans(starting: PositionRange, ending: PositionRange) -> None:
     """Refuse positions that leave a batch query nothing to read, and expressions as its end.
 
     Raises:
         OptionError: the query starts at the latest event, or ends at the earliest or at an expression.
     """
     _refuse(starting, LATEST, "a batch query that starts at the latest event has nothing to read")
-    if ending is None:
-        return
     _refuse(ending, EARLIEST, "a batch query that ends at the earliest event has nothing to read")
     for partition, position in ending.each.items():
         if isinstance(position, Matching):

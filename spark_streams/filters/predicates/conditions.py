@@ -29,7 +29,7 @@ from typing import Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from spark_streams.filters.intervals import compared
+from spark_streams.filters.intervals import numbers_where
 from spark_streams.filters.predicates.typed_values import Mask, MessageTest, truth
 from spark_streams.filters.tree import COMPARISONS, Operator, flattened
 from spark_streams.offsets import equal_range
@@ -133,7 +133,7 @@ def _offset_test(op: Operator, first: int, end: int) -> Condition:
         first: the first event whose offset is not less than the operand.
         end: the first event whose offset is greater than the operand.
     """
-    ranges = compared(op, min(first, NEVER), min(end, NEVER))
+    ranges = numbers_where(op, [(min(first, NEVER), min(end, NEVER))])
     return disjunction(OffsetRange(low or 0, NEVER if high is None else high + 1) for low, high in ranges)
 
 

@@ -10,7 +10,7 @@
     field      = ("d" | "delivery_annotations") "." name
     name       = letters, digits, "_" and "-" | "[" text "]"    hyphens may stand bare (A-3); "]" is doubled within
 
-Keywords are written in upper or lower case. There are no parentheses, so a text has no depth: one loop reads it in time
+Keywords are written in upper or lower case. There are no parentheses, so a text has no depth, and is read in time
 proportional to its length.
 
 Spec: OASIS AMQP Event Stream Extensions 1.0 §5.2.1, §5.2.2.
@@ -97,19 +97,13 @@ class _Reader(SqlScanner):
     """One pass over a filter's text."""
 
     def predicate(self) -> Condition:
-        terms: list[list[Condition]] = [[]]
         self.skip_blanks()
         if self.at == len(self.text):
             self.fail("the filter is empty: write TRUE for all events")
-        while True:
-            terms[-1].append(self._factor())
-            self.skip_blanks()
-            if self.at == len(self.text):
-                return disjunction(map(conjunction, terms))
-            if self.keyword("OR"):
-                terms.append([])
-            elif not self.keyword("AND"):
-                self.fail(self._outside(self.word().upper()) or "expected AND, OR or the end of the filter")
+        terms = self.joined("OR", lambda: self.joined("AND", self._factor))
+        if self.at < len(self.text):
+            self.fail(self._outside(self.word().upper()) or "expected AND, OR or the end of the filter")
+        return disjunction(map(conjunction, terms))
 
     def _factor(self) -> Condition:
         for word, value in _BOOLEANS.items():
@@ -120,7 +114,9 @@ class _Reader(SqlScanner):
         op = self.comparison()
         if op is None:
             self.fail(self._outside(self.word().upper()) or "expected one of = <> != > >= < <=")
-        return compare(left, op, self._expression())
+        right = self._expression()
+        self.skip_blanks()
+        return compare(left, op, right)
 
     def _expression(self) -> Operand:
         start = self.next()

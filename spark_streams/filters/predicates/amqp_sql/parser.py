@@ -94,15 +94,11 @@ class _Parser(AmqpSqlScanner):
         return found
 
     def _any(self, wanted: bool) -> p.Condition:
-        parts = [self._all(wanted)]
-        while self.keyword("OR"):
-            parts.append(self._all(wanted))
+        parts = self.joined("OR", lambda: self._all(wanted))
         return p.disjunction(parts) if wanted else p.conjunction(parts)
 
     def _all(self, wanted: bool) -> p.Condition:
-        parts = [self._factor(wanted)]
-        while self.keyword("AND"):
-            parts.append(self._factor(wanted))
+        parts = self.joined("AND", lambda: self._factor(wanted))
         return p.conjunction(parts) if wanted else p.disjunction(parts)
 
     def _factor(self, wanted: bool) -> p.Condition:
