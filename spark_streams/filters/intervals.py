@@ -70,7 +70,7 @@ def numbers_where(op: Operator, places: Sequence[tuple[int, int]]) -> Intervals:
     if op is Operator.BETWEEN:
         low, high = places[0][0], places[1][1] - 1
         return ((low, high),) if low <= high else ()
-    if op not in COMPARISONS:
+    if op not in COMPARISONS or not places:
         raise Inexpressible
     first, end = places[0]
     intervals: dict[Operator, Intervals] = {

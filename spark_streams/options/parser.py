@@ -30,7 +30,7 @@ from spark_streams.options.names import (
     URL,
     Format,
 )
-from spark_streams.options.values import boolean, did_you_mean, short
+from spark_streams.options.values import did_you_mean, short
 
 _OF_TABLES: Final = (
     ". No option at all has come. Spark hands the OPTIONS of CREATE TABLE to no Python source: say them where the "
@@ -154,7 +154,11 @@ class OptionReader:
     def boolean(self, name: str, default: bool) -> bool:
         """Return the boolean of ``true`` or ``false``; ``default`` when the option is not given."""
         value = self.get(name)
-        return default if value is None else boolean(name, value)
+        if value is None:
+            return default
+        if (word := value.strip().lower()) not in ("true", "false"):
+            raise OptionError(name, f"'{short(value)}' is neither 'true' nor 'false'")
+        return word == "true"
 
 
 class RedactedOptions(Mapping[str, str]):

@@ -1,4 +1,4 @@
-"""Reads the values of options: numbers, booleans, instants, durations, lists and JSON, with messages for the user."""
+"""Reads the values of options: instants, durations, lists and JSON, with messages for the user."""
 
 from __future__ import annotations
 
@@ -28,18 +28,6 @@ _UNITS_US: Final = {
 """The units of Spark's JavaUtils.timeStringAsMs, in microseconds."""
 _NEAR: Final = 0.7
 """How alike two words have to be: 'warn' is nearly 'warning', and 'oldest' is not 'latest'."""
-
-
-def boolean(option: str, text: str) -> bool:
-    """Return the boolean of ``true`` or ``false``, in any case.
-
-    Raises:
-        OptionError: the text is neither.
-    """
-    word = text.strip().lower()
-    if word not in ("true", "false"):
-        raise OptionError(option, f"'{short(text)}' is neither 'true' nor 'false'")
-    return word == "true"
 
 
 def instant_ms(option: str, value: object) -> int:

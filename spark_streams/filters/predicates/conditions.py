@@ -49,7 +49,8 @@ _REFLEXIVE: Final = frozenset({Operator.EQUALS, Operator.GREATER_THAN_EQUALS, Op
 OFFSET_FIELD: Final = FieldOfMessage(DELIVERY_ANNOTATIONS, OFFSET_KEY)
 TIMESTAMP_FIELD: Final = FieldOfMessage(DELIVERY_ANNOTATIONS, TIMESTAMP_KEY)
 SOURCE_PARTITION_FIELD: Final = FieldOfMessage(DELIVERY_ANNOTATIONS, SOURCE_PARTITION_KEY)
-_FIELDS: Final = frozenset({OFFSET_FIELD, TIMESTAMP_FIELD, SOURCE_PARTITION_FIELD})
+FIELDS: Final = frozenset({OFFSET_FIELD, TIMESTAMP_FIELD, SOURCE_PARTITION_FIELD})
+"""The delivery annotations that events have."""
 _EARLIEST: Final = "@earliest"
 _LATEST: Final = "@latest"
 
@@ -107,7 +108,7 @@ def compare(left: Operand, op: Operator, right: Operand) -> Condition:
             comparable = type(left) is type(right) and isinstance(left, (str, int))
             return Always(comparable and bool(COMPARISONS[op].python(left, right)))
         left, op, right = right, COMPARISONS[op].mirrored, left
-    if left not in _FIELDS or (isinstance(right, FieldOfMessage) and right not in _FIELDS):
+    if left not in FIELDS or (isinstance(right, FieldOfMessage) and right not in FIELDS):
         return Always(False)  # no event carries it: unknown
     if left == TIMESTAMP_FIELD:
         if left == right:  # true for every event that has the field

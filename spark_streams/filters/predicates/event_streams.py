@@ -24,6 +24,7 @@ from typing import Final
 
 from spark_streams.filters.decimals import MAX_INT64, MIN_INT64, read_long
 from spark_streams.filters.describe import ANNOTATION_SECTIONS
+from spark_streams.filters.predicates.amqp_sql.scanner import SECTIONS
 from spark_streams.filters.predicates.conditions import (
     OFFSET_FIELD,
     TIMESTAMP_FIELD,
@@ -40,9 +41,7 @@ from spark_streams.wire.amqp.columns.typed import FieldOfMessage
 from spark_streams.wire.amqp.message import DELIVERY_ANNOTATIONS
 
 _INTEGER: Final = re.compile(r"-?[0-9]+")
-_OTHER_SECTIONS: Final = frozenset(
-    {"h", "header", "m", "message_annotations", "p", "properties", "a", "application_properties", "f", "footer"}
-)
+_OTHER_SECTIONS: Final = frozenset({*SECTIONS, "f", "footer"} - ANNOTATION_SECTIONS)
 _BOOLEANS: Final = {"TRUE": True, "FALSE": False}
 _OUTSIDE: Final = frozenset({"NOT", "IN", "LIKE", "IS", "NULL", "EXISTS", "BETWEEN", "ESCAPE"})
 
