@@ -36,9 +36,8 @@ from spark_streams.options.names import (
     TIMESTAMP_FIELD,
     TLS_VERIFY_HOSTNAME,
     URL,
-    Format,
 )
-from spark_streams.options.parser import MAX_INT64, OptionReader
+from spark_streams.options.parser import MAX_INT64, Format, OptionReader
 from spark_streams.options.rabbitmq_stream import _FORMAT as RABBIT_FORMAT
 from spark_streams.options.rabbitmq_stream import parse_rabbit_sink, parse_rabbit_source
 

@@ -38,9 +38,8 @@ from spark_streams.options.names import (
     TOKEN_FILE,
     TOKEN_PROVIDER,
     TRANSPORT,
-    Format,
 )
-from spark_streams.options.parser import OptionReader
+from spark_streams.options.parser import Format, OptionReader
 from spark_streams.options.positions import numbered_position, read_position
 from spark_streams.position import Position
 from spark_streams.wire.amqp.dialects import AUTO, DIALECTS, EVENT_HUBS, EVENT_STREAMS, RABBITMQ, Dialect

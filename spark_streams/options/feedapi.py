@@ -47,9 +47,8 @@ from spark_streams.options.names import (
     TOKEN_FILE,
     TOKEN_PROVIDER,
     URL,
-    Format,
 )
-from spark_streams.options.parser import OptionReader
+from spark_streams.options.parser import Format, OptionReader
 from spark_streams.options.positions import read_position
 from spark_streams.position import At, AtTime, Matching, Position
 

@@ -28,8 +28,8 @@ from spark_streams.options.names import (
     TABLE_OPTION_PREFIX,
     TABLE_PROVIDER,
     URL,
-    Format,
 )
+from spark_streams.options.names import Format as Format
 from spark_streams.options.values import did_you_mean, short
 
 _OF_TABLES: Final = (

@@ -36,9 +36,8 @@ from spark_streams.options.names import (
     TOKEN_FILE,
     TOKEN_PROVIDER,
     USERNAME,
-    Format,
 )
-from spark_streams.options.parser import OptionReader
+from spark_streams.options.parser import Format, OptionReader
 from spark_streams.options.positions import numbered_position
 
 Routing = Literal["hash", "rstream", "key"]
