@@ -28,7 +28,6 @@ from spark_streams.filters.tree import (
     Expression,
     Not,
     Operator,
-    Or,
     Predicate,
     Reference,
     ValueType,
@@ -81,9 +80,6 @@ class _Evaluation:
             return self._of_predicate(expression)
         if isinstance(expression, Not):
             return pc.invert(self.of(expression.operand))
-        return self._joined(expression)
-
-    def _joined(self, expression: And | Or) -> pa.BooleanArray:
         conjunction = isinstance(expression, And)
         join = pc.and_kleene if conjunction else pc.or_kleene
         answer = self.of(expression.parts[0])

@@ -93,8 +93,11 @@ class Scanner(SqlScanner):
             self.fail(self._undelimited() if self.next().isalnum() else self.foreign() or _A_PREDICATE)
         word = found[0]
         first = word.partition(".")[0]
-        if first.upper() in KEYWORDS:
-            self.fail(self._keyword_for_a_reference(first.upper(), word))
+        keyword = first.upper()
+        if keyword in ("TRUE", "FALSE"):
+            self.fail(f"there is no {keyword}: leave the filter out for all events")
+        if keyword in KEYWORDS:
+            self.fail(f"{_A_PREDICATE}, not {keyword}; a property of that name is written [{shorten(word)}]")
         if first in ANNOTATION_SECTIONS and self.text.startswith(".", self.at + len(first)):
             return self._annotation(first)
         end = found.end()
@@ -154,8 +157,3 @@ class Scanner(SqlScanner):
         name = _NAME_WITHOUT_DELIMITERS.match(self.text, self.at)
         shown = shorten(name[0]) if name else "…"
         return f"a name with other signs than letters, digits and _ is delimited: [{shown}]"
-
-    def _keyword_for_a_reference(self, keyword: str, word: str) -> str:
-        if keyword in ("TRUE", "FALSE"):
-            return f"there is no {keyword}: leave the filter out for all events"
-        return f"{_A_PREDICATE}, not {keyword}; a property of that name is written [{shorten(word)}]"
