@@ -126,7 +126,10 @@ def find_fault(expression: Expression) -> Fault | None:
 
 def predicate_fault(predicate: Predicate) -> Fault | None:
     """Return the fault of one predicate; None for a sound one."""
-    return next((Fault(reason, part, predicate) for reason, part in _reasons(predicate) if reason is not None), None)
+    for reason, part in _reasons(predicate):
+        if reason is not None:
+            return Fault(reason, part, predicate)
+    return None
 
 
 def _reasons(predicate: Predicate) -> Iterator[tuple[str | None, int]]:
