@@ -28,7 +28,6 @@ from spark_streams.filters.tree import (
     Expression,
     Not,
     Operator,
-    Or,
     Predicate,
     Reference,
     ValueType,
@@ -81,9 +80,6 @@ class _Evaluation:
             return self._of_predicate(expression)
         if isinstance(expression, Not):
             return pc.invert(self.of(expression.operand))
-        return self._joined(expression)
-
-    def _joined(self, expression: And | Or) -> pa.BooleanArray:
         conjunction = isinstance(expression, And)
         join = pc.and_kleene if conjunction else pc.or_kleene
         answer = self.of(expression.parts[0])
@@ -124,7 +120,10 @@ def _of_texts(predicate: Predicate, column: pa.StringArray) -> pa.BooleanArray:
     if op is Operator.IN:
         return among(column, values)
     if op is Operator.LIKE:
-        return _like(predicate, column, values[0])
+        pattern = _arrow_pattern(values[0])
+        if pattern is None:
+            return answer_by_text(column, predicate_test(predicate))
+        return pattern.test(column, pattern.text)
     if op is Operator.BETWEEN:
         return pc.and_(pc.greater_equal(column, _text(values[0])), pc.less_equal(column, _text(values[1])))
     return COMPARISONS[op].arrow(column, _text(values[0]))
@@ -132,13 +131,6 @@ def _of_texts(predicate: Predicate, column: pa.StringArray) -> pa.BooleanArray:
 
 def _text(value: str) -> Any:
     return pa.scalar(value, pa.string())
-
-
-def _like(predicate: Predicate, column: pa.StringArray, pattern: str) -> pa.BooleanArray:
-    found = _arrow_pattern(pattern)
-    if found is None:
-        return answer_by_text(column, predicate_test(predicate))
-    return found.test(column, found.text)
 
 
 @lru_cache(maxsize=1024)

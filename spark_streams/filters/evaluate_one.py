@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from decimal import Decimal
 from functools import lru_cache
 from typing import Any, TypeAlias
 
@@ -31,7 +30,6 @@ from spark_streams.filters.tree import (
     Or,
     Predicate,
     Reference,
-    Value,
     ValueType,
 )
 
@@ -90,7 +88,7 @@ def predicate_test(predicate: Predicate) -> Callable[[str], bool | None]:
     if op in NEGATIVE:
         opposite = predicate_test(replace(predicate, operator=OPPOSITES[op]))
         return lambda text: _not(opposite(text))
-    values = [_comparable(value, numeric) for value in predicate.values]
+    values = [numeral(value) if numeric and not isinstance(value, str) else str(value) for value in predicate.values]
     read: Callable[[str], Any] = numeral_of_text if numeric else str
     if op is Operator.LIKE:
         return like(str(predicate.values[0]))
@@ -103,10 +101,6 @@ def predicate_test(predicate: Predicate) -> Callable[[str], bool | None]:
         return None if found is None else test(found)
 
     return compare
-
-
-def _comparable(value: Value, numeric: bool) -> str | Decimal:
-    return numeral(value) if numeric and not isinstance(value, str) else str(value)
 
 
 def _comparison(op: Operator, values: list[Any]) -> Callable[[Any], bool]:

@@ -13,7 +13,7 @@ from typing import Final, TypeAlias
 
 from spark_streams.filters.decimals import floor_of
 from spark_streams.filters.split import Inexpressible
-from spark_streams.filters.tree import Operator, Predicate, Value, ValueType
+from spark_streams.filters.tree import COMPARISONS, Operator, Predicate, Value, ValueType
 from spark_streams.offsets import equal_range
 
 Interval: TypeAlias = tuple["int | None", "int | None"]
@@ -37,10 +37,10 @@ def intervals_of(predicate: Predicate) -> Intervals:
         Inexpressible: the predicate depends on more than the number's value.
     """
     if predicate.type is not ValueType.STRING:
-        return _intervals(predicate, _place_of_number)
+        return numbers_where(predicate.operator, [_place_of_number(value) for value in predicate.values])
     if predicate.operator not in _EQUATIONS:
         raise Inexpressible
-    return _intervals(predicate, _place_of_digits)
+    return numbers_where(predicate.operator, [_place_of_digits(value) for value in predicate.values])
 
 
 def offsets_of(predicate: Predicate) -> Intervals:
@@ -51,45 +51,35 @@ def offsets_of(predicate: Predicate) -> Intervals:
     """
     if predicate.type is not ValueType.STRING:
         return intervals_of(predicate)
-    return _intervals(predicate, lambda value: equal_range(str(value)))
+    return numbers_where(predicate.operator, [equal_range(str(value)) for value in predicate.values])
 
 
-def compared(op: Operator, first: int, end: int) -> Intervals:
-    """Return the numbers that compare with a value.
+def numbers_where(op: Operator, places: Sequence[tuple[int, int]]) -> Intervals:
+    """Return the numbers for which a test is true.
 
     Args:
-        op: the comparison.
-        first: the least number that is not less than the value.
-        end: the least number that is greater than the value.
+        op: the test.
+        places: of each value the least number that is not less than it, and the least that is greater.
 
     Raises:
-        Inexpressible: the operator is no comparison with one value.
+        Inexpressible: the operator compares otherwise.
     """
-    intervals: dict[Operator, Intervals] = {
-        Operator.EQUALS: ((first, end - 1),) if first < end else (),
-        Operator.NOT_EQUALS: ((None, first - 1), (end, None)),
-        Operator.GREATER_THAN: ((end, None),),
-        Operator.GREATER_THAN_EQUALS: ((first, None),),
-        Operator.LESS_THAN: ((None, first - 1),),
-        Operator.LESS_THAN_EQUALS: ((None, end - 1),),
-    }
-    if op not in intervals:
-        raise Inexpressible
-    return intervals[op]
-
-
-def _intervals(predicate: Predicate, place: Callable[[Value], tuple[int, int]]) -> Intervals:
-    """Return the numbers for which a predicate is true; ``place`` is as ``first`` and ``end`` of ``compared``."""
-    op, places = predicate.operator, [place(value) for value in predicate.values]
     if op in _EQUATIONS:
         points = _points(first for first, end in places if first < end)
         return _complement(points) if op in (Operator.NOT_EQUALS, Operator.NOT_IN) else points
     if op is Operator.BETWEEN:
         low, high = places[0][0], places[1][1] - 1
         return ((low, high),) if low <= high else ()
-    if not places:
+    if op not in COMPARISONS or not places:
         raise Inexpressible
-    return compared(op, *places[0])
+    first, end = places[0]
+    intervals: dict[Operator, Intervals] = {
+        Operator.GREATER_THAN: ((end, None),),
+        Operator.GREATER_THAN_EQUALS: ((first, None),),
+        Operator.LESS_THAN: ((None, first - 1),),
+        Operator.LESS_THAN_EQUALS: ((None, end - 1),),
+    }
+    return intervals[op]
 
 
 def within(intervals: Intervals, low: int, high: int) -> Intervals:

@@ -9,6 +9,7 @@ Spec: docs/specifications.md, E-1, E-8, E-10 to E-13 and E-17.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -111,9 +112,11 @@ def find_fault(expression: Expression) -> Fault | None:
         elif isinstance(node, Not):
             waiting.append((node.operand, depth + 1))
         elif isinstance(node, (And, Or)):
-            fault = _join_fault(node)
-            if fault is not None:
-                return fault
+            if len(node.parts) < 2:
+                return Fault("an AND or OR needs two or more parts: build it with all_of or any_of", AT_REFERENCE, node)
+            if any(isinstance(part, type(node)) for part in node.parts):
+                reason = "an AND within an AND, or an OR within an OR: build it with all_of or any_of"
+                return Fault(reason, AT_REFERENCE, node)
             waiting.extend((part, depth + 1) for part in reversed(node.parts))
         else:
             reason = f"expected an expression, not {type(node).__name__}: a builder's chain ends with build()"
@@ -122,33 +125,26 @@ def find_fault(expression: Expression) -> Fault | None:
 
 
 def predicate_fault(predicate: Predicate) -> Fault | None:
-    """Return the fault of one predicate; None for a sound one. Each check relies on those before it."""
-    reason = reference_reason(predicate.reference)
-    if reason is not None:
-        return Fault(reason, AT_REFERENCE, predicate)
-    reason = _arity_reason(predicate)
-    if reason is not None:
-        return Fault(reason, AT_OPERATOR, predicate)
-    for number, value in enumerate(predicate.values):
-        reason = _value_reason(value, predicate.type)
+    """Return the fault of one predicate; None for a sound one."""
+    for reason, part in _reasons(predicate):
         if reason is not None:
-            return Fault(reason, number, predicate)
+            return Fault(reason, part, predicate)
+    return None
+
+
+def _reasons(predicate: Predicate) -> Iterator[tuple[str | None, int]]:
+    """Yield what each check finds, and the part that it is about; each relies on those before it."""
+    yield reference_reason(predicate.reference), AT_REFERENCE
+    yield _arity_reason(predicate), AT_OPERATOR
+    for number, value in enumerate(predicate.values):
+        yield _value_reason(value, predicate.type), number
     number_of = _NUMBERS.get(predicate.reference.kind)
     if predicate.operator in _PATTERNS and predicate.type is not ValueType.STRING:
-        return Fault("LIKE compares texts: expected a text in quotes, not a number", 0, predicate)
+        yield "LIKE compares texts: expected a text in quotes, not a number", 0
     if number_of is not None and predicate.operator in _PATTERNS:
-        return Fault(f"LIKE compares texts, but {number_of}", AT_OPERATOR, predicate)
+        yield f"LIKE compares texts, but {number_of}", AT_OPERATOR
     if number_of is not None and predicate.type is ValueType.STRING:
-        return Fault(f"{number_of}: expected a number, not a text", 0, predicate)
-    return None
-
-
-def _join_fault(join: And | Or) -> Fault | None:
-    if len(join.parts) < 2:
-        return Fault("an AND or OR needs two or more parts: build it with all_of or any_of", AT_REFERENCE, join)
-    if any(isinstance(part, type(join)) for part in join.parts):
-        return Fault("an AND within an AND, or an OR within an OR: build it with all_of or any_of", AT_REFERENCE, join)
-    return None
+        yield f"{number_of}: expected a number, not a text", 0
 
 
 def reference_reason(reference: Reference) -> str | None:

@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 from spark_streams.filters.decimals import MAX_INT64, MIN_INT64, floor_of
 from spark_streams.filters.evaluate_one import predicate_test
 from spark_streams.filters.intervals import intervals_of, within
-from spark_streams.filters.tree import Operator, Predicate
+from spark_streams.filters.tree import COMPARISONS, Operator, Predicate
 
 _NUMBER: Final = r"\A[+-]?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?\z"
 """The form of a number; most columns of other texts fail this test."""
@@ -156,8 +156,6 @@ def _of_floats(op: Operator, literals: pa.DoubleArray, floats: pa.DoubleArray) -
     """Return answers that are right where a number's float equals no literal's; elsewhere they mean nothing."""
     if op is Operator.BETWEEN:
         return pc.and_(pc.greater(floats, literals[0]), pc.less(floats, literals[1]))
-    if op in (Operator.LESS_THAN, Operator.LESS_THAN_EQUALS):
-        return pc.less(floats, literals[0])
-    if op in (Operator.GREATER_THAN, Operator.GREATER_THAN_EQUALS):
-        return pc.greater(floats, literals[0])
-    return pa.repeat(pa.scalar(op is Operator.NOT_EQUALS), len(floats))
+    if op in (Operator.EQUALS, Operator.NOT_EQUALS, Operator.IN):
+        return pa.repeat(pa.scalar(op is Operator.NOT_EQUALS), len(floats))
+    return COMPARISONS[op].arrow(floats, literals[0])

@@ -167,7 +167,15 @@ def _write(expression: Expression, message: expression_pb2.Expr) -> int:
     """Fill a message; return how deep messages of type Expr nest in it, itself counted."""
     if isinstance(expression, Predicate):
         message.ty = _PREDICATE
-        message.predicate.CopyFrom(_predicate_message(expression))
+        message.predicate.CopyFrom(
+            expression_pb2.Predicate(
+                ref=expression.reference.kind.name,
+                name=expression.reference.name,
+                op=_ON_THE_WIRE.get(expression.operator, expression.operator).name,
+                values=[value if isinstance(value, str) else repr(value) for value in expression.values],
+                ty=None if expression.type is None else expression.type.name,
+            )
+        )
         return 1
     if isinstance(expression, Not):
         message.ty = _NOT
@@ -181,16 +189,6 @@ def _write_join(parts: Sequence[Expression], of: expression_pb2.Expr.ExprType, m
     message.ty = of
     half = len(parts) // 2
     return 1 + max(_write_join(parts[:half], of, message.lhs), _write_join(parts[half:], of, message.rhs))
-
-
-def _predicate_message(predicate: Predicate) -> expression_pb2.Predicate:
-    return expression_pb2.Predicate(
-        ref=predicate.reference.kind.name,
-        name=predicate.reference.name,
-        op=_ON_THE_WIRE.get(predicate.operator, predicate.operator).name,
-        values=[value if isinstance(value, str) else repr(value) for value in predicate.values],
-        ty=None if predicate.type is None else predicate.type.name,
-    )
 
 
 def _read(message: expression_pb2.Expr, path: str) -> Expression:
@@ -288,23 +286,19 @@ def read_filter(text: str) -> Expression:
     word = text.strip()
     if len(word) > _MAX_BASE64 or not _BASE64.fullmatch(word):
         return parse(text)
-    try:
-        return from_protobuf(_from_base64(word))
-    except FilterError as error:
-        raise _neither(text, error) from None
-
-
-def _from_base64(word: str) -> bytes:
     digits = word.rstrip("=").replace("-", "+").replace("_", "/")
     if len(digits) % 4 == 1:
-        raise FilterError(word, None, f"base64 of {len(digits)} characters: the last is missing, or one too many")
-    return base64.b64decode(digits + "=" * (-len(digits) % 4))
+        raise _neither(text, f"base64 of {len(digits)} characters: the last is missing, or one too many")
+    try:
+        return from_protobuf(base64.b64decode(digits + "=" * (-len(digits) % 4)))
+    except FilterError as error:
+        raise _neither(text, error.reason) from None
 
 
-def _neither(text: str, as_protobuf: FilterError) -> FilterError:
+def _neither(text: str, as_protobuf: str) -> FilterError:
     """Return the error for a word that may be base64, and may be the beginning of a text."""
     word = text.strip()
-    reason = f"in base64: {as_protobuf.reason}"
+    reason = f"in base64: {as_protobuf}"
     if not word.isidentifier():
         return FilterError(text, 1, reason)
     try:

@@ -19,7 +19,7 @@ from spark_streams.filters.describe import (
     meant,
     shorten,
 )
-from spark_streams.filters.sql_scanner import BY_SIGN, HYPHENED, SqlScanner
+from spark_streams.filters.sql_scanner import HYPHENED, SqlScanner
 from spark_streams.filters.tree import Operator, Reference, Value, ValueType, property_of
 
 _NAME_WITHOUT_DELIMITERS: Final = re.compile(r"""[^\s=<>!()\[\]'",]+""")
@@ -56,13 +56,9 @@ class Scanner(SqlScanner):
     def comparison(self) -> Operator | None:
         """Read the sign of a comparison, if one is next; refuse those of other languages, such as ``==``."""
         sign = _COMPARISON.match(self.text, self.at)
-        if sign is None:
-            return None
-        if sign[2]:
+        if sign is not None and sign[2]:
             self.fail("expected one of = <> != < <= > >=")
-        self.at = sign.end()
-        self.skip_blanks()
-        return BY_SIGN[sign[1]]
+        return super().comparison()
 
     def at_literal(self) -> bool:
         """Return whether a literal is next, sound or not."""
@@ -92,11 +88,16 @@ class Scanner(SqlScanner):
             return property_of(self._delimited())
         found = DOTTED_NAME.match(self.text, self.at)
         if found is None:
-            self.fail(self._no_reference())
+            if self.at == len(self.text):
+                self.fail(_A_PREDICATE if self.text.strip() else "the filter is empty: leave it out for all events")
+            self.fail(self._undelimited() if self.next().isalnum() else self.foreign() or _A_PREDICATE)
         word = found[0]
         first = word.partition(".")[0]
-        if first.upper() in KEYWORDS:
-            self.fail(self._keyword_for_a_reference(first.upper(), word))
+        keyword = first.upper()
+        if keyword in ("TRUE", "FALSE"):
+            self.fail(f"there is no {keyword}: leave the filter out for all events")
+        if keyword in KEYWORDS:
+            self.fail(f"{_A_PREDICATE}, not {keyword}; a property of that name is written [{shorten(word)}]")
         if first in ANNOTATION_SECTIONS and self.text.startswith(".", self.at + len(first)):
             return self._annotation(first)
         end = found.end()
@@ -152,19 +153,7 @@ class Scanner(SqlScanner):
     def _delimited(self) -> str:
         return self.quoted("]" if self.next() == "[" else '"', "name")
 
-    def _no_reference(self) -> str:
-        if self.at == len(self.text):
-            return "the filter is empty: leave it out for all events" if not self.text.strip() else _A_PREDICATE
-        if self.next().isalnum():
-            return self._undelimited()
-        return self.foreign() or _A_PREDICATE
-
     def _undelimited(self) -> str:
         name = _NAME_WITHOUT_DELIMITERS.match(self.text, self.at)
         shown = shorten(name[0]) if name else "…"
         return f"a name with other signs than letters, digits and _ is delimited: [{shown}]"
-
-    def _keyword_for_a_reference(self, keyword: str, word: str) -> str:
-        if keyword in ("TRUE", "FALSE"):
-            return f"there is no {keyword}: leave the filter out for all events"
-        return f"{_A_PREDICATE}, not {keyword}; a property of that name is written [{shorten(word)}]"

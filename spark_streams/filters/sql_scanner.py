@@ -7,18 +7,20 @@ The three dialects extend it: the filter language (``scanner.py``), the full SQL
 from __future__ import annotations
 
 import re
-from typing import Final, NoReturn
+from collections.abc import Callable
+from typing import Final, NoReturn, TypeVar
 
 from spark_streams.errors import FilterError
 from spark_streams.filters.tree import COMPARISONS, Operator
+
+Part = TypeVar("Part")
 
 HYPHENED: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 """A name that may contain hyphens, as names of annotations do (A-3)."""
 _BLANK: Final = re.compile(r"[ \t\r\n\f\v]*")
 WORD: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _COMPARISON: Final = re.compile(r"<>|!=|>=|<=|=|>|<")
-BY_SIGN: Final = {**{each.sign: operator for operator, each in COMPARISONS.items()}, "!=": Operator.NOT_EQUALS}
-"""The comparison that each sign means."""
+_BY_SIGN: Final = {**{each.sign: operator for operator, each in COMPARISONS.items()}, "!=": Operator.NOT_EQUALS}
 
 
 class SqlScanner:
@@ -77,9 +79,16 @@ class SqlScanner:
 
     def comparison(self) -> Operator | None:
         """Read the sign of a comparison and the blanks behind it, if one is next."""
-        found = BY_SIGN.get(self.read(_COMPARISON))
+        found = _BY_SIGN.get(self.read(_COMPARISON))
         self.skip_blanks()
         return found
+
+    def joined(self, keyword: str, read: Callable[[], Part]) -> list[Part]:
+        """Read one or more parts that a keyword joins."""
+        parts = [read()]
+        while self.keyword(keyword):
+            parts.append(read())
+        return parts
 
     def quoted(self, close: str, what: str = "text") -> str:
         """Read up to ``close``, which is doubled within the text; ``at`` is on the opening character.

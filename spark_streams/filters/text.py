@@ -90,22 +90,23 @@ class _Reader(Scanner):
         found = self._any()
         if self.next():
             self.fail("there is no ( that this ) closes")
-        return self._within_limits(found)
+        fault = limits.find_fault(found)
+        if fault is not None:
+            node = fault.node
+            while not isinstance(node, Predicate):
+                node = node.operand if isinstance(node, Not) else node.parts[0]
+            self.fail(fault.reason, self.starts[id(node)])
+        return found
 
     def _any(self) -> Expression:
         """Read terms up to a ``)`` or the end of the text."""
-        terms = [self._all()]
-        while self.keyword("OR"):
-            terms.append(self._all())
+        terms = self.joined("OR", self._all)
         if self.next() not in ("", ")"):
             self.fail(self.foreign() or "expected AND, OR or the end of the filter")
         return any_of(terms)
 
     def _all(self) -> Expression:
-        factors = [self._factor()]
-        while self.keyword("AND"):
-            factors.append(self._factor())
-        return all_of(factors)
+        return all_of(self.joined("AND", self._factor))
 
     def _factor(self) -> Expression:
         opening = self.at
@@ -123,15 +124,6 @@ class _Reader(Scanner):
                 self.fail("the parenthesis is not closed: expected )", opening)
         self.nesting -= 1
         return found
-
-    def _within_limits(self, expression: Expression) -> Expression:
-        fault = limits.find_fault(expression)
-        if fault is None:
-            return expression
-        node = fault.node
-        while not isinstance(node, Predicate):
-            node = node.operand if isinstance(node, Not) else node.parts[0]
-        self.fail(fault.reason, self.starts[id(node)])
 
     def _predicate(self) -> Expression:
         start = self.at

@@ -282,11 +282,6 @@ def without_not(expression: Expression) -> Expression:
     return _normal(expression, negated=False)
 
 
-def conjuncts(expression: Expression) -> tuple[Expression, ...]:
-    """Return the parts of an AND, or the expression itself: an event passes when all of them are true."""
-    return expression.parts if isinstance(expression, And) else (expression,)
-
-
 def _normal(expression: Expression, *, negated: bool) -> Expression:
     if isinstance(expression, Not):
         return _normal(expression.operand, negated=not negated)

@@ -13,10 +13,10 @@ from typing import Final, Literal
 from spark_streams.endpoint import AMQP_SCHEMES
 from spark_streams.errors import OptionError
 from spark_streams.filters.tree import KEY, Expression, Operator, Predicate, ValueType, all_of, property_of
-from spark_streams.options.common import SinkOptions, SourceOptions, read_source
+from spark_streams.options.common import SinkOptions, read_source
 from spark_streams.options.connection import log_level, read_endpoint, request_timeout_ms
 from spark_streams.options.connection_string import stream_of
-from spark_streams.options.filter_values import read_filter_values
+from spark_streams.options.filter_values import ValuedSourceOptions, with_filter_values
 from spark_streams.options.names import (
     CONNECTION_STRING,
     CONSUMER_GROUP,
@@ -48,7 +48,7 @@ from spark_streams.wire.amqp.dialects.rabbitmq import keyed
 
 
 @dataclass(frozen=True)
-class AmqpSourceOptions(SourceOptions):
+class AmqpSourceOptions(ValuedSourceOptions):
     """Everything that a reader of AMQP event streams needs to know; picklable, and safe to print.
 
     Args:
@@ -56,20 +56,13 @@ class AmqpSourceOptions(SourceOptions):
         epoch: this consumer's epoch in the group, or None.
         dialect: the name of the peer's dialect, or ``auto``.
         key_annotation: RabbitMQ: the annotation that is ``key``; None for property group-id.
-        super_stream: RabbitMQ: whether ``stream`` names a super stream, so that its partitions are read.
-        filter_values: RabbitMQ: the filter values that ``filter`` asks for, as the user named them; empty for none.
-        filter_value_from: RabbitMQ: where a message has what its publisher took its filter value from, or None.
-        match_unfiltered: RabbitMQ: whether messages without a filter value are looked at too.
+        filter: as in ``SourceOptions``; it asks for ``filter_values``, too.
     """
 
     consumer_group: str | None = None
     epoch: int | None = None
     dialect: str = AUTO
     key_annotation: str | None = None
-    super_stream: bool = False
-    filter_values: tuple[str, ...] = ()
-    filter_value_from: str | None = None
-    match_unfiltered: bool = False
 
 
 @dataclass(frozen=True)
@@ -107,8 +100,6 @@ def validate(options: Mapping[str, str], *, reading: bool = False) -> None:
         OptionError: the first fault found.
     """
     given = _reader(options, reading=reading or None)
-    if reading:
-        _require_name(given)
     _source(given, None)
     _sink(given)
 
@@ -123,9 +114,7 @@ def parse_source(options: Mapping[str, str], *, streaming: bool) -> AmqpSourceOp
     Raises:
         OptionError: an option that is unknown, has a bad value, contradicts another, or does not suit the mode.
     """
-    given = _reader(options, reading=True)
-    _require_name(given)
-    return _source(given, streaming)
+    return _source(_reader(options, reading=True), streaming)
 
 
 def parse_sink_options(options: Mapping[str, str]) -> AmqpSinkOptions:
@@ -177,6 +166,8 @@ def _dialect(given: OptionReader) -> str:
 
 def _source(given: OptionReader, streaming: bool | None) -> AmqpSourceOptions:
     name, super_stream = _named(given)
+    if name is None and given.reading:
+        given.required(STREAM, given.form.stream_example)
     common = read_source(given, name or "", AmqpSourceOptions, streaming=streaming)
     dialect = _dialect(given)
     groups = DIALECTS.get(dialect, EVENT_STREAMS).groups
@@ -201,27 +192,25 @@ def _source(given: OptionReader, streaming: bool | None) -> AmqpSourceOptions:
             MIN_PARTITIONS,
             f"cannot be used together with '{CONSUMER_GROUP}': a group reads a partition over one link at a time",
         )
-    values, unfiltered, taken_from = read_filter_values(given, common)
+    valued = with_filter_values(given, common)
     return replace(
-        common,
+        valued,
         consumer_group=group,
         epoch=epoch,
         dialect=dialect,
         key_annotation=_key_annotation(given),
         super_stream=super_stream,
-        filter=_with_values(common.filter, values, taken_from),
-        filter_values=values,
-        filter_value_from=taken_from,
-        match_unfiltered=unfiltered,
+        filter=_with_values(valued),
     )
 
 
-def _with_values(condition: Expression | None, values: tuple[str, ...], taken_from: str | None) -> Expression | None:
-    """Return a condition that is true of messages with one of these filter values, and of which ``condition`` is."""
-    if not values or taken_from is None:
+def _with_values(options: AmqpSourceOptions) -> Expression | None:
+    """Return a condition that is true of messages with one of the filter values, and of which ``filter`` is."""
+    condition, taken_from = options.filter, options.filter_value_from
+    if not options.filter_values or taken_from is None:
         return condition
     place = KEY if taken_from == "key" else property_of(taken_from)
-    wanted = Predicate(place, Operator.IN, values, ValueType.STRING)
+    wanted = Predicate(place, Operator.IN, options.filter_values, ValueType.STRING)
     return wanted if condition is None else all_of([condition, wanted])
 
 
@@ -261,11 +250,6 @@ def _named(given: OptionReader) -> tuple[str | None, bool]:
     if option == SUPER_STREAM:
         return given.required(option, given.form.stream_example).strip(), True
     return stream_of(given), False
-
-
-def _require_name(given: OptionReader) -> None:
-    if _named(given)[0] is None:
-        given.required(STREAM, given.form.stream_example)
 
 
 def _key_annotation(given: OptionReader) -> str | None:

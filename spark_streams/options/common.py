@@ -159,7 +159,7 @@ def read_source(
         log_level=log_level(given),
         query_name=given.get(QUERY_NAME) or None,
     )
-    if streaming is False:
+    if streaming is False and ending is not None:
         refuse_empty_spans(starting, ending)
     return options
 

@@ -20,7 +20,6 @@ from spark_streams.endpoint import AMQP_SCHEMES, Endpoint, Secret, parse_url
 from spark_streams.errors import OptionError
 from spark_streams.options.names import CONNECTION_STRING, STREAM
 from spark_streams.options.parser import OptionReader
-from spark_streams.options.values import boolean
 
 _PLAIN, _SECURE = sorted(AMQP_SCHEMES)
 _ENDPOINT: Final = "Endpoint"
@@ -78,17 +77,16 @@ def parse_connection_string(text: str) -> ConnectionString:
         raise _fault(f"has {_KEY} and {_SIGNATURE}: expected one of them")
     if _SIGNATURE in parts and not _SIGNED.fullmatch(parts[_SIGNATURE]):
         raise _fault(f"{_SIGNATURE} is no 'SharedAccessSignature sr=…&sig=…&se=…&skn=…'")
-    try:
-        is_emulator = boolean(_EMULATOR, parts.get(_EMULATOR, "false"))
-    except OptionError:
-        raise _fault(f"{_EMULATOR} is neither 'true' nor 'false'") from None
-    scheme = _PLAIN if is_emulator else _SECURE
+    emulator = parts.get(_EMULATOR, "false").lower()
+    if emulator not in ("true", "false"):
+        raise _fault(f"{_EMULATOR} is neither 'true' nor 'false'")
+    scheme = _PLAIN if emulator == "true" else _SECURE
     endpoint = parse_url(f"{scheme}://{address[1]}", schemes=AMQP_SCHEMES, option=CONNECTION_STRING)
     if _KEY in parts:
         endpoint = endpoint.with_credentials(parts[_RULE], Secret(parts[_KEY]))
     if _SIGNATURE in parts:
         endpoint = endpoint.with_token(Secret(parts[_SIGNATURE]))
-    return ConnectionString(replace(endpoint, option=CONNECTION_STRING), parts.get(_HUB), is_emulator)
+    return ConnectionString(replace(endpoint, option=CONNECTION_STRING), parts.get(_HUB), emulator == "true")
 
 
 def stream_of(given: OptionReader) -> str | None:

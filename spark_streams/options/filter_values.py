@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from typing import Final
+from dataclasses import dataclass, replace
+from typing import Final, TypeVar
 
 from spark_streams.errors import OptionError
 from spark_streams.options.common import SourceOptions
@@ -20,14 +21,40 @@ VALUE_FROM: Final = re.compile(
 """The parts of a message that may hold a RabbitMQ filter value."""
 
 
-def _may_push(common: SourceOptions) -> bool:
-    """Return whether some expression may require filter values."""
-    places = (common.starting.everywhere, *common.starting.each.values())
-    return common.filter is not None or common.pushdown or any(isinstance(place, Matching) for place in places)
+@dataclass(frozen=True)
+class ValuedSourceOptions(SourceOptions):
+    """What readers of RabbitMQ have in common, whatever its protocol.
+
+    Args:
+        super_stream: whether ``stream`` names a super stream, so that its partitions are read.
+        filter_values: read only messages with one of these filter values; empty for all messages.
+        match_unfiltered: whether messages without a filter value are looked at too: with ``filter_values`` they are
+            read, with ``filter`` those of them that match. By default with ``filter`` alone, whose rows do not depend
+            on what publishers do about filter values.
+        filter_value_from: where a message has what its publisher took its filter value from: ``key``,
+            ``application_properties.<name>``, ``message_annotations.<name>`` or ``properties.<field>``; None where that
+            is not known, and so none is asked for.
+    """
+
+    super_stream: bool = False
+    filter_values: tuple[str, ...] = ()
+    match_unfiltered: bool = False
+    filter_value_from: str | None = None
 
 
-def read_filter_values(given: OptionReader, common: SourceOptions) -> tuple[tuple[str, ...], bool, str | None]:
-    """Return the filter values, whether messages without one match too, and where messages have theirs."""
+Valued = TypeVar("Valued", bound=ValuedSourceOptions)
+
+
+def with_filter_values(given: OptionReader, common: Valued) -> Valued:
+    """Return the options with the filter values, and what belongs to them.
+
+    Args:
+        given: the user's options.
+        common: the options that ``read_source`` has read.
+
+    Raises:
+        OptionError: a value is bad, or options contradict each other.
+    """
     text = given.get(FILTER_VALUES)
     taken_from = given.text(FILTER_VALUE_FROM, "such as application_properties.region")
     if taken_from is not None and not VALUE_FROM.fullmatch(taken_from):
@@ -37,26 +64,26 @@ def read_filter_values(given: OptionReader, common: SourceOptions) -> tuple[tupl
             "'application_properties.<name>', 'message_annotations.<name>' or 'properties.<field>' with a text field "
             "such as properties.subject",
         )
-    by_expression = text is None and _may_push(common)
+    starts = (common.starting.everywhere, *common.starting.each.values())
+    may_push = common.filter is not None or common.pushdown or any(isinstance(each, Matching) for each in starts)
+    by_expression = text is None and may_push
     unfiltered = given.boolean(MATCH_UNFILTERED, by_expression and taken_from is not None)
-    if text is None:
-        if not by_expression and (taken_from is not None or unfiltered):
-            option = FILTER_VALUE_FROM if taken_from is not None else MATCH_UNFILTERED
-            raise OptionError(
-                option, f"needs '{FILTER_VALUES}' or '{FILTER}' beside it: all messages are read without them"
-            )
-        if unfiltered and taken_from is None:
-            raise OptionError(
-                MATCH_UNFILTERED,
-                f"needs '{FILTER_VALUE_FROM}' beside it: without it the broker is asked for no filter value, and sends "
-                "messages without one too",
-            )
-        return (), unfiltered, taken_from
-    values = words_list(FILTER_VALUES, text)
-    if taken_from is None:
+    values = () if text is None else words_list(FILTER_VALUES, text)
+    if values and taken_from is None:
         raise OptionError(
             FILTER_VALUES,
             f"needs '{FILTER_VALUE_FROM}' beside it, which says where messages have what their filter value was taken "
             "from: the broker leaves out whole chunks only, and the rest is compared here",
         )
-    return values, unfiltered, taken_from
+    if not values and not by_expression and (taken_from is not None or unfiltered):
+        option = FILTER_VALUE_FROM if taken_from is not None else MATCH_UNFILTERED
+        raise OptionError(
+            option, f"needs '{FILTER_VALUES}' or '{FILTER}' beside it: all messages are read without them"
+        )
+    if not values and unfiltered and taken_from is None:
+        raise OptionError(
+            MATCH_UNFILTERED,
+            f"needs '{FILTER_VALUE_FROM}' beside it: without it the broker is asked for no filter value, and sends "
+            "messages without one too",
+        )
+    return replace(common, filter_values=values, match_unfiltered=unfiltered, filter_value_from=taken_from)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
-from typing import Final, Protocol
+from typing import Final
 
 from spark_streams.options.names import (
     CONNECTION_STRING,
@@ -33,49 +33,26 @@ from spark_streams.options.names import (
     TOKEN_PROVIDER,
     URL,
     USERNAME,
+    Format,
 )
 
 
-class Named(Protocol):
-    """What the hints need to know of a format: see ``parser.Format``."""
-
-    @property
-    def name(self) -> str:
-        """The format's name."""
-
-    @property
-    def known(self) -> tuple[str, ...]:
-        """All names that the format accepts."""
-
-    @property
-    def naming(self) -> str:
-        """How to name a stream."""
-
-    @property
-    def offsets_example(self) -> str:
-        """A JSON object of positions."""
-
-    @property
-    def url_example(self) -> str:
-        """The text after "give 'url'"."""
-
-
-def _credentials(form: Named) -> str:
+def _credentials(form: Format) -> str:
     tokens = f", or a '{TOKEN}'" if TOKEN in form.known else ""
     return f"sign in with '{USERNAME}' and '{PASSWORD}'{tokens}; the scheme of '{URL}' says whether there is TLS"
 
 
-def _group(form: Named) -> str:
+def _group(form: Format) -> str:
     own = next((name for name in (CONSUMER_GROUP, CONSUMER_NAME) if name in form.known), None)
     exclusive = "" if own is None else f"; '{own}' is to keep others away"
     return f"leave it out, a query needs no group: its checkpoint is its only memory{exclusive}"
 
 
-def _times(form: Named) -> str:
+def _times(form: Format) -> str:
     return f"'{REQUEST_TIMEOUT}' is how long the peer may be silent, and what may pass is tried again by itself"
 
 
-_HINTS: Final[Mapping[str, Callable[[Named], str]]] = {
+_HINTS: Final[Mapping[str, Callable[[Format], str]]] = {
     "subscribe": lambda form: form.naming,
     "topic": lambda form: form.naming,
     "subscribepattern": lambda form: f"there are no patterns here: {form.naming}, and union several",
@@ -95,7 +72,7 @@ _HINTS: Final[Mapping[str, Callable[[Named], str]]] = {
     "fetchoffset.numretries": _times,
     "fetchoffset.retryintervalms": _times,
 }
-_PREFIXES: Final[Mapping[str, Callable[[Named], str]]] = {
+_PREFIXES: Final[Mapping[str, Callable[[Format], str]]] = {
     "kafka.sasl.": _credentials,
     "kafka.ssl.": lambda form: f"give PEM files, '{TLS_CA_FILE}', '{TLS_CERT_FILE}' and '{TLS_KEY_FILE}'",
     "kafka.": lambda form: f"{form.name} speaks no Kafka: leave it out",
@@ -118,7 +95,7 @@ _HUBS: Final[Mapping[str, str]] = {
 _WITHOUT_PREFIX: Final = ("maxeventspertrigger", "usesimulatedclient", "partitionpreferredlocationstrategy")
 
 
-def hint_of_others(name: str, form: Named) -> str | None:
+def hint_of_others(name: str, form: Format) -> str | None:
     """Return what to do in place of an option of another connector; None for a name that none of them has."""
     lower = name.lower()
     if lower.startswith("eventhubs.") or lower in _WITHOUT_PREFIX:

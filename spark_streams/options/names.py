@@ -1,8 +1,12 @@
-"""Defines the name of every option of every format; no other module spells one."""
+"""Defines the name of every option, which no other module spells, and what a format says of its options."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Final
+
+from spark_streams.position import Position
 
 URL: Final = "url"
 CONNECTION_STRING: Final = "connectionString"
@@ -110,3 +114,42 @@ TABLE_OPTION_PREFIX: Final = "option."
 
 SECRET: Final = frozenset((URL, CONNECTION_STRING.lower(), PASSWORD.lower(), TOKEN))
 """Options that hold secrets; in lower case."""
+
+
+@dataclass(frozen=True, eq=False)
+class Format:
+    """The names and forms of one format's options.
+
+    Args:
+        name: the format's name, for messages.
+        schemes: the schemes that its urls may have.
+        url_example: the text after "is required" when there is no url.
+        stream_example: the same for the stream.
+        naming: how to name a stream, for users who gave it to ``load``.
+        position: reads one JSON value of a position; the arguments are option, partition and value, and the error is
+            an OptionError.
+        offsets_example: a JSON object of positions, for messages.
+        reading: options of its readers beside those of every format's.
+        writing: options of its writers beside those of every format's.
+        both: options of its readers and writers beside those of every format's.
+        prefixes: prefixes of options that the user names, in lower case.
+        refused: options that it does not accept, with the reason: those of other formats, or of later versions.
+    """
+
+    name: str
+    schemes: frozenset[str]
+    url_example: str
+    stream_example: str
+    naming: str
+    position: Callable[[str, str, object], Position]
+    offsets_example: str
+    reading: tuple[str, ...] = ()
+    writing: tuple[str, ...] = ()
+    both: tuple[str, ...] = ()
+    prefixes: tuple[str, ...] = ()
+    refused: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def known(self) -> tuple[str, ...]:
+        """All names that the format accepts."""
+        return (*OF_EVERY_FORMAT, *self.both, *OF_EVERY_READER, *self.reading, *self.writing)

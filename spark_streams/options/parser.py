@@ -11,8 +11,8 @@ be dropped silently.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from spark_streams.endpoint import Secret, redact_url
@@ -21,7 +21,6 @@ from spark_streams.filters.decimals import MAX_INT64
 from spark_streams.options.kafka_names import hint_of_others
 from spark_streams.options.names import (
     CONNECTION_STRING,
-    OF_EVERY_FORMAT,
     OF_EVERY_READER,
     OF_SPARK,
     PATH,
@@ -30,8 +29,8 @@ from spark_streams.options.names import (
     TABLE_PROVIDER,
     URL,
 )
-from spark_streams.options.values import boolean, did_you_mean, integer
-from spark_streams.position import Position
+from spark_streams.options.names import Format as Format
+from spark_streams.options.values import did_you_mean, short
 
 _OF_TABLES: Final = (
     ". No option at all has come. Spark hands the OPTIONS of CREATE TABLE to no Python source: say them where the "
@@ -53,45 +52,6 @@ def of_a_table(options: Mapping[str, str]) -> dict[str, str] | None:
     return {lower[cut:]: options[name] for lower, name in names.items() if lower.startswith(TABLE_OPTION_PREFIX)}
 
 
-@dataclass(frozen=True, eq=False)
-class Format:
-    """The names and forms of one format's options.
-
-    Args:
-        name: the format's name, for messages.
-        schemes: the schemes that its urls may have.
-        url_example: the text after "is required" when there is no url.
-        stream_example: the same for the stream.
-        naming: how to name a stream, for users who gave it to ``load``.
-        position: reads one JSON value of a position; the arguments are option, partition and value, and the error is
-            an OptionError.
-        offsets_example: a JSON object of positions, for messages.
-        reading: options of its readers beside those of every format's.
-        writing: options of its writers beside those of every format's.
-        both: options of its readers and writers beside those of every format's.
-        prefixes: prefixes of options that the user names, in lower case.
-        refused: options that it does not accept, with the reason: those of other formats, or of later versions.
-    """
-
-    name: str
-    schemes: frozenset[str]
-    url_example: str
-    stream_example: str
-    naming: str
-    position: Callable[[str, str, object], Position]
-    offsets_example: str
-    reading: tuple[str, ...] = ()
-    writing: tuple[str, ...] = ()
-    both: tuple[str, ...] = ()
-    prefixes: tuple[str, ...] = ()
-    refused: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def known(self) -> tuple[str, ...]:
-        """All names that the format accepts."""
-        return (*OF_EVERY_FORMAT, *self.both, *OF_EVERY_READER, *self.reading, *self.writing)
-
-
 class OptionReader:
     """The given options, found without regard to case.
 
@@ -107,6 +67,7 @@ class OptionReader:
 
     def __init__(self, options: Mapping[str, str], form: Format, *, reading: bool | None = None) -> None:
         self.form = form
+        self.reading = reading
         self._values = {name.lower(): value for name, value in options.items()}
         known = {name.lower(): name for name in form.known}
         refused = {name.lower(): name for name in form.refused}
@@ -181,12 +142,23 @@ class OptionReader:
     def integer(self, name: str, low: int, unit: str, *, high: int = MAX_INT64) -> int | None:
         """Return a whole number from ``low`` to ``high``, both inclusive; None when it is not given."""
         value = self.get(name)
-        return None if value is None else integer(name, value, low=low, high=high, unit=unit)
+        if value is None:
+            return None
+        if not re.fullmatch(r"\s*[+-]?[0-9]{1,20}\s*", value) or not low <= int(value) <= high:
+            most = "" if high >= MAX_INT64 else f" and at most {high}"
+            raise OptionError(
+                name, f"'{short(value)}' cannot be used: expected a whole number, at least {low}{most} ({unit})"
+            )
+        return int(value)
 
     def boolean(self, name: str, default: bool) -> bool:
         """Return the boolean of ``true`` or ``false``; ``default`` when the option is not given."""
         value = self.get(name)
-        return default if value is None else boolean(name, value)
+        if value is None:
+            return default
+        if (word := value.strip().lower()) not in ("true", "false"):
+            raise OptionError(name, f"'{short(value)}' is neither 'true' nor 'false'")
+        return word == "true"
 
 
 class RedactedOptions(Mapping[str, str]):

@@ -70,15 +70,13 @@ def read_ending(given: OptionReader, default: Position | None) -> PositionRange 
     return PositionRange(default, option=ENDING_OFFSETS) if found is None and default is not None else found
 
 
-def refuse_empty_spans(starting: PositionRange, ending: PositionRange | None) -> None:
+def refuse_empty_spans(starting: PositionRange, ending: PositionRange) -> None:
     """Refuse positions that leave a batch query nothing to read, and expressions as its end.
 
     Raises:
         OptionError: the query starts at the latest event, or ends at the earliest or at an expression.
     """
     _refuse(starting, LATEST, "a batch query that starts at the latest event has nothing to read")
-    if ending is None:
-        return
     _refuse(ending, EARLIEST, "a batch query that ends at the earliest event has nothing to read")
     for partition, position in ending.each.items():
         if isinstance(position, Matching):
@@ -93,37 +91,31 @@ def _positions(given: OptionReader, timestamp: str, by_timestamp: str, offsets: 
     if name == timestamp:
         return PositionRange(AtTime(instant_ms(name, text)), option=name)
     word, example = text.strip().lower(), given.form.offsets_example
-    if name == by_timestamp:
+    of_instants = name == by_timestamp
+    if of_instants:
         example = json.dumps(dict(zip(json.loads(example), _INSTANTS, strict=False)))
-        instants = json_object(name, text, words="", example=example)
-        _refuse_topics(name, instants, example)
-        return PositionRange(
-            None, {partition: AtTime(instant_ms(name, value)) for partition, value in instants.items()}, name
-        )
-    if word in ("earliest", "latest"):
+    elif word in ("earliest", "latest"):
         return PositionRange(EARLIEST if word == "earliest" else LATEST, option=name)
-    if not word.startswith(("{", "[")):
+    elif not word.startswith(("{", "[")):
         raise OptionError(
             name,
             f"'{short(text)}' is neither 'earliest' nor 'latest' nor a JSON object such as {example}"
             f"{start_hint(word) or did_you_mean(word, ('earliest', 'latest'))}",
         )
-    positions = json_object(name, text, words="'earliest', 'latest' or ", example=example)
-    _refuse_topics(name, positions, example)
-    return PositionRange(
-        None, {partition: given.form.position(name, partition, v) for partition, v in positions.items()}, name
-    )
-
-
-def _refuse_topics(option: str, positions: Mapping[str, object], example: str) -> None:
-    """Refuse the JSON of Spark's Kafka source, in which topics have partitions, and these positions."""
-    for name, value in positions.items():
+    values = json_object(name, text, words="" if of_instants else "'earliest', 'latest' or ", example=example)
+    for partition, value in values.items():
+        # In the JSON of Spark's Kafka source topics have partitions, and these positions.
         if isinstance(value, dict) and value and all(re.fullmatch("[0-9]+", key) for key in value):
             raise OptionError(
-                option,
-                f"'{name}' has partitions in it, as a topic of Kafka has: a query reads one stream, so its partitions "
-                f"stand at the top, such as {example}",
+                name,
+                f"'{partition}' has partitions in it, as a topic of Kafka has: a query reads one stream, so its "
+                f"partitions stand at the top, such as {example}",
             )
+    each = {
+        partition: AtTime(instant_ms(name, value)) if of_instants else given.form.position(name, partition, value)
+        for partition, value in values.items()
+    }
+    return PositionRange(None, each, name)
 
 
 def _refuse(span: PositionRange, word: Position, why: str) -> None:

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final, Literal, cast
 
-from spark_streams.endpoint import RABBITMQ_SCHEMES, Endpoint
+from spark_streams.endpoint import RABBITMQ_SCHEMES
 from spark_streams.errors import OptionError
-from spark_streams.options.common import SinkOptions, SourceOptions, read_source
+from spark_streams.options.common import SinkOptions, read_source
 from spark_streams.options.connection import log_level, read_endpoint, request_timeout_ms
-from spark_streams.options.filter_values import read_filter_values
+from spark_streams.options.filter_values import ValuedSourceOptions, with_filter_values
 from spark_streams.options.names import (
     COMPRESSION,
     CONSUMER_GROUP,
@@ -51,27 +51,15 @@ DEFAULT_MAX_IN_FLIGHT: Final = 10_000
 
 
 @dataclass(frozen=True)
-class RabbitSourceOptions(SourceOptions):
+class RabbitSourceOptions(ValuedSourceOptions):
     """Everything that a reader of RabbitMQ needs to know; picklable, and safe to print.
 
     Args:
-        super_stream: whether ``stream`` names a super stream, so that its partitions are read.
-        filter_values: read only messages with one of these filter values; empty for all messages.
-        match_unfiltered: whether messages without a filter value are looked at too: with ``filter_values`` they are
-            read, with ``filter`` those of them that match. By default with ``filter`` alone, whose rows do not depend
-            on what publishers do about filter values.
-        filter_value_from: where a message has what its publisher took its filter value from: ``key``,
-            ``application_properties.<name>``, ``message_annotations.<name>`` or ``properties.<field>``; None where that
-            is not known, and so none is asked for.
         consumer_name: the name under which the broker knows this consumer, or None.
         single_active_consumer: whether consumers of that name take turns.
         store_offsets: whether the position that the query has reached is stored in the broker, for lag tools.
     """
 
-    super_stream: bool = False
-    filter_values: tuple[str, ...] = ()
-    match_unfiltered: bool = False
-    filter_value_from: str | None = None
     consumer_name: str | None = None
     single_active_consumer: bool = False
     store_offsets: bool = False
@@ -112,8 +100,6 @@ def validate_rabbit(options: Mapping[str, str], *, reading: bool = False) -> Non
         OptionError: the first fault found.
     """
     given = OptionReader(options, _FORMAT, reading=reading or None)
-    if reading:
-        _required_name(given)
     _source(given, None)
     _sink(given)
 
@@ -124,9 +110,7 @@ def parse_rabbit_source(options: Mapping[str, str], *, streaming: bool) -> Rabbi
     Raises:
         OptionError: as ``OptionReader`` and ``read_source``; a bad value of an option of this format's own.
     """
-    given = OptionReader(options, _FORMAT, reading=True)
-    _required_name(given)
-    parsed = _source(given, streaming)
+    parsed = _source(OptionReader(options, _FORMAT, reading=True), streaming)
     if parsed.store_offsets and not streaming:
         raise OptionError(STORE_OFFSETS, "a batch query has no position to go on from: this is for streams")
     return parsed
@@ -138,8 +122,7 @@ def parse_rabbit_sink(options: Mapping[str, str]) -> RabbitSinkOptions:
     Raises:
         OptionError: an option that is unknown, is for reading only, has a bad value, or contradicts another.
     """
-    given = OptionReader(options, _FORMAT, reading=False)
-    return _sink(given)
+    return _sink(OptionReader(options, _FORMAT, reading=False))
 
 
 def _name(given: OptionReader) -> tuple[str | None, bool]:
@@ -150,20 +133,13 @@ def _name(given: OptionReader) -> tuple[str | None, bool]:
     return given.required(option, "the name of the stream, such as orders").strip(), option == SUPER_STREAM
 
 
-def _balanced(given: OptionReader, endpoint: Endpoint) -> Endpoint:
-    return replace(endpoint, load_balancer=given.boolean(LOAD_BALANCER, False))
-
-
-def _required_name(given: OptionReader) -> None:
-    if _name(given)[0] is None:
-        given.required(STREAM, given.form.stream_example)
-
-
 def _source(given: OptionReader, streaming: bool | None) -> RabbitSourceOptions:
     name, super_stream = _name(given)
+    if name is None and given.reading:
+        given.required(STREAM, given.form.stream_example)
     common = read_source(given, name or "", RabbitSourceOptions, streaming=streaming)
-    endpoint = _balanced(given, common.endpoint)
-    values, unfiltered, taken_from = read_filter_values(given, common)
+    endpoint = replace(common.endpoint, load_balancer=given.boolean(LOAD_BALANCER, False))
+    valued = with_filter_values(given, common)
     consumer = given.text(CONSUMER_NAME, "the name of a consumer")
     if consumer is not None and len(consumer.encode("utf-8", "surrogatepass")) > MAX_NAME_BYTES:
         raise OptionError(CONSUMER_NAME, f"is longer than the {MAX_NAME_BYTES} bytes of UTF-8 that RabbitMQ takes")
@@ -178,12 +154,9 @@ def _source(given: OptionReader, streaming: bool | None) -> RabbitSourceOptions:
             "time",
         )
     return replace(
-        common,
+        valued,
         endpoint=endpoint,
         super_stream=super_stream,
-        filter_values=values,
-        match_unfiltered=unfiltered,
-        filter_value_from=taken_from,
         consumer_name=consumer,
         single_active_consumer=single,
         store_offsets=store,
@@ -213,7 +186,7 @@ def _sink(given: OptionReader) -> RabbitSinkOptions:
             MAX_IN_FLIGHT, f"{in_flight} is less than the {size} of '{SUB_ENTRY_SIZE}': one batch would not fit"
         )
     return RabbitSinkOptions(
-        endpoint=_balanced(given, read_endpoint(given)),
+        endpoint=replace(read_endpoint(given), load_balancer=given.boolean(LOAD_BALANCER, False)),
         stream=None if is_super else name,
         request_timeout_ms=request_timeout_ms(given),
         log_level=log_level(given),

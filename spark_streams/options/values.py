@@ -1,4 +1,4 @@
-"""Reads the values of options: numbers, booleans, instants, durations, lists and JSON, with messages for the user."""
+"""Reads the values of options: instants, durations, lists and JSON, with messages for the user."""
 
 from __future__ import annotations
 
@@ -28,32 +28,6 @@ _UNITS_US: Final = {
 """The units of Spark's JavaUtils.timeStringAsMs, in microseconds."""
 _NEAR: Final = 0.7
 """How alike two words have to be: 'warn' is nearly 'warning', and 'oldest' is not 'latest'."""
-
-
-def integer(option: str, text: str, *, low: int, high: int, unit: str) -> int:
-    """Return a whole number from ``low`` to ``high``, both inclusive.
-
-    Raises:
-        OptionError: the text is no such number.
-    """
-    if not re.fullmatch(r"\s*[+-]?[0-9]{1,20}\s*", text) or not low <= int(text) <= high:
-        most = "" if high >= MAX_INT64 else f" and at most {high}"
-        raise OptionError(
-            option, f"'{short(text)}' cannot be used: expected a whole number, at least {low}{most} ({unit})"
-        )
-    return int(text)
-
-
-def boolean(option: str, text: str) -> bool:
-    """Return the boolean of ``true`` or ``false``, in any case.
-
-    Raises:
-        OptionError: the text is neither.
-    """
-    word = text.strip().lower()
-    if word not in ("true", "false"):
-        raise OptionError(option, f"'{short(text)}' is neither 'true' nor 'false'")
-    return word == "true"
 
 
 def instant_ms(option: str, value: object) -> int:

@@ -6,7 +6,7 @@ import pytest
 
 from spark_streams.filters.describe import to_text
 from spark_streams.filters.text import parse
-from spark_streams.filters.tree import Not, Operator, Predicate, conjuncts, without_not
+from spark_streams.filters.tree import Not, Operator, Predicate, without_not
 
 
 @pytest.mark.parametrize(
@@ -53,5 +53,3 @@ def test_all_operators_are_in_the_table() -> None:
 def test_what_is_there_already_stays() -> None:
     expression = parse("(a = 1 OR b = 2) AND c = 3")
     assert without_not(expression) == expression
-    assert [to_text(part) for part in conjuncts(expression)] == ["a = 1 OR b = 2", "c = 3"]
-    assert conjuncts(parse("a = 1 OR b = 2")) == (parse("a = 1 OR b = 2"),)

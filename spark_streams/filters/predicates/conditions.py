@@ -29,8 +29,8 @@ from typing import Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from spark_streams.filters.intervals import compared
-from spark_streams.filters.predicates.typed_values import MessageTest, truth
+from spark_streams.filters.intervals import numbers_where
+from spark_streams.filters.predicates.typed_values import Mask, MessageTest, truth
 from spark_streams.filters.tree import COMPARISONS, Operator, flattened
 from spark_streams.offsets import equal_range
 from spark_streams.wire.amqp.columns.typed import FieldOfMessage, TypedColumn
@@ -40,7 +40,6 @@ from spark_streams.wire.amqp.message import DELIVERY_ANNOTATIONS
 NEVER: Final = 2**63 - 1
 """The bound of ``bounds`` that no event reaches; no event has this number."""
 
-Mask = npt.NDArray[np.bool_]
 Longs = npt.NDArray[np.int64]
 
 
@@ -50,7 +49,8 @@ _REFLEXIVE: Final = frozenset({Operator.EQUALS, Operator.GREATER_THAN_EQUALS, Op
 OFFSET_FIELD: Final = FieldOfMessage(DELIVERY_ANNOTATIONS, OFFSET_KEY)
 TIMESTAMP_FIELD: Final = FieldOfMessage(DELIVERY_ANNOTATIONS, TIMESTAMP_KEY)
 SOURCE_PARTITION_FIELD: Final = FieldOfMessage(DELIVERY_ANNOTATIONS, SOURCE_PARTITION_KEY)
-_FIELDS: Final = frozenset({OFFSET_FIELD, TIMESTAMP_FIELD, SOURCE_PARTITION_FIELD})
+FIELDS: Final = frozenset({OFFSET_FIELD, TIMESTAMP_FIELD, SOURCE_PARTITION_FIELD})
+"""The delivery annotations that events have."""
 _EARLIEST: Final = "@earliest"
 _LATEST: Final = "@latest"
 
@@ -108,7 +108,7 @@ def compare(left: Operand, op: Operator, right: Operand) -> Condition:
             comparable = type(left) is type(right) and isinstance(left, (str, int))
             return Always(comparable and bool(COMPARISONS[op].python(left, right)))
         left, op, right = right, COMPARISONS[op].mirrored, left
-    if left not in _FIELDS or (isinstance(right, FieldOfMessage) and right not in _FIELDS):
+    if left not in FIELDS or (isinstance(right, FieldOfMessage) and right not in FIELDS):
         return Always(False)  # no event carries it: unknown
     if left == TIMESTAMP_FIELD:
         if left == right:  # true for every event that has the field
@@ -134,7 +134,7 @@ def _offset_test(op: Operator, first: int, end: int) -> Condition:
         first: the first event whose offset is not less than the operand.
         end: the first event whose offset is greater than the operand.
     """
-    ranges = compared(op, min(first, NEVER), min(end, NEVER))
+    ranges = numbers_where(op, [(min(first, NEVER), min(end, NEVER))])
     return disjunction(OffsetRange(low or 0, NEVER if high is None else high + 1) for low, high in ranges)
 
 

@@ -10,7 +10,7 @@
     field      = ("d" | "delivery_annotations") "." name
     name       = letters, digits, "_" and "-" | "[" text "]"    hyphens may stand bare (A-3); "]" is doubled within
 
-Keywords are written in upper or lower case. There are no parentheses, so a text has no depth: one loop reads it in time
+Keywords are written in upper or lower case. There are no parentheses, so a text has no depth, and is read in time
 proportional to its length.
 
 Spec: OASIS AMQP Event Stream Extensions 1.0 §5.2.1, §5.2.2.
@@ -24,6 +24,7 @@ from typing import Final
 
 from spark_streams.filters.decimals import MAX_INT64, MIN_INT64, read_long
 from spark_streams.filters.describe import ANNOTATION_SECTIONS
+from spark_streams.filters.predicates.amqp_sql.scanner import SECTIONS
 from spark_streams.filters.predicates.conditions import (
     OFFSET_FIELD,
     TIMESTAMP_FIELD,
@@ -40,9 +41,7 @@ from spark_streams.wire.amqp.columns.typed import FieldOfMessage
 from spark_streams.wire.amqp.message import DELIVERY_ANNOTATIONS
 
 _INTEGER: Final = re.compile(r"-?[0-9]+")
-_OTHER_SECTIONS: Final = frozenset(
-    {"h", "header", "m", "message_annotations", "p", "properties", "a", "application_properties", "f", "footer"}
-)
+_OTHER_SECTIONS: Final = frozenset({*SECTIONS, "f", "footer"} - ANNOTATION_SECTIONS)
 _BOOLEANS: Final = {"TRUE": True, "FALSE": False}
 _OUTSIDE: Final = frozenset({"NOT", "IN", "LIKE", "IS", "NULL", "EXISTS", "BETWEEN", "ESCAPE"})
 
@@ -84,13 +83,12 @@ def annotations_predicate(entries: Mapping[str, object]) -> Condition:
         if name == OFFSET_FIELD.name:
             if not isinstance(value, str):
                 raise ValueError(f"{name} must be a symbol, not {value!r}")
-            parts.append(compare(OFFSET_FIELD, Operator.GREATER_THAN, value))
         elif name == TIMESTAMP_FIELD.name:
             if not isinstance(value, int) or isinstance(value, bool) or not MIN_INT64 <= value <= MAX_INT64:
                 raise ValueError(f"{name} must be a timestamp, not {value!r}")
-            parts.append(compare(TIMESTAMP_FIELD, Operator.GREATER_THAN, value))
         else:
             raise ValueError(f"{name!r} cannot be filtered on: expected {OFFSET_FIELD.name} or {TIMESTAMP_FIELD.name}")
+        parts.append(compare(FieldOfMessage(DELIVERY_ANNOTATIONS, name), Operator.GREATER_THAN, value))
     return conjunction(parts)
 
 
@@ -98,19 +96,13 @@ class _Reader(SqlScanner):
     """One pass over a filter's text."""
 
     def predicate(self) -> Condition:
-        terms: list[list[Condition]] = [[]]
         self.skip_blanks()
         if self.at == len(self.text):
             self.fail("the filter is empty: write TRUE for all events")
-        while True:
-            terms[-1].append(self._factor())
-            self.skip_blanks()
-            if self.at == len(self.text):
-                return disjunction(map(conjunction, terms))
-            if self.keyword("OR"):
-                terms.append([])
-            elif not self.keyword("AND"):
-                self.fail(self._outside(self.word().upper()) or "expected AND, OR or the end of the filter")
+        terms = self.joined("OR", lambda: self.joined("AND", self._factor))
+        if self.at < len(self.text):
+            self.fail(self._outside(self.word().upper()) or "expected AND, OR or the end of the filter")
+        return disjunction(map(conjunction, terms))
 
     def _factor(self) -> Condition:
         for word, value in _BOOLEANS.items():
@@ -121,7 +113,9 @@ class _Reader(SqlScanner):
         op = self.comparison()
         if op is None:
             self.fail(self._outside(self.word().upper()) or "expected one of = <> != > >= < <=")
-        return compare(left, op, self._expression())
+        right = self._expression()
+        self.skip_blanks()
+        return compare(left, op, right)
 
     def _expression(self) -> Operand:
         start = self.next()

@@ -170,8 +170,8 @@ def _like(column: TypedColumn, pattern: LikePattern, wanted: bool) -> Mask:
     if pattern.test is pc.equal:
         like = column.equals(pattern.text.encode())
     elif pattern.test is pc.match_substring_regex:
-        like = _mask(pc.equal(pc.match_substring_regex(column.texts, pattern.text), wanted))
-        return like  # for bytes that are no UTF-8 both LIKE and NOT LIKE are unknown
+        # For bytes that are no UTF-8 both LIKE and NOT LIKE are unknown.
+        return _mask(pc.equal(pc.match_substring_regex(column.texts, pattern.text), wanted))
     else:
         like = _mask(pattern.test(column.raw, pattern.text))
     return like if wanted else column.is_text & ~like

@@ -17,6 +17,7 @@ from decimal import Decimal
 from typing import Final, TypeAlias
 
 from spark_streams.filters.split import Inexpressible
+from spark_streams.filters.targets.sql_text import outline
 from spark_streams.filters.text_matching import like
 
 _NUMBER: Final = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]{1,4})?")
@@ -72,8 +73,7 @@ def types_like(pattern: str) -> tuple[list[bool], int | None, list[Range]]:
             the pattern says nothing.
     """
     matches = like(pattern)
-    head = re.split("[%_]", pattern, maxsplit=1)[0]
-    tail = re.split("[%_]", pattern)[-1]
+    head, _, tail = outline(pattern)
     letters = set(pattern) - {"%", "_"}
     one_character = len(pattern) - pattern.count("%") <= 1
     numbers = any(map(matches, _NOT_FINITE)) or _may_be_number(head, letters, tail)

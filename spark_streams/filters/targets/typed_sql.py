@@ -38,7 +38,7 @@ from spark_streams.filters.targets.canonical_texts import (
     uuid_with,
 )
 from spark_streams.filters.targets.sql_text import Sql, Term
-from spark_streams.filters.tree import Operator, Predicate, Value, ValueType
+from spark_streams.filters.tree import Operator, Predicate, ValueType
 
 _TRUE: Final = {True: Term("TRUE"), False: Term("FALSE")}
 _MOST_EXACT: Final = 2**24
@@ -170,7 +170,7 @@ def _like(made: Alternatives, pattern: str) -> None:
 
 
 def _numeric(made: Alternatives, predicate: Predicate) -> None:
-    low, high = _hull(predicate.operator, [_exact(value) for value in predicate.values])
+    low, high = _hull(predicate.operator, [Decimal(repr(value)) for value in predicate.values])
     lowest = None if low is None else _below(low)
     highest = None if high is None else _above(high)
     first, last = (None if edge is None else _constant(edge) for edge in (lowest, highest))
@@ -195,10 +195,6 @@ def _hull(op: Operator, values: list[Decimal]) -> tuple[Decimal | None, Decimal 
     if op in (Operator.LESS_THAN, Operator.LESS_THAN_EQUALS):
         return None, values[0]
     raise Inexpressible
-
-
-def _exact(value: Value) -> Decimal:
-    return Decimal(repr(value))
 
 
 def _constant(value: Decimal) -> Term:

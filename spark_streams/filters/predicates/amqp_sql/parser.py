@@ -54,7 +54,6 @@ _HEADER: Final[dict[str, Constant | None]] = {
     "delivery_count": Constant("number", 0),
 }
 """The log stores and sends no header, so its fields have their defaults (part 3 §3.2.1)."""
-_PLACES: Final = frozenset({p.OFFSET_FIELD, p.SOURCE_PARTITION_FIELD})
 
 
 def parse_amqp_sql(text: str) -> p.Condition:
@@ -94,15 +93,11 @@ class _Parser(AmqpSqlScanner):
         return found
 
     def _any(self, wanted: bool) -> p.Condition:
-        parts = [self._all(wanted)]
-        while self.keyword("OR"):
-            parts.append(self._all(wanted))
+        parts = self.joined("OR", lambda: self._all(wanted))
         return p.disjunction(parts) if wanted else p.conjunction(parts)
 
     def _all(self, wanted: bool) -> p.Condition:
-        parts = [self._factor(wanted)]
-        while self.keyword("AND"):
-            parts.append(self._factor(wanted))
+        parts = self.joined("AND", lambda: self._factor(wanted))
         return p.conjunction(parts) if wanted else p.disjunction(parts)
 
     def _factor(self, wanted: bool) -> p.Condition:
@@ -242,7 +237,7 @@ def _compare(field: FieldOfMessage, op: Operator, constant: Constant, wanted: bo
         if constant.kind == "number" and isinstance(value, int) and MIN_INT64 <= value <= MAX_INT64:
             return p.compare(field, op if wanted else OPPOSITES[op], value)
     elif field.section == DELIVERY_ANNOTATIONS:
-        if field not in _PLACES:
+        if field not in p.FIELDS:
             return p.Always(False)  # no event carries it: unknown
         if constant.kind != "text":
             return p.Always((op is Operator.NOT_EQUALS) is wanted)
@@ -262,7 +257,7 @@ def _in(field: FieldOfMessage, constants: tuple[Constant, ...], wanted: bool) ->
 
 def _is_null(field: FieldOfMessage, wanted: bool) -> p.Condition:
     if not _is_stored(field):
-        null = _HEADER[field.name] is None if field.section == HEADER else field not in _PLACES
+        null = _HEADER[field.name] is None if field.section == HEADER else field not in p.FIELDS
         return p.Always(null is wanted)
     return MessageTest(field, Operator.IS_NULL, (), wanted)
 

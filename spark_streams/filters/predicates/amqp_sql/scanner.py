@@ -40,13 +40,14 @@ _NUMBERS_SIGN: Final = re.compile(r"[+-][ \t\r\n\f\v]*(?=\.?[0-9])(?!0[xX])")
 _BINARY: Final = re.compile(r"0x(?:[0-9A-Fa-f]{2})+")
 _WITHIN_BRACKETS: Final = re.compile(r"(?:[^\[\]]+|\[\[|\]\])*")
 _SECTION: Final = re.compile(r"([A-Za-z][A-Za-z_-]*)\.")
-_SECTIONS: Final = {
+SECTIONS: Final = {
     **dict.fromkeys(("h", "header"), HEADER),
     **dict.fromkeys(("p", "properties"), PROPERTIES),
     **dict.fromkeys(("a", "application_properties"), APPLICATION_PROPERTIES),
     **dict.fromkeys(("m", "message_annotations"), MESSAGE_ANNOTATIONS),
     **dict.fromkeys(("d", "delivery_annotations"), DELIVERY_ANNOTATIONS),
 }
+"""The section that each name of one means."""
 _KEYWORDS: Final = frozenset(
     {*("AND", "OR", "NOT", "IN", "LIKE", "ESCAPE", "IS", "NULL", "TRUE", "FALSE"), *("BETWEEN", "EXISTS", "NAN", "INF")}
 )
@@ -71,7 +72,7 @@ class AmqpSqlScanner(SqlScanner):
         start, section = self.at, APPLICATION_PROPERTIES
         before = _SECTION.match(self.text, start)
         if before is not None:
-            known = _SECTIONS.get(before[1].replace("-", "_"))
+            known = SECTIONS.get(before[1].replace("-", "_"))
             if known is None:
                 self.fail(f"'{before[1]}' is no section: expected h, p, a, m or d; write [a.b] for such a name")
             section = known
