@@ -91,11 +91,9 @@ def chosen_columns(schema: StructType, rows: pa.Schema, format_name: str) -> tup
         if column.name in names:
             raise SchemaError(f"the schema names column '{column.name}' twice")
         expected = known[column.name]
-        if column.name == "value" and isinstance(column.dataType, StringType):
-            names.append(column.name)  # see ``as_schema``
-            continue
+        is_text = column.name == "value" and isinstance(column.dataType, StringType)  # see ``as_schema``
         # This form of a type has all of it but whether its parts may be null.
-        if column.dataType.simpleString() != expected.simpleString():
+        if not is_text and column.dataType.simpleString() != expected.simpleString():
             raise SchemaError(
                 f"column '{column.name}' of {format_name} has type {expected.simpleString()}, the schema says "
                 f"{column.dataType.simpleString()}; cast it after reading"
