@@ -149,7 +149,9 @@ class Redistribution:
 
     def _copy(self, records: Records) -> None:
         self._check_headers(records)
-        places = self._places_of(records)
+        places = (records.offsets % len(self._children)).astype(np.uint8)
+        for row in np.flatnonzero(records.key_starts >= 0).tolist():
+            places[row] = self._child_of(records.key(row) or b"")
         self._places.append(places)
         copies: list[list[tuple[list[Body], int]]] = [[] for _ in self._children]
         for start, stop in zip(records.batch_rows, (*records.batch_rows[1:], len(records)), strict=True):
@@ -162,12 +164,6 @@ class Redistribution:
         for child, made in zip(self._children, copies, strict=True):
             if made:
                 child.append_copies(made, now)
-
-    def _places_of(self, records: Records) -> NDArray[np.uint8]:
-        places = (records.offsets % len(self._children)).astype(np.uint8)
-        for row in np.flatnonzero(records.key_starts >= 0).tolist():
-            places[row] = self._child_of(records.key(row) or b"")
-        return places
 
     def _check_headers(self, records: Records) -> None:
         after = np.frombuffer(records.buffer, np.uint8)[records.value_ends]

@@ -74,7 +74,7 @@ class Stream:
             for name in names:
                 partition = self._open_partition(self.folder / name, self.name, name, self.config)
                 opened[name] = partition
-                partition.end(tree.nodes[name].children)
+                partition.successors = tree.nodes[name].children
                 partition.starts_after, partition.cursor_from = tree.starts_after(name), tree.cursor_from(name)
             yield opened
         except BaseException:
@@ -208,13 +208,14 @@ class Stream:
             self._put_into_effect(tree)
             # The children first: other threads always see at least one open partition.
             self._partitions, self._tree = {**self._partitions, **children}, tree
-            parent.end(names)
+            parent.successors = names
 
     def _redistribute(self, name: str, tree: PartitionTree) -> None:
         parent, names = self._partitions[name], tree.nodes[name].children
         with parent.kept():
-            for number in names:
-                make_folder(self.folder / number, parent.first_offset)
+            for folder in (self.folder / number for number in names):  # offsets may not begin at 0
+                make_directory(folder)
+                OpenFile(folder / (format_offset(parent.first_offset) + LOG_SUFFIX), os.O_WRONLY | os.O_CREAT)
             with self._opened(tree, names) as children:
                 copies = Redistribution(
                     parent, list(children.values()), lambda key: child_of_key(name, key, len(children))
@@ -238,7 +239,7 @@ class Stream:
                     durable = self._put_into_effect(tree)
                     left = {known: p for known, p in self._partitions.items() if known != name}
                     self._partitions, self._tree = {**left, **children}, tree
-                    parent.end(names)
+                    parent.successors = names
         parent.discard()
         if durable:  # else a power cut may restore the old metadata, and the next start removes the folder
             self._sweep()
@@ -328,12 +329,6 @@ def new_stream(
         sync_directory(folder.parent)
         undo.pop_all()
     return stream
-
-
-def make_folder(folder: Path, first_offset: int) -> None:
-    """Create the folder of a partition whose offsets do not begin at 0."""
-    make_directory(folder)
-    OpenFile(folder / (format_offset(first_offset) + LOG_SUFFIX), os.O_WRONLY | os.O_CREAT)
 
 
 def remove_unknown(folder: Path, tree: PartitionTree) -> None:

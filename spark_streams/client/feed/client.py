@@ -393,4 +393,4 @@ class FeedClient(AbstractContextManager["FeedClient"]):
             token=self._token,
             count=address.partitions if dialect is Dialect.V1 else None,
         )
-        return fetch.query(), "/events" if dialect.events_path else ""
+        return fetch.query(), "/events" if dialect is Dialect.V2B else ""

@@ -169,7 +169,8 @@ class FeedBatches:
         if may_wait and self._waits(sum(waiting.values())):
             return start
         first = begin.batch == 0
-        nothing = not sum(waiting.values()) and self._same_partitions(begin, lineage)
+        kept = lineage.reading.keys() == begin.cursors.keys() and lineage.ancestors == begin.ancestors
+        nothing = kept and not sum(waiting.values()) and self._fetchers.finished() <= begin.finished
         if nothing and not first and self._clock() - self._cursors_since < IDLE_CURSORS_S:
             return start
         self._cursors_since = self._clock()
@@ -372,11 +373,6 @@ class FeedBatches:
                 del self._fetchers.each[partition]
         cursors = {p: BEGINNING if p in again else cursor for p, cursor in begin.cursors.items()}
         return replace(begin, cursors=cursors, finished=begin.finished - again) if again else begin
-
-    def _same_partitions(self, begin: FeedOffset, lineage: PartitionChanges) -> bool:
-        """Return whether a micro-batch without events would have the same partitions as the previous one."""
-        same = lineage.reading.keys() == begin.cursors.keys() and lineage.ancestors == begin.ancestors
-        return same and self._fetchers.finished() <= begin.finished
 
     def _raise_faults(self, lineage: PartitionChanges) -> None:
         for partition, fetcher in list(self._fetchers.each.items()):

@@ -108,10 +108,6 @@ class PageFetcher:
         """Return whether it fetches, or will: it has begun and not ended."""
         return self.started and not self._ended.is_set()
 
-    def join(self, timeout_s: float) -> None:
-        """Wait until it has ended, at most ``timeout_s`` seconds."""
-        self._ended.wait(timeout_s)
-
     def long_polls(self) -> None:
         """Wait for events in long responses from now on."""
         with self._changed:
@@ -276,7 +272,10 @@ class PageFetcher:
                         break
                     self._wait_for_room(fetches=waits is None)
         finally:
-            self._drop_uncovered()
+            # The next response's checkpoints do not cover the lines that none of this response covers.
+            self.writer.drop_uncovered()
+            if self.begins_at is not None:
+                self.begins_at.drop_uncovered()
         with self._changed:
             self._attempts.progressed()
             self._empty = 0 if events else self._empty + 1
@@ -330,9 +329,3 @@ class PageFetcher:
             while not self._stopping.is_set() and not self._has_room(events=False):
                 self._changed.wait(1.0)
             self.full = False
-
-    def _drop_uncovered(self) -> None:
-        """Drop the lines that no checkpoint of a response covers; the next response's checkpoints do not cover them."""
-        self.writer.drop_uncovered()
-        if self.begins_at is not None:
-            self.begins_at.drop_uncovered()

@@ -102,14 +102,12 @@ def _texts(column: pa.Array, name: str) -> pa.LargeStringArray:
 
 def quoted(texts: pa.StringArray | pa.LargeStringArray) -> pa.LargeStringArray:
     """Return texts as JSON strings; null stays null."""
-    return _enclosed(_escaped(texts.cast(_TEXT)))
-
-
-def _escaped(texts: pa.LargeStringArray) -> pa.LargeStringArray:
+    texts = texts.cast(_TEXT)
     try:
         texts.validate(full=True)
     except pa.ArrowInvalid:
-        shown = [None if each is None else each.decode("utf-8", "replace") for each in _bytes(texts).to_pylist()]
+        content = pa.Array.from_buffers(pa.large_binary(), len(texts), texts.buffers(), offset=texts.offset)
+        shown = [None if each is None else each.decode("utf-8", "replace") for each in content.to_pylist()]
         texts = pa.array(shown, _TEXT)
     _, raw = layout(texts)
     if (raw == 0x5C).any():
@@ -118,11 +116,7 @@ def _escaped(texts: pa.LargeStringArray) -> pa.LargeStringArray:
         texts = pc.replace_substring(texts, '"', '\\"')
     for code in np.unique(raw[raw < 0x20]).tolist():
         texts = pc.replace_substring(texts, chr(code), _SHORT.get(code, f"\\u{code:04x}"))
-    return texts
-
-
-def _bytes(texts: pa.LargeStringArray) -> pa.LargeBinaryArray:
-    return pa.Array.from_buffers(pa.large_binary(), len(texts), texts.buffers(), offset=texts.offset)
+    return _enclosed(texts)
 
 
 def _enclosed(texts: pa.LargeStringArray) -> pa.LargeStringArray:
