@@ -312,7 +312,7 @@ def new_stream(
         ValueError: a number of partitions that no stream may have, or other than that of the names.
         OSError: the system refused; nothing is left behind.
     """
-    tree = PartitionTree.of_roots(partitions)
+    tree = PartitionTree(()).added(partitions)
     if partition_names is not None and not (len(set(partition_names)) == len(partition_names) == partitions):
         raise ValueError(f"expected {partitions} different names, one for each partition")
     if folder.exists():

@@ -196,7 +196,7 @@ class TestAvailableNow:
             )
             fetcher.closed(end)
             fetcher.start()
-            fetcher.join(WAIT_S)
+            fetcher._ended.wait(WAIT_S)
             assert fetcher.finished and fetcher.cursor == end and fetcher.waiting() == 20
             assert len(feed.fetches) == 2
 
