@@ -9,33 +9,20 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from spark_streams.client.amqp.client import AmqpClient
-    from spark_streams.client.amqp.publisher import Publisher
-    from spark_streams.client.digested_rows import TaskIdentity
-    from spark_streams.client.log_client import Bounds, OffsetWalk, RangeRead, StreamDescription
-    from spark_streams.client.rabbitmq.client import RabbitClient
-    from spark_streams.client.rabbitmq.pushdown import FilterValues
-    from spark_streams.client.rabbitmq.routing import key_hash
-    from spark_streams.client.rabbitmq.subscription import Consumer
-    from spark_streams.client.rabbitmq.task_publisher import RabbitPublishing, TaskPublisher
-    from spark_streams.wire.amqp.columns.encode import encode_columns
-
-__all__ = [
-    "AmqpClient",
-    "Bounds",
-    "Consumer",
-    "FilterValues",
-    "OffsetWalk",
-    "Publisher",
-    "RabbitClient",
-    "RabbitPublishing",
-    "RangeRead",
-    "StreamDescription",
-    "TaskIdentity",
-    "TaskPublisher",
-    "encode_columns",
-    "key_hash",
-]
+    from spark_streams.client.amqp.client import AmqpClient as AmqpClient
+    from spark_streams.client.amqp.publisher import Publisher as Publisher
+    from spark_streams.client.digested_rows import TaskIdentity as TaskIdentity
+    from spark_streams.client.log_client import Bounds as Bounds
+    from spark_streams.client.log_client import OffsetWalk as OffsetWalk
+    from spark_streams.client.log_client import RangeRead as RangeRead
+    from spark_streams.client.log_client import StreamDescription as StreamDescription
+    from spark_streams.client.rabbitmq.client import RabbitClient as RabbitClient
+    from spark_streams.client.rabbitmq.pushdown import FilterValues as FilterValues
+    from spark_streams.client.rabbitmq.routing import key_hash as key_hash
+    from spark_streams.client.rabbitmq.subscription import Consumer as Consumer
+    from spark_streams.client.rabbitmq.task_publisher import RabbitPublishing as RabbitPublishing
+    from spark_streams.client.rabbitmq.task_publisher import TaskPublisher as TaskPublisher
+    from spark_streams.wire.amqp.columns.encode import encode_columns as encode_columns
 
 _HOMES: Final = {
     "spark_streams.client.amqp.client": ("AmqpClient",),
@@ -50,6 +37,8 @@ _HOMES: Final = {
     "spark_streams.wire.amqp.columns.encode": ("encode_columns",),
 }
 """Module to what is exported from it; no name is that of a module of this package, which Python would put there."""
+
+__all__ = [name for names in _HOMES.values() for name in names]
 
 
 def __getattr__(name: str) -> Any:

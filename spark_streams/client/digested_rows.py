@@ -21,6 +21,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from spark_streams.wire.columnar.arrays import layout
+
 WINDOW_ROWS: Final = 1_024
 """Rows of a window, unless a sub-entry batch holds more: one checksum covers that many rows."""
 DIGEST_BITS: Final = 10
@@ -127,7 +129,7 @@ class _DigestedRows(ABC, Generic[_Part]):
     def _part(self, rows: pa.Table, end: bytes) -> _Part:
         """Return a part of these rows; the digest covers ``end`` after them."""
 
-    def _digest(self, content: bytes | pa.Buffer) -> None:
+    def _digest(self, content: bytes | NDArray[np.uint8]) -> None:
         self._crc = google_crc32c.extend(self._crc, content)
 
 
@@ -230,7 +232,9 @@ class Parts(_DigestedRows[Part]):
 
     def add(self, rows: pa.RecordBatch) -> list[Part]:
         """Add rows with ``PART_SCHEMA``; return the parts that are certainly not the last one."""
-        sizes = np.concatenate([self._sizes, _row_bytes(rows)])
+        keys = rows.column("key").cast(pa.large_binary()).fill_null(b"")
+        own = np.diff(layout(rows.column("value"))[0]) + np.diff(layout(keys)[0]) + _ROW_BYTES
+        sizes = np.concatenate([self._sizes, own])
         ends = run_ends(np.cumsum(sizes), MAX_PART_BYTES, MAX_PART_ROWS)[:-1]  # the last run may go on
         self._sizes = sizes[ends[-1] :] if ends else sizes
         return self._cut(pa.Table.from_batches([rows]), ends)
@@ -246,7 +250,7 @@ class Parts(_DigestedRows[Part]):
         return Part(self.last_number, self.rows, batch, self._crc)
 
 
-def _content(column: pa.Array) -> Iterator[bytes | pa.Buffer]:
+def _content(column: pa.Array) -> Iterator[bytes | NDArray[np.uint8]]:
     """Yield bytes that are equal for equal columns, whatever their layout in memory, and differ for others."""
     yield np.packbits(np.asarray(column.is_valid())).tobytes()
     if pa.types.is_timestamp(column.type):
@@ -256,22 +260,11 @@ def _content(column: pa.Array) -> Iterator[bytes | pa.Buffer]:
     yield from _binary(binary.fill_null(b"") if column.null_count else binary)
 
 
-def _binary(values: pa.LargeBinaryArray) -> Iterator[bytes | pa.Buffer]:
+def _binary(values: pa.LargeBinaryArray) -> Iterator[bytes | NDArray[np.uint8]]:
     """Yield the lengths of values without null, and then the values, without a copy."""
-    bounds = _bounds(values)
+    bounds, content = layout(values)
     yield np.diff(bounds).astype("<i8").tobytes()
-    content = values.buffers()[2]
-    if content is not None:
-        yield content.slice(bounds[0], bounds[-1] - bounds[0])
-
-
-def _bounds(values: pa.LargeBinaryArray) -> NDArray[np.int64]:
-    return np.frombuffer(values.buffers()[1], np.int64)[values.offset : values.offset + len(values) + 1]
-
-
-def _row_bytes(rows: pa.RecordBatch) -> NDArray[np.int64]:
-    keys = rows.column("key").cast(pa.large_binary()).fill_null(b"")
-    return np.diff(_bounds(rows.column("value"))) + np.diff(_bounds(keys)) + _ROW_BYTES
+    yield content
 
 
 def run_ends(totals: NDArray[np.int64], most: int, most_rows: int) -> list[int]:

@@ -47,11 +47,6 @@ class Proxy:
     username: str | None = None
     password: Secret | None = None
 
-    @property
-    def where(self) -> str:
-        """What it is called in messages."""
-        return f"the proxy {self.host}:{self.port} of {VARIABLE}"
-
 
 def proxy_for(node: Node) -> Proxy | None:
     """Return the proxy that leads to a host and port, None where connections go there without one.
@@ -84,7 +79,7 @@ def connect_through(proxy: Proxy, node: Node, deadline: Deadline) -> socket.sock
     """
     host, port = node
     target = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-    what = f"{target}: no connection through {proxy.where}"
+    what = f"{target}: no connection through the proxy {proxy.host}:{proxy.port} of {VARIABLE}"
     with ExitStack() as unless_connected:
         reason = "it cannot be reached"
         try:

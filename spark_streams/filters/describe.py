@@ -126,9 +126,9 @@ def to_tree(expression: Expression) -> str:
     return "\n".join(lines)
 
 
-def shorten(text: str) -> str:
+def shorten(text: str, most: int = _SHORT) -> str:
     """Return the beginning of a text, for an error message."""
-    return text if len(text) <= _SHORT else text[:_SHORT] + "…"
+    return text if len(text) <= most else text[:most] + "…"
 
 
 def _predicate(predicate: Any) -> str:

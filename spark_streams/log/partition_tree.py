@@ -99,15 +99,6 @@ class PartitionTree:
         self.keys = KeyTree(self.nodes, self.open_ids)
         """The assignment of keys to all open partitions."""
 
-    @classmethod
-    def of_roots(cls, count: int) -> PartitionTree:
-        """Return the tree of a new stream.
-
-        Raises:
-            ValueError: no partition, or too many.
-        """
-        return cls(()).added(count)
-
     def starts_after(self, name: str) -> str | None:
         """Return the closed partition that holds what came before a partition's first record."""
         parent = self.nodes[name].parent
@@ -121,10 +112,6 @@ class PartitionTree:
             found.append(parent)
             parent = self.nodes[parent].parent
         return tuple(found)
-
-    def keys_among(self, names: Collection[str]) -> KeyTree:
-        """Return the assignment of keys when only some of the open partitions may be used."""
-        return self.keys if tuple(names) == self.open_ids else KeyTree(self.nodes, names)
 
     def added(self, count: int) -> PartitionTree:
         """Return the tree with more roots.
@@ -184,7 +171,7 @@ class PartitionTree:
             ValueError, KeyError, TypeError: the stored value is no tree.
         """
         if not isinstance(stored, list):
-            return cls.of_roots(stored)
+            return cls(()).added(stored)
         parents: dict[str, str] = {}
         nodes = []
         for number, entry in enumerate(stored):

@@ -89,7 +89,10 @@ class PublisherSequences:
         start = self._restore(self._key)
         if start is None:
             start = 0
-            self._inherit()
+            # Begin with the numbers of the partitions a share of whose history this one has.
+            for ancestor in reversed(self._partition.cursor_from):
+                self._restore(f"{self._stream.incarnation}/{ancestor}")
+            self._put(self._stream.inherited(self._partition.id, self._kind.note))
         if start > self._partition.next_offset:
             raise CorruptLog(
                 self._key,
@@ -111,12 +114,6 @@ class PublisherSequences:
         snapshot = json.loads(stored)
         self._put(dict(snapshot["sequences"]), snapshot.get("users", {}))
         return int(snapshot["next_offset"])
-
-    def _inherit(self) -> None:
-        """Begin with the numbers of the partitions a share of whose history this one has."""
-        for ancestor in reversed(self._partition.cursor_from):
-            self._restore(f"{self._stream.incarnation}/{ancestor}")
-        self._put(self._stream.inherited(self._partition.id, self._kind.note))
 
     def _found_segments(self) -> tuple[int, int]:
         return self._partition.first_offset, self._partition.segment_count

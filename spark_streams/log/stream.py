@@ -74,7 +74,7 @@ class Stream:
             for name in names:
                 partition = self._open_partition(self.folder / name, self.name, name, self.config)
                 opened[name] = partition
-                partition.end(tree.nodes[name].children)
+                partition.successors = tree.nodes[name].children
                 partition.starts_after, partition.cursor_from = tree.starts_after(name), tree.cursor_from(name)
             yield opened
         except BaseException:
@@ -111,7 +111,8 @@ class Stream:
 
     def homes_among(self, names: Collection[str]) -> KeyTree:
         """Return the assignment of keys when only some of the open partitions may be used."""
-        return self._tree.keys_among(names)
+        tree = self._tree
+        return tree.keys if tuple(names) == tree.open_ids else KeyTree(tree.nodes, names)
 
     def translate(self, partition: str, origin: str, offset: int) -> int:
         """Return the offset at which a reader of a partition that left continues on another one.
@@ -208,13 +209,14 @@ class Stream:
             self._put_into_effect(tree)
             # The children first: other threads always see at least one open partition.
             self._partitions, self._tree = {**self._partitions, **children}, tree
-            parent.end(names)
+            parent.successors = names
 
     def _redistribute(self, name: str, tree: PartitionTree) -> None:
         parent, names = self._partitions[name], tree.nodes[name].children
         with parent.kept():
-            for number in names:
-                make_folder(self.folder / number, parent.first_offset)
+            for folder in (self.folder / number for number in names):  # offsets may not begin at 0
+                make_directory(folder)
+                OpenFile(folder / (format_offset(parent.first_offset) + LOG_SUFFIX), os.O_WRONLY | os.O_CREAT)
             with self._opened(tree, names) as children:
                 copies = Redistribution(
                     parent, list(children.values()), lambda key: child_of_key(name, key, len(children))
@@ -238,7 +240,7 @@ class Stream:
                     durable = self._put_into_effect(tree)
                     left = {known: p for known, p in self._partitions.items() if known != name}
                     self._partitions, self._tree = {**left, **children}, tree
-                    parent.end(names)
+                    parent.successors = names
         parent.discard()
         if durable:  # else a power cut may restore the old metadata, and the next start removes the folder
             self._sweep()
@@ -311,7 +313,7 @@ def new_stream(
         ValueError: a number of partitions that no stream may have, or other than that of the names.
         OSError: the system refused; nothing is left behind.
     """
-    tree = PartitionTree.of_roots(partitions)
+    tree = PartitionTree(()).added(partitions)
     if partition_names is not None and not (len(set(partition_names)) == len(partition_names) == partitions):
         raise ValueError(f"expected {partitions} different names, one for each partition")
     if folder.exists():
@@ -328,12 +330,6 @@ def new_stream(
         sync_directory(folder.parent)
         undo.pop_all()
     return stream
-
-
-def make_folder(folder: Path, first_offset: int) -> None:
-    """Create the folder of a partition whose offsets do not begin at 0."""
-    make_directory(folder)
-    OpenFile(folder / (format_offset(first_offset) + LOG_SUFFIX), os.O_WRONLY | os.O_CREAT)
 
 
 def remove_unknown(folder: Path, tree: PartitionTree) -> None:

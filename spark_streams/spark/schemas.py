@@ -91,11 +91,9 @@ def chosen_columns(schema: StructType, rows: pa.Schema, format_name: str) -> tup
         if column.name in names:
             raise SchemaError(f"the schema names column '{column.name}' twice")
         expected = known[column.name]
-        if column.name == "value" and isinstance(column.dataType, StringType):
-            names.append(column.name)  # see ``as_schema``
-            continue
+        is_text = column.name == "value" and isinstance(column.dataType, StringType)  # see ``as_schema``
         # This form of a type has all of it but whether its parts may be null.
-        if column.dataType.simpleString() != expected.simpleString():
+        if not is_text and column.dataType.simpleString() != expected.simpleString():
             raise SchemaError(
                 f"column '{column.name}' of {format_name} has type {expected.simpleString()}, the schema says "
                 f"{column.dataType.simpleString()}; cast it after reading"
@@ -196,28 +194,21 @@ def _check_type(name: str, found: DataType, expected: Expected) -> None:
         if isinstance(found, (TimestampNTZType, DateType)) and types == (TimestampType,):
             hint = ": an instant needs a time zone, so cast it to TIMESTAMP in the session's"
         elif types in ((StringType,), (StringType, BinaryType)):
-            hint = f': convert it, such as "to_json({name}) AS {name}"' if _nested(found) else ": cast it to STRING"
+            nested = isinstance(found, (StructType, MapType)) or found.typeName() in ("array", "variant")
+            hint = f': convert it, such as "to_json({name}) AS {name}"' if nested else ": cast it to STRING"
         raise SchemaError(f"column '{name}' is {found.simpleString().upper()}, expected {words}{hint}")
     if isinstance(found, MapType):
         for part in (found.keyType, found.valueType):
             if not isinstance(part, StringType):
                 raise SchemaError(f"column '{name}' is {found.simpleString().upper()}, expected {words}")
     if isinstance(found, StructType):
-        _check_properties(name, found)
-
-
-def _check_properties(name: str, found: StructType) -> None:
-    fields = [f.name for f in found.fields]
-    for field in found.fields:
-        if field.name not in _PROPERTY_FIELDS:
-            raise SchemaError(_unknown("field", field.name, _PROPERTY_FIELDS, within=name))
-        if fields.count(field.name) > 1:
-            raise SchemaError(f"field '{name}.{field.name}' is there {fields.count(field.name)} times: keep one")
-        _check_type(f"{name}.{field.name}", field.dataType, _PROPERTY_FIELDS[field.name])
-
-
-def _nested(found: DataType) -> bool:
-    return isinstance(found, (StructType, MapType)) or found.typeName() in ("array", "variant")
+        fields = [f.name for f in found.fields]
+        for field in found.fields:
+            if field.name not in _PROPERTY_FIELDS:
+                raise SchemaError(_unknown("field", field.name, _PROPERTY_FIELDS, within=name))
+            if fields.count(field.name) > 1:
+                raise SchemaError(f"field '{name}.{field.name}' is there {fields.count(field.name)} times: keep one")
+            _check_type(f"{name}.{field.name}", field.dataType, _PROPERTY_FIELDS[field.name])
 
 
 def _unknown(what: str, name: str, known: Iterable[str], within: str = "") -> str:

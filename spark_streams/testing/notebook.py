@@ -17,7 +17,7 @@ from spark_streams.testing.log_process import SETTINGS, LogProcess
 from spark_streams.testing.spark_session import spark_until
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    pass
 
 VOLUME: Final = "/Volumes/main/default/spark_streams"
 SCOPE: Final = "spark-streams"
@@ -49,7 +49,10 @@ class Notebook:
         with ExitStack() as ending:  # what is begun ends if what comes after it fails
             if self.on_databricks:
                 self.folder = str(PurePosixPath(volume or VOLUME, name))
-                self.spark = _own_session()
+                from pyspark.sql import SparkSession
+
+                self.spark = SparkSession.builder.getOrCreate()
+                spark_streams.register(self.spark)
             else:
                 self.folder = tempfile.mkdtemp(prefix="spark-streams-")
                 ending.callback(shutil.rmtree, self.folder, ignore_errors=True)
@@ -127,12 +130,3 @@ class LogFrame:
             f'<iframe src="{url}" width="100%" height="{self.height}" style="border: 0" title="The log"></iframe>'
             f'<p>On the machine of the notebook: <a href="{url}" target="_blank" rel="noopener">{url}</a></p>'
         )
-
-
-def _own_session() -> SparkSession:
-    """Return the notebook's own session, with our formats."""
-    from pyspark.sql import SparkSession
-
-    session = SparkSession.builder.getOrCreate()
-    spark_streams.register(session)
-    return session

@@ -73,13 +73,11 @@ def spark_until(ending: ExitStack, settings: Mapping[str, str]) -> SparkSession:
         ending: the end.
         settings: as for ``running_spark``, of a Spark that is started.
     """
-    had = spark_there()
-    if had is not None:
-        spark_streams.register(had)
-        return had
-    ending.callback(_set_python, os.environ.get(_PYTHON))
-    session = _built(settings)
-    ending.callback(session.stop)
+    session = spark_there()
+    if session is None:
+        ending.callback(_set_python, os.environ.get(_PYTHON))
+        session = _built(settings)
+        ending.callback(session.stop)
     spark_streams.register(session)
     return session
 

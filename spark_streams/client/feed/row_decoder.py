@@ -154,16 +154,12 @@ class FirstMatch:
 
     def __post_init__(self) -> None:
         self._seen = False
-        self._covered = False
-
-    @property
-    def found(self) -> bool:
+        self.found = False
         """Whether a checkpoint covers the matching event: from then on ``take`` keeps all lines."""
-        return self._covered
 
     def drop_uncovered(self) -> None:
         """Forget a matching event that no checkpoint covers: the client requests it again, and another may come."""
-        self._seen = self._covered
+        self._seen = self.found
 
     def take(self, block: bytes, lines: Lines, dialect: Dialect) -> tuple[bytes, Lines]:
         """Return the remaining lines of a block of whole lines, and their events and cursors.
@@ -176,7 +172,7 @@ class FirstMatch:
             dialect: the dialect of the lines.
         """
         if self._seen:
-            self._covered = self._covered or bool(len(lines.cursors))
+            self.found = self.found or bool(len(lines.cursors))
             return block, lines
         row = self._row(lines)
         if row is None:
@@ -184,7 +180,7 @@ class FirstMatch:
         else:
             self._seen = True
             before = int(np.searchsorted(lines.covered, row, side="right"))
-            self._covered = before < len(lines.cursors)
+            self.found = before < len(lines.cursors)
             left = self._checkpoint(lines, before, dialect) + block[self._place(block, row, dialect) :]
         return left, parse_lines(left, dialect, self.rows.partition, values=False)
 

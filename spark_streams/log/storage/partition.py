@@ -112,10 +112,6 @@ class Partition(ReadablePartition):
             with self._lock:
                 self._retention_waits = False
 
-    def end(self, successors: tuple[str, ...]) -> None:
-        """Refuse appends from the next one on; the caller holds the partition, or nothing uses it yet."""
-        self.successors = successors
-
     def append(
         self,
         values: pa.Array | Sequence[bytes],

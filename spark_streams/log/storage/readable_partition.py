@@ -42,6 +42,7 @@ class ReadablePartition:
         self._files = segments
         self.gone = False
         self.successors: tuple[str, ...] = ()
+        """Refuses appends once it is set; whoever sets it holds the partition, or nothing uses it yet."""
 
     @property
     def _segments(self) -> list[Segment]:

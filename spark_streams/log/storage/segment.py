@@ -216,17 +216,6 @@ class Segment:
             position += header.size
             offset = header.next_offset
 
-    def rebuilt_index(self) -> SegmentIndex:
-        """Return an index that is built from the batches, each checked: a flipped bit must not get into it.
-
-        Raises:
-            CorruptLog: a check failed.
-        """
-        index = SegmentIndex(self.interval_bytes)
-        for position, header in self.headers(0, self.base_offset, ReadAhead(self.file(), self.end), verified=True):
-            index.add(header.base_offset, position, batch_max_timestamp(header))
-        return index
-
     def locate(self, offset: int, file: OpenFile | None = None) -> tuple[int, int]:
         """Return byte position and base offset of the batch that holds ``offset``, which must be in this segment.
 
@@ -348,7 +337,11 @@ def _index_of_closed(segment: Segment) -> SegmentIndex:
         )
     except IndexInvalid as why:
         logger.warning("%s: it is made again", why)
-        index = segment.rebuilt_index()
+        index = SegmentIndex(segment.interval_bytes)
+        ahead = ReadAhead(segment.file(), segment.end)
+        # Each batch is checked: a flipped bit must not get into the index.
+        for position, header in segment.headers(0, segment.base_offset, ahead, verified=True):
+            index.add(header.base_offset, position, batch_max_timestamp(header))
         try:
             index.write(segment.index_path)
         except OSError:

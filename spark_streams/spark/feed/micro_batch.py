@@ -169,7 +169,8 @@ class FeedBatches:
         if may_wait and self._waits(sum(waiting.values())):
             return start
         first = begin.batch == 0
-        nothing = not sum(waiting.values()) and self._same_partitions(begin, lineage)
+        kept = lineage.reading.keys() == begin.cursors.keys() and lineage.ancestors == begin.ancestors
+        nothing = kept and not sum(waiting.values()) and self._fetchers.finished() <= begin.finished
         if nothing and not first and self._clock() - self._cursors_since < IDLE_CURSORS_S:
             return start
         self._cursors_since = self._clock()
@@ -244,7 +245,7 @@ class FeedBatches:
         last = self._last
         cursors = {p: f.cursor for p, f in self._fetchers.each.items()}
         out = FeedOffset(self._options.stream, cursors, last.spool if last else "", last.batch if last else 0).to_json()
-        out["fetched"] = {str(p): f.waiting() for p, f in self._fetchers.each.items()}
+        out["fetched"] = {str(p): f.writer.waiting_events for p, f in self._fetchers.each.items()}
         out["format"] = self._options.format
         out.update(self._progress.report(self._lag()))
         if self._options.filter is not None and self._filter.pushdown is not None:
@@ -257,7 +258,7 @@ class FeedBatches:
         A feed does not tell how many more it has: the number is None for a partition whose end was not reached.
         """
         at_end = {p: f.idle or f.finished or f.at_stop for p, f in self._fetchers.each.items()}
-        return {str(p): f.waiting() if at_end[p] else None for p, f in self._fetchers.each.items()}
+        return {str(p): f.writer.waiting_events if at_end[p] else None for p, f in self._fetchers.each.items()}
 
     def close(self) -> None:
         """Stop fetching."""
@@ -372,11 +373,6 @@ class FeedBatches:
                 del self._fetchers.each[partition]
         cursors = {p: BEGINNING if p in again else cursor for p, cursor in begin.cursors.items()}
         return replace(begin, cursors=cursors, finished=begin.finished - again) if again else begin
-
-    def _same_partitions(self, begin: FeedOffset, lineage: PartitionChanges) -> bool:
-        """Return whether a micro-batch without events would have the same partitions as the previous one."""
-        same = lineage.reading.keys() == begin.cursors.keys() and lineage.ancestors == begin.ancestors
-        return same and self._fetchers.finished() <= begin.finished
 
     def _raise_faults(self, lineage: PartitionChanges) -> None:
         for partition, fetcher in list(self._fetchers.each.items()):

@@ -108,10 +108,6 @@ class PageFetcher:
         """Return whether it fetches, or will: it has begun and not ended."""
         return self.started and not self._ended.is_set()
 
-    def join(self, timeout_s: float) -> None:
-        """Wait until it has ended, at most ``timeout_s`` seconds."""
-        self._ended.wait(timeout_s)
-
     def long_polls(self) -> None:
         """Wait for events in long responses from now on."""
         with self._changed:
@@ -150,10 +146,6 @@ class PageFetcher:
             if not self.is_alive() or self.full or self.finished or self.at_stop:
                 return False
             return not self.idle or self.stops is not None or self._closed_with is not None
-
-    def waiting(self) -> int:
-        """Return the number of events that are not planned yet."""
-        return self.writer.waiting_events
 
     def wait_for_change(self, seconds: float) -> None:
         """Return at the next change of state, or after ``seconds``."""
@@ -218,7 +210,12 @@ class PageFetcher:
             if self.cursor == BEGINNING:
                 raise
             self.policy.report(str(self.partition), f"after cursor '{self.cursor}'", str(fault))
-            self._start_over()
+            # Continue from the partition's beginning; the feed may be another one now, whose partition is open.
+            with self._changed:
+                self.cursor = BEGINNING
+                self._closed_with = None
+                self._empty = self._empty_since_closed = 0
+                self.idle = False
             return 0.0
         except SparkStreamsError as fault:
             if self._stopping.is_set():
@@ -240,14 +237,6 @@ class PageFetcher:
             open_ended = self.stops is None and self._closed_with is None
             self._rests = self.idle and open_ended and self._told_end == self.cursor
             return max(REST_S, pause_s) if self._rests else pause_s
-
-    def _start_over(self) -> None:
-        """Continue from the partition's beginning; the feed may be another one now, whose partition is open."""
-        with self._changed:
-            self.cursor = BEGINNING
-            self._closed_with = None
-            self._empty = self._empty_since_closed = 0
-            self.idle = False
 
     def _over(self) -> bool:
         return self._stopping.is_set() or self.finished or self.at_stop
@@ -276,7 +265,10 @@ class PageFetcher:
                         break
                     self._wait_for_room(fetches=waits is None)
         finally:
-            self._drop_uncovered()
+            # The next response's checkpoints do not cover the lines that none of this response covers.
+            self.writer.drop_uncovered()
+            if self.begins_at is not None:
+                self.begins_at.drop_uncovered()
         with self._changed:
             self._attempts.progressed()
             self._empty = 0 if events else self._empty + 1
@@ -330,9 +322,3 @@ class PageFetcher:
             while not self._stopping.is_set() and not self._has_room(events=False):
                 self._changed.wait(1.0)
             self.full = False
-
-    def _drop_uncovered(self) -> None:
-        """Drop the lines that no checkpoint of a response covers; the next response's checkpoints do not cover them."""
-        self.writer.drop_uncovered()
-        if self.begins_at is not None:
-            self.begins_at.drop_uncovered()

@@ -33,26 +33,19 @@ class BatchProgress:
     """Counts the events of each batch and those that are left after it, and logs one line when a batch begins.
 
     A source is not told when its batch is done: Spark asks for the next one then, which it may never do. So the line
-    of a batch has its events and the lag after it, and the time that the batch before took.
+    of a batch has its events and the lag after it, and the time that the batch before took. Retries are those of this
+    process, whose only stream this is.
 
     Args:
         policy: has the losses.
         label: who reads what: ``SourceOptions.label``.
         clock: returns seconds, monotonic.
-        retries: returns the number of retries of this process, whose only stream this is.
     """
 
-    def __init__(
-        self,
-        policy: LossPolicy,
-        label: str,
-        clock: Callable[[], float] = time.monotonic,
-        retries: Callable[[], int] = retries,
-    ) -> None:
+    def __init__(self, policy: LossPolicy, label: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._policy = policy
         self._label = label
         self._clock = clock
-        self._retries = retries
         self._end: object = None
         self._events: dict[str, int | None] = {}
         self._bytes: dict[str, int] = {}
@@ -81,7 +74,7 @@ class BatchProgress:
         self._events = dict(events)
         self._bytes = dict(sizes or {})
         self._losses_planned = len(self._policy.losses)
-        self._retries_planned = self._retries()
+        self._retries_planned = retries()
         self._planned_at = self._clock()
 
     def reached(self, position: object) -> None:

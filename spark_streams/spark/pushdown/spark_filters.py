@@ -54,6 +54,7 @@ from spark_streams.filters import (
     property_of,
     to_text,
 )
+from spark_streams.filters.describe import shorten
 from spark_streams.filters.limits import is_unicode
 from spark_streams.filters.tree import without_not
 from spark_streams.options.common import SourceOptions
@@ -237,16 +238,16 @@ def _among(column: _Column, values: Sequence[object]) -> Expression:
     wanted = tuple(_value(column, value) for value in values if value is not None)
     if not wanted or column.time:
         raise _Untranslatable
-    if len(wanted) == 1:
-        return Predicate(column.reference, Operator.EQUALS, wanted, column.type)
-    return Predicate(column.reference, Operator.IN, wanted, column.type)
+    operator = Operator.EQUALS if len(wanted) == 1 else Operator.IN
+    return Predicate(column.reference, operator, wanted, column.type)
 
 
 def _comparison(column: _Column, operator: Operator, value: object) -> Expression:
     if not column.time:
         return Predicate(column.reference, operator, (_value(column, value),), column.type)
-    microseconds = _microseconds(value)
-    whole, rest = divmod(microseconds, 1000)
+    if not isinstance(value, datetime) or value.tzinfo is None:
+        raise _Untranslatable  # one without a zone is no TIMESTAMP
+    whole, rest = divmod((value - _EPOCH) // _MICROSECOND, 1000)
     if operator is Operator.EQUALS and rest:
         raise _Untranslatable  # never true
     if rest and operator in (Operator.GREATER_THAN_EQUALS, Operator.LESS_THAN):
@@ -261,13 +262,6 @@ def _value(column: _Column, value: object) -> Value:
     elif type(value) is int and not column.time and -(2**63) <= value < 2**63:
         return value
     raise _Untranslatable
-
-
-def _microseconds(value: object) -> int:
-    """Return a TIMESTAMP as microseconds since the epoch; one without a zone is no TIMESTAMP."""
-    if not isinstance(value, datetime) or value.tzinfo is None:
-        raise _Untranslatable
-    return (value - _EPOCH) // _MICROSECOND
 
 
 _filter_log = logging.getLogger("spark_streams.spark.filter")
@@ -295,9 +289,9 @@ def filter_json(expression: Expression, pushdown: Pushdown) -> dict[str, str | N
         expression: the whole filter.
         pushdown: its pushed and its residual part.
     """
-    residual = None if pushdown.residual is None else _shown(to_text(pushdown.residual))
-    pushed = None if pushdown.pushed is None else _shown(pushdown.pushed)
-    return {"filter": _shown(to_text(expression)), "pushed": pushed, "residual": residual}
+    residual = None if pushdown.residual is None else shorten(to_text(pushdown.residual), MAX_SHOWN)
+    pushed = None if pushdown.pushed is None else shorten(pushdown.pushed, MAX_SHOWN)
+    return {"filter": shorten(to_text(expression), MAX_SHOWN), "pushed": pushed, "residual": residual}
 
 
 def filter_line(label: str, expression: Expression, pushdown: Pushdown) -> str:
@@ -311,7 +305,3 @@ def filter_line(label: str, expression: Expression, pushdown: Pushdown) -> str:
     parts = filter_json(expression, pushdown)
     pushed, residual = parts["pushed"] or "nothing", parts["residual"] or "nothing"
     return f"{label}: filter {parts['filter']}: pushed: {pushed}; checked by the tasks: {residual}"
-
-
-def _shown(text: str) -> str:
-    return text if len(text) <= MAX_SHOWN else text[:MAX_SHOWN] + "…"

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from spark_streams.client.log_client import RangeRead
 from spark_streams.errors import SparkStreamsError
 from spark_streams.filters.row_columns import feed_columns
-from spark_streams.filters.tree import And, Expression, Not, Operator, Or, Predicate, Reference, ReferenceKind, place_of
+from spark_streams.filters.tree import Expression, Operator, ReferenceKind, place_of, predicates
 
 if TYPE_CHECKING:
     from spark_streams.options.common import SourceOptions
@@ -48,7 +48,8 @@ class UnseenNames:
         self._feed = feed
         self._looked = 0
         self._annotations: set[str] = set()
-        self._left = set(_named(expression))
+        named = [] if expression is None else [p for p in predicates(expression) if p.operator is not Operator.IS_NULL]
+        self._left = {p.reference for p in named if p.reference.kind is ReferenceKind.PROPERTY}
         if not feed:
             self._left = {each for each in self._left if (place_of(each) or ("",))[0] in MAPS}
 
@@ -129,15 +130,3 @@ def looked_at(batches: Iterator[pa.RecordBatch], stream: str, residual: Expressi
         yield batch
     if looked < ENOUGH:
         unseen.warn()
-
-
-def _named(expression: Expression | None) -> Iterator[Reference]:
-    """Yield the properties that a filter names, but for those that it wants not to be there."""
-    if isinstance(expression, Predicate):
-        if expression.reference.kind is ReferenceKind.PROPERTY and expression.operator is not Operator.IS_NULL:
-            yield expression.reference
-    elif isinstance(expression, Not):
-        yield from _named(expression.operand)
-    elif isinstance(expression, (And, Or)):
-        for part in expression.parts:
-            yield from _named(part)

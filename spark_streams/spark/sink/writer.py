@@ -19,10 +19,10 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from types import FrameType
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -33,6 +33,7 @@ from pyspark.sql.types import StructType
 
 from spark_streams.client.retry import retries
 from spark_streams.errors import OptionError, SparkStreamsError, TransportError
+from spark_streams.filters.describe import shorten
 from spark_streams.options.common import query_label
 from spark_streams.spark.boundary import CalledBySpark, end_quietly
 from spark_streams.spark.log_lines import show_log_lines, show_task_lines
@@ -117,28 +118,32 @@ def _deliver(sink: Sink, name: TaskName, streaming: bool, batches: Iterator[pa.R
     """Send all rows of a task and wait until the peer accepts them; a task without rows does not connect."""
     row, size, first_id, last_id = 0, 0, None, None
     began_at, before = time.time(), retries()
-    with _last_word(), ExitStack() as stack:
-        outlet: Outlet | None = None
-        for batch in batches:
-            for run in slices(batch):
-                columns = sink.columns(run, name, row)
-                ids = columns.get("message_id")
-                if outlet is None:
-                    outlet = sink.open(name, streaming)
-                    stack.callback(outlet.close)
-                outlet.send(columns, _labels(row, name.partition, columns))
-                if ids is not None:
-                    first_id, last_id = first_id or ids[0].as_py(), ids[-1].as_py()
-                row += run.num_rows
-                bodies = columns.get("value", columns.get("message"))
-                size += pc.sum(pc.binary_length(bodies)).as_py() or 0
-        if broke_off():
-            raise TransportError(
-                "Spark has ended this task before it gave all of its rows: what was sent stays, and the next attempt "
-                "goes on from there"
-            )
-        if outlet is not None:
-            outlet.flush()
+    try:
+        with ExitStack() as stack:
+            outlet: Outlet | None = None
+            for batch in batches:
+                for run in slices(batch):
+                    columns = sink.columns(run, name, row)
+                    ids = columns.get("message_id")
+                    if outlet is None:
+                        outlet = sink.open(name, streaming)
+                        stack.callback(outlet.close)
+                    outlet.send(columns, _labels(row, name.partition, columns))
+                    if ids is not None:
+                        first_id, last_id = first_id or ids[0].as_py(), ids[-1].as_py()
+                    row += run.num_rows
+                    bodies = columns.get("value", columns.get("message"))
+                    size += pc.sum(pc.binary_length(bodies)).as_py() or 0
+            if broke_off():
+                raise TransportError(
+                    "Spark has ended this task before it gave all of its rows: what was sent stays, and the next "
+                    "attempt goes on from there"
+                )
+            if outlet is not None:
+                outlet.flush()
+    except SparkStreamsError as fault:
+        fault.given_up = True  # the task does not retry: Spark starts another attempt of it, or the query fails
+        raise
     ease_reuse()
     query, number = _query()
     again = retries() - before
@@ -155,30 +160,16 @@ def _query() -> tuple[str | None, str | None]:
     return name or context.getLocalProperty("sql.streaming.queryId"), context.getLocalProperty("streaming.sql.batchId")
 
 
-@contextmanager
-def _last_word() -> Iterator[None]:
-    """Mark errors as final: the task does not retry; Spark starts another attempt of the task, or the query fails."""
-    try:
-        yield
-    except SparkStreamsError as fault:
-        fault.given_up = True
-        raise
-
-
 def _labels(first_row: int, partition: int, columns: Mapping[str, pa.Array]) -> Callable[[int], str]:
     """Return a function that names row i of these columns in an error; only a row that the peer rejects needs it."""
     naming = {what: columns[name] for name, what in (("key", "key"), ("message_id", "message-id")) if name in columns}
 
     def label(i: int) -> str:
         known = {what: column[i].as_py() for what, column in naming.items()}
-        shown = ", ".join(f"{what} '{_shortened(text)}'" for what, text in known.items() if text is not None)
+        shown = ", ".join(f"{what} '{shorten(text, _MAX_SHOWN)}'" for what, text in known.items() if text is not None)
         return f"row {first_row + i} of Spark partition {partition}" + (f" ({shown})" if shown else "")
 
     return label
-
-
-def _shortened(text: str) -> str:
-    return text if len(text) <= _MAX_SHOWN else text[:_MAX_SHOWN] + "…"
 
 
 class _Writer(CalledBySpark):
@@ -187,6 +178,9 @@ class _Writer(CalledBySpark):
     Args:
         sink: the format's sink.
     """
+
+    streaming: ClassVar[bool]
+    """Whether it writes micro-batches."""
 
     def __init__(self, sink: Sink) -> None:
         end_quietly()
@@ -203,7 +197,7 @@ class _Writer(CalledBySpark):
         show_task_lines(self._sink.options.log_level)
         acknowledge_at_once()
 
-    def _committed(self, messages: Sequence[SinkCommit | None], batch: int | None = None) -> None:
+    def commit(self, messages: Sequence[SinkCommit | None], batchId: int | None = None) -> None:
         """Log the end of a write; it needs no commit, as the peer accepted each row before its task ended.
 
         Raises:
@@ -217,34 +211,41 @@ class _Writer(CalledBySpark):
                 "rows to this sink: trigger(continuous=…) does so with every Python sink, and ignores this error. The "
                 "query writes and commits nothing: stop it, and start it with processingTime or availableNow",
             )
-        _log.info("%s: %s", _who(self._sink, messages, batch), _delivered(messages))
+        _log.info("%s: %s", _who(self._sink, messages, batchId), _delivered(messages))
         ease_reuse()
 
-    def _aborted(self, streaming: bool, messages: Sequence[SinkCommit | None], batch: int | None = None) -> None:
+    def abort(self, messages: Sequence[SinkCommit | None], batchId: int | None = None) -> None:
         """Log which rows may have been delivered, since a delivery cannot be undone."""
         show_log_lines(self._sink.options.log_level)
-        left = _may_have_been_delivered(self._sink, streaming, messages)
-        _log.warning("%s failed: %s", _who(self._sink, messages, batch), left)
+        done = [m for m in messages if m is not None]
+        ranges = "".join(
+            f"; Spark partition {m.partition}: {m.rows} rows"
+            + (f", '{m.first_id}' to '{m.last_id}'" if m.first_id else "")
+            for m in done
+            if m.rows
+        )
+        left = (
+            f"{sum(m.rows for m in done)} rows of {len(done)} finished tasks were delivered{ranges}; the other "
+            f"{len(messages) - len(done)} tasks may have delivered some of theirs. What is written again "
+            f"{self._sink.repeats_of_stream if self.streaming else self._sink.repeats_of_batch}"
+        )
+        _log.warning("%s failed: %s", _who(self._sink, messages, batchId), left)
 
 
 class BatchWriter(_Writer, DataSourceArrowWriter):  # type: ignore[misc]
     """The writer of ``df.write``: a retried task has the same name, another write never has."""
 
+    streaming = False
+
     def write(self, iterator: Iterator[pa.RecordBatch]) -> SinkCommit:
         """Send the rows of one Spark partition, and return once the peer has accepted them all."""
         return _deliver(self._sink, TaskName(self._job, "0", TaskContext.get().partitionId()), False, iterator)
 
-    def commit(self, messages: Sequence[SinkCommit | None]) -> None:
-        """Note the end of a write; see ``_committed``."""
-        self._committed(messages)
-
-    def abort(self, messages: Sequence[SinkCommit | None]) -> None:
-        """Note a write that failed."""
-        self._aborted(False, messages)
-
 
 class StreamWriter(_Writer, *_ARROW_STREAM_WRITER):  # type: ignore[misc]
     """The writer of ``df.writeStream``: a repeated micro-batch has the same task names, also after a restart."""
+
+    streaming = True
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> SinkCommit:
         """Send one Spark partition of one micro-batch, and return once the peer has accepted its rows."""
@@ -258,14 +259,6 @@ class StreamWriter(_Writer, *_ARROW_STREAM_WRITER):  # type: ignore[misc]
         else:
             name = TaskName(query, batch, context.partitionId(), stable=True)
         return _deliver(self._sink, name, True, iterator)
-
-    def commit(self, messages: Sequence[SinkCommit | None], batchId: int) -> None:
-        """Note the end of a micro-batch; see ``_committed``."""
-        self._committed(messages, batchId)
-
-    def abort(self, messages: Sequence[SinkCommit | None], batchId: int) -> None:
-        """Note a micro-batch that failed."""
-        self._aborted(True, messages, batchId)
 
 
 def batch_writer(sink: Sink, schema: StructType, overwrite: bool) -> BatchWriter:
@@ -327,18 +320,4 @@ def _delivered(messages: Sequence[SinkCommit | None]) -> str:
         f"{rows} rows delivered, {rows / seconds:.0f} rows/s, {size} bytes, {size / seconds:.0f} bytes/s, "
         f"by {len(done)} {'task' if len(done) == 1 else 'tasks'} in {seconds:.3f} s"
         + (f", retries: {again}" if again else "")
-    )
-
-
-def _may_have_been_delivered(sink: Sink, streaming: bool, messages: Sequence[SinkCommit | None]) -> str:
-    done = [m for m in messages if m is not None]
-    ranges = "".join(
-        f"; Spark partition {m.partition}: {m.rows} rows" + (f", '{m.first_id}' to '{m.last_id}'" if m.first_id else "")
-        for m in done
-        if m.rows
-    )
-    return (
-        f"{sum(m.rows for m in done)} rows of {len(done)} finished tasks were delivered{ranges}; the other "
-        f"{len(messages) - len(done)} tasks may have delivered some of theirs. What is written again "
-        f"{sink.repeats_of_stream if streaming else sink.repeats_of_batch}"
     )

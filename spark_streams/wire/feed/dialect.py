@@ -48,13 +48,3 @@ class Dialect(Enum):
     def other_event_key(self) -> str:
         """The member of an event in the other dialects; accepted where ``event_key`` and a cursor are missing."""
         return "data" if self.event_key == "event" else "event"
-
-    @property
-    def page_size_argument(self) -> str:
-        """The argument for the number of events to return."""
-        return "pageSizeHint" if self is Dialect.V2A else "pagesizehint"
-
-    @property
-    def events_path(self) -> bool:
-        """Whether clients fetch events from ``/events`` below the feed's address, and not from the address itself."""
-        return self is Dialect.V2B

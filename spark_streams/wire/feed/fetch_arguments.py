@@ -81,7 +81,7 @@ class Fetch:
             if self.token is not None:
                 pairs.insert(0, ("token", self.token))
         if self.page_size:
-            pairs.append((self.dialect.page_size_argument, str(self.page_size)))
+            pairs.append(("pageSizeHint" if self.dialect is Dialect.V2A else "pagesizehint", str(self.page_size)))
         if self.stream_ms is not None:
             pairs.append(("stream", "y" if self.stream_ms == ENDLESS else str(self.stream_ms)))
         prefix = FILTER_PREFIX if self.dialect is Dialect.V2A else ""

@@ -48,7 +48,7 @@ class Life:
     def __exit__(self, *_: object) -> None:
         self.batches.close()
         for fetcher in self.batches._fetchers.each.values():
-            fetcher.join(120)  # what it has just asked for is answered, and counted, before the test goes on
+            fetcher._ended.wait(120)  # what it has just asked for is answered, and counted, before the test goes on
 
     def plan(self, limit: int | None = None) -> dict[str, Any]:
         """Plan the next micro-batch, once."""

@@ -48,7 +48,7 @@ class TestFaults:
             with pytest.raises(kind, match=r"127\.0\.0\.1"):
                 life.still(20)
             for thread in life.batches._fetchers.each.values():
-                thread.join(60)  # half of what a request may take
+                thread._ended.wait(60)  # half of what a request may take
                 assert not thread.is_alive()
 
     def test_events_that_are_gone_are_a_loss(self, caplog: pytest.LogCaptureFixture) -> None:
@@ -172,7 +172,7 @@ class TestFaults:
             life.until(90)
             life.batches.close()
             for thread in life.batches._fetchers.each.values():
-                thread.join(60)  # half of what a request may take
+                thread._ended.wait(60)  # half of what a request may take
                 assert not thread.is_alive()
 
     def test_a_partition_that_hangs_does_not_hold_up_others(self) -> None:

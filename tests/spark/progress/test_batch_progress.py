@@ -11,6 +11,7 @@ import pytest
 from spark_streams.client.data_loss import DataLoss, LossPolicy
 from spark_streams.errors import Refused
 from spark_streams.position import progress_offset
+from spark_streams.spark.progress import batch_progress
 from spark_streams.spark.progress.batch_progress import NOT_COUNTED, BatchProgress, behind_latest
 
 
@@ -58,10 +59,11 @@ def test_a_loss_is_told_with_one_batch_that_spark_runs() -> None:
     assert progress.report({})["losses"] == []
 
 
-def test_retries_and_losses_are_told_once_however_often_spark_asks() -> None:
+def test_retries_and_losses_are_told_once_however_often_spark_asks(monkeypatch: pytest.MonkeyPatch) -> None:
     tried = iter((1, 3, 3, 6, 10))
     policy = LossPolicy("orders", False)
-    progress = BatchProgress(policy, "feedapi stream 'orders'", Clock(), retries=lambda: next(tried))
+    monkeypatch.setattr(batch_progress, "retries", lambda: next(tried))
+    progress = BatchProgress(policy, "feedapi stream 'orders'", Clock())
 
     def told() -> tuple[int, int]:
         report = progress.report({})
