@@ -217,18 +217,7 @@ class _Writer(CalledBySpark):
     def abort(self, messages: Sequence[SinkCommit | None], batchId: int | None = None) -> None:
         """Log which rows may have been delivered, since a delivery cannot be undone."""
         show_log_lines(self._sink.options.log_level)
-        done = [m for m in messages if m is not None]
-        ranges = "".join(
-            f"; Spark partition {m.partition}: {m.rows} rows"
-            + (f", '{m.first_id}' to '{m.last_id}'" if m.first_id else "")
-            for m in done
-            if m.rows
-        )
-        left = (
-            f"{sum(m.rows for m in done)} rows of {len(done)} finished tasks were delivered{ranges}; the other "
-            f"{len(messages) - len(done)} tasks may have delivered some of theirs. What is written again "
-            f"{self._sink.repeats_of_stream if self.streaming else self._sink.repeats_of_batch}"
-        )
+        left = _may_have_been_delivered(self._sink, self.streaming, messages)
         _log.warning("%s failed: %s", _who(self._sink, messages, batchId), left)
 
 
@@ -320,4 +309,18 @@ def _delivered(messages: Sequence[SinkCommit | None]) -> str:
         f"{rows} rows delivered, {rows / seconds:.0f} rows/s, {size} bytes, {size / seconds:.0f} bytes/s, "
         f"by {len(done)} {'task' if len(done) == 1 else 'tasks'} in {seconds:.3f} s"
         + (f", retries: {again}" if again else "")
+    )
+
+
+def _may_have_been_delivered(sink: Sink, streaming: bool, messages: Sequence[SinkCommit | None]) -> str:
+    done = [m for m in messages if m is not None]
+    ranges = "".join(
+        f"; Spark partition {m.partition}: {m.rows} rows" + (f", '{m.first_id}' to '{m.last_id}'" if m.first_id else "")
+        for m in done
+        if m.rows
+    )
+    return (
+        f"{sum(m.rows for m in done)} rows of {len(done)} finished tasks were delivered{ranges}; the other "
+        f"{len(messages) - len(done)} tasks may have delivered some of theirs. What is written again "
+        f"{sink.repeats_of_stream if streaming else sink.repeats_of_batch}"
     )
