@@ -232,9 +232,7 @@ class Parts(_DigestedRows[Part]):
 
     def add(self, rows: pa.RecordBatch) -> list[Part]:
         """Add rows with ``PART_SCHEMA``; return the parts that are certainly not the last one."""
-        keys = rows.column("key").cast(pa.large_binary()).fill_null(b"")
-        own = np.diff(layout(rows.column("value"))[0]) + np.diff(layout(keys)[0]) + _ROW_BYTES
-        sizes = np.concatenate([self._sizes, own])
+        sizes = np.concatenate([self._sizes, _row_bytes(rows)])
         ends = run_ends(np.cumsum(sizes), MAX_PART_BYTES, MAX_PART_ROWS)[:-1]  # the last run may go on
         self._sizes = sizes[ends[-1] :] if ends else sizes
         return self._cut(pa.Table.from_batches([rows]), ends)
@@ -265,6 +263,11 @@ def _binary(values: pa.LargeBinaryArray) -> Iterator[bytes | NDArray[np.uint8]]:
     bounds, content = layout(values)
     yield np.diff(bounds).astype("<i8").tobytes()
     yield content
+
+
+def _row_bytes(rows: pa.RecordBatch) -> NDArray[np.int64]:
+    keys = rows.column("key").cast(pa.large_binary()).fill_null(b"")
+    return np.diff(layout(rows.column("value"))[0]) + np.diff(layout(keys)[0]) + _ROW_BYTES
 
 
 def run_ends(totals: NDArray[np.int64], most: int, most_rows: int) -> list[int]:

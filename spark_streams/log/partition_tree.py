@@ -113,6 +113,10 @@ class PartitionTree:
             parent = self.nodes[parent].parent
         return tuple(found)
 
+    def keys_among(self, names: Collection[str]) -> KeyTree:
+        """Return the assignment of keys when only some of the open partitions may be used."""
+        return self.keys if tuple(names) == self.open_ids else KeyTree(self.nodes, names)
+
     def added(self, count: int) -> PartitionTree:
         """Return the tree with more roots.
 

@@ -148,6 +148,24 @@ class Redistribution:
         return SplitHistory(self._first, places, self._notes)
 
     def _copy(self, records: Records) -> None:
+        self._check_headers(records)
+        places = (records.offsets % len(self._children)).astype(np.uint8)
+        for row in np.flatnonzero(records.key_starts >= 0).tolist():
+            places[row] = self._child_of(records.key(row) or b"")
+        self._places.append(places)
+        copies: list[list[tuple[list[Body], int]]] = [[] for _ in self._children]
+        for start, stop in zip(records.batch_rows, (*records.batch_rows[1:], len(records)), strict=True):
+            notes = tuple(record_headers(records, start))
+            self._learn(notes)
+            here = places[start:stop]
+            for child in np.unique(here).tolist():
+                copies[child].append(_picked(records, np.flatnonzero(here == child), start, notes, self._parent.config))
+        now = self._parent.appended_ms(self._next)
+        for child, made in zip(self._children, copies, strict=True):
+            if made:
+                child.append_copies(made, now)
+
+    def _check_headers(self, records: Records) -> None:
         after = np.frombuffer(records.buffer, np.uint8)[records.value_ends]
         after[list(records.batch_rows)] = 0
         if after.any():
@@ -156,26 +174,14 @@ class Redistribution:
                 f"record {offset} of partition {self._parent.id} of stream '{self._parent.stream}' has headers of its "
                 "own, which are not redistributed: split without the history"
             )
-        places = (records.offsets % len(self._children)).astype(np.uint8)
-        for row in np.flatnonzero(records.key_starts >= 0).tolist():
-            places[row] = self._child_of(records.key(row) or b"")
-        self._places.append(places)
-        copies: list[list[tuple[list[Body], int]]] = [[] for _ in self._children]
-        for start, stop in zip(records.batch_rows, (*records.batch_rows[1:], len(records)), strict=True):
-            notes = tuple(record_headers(records, start))
-            for name, value in notes:
-                if name.endswith(PUBLISHERS_SUFFIX):
-                    known = self._notes.setdefault(name.decode(), {})
-                    for reference, sequence in json.loads(value or b"{}").items():
-                        known.pop(reference, None)  # in the order of their last append
-                        known[reference] = sequence
-            here = places[start:stop]
-            for child in np.unique(here).tolist():
-                copies[child].append(_picked(records, np.flatnonzero(here == child), start, notes, self._parent.config))
-        now = self._parent.appended_ms(self._next)
-        for child, made in zip(self._children, copies, strict=True):
-            if made:
-                child.append_copies(made, now)
+
+    def _learn(self, notes: Sequence[Header]) -> None:
+        for name, value in notes:
+            if name.endswith(PUBLISHERS_SUFFIX):
+                known = self._notes.setdefault(name.decode(), {})
+                for reference, sequence in json.loads(value or b"{}").items():
+                    known.pop(reference, None)  # in the order of their last append
+                    known[reference] = sequence
 
 
 def _picked(

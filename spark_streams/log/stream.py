@@ -111,8 +111,7 @@ class Stream:
 
     def homes_among(self, names: Collection[str]) -> KeyTree:
         """Return the assignment of keys when only some of the open partitions may be used."""
-        tree = self._tree
-        return tree.keys if tuple(names) == tree.open_ids else KeyTree(tree.nodes, names)
+        return self._tree.keys_among(names)
 
     def translate(self, partition: str, origin: str, offset: int) -> int:
         """Return the offset at which a reader of a partition that left continues on another one.

@@ -94,8 +94,7 @@ class FeedClient(AbstractContextManager["FeedClient"]):
         self._token: str | None = None
         self._answer: Response | None = None
         self._filters: dict[str, str] | None = None if address.filters else {}
-        self.pushed = dict(address.pushed or {})
-        """The pushed filters, which the feed checks; others count from the next call on."""
+        self._pushed = dict(address.pushed or {})
 
     def __exit__(self, *fault: object) -> None:
         self.close()
@@ -109,6 +108,10 @@ class FeedClient(AbstractContextManager["FeedClient"]):
         answer = self._answer
         if answer is not None:
             answer.abort()
+
+    def push(self, filters: Mapping[str, str]) -> None:
+        """Replace the pushed filters, which the feed checks, from the next call on."""
+        self._pushed = dict(filters)
 
     def streams(self) -> list[str] | None:
         """Return the names of the feeds below this address that we may read; None where it lists none.
@@ -183,7 +186,7 @@ class FeedClient(AbstractContextManager["FeedClient"]):
                 f"the feed speaks dialect {self.dialect.value}, which has no filters",
             )
         known = [*discovery.filters, *(name for p in discovery.partitions for name in p.filters)]
-        for name in self.pushed:
+        for name in self._pushed:
             if name not in known and not (name.startswith("/") and ANY_POINTER in known):
                 raise OptionError(
                     "filter",
@@ -386,7 +389,7 @@ class FeedClient(AbstractContextManager["FeedClient"]):
             cursor,
             page_size=address.page_size if stream_ms is None else None,
             stream_ms=stream_ms,
-            filters={**(self._filters or {}), **self.pushed},
+            filters={**(self._filters or {}), **self._pushed},
             token=self._token,
             count=address.partitions if dialect is Dialect.V1 else None,
         )

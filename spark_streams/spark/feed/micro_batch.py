@@ -245,7 +245,7 @@ class FeedBatches:
         last = self._last
         cursors = {p: f.cursor for p, f in self._fetchers.each.items()}
         out = FeedOffset(self._options.stream, cursors, last.spool if last else "", last.batch if last else 0).to_json()
-        out["fetched"] = {str(p): f.writer.waiting_events for p, f in self._fetchers.each.items()}
+        out["fetched"] = {str(p): f.waiting() for p, f in self._fetchers.each.items()}
         out["format"] = self._options.format
         out.update(self._progress.report(self._lag()))
         if self._options.filter is not None and self._filter.pushdown is not None:
@@ -258,7 +258,7 @@ class FeedBatches:
         A feed does not tell how many more it has: the number is None for a partition whose end was not reached.
         """
         at_end = {p: f.idle or f.finished or f.at_stop for p, f in self._fetchers.each.items()}
-        return {str(p): f.writer.waiting_events if at_end[p] else None for p, f in self._fetchers.each.items()}
+        return {str(p): f.waiting() if at_end[p] else None for p, f in self._fetchers.each.items()}
 
     def close(self) -> None:
         """Stop fetching."""

@@ -147,6 +147,10 @@ class PageFetcher:
                 return False
             return not self.idle or self.stops is not None or self._closed_with is not None
 
+    def waiting(self) -> int:
+        """Return the number of events that are not planned yet."""
+        return self.writer.waiting_events
+
     def wait_for_change(self, seconds: float) -> None:
         """Return at the next change of state, or after ``seconds``."""
         with self._changed:

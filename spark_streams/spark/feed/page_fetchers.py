@@ -44,7 +44,7 @@ class PageFetchers:
 
     def waiting(self) -> dict[int, int]:
         """Return the number of events of each partition that are not planned yet."""
-        return {partition: fetcher.writer.waiting_events for partition, fetcher in self.each.items()}
+        return {partition: fetcher.waiting() for partition, fetcher in self.each.items()}
 
     def waiting_bytes(self) -> int:
         """Return the number of bytes that are not planned yet."""
@@ -53,11 +53,11 @@ class PageFetchers:
     def drained(self, partition: int) -> bool:
         """Return whether a partition's fetcher has ended, and all of its events are planned."""
         fetcher = self.each.get(partition)
-        return fetcher is None or (not fetcher.is_alive() and not fetcher.writer.waiting_events)
+        return fetcher is None or (not fetcher.is_alive() and not fetcher.waiting())
 
     def finished(self) -> set[int]:
         """Return the closed partitions that are planned to their end."""
-        return {p for p, f in self.each.items() if f.finished and not f.writer.waiting_events}
+        return {partition for partition, fetcher in self.each.items() if fetcher.finished and not fetcher.waiting()}
 
     def gather(self, limit: int | None, *, timeout_s: float | None) -> None:
         """Wait for the first events, and then ``GATHER_S`` for fetchers that are still fetching.

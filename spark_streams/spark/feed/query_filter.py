@@ -124,7 +124,7 @@ class QueryFilter:
                 "start again with another checkpointLocation"
             ) from None
         self._pushed = dict(pushed)
-        client.pushed = self.arguments
+        client.push(self.arguments)
         if options.filter is not None:
             self.pushdown = Pushdown(shown(pushed) if pushed else None, self.residual)
             log_filter(options, self.pushdown)

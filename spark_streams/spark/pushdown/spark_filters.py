@@ -238,8 +238,9 @@ def _among(column: _Column, values: Sequence[object]) -> Expression:
     wanted = tuple(_value(column, value) for value in values if value is not None)
     if not wanted or column.time:
         raise _Untranslatable
-    operator = Operator.EQUALS if len(wanted) == 1 else Operator.IN
-    return Predicate(column.reference, operator, wanted, column.type)
+    if len(wanted) == 1:
+        return Predicate(column.reference, Operator.EQUALS, wanted, column.type)
+    return Predicate(column.reference, Operator.IN, wanted, column.type)
 
 
 def _comparison(column: _Column, operator: Operator, value: object) -> Expression:

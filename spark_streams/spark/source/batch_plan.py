@@ -52,11 +52,7 @@ def plan_batch(options: SourceOptions, columns: tuple[str, ...], connect: Connec
                 continue
             until[partition] = stop.offset if isinstance(stop, At) else None
             reads.append(range_read(options, columns, partition, first, stop.offset))
-        told = warn_of_times(options.label, ending.option, [stop for _, stop in asked], end=True)
-        if asked and not told and all(_reversed(*each) for each in asked):
-            begin, end = asked[0]
-            words = "%s: %s: reading ends %s, and starts %s, in %s"
-            _log.warning(words, options.label, ending.option, end, begin, begin.held)
+        _tell_odd_ends(options.label, ending.option, asked)
         if options.filter is not None:
             log_filter(options, driver.pushdown(options.filter))
             look_at_messages(options, reads, driver)
@@ -83,6 +79,14 @@ def _stop(wanted: Position, partition: str, newest: After, driver: Driver) -> At
     if isinstance(wanted, (At, After)):
         return min(wanted, newest, key=order)
     return newest
+
+
+def _tell_odd_ends(who: str, option: str, asked: list[tuple[Asked, Asked]]) -> None:
+    """Log a warning about ends that are likely not meant: beside all events, or before the start in each partition."""
+    if not warn_of_times(who, option, [stop for _, stop in asked], end=True) and asked:
+        start, stop = asked[0]
+        if all(_reversed(*each) for each in asked):
+            _log.warning("%s: %s: reading ends %s, and starts %s, in %s", who, option, stop, start, start.held)
 
 
 def _reversed(start: Asked, stop: Asked) -> bool:

@@ -70,6 +70,11 @@ class LineForm:
     base64: bool
     wanted: bool
 
+    @property
+    def quotes(self) -> int:
+        """The number of quotes in the constants."""
+        return sum(text.count(b'"') for text in (*self.before, *self.after))
+
     def suits(self, line: bytes | memoryview) -> bool:
         """Return whether a line may have this form, by its start and its end."""
         first, last = self.before[0], (self.after or self.before)[-1]

@@ -199,7 +199,7 @@ class BulkLines:
     def _take(self, template: LineForm, found: Found) -> None:
         """Set the places of the texts of lines of one form."""
         lines = found.lines
-        self._quotes += lines.size * sum(text.count(b'"') for text in (*template.before, *template.after))
+        self._quotes += template.quotes * lines.size
         self._unwanted[lines] = not template.wanted
         for places, span in ((self.event, found.event), (self.cursor, found.cursor), (self.key, found.key)):
             if span is not None:

@@ -197,7 +197,7 @@ class TestAvailableNow:
             fetcher.closed(end)
             fetcher.start()
             fetcher._ended.wait(WAIT_S)
-            assert fetcher.finished and fetcher.cursor == end and fetcher.writer.waiting_events == 20
+            assert fetcher.finished and fetcher.cursor == end and fetcher.waiting() == 20
             assert len(feed.fetches) == 2
 
     def test_does_not_end_early_in_a_backlog_that_a_filter_passes_over(self) -> None:
