@@ -88,10 +88,7 @@ def mapped(what: str, endpoint: Endpoint | None = None) -> Iterator[None]:
                 f"{what}: the answer did not come, or not go on, within the time of option 'requestTimeout': the peer "
                 "hangs, or the network does; raise it if they are slow"
             ) from None
-        *_, inner = _causes(fault)
-        text = str(inner) or type(inner).__name__
-        is_of_connection = "HTTPConnection" in text or "HTTPSConnection" in text
-        reason = safe_text(text.rpartition(": ")[2] if is_of_connection else text)
+        reason = safe_text(_reason(fault))
         if not isinstance(fault, requests.exceptions.ConnectionError):
             raise ConnectionLost(f"{what}: the answer broke off: {reason}") from None
         of_tls = next((each for each in _causes(fault, context=True) if isinstance(each, ssl.SSLError)), None)
@@ -131,3 +128,10 @@ def _causes(fault: BaseException, *, context: bool = False) -> Iterator[BaseExce
         if inner is None:
             return
         fault = inner
+
+
+def _reason(fault: BaseException) -> str:
+    """Return the innermost reason of a library's error, which does not quote the url."""
+    *_, inner = _causes(fault)
+    text = str(inner) or type(inner).__name__
+    return text.rpartition(": ")[2] if "HTTPConnection" in text or "HTTPSConnection" in text else text

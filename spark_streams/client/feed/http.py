@@ -158,6 +158,11 @@ class FeedSession:
         """Close all connections."""
         self._session.close()
 
+    def url(self, arguments: Sequence[tuple[str, str]] = (), *, below: str = "") -> str:
+        """Return the address of a call: the path, then ``below``, the user's own query, and ``arguments``."""
+        own = self._endpoint.query
+        return self._address(below, "" if own is None else own.reveal(), urlencode(arguments))
+
     def shown(self, arguments: Sequence[tuple[str, str]] = (), *, below: str = "") -> str:
         """Return the address of a call for messages, without anything secret."""
         shown = [(name, "***" if name in _HIDDEN_ARGUMENTS else value) for name, value in arguments]
@@ -204,8 +209,7 @@ class FeedSession:
             ConnectFailed, ConnectionLost, DeadlineExceeded: the network failed.
         """
         what = f"{method} {self.shown(arguments, below=below)}"
-        own = self._endpoint.query
-        url = self._address(below, "" if own is None else own.reveal(), urlencode(arguments))
+        url = self.url(arguments, below=below)
         remember_query(self._endpoint)
         for name, value in arguments:
             if name in _HIDDEN_ARGUMENTS:

@@ -214,12 +214,7 @@ class PageFetcher:
             if self.cursor == BEGINNING:
                 raise
             self.policy.report(str(self.partition), f"after cursor '{self.cursor}'", str(fault))
-            # Continue from the partition's beginning; the feed may be another one now, whose partition is open.
-            with self._changed:
-                self.cursor = BEGINNING
-                self._closed_with = None
-                self._empty = self._empty_since_closed = 0
-                self.idle = False
+            self._start_over()
             return 0.0
         except SparkStreamsError as fault:
             if self._stopping.is_set():
@@ -241,6 +236,14 @@ class PageFetcher:
             open_ended = self.stops is None and self._closed_with is None
             self._rests = self.idle and open_ended and self._told_end == self.cursor
             return max(REST_S, pause_s) if self._rests else pause_s
+
+    def _start_over(self) -> None:
+        """Continue from the partition's beginning; the feed may be another one now, whose partition is open."""
+        with self._changed:
+            self.cursor = BEGINNING
+            self._closed_with = None
+            self._empty = self._empty_since_closed = 0
+            self.idle = False
 
     def _over(self) -> bool:
         return self._stopping.is_set() or self.finished or self.at_stop

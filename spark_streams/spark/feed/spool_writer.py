@@ -97,12 +97,7 @@ class SpoolWriter:
                 self._held_bytes += len(block) - whole
                 self._held_events += left
                 if self._held_bytes >= HELD_BYTES:
-                    if not self._uncovered:
-                        self._finish_file()
-                    self._put_held(self._opened())
-                    self._events += self._held_events
-                    self._uncovered = True
-                    self._forget_held()
+                    self._write_held()
         return True
 
     def drop_uncovered(self) -> None:
@@ -136,6 +131,14 @@ class SpoolWriter:
         self._uncovered = False
         if writer.size >= FILE_BYTES:
             self._finish_file()
+
+    def _write_held(self) -> None:
+        if not self._uncovered:
+            self._finish_file()
+        self._put_held(self._opened())
+        self._events += self._held_events
+        self._uncovered = True
+        self._forget_held()
 
     def _put_held(self, writer: PageWriter) -> None:
         for held, places in self._held:

@@ -261,6 +261,20 @@ def require_all(span: PositionRange, partitions: Iterable[str], unavailable: Col
         )
 
 
+def require_offsets(description: StreamDescription, *spans: PositionRange) -> None:
+    """Check that events of the stream can have the offsets that spans name, where the form of offsets is known.
+
+    Raises:
+        OptionError: no event can have one of the offsets.
+    """
+    for span in spans:
+        for partition in description.partitions:
+            position = position_in(span, partition)
+            fault = description.no_offset(position.offset) if isinstance(position, (At, After)) else None
+            if fault is not None:
+                raise OptionError(span.option, f"partition '{partition}': {fault}")
+
+
 def position_in(span: PositionRange, partition: str) -> Position:
     """Return a span's position of a partition (``EARLIEST`` for a partition that the span does not name)."""
     return span.everywhere if span.everywhere is not None else span.each.get(partition, EARLIEST)

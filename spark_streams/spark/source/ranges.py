@@ -13,7 +13,7 @@ from spark_streams.options.common import SourceOptions
 from spark_streams.options.positions import PositionRange
 from spark_streams.position import EARLIEST, LATEST, After, At, AtTime, Earliest, Matching, Position
 from spark_streams.redaction import safe_text
-from spark_streams.spark.source.driver import Driver, position_in, require_all
+from spark_streams.spark.source.driver import Driver, position_in, require_all, require_offsets
 
 Resolved = Earliest | At | After
 """A position that a range can start at."""
@@ -97,12 +97,7 @@ def checked(
         OptionError: the positions do not fit the stream's partitions, or no event can have one of the offsets.
         NotFound: the stream names a partition that is not there, and losses fail the query.
     """
-    for span in spans:
-        for partition in description.partitions:
-            position = position_in(span, partition)
-            fault = description.no_offset(position.offset) if isinstance(position, (At, After)) else None
-            if fault is not None:
-                raise OptionError(span.option, f"partition '{partition}': {fault}")
+    require_offsets(description, *spans)
 
     def lacks(wanted: Position, bounds: Bounds) -> bool:
         if driver.counting.is_next(wanted, bounds):

@@ -84,8 +84,7 @@ def _texts(column: pa.Array, name: str) -> pa.LargeStringArray:
             return _enclosed(days.cast(_TEXT))
         return _enclosed(pa.array(iso_dates(numbers), _TEXT, mask=np.asarray(days.is_null())))
     if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
-        # A Python object for each value: from some 40 bytes on faster than the same in NumPy, and up to five times.
-        return _enclosed(pa.array([None if value is None else b64encode(value) for value in column.to_pylist()], _TEXT))
+        return _enclosed(_base64(column))
     if pa.types.is_map(kind):
         return _map(column, name)
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
@@ -156,6 +155,11 @@ def _common(numbers: NDArray[np.int64], day: int) -> bool:
     """Return whether all are in the years 0 to 9999; ``day`` is how much a day counts."""
     first, end = _DAYS
     return not numbers.size or (int(numbers.min()) >= first * day and int(numbers.max()) < end * day)
+
+
+def _base64(values: pa.BinaryArray | pa.LargeBinaryArray) -> pa.LargeStringArray:
+    # A Python object for each value: from some 40 bytes on faster than the same in NumPy, and up to five times as fast.
+    return pa.array([None if value is None else b64encode(value) for value in values.to_pylist()], _TEXT)
 
 
 # --- nested
