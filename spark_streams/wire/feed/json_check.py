@@ -44,13 +44,16 @@ def without_long_strings(raw: NDArray[np.uint8]) -> pa.Buffer | None:
     Args:
         raw: the JSON, in UTF-8, which is not checked.
     """
-    after, before = _long_strings(raw[:_SAMPLE_BYTES])
-    if int((before - after).sum()) * 2 < min(raw.size, _SAMPLE_BYTES):
+    if _saved(_long_strings(raw[:_SAMPLE_BYTES])) * 2 < min(raw.size, _SAMPLE_BYTES):
         return None
     after, before = _long_strings(raw)
     start = np.concatenate((np.zeros(1, np.int64), before))
     end = np.append(after, raw.size)
     return gather([Words(raw)], start, end - start, pa.binary()).buffers()[2]
+
+
+def _saved(strings: tuple[Positions, Positions]) -> int:
+    return int((strings[1] - strings[0]).sum())
 
 
 def _long_strings(raw: NDArray[np.uint8]) -> tuple[Positions, Positions]:
