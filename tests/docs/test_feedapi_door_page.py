@@ -59,7 +59,7 @@ def test_the_settings(tmp_path: Path) -> None:
     (tmp_path / "log.toml").write_text(block)
     read = read_configuration(tmp_path / "log.toml").doors["feedapi"]
     assert read.dialect == "v2b" and [token.token for token in read.bearers] == ["secret", "another-secret"]
-    assert not read.bearers[0].allows("write", "orders") and read.bearers[1].allows("configure", "orders")
+    assert not read.bearers[0].allow("write", "orders") and read.bearers[1].allow("configure", "orders")
 
 
 def test_every_status_is_listed() -> None:
