@@ -159,8 +159,13 @@ class Link(Endpoint):
         """Attach it; the peer is told the largest message that is taken of it.
 
         Raises:
-            LocalProtocolError: something of it cannot be encoded.
+            LocalProtocolError: something of it cannot be encoded; nothing is said then.
+            RemoteProtocolError: something of the peer's attach cannot be read; the link is to be detached then.
         """
+        self._say(attach)
+        self._begin()
+
+    def _say(self, attach: Attach) -> None:
         source, target = attach.source and attach.source.encoded, attach.target and attach.target.encoded
         modes = UByte(attach.settles), UByte(attach.receiver_settles)
         largest = None if self.sends else ULong(self.incoming.max_message_bytes)
@@ -170,7 +175,6 @@ class Link(Endpoint):
         self.session.say(ATTACH, [*fields, symbols(attach.offered), None, properties])
         self.we(Step.OPENS)
         self._presettled = attach.settles == SETTLED
-        self._begin()
 
     def _begin(self) -> None:
         """Once both have attached it: messages may go."""
@@ -213,7 +217,7 @@ class Link(Endpoint):
             closed: whether its terminus ends, too.
         """
         if self.ours is Half.NEW:
-            self.attach(Attach())
+            self._say(Attach())
         deliveries = self.deliveries
         if isinstance(deliveries, OutgoingDeliveries):
             deliveries.end()

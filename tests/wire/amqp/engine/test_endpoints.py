@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from spark_streams.errors import LocalProtocolError
+from spark_streams.errors import LocalProtocolError, RemoteProtocolError
 from spark_streams.server.amqp.config import AmqpConfig
 from spark_streams.wire.amqp.encode import encode_value
 from spark_streams.wire.amqp.engine.endpoints import TRANSITIONS, Condition, Endpoint, Half, Step
 from spark_streams.wire.amqp.engine.engine import Engine, Options
-from spark_streams.wire.amqp.engine.links import Attach, Link, Session
+from spark_streams.wire.amqp.engine.links import SETTLED, Attach, Link, Session
 from spark_streams.wire.amqp.engine.session import Violation
 from spark_streams.wire.amqp.engine.termini import FILTER, Terminus
 from spark_streams.wire.amqp.performatives import (
@@ -233,6 +233,24 @@ def test_what_cannot_be_encoded_is_not_said_and_leaves_the_link_as_it_was() -> N
     with pytest.raises(LocalProtocolError):
         link.attach(Attach(Terminus.source("a", filters={"é": 1})))
     assert engine.written() == b"" and link.ours is Half.NEW
+
+
+@pytest.mark.parametrize("receives", [False, True])
+def test_an_attach_with_numbers_that_are_none_costs_its_link(receives: bool) -> None:
+    engine, texts = serving(CONFIG), ["a", "b"]
+    odd = encode_frame(0, ATTACH, ["odd", UInt(0), receives, texts, None, None, None, None, None, texts])
+    *_, link = changed(engine, OPENING, begun(), odd)
+    assert isinstance(link, Link)
+    with pytest.raises(RemoteProtocolError, match=r"field [39] of performative 0x12: list, expected"):
+        link.attach(Attach(settles=SETTLED))
+    link.detach(Condition("amqp:decode-error"))
+    assert codes(engine.written())[-2:] == [ATTACH, DETACH]
+    (again,) = changed(
+        engine, detached(), encode_frame(0, ATTACH, ["odd", UInt(0), receives, texts, *[None] * 5, texts])
+    )[1:]
+    assert isinstance(again, Link)
+    again.detach(Condition("amqp:not-found"))
+    assert codes(engine.written()) == [ATTACH, DETACH], "a refusal reads nothing of it"
 
 
 def test_nothing_follows_a_close_and_one_before_open_has_an_open() -> None:
