@@ -241,8 +241,8 @@ def attach_receiver(
     if start is not None:
         if not known:
             deliveries.proof = partial(_check_log, dialect, attached.what, partial(connection.streams.discard, address))
-        source = link.source or source
-        echoed = {str(name): value for name, value in source.field(FILTER, dict, {}).items()}
+        there = None if link.source is None else link.source.field(FILTER, object, None)
+        echoed = {str(name): value for name, value in there.items()} if isinstance(there, Mapping) else {}
         begins = echoed.get(dialect.start_name)
         if dialect.echoes_start and not _same_filter(start.filter, begins):
             attached.close()

@@ -44,8 +44,6 @@ from spark_streams.offsets import next_message
 from spark_streams.position import EARLIEST, After, At, Earliest
 from spark_streams.wire.amqp.columns.block import MessageBlock, chosen
 from spark_streams.wire.amqp.engine.endpoints import Condition
-from spark_streams.wire.amqp.performatives import REJECTED
-from spark_streams.wire.amqp.values import Described, ULong
 
 _log = logging.getLogger(__name__)
 
@@ -268,7 +266,7 @@ class RangeReader:
         condition = Condition("amqp:not-allowed", str(fault))
         number = self._buffer.delivery_id(fault.row)
         if number is not None:
-            self._link.deliveries.settle(np.array([number]), Described(ULong(REJECTED), [condition.encoded]))
+            self._link.deliveries.settle(np.array([number]), condition.rejected)
         self._link.close(condition)
 
     def _drop(self, dropped: Earliest | After) -> None:

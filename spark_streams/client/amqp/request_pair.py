@@ -8,11 +8,10 @@ from typing import Any, Final, Protocol, TypeVar
 import numpy as np
 
 from spark_streams.wire.amqp.engine.endpoints import Endpoint
+from spark_streams.wire.amqp.engine.incoming_deliveries import ACCEPT, RELEASE
 from spark_streams.wire.amqp.engine.links import MIXED, SETTLED, UNSETTLED, Attach, Session
 from spark_streams.wire.amqp.engine.outgoing_session import Outcome
 from spark_streams.wire.amqp.engine.termini import Terminus
-from spark_streams.wire.amqp.performatives import ACCEPTED, RELEASED
-from spark_streams.wire.amqp.values import Described, ULong
 from spark_streams.wire.columnar.byte_view import Positions
 from spark_streams.wire.columnar.interleave import Ranges
 
@@ -96,8 +95,7 @@ class RequestPair:
         while len((taken := self._answers.take(1, _MOST_BYTES)).ids):
             found.append(decode(taken.memory[taken.starts[0] : taken.ends[0]].tobytes()))
             answers = bool(found[-1].request)
-            outcome = Described(ULong(ACCEPTED if answers else RELEASED), [])  # a queue may have the address
-            self._answers.settle(taken.ids, outcome)
+            self._answers.settle(taken.ids, ACCEPT if answers else RELEASE)  # a queue may have the address
             self._answers.flow(int(answers))
         return found
 

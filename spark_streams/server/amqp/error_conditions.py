@@ -9,8 +9,6 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from spark_streams.wire.amqp.engine.endpoints import Condition
-from spark_streams.wire.amqp.performatives import REJECTED
-from spark_streams.wire.amqp.values import Described, ULong
 
 INTERNAL_ERROR: Final = "amqp:internal-error"
 NOT_FOUND: Final = "amqp:not-found"
@@ -43,8 +41,3 @@ class LinkRefused(Exception):
     def condition(self) -> Condition:
         """The condition to send."""
         return Condition(self.name, self.description, self.info)
-
-    @property
-    def rejected(self) -> Described:
-        """The outcome of a delivery that is refused for this reason."""
-        return Described(ULong(REJECTED), [self.condition.encoded])

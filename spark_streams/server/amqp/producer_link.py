@@ -354,7 +354,7 @@ class ProducerLink(AttachedLink):
             if ids[row] == SETTLED:
                 unheard = unheard or self._link_refused(outcome)
             else:
-                self._deliveries.settle(ids[row : row + 1], self._link_refused(outcome).rejected)
+                self._deliveries.settle(ids[row : row + 1], self._link_refused(outcome).condition.rejected)
         together.add(ids[~refused & (ids != SETTLED)])
         if unheard is not None:
             together.tell()

@@ -290,7 +290,7 @@ class RequestLink(AttachedLink):
         if number == SETTLED:
             self.fail(refusal)
         else:
-            self._deliveries.settle(np.array([number]), refusal.rejected)
+            self._deliveries.settle(np.array([number]), refusal.condition.rejected)
 
     def _top_up(self) -> None:
         if not self.ended and self._deliveries.credit <= _CREDIT // 2:

@@ -25,6 +25,7 @@ from spark_streams.server.event_hubs.receivers import Receiver, Receivers
 from spark_streams.wire.amqp.columns.block import MessageBlock, chosen
 from spark_streams.wire.amqp.columns.from_producers import Incoming, incoming_steps
 from spark_streams.wire.amqp.dialects.event_hubs import BATCH_FORMAT, OPERATION_CANCELLED, RUNTIME_METRIC, SERVER_BUSY
+from spark_streams.wire.amqp.engine.endpoints import Condition
 from spark_streams.wire.amqp.engine.links import Link
 from spark_streams.wire.amqp.engine.messages import Messages
 from spark_streams.wire.amqp.engine.session import DECODE_ERROR, INVALID_FIELD, MESSAGE_TOO_LARGE, NOT_ALLOWED
@@ -140,7 +141,7 @@ class HubSender(ProducerLink):
                 f"The received message (delivery-id:{number}, size:{size} bytes) exceeds the limit "
                 f"({self._deliveries.max_message_bytes} bytes) currently allowed on the link."
             )
-            self._deliveries.settle(np.array([number]), LinkRefused(MESSAGE_TOO_LARGE, words).rejected)
+            self._deliveries.settle(np.array([number]), Condition(MESSAGE_TOO_LARGE, words).rejected)
         return super()._take()
 
     def _takes_long(self, taken: Messages) -> bool:

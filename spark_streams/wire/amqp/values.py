@@ -9,7 +9,7 @@ Spec: AMQP 1.0 part 1 §1.6 (primitive type definitions).
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 from uuid import UUID
@@ -176,3 +176,8 @@ class Pairs(list[tuple[Any, Any]]):
         if len({(type(key), key) for key, _ in pairs}) != len({key for key, _ in pairs}):
             return Pairs(pairs)
         return dict(pairs)
+
+
+def by_symbol(values: Mapping[str, Any] | None) -> dict[Symbol, Any] | None:
+    """Return a map of AMQP's with symbols for keys; None for no entry."""
+    return {Symbol(name): value for name, value in values.items()} if values else None

@@ -316,7 +316,8 @@ def test_links_that_share_a_window_both_get_on(node: Any) -> None:
 
 @pytest.mark.parametrize("first", [0, 0xFFFF_FF00])
 def test_ranges_of_outcomes_are_those_of_serial_numbers(first: int) -> None:
-    session = OutgoingSession(1_000)
+    session = OutgoingSession()
+    session.window = 1_000
     session.channel, session.next_id = 0, first
     heard: list[int] = []
     link = OutgoingDeliveries(session)

@@ -15,8 +15,8 @@ from enum import Enum
 from typing import Any, Final, NamedTuple
 
 from spark_streams.wire.amqp.engine.session import ILLEGAL_STATE, Violation
-from spark_streams.wire.amqp.performatives import ERROR
-from spark_streams.wire.amqp.values import Described, Symbol, ULong
+from spark_streams.wire.amqp.performatives import ERROR, REJECTED
+from spark_streams.wire.amqp.values import Described, Symbol, ULong, by_symbol
 
 
 class Half(Enum):
@@ -59,8 +59,13 @@ class Condition(NamedTuple):
     @property
     def encoded(self) -> Described:
         """The error, as ``encode_value`` takes it."""
-        info = {Symbol(key): value for key, value in self.info.items()} if self.info else None
+        info = by_symbol(self.info)
         return Described(ULong(ERROR), [Symbol(self.name), self.description, *([info] if info else [])])
+
+    @property
+    def rejected(self) -> Described:
+        """The outcome of a delivery that is rejected for this reason. Spec: part 3 §3.4.3."""
+        return Described(ULong(REJECTED), [self.encoded])
 
     @classmethod
     def of(cls, error: Any) -> Condition | None:

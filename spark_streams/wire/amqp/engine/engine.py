@@ -24,7 +24,6 @@ from spark_streams.wire.amqp.engine.incoming_frames import IncomingFrames
 from spark_streams.wire.amqp.engine.links import Link, Session, symbols, texts
 from spark_streams.wire.amqp.engine.outgoing_deliveries import OutgoingDeliveries
 from spark_streams.wire.amqp.engine.outgoing_frames import OutgoingFrames
-from spark_streams.wire.amqp.engine.outgoing_session import OutgoingSession
 from spark_streams.wire.amqp.engine.session import (
     FRAMING_ERROR,
     HANDLE_IN_USE,
@@ -48,7 +47,7 @@ from spark_streams.wire.amqp.performatives import (
     read_performative,
 )
 from spark_streams.wire.amqp.transfer_frames import HEAD_BYTES
-from spark_streams.wire.amqp.values import Symbol, UInt, UShort
+from spark_streams.wire.amqp.values import UInt, UShort, by_symbol
 
 _MAX_FRAME_SIZE, _CHANNEL_MAX, _IDLE_TIME_OUT, _OFFERED, _PROPERTIES = 2, 3, 4, 7, 9
 """Places of open's fields."""
@@ -94,9 +93,9 @@ class Options:
         """The fields of open."""
         idle = UInt(self.idle_ms // 2) if self.idle_ms else None
         channels = UShort(self.max_sessions - 1) if self.serves else None
-        properties = {Symbol(name): value for name, value in self.properties.items()} if self.properties else None
         sizes = [UInt(self.max_frame_bytes), channels, idle, None, None]
-        return [self.container, self.hostname, *sizes, symbols(self.offered), symbols(self.desired), properties]
+        capabilities = symbols(self.offered), symbols(self.desired)
+        return [self.container, self.hostname, *sizes, *capabilities, by_symbol(self.properties)]
 
 
 class Engine:
@@ -296,17 +295,13 @@ class Engine:
         self._drop_done()
         options = self._options
         channel = next(number for number in range(65_536) if number not in self._sessions)
-        outgoing = OutgoingSession(outcomes=options.outcomes)
-        counts = IncomingSession(
-            options.session_bytes, options.max_frame_bytes, outgoing=outgoing, all_fields=options.all_fields
-        )
+        sizes = options.session_bytes, options.max_frame_bytes
+        counts = IncomingSession(*sizes, outcomes=options.outcomes, all_fields=options.all_fields)
         session = self._sessions[channel] = Session(channel, counts, self._outgoing)
-        self._outgoing.sessions.append(counts)
         return session
 
     def _drop_done(self) -> None:
         self._sessions = {channel: each for channel, each in self._sessions.items() if not each.done}
-        self._outgoing.sessions = [each.counts for each in self._sessions.values()]
 
     def close(self, condition: Condition | None = None) -> None:
         """Close the connection, with an error or without; it may have been closed. Nothing is written after that."""
@@ -326,9 +321,10 @@ class Engine:
 
         Whoever serves has the links that it sends on write what is due of theirs.
         """
-        for session in () if self._options.serves else self._sessions.values():
-            for link in session.links.values():
+        for session in self._sessions.values():
+            for link in () if self._options.serves else session.links.values():
                 link.go_on(_WRITTEN_BYTES)
+            self._outgoing.settle(session.counts)
         return self._outgoing.take()
 
     def tick(self, now_s: float) -> float:

@@ -41,7 +41,6 @@ class IncomingDeliveries:
         session: the link's session.
         max_message_bytes: the largest message that is taken.
         unfinished: counts what has come of messages that are not whole; None where nothing bounds that.
-        delivery_count: the peer's initial delivery-count.
 
     Attributes:
         session: the link's session.
@@ -64,12 +63,11 @@ class IncomingDeliveries:
         session: IncomingSession,
         max_message_bytes: int,
         unfinished: Unfinished | None = None,
-        delivery_count: int = 0,
     ) -> None:
         self.session = session
         self.owner: Any = None
         self.handle: int | None = None
-        self.delivery_count = delivery_count
+        self.delivery_count = 0
         self.credit = 0
         self.max_message_bytes = max_message_bytes
         self.rejects_large = False

@@ -17,11 +17,11 @@ from spark_streams.wire.amqp.engine.outgoing_frames import OutgoingFrames
 from spark_streams.wire.amqp.engine.session import RESOURCE_LIMIT, IncomingSession, Violation
 from spark_streams.wire.amqp.engine.termini import Terminus
 from spark_streams.wire.amqp.performatives import ATTACH, BEGIN, DETACH, END, SERIAL, Performative
-from spark_streams.wire.amqp.values import Array, Symbol, UByte, UInt, ULong, UShort
+from spark_streams.wire.amqp.values import Array, Symbol, UByte, UInt, ULong, UShort, by_symbol
 
 UNSETTLED, SETTLED, MIXED = range(3)
 """How the sender of a link settles (§2.8.2)."""
-SYMBOLS: Final = 0xA3
+_SYMBOLS: Final = 0xA3
 """The format code of an array of symbols."""
 _WINDOW: Final = 0x7FFF_FFFF
 _SENDER_SETTLES, _RECEIVER_SETTLES, _SOURCE, _TARGET, _COUNT, _MOST, _DESIRED, _PROPERTIES = 3, 4, 5, 6, 9, 10, 12, 13
@@ -32,7 +32,7 @@ Deliveries = IncomingDeliveries | OutgoingDeliveries
 
 def symbols(names: Sequence[str]) -> Array | None:
     """Return names as a field with several symbols; None for no name."""
-    return Array(SYMBOLS, tuple(Symbol(name) for name in names)) if names else None
+    return Array(_SYMBOLS, tuple(Symbol(name) for name in names)) if names else None
 
 
 def texts(value: Any) -> tuple[str, ...]:
@@ -171,8 +171,7 @@ class Link(Endpoint):
         largest = None if self.sends else ULong(self.incoming.max_message_bytes)
         fields: list[Any] = [self.name, UInt(self.handle), not self.sends, *modes, source, target]
         fields += [None, None, UInt(0) if self.sends else None, largest]
-        properties = {Symbol(name): value for name, value in attach.properties.items()} if attach.properties else None
-        self.session.say(ATTACH, [*fields, symbols(attach.offered), None, properties])
+        self.session.say(ATTACH, [*fields, symbols(attach.offered), None, by_symbol(attach.properties)])
         self.we(Step.OPENS)
         self._presettled = attach.settles == SETTLED
 
@@ -187,7 +186,7 @@ class Link(Endpoint):
             presettled = self._presettled and self.settles == SETTLED
             deliveries.open(
                 self.handle,
-                lambda frames: outgoing.write(frames),
+                outgoing.write,
                 outgoing.max_frame_bytes,
                 presettled=presettled,
                 all_fields=outgoing.all_fields,

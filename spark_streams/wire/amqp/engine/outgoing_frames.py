@@ -9,7 +9,6 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from spark_streams.wire.amqp.engine.outgoing_deliveries import Write
 from spark_streams.wire.amqp.engine.session import IncomingSession
 from spark_streams.wire.amqp.performatives import encode_frame
 from spark_streams.wire.amqp.sasl import AMQP_HEADER
@@ -27,18 +26,20 @@ class OutgoingFrames:
         all_fields: as given.
         max_frame_bytes: the largest frame that the peer takes; 0 before it has said so.
         idle_s: seconds without a frame after which the peer closes the connection; 0 for never.
-        sessions: the connection's.
-        write: queues frames.
     """
 
     def __init__(self, *, all_fields: bool) -> None:
         self.all_fields = all_fields
         self.max_frame_bytes = 0
         self.idle_s = 0.0
-        self.sessions: list[IncomingSession] = []
         self._ready: list[bytes | pa.Buffer] = [AMQP_HEADER]
-        self.write: Write = self._ready.append
+        self._ended = False
         self._wrote, self._due_s = True, 0.0
+
+    def write(self, frames: pa.Buffer | bytes) -> None:
+        """Write frames; nothing follows the connection's end."""
+        if not self._ended:
+            self._ready.append(frames)
 
     def say(self, channel: int, code: int, fields: list[Any]) -> None:
         """Write a frame.
@@ -60,8 +61,6 @@ class OutgoingFrames:
 
     def take(self) -> bytes:
         """Take all that is due."""
-        for session in self.sessions:
-            self.settle(session)
         taken = b"".join(self._ready)
         self._ready.clear()
         self._wrote |= len(taken) > len(EMPTY_FRAME)
@@ -83,4 +82,4 @@ class OutgoingFrames:
 
     def end(self) -> None:
         """Write nothing more: no frame follows a close."""
-        self.write = lambda frames: None
+        self._ended = True

@@ -87,24 +87,23 @@ class OutgoingSession:
     """What a session counts of our transfers.
 
     Args:
-        window: transfer frames that the peer takes, from its begin.
         outcomes: whether unsettled deliveries are noted, for the links to know what became of them.
 
     Attributes:
         channel: our channel; None before our begin, and once the session has ended.
         next_transfer: the number of the next transfer frame.
         next_id: the number of the next delivery, not reduced to 32 bits.
-        window: how many more transfer frames the peer takes.
+        window: how many more transfer frames the peer takes; its begin says the first number.
         heard: ranges of delivery-ids, both inclusive, that are settled here, and the peer keeps until it hears that.
         owed: links whose state the peer has asked for, by drain or echo, and does not know yet.
     """
 
-    def __init__(self, window: int = 0, *, outcomes: bool = True) -> None:
+    def __init__(self, *, outcomes: bool = True) -> None:
         self.outcomes = outcomes
         self.channel: int | None = None
         self.next_transfer = 0
         self.next_id = 0
-        self.window = window
+        self.window = 0
         self.heard: list[tuple[int, int]] = []
         self.owed: dict[Any, None] = {}
         self._sent: list[Sent] = []

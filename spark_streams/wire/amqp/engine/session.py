@@ -85,30 +85,22 @@ class IncomingSession:
     Args:
         capacity: bytes that may have come and not been taken.
         frame_bytes: the largest frame; the window is counted in frames of this size.
-        next_transfer: the number of the peer's first transfer frame, from its begin.
-        outgoing: what it counts of our transfers.
+        outcomes: whether our deliveries are noted until the peer has settled them.
         all_fields: whether frames have all their fields, null ones at their end too.
 
     Attributes:
-        frame_bytes, outgoing, all_fields: as given.
-        next_transfer: the number of the next transfer frame.
+        frame_bytes, all_fields: as given.
+        outgoing: what it counts of our transfers.
+        next_transfer: the number of the peer's next transfer frame; its begin says the first.
         next_id: the next delivery-id; None before the first one.
         asked: whether the peer has asked for the window.
         owed: the ``IncomingDeliveries`` whose credit the peer should hear of; those without our handle wait for our
             attach.
     """
 
-    def __init__(
-        self,
-        capacity: int,
-        frame_bytes: int,
-        next_transfer: int = 0,
-        outgoing: OutgoingSession | None = None,
-        *,
-        all_fields: bool = False,
-    ) -> None:
-        self.outgoing = outgoing or OutgoingSession()
-        self.next_transfer = next_transfer
+    def __init__(self, capacity: int, frame_bytes: int, *, outcomes: bool = True, all_fields: bool = False) -> None:
+        self.outgoing = OutgoingSession(outcomes=outcomes)
+        self.next_transfer = 0
         self.next_id: int | None = None
         self.asked = False
         self.owed: dict[Any, None] = {}

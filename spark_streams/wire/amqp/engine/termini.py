@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from spark_streams.errors import RemoteProtocolError
 from spark_streams.wire.amqp.performatives import SOURCE, TARGET
-from spark_streams.wire.amqp.values import Described, Symbol, ULong
+from spark_streams.wire.amqp.values import Described, Symbol, ULong, by_symbol
 
 COORDINATOR: Final = 0x30
 ADDRESS, DURABLE, EXPIRY, TIMEOUT, DYNAMIC, _, DISTRIBUTION, FILTER = range(8)
@@ -44,8 +44,9 @@ class Terminus:
             copies: whether its messages are to stay there.
             filters: name to described value.
         """
-        named = {Symbol(name): value for name, value in filters.items()} if filters else None
-        return cls(SOURCE, [address]).but({DISTRIBUTION: Symbol("copy") if copies else None, FILTER: named})
+        return cls(SOURCE, [address]).but(
+            {DISTRIBUTION: Symbol("copy") if copies else None, FILTER: by_symbol(filters)}
+        )
 
     @classmethod
     def target(cls, address: str | None) -> Terminus:
