@@ -102,7 +102,7 @@ def test_reading_feeds_does_not_load_pandas(reference_log: StreamFactory, rows: 
 
 def test_a_task_of_spooled_pages_loads_nothing_that_makes_requests() -> None:
     """What a worker loads for a task, beside the task itself."""
-    read = "from spark_streams.spark.feed import reader, tasks, page_index"
+    read = "from spark_streams.spark.feed import reader, tasks, page_file"
     modules = loaded(f"import json, sys\n{read}\nprint(json.dumps(sorted(sys.modules)))")
     assert not {"requests", "urllib3", "spark_streams.spark.feed.micro_batch"} & modules
 

@@ -402,7 +402,7 @@ def test_a_page_that_comes_slowly_is_read_to_its_end(monkeypatch: pytest.MonkeyP
         return Reply(pieces())
 
     with Scripted(page) as server, client_of(server.url) as client:
-        assert sum(lines.count for _, lines in client.lines(0, "_first")) == count
+        assert sum(lines.count for lines in client.lines(0, "_first")) == count
 
 
 def test_the_addresses_of_a_host_share_it(monkeypatch: pytest.MonkeyPatch) -> None:

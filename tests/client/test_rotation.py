@@ -84,7 +84,7 @@ def read_all(reader: FeedClient, between: Callable[[int], None]) -> list[bytes]:
     events: list[bytes] = []
     cursor, pages = "_first", 0
     while len(events) < 20:
-        for _, lines in reader.lines(0, cursor):
+        for lines in reader.lines(0, cursor):
             assert lines.values is not None
             events += lines.values.to_pylist()
             cursor = lines.cursors.to_pylist()[-1]

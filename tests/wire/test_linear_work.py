@@ -121,7 +121,6 @@ def test_every_decoder_is_among_them() -> None:
 
 SEARCHES = ("search", "finditer", "findall", "sub", "subn")
 RESTARTS = {
-    ("wire/feed/line_forms.py", "finditer"): "of a line that was parsed before, so each string in it has an end",
     ("wire/feed/json_pointer.py", "search"): "of an option",
 }
 """Where a regular expression is looked for, and not matched at one place."""

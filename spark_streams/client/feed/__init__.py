@@ -5,7 +5,6 @@ It exports the types of the wire format that the client returns, so that layers 
 
 from spark_streams.wire.feed.dialect import Dialect
 from spark_streams.wire.feed.discovery import Discovery, FeedPartition
-from spark_streams.wire.feed.line_places import LinePlaces
-from spark_streams.wire.feed.lines import LineBlocks, Lines, lines_at, parse_lines
+from spark_streams.wire.feed.lines import Lines
 
-__all__ = ["Dialect", "Discovery", "FeedPartition", "LineBlocks", "LinePlaces", "Lines", "lines_at", "parse_lines"]
+__all__ = ["Dialect", "Discovery", "FeedPartition", "Lines"]

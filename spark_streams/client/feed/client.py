@@ -234,15 +234,9 @@ class FeedClient(AbstractContextManager["FeedClient"]):
         return Discovery(tuple(FeedPartition(i) for i in range(count)))
 
     def lines(
-        self,
-        partition: int,
-        cursor: str,
-        stops: Collection[str] = (),
-        *,
-        stream_ms: int | None = None,
-        values: bool = True,
-    ) -> Iterator[tuple[bytes, Lines]]:
-        """Yield one response in blocks of whole lines, as they come, with their events and cursors.
+        self, partition: int, cursor: str, stops: Collection[str] = (), *, stream_ms: int | None = None
+    ) -> Iterator[Lines]:
+        """Yield the events and cursors of one response, in blocks as they come.
 
         This makes one call without retries, since a second call may return other pages. Only an outdated token is
         replaced first.
@@ -256,7 +250,6 @@ class FeedClient(AbstractContextManager["FeedClient"]):
             stops: cursors where to end, inclusive, at the first that comes.
             stream_ms: how many milliseconds the feed may keep the response open for new events (``stream``); None for
                 one page of the existing ones.
-            values: whether to return the events themselves.
 
         Raises:
             ConnectionLost: the response ended inside a line (C-18), or the connection broke. Or the last line is not a
@@ -270,12 +263,11 @@ class FeedClient(AbstractContextManager["FeedClient"]):
         """
         with self._page(partition, cursor, stream_ms) as answer:
             assert self.dialect is not None
-            for block, lines in parsed_blocks(answer, self.dialect, partition, self.address.max_line_bytes, values):
+            for lines in parsed_blocks(answer, self.dialect, partition, self.address.max_line_bytes):
                 last = until(lines, stops)
+                yield last or lines
                 if last is not None:
-                    yield block[: int(last.ends[-1])], last
                     return
-                yield block, lines
 
     def describe(self, partition: int, cursor: str) -> str:
         """Return a call of ``lines`` as messages show it; the dialect has to be known."""
@@ -309,7 +301,7 @@ class FeedClient(AbstractContextManager["FeedClient"]):
 
         def ask() -> str | None:
             last: str | None = None
-            for _, lines in self.lines(partition, LAST, values=False):
+            for lines in self.lines(partition, LAST):
                 if len(lines.cursors):
                     last = lines.cursors[-1].as_py()
             if last == LAST:

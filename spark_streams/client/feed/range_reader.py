@@ -66,7 +66,7 @@ def scan(
         events = 0
         requested = cursor
         try:
-            for _, lines in client.lines(wanted.partition, requested, wanted.stops):
+            for lines in client.lines(wanted.partition, requested, wanted.stops):
                 batch = rows.take(lines)
                 events += lines.count
                 if len(lines.cursors):

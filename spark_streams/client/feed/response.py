@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Collection, Iterator
-from dataclasses import replace
 from typing import Final
 
 import pyarrow.compute as pc
@@ -167,10 +166,8 @@ def line_blocks(answer: Response, dialect: Dialect, partition: int, max_line_byt
         yield tail + b"\n"
 
 
-def parsed_blocks(
-    answer: Response, dialect: Dialect, partition: int, max_line_bytes: int, values: bool
-) -> Iterator[tuple[bytes, Lines]]:
-    """Yield the blocks of ``line_blocks``, with their events and cursors.
+def parsed_blocks(answer: Response, dialect: Dialect, partition: int, max_line_bytes: int) -> Iterator[Lines]:
+    """Yield the events and cursors of the blocks of ``line_blocks``.
 
     Every response has a cursor (P-22), but for one of version 1 without events, which may be empty (P-53).
 
@@ -179,7 +176,6 @@ def parsed_blocks(
         dialect: the dialect of the lines; each has its events in other members of a line.
         partition: the partition of the lines.
         max_line_bytes: bytes of a line, at most.
-        values: whether to return the events themselves.
 
     Raises:
         ConnectionLost: the last line is not a line of a feed: a feed that fails in the middle of a response may add the
@@ -190,18 +186,18 @@ def parsed_blocks(
     for block in line_blocks(answer, dialect, partition, max_line_bytes):
         broken: RemoteProtocolError | None = None
         try:
-            lines = parse_lines(block, dialect, partition, values=values, checked=values)
+            lines = parse_lines(block, dialect, partition)
         except RemoteProtocolError as fault:
             broken = RemoteProtocolError(f"{answer.what}: {fault}")
             block = block[: block.rfind(b"\n", 0, len(block) - 1) + 1]  # without the last line
             try:
-                lines = parse_lines(block, dialect, partition, values=values, checked=values)
+                lines = parse_lines(block, dialect, partition)
             except RemoteProtocolError:
                 raise broken from None
         cursors += len(lines.cursors)
         events += lines.count
         if block:
-            yield block, lines
+            yield lines
         if broken is not None:
             raise ConnectionLost(f"{broken}; the answer broke off")
     if not cursors:
@@ -222,14 +218,6 @@ def until(lines: Lines, stops: Collection[str]) -> Lines | None:
     if not len(found):
         return None
     index = int(found[0].as_py())
-    count = int(lines.covered[index])
-    return replace(
-        lines,
-        values=None if lines.values is None else lines.values.slice(0, count),
-        keys=None if lines.keys is None else lines.keys.slice(0, count),
-        count=count,
-        cursors=lines.cursors.slice(0, index + 1),
-        covered=lines.covered[: index + 1],
-        ends=lines.ends[: index + 1],
-        places=None if lines.places is None else lines.places.between(0, int(lines.ends[index])),
-    )
+    values, keys = lines.events(0, int(lines.covered[index]))
+    last = index + 1
+    return Lines(values, lines.cursors[:last], lines.covered[:last], lines.ends[:last], keys)

@@ -6,13 +6,13 @@ starts at the feed's beginning, drops the events before the match, and ends the 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from spark_streams.errors import RemoteProtocolError
 from spark_streams.filters.evaluate_many import mask
@@ -20,10 +20,8 @@ from spark_streams.filters.row_columns import feed_columns
 from spark_streams.filters.tree import Expression
 from spark_streams.rows import COMMON_SCHEMA
 from spark_streams.wire.columnar.arrays import fixed_width, repeated, strings
-from spark_streams.wire.feed.dialect import Dialect
 from spark_streams.wire.feed.json_pointer import extract_text, extract_timestamp
-from spark_streams.wire.feed.line import read_line
-from spark_streams.wire.feed.lines import Lines, parse_lines
+from spark_streams.wire.feed.lines import Lines
 
 
 @dataclass
@@ -60,35 +58,43 @@ class FeedRows:
         self._waiting = []
 
     def take(self, lines: Lines) -> pa.RecordBatch | None:
-        """Return the rows that a block completes, None for none.
-
-        Raises:
-            RemoteProtocolError: a timestamp is no instant, or does not fit; the error names the cursor that covers it.
-        """
-        assert lines.values is not None
-        checkpoints = len(lines.cursors)
-        if not checkpoints:
+        """Return the rows that a block completes, None for none; errors as ``rows``."""
+        if not len(lines.cursors):
             if lines.count:
                 self._waiting.append((lines.values, lines.keys))
             return None
         covered = int(lines.covered[-1])
         before = sum(len(values) for values, _ in self._waiting)
-        pieces = [*self._waiting, _part(lines, 0, covered)]
-        self._waiting = [_part(lines, covered, lines.count)] if covered < lines.count else []
+        pieces = [*self._waiting, lines.events(0, covered)]
+        self._waiting = [lines.events(covered, lines.count)] if covered < lines.count else []
         values = pieces[0][0] if len(pieces) == 1 else pa.concat_arrays([piece for piece, _ in pieces])
         if not len(values):
             return None
-        keys = cursors = None
-        ends = np.asarray(lines.covered, dtype=np.int64) + before
-        if "key" in self.columns:
-            keys = pa.concat_arrays([_nulls(piece, "key") if known is None else known for piece, known in pieces])
+        keys = pa.concat_arrays([_nulls(piece, "key") if known is None else known for piece, known in pieces])
+        return self.batch(values, keys, lines.covered + before, lines.cursors)
+
+    def batch(
+        self, values: pa.BinaryArray, keys: pa.StringArray, covered: NDArray[np.int64], checkpoints: pa.StringArray
+    ) -> pa.RecordBatch:
+        """Return the rows of events that checkpoints cover.
+
+        Args:
+            values: the events.
+            keys: each event's key, or null.
+            covered: the number of these events up to each checkpoint.
+            checkpoints: the checkpoints' cursors.
+
+        Raises:
+            RemoteProtocolError: a timestamp is no instant, or does not fit; the error names the cursor that covers it.
+        """
+        cursors = None
         if "offset" in self.columns:
-            index = np.searchsorted(ends, np.arange(len(values)), side="right")
-            cursors = lines.cursors.take(fixed_width(index, pa.int64()))
+            index = np.searchsorted(covered, np.arange(len(values)), side="right")
+            cursors = checkpoints.take(fixed_width(index, pa.int64()))
         try:
             columns = [self._column(name, values, keys, cursors) for name in self.columns]
         except RemoteProtocolError as fault:
-            cursor = lines.cursors[int(np.searchsorted(ends, self._first_wrong(values), side="right"))]
+            cursor = checkpoints[int(np.searchsorted(covered, self._first_wrong(values), side="right"))]
             where = f"stream '{self.stream}' partition '{self.partition}', an event up to cursor '{cursor}'"
             raise type(fault)(f"{where}: {fault}") from None
         return pa.RecordBatch.from_arrays(columns, schema=self._schema)
@@ -112,12 +118,6 @@ class FeedRows:
                 return _nulls(values, name)
             return extract_timestamp(values, self.timestamp_field, overflow=self.overflow)
         return {"value": values, "key": keys, "offset": cursors}[name]
-
-
-def _part(lines: Lines, start: int, stop: int) -> tuple[pa.Array, pa.Array | None]:
-    assert lines.values is not None
-    keys = None if lines.keys is None else lines.keys.slice(start, stop - start)
-    return lines.values.slice(start, stop - start), keys
 
 
 def _nulls(values: pa.Array, column: str) -> pa.Array:
@@ -161,57 +161,33 @@ class FirstMatch:
         """Forget a matching event that no checkpoint covers: the client requests it again, and another may come."""
         self._seen = self.found
 
-    def take(self, block: bytes, lines: Lines, dialect: Dialect) -> tuple[bytes, Lines]:
-        """Return the remaining lines of a block of whole lines, and their events and cursors.
+    def take(self, lines: Lines) -> Lines:
+        """Return the remaining events and checkpoints of a block of lines.
 
-        Of the lines before the matching event the last checkpoint remains, so that the search can continue there.
+        Of the checkpoints before the matching event the last one remains, so that the search can continue there.
 
         Args:
-            block: the lines.
-            lines: their content, with the events themselves until the match is found.
-            dialect: the dialect of the lines.
+            lines: the content of the lines.
         """
         if self._seen:
             self.found = self.found or bool(len(lines.cursors))
-            return block, lines
+            return lines
         row = self._row(lines)
-        if row is None:
-            left = self._checkpoint(lines, len(lines.cursors), dialect)
-        else:
-            self._seen = True
-            before = int(np.searchsorted(lines.covered, row, side="right"))
-            self.found = before < len(lines.cursors)
-            left = self._checkpoint(lines, before, dialect) + block[self._place(block, row, dialect) :]
-        return left, parse_lines(left, dialect, self.rows.partition, values=False)
+        self._seen = row is not None
+        start = lines.count if row is None else row
+        before = int(np.searchsorted(lines.covered, start, side="right"))
+        self.found = self._seen and before < len(lines.cursors)
+        values, keys = lines.events(start, lines.count)
+        kept = slice(max(before - 1, 0), None)
+        covered = np.maximum(lines.covered[kept] - start, 0)
+        return Lines(values, lines.cursors[kept], covered, lines.ends[kept], keys)
 
     def _row(self, lines: Lines) -> int | None:
         if not lines.count:
             return None
         # Decode the events as if a checkpoint covered all of them.
-        covered = replace(lines, cursors=strings([""]), covered=np.array([lines.count]))
-        batch = self.rows.take(covered)
-        assert batch is not None and batch.num_rows == lines.count
-        return _first(batch, self.expression)
-
-    def _checkpoint(self, lines: Lines, count: int, dialect: Dialect) -> bytes:
-        """Return a line for the last of the first ``count`` checkpoints; its own line may hold an event too (C-06)."""
-        if not count:
-            return b""
-        whose = {"partition": self.rows.partition} if dialect is Dialect.V1 else {}
-        cursor = lines.cursors[count - 1].as_py()
-        return json.dumps({**whose, "cursor": cursor}, ensure_ascii=False).encode() + b"\n"
-
-    def _place(self, block: bytes, row: int, dialect: Dialect) -> int:
-        """Return where the line of an event begins."""
-        start = 0
-        while True:
-            end = block.find(b"\n", start) + 1 or len(block)
-            read = read_line(block[start:end].rstrip(b"\r\n"), 1, dialect, self.rows.partition)
-            if read is not None and read.is_event:
-                if not row:
-                    return start
-                row -= 1
-            start = end
+        keys = _nulls(lines.values, "key") if lines.keys is None else lines.keys
+        return _first(self.rows.batch(lines.values, keys, np.array([lines.count]), strings([""])), self.expression)
 
 
 def _first(batch: pa.RecordBatch, expression: Expression) -> int | None:

@@ -253,16 +253,14 @@ class PageFetcher:
         requested, stops = self.cursor, self.stops or ()
         events = 0
         closed_before = self._closed_with is not None
-        searching = self.begins_at is not None and not self.begins_at.found
         try:
             with nullcontext() if waits is None else self.pool.not_fetching():
-                for block, lines in client.lines(self.partition, requested, stops, stream_ms=waits, values=searching):
+                for lines in client.lines(self.partition, requested, stops, stream_ms=waits):
                     events += lines.count
-                    if searching:
-                        assert self.begins_at is not None and client.dialect is not None
-                        block, lines = self.begins_at.take(block, lines, client.dialect)
+                    if self.begins_at is not None:
+                        lines = self.begins_at.take(lines)
                     before = self.cursor
-                    self._take(block, lines)
+                    self._take(lines)
                     # A long response has sent all events there are; more may come at any time. In another response more
                     # may follow; but at the current end a checkpoint alone does not mean that there is more.
                     self.idle = waits is not None or (self.idle and not events)
@@ -298,9 +296,9 @@ class PageFetcher:
         elif self.stops is not None:
             self.at_stop = ended or self.at_stop or self.cursor in self.stops
 
-    def _take(self, block: bytes, lines: Lines) -> None:
+    def _take(self, lines: Lines) -> None:
         cursor = lines.cursors[-1].as_py() if len(lines.cursors) else self.cursor
-        if not self.writer.take(block, lines, moved=cursor != self.cursor):
+        if not self.writer.take(lines, moved=cursor != self.cursor):
             return  # stopped
         with self._changed:
             self.cursor = cursor

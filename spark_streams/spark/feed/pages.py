@@ -7,29 +7,13 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
-import pyarrow as pa
 
+from spark_streams.spark.feed.page_file import Checkpoints
 from spark_streams.spark.feed.spool import PageRange
-
-
-class Checkpoints(NamedTuple):
-    """Checkpoints of a file, at least one: the byte after each, the file's events before it, and its cursor."""
-
-    ends: npt.NDArray[np.int64]
-    events: npt.NDArray[np.int64]
-    cursors: pa.Array
-
-    @classmethod
-    def joined(cls, blocks: Sequence[Checkpoints]) -> Checkpoints:
-        """Return the checkpoints of a file's blocks, in order."""
-        ends, events, cursors = zip(*blocks, strict=True)
-        return cls(np.concatenate(ends), np.concatenate(events), pa.concat_arrays(cursors))
 
 
 @dataclass
@@ -39,7 +23,7 @@ class SpooledFile:
     Args:
         name: the file's name.
         checkpoints: all of its checkpoints.
-        start: first byte that is not planned yet.
+        start: bytes of lines that are planned.
         planned: number of events that are planned.
     """
 
@@ -50,7 +34,7 @@ class SpooledFile:
 
     @property
     def end(self) -> int:
-        """Byte after the last checkpoint."""
+        """Bytes of the lines up to the last checkpoint."""
         return int(self.checkpoints.ends[-1])
 
     @property
@@ -63,43 +47,39 @@ class PlannedPages(NamedTuple):
     """The pages of one partition for one micro-batch.
 
     Args:
-        ranges: ranges of lines, in order.
+        ranges: ranges of events, in order.
         events: number of events in them.
+        bytes: number of bytes of their lines.
         cursor: cursor of the last checkpoint.
         done: names of files that have nothing for later micro-batches.
-        marks: file name to the byte positions of its checkpoints.
+        marks: file name to its checkpoints.
     """
 
     ranges: list[PageRange]
     events: int
+    bytes: int
     cursor: str
     done: list[str]
-    marks: dict[str, npt.NDArray[np.int64]]
-
-    @property
-    def bytes(self) -> int:
-        """Number of bytes of the lines."""
-        return sum(r.stop - r.start for r in self.ranges)
+    marks: dict[str, Checkpoints]
 
     def split(self, count: int) -> list[list[PageRange]]:
-        """Return the lines in at most ``count`` parts of about equal size, which end at checkpoints."""
-        total = self.bytes
+        """Return the events in at most ``count`` parts of about as many bytes, which end at checkpoints."""
         out: list[list[PageRange]] = [[]]
         done = 0
-        for each in self.ranges:
-            start = each.start
-            ends = self.marks[each.file]
+        for file, start, stop in self.ranges:
+            ends, events, _ = self.marks[file]
+            begin, end = (int(np.append(0, ends)[np.searchsorted(events, at, side="right")]) for at in (start, stop))
             while len(out) < count:
-                target = start + max(1, total * len(out) // count - done)
-                end = int(ends[min(int(np.searchsorted(ends, target)), len(ends) - 1)])
-                if not start < end < each.stop:
+                target = begin + max(1, self.bytes * len(out) // count - done)
+                at = min(int(np.searchsorted(ends, target)), len(ends) - 1)
+                if not start < (cut := int(events[at])) < stop:
                     break
-                out[-1].append(PageRange(each.file, start, end))
+                out[-1].append(PageRange(file, start, cut))
                 out.append([])
-                done += end - start
-                start = end
-            out[-1].append(PageRange(each.file, start, each.stop))
-            done += each.stop - start
+                done += int(ends[at]) - begin
+                start, begin = cut, int(ends[at])
+            out[-1].append(PageRange(file, start, stop))
+            done += end - begin
         return [part for part in out if part]
 
 
@@ -137,7 +117,7 @@ class Pages:
         """
         ranges: list[PageRange] = []
         done: list[str] = []
-        marks: dict[str, npt.NDArray[np.int64]] = {}
+        marks: dict[str, Checkpoints] = {}
         events = taken_bytes = 0
         cursor: str | None = None
         while self._files:
@@ -149,9 +129,9 @@ class Pages:
                 break
             ends, totals, cursors = file.checkpoints
             end, total = int(ends[at]), int(totals[at])
-            if end > file.start:
-                ranges.append(PageRange(file.name, file.start, end))
-                marks[file.name] = ends
+            if total > file.planned:
+                ranges.append(PageRange(file.name, file.planned, total))
+                marks[file.name] = file.checkpoints
             events += total - file.planned
             taken_bytes += end - file.start
             cursor = cursors[at].as_py()
@@ -160,7 +140,7 @@ class Pages:
                 break
             done.append(file.name)
             self._files.popleft()
-        return None if cursor is None else PlannedPages(ranges, events, cursor, done, marks)
+        return None if cursor is None else PlannedPages(ranges, events, taken_bytes, cursor, done, marks)
 
     @staticmethod
     def _last_within(file: SpooledFile, most_events: int | None, most_bytes: int, must: int) -> int | None:

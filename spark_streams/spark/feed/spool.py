@@ -3,11 +3,11 @@
 ::
 
     <spoolLocation>/<id of the query's spool>/
-        <run>-<partition>-<number>.ndjson     lines as the feed sent them, then their index (page_index.py)
+        <run>-<partition>-<number>.events     events and their checkpoints (page_file.py)
         batch-<number>-<run>.json             the manifest of a micro-batch that this run planned
 
 Guarantee: the driver writes a manifest whole, after the pages that it names, and before Spark knows the micro-batch. So
-every micro-batch in Spark's checkpoint has its manifest, and reads the same lines again, until it is committed.
+every micro-batch in Spark's checkpoint has its manifest, and reads the same events again, until it is committed.
 On a local file system both are synchronised to the disk; object stores have no such call and need none.
 """
 
@@ -30,12 +30,12 @@ from spark_streams.errors import OptionError, SpoolLost
 
 _log = logging.getLogger(__name__)
 
-MANIFEST_VERSION: Final = 1
+MANIFEST_VERSION: Final = 2
 _OPTION: Final = "spoolLocation"
 
 
 class PageRange(NamedTuple):
-    """Lines of one file of the spool: from byte ``start``, inclusive, to byte ``stop``, exclusive."""
+    """Events of one file of the spool: from number ``start``, inclusive, to ``stop``, exclusive."""
 
     file: str
     start: int
@@ -57,11 +57,11 @@ class PageWriter:
         with _faults():
             self._stream = file_system.open_output_stream(path, compression=None)
 
-    def write(self, block: bytes | memoryview) -> None:
-        """Append lines.
+    def write(self, block: bytes | pa.Buffer) -> None:
+        """Append bytes.
 
         Raises:
-            SpoolLost: the lines cannot be written.
+            SpoolLost: they cannot be written.
         """
         with _faults():
             self._stream.write(block)

@@ -14,7 +14,7 @@ from spark_streams.errors import SpoolLost
 from spark_streams.filters.row_columns import rows_that_match, wanted_columns
 from spark_streams.filters.tree import Expression
 from spark_streams.options.feedapi import FeedSourceOptions
-from spark_streams.spark.feed.page_index import read_lines
+from spark_streams.spark.feed.page_file import read_events
 from spark_streams.spark.feed.spool import PageRange, open_file_system
 from spark_streams.spark.pushdown.unseen_names import looked_at
 
@@ -31,7 +31,7 @@ class FeedTask:
     Args:
         partition: the partition's id.
         dialect: the dialect of the lines.
-        pages: lines of the spool, in order; empty when the task reads the feed itself.
+        pages: events of the spool, in order; empty when the task reads the feed itself.
         spool: location and id of the spool.
         fetch: the range to read from the feed itself, or None.
         pushed: names and values of the filters that the feed checks then, besides the user's own.
@@ -115,12 +115,8 @@ def _events(options: FeedSourceOptions, task: FeedTask, rows: FeedRows) -> Itera
         path = f"{base.rstrip('/')}/{identity}/{page.file}"
         try:
             with file_system.open_input_file(path) as file:
-                if file.size() < page.stop:
-                    raise SpoolLost(f"it has {file.size()} bytes, {page.stop} were written: the file was cut")
-                for lines in read_lines(file, page, task.dialect, task.partition, options.max_line_bytes):
-                    batch = rows.take(lines)
-                    if batch is not None:
-                        yield batch
+                for block in read_events(file, page):
+                    yield rows.batch(*block)
         except SpoolLost as fault:
             raise SpoolLost(f"{path}: {fault}") from None
         except OSError as fault:

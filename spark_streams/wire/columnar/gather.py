@@ -1,4 +1,4 @@
-"""Gather byte ranges into Arrow arrays, as they are or decoded from base64.
+"""Gather byte ranges into Arrow arrays.
 
 A ``binary_view`` array has 16 bytes for each row, which point into any buffers. Arrow's cast copies the ranges together
 and checks UTF-8; it is the fastest way to gather that we measured (14 to 24 ns a row).
@@ -104,46 +104,3 @@ def _inline(words: Words, start: Positions, length: Positions) -> tuple[Octets, 
     """Return both halves of the views of ranges of at most 12 bytes; the views hold the bytes themselves."""
     head = words.little(start) & _HEAD_MASK[length]
     return length.view(np.uint64) | (head << np.uint64(32)), words.little(start + 4) & _TAIL_MASK[length]
-
-
-_ALPHABET: Final = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
-_INVALID: Final = 64
-_SIXTHS: Final = np.full(256, _INVALID, np.uint8)
-_SIXTHS[np.frombuffer(_ALPHABET, np.uint8)] = np.arange(64)
-_PAD: Final = 0x3D
-
-
-def decode_base64(content: NDArray[np.uint8], offsets: Positions) -> tuple[NDArray[np.uint8], Positions, Mask]:
-    """Decode base64 values that follow one another.
-
-    Args:
-        content: the base64 of all values.
-        offsets: the start of each value, and then the end of the last one.
-
-    Returns:
-        The decoded bytes: three for every four of the content, undefined in place of padding. The length of each value.
-        Which values are not base64. A decoded value begins at three quarters of its offset in the base64; if one value
-        is invalid, the places of all others are unreliable: leave out the invalid ones and call again.
-    """
-    start, end = offsets[:-1], offsets[1:]
-    size = end - start
-    padding = np.zeros(size.size, np.int64)
-    some = np.flatnonzero(size > 0)
-    last = content[end[some] - 1] == _PAD
-    padding[some] += last
-    padding[some[last]] += content[np.maximum(end[some[last]] - 2, 0)] == _PAD
-    sixths = _SIXTHS[content]
-    wrong = sixths == _INVALID
-    for back in (1, 2):
-        padded = padding >= back
-        wrong[end[padded] - back] = False
-        sixths[end[padded] - back] = 0
-    invalid = (size % 4 != 0) | (padding > size)
-    if wrong.any():
-        invalid[np.searchsorted(end, np.flatnonzero(wrong), side="right")] = True
-    whole = sixths[: sixths.size // 4 * 4].reshape(-1, 4)
-    decoded = np.empty((len(whole), 3), np.uint8)
-    decoded[:, 0] = (whole[:, 0] << 2) | (whole[:, 1] >> 4)
-    decoded[:, 1] = (whole[:, 1] << 4) | (whole[:, 2] >> 2)
-    decoded[:, 2] = (whole[:, 2] << 6) | whole[:, 3]
-    return decoded.reshape(-1), size // 4 * 3 - padding, invalid

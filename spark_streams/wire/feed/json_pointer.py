@@ -1,32 +1,38 @@
 """Read a member of every event, named by a JSON pointer, as a column.
 
-Arrow's JSON reader reads pointers to members of nested objects, as nearly all are, for all events at once. Where it
-cannot (an event that is no object, a value of another type, a pointer into an array), Python reads the events one by
-one, with the same result.
+msgspec reads pointers to members of nested objects, as nearly all are. Where it cannot (an event that is no object, a
+pointer into an array, half of a surrogate pair), Python reads the event, with the same result.
 
 Spec: RFC 6901; options ``keyField`` and ``timestampField``.
 """
 
 from __future__ import annotations
 
-import json
 import re
+from collections.abc import Callable
+from contextlib import suppress
 from decimal import ROUND_FLOOR, Context, Decimal
+from functools import lru_cache
+from operator import attrgetter
 from typing import Any, Final
 
+import msgspec
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.json
 
 from spark_streams.errors import RemoteProtocolError
 from spark_streams.instants import read_iso
 from spark_streams.wire.amqp.columns.single_message import Overflow, TimestampOverflow
-from spark_streams.wire.columnar.arrays import binaries, layout, strings
-from spark_streams.wire.feed.json_check import is_utf8, read_objects
-from spark_streams.wire.feed.strict_json import ExactNumber, dump_exact, load_exact
+from spark_streams.wire.columnar.arrays import layout
+from spark_streams.wire.feed.json_texts import NOTHING, NULL, OPEN, QUOTE, JsonTexts
+from spark_streams.wire.feed.strict_json import REFUSALS, ExactNumber, dump_exact, is_utf8, load_exact
 
 _TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
 _MISSING: Final = object()
+_LIST: Final = ord("[")
+_NUMBERS: Final = frozenset(b"-0123456789")
+"""How a number begins."""
 
 
 def parse_pointer(pointer: str) -> tuple[str, ...]:
@@ -64,20 +70,10 @@ def extract_text(values: pa.BinaryArray, pointer: str) -> pa.StringArray:
         ValueError: ``pointer`` is no JSON pointer.
     """
     path = parse_pointer(pointer)
-    column = _read(values, path, pa.string())
-    if column is None:
-        numbers = _read(values, path, pa.int64())
-        # Minus zero is the only integer that would not be written as it stands in the event.
-        if numbers is not None and not (pc.any(pc.equal(numbers, 0)).as_py() and _holds_minus_zero(values)):
-            column = numbers.cast(pa.string())
-    if column is None and (booleans := _read(values, path, pa.bool_())) is not None:
-        column = booleans.cast(pa.string())
-    if column is None:
-        column = _read_numbers(values, path)
-    if column is None:
-        texts = (_as_text(_one(value, path)) for value in values.to_pylist())
-        column = strings(list(texts))
-    return column
+    found = _json_at(values, path)
+    for row in np.flatnonzero((found.kinds == OPEN) | (found.kinds == _LIST)).tolist():
+        found.known[row] = _text_at(values[row].as_py(), path)
+    return found.taken(np.arange(len(values)), pa.string())
 
 
 def extract_timestamp(values: pa.BinaryArray, pointer: str, *, overflow: Overflow = "fail") -> pa.TimestampArray:
@@ -100,70 +96,59 @@ def extract_timestamp(values: pa.BinaryArray, pointer: str, *, overflow: Overflo
         TimestampOverflow: the instant does not fit, and ``overflow`` is ``fail``.
     """
     path = parse_pointer(pointer)
-    numbers = _read(values, path, pa.int64())
-    if numbers is not None:
-        # Beyond these limits, multiplication would overflow.
-        least, most = (pc.min_max(numbers)[name].as_py() or 0 for name in ("min", "max"))
-        if abs(least) < 2**63 // 1000 and abs(most) < 2**63 // 1000:
-            return pc.multiply(numbers, 1000).cast(_TIMESTAMP)
-    else:
-        texts = _read(values, path, pa.string())
-        instants = None if texts is None else _iso(texts)
-        if instants is not None:
-            return instants
+    at = _json_at(values, path)
+    kinds = set(at.kinds.tolist()) - {0, NULL}
+    if not at.known and (kinds <= {QUOTE} or kinds <= _NUMBERS):
+        texts = at.taken(np.arange(len(values)), pa.string())
+        with suppress(pa.ArrowInvalid):
+            if kinds == {QUOTE}:
+                return _iso(texts)
+            return pc.multiply_checked(texts.cast(pa.int64()), 1000).cast(_TIMESTAMP)
     found = [_instant(_one(value, path), pointer, overflow) for value in values.to_pylist()]
     return pa.array(found, pa.int64()).cast(_TIMESTAMP)
 
 
-def _read(values: pa.BinaryArray, path: tuple[str, ...], kind: pa.DataType) -> pa.Array | None:
-    """Return a member of every event, read by Arrow; None if Arrow cannot, or a name may be an array's index."""
-    if not path or not len(values) or any(name.isdecimal() for name in path):
-        return None
-    if values.null_count:
-        values = values.fill_null(binaries([b"{}"])[0])
-    bounds, raw = layout(values)
-    starts, ends = bounds[:-1], bounds[1:]
-    if (starts == ends).any() or not ((raw[starts] == 0x7B) & (raw[ends - 1] == 0x7D)).all():
-        return None
-    if not is_utf8(raw) or not raw.min() or (raw == 0x0A).any():
-        return None
-    for name in reversed(path):
-        kind = pa.struct([(name, kind)])
-    options = pa.json.ParseOptions(explicit_schema=pa.schema(list(kind)), unexpected_field_behavior="ignore")
+def _unread(event: bytes) -> msgspec.Raw:
+    raise msgspec.MsgspecError("Python reads it")
+
+
+@lru_cache
+def _reader(path: tuple[str, ...]) -> Callable[[bytes], msgspec.Raw]:
+    """Return what reads the JSON at a path, which may be missing."""
+    kind: Any = msgspec.Raw
+    default: Any = NOTHING
     try:
-        table = read_objects(pa.py_buffer(raw), options)
-    except pa.ArrowInvalid:
-        return None
-    if table.num_rows != len(values):
-        return None
-    column = table.column(0).combine_chunks()
-    for name in path[1:]:
-        column = pc.struct_field(column, name)
-    return column
+        for name in reversed(path):
+            kind = msgspec.defstruct("At", [("at", kind, default)], rename={"at": name}, frozen=True, gc=False)
+            default = kind()
+    except ValueError:
+        return _unread
+    decode = msgspec.json.Decoder(kind).decode
+    if not path:
+        return decode
+    member = attrgetter(".".join(["at"] * len(path)))
+    return lambda text: member(decode(text))
 
 
-def _read_numbers(values: pa.BinaryArray, path: tuple[str, ...]) -> pa.StringArray | None:
-    """Return numbers of any kind as they stand in the events; None where one does not show where it stands.
-
-    Arrow tells which events have a number there. It stands after the member's name, if the event has that once only.
-    """
-    numbers = _read(values, path, pa.float64())
-    name = json.dumps(path[-1], ensure_ascii=False).encode() if numbers is not None else b""
-    if numbers is None or b"\\" in name or (layout(values)[1] == ord("\\")).any():
-        return None
-    there = numbers.is_valid()
-    once = pc.equal(pc.count_substring(values, name), 1)
-    found = pc.extract_regex(values, re.escape(name) + rb"[ \t\r]*:[ \t\r]*(?P<number>-?[0-9][-+.0-9eE]*)")
-    texts = pc.struct_field(found, "number").cast(pa.string())
-    if pc.any(pc.and_(there, pc.or_(pc.invert(once), texts.is_null()))).as_py():
-        return None
-    return pc.if_else(there, texts, pa.nulls(len(texts), pa.string()))
+def _json_at(values: pa.BinaryArray, path: tuple[str, ...]) -> JsonTexts:
+    """Return the JSON at a path in every event. Python reads the events that msgspec refuses."""
+    events = values.to_pylist()
+    read = _reader(path) if is_utf8(layout(values)[1]) else _unread
+    texts = [NOTHING] * len(events)
+    known: dict[int, bytes | None] = {}
+    for row, event in enumerate(events):
+        try:
+            texts[row] = read(event)
+        except (*REFUSALS, TypeError):
+            known[row] = _text_at(event, path)
+    found = JsonTexts.of(texts)
+    found.known = known
+    return found
 
 
-def _holds_minus_zero(values: pa.BinaryArray) -> bool:
-    """Return whether ``-0`` is anywhere in the values."""
-    _, raw = layout(values)
-    return bool(((raw[:-1] == 0x2D) & (raw[1:] == 0x30)).any())
+def _text_at(event: bytes | None, path: tuple[str, ...]) -> bytes | None:
+    text = _as_text(_one(event, path))
+    return None if text is None else text.encode()
 
 
 def _one(value: bytes | None, path: tuple[str, ...]) -> Any:
@@ -192,14 +177,15 @@ def _as_text(found: Any) -> str | None:
     return dump_exact(found)
 
 
-def _iso(texts: pa.StringArray) -> pa.TimestampArray | None:
-    """Return the instants of texts of one common form; None where they have another."""
-    zulu = pc.all(pc.or_kleene(pc.ends_with(texts, "Z"), pc.is_null(texts))).as_py()
-    try:
-        # Arrow requires that either all texts have a zone or none.
-        return texts.cast(_TIMESTAMP) if zulu else None
-    except pa.ArrowInvalid:
-        return None
+def _iso(texts: pa.StringArray) -> pa.TimestampArray:
+    """Return the instants of texts of one common form.
+
+    Raises:
+        pyarrow.ArrowInvalid: they have another one; Arrow requires that either all texts have a zone or none.
+    """
+    if not pc.all(pc.or_kleene(pc.ends_with(texts, "Z"), pc.is_null(texts))).as_py():
+        raise pa.ArrowInvalid("a text without Z")
+    return texts.cast(_TIMESTAMP)
 
 
 def _instant(found: Any, pointer: str, overflow: Overflow) -> int | None:

@@ -50,6 +50,17 @@ class Line(NamedTuple):
     key: str | None
 
 
+class Member(NamedTuple):
+    """A member of a line's object: its value, and the start and end of its text in the line, in characters."""
+
+    value: Any
+    start: int
+    end: int
+
+
+_MISSING: Final = Member(None, 0, 0)
+
+
 def malformed(number: int, line: bytes | memoryview, problem: str) -> NoReturn:
     """Raise for a line that breaks the protocol.
 
@@ -76,11 +87,37 @@ def read_line(line: bytes | memoryview, number: int, dialect: Dialect, partition
     Raises:
         RemoteProtocolError: the line is malformed; the message names it and shows its beginning.
     """
-    parsed = parse_line(line, number, dialect, partition)
-    if parsed is None or not parsed.wanted:
+    try:
+        text = str(line, "utf-8")
+        members = _members_of(text)
+    except StopIteration as error:
+        malformed(number, line, f"is no JSON object (character {int(error.value) + 1})")
+    except UnicodeDecodeError as error:
+        malformed(number, line, f"is no UTF-8 (byte {error.start + 1})")
+    except (ValueError, RecursionError) as error:
+        malformed(number, line, f"is no JSON object ({error})")
+    if members is None:
         return None
-    text, members, event = parsed.text, parsed.members, parsed.event
-    cursor = None if parsed.cursor is None else parsed.cursor.value
+    if dialect is Dialect.PUBLISHED:
+        _check_published(members, number, line)
+    cursor = members.get("cursor", _MISSING).value
+    if cursor is not None and not isinstance(cursor, str):
+        malformed(number, line, "'cursor' is no string")
+    event = members.get(dialect.event_key)
+    if event is None and cursor is None:
+        event = members.get(dialect.other_event_key)
+    if event is not None and event.value is None and cursor is not None:
+        event = None
+    if event is None and cursor is None:
+        return None
+    if dialect is Dialect.V1:
+        its = members.get("partition", _MISSING)
+        # The line has the digits of a number, because numbers are not converted.
+        digits = its.value if isinstance(its.value, str) else text[its.start : its.end]
+        if not _PARTITION.fullmatch(digits):
+            malformed(number, line, "'partition' is missing or no integer")
+        if partition is not None and int(digits) != partition:
+            return None
     if cursor is not None:
         _encodable(cursor, number, line, "'cursor'")
     if event is None:
@@ -105,76 +142,6 @@ def read_line(line: bytes | memoryview, number: int, dialect: Dialect, partition
     return Line(_encodable(event.value, number, line, "the event"), True, cursor, key)
 
 
-class Member(NamedTuple):
-    """A member of a line's object: its value, and the start and end of its text in the line, in characters."""
-
-    value: Any
-    start: int
-    end: int
-
-
-_MISSING: Final = Member(None, 0, 0)
-
-
-class Parsed(NamedTuple):
-    """A line's members, with those that decide what it is.
-
-    ``event`` and ``cursor`` are the members of the event, of any type, and of the checkpoint, a string; None for none.
-    ``wanted`` is False for a line to skip, and ``repeated`` True for a line with a member twice.
-    """
-
-    text: str
-    members: dict[str, Member]
-    event: Member | None
-    cursor: Member | None
-    wanted: bool
-    repeated: bool
-
-
-def parse_line(line: bytes | memoryview, number: int, dialect: Dialect, partition: int | None) -> Parsed | None:
-    """Parse one line; the arguments are those of ``read_line``.
-
-    Returns:
-        None for an empty line.
-
-    Raises:
-        RemoteProtocolError: the line is no JSON object, or its cursor or partition is wrong.
-    """
-    try:
-        text = str(line, "utf-8")
-        listed = _members_of(text)
-    except StopIteration as error:
-        malformed(number, line, f"is no JSON object (character {int(error.value) + 1})")
-    except UnicodeDecodeError as error:
-        malformed(number, line, f"is no UTF-8 (byte {error.start + 1})")
-    except (ValueError, RecursionError) as error:
-        malformed(number, line, f"is no JSON object ({error})")
-    if listed is None:
-        return None
-    members = dict(listed)
-    if dialect is Dialect.PUBLISHED:
-        _check_published(members, number, line)
-    cursor = members.get("cursor")
-    if cursor is not None and cursor.value is None:
-        cursor = None
-    if cursor is not None and not isinstance(cursor.value, str):
-        malformed(number, line, "'cursor' is no string")
-    event = members.get(dialect.event_key)
-    if event is None and cursor is None:
-        event = members.get(dialect.other_event_key)
-    if event is not None and event.value is None and cursor is not None:
-        event = None
-    wanted = event is not None or cursor is not None
-    if wanted and dialect is Dialect.V1:
-        its = members.get("partition", _MISSING)
-        # The line has the digits of a number, because numbers are not converted.
-        digits = its.value if isinstance(its.value, str) else text[its.start : its.end]
-        if not _PARTITION.fullmatch(digits):
-            malformed(number, line, "'partition' is missing or no integer")
-        wanted = partition is None or int(digits) == partition
-    return Parsed(text, members, event, cursor, wanted, len(members) < len(listed))
-
-
 def _check_published(members: dict[str, Member], number: int, line: bytes | memoryview) -> None:
     """Refuse a line of a publisher that holds no event, or anything that would not be stored."""
     events = members.keys() & _EVENTS
@@ -188,8 +155,8 @@ def _check_published(members: dict[str, Member], number: int, line: bytes | memo
         malformed(number, line, f"'encoding' is not \"{BASE64}\"")
 
 
-def _members_of(text: str) -> list[tuple[str, Member]] | None:
-    """Return a line's members in order, with repeated names as in the line; None for an empty line.
+def _members_of(text: str) -> dict[str, Member] | None:
+    """Return a line's members, of a repeated name the last one; None for an empty line.
 
     Raises:
         StopIteration: a character is not allowed at its place; ``value`` is its index.
@@ -202,14 +169,14 @@ def _members_of(text: str) -> list[tuple[str, Member]] | None:
     if at == len(text):
         return None
     at = _skip(text, _expect(text, at, "{"))
-    members: list[tuple[str, Member]] = []
+    members: dict[str, Member] = {}
     while members or text[at : at + 1] != "}":
         _expect(text, at, '"')
         name, at = _DECODER.raw_decode(text, at)
         at = _expect(text, _skip(text, at), ":")
         start = _skip(text, at)
         value, at = _DECODER.raw_decode(text, start)
-        members.append((name, Member(value, start, at)))
+        members[name] = Member(value, start, at)
         at = _skip(text, at)
         if text[at : at + 1] == "}":
             break

@@ -5,27 +5,33 @@ r"""Read the lines of a response (NDJSON) in columns: events, checkpoints, and t
     {"event": {…}}   {"event": "text"}   {"cursor": "…"}        v2a; v2b says "data"
     {"partition": 0, "data": {…}}   {"partition": 0, "cursor": "…"}   v1
 
-``line`` has the rules of a line. Lines end with byte ``\n`` alone (C-17). A response's bytes are cut into blocks of
-whole lines as they arrive, and each block is read at once.
+Lines end with byte ``\n`` alone (C-17). A response's bytes are cut into blocks of whole lines as they arrive, and
+msgspec reads a block's lines in one call. It checks them by RFC 8259, but for UTF-8 and depth, which are checked here.
+``line`` has the rules of a line: it reads the lines that msgspec refuses or that are unusual, and words their errors.
 
 Spec: feedapi-spec SPEC.md, "Response"; docs/specifications.md, C-05 to C-08, C-17, C-21.
 """
 
 from __future__ import annotations
 
+import base64
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final
+from functools import lru_cache
+from typing import Any, Final, Literal
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from spark_streams.errors import RemoteProtocolError
-from spark_streams.wire.columnar.arrays import binaries, strings
+from spark_streams.wire.columnar.arrays import strings
+from spark_streams.wire.columnar.byte_view import Mask, Positions
 from spark_streams.wire.feed.dialect import Dialect
-from spark_streams.wire.feed.line import read_line
-from spark_streams.wire.feed.line_places import LinePlaces
-from spark_streams.wire.feed.lines_bulk import BulkLines
+from spark_streams.wire.feed.json_texts import CLOSE, NOTHING, NULL, OPEN, QUOTE, JsonTexts
+from spark_streams.wire.feed.line import BASE64, read_line
+from spark_streams.wire.feed.strict_json import MAX_DEPTH, REFUSALS, is_utf8, perhaps_deeper
 
 MAX_LINE_BYTES: Final = 64 << 20
 """The default maximum length of a line; the Go library stops at 64 KiB, without an error."""
@@ -93,10 +99,7 @@ class LineBlocks:
         )
 
 
-FEW_LINES: Final = 64
-FEW_BYTES: Final = 64 << 10
-"""A block with fewer lines and fewer bytes than the limits is read line by line, which is faster there."""
-_NEWLINE: Final = 0x0A
+_NEWLINE, _RETURN = b"\n\r"
 
 
 @dataclass(frozen=True)
@@ -105,35 +108,34 @@ class Lines:
 
     Args:
         values: the events in order: the exact JSON text of an object, the UTF-8 of a string, the bytes of a string
-            that is marked as base64, null for null; None when they were not requested.
-        count: the number of events.
+            that is marked as base64, null for null.
         cursors: the checkpoints in order.
         covered: for each checkpoint, the number of this block's events before it.
         ends: for each checkpoint, the byte position in the block directly after its line, the newline included.
-        keys: each event's member ``key``, or null; None when no event has one, or events were not requested.
-        places: where events and cursors are in the block, for ``lines_at``; None unless lines were read without a check
-            of their events' contents, and where some are not in place.
+        keys: each event's member ``key``, or null; None when no event has one.
 
     Shape: values binary; cursors, keys string.
     """
 
-    values: pa.BinaryArray | None
-    count: int
+    values: pa.BinaryArray
     cursors: pa.StringArray
-    covered: NDArray[np.int64]
-    ends: NDArray[np.int64]
+    covered: Positions
+    ends: Positions
     keys: pa.StringArray | None
-    places: LinePlaces | None = None
+
+    @property
+    def count(self) -> int:
+        """The number of events."""
+        return len(self.values)
+
+    def events(self, start: int, stop: int) -> tuple[pa.BinaryArray, pa.StringArray | None]:
+        """Return values and keys from number ``start``, inclusive, to ``stop``, exclusive."""
+        keys = None if self.keys is None else self.keys.slice(start, stop - start)
+        return self.values.slice(start, stop - start), keys
 
 
 def parse_lines(
-    block: bytes | bytearray | memoryview | pa.Buffer,
-    dialect: Dialect,
-    partition: int | None = None,
-    *,
-    values: bool = True,
-    checked: bool = True,
-    first: int = 1,
+    block: bytes | bytearray | memoryview | pa.Buffer, dialect: Dialect, partition: int | None = None, *, first: int = 1
 ) -> Lines:
     """Read a block of whole lines.
 
@@ -141,93 +143,96 @@ def parse_lines(
         block: the bytes; the last line's newline may be missing.
         dialect: the version of the response.
         partition: v1: the requested partition; lines of others are skipped. None accepts all.
-        values: whether to return the events themselves.
-        checked: whether events must be valid JSON, or base64. Without it only their line must look like an event's, for
-            callers that forward the lines to a reader that checks them; ``values`` must be False.
         first: the number of the block's first line, for errors.
 
     Raises:
         RemoteProtocolError: a line is malformed; the message names it and shows its beginning.
     """
     raw = np.frombuffer(block, np.uint8)
-    if raw.size < FEW_BYTES and np.count_nonzero(raw == _NEWLINE) < FEW_LINES:
-        return parse_singly(raw, dialect, partition, values=values, first=first)
-    return parse_bulk(raw, dialect, partition, values=values, checked=checked or values, first=first)
-
-
-def parse_singly(
-    raw: NDArray[np.uint8], dialect: Dialect, partition: int | None, *, values: bool, first: int = 1
-) -> Lines:
-    """Do what ``parse_lines`` does line by line."""
-    block = raw.tobytes()
-    events: list[bytes | None] = []
-    keys: list[str | None] = []
-    cursors: list[str] = []
-    covered: list[int] = []
-    ends: list[int] = []
-    end = 0
-    for number, line in enumerate(block.split(b"\n"), first):
-        end = min(end + len(line) + 1, len(block))
-        read = read_line(line.removesuffix(b"\r"), number, dialect, partition)
-        if read is None:
-            continue
-        if read.is_event:
-            events.append(read.event)
-            keys.append(read.key)
-        if read.cursor is not None:
-            cursors.append(read.cursor)
-            covered.append(len(events))
-            ends.append(end)
+    newlines = np.flatnonzero(raw == _NEWLINE)
+    ends = newlines if newlines.size and newlines[-1] == raw.size - 1 else np.append(newlines, raw.size)
+    starts, next_line = np.append(0, ends[:-1] + 1), np.minimum(ends + 1, raw.size)
+    if raw.size:
+        ends = np.maximum(ends - (raw[ends - 1] == _RETURN), starts)
+    members, singly = _decoded(raw, starts, ends, dialect)
+    cursors: list[str | None] = [line.cursor for line in members]
+    events = JsonTexts.of([line.event for line in members])
+    keys = JsonTexts.of([line.key for line in members])
+    if [line.other for line in members].count(NOTHING) < len(members):
+        singly |= [bool(line.other) and (bool(line.event) or line.cursor is not None) for line in members]
+        events = JsonTexts.of([line.event or line.other for line in members])
+    checkpoints = [row for row, cursor in enumerate(cursors) if cursor is not None]
+    events.kinds[checkpoints] *= events.kinds[checkpoints] != NULL  # beside a cursor it is no event
+    singly |= ~(np.isin(events.kinds, (0, OPEN, QUOTE, NULL)) & np.isin(keys.kinds, (0, QUOTE, NULL)))
+    if dialect is Dialect.PUBLISHED:
+        singly |= events.kinds == 0
+    if dialect is Dialect.V1:
+        wanted = msgspec.Raw(str(partition).encode())
+        singly |= [line.partition != wanted for line in members]
+    encoded = [line.encoding for line in members]
+    for row in np.flatnonzero(~singly & (events.kinds == QUOTE)).tolist() if BASE64 in encoded else ():
+        if encoded[row] == BASE64:
+            try:
+                events.known[row] = base64.b64decode(bytes(events.texts[row])[1:-1], validate=True)
+            except ValueError:
+                singly[row] = True
+    for row in np.flatnonzero(singly).tolist():
+        line = read_line(raw[starts[row] : ends[row]].data, row + first, dialect, partition)
+        cursors[row] = None if line is None else line.cursor
+        events.kinds[row] = line is not None and line.is_event
+        events.known[row] = None if line is None else line.event
+        keys.known[row] = None if line is None or line.key is None else line.key.encode()
+    if singly.any():
+        checkpoints = [row for row, cursor in enumerate(cursors) if cursor is not None]
+    rows = np.flatnonzero(events.kinds)
+    named = (keys.kinds[rows] == QUOTE).any() or any(key is not None for key in keys.known.values())
     return Lines(
-        binaries(events) if values else None,
-        len(events),
-        strings(cursors),
-        np.array(covered, np.int64),
-        np.array(ends, np.int64),
-        strings(keys) if values and any(key is not None for key in keys) else None,
+        events.taken(rows, pa.binary()),
+        strings([cursors[row] for row in checkpoints]),
+        np.cumsum(events.kinds != 0)[checkpoints],
+        next_line[checkpoints],
+        keys.taken(rows, pa.string()) if named else None,
     )
 
 
-def parse_bulk(
-    raw: NDArray[np.uint8],
-    dialect: Dialect,
-    partition: int | None,
-    *,
-    values: bool,
-    checked: bool = True,
-    first: int = 1,
-) -> Lines:
-    """Do what ``parse_lines`` does for all lines of one form together."""
-    lines = BulkLines(raw, dialect, partition, first)
-    lines.recognise()
-    lines.check(contents=checked)
-    lines.read_rest()
-    is_event = lines.event.source >= 0
-    checkpoints, cursors = lines.cursors()
-    return Lines(
-        lines.events() if values else None,
-        int(np.count_nonzero(is_event)),
-        cursors,
-        np.cumsum(is_event, dtype=np.int64)[checkpoints],
-        lines.next_line[checkpoints],
-        lines.keys() if values else None,
-        None if checked else lines.places(),
+@lru_cache
+def _decoder(dialect: Dialect) -> tuple[msgspec.json.Decoder[Any], Any]:
+    """Return what reads the members that ``line`` looks at, and a line without any."""
+    published = dialect is Dialect.PUBLISHED
+    raws = ("event", "other", "key", "partition")[: 4 if dialect is Dialect.V1 else 3]
+    encoding: Any = Literal["base64"] if published else str
+    line = msgspec.defstruct(
+        "Line",
+        [
+            *((name, msgspec.Raw, NOTHING) for name in raws),
+            ("encoding", encoding | None, None),
+            *([] if published else [("cursor", str | None, None)]),
+        ],
+        rename={"event": dialect.event_key, "other": dialect.other_event_key},
+        namespace={"cursor": None} if published else None,
+        forbid_unknown_fields=published,
+        gc=False,
     )
+    return msgspec.json.Decoder(line), line()
 
 
-def lines_at(block: bytes | memoryview, places: LinePlaces) -> Lines | None:
-    """Return what ``parse_lines`` returns of a block whose events and cursors are known, without another search.
-
-    Args:
-        block: the bytes.
-        places: where they are, as ``parse_lines`` has found them in these bytes, or a part of these places.
-
-    Returns:
-        None where an event is not what it looked like: ``parse_lines`` raises the error then.
-    """
-    raw = np.frombuffer(block, np.uint8)
-    values = places.values(raw)
-    if values is None:
-        return None
-    cursors, covered = places.cursors(raw)
-    return Lines(values, len(values), cursors, covered, places.ends, places.keys(raw))
+def _decoded(raw: NDArray[np.uint8], starts: Positions, ends: Positions, dialect: Dialect) -> tuple[list[Any], Mask]:
+    """Return each line's members, and which lines are left to ``read_line``: those have none."""
+    decoder, nothing = _decoder(dialect)
+    singly = perhaps_deeper(raw, starts, ends, MAX_DEPTH)
+    if not is_utf8(raw):
+        singly[:] = True
+    # No JSON has "}" before "{": each of these lines is an object, if there are as many objects as lines.
+    whole = raw.size > 0 and (raw[np.minimum(starts, raw.size - 1)] == OPEN) & (raw[ends - 1] == CLOSE)
+    if np.all(whole) and not singly.any():
+        with suppress(*REFUSALS):
+            lines = decoder.decode_lines(raw.data)
+            if len(lines) == starts.size:
+                return lines, singly
+    lines = [nothing] * starts.size
+    for row in np.flatnonzero(~singly).tolist():
+        try:
+            lines[row] = decoder.decode(raw[starts[row] : ends[row]].data)
+        except REFUSALS:
+            singly[row] = True
+    return lines, singly

@@ -16,6 +16,7 @@ from __future__ import annotations
 import base64
 from typing import Final
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -24,12 +25,12 @@ from spark_streams.errors import LocalProtocolError, RemoteProtocolError
 from spark_streams.wire.columnar.arrays import layout
 from spark_streams.wire.columnar.byte_view import Mask
 from spark_streams.wire.feed.dialect import Dialect
-from spark_streams.wire.feed.json_check import beyond_arrow, invalid_objects, is_utf8
 from spark_streams.wire.feed.json_encode import quoted
-from spark_streams.wire.feed.strict_json import MAX_DEPTH, depth_of, load_json
+from spark_streams.wire.feed.strict_json import MAX_DEPTH, REFUSALS, depth_of, is_utf8, load_json, perhaps_deeper
 
 _BINARY: Final = pa.binary()
 _SPACES: Final = b" \t\r\n"
+_JSON: Final = msgspec.json.Decoder(msgspec.Raw)
 
 
 def encode_lines(
@@ -91,10 +92,13 @@ def _objects(values: pa.BinaryArray) -> tuple[Mask, pa.BinaryArray]:
         singly |= found
     else:
         # The line itself is one level.
-        singly |= beyond_arrow(content, start, end, MAX_DEPTH - 1)
-        sure = np.flatnonzero(found & ~singly)
-        picked = values if sure.size == len(values) else values.take(pa.array(sure))
-        singly[sure[invalid_objects(picked)]] = True
+        singly |= perhaps_deeper(content, start, end, MAX_DEPTH - 1)
+        check = _JSON.decode
+        for row, text in enumerate(values.to_pylist()) if found.any() else ():
+            try:
+                found[row] and check(text)
+            except REFUSALS:
+                singly[row] = True
     changed: dict[int, bytes] = {}
     for row in np.flatnonzero(singly).tolist():
         text = content[start[row] : end[row]].tobytes()

@@ -9,10 +9,14 @@ from collections.abc import Generator
 from json.decoder import scanstring  # type: ignore[attr-defined]
 from typing import Any, Final, NoReturn
 
+import msgspec
 import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
 
 from spark_streams.errors import RemoteProtocolError
 from spark_streams.redaction import SEARCHED, hidden
+from spark_streams.wire.columnar.byte_view import Mask, Positions
 
 MAX_DEPTH: Final = 512
 """The deepest nesting of objects and arrays, the outermost counted: Python's own parser can read it within its default
@@ -20,6 +24,8 @@ recursion limit of 1000, with the frames below it; Jackson, behind Spark's JSON 
 SHOWN: Final = 100
 """The most characters of invalid input that an error quotes."""
 
+REFUSALS: Final = (msgspec.MsgspecError, RecursionError)
+"""What msgspec raises where a text is no JSON, or not what was expected: also for half of a surrogate pair."""
 LITTLE_CHARACTERS: Final = 16 << 10
 """A longer text is checked in steps."""
 _STEP_TOKENS: Final = 1_024
@@ -42,6 +48,32 @@ def depth_of(text: str) -> int:
     signs = np.frombuffer(outside.encode("utf-8", "replace"), np.uint8) | 0x20
     levels = np.cumsum((signs == 0x7B).view(np.int8) - (signs == 0x7D).view(np.int8), dtype=np.int32)
     return int(levels.max(initial=0))
+
+
+def is_utf8(raw: NDArray[np.uint8]) -> bool:
+    """Return whether bytes, at most 2**31 - 1, are UTF-8; msgspec does not check what it only skips."""
+    buffers = [None, pa.py_buffer(np.array([0, raw.size], np.int32)), pa.py_buffer(raw)]
+    try:
+        pa.Array.from_buffers(pa.string(), 1, buffers).validate(full=True)
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
+def perhaps_deeper(raw: NDArray[np.uint8], starts: Positions, ends: Positions, depth: int) -> Mask:
+    """Return which texts may be nested deeper than ``depth`` levels: they have more opening brackets.
+
+    Args:
+        raw: the bytes of all texts.
+        starts: first byte of each text, inclusive.
+        ends: byte after each text, exclusive.
+        depth: the most levels.
+    """
+    deeper: Mask = ends - starts > 2 * depth
+    for row in np.flatnonzero(deeper).tolist():
+        text = raw[starts[row] : ends[row]].tobytes()
+        deeper[row] = text.count(b"[") + text.count(b"{") > depth
+    return deeper
 
 
 def shown(body: bytes | memoryview) -> str:

@@ -435,8 +435,7 @@ def read(client: FeedClient, cursor: str = "_first") -> tuple[list[bytes], list[
     """Read one response; return its events and its cursors."""
     events: list[bytes] = []
     cursors: list[str] = []
-    for _, lines in client.lines(0, cursor):
-        assert lines.values is not None
+    for lines in client.lines(0, cursor):
         events += lines.values.to_pylist()
         cursors += lines.cursors.to_pylist()
     return events, cursors

@@ -206,8 +206,8 @@ class TestFetch:
         feed.faults = [Reply([piece] * 200 + [event], chunked=True, cut=cut)]
         sizes = []
         with pytest.raises(ConnectionLost) if cut else contextlib.nullcontext():
-            for block, _ in client.lines(0, "_first"):
-                sizes.append(len(block))
+            for lines in client.lines(0, "_first"):
+                sizes.append(int(lines.ends[-1]))
         assert sum(sizes) == len(piece) * 200 + len(event)  # also of a response that breaks off
         assert len(sizes) <= 8 and max(sizes) <= (1 << 20) + len(piece)
 
@@ -229,7 +229,7 @@ class TestFetch:
         most_arrow = 0
         tracemalloc.start()
         try:
-            for _, lines in client.lines(0, "_first"):
+            for lines in client.lines(0, "_first"):
                 events += lines.count
                 most_arrow = max(most_arrow, pa.total_allocated_bytes() - arrow)
             _, most = tracemalloc.get_traced_memory()
@@ -245,7 +245,7 @@ class TestFetch:
 
     @pytest.mark.parametrize("chunked", [True, False])
     def test_lines_come_as_they_are_sent(self, feed: BadFeed, client: FeedClient, chunked: bool) -> None:
-        taken: list[bytes] = []
+        taken: list[list[str]] = []
 
         def slowly() -> Iterator[bytes]:
             yield LINES
@@ -256,9 +256,9 @@ class TestFetch:
 
         feed.faults = [Reply(slowly(), chunked=chunked, length=False)]
         with client_of(feed.url, "v2a", timeout_ms=120_000) as patient:
-            for block, _ in patient.lines(0, "_first"):
-                taken.append(block)
-        assert taken == [LINES, LINES]
+            for lines in patient.lines(0, "_first"):
+                taken.append(lines.cursors.to_pylist())
+        assert taken == [["c1"], ["c1"]]
 
     @pytest.mark.parametrize("cut", range(1, len(LINES)))
     @pytest.mark.parametrize("chunked", [True, False])
@@ -275,7 +275,7 @@ class TestFetch:
         feed.faults = [Reply(LINES[:cut], length=length)]
         came: list[str] = []
         with pytest.raises(ConnectionLost, match="inside a line"):
-            for _, lines in client.lines(0, "_first"):
+            for lines in client.lines(0, "_first"):
                 came += lines.cursors.to_pylist()
         assert came == []
 
@@ -314,14 +314,14 @@ class TestFetch:
 
     def test_blocks_are_of_whole_lines_though_the_last_has_no_newline(self, feed: BadFeed, client: FeedClient) -> None:
         feed.faults = [Reply(LINES.removesuffix(b"\n"))]
-        assert b"".join(block for block, _ in client.lines(0, "_first")) == LINES
+        assert [lines.ends.tolist() for lines in client.lines(0, "_first")] == [[], [len(LINES) - len(EVENT)]]
 
     @pytest.mark.parametrize("size", [1_000, 200_000])
     def test_a_cut_event_that_ends_with_a_brace_is_none(self, feed: BadFeed, client: FeedClient, size: int) -> None:
         cut = b'{"event": {"a": {"b": "%b"}}' % (b"x" * size)
         feed.faults = [Reply(LINES + cut)]
         with pytest.raises(ConnectionLost, match="inside a line"):
-            for _, lines in client.lines(0, "_first", values=False):
+            for lines in client.lines(0, "_first"):
                 assert lines.count == 1
 
     @pytest.mark.parametrize(("length", "fault"), [(True, RemoteProtocolError), (False, ConnectionLost)])
@@ -344,7 +344,7 @@ class TestFetch:
         feed.faults = [Reply(LINES + b"Internal server error\n")]
         came: list[str] = []
         with pytest.raises(ConnectionLost, match="Internal server error"):
-            for _, lines in client.lines(0, "_first"):
+            for lines in client.lines(0, "_first"):
                 came += lines.cursors.to_pylist()
         assert came == ["c1"]
 

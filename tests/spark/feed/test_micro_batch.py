@@ -243,7 +243,7 @@ class TestPlanned:
     def test_a_page_that_was_cut_is_told(self, tmp_path: Path) -> None:
         with BadFeed({0: Part(numbered(0, 50))}) as feed, Life(feed.url, spoolLocation=str(tmp_path)) as life:
             end = life.plan()
-            page = next(each for each in files(tmp_path) if each.suffix == ".ndjson")
+            page = next(each for each in files(tmp_path) if each.suffix == ".events")
             page.write_bytes(page.read_bytes()[:100])
             with pytest.raises(SpoolLost, match="100 bytes"):
                 life.rows(end)

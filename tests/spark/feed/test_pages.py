@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from spark_streams.options.feedapi import parse_feed_source
 from spark_streams.spark.feed.page_fetchers import PageFetchers
-from spark_streams.spark.feed.pages import Checkpoints, Pages, PlannedPages, SpooledFile
+from spark_streams.spark.feed.page_file import Checkpoints
+from spark_streams.spark.feed.pages import Pages, PlannedPages, SpooledFile
 from spark_streams.spark.feed.spool import PageRange
 
 MOST = 1 << 40
@@ -43,44 +44,44 @@ def test_everything_without_a_limit() -> None:
     made = pages(file("a", [(10, 1, "x"), (20, 2, "y")], [(30, 5, "z")]), file("b", [(7, 1, "w")]))
     assert (made.events, made.bytes) == (6, 37)
     taken = planned(made)
-    assert taken.ranges == [PageRange("a", 0, 30), PageRange("b", 0, 7)]
-    assert (taken.events, taken.cursor, taken.done) == (6, "w", ["a", "b"])
+    assert taken.ranges == [PageRange("a", 0, 5), PageRange("b", 0, 1)]
+    assert (taken.bytes, taken.events, taken.cursor, taken.done) == (37, 6, "w", ["a", "b"])
     assert made.plan(None, MOST) is None and made.events == 0
 
 
 @pytest.mark.parametrize(
-    ("limit", "stop", "events", "cursor"),
+    ("limit", "size", "events", "cursor"),
     [(1, 10, 1, "x"), (2, 20, 2, "y"), (3, 20, 2, "y"), (4, 20, 2, "y"), (5, 30, 5, "z")],
 )
-def test_at_the_last_checkpoint_within_the_limit(limit: int, stop: int, events: int, cursor: str) -> None:
+def test_at_the_last_checkpoint_within_the_limit(limit: int, size: int, events: int, cursor: str) -> None:
     taken = planned(pages(file("a", [(10, 1, "x"), (20, 2, "y")], [(30, 5, "z")])), limit)
-    assert taken.ranges == [PageRange("a", 0, stop)]
-    assert (taken.events, taken.cursor) == (events, cursor)
-    assert taken.done == (["a"] if stop == 30 else [])
+    assert taken.ranges == [PageRange("a", 0, events)]
+    assert (taken.bytes, taken.events, taken.cursor) == (size, events, cursor)
+    assert taken.done == (["a"] if size == 30 else [])
 
 
 def test_the_first_checkpoint_with_events_is_taken_whole() -> None:
     made = pages(file("a", [(10, 50, "x"), (20, 60, "y")]))
-    assert planned(made, 3).ranges == [PageRange("a", 0, 10)]
-    assert planned(made, 3).ranges == [PageRange("a", 10, 20)]
+    assert planned(made, 3).ranges == [PageRange("a", 0, 50)]
+    assert planned(made, 3).ranges == [PageRange("a", 50, 60)]
     made = pages(file("a", [(10, 50, "x")]))
     assert planned(made, None, 1).events == 50
 
 
 def test_bytes_are_a_limit_too() -> None:
     made = pages(file("a", [(10, 1, "x"), (20, 2, "y"), (30, 3, "z")]), file("b", [(10, 1, "w")]))
-    assert planned(made, None, 25).ranges == [PageRange("a", 0, 20)]
-    assert planned(made, None, 25).ranges == [PageRange("a", 20, 30), PageRange("b", 0, 10)]
+    assert planned(made, None, 25).ranges == [PageRange("a", 0, 2)]
+    assert planned(made, None, 25).ranges == [PageRange("a", 2, 3), PageRange("b", 0, 1)]
 
 
 def test_goes_on_where_it_was_cut() -> None:
     made = pages(file("a", [(10, 2, "x")], [(20, 4, "y"), (30, 6, "z")]), file("b", [(10, 3, "w")]))
-    assert planned(made, 2).ranges == [PageRange("a", 0, 10)]
+    assert planned(made, 2).ranges == [PageRange("a", 0, 2)]
     assert (made.events, made.bytes) == (7, 30)
     taken = planned(made, 5)
-    assert taken.ranges == [PageRange("a", 10, 30)] and taken.done == ["a"] and taken.events == 4
+    assert taken.ranges == [PageRange("a", 2, 6)] and taken.done == ["a"] and taken.events == 4
     taken = planned(made, 5)
-    assert taken.ranges == [PageRange("b", 0, 10)] and taken.done == ["b"]
+    assert taken.ranges == [PageRange("b", 0, 3)] and taken.done == ["b"]
 
 
 def test_checkpoints_without_events_move_the_cursor() -> None:
@@ -123,8 +124,12 @@ def test_a_limit_of_none_takes_no_events() -> None:
 class TestSplit:
     def test_at_checkpoints_in_about_equal_pieces(self) -> None:
         taken = planned(pages(file("a", [(n * 10, n, str(n)) for n in range(1, 13)])))
-        assert taken.split(3) == [[PageRange("a", 0, 40)], [PageRange("a", 40, 80)], [PageRange("a", 80, 120)]]
-        assert taken.split(1) == [[PageRange("a", 0, 120)]]
+        assert taken.split(3) == [[PageRange("a", 0, 4)], [PageRange("a", 4, 8)], [PageRange("a", 8, 12)]]
+        assert taken.split(1) == [[PageRange("a", 0, 12)]]
+
+    def test_by_their_bytes_and_not_by_their_number(self) -> None:
+        taken = planned(pages(file("a", [(10, 5, "x"), (20, 10, "y"), (30, 15, "z"), (60, 16, "w")])))
+        assert taken.split(2) == [[PageRange("a", 0, 15)], [PageRange("a", 15, 16)]]
 
     def test_over_files(self) -> None:
         taken = planned(pages(file("a", [(10, 1, "x")]), file("b", [(10, 1, "y")]), file("c", [(10, 1, "z")])))
@@ -134,13 +139,13 @@ class TestSplit:
 
     def test_no_more_than_there_are_checkpoints(self) -> None:
         taken = planned(pages(file("a", [(10, 1, "x"), (20, 2, "y")])))
-        assert taken.split(10) == [[PageRange("a", 0, 10)], [PageRange("a", 10, 20)]]
+        assert taken.split(10) == [[PageRange("a", 0, 1)], [PageRange("a", 1, 2)]]
 
     def test_of_a_file_that_is_begun(self) -> None:
         made = pages(file("a", [(n * 10, n, str(n)) for n in range(1, 11)]))
         planned(made, 4)
         taken = planned(made)
-        assert taken.split(2) == [[PageRange("a", 40, 70)], [PageRange("a", 70, 100)]]
+        assert taken.split(2) == [[PageRange("a", 4, 7)], [PageRange("a", 7, 10)]]
 
 
 @st.composite
@@ -167,9 +172,9 @@ def test_all_of_it_once_in_order(
             for size, count in block:
                 at, events, total = at + size, events + count, total + count
                 done[-1].append((at, events, f"{name}-{at}"))
-                cursors[name, at] = total
+                cursors[f"{name}-{at}"] = total
         made.add(file(name, *done))
-        expected += [(name, byte) for byte in range(at)]
+        expected += [(name, event) for event in range(events)]
     seen: list[tuple[str, int]] = []
     found = 0
     for most, size in [*limits, *[(None, MOST)] * 2]:
@@ -179,9 +184,8 @@ def test_all_of_it_once_in_order(
         found += taken.events
         flat = [r for piece in taken.split(pieces) for r in piece]
         assert len(taken.split(pieces)) <= max(1, pieces)
-        seen += [(r.file, byte) for r in flat for byte in range(r.start, r.stop)]
-        assert found == cursors[seen[-1][0], seen[-1][1] + 1]
-        assert taken.cursor == f"{seen[-1][0]}-{seen[-1][1] + 1}"
+        seen += [(r.file, event) for r in flat for event in range(r.start, r.stop)]
+        assert found == cursors[taken.cursor] == len(seen)
         if most == 0:
             assert taken.events == 0
     assert seen == expected and found == total

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from spark_streams.errors import OptionError, SpoolLost
@@ -14,21 +15,21 @@ from spark_streams.spark.feed.spool import PageRange, Spool, manifest_name, open
 def test_a_folder_for_each_query(tmp_path: Path) -> None:
     one, two = Spool(str(tmp_path / "a" / "b"), "one"), Spool(str(tmp_path / "a" / "b"), "two")
     for spool in (one, two):
-        writer = spool.writer("x.ndjson")
+        writer = spool.writer("x.events")
         writer.write(b"1\n")
-        writer.write(memoryview(b"23\n"))
+        writer.write(pa.py_buffer(b"23\n"))
         assert writer.size == 5
         writer.close()
-    one.remove(["x.ndjson", "nosuch"])
-    assert one.names() == [] and two.names() == ["x.ndjson"]
-    assert (tmp_path / "a" / "b" / "two" / "x.ndjson").read_bytes() == b"1\n23\n"
+    one.remove(["x.events", "nosuch"])
+    assert one.names() == [] and two.names() == ["x.events"]
+    assert (tmp_path / "a" / "b" / "two" / "x.events").read_bytes() == b"1\n23\n"
 
 
 @pytest.mark.parametrize("form", ["{}", "file://{}", "file:{}"])
 def test_as_a_path_or_a_uri(tmp_path: Path, form: str) -> None:
     spool = Spool(form.format(tmp_path), "q")
     spool.write_manifest("m", {"a": 1})
-    assert (tmp_path / "q").is_dir() and spool.manifest("m") == {"version": 1, "a": 1}
+    assert (tmp_path / "q").is_dir() and spool.manifest("m") == {"version": 2, "a": 1}
     location, identity = spool.uri
     _, base = open_file_system(location)
     assert Path(base, identity) == tmp_path / "q"
@@ -49,14 +50,14 @@ def test_manifests(tmp_path: Path) -> None:
     spool.write_manifest(one, {"tasks": []})
     spool.write_manifest(other, {"tasks": [{"pages": [PageRange("f", 1, 2)]}]})
     again = Spool(str(tmp_path), "q")
-    assert again.manifest(one) == {"version": 1, "tasks": []}
-    assert again.manifest(other) == {"version": 1, "tasks": [{"pages": [["f", 1, 2]]}]}
+    assert again.manifest(one) == {"version": 2, "tasks": []}
+    assert again.manifest(other) == {"version": 2, "tasks": [{"pages": [["f", 1, 2]]}]}
     assert again.names() == [one, other]
     again.remove([one, former])
     assert again.names() == [other]
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"version": 2}'])
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"version": 1}'])
 def test_a_manifest_that_is_damaged_is_told(tmp_path: Path, content: bytes) -> None:
     spool = Spool(str(tmp_path), "q")
     spool.write_manifest("m", {})

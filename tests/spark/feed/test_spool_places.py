@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 
-from spark_streams.client.feed import Dialect, parse_lines
 from spark_streams.errors import PositionLost
 from spark_streams.spark.feed import spool as spooling
 from spark_streams.spark.feed import spool_writer, tasks
 from spark_streams.spark.feed.spool import PageWriter, Spool
 from spark_streams.spark.feed.spool_writer import SpoolWriter
+from spark_streams.wire.feed.dialect import Dialect
+from spark_streams.wire.feed.lines import parse_lines
 from tests.client.feed.scripted import BadFeed, Part, Reply, numbered
 from tests.spark.feed.batches import Life, values
 from tests.spark.feed.object_store import SCHEME, ObjectStore
@@ -35,7 +36,7 @@ def test_manifests_in_an_object_store(store: ObjectStore) -> None:
     assert spool.lasting and spool.manifest("one") is None and spool.names() == []
     spool.write_manifest("one", {"tasks": []})
     spool.write_manifest("two", {"tasks": []})
-    assert Spool(PLACE, "q").manifest("two") == {"version": 1, "tasks": []}
+    assert Spool(PLACE, "q").manifest("two") == {"version": 2, "tasks": []}
     writer = spool.writer("page")
     writer.write(b"1\n")
     assert "page" not in spool.names()
@@ -57,7 +58,7 @@ def test_a_query_that_spools_to_an_object_store(
             rows = life.until(100, 100)
             end = life.plan(100)
             planned = life.rows(end)
-            assert planned and {Path(each).suffix for each in list(store.objects)} == {".ndjson", ".json"}
+            assert planned and {Path(each).suffix for each in list(store.objects)} == {".events", ".json"}
         feed.faults = [Reply(b"", 500)] * 1_000
         with Life(feed.url, life.offset, spoolLocation=place) as again:
             assert again.rows(end) == planned
@@ -85,7 +86,7 @@ def test_a_place_that_is_slow_to_write_to_does_not_hold_up_who_counts(
 ) -> None:
     block = b'{"event": {"n": 1}}\n{"cursor": "a"}\n'
     pages = SpoolWriter(Spool(str(tmp_path), "q"), "x")
-    pages.take(block, parse_lines(block, Dialect.V2A, values=False), moved=True)
+    pages.take(parse_lines(block, Dialect.V2A), moved=True)
     begun, go_on = threading.Event(), threading.Event()
     write = PageWriter.write
 
@@ -95,9 +96,7 @@ def test_a_place_that_is_slow_to_write_to_does_not_hold_up_who_counts(
         write(self, piece)
 
     monkeypatch.setattr(PageWriter, "write", slowly)
-    thread = threading.Thread(
-        target=pages.take, args=(block, parse_lines(block, Dialect.V2A, values=False)), kwargs={"moved": True}
-    )
+    thread = threading.Thread(target=pages.take, args=(parse_lines(block, Dialect.V2A),), kwargs={"moved": True})
     thread.start()
     try:
         assert begun.wait(120)

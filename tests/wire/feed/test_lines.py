@@ -11,18 +11,15 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pytest
 
 from spark_streams.errors import RemoteProtocolError
-from spark_streams.wire.feed import line_forms
-from spark_streams.wire.feed import lines as feed_lines
 from spark_streams.wire.feed.dialect import Dialect
-from spark_streams.wire.feed.line_forms import MOST_HOLES, learn
 from spark_streams.wire.feed.lines import LineBlocks, Lines, parse_lines
 from spark_streams.wire.feed.strict_json import MAX_DEPTH
 from tests.server.foreign_programs import Driver
+from tests.wire.feed.single_lines import parse_singly
 
 SEED = (
     b'{"event": {"id": 1, "type": "created"}}\n'
@@ -35,21 +32,13 @@ GO = b'{"data":{"id":1,"name":"a"}}\n{"cursor":"1"}\n{"data":{"id":2,"name":"b"}
 Parse = Callable[..., Lines]
 
 
-def alike(block: bytes, dialect: Dialect, partition: int | None = None, *, values: bool = True) -> Lines:
-    raw = np.frombuffer(block, np.uint8)
-    if raw.size < 8:
-        return parse_lines(block, dialect, partition, values=values)
-    return feed_lines.parse_bulk(raw, dialect, partition, values=values)
-
-
-@pytest.fixture(params=[parse_lines, alike], ids=["as-given", "together"])
+@pytest.fixture(params=[parse_lines, parse_singly], ids=["together", "singly"])
 def parse(request: pytest.FixtureRequest) -> Parse:
     found: Parse = request.param
     return found
 
 
 def events(lines: Lines) -> list[bytes]:
-    assert lines.values is not None
     assert lines.values.type == pa.binary()
     assert lines.count == len(lines.values)
     found: list[bytes] = lines.values.to_pylist()
@@ -129,25 +118,6 @@ def test_a_key_of_megabytes(parse: Parse, text: str) -> None:
     key = json.loads(line)["key"]
     assert events(lines) == [b"", b'{"a":1}', b""]
     assert lines.keys is not None and lines.keys.to_pylist() == [key, None, key]
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        b'{"event":"","key":"%s"}',
-        b'{"key": "%s", "event": {"a": 1}}',
-        b'{"event":{"a":1} , "key":"%s"}',
-        b'{"encoding":"base64","event":"","key":"%s"}',
-    ],
-    ids=["usual", "usual, with blanks", "of its own", "base64"],
-)
-def test_a_line_of_megabytes_is_not_parsed_to_learn_its_form(monkeypatch: pytest.MonkeyPatch, line: bytes) -> None:
-    line_forms.known_forms(Dialect.PUBLISHED, None)  # which are learned once
-    monkeypatch.setattr(line_forms, "learn", lambda *_: pytest.fail("it is learned"))
-    key = "k" * line_forms.LONGEST_LINE_BYTES
-    lines = parse_lines(line % key.encode() + b"\n", Dialect.PUBLISHED)
-    assert lines.keys is not None and lines.keys.to_pylist() == [key]
-    assert len(lines.values) == 1
 
 
 def test_a_long_key_that_is_half_a_pair_is_named(parse: Parse) -> None:
@@ -264,12 +234,11 @@ MALFORMED = {
 
 
 @pytest.mark.parametrize("line", MALFORMED.values(), ids=MALFORMED.keys())
-@pytest.mark.parametrize("values", [True, False])
-def test_malformed_lines_are_named(parse: Parse, line: bytes, values: bool) -> None:
+def test_malformed_lines_are_named(parse: Parse, line: bytes) -> None:
     good = b'{"event":{"a":1}}\n{"event":{"a":"%b"}}\n' % (b"x" * 300) * 20
     block = good + line + b"\n" + good
     with pytest.raises(RemoteProtocolError, match=f"line {good.count(bytes([10])) + 1} of the response") as caught:
-        parse(block, Dialect.V2A, values=values)
+        parse(block, Dialect.V2A)
     assert len(str(caught.value)) < 700
     if line[:1] in b"{[I":
         assert line[:10].decode("ascii", "replace") in str(caught.value)
@@ -280,12 +249,6 @@ def test_as_deep_as_allowed(parse: Parse) -> None:
     text = b'{"a":"' + b"[" * 5000 + b'"}'
     lines = parse(b'{"event":' + event + b'}\n{"event":' + text + b"}\n", Dialect.V2A)
     assert events(lines) == [event, text]
-
-
-def test_without_values_there_are_counts_and_checkpoints_alone() -> None:
-    lines = parse_lines(SEED, Dialect.V2A, values=False)
-    assert lines.values is None
-    assert (lines.count, lines.covered.tolist(), len(lines.cursors)) == (2, [1, 2], 2)
 
 
 def test_nothing_has_nothing() -> None:
@@ -335,29 +298,3 @@ class TestLineBlocks:
             else:
                 with pytest.raises(RemoteProtocolError, match="maxLineBytes"):
                     feed()
-
-
-def test_objects_that_are_not_checked() -> None:
-    """Events and checkpoints are found all the same; what is no line at all is an error all the same."""
-    good = b'{"event":{"a":1}}\n' * 5_000 + b'{"cursor":"c"}\n'
-    bad = good + b'{"event":{"a":}}\n' * 2_000 + b'{"cursor":"d"}\n'
-    with pytest.raises(RemoteProtocolError, match="line 5002"):
-        parse_lines(bad, Dialect.V2A, values=False)
-    lines = parse_lines(bad, Dialect.V2A, values=False, checked=False)
-    assert (lines.count, lines.cursors.to_pylist(), lines.covered.tolist()) == (7_000, ["c", "d"], [5_000, 7_000])
-    with pytest.raises(RemoteProtocolError, match="line 5002"):
-        parse_lines(bad, Dialect.V2A, values=True, checked=False)
-    with pytest.raises(RemoteProtocolError, match="Internal server error"):
-        parse_lines(good + b"Internal server error", Dialect.V2A, values=False, checked=False)
-
-
-def test_a_line_of_many_strings_has_no_form() -> None:
-    """Each string of a form takes a search of its own, in all lines."""
-
-    def line(strings: int) -> bytes:
-        return b'{"a":[' + b",".join([b'"x"'] * strings) + b'],"event":{}}'
-
-    assert learn(line(MOST_HOLES), Dialect.V2A, None) is not None
-    assert learn(line(MOST_HOLES + 1), Dialect.V2A, None) is None
-    block = (line(MOST_HOLES + 1) + b"\n") * (feed_lines.FEW_LINES + 1)
-    assert parse_lines(block, Dialect.V2A).count == feed_lines.FEW_LINES + 1

@@ -4,25 +4,20 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import itertools
 import json
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_streams.errors import RemoteProtocolError
-from spark_streams.wire.columnar.gather import decode_base64
-from spark_streams.wire.feed import json_check
 from spark_streams.wire.feed.dialect import Dialect
 from spark_streams.wire.feed.discovery import decode_discovery
 from spark_streams.wire.feed.json_pointer import extract_text, extract_timestamp
-from spark_streams.wire.feed.line_places import LinePlaces
-from spark_streams.wire.feed.lines import LineBlocks, Lines, lines_at, parse_bulk, parse_lines, parse_singly
+from spark_streams.wire.feed.lines import LineBlocks, Lines, parse_lines
 from spark_streams.wire.feed.lines_encode import encode_lines
+from tests.wire.feed.single_lines import parse_singly
 
 untimed = settings(deadline=None)
 dialects = st.sampled_from(Dialect)
@@ -66,10 +61,9 @@ def blocks(draw: st.DrawFn) -> bytes:
 
 def outcome(parse: Any, block: bytes, dialect: Dialect, partition: int | None) -> Any:
     try:
-        lines: Lines = parse(np.frombuffer(block, np.uint8), dialect, partition, values=True)
+        lines: Lines = parse(block, dialect, partition)
     except RemoteProtocolError as error:
         return str(error)
-    assert lines.values is not None
     lines.values.validate(full=True)
     lines.cursors.validate(full=True)
     keys = None if lines.keys is None else lines.keys.to_pylist()
@@ -134,22 +128,11 @@ def plainly(
     return events, cursors, covered, keys
 
 
-@pytest.fixture(params=[None, 0, 1, 48], ids=["as shipped", "0", "1", "48"], scope="module")
-def shortened(request: pytest.FixtureRequest) -> Any:
-    """Leave strings above this many bytes out of the check, also where that is not worth it."""
-    with pytest.MonkeyPatch.context() as patch:
-        if request.param is not None:
-            patch.setattr(json_check, "LONG_EVENT_BYTES", 0)
-            patch.setattr(json_check, "LONG_BYTES", request.param)
-            patch.setattr(json_check, "_saved", lambda strings: 2**40)
-        yield
-
-
 @untimed
 @given(block=blocks(), dialect=dialects, partition=st.sampled_from([None, 0, 1]))
-def test_reading_agrees_with_json(shortened: None, block: bytes, dialect: Dialect, partition: int | None) -> None:
+def test_reading_agrees_with_json(block: bytes, dialect: Dialect, partition: int | None) -> None:
     expected = plainly(block, dialect, partition)
-    for parse in (parse_singly, parse_bulk) if len(block) >= 8 else (parse_singly,):
+    for parse in (parse_singly, parse_lines):
         found = outcome(parse, block, dialect, partition)
         if expected is None:
             assert isinstance(found, str)
@@ -167,7 +150,7 @@ def test_reading_agrees_with_json(shortened: None, block: bytes, dialect: Dialec
     block=blocks(), dialect=dialects, noise=st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 256)), max_size=3)
 )
 def test_damaged_lines_are_read_the_same_together_and_singly(
-    shortened: None, block: bytes, dialect: Dialect, noise: list[tuple[int, int]]
+    block: bytes, dialect: Dialect, noise: list[tuple[int, int]]
 ) -> None:
     damaged = bytearray(block + b"\n        ")
     for place, byte in noise:
@@ -176,75 +159,13 @@ def test_damaged_lines_are_read_the_same_together_and_singly(
         elif damaged:
             damaged[place % len(damaged)] = byte
     damaged += b" " * max(0, 8 - len(damaged))
-    assert outcome(parse_bulk, bytes(damaged), dialect, 0) == outcome(parse_singly, bytes(damaged), dialect, 0)
-
-
-@untimed
-@given(
-    block=blocks(), dialect=dialects, noise=st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 255)), max_size=2)
-)
-def test_lines_are_read_the_same_at_the_places_that_a_forwarder_found(
-    shortened: None, block: bytes, dialect: Dialect, noise: list[tuple[int, int]]
-) -> None:
-    """Also each part between two checkpoints, and after the places were written and read again."""
-    damaged = bytearray(block + b"\n        ")
-    for place, byte in noise:
-        damaged[place % len(damaged)] = byte
-    block = bytes(damaged)
-    try:
-        found = parse_bulk(np.frombuffer(block, np.uint8), dialect, 0, values=False, checked=False)
-    except RemoteProtocolError:
-        return
-    if found.places is None:
-        return
-    cuts = [0, *found.ends.tolist(), len(block)]
-    for start, stop in [(0, len(block)), *itertools.pairwise(cuts)]:
-        part = block[start:stop]
-        lines = lines_at(part, LinePlaces.from_bytes(found.places.between(start, stop).to_bytes()))
-        if lines is not None:
-            expected = outcome(parse_singly, part, dialect, 0)
-            assert outcome(lambda *_, lines=lines, **__: lines, part, dialect, 0) == expected
-
-
-@pytest.mark.parametrize(
-    "values",
-    [
-        [b'{"a":1}', b"plain", b'with "quotes"', b'{"b":"c"}', "kött".encode(), b""],
-        [b"plain"] * 6,
-        [b"{}"] * 6,
-        [b"\xff\x00", b"\xff", b"\xff\xff\xff"] * 2,
-        [b"\xff\x00", b'{"a":1}', b"\xff"] * 2,
-    ],
-)
-def test_places_are_found_in_lines_of_every_kind(values: list[bytes]) -> None:
-    block = encode_lines(pa.array(values, pa.binary()), Dialect.V2A, 0, keys=pa.array(["k", None, "l", "m", None, ""]))
-    block += b'{"cursor":"c"}\n'
-    for text in (block, block * 20):
-        found = parse_bulk(np.frombuffer(text, np.uint8), Dialect.V2A, None, values=False, checked=False)
-        assert found.places is not None
-        lines = lines_at(text, found.places)
-        assert lines is not None and lines.values is not None and lines.keys is not None
-        times = len(text) // len(block)
-        assert lines.values.to_pylist() == values * times
-        assert lines.keys.to_pylist() == ["k", None, "l", "m", None, ""] * times
-        assert lines.cursors.to_pylist() == ["c"] * times
-        assert lines.covered.tolist() == found.covered.tolist() and lines.ends.tolist() == found.ends.tolist()
-
-
-@pytest.mark.parametrize("event", ['{"a":1},"b":{}', '{"a":01}', '{"a":NaN}', '"AA=A"'])
-def test_what_is_no_event_has_no_place(event: str) -> None:
-    """The lines themselves are read then, for the error that they deserve, or for what they mean after all."""
-    encoding = '"encoding":"base64",' if event.startswith('"') else ""
-    good = '""' if encoding else "{}"
-    block = f'{{{encoding}"event":{good}}}\n{{{encoding}"event":{event}}}\n{{"cursor":"c"}}\n'.encode()
-    found = parse_bulk(np.frombuffer(block, np.uint8), Dialect.V2A, None, values=False, checked=False)
-    assert found.places is None or lines_at(block, found.places) is None
+    assert outcome(parse_lines, bytes(damaged), dialect, 0) == outcome(parse_singly, bytes(damaged), dialect, 0)
 
 
 @untimed
 @given(block=st.one_of(st.binary(max_size=300), st.binary(max_size=10).map(lambda noise: noise * 50)), dialect=dialects)
 def test_any_bytes_give_lines_or_a_protocol_error(block: bytes, dialect: Dialect) -> None:
-    for parse in (parse_singly, parse_bulk) if len(block) >= 8 else (parse_singly,):
+    for parse in (parse_singly, parse_lines):
         outcome(parse, block, dialect, 0)
     pieces = LineBlocks(max_line_bytes=100)
     try:
@@ -273,7 +194,6 @@ event_bytes = st.one_of(
     data=st.data(),
 )
 def test_there_and_back(
-    shortened: None,
     values: list[bytes | None],
     dialect: Dialect,
     checkpoints: list[tuple[int, str]],
@@ -294,7 +214,6 @@ def test_there_and_back(
         written.insert(place, json.dumps({**head, "cursor": cursor}).encode())
     block = b"".join(line + b"\n" for line in written)
     lines = parse_lines(block, dialect, 5)
-    assert lines.values is not None
     assert lines.cursors.to_pylist() == cursors
     assert lines.covered.tolist() == covered
     for sent, got in zip(values, lines.values.to_pylist(), strict=True):
@@ -302,17 +221,6 @@ def test_there_and_back(
     if keys is not None and any(key is not None for key in keys):
         assert lines.keys is not None
         assert lines.keys.to_pylist() == keys
-
-
-@untimed
-@given(values=st.lists(st.binary(max_size=20)))
-def test_base64_in_columns(values: list[bytes]) -> None:
-    encoded = [base64.b64encode(value) for value in values]
-    offsets = np.cumsum([0, *map(len, encoded)])
-    decoded, length, invalid = decode_base64(np.frombuffer(b"".join(encoded), np.uint8), offsets)
-    assert not invalid.any()
-    starts = offsets[:-1] // 4 * 3
-    assert [decoded[at : at + size].tobytes() for at, size in zip(starts, length, strict=True)] == values
 
 
 @untimed
