@@ -51,8 +51,7 @@ class Driver:
         self._description: StreamDescription | None = None
         self._described_at = 0.0
         self._pushdown: Pushdown | None = None
-        self._lag_of: tuple[StreamDescription, Checkpoint] | None = None
-        self._lag: dict[str, int | None] = {}
+        self._lag: tuple[StreamDescription, Checkpoint, dict[str, int | None]] | None = None
         self.advertised: tuple[Node, ...] = ()
         """The nodes that the peer has named; tasks and the next connection use them."""
 
@@ -130,8 +129,8 @@ class Driver:
         description = self.describe()
         if end is None:
             return dict.fromkeys(description.partitions)
-        if self._lag_of is not None and self._lag_of[0] is description and self._lag_of[1] == end:
-            return self._lag
+        if self._lag is not None and self._lag[0] is description and self._lag[1] == end:
+            return self._lag[2]
         lag: dict[str, int | None] = {}
         behind: dict[str, Position] = {}
         for partition, bounds in description.partitions.items():
@@ -146,7 +145,7 @@ class Driver:
             except SparkStreamsError as fault:
                 _log.debug("no lag: %s", fault)
                 lag.update(dict.fromkeys(behind))
-        self._lag_of, self._lag = (description, end), lag
+        self._lag = description, end, lag
         return lag
 
     def split(self, reads: list[RangeRead]) -> list[RangeRead]:

@@ -181,13 +181,11 @@ def _not_past(
     """
     out: dict[str, Position] = {}
     for p, end in ends.items():
-        start = begin.get(p)
         if p not in fixed:
-            if start is not None:
-                out[p] = start
+            if p in begin:
+                out[p] = begin[p]
         elif order(end) <= order(fixed[p]):
             out[p] = end
         else:
-            floor = EARLIEST if start is None else start
-            out[p] = max(fixed[p], floor, key=order)
+            out[p] = max(fixed[p], begin.get(p, EARLIEST), key=order)
     return out

@@ -67,12 +67,8 @@ class RateLimit:
         taken: dict[str, tuple[int | None, str | None]] = {}
         for partition, share in given.items():
             start, end = spans[partition]
-            if share >= counts[partition]:
-                taken[partition] = (share, end)
-            elif share == 0:
-                taken[partition] = (0, None)
-            else:
-                taken[partition] = self._advance(partition, start, share, end)
+            all_of_it = share >= counts[partition]
+            taken[partition] = (share, end) if all_of_it else self._advance(partition, start, share, end)
         return taken
 
     def _in_rounds(self, spans: Spans, limit: int, waited: Mapping[str, int]) -> Taken:
@@ -82,8 +78,6 @@ class RateLimit:
         left = limit
         while left > 0 and waiting:
             for partition, share in zip(waiting, block_sizes(left, len(waiting)), strict=True):
-                if share == 0:
-                    continue
                 before, last = taken[partition]
                 start, end = spans[partition]
                 count, offset = self._advance(partition, start if last is None else After(last), share, end)
@@ -94,6 +88,8 @@ class RateLimit:
         return taken
 
     def _advance(self, partition: str, start: Resolved, events: int, bound: str) -> tuple[int, str | None]:
+        if events == 0:
+            return 0, None
         walk = self._walks.get(partition)
         if walk is None or walk.position != start:
             self._drop(partition)
@@ -107,27 +103,24 @@ class RateLimit:
 
     def _enough(self, spans: Spans, counts: Mapping[str, int | None], least: int) -> bool:
         total = sum(count for count in counts.values() if count is not None)
-        for partition, count in counts.items():
-            if total >= least:
-                break
-            if count is None:
-                try:
-                    total += self._walked(partition, *spans[partition], least - total)
-                except SparkStreamsError as fault:
-                    self._drop(partition)
-                    if not self._warned:
-                        self._warned = True
-                        _log.warning(
-                            "%s: the peer does not tell how many events there are, and they cannot be counted "
-                            "(%s): micro-batches do not wait for 'minOffsetsPerTrigger'",
-                            self._driver.options.label,
-                            fault,
-                        )
-                    return True
+        for partition in (p for p, count in counts.items() if count is None):
+            try:
+                total += self._walked(partition, *spans[partition], least - total)
+            except SparkStreamsError as fault:
+                self._drop(partition)
+                if not self._warned:
+                    self._warned = True
+                    _log.warning(
+                        "%s: the peer does not tell how many events there are, and they cannot be counted (%s): "
+                        "micro-batches do not wait for 'minOffsetsPerTrigger'",
+                        self._driver.options.label,
+                        fault,
+                    )
+                return True
         return total >= least
 
     def _walked(self, partition: str, start: Resolved, end: str, enough: int) -> int:
-        """Return the number of events of a span, or any number from ``enough`` on."""
+        """Return the number of events of a span, or any number from ``enough`` on; a walk goes no further."""
         reached, count = self._counted.get((partition, start), (start, 0))
         if count < enough:
             more, last = self._advance(partition, reached, enough - count, end)
