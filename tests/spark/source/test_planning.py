@@ -38,6 +38,7 @@ def at(created: str | None = "one", **partitions: Position) -> Checkpoint:
         (at(), log(p=EMPTY), {"p": EARLIEST}, []),
         (at(p=EARLIEST), log(p=EMPTY, q=held("0", "4")), {"p": EARLIEST, "q": After("4")}, []),
         (at(p=After("7")), log(p=Bounds(None, None, "7", True)), {"p": After("7")}, []),
+        (at(p=After("7")), log(p=Bounds(None, None, None, False)), {"p": After("7")}, []),
         (at(p=After("3")), log(p=Bounds(None, None, "7", True)), {"p": After("7")}, ["p"]),
         (at(p=After("3")), log(p=held("5", "7", "4")), {"p": After("7")}, ["p"]),
         (at(p=After("9")), log(p=held("0", "7")), {"p": After("7")}, ["p"]),
@@ -50,7 +51,14 @@ def at(created: str | None = "one", **partitions: Position) -> Checkpoint:
     ],
     ids=[
         *("grown", "at rest", "from an event on", "empty", "new and empty", "new", "all removed and read"),
-        *("all removed, some unread", "the oldest removed", "shorter", "shorter and empty", "missing for a moment"),
+        *(
+            "emptied by a peer that tells no more",
+            "all removed, some unread",
+            "the oldest removed",
+            "shorter",
+            "shorter and empty",
+            "missing for a moment",
+        ),
         *("unavailable", "created again", "its creation is told now", "its creation is told no more"),
     ],
 )
