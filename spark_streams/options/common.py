@@ -90,6 +90,10 @@ class SourceOptions:
     log_level: str = DEFAULT_LOG_LEVEL
     query_name: str | None = None
 
+    def least_events(self, waited_s: float) -> int | None:
+        """Return how many events a micro-batch needs after a wait of so many seconds; None if any number will do."""
+        return None if waited_s * 1_000 >= self.max_trigger_delay_ms else self.min_offsets_per_trigger
+
     @property
     def label(self) -> str:
         """Who reads what, for log lines: the query where its name is known, the format and the stream."""

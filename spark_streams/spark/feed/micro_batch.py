@@ -13,7 +13,6 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final
@@ -30,6 +29,7 @@ from spark_streams.spark.feed.offset import FeedOffset
 from spark_streams.spark.feed.page_fetcher import PageFetcher
 from spark_streams.spark.feed.page_fetchers import PageFetchers
 from spark_streams.spark.feed.partition_changes import PartitionChanges, trace
+from spark_streams.spark.feed.planning import FeedState, next_end
 from spark_streams.spark.feed.query_filter import QueryFilter, first_match
 from spark_streams.spark.feed.spool import Spool
 from spark_streams.spark.feed.spool_writer import SpoolWriter
@@ -59,27 +59,16 @@ class FeedBatches:
     def __init__(self, options: FeedSourceOptions, clock: Callable[[], float] = time.monotonic) -> None:
         self._options = options
         self._clock = clock
-        self._filters = dict(options.filters)
         self._filter = QueryFilter(options)
-        self._looks = options.filter is not None
         self._policy = LossPolicy(options.stream, options.fail_on_data_loss, options.label)
         self._progress = BatchProgress(self._policy, options.label, clock)
         self._client = FeedClient(address_of(options))
-        self._discovery: Discovery | None = None
-        self._discovered_at = 0.0
-        self._followed: Discovery | None = None
+        self._discovered: tuple[Discovery, float] | None = None
         self._spool: Spool | None = None
         self._fetchers = PageFetchers(options, clock)
         self._pool = FetchPool(self._connect)
-        self._unknown_cursors: Counter[int] = Counter()
-        self._run = uuid.uuid4().hex[:8]
-        self._initial: dict[str, Any] | None = None
-        self._last: FeedOffset | None = None
         self._done_files: dict[int, list[str]] = {}
-        self._since = self._cursors_since = clock()
-        self._planned: tuple[dict[str, Any], dict[str, Any]] | None = None
-        self._available_now: dict[int, tuple[str, ...]] | None = None
-        self._end_is_asked_for = False
+        self._state = FeedState(uuid.uuid4().hex[:8], clock(), clock(), looks=options.filter is not None)
 
     # --- the interface to Spark
 
@@ -90,38 +79,39 @@ class FeedBatches:
             OptionError: the positions do not fit the feed's partitions.
             SparkStreamsError: a request to the feed failed.
         """
-        if self._initial is None:
+        initial = self._state.initial
+        if initial is None:
             starting = self._options.starting
             discovery = self._describe(fresh=True)
             require_all(starting, [str(p.id) for p in discovery.partitions])
             self._filter.choose(self._client, discovery)
-            if self._end_is_asked_for:
-                self._fix_end()
+            self._fix_end()
             cursors: dict[int, str] = {}
             searching: dict[int, str] = {}
+            fixed = self._state.fixed
             for partition in discovery.partitions:
                 position = position_in(starting, str(partition.id))
                 if position == LATEST:
                     cursors[partition.id] = last = self._client.latest(partition.id)
-                    if self._available_now is not None:
+                    if fixed is not None:
                         # This cursor may lie behind the end that was fixed before: then the query reads nothing.
-                        self._available_now[partition.id] = (*self._available_now.get(partition.id, ()), last)
+                        fixed = {**fixed, partition.id: (*fixed.get(partition.id, ()), last)}
                 elif isinstance(position, After):
                     cursors[partition.id] = position.offset
                 elif partition.starts_after is None or not self._options.ordered:
                     cursors[partition.id] = BEGINNING
                 if isinstance(position, Matching):
                     searching[partition.id] = position.text
-            self._initial = FeedOffset(
+            initial = FeedOffset(
                 self._options.stream,
                 cursors,
                 uuid.uuid4().hex,
-                0,
-                self._filters,
+                filters=dict(self._options.filters),
                 pushed=self._filter.pushed,
                 searching=searching,
             ).to_json()
-        return self._initial
+            self._state = replace(self._state, initial=initial, fixed=fixed)
+        return initial
 
     def fix_end(self) -> None:
         """Fix the end for Trigger.AvailableNow: the query reads the events that are there now, and no later ones.
@@ -129,15 +119,15 @@ class FeedBatches:
         With a filter the next call fixes the end, since only the checkpoint has the pushed part of the filter, to which
         the cursors belong.
         """
+        self._state = replace(self._state, fixes=True)
         if self._options.filter is None:
             self._fix_end()
-        else:
-            self._end_is_asked_for = True
 
     def _fix_end(self) -> None:
-        self._end_is_asked_for = False
-        partitions = self._describe(fresh=True).partitions
-        self._available_now = {p.id: self._filter.ends(self._client, p) for p in partitions}
+        if self._state.fixes:
+            partitions = self._describe(fresh=True).partitions
+            fixed = {p.id: self._filter.ends(self._client, p) for p in partitions}
+            self._state = replace(self._state, fixed=fixed, fixes=False)
 
     def next_end(self, start: dict[str, Any], limit: int | None, *, may_wait: bool = True) -> dict[str, Any]:
         """Return where the micro-batch that starts at ``start`` ends; ``start`` itself when there is nothing to read.
@@ -152,56 +142,42 @@ class FeedBatches:
             CheckpointError: ``start`` is not a checkpoint of this feed, or has other filters.
             SparkStreamsError: a fetcher failed, and its retries did not help.
         """
-        if self._planned is not None and self._planned[0] == start:
-            return self._planned[1]  # The pages that it took are not there for another plan.
+        if self._state.end is not None and self._state.start == start:
+            return self._state.end.to_json()  # The pages that it took are not there for another plan.
         begin = self._offset(start)
         self._progress.reached(begin)
         begin = self._reopened(begin)
-        if self._end_is_asked_for:
-            self._fix_end()
+        self._fix_end()
         spool = self._opened(begin)
-        lineage = self._follow(begin, spool)
+        changes = self._follow(begin, spool)
+        state, options = self._state, self._options
         # Without new events Trigger.AvailableNow would end here, so it waits without a deadline.
-        timeout_s = None if self._available_now is not None else self._options.request_timeout_ms / 1_000
-        self._fetchers.gather(limit, timeout_s=timeout_s)
-        self._raise_faults(lineage)
-        waiting = self._fetchers.waiting()
-        if may_wait and self._waits(sum(waiting.values())):
+        self._fetchers.gather(limit, timeout_s=None if state.fixed is not None else options.request_timeout_ms / 1_000)
+        self._raise_faults(changes)
+        waiting, now_s = self._fetchers.waiting(), self._clock()
+        events = sum(waiting.values())
+        least = options.least_events(now_s - state.planned_at) if may_wait and state.fixed is None else None
+        idles = not events and now_s - state.looked_at < IDLE_CURSORS_S
+        if idles and next_end(state, begin, changes, self._fetchers.finished(), {})[1] is None:
             return start
-        first = begin.batch == 0
-        kept = lineage.reading.keys() == begin.cursors.keys() and lineage.ancestors == begin.ancestors
-        nothing = kept and not sum(waiting.values()) and self._fetchers.finished() <= begin.finished
-        if nothing and not first and self._clock() - self._cursors_since < IDLE_CURSORS_S:
+        if least is not None and 0 < events < least:
             return start
-        self._cursors_since = self._clock()
-        planned = self._fetchers.plan(waiting, limit, begin.batch)
-        cursors = {p: planned[p].cursor if p in planned else cursor for p, cursor in lineage.reading.items()}
-        matched = {p for p, pages in planned.items() if pages.events}  # fetchers drop the lines before the first match
-        end = replace(
-            begin,
-            cursors=cursors,
-            batch=begin.batch + 1,
-            finished=begin.finished | self._fetchers.finished(),
-            ancestors=lineage.ancestors,
-            begins=lineage.begins,
-            searching={p: text for p, text in lineage.searching.items() if p not in matched},
-            found={p: text for p, text in lineage.searching.items() if p in matched},
-            run=self._run,
-        )
-        same = (end.cursors, end.finished, end.ancestors) == (begin.cursors, begin.finished, begin.ancestors)
-        if same and not first and not any(pages.events for pages in planned.values()):
-            spool.remove([name for pages in planned.values() for name in pages.done])
+        pages = self._fetchers.plan(waiting, limit, begin.batch)
+        done = [name for taken in pages.values() for name in taken.done]
+        state = replace(state, looked_at=now_s)
+        state, end = next_end(state, begin, changes, self._fetchers.finished(), pages)
+        if end is None:
+            self._state = state
+            spool.remove(done)
             return start
         assert self._client.dialect is not None
-        write_manifest(spool, end.manifest, planned, self._client.dialect, self._options.min_partitions)
-        self._done_files[end.batch] = [end.manifest, *(name for pages in planned.values() for name in pages.done)]
-        taken = {str(p): pages for p, pages in planned.items() if pages.events}
-        events, sizes = {p: pages.events for p, pages in taken.items()}, {p: pages.bytes for p, pages in taken.items()}
-        self._progress.planned(end, events, sizes)
-        self._since = self._clock()
-        self._last = end
-        self._planned = start, end.to_json()
-        return self._planned[1]
+        write_manifest(spool, end.manifest, pages, self._client.dialect, options.min_partitions)
+        self._done_files[end.batch] = [end.manifest, *done]
+        read = {str(p): taken for p, taken in pages.items() if taken.events}
+        sizes = {p: taken.bytes for p, taken in read.items()}
+        self._progress.planned(end, {p: taken.events for p, taken in read.items()}, sizes)
+        self._state = replace(state, start=start)
+        return end.to_json()
 
     def reads(self, start: dict[str, Any], end: dict[str, Any]) -> list[FeedTask]:
         """Return the tasks of the micro-batch (start, end]; each call returns tasks for the same lines.
@@ -217,7 +193,8 @@ class FeedBatches:
         self._progress.begun(stop, lambda: {"": (spool.manifest(stop.manifest) or {}).get("events")}, self._lag)
         planned = read_manifest(spool, stop.manifest, self._filter.residual)
         if planned is not None:
-            looks, self._looks = self._looks, self._looks and not planned
+            looks = self._state.looks
+            self._state = replace(self._state, looks=looks and not planned)
             return [replace(task, looks=looks and not number) for number, task in enumerate(planned)]
         listed = {p.id for p in self._describe().partitions}
         dialect = self._client.dialect
@@ -242,11 +219,10 @@ class FeedBatches:
 
         Key ``fetched`` has the number of events of each partition that are fetched and not planned: its minimum lag.
         """
-        last = self._last
+        last = self._state.end
         cursors = {p: f.cursor for p, f in self._fetchers.each.items()}
         out = FeedOffset(self._options.stream, cursors, last.spool if last else "", last.batch if last else 0).to_json()
         out["fetched"] = {str(p): f.waiting() for p, f in self._fetchers.each.items()}
-        out["format"] = self._options.format
         out.update(self._progress.report(self._lag()))
         if self._options.filter is not None and self._filter.pushdown is not None:
             out["pushdown"] = filter_json(self._options.filter, self._filter.pushdown)
@@ -269,18 +245,17 @@ class FeedBatches:
     # --- internals
 
     def _offset(self, value: dict[str, Any]) -> FeedOffset:
-        offset = FeedOffset.from_json(value, self._options.stream, self._filters)
+        offset = FeedOffset.from_json(value, self._options.stream, dict(self._options.filters))
         self._filter.keep(self._client, offset.pushed)
         return offset
 
     def _describe(self, *, fresh: bool = False) -> Discovery:
-        age_ms = (self._clock() - self._discovered_at) * 1_000
-        if fresh or self._discovery is None or age_ms >= max(DISCOVERY_MS, self._options.poll_interval_ms):
-            self._discovery = self._client.discover()
-            self._discovered_at = self._clock()
+        oldest_s = self._clock() - max(DISCOVERY_MS, self._options.poll_interval_ms) / 1_000
+        if fresh or self._discovered is None or self._discovered[1] <= oldest_s:
+            self._discovered = self._client.discover(), self._clock()
             # The feed exists. If it disappears later, it may be created again, a loss after which reading can continue.
             self._client.awaits = not self._options.fail_on_data_loss
-        return self._discovery
+        return self._discovered[0]
 
     def _opened(self, offset: FeedOffset, *, wipe: bool = True) -> Spool:
         """Return the query's spool; the first plan of a run removes the files that an earlier run left in it."""
@@ -302,11 +277,11 @@ class FeedBatches:
         """Return a client for a thread that fetches."""
         address = address_of(self._options, self._client.dialect, self._filter.arguments)
         awaits = not self._options.fail_on_data_loss
-        return FeedClient(address, awaits=awaits, unknown_cursors=self._unknown_cursors)
+        return FeedClient(address, awaits=awaits, unknown_cursors=self._client.unknown_cursors)
 
     def _follow(self, begin: FeedOffset, spool: Spool) -> PartitionChanges:
         """Start and stop fetchers as the feed's partitions change."""
-        discovery = self._describe()
+        discovery, fixed = self._describe(), self._state.fixed
         drained = {p for p in begin.cursors if self._fetchers.drained(p)}
         lineage = trace(begin, discovery, ordered=self._options.ordered, drained=drained)
         listed = {p.id: p for p in discovery.partitions}
@@ -323,21 +298,21 @@ class FeedBatches:
         for partition, cursor in lineage.reading.items():
             if partition in fetchers or partition not in listed or partition in begin.finished:
                 continue
-            if self._available_now is not None and partition not in self._available_now:
+            if fixed is not None and partition not in fixed:
                 continue
             expression = lineage.searching.get(partition)
             fetchers[partition] = PageFetcher(
                 self._options,
                 self._policy,
                 self._pool,
-                SpoolWriter(spool, f"{self._run}-{partition}"),
+                SpoolWriter(spool, f"{self._state.run}-{partition}"),
                 partition,
                 cursor,
                 read_ahead_bytes=max(1, self._options.max_bytes_per_trigger // max(1, len(begin.cursors))),
-                stops=None if self._available_now is None else self._available_now[partition],
+                stops=None if fixed is None else fixed[partition],
                 begins_at=None if expression is None else first_match(self._options, partition, expression),
             )
-        long_polls = discovery.stream and self._available_now is None and len(listed) <= MAX_LONG_POLLS
+        long_polls = discovery.stream and fixed is None and len(listed) <= MAX_LONG_POLLS
         for partition, fetcher in fetchers.items():
             if partition in listed and listed[partition].closed:
                 fetcher.closed(self._filter.last_cursor(listed[partition]))
@@ -345,9 +320,9 @@ class FeedBatches:
                 fetcher.start()
             if partition in listed and long_polls:
                 fetcher.long_polls()
-            elif partition in listed and discovery is not self._followed:
+            elif partition in listed and discovery is not self._state.told:
                 fetcher.told_end(self._filter.last_cursor(listed[partition]))
-        self._followed = discovery
+        self._state = replace(self._state, told=discovery)
         return lineage
 
     def _reopened(self, begin: FeedOffset) -> FeedOffset:
@@ -358,8 +333,6 @@ class FeedBatches:
         Raises:
             PositionLost: there is such a partition, and losses fail the query.
         """
-        if not begin.finished:
-            return begin
         again = {p.id for p in self._describe().partitions if not p.closed} & begin.finished
         for partition in sorted(again):
             self._policy.report(
@@ -384,10 +357,3 @@ class FeedBatches:
                 continue
             self.close()
             raise fault
-
-    def _waits(self, waiting: int) -> bool:
-        """Return whether the micro-batch waits for ``minOffsetsPerTrigger``."""
-        least = self._options.min_offsets_per_trigger
-        if least is None or self._available_now is not None or waiting == 0 or waiting >= least:
-            return False
-        return (self._clock() - self._since) * 1_000 < self._options.max_trigger_delay_ms

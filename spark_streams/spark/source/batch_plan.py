@@ -14,7 +14,6 @@ from spark_streams.options.common import SourceOptions
 from spark_streams.options.positions import PositionRange
 from spark_streams.position import LATEST, After, At, AtTime, Position
 from spark_streams.spark.pushdown.pruning import matching_ranges
-from spark_streams.spark.pushdown.spark_filters import log_filter
 from spark_streams.spark.pushdown.unseen_names import look_at_messages
 from spark_streams.spark.source.driver import Connect, Driver, position_in
 from spark_streams.spark.source.ranges import PlannedRead, checked, order, range_read, resolve_starts
@@ -54,7 +53,7 @@ def plan_batch(options: SourceOptions, columns: tuple[str, ...], connect: Connec
             reads.append(range_read(options, columns, partition, first, stop.offset))
         _tell_odd_ends(options.label, ending.option, asked)
         if options.filter is not None:
-            log_filter(options, driver.pushdown(options.filter))
+            driver.pushdown(options.filter)
             look_at_messages(options, reads, driver)
         last = {read.partition: read.end for read in reads}
         seen = driver.log_identity({p: After(offset) for p, offset in last.items()})

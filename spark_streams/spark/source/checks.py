@@ -14,15 +14,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from spark_streams.client.data_loss import DataLoss, beginning, ending, instead_of, is_past_end, place
+from spark_streams.client.data_loss import DataLoss, beginning, instead_of, is_past_end, place
 from spark_streams.client.log_client import StreamDescription
 from spark_streams.errors import CheckpointError
 from spark_streams.position import EARLIEST, After, Checkpoint, Position
 from spark_streams.spark.source.driver import Driver
-from spark_streams.spark.source.ranges import Resolved, order, span_start
+from spark_streams.spark.source.ranges import Resolved, Spans, order, span_start
 
 
-def recreated(checkpoint: Checkpoint, description: StreamDescription) -> bool:
+def recreated(checkpoint: Checkpoint | StreamDescription, description: StreamDescription) -> bool:
     """Return whether the log was deleted and created again since; False where either side has no incarnation.
 
     Raises:
@@ -38,58 +38,9 @@ def recreated(checkpoint: Checkpoint, description: StreamDescription) -> bool:
     return _differ(checkpoint.incarnation, description.incarnation)
 
 
-def new_ends(begin: Checkpoint, description: StreamDescription) -> tuple[dict[str, Position], list[DataLoss]]:
-    """Return where each partition ends now, for a batch that begins at ``begin``.
-
-    Returns:
-        The ends and the losses. The end of each present partition, also of a new one, is the position after its newest
-        event. A partition without events keeps its position, and so does a partition that is missing: it may come back,
-        and reading continues there.
-    """
-    if recreated(begin, description):
-        losses = [_other_log()]
-        return {p: ending(bounds) for p, bounds in description.partitions.items()}, losses
-    ends = {p: position for p, position in begin.partitions.items() if p not in description.partitions}
-    losses = _absent(begin.partitions, description)
-    for p, bounds in description.partitions.items():
-        position = begin.partitions.get(p)
-        if position is None:
-            ends[p] = ending(bounds)
-            continue
-        gone = instead_of(position, bounds)
-        if gone is not None:
-            losses.append(DataLoss(p, place(position), gone))
-        ends[p] = position if gone is None and bounds.latest is None else ending(bounds)
-    return ends, losses
-
-
-def not_past(
-    fixed: Mapping[str, Position], begin: Mapping[str, Position], ends: Mapping[str, Position]
-) -> dict[str, Position]:
-    """Return ``ends``, none of them past its fixed end, without partitions that have no fixed end and no position.
-
-    Args:
-        fixed: the ends for Trigger.AvailableNow.
-        begin: where the batch begins; a partition keeps this position if it has no fixed end, or is past it already.
-        ends: where each partition ends now.
-    """
-    out: dict[str, Position] = {}
-    for p, end in ends.items():
-        start = begin.get(p)
-        if p not in fixed:
-            if start is not None:
-                out[p] = start
-        elif order(end) <= order(fixed[p]):
-            out[p] = end
-        else:
-            floor = EARLIEST if start is None else start
-            out[p] = max(fixed[p], floor, key=order)
-    return out
-
-
 def retained_spans(
     begin: Checkpoint, stop: Checkpoint, description: StreamDescription, *, replayed: bool
-) -> tuple[dict[str, tuple[Resolved, str]], list[DataLoss]]:
+) -> tuple[Spans, list[DataLoss]]:
     """Return the part of the range (begin, stop] of each partition that is still there.
 
     Args:
@@ -103,13 +54,13 @@ def retained_spans(
         The start and the offset of the last event of each partition that has events; and the losses.
     """
     if recreated(stop, description):
-        return {}, [_other_log()]
+        return {}, [other_log()]
     losses: list[DataLoss] = []
     known = begin.partitions
     if _differ(begin.incarnation, stop.incarnation):
-        losses.append(_other_log())
+        losses.append(other_log())
         known = {}
-    losses += _absent(known, description)
+    losses += absent(known, description)
     spans: dict[str, tuple[Resolved, str]] = {}
     for p, end in stop.partitions.items():
         start, bounds = known.get(p), description.partitions.get(p)
@@ -140,7 +91,7 @@ def retained_spans(
     return spans, losses
 
 
-def _absent(known: Mapping[str, Position], description: StreamDescription) -> list[DataLoss]:
+def absent(known: Mapping[str, Position], description: StreamDescription) -> list[DataLoss]:
     """Return a loss for each missing partition, whether the stream still names it or not."""
     losses = [
         DataLoss(p, place(at), "the partition is no longer there")
@@ -158,7 +109,8 @@ def _differ(one: str | None, other: str | None) -> bool:
     return one is not None and other is not None and one != other
 
 
-def _other_log() -> DataLoss:
+def other_log() -> DataLoss:
+    """Return the loss of a whole log, which is another one now."""
     again = "it was deleted and created again, as a log that is temporary is at each start"
     return DataLoss(None, "in the log that the checkpoint is of", again)
 
@@ -181,7 +133,7 @@ def log_identity(driver: Driver, end: Checkpoint, before: Checkpoint | None) -> 
     if before is not None and not _differ(before.incarnation, end.incarnation):
         known = {p: text for p, text in before.log_identity.items() if p in ends and before.partitions[p] == ends[p]}
         ends = {p: position for p, position in ends.items() if before.partitions.get(p) != position}
-    return {**known, **driver.log_identity(ends)}
+    return {**known, **driver.log_identity(ends)} if ends else known
 
 
 def differing(

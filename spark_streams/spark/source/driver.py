@@ -22,6 +22,7 @@ from spark_streams.options.common import SourceOptions
 from spark_streams.options.names import MIN_PARTITIONS
 from spark_streams.options.positions import PositionRange
 from spark_streams.position import EARLIEST, After, At, Checkpoint, Earliest, Position
+from spark_streams.spark.pushdown.spark_filters import log_filter
 from spark_streams.spark.source.offset_counting import Arithmetic, Counting, Walking, sample, split_points
 from spark_streams.spark.splitting import block_sizes, split_evenly
 
@@ -45,12 +46,12 @@ class Driver:
     def __init__(self, options: SourceOptions, connect: Connect, clock: Callable[[], float] = time.monotonic) -> None:
         self.options = options
         self._connect = connect
-        self._clock = clock
+        self.clock = clock
         self._client: LogClient | None = None
         self._description: StreamDescription | None = None
         self._described_at = 0.0
-        self._lag_of: tuple[StreamDescription, Checkpoint] | None = None
-        self._lag: dict[str, int | None] = {}
+        self._pushdown: Pushdown | None = None
+        self._lag: tuple[StreamDescription, Checkpoint, dict[str, int | None]] | None = None
         self.advertised: tuple[Node, ...] = ()
         """The nodes that the peer has named; tasks and the next connection use them."""
 
@@ -61,10 +62,10 @@ class Driver:
             fresh: whether to ask the peer now, whatever the age of the cached description.
             certain: partitions that may have lost events; for them it asks now, and a node that cannot be behind.
         """
-        age_ms = (self._clock() - self._described_at) * 1000
+        age_ms = (self.clock() - self._described_at) * 1000
         if fresh or certain or self._description is None or age_ms >= self.options.poll_interval_ms:
             self._description = self.ask(lambda client: client.describe(self.options.stream, certain=certain))
-            self._described_at = self._clock()
+            self._described_at = self.clock()
         return self._description
 
     def first_at_time(self, partition: str, timestamp_ms: int) -> str | None:
@@ -81,8 +82,11 @@ class Driver:
         return self.ask(lambda client: client.first_matching(self.options.stream, partition, expression))
 
     def pushdown(self, expression: Expression) -> Pushdown:
-        """Return the part of a filter that the peer checks, and the part that remains."""
-        return self.ask(lambda client: client.pushdown(self.options.stream, expression))
+        """Return the part of the query's filter that the peer checks, and the part that remains; ask and log once."""
+        if self._pushdown is None:
+            self._pushdown = self.ask(lambda client: client.pushdown(self.options.stream, expression))
+            log_filter(self.options, self._pushdown)
+        return self._pushdown
 
     def first_events(self, read: RangeRead, enough: int) -> list[pa.RecordBatch]:
         """Return the first rows of a range, until there are ``enough`` of them."""
@@ -125,8 +129,8 @@ class Driver:
         description = self.describe()
         if end is None:
             return dict.fromkeys(description.partitions)
-        if self._lag_of is not None and self._lag_of[0] is description and self._lag_of[1] == end:
-            return self._lag
+        if self._lag is not None and self._lag[0] is description and self._lag[1] == end:
+            return self._lag[2]
         lag: dict[str, int | None] = {}
         behind: dict[str, Position] = {}
         for partition, bounds in description.partitions.items():
@@ -141,7 +145,7 @@ class Driver:
             except SparkStreamsError as fault:
                 _log.debug("no lag: %s", fault)
                 lag.update(dict.fromkeys(behind))
-        self._lag_of, self._lag = (description, end), lag
+        self._lag = description, end, lag
         return lag
 
     def split(self, reads: list[RangeRead]) -> list[RangeRead]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from spark_streams.client.asked_times import Asked, instant_text, warn_of_times
@@ -17,6 +18,8 @@ from spark_streams.spark.source.driver import Driver, position_in, require_all, 
 
 Resolved = Earliest | At | After
 """A position that a range can start at."""
+Spans = Mapping[str, tuple[Resolved, str]]
+"""Partition to the start of what is to be read of it, and the offset of its last event."""
 
 
 @dataclass(frozen=True)

@@ -127,7 +127,7 @@ def stale(reader: Any, form: Format) -> None:
     """Make the planner's description of the server too old, as a poll interval does."""
     planner = reader._planner
     if form.name == "feedapi":
-        planner._discovered_at = float("-inf")
+        planner._discovered = None
     else:
         planner._driver._described_at = float("-inf")
 

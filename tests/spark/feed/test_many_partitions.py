@@ -61,7 +61,7 @@ def served(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.M
 
 def describe_anew(life: Life) -> None:
     """Let the planner ask for the list of partitions again at its next plan."""
-    life.batches._discovered_at = float("-inf")
+    life.batches._discovered = None
 
 
 def come_to_rest(life: Life) -> None:

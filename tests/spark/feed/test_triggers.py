@@ -166,6 +166,12 @@ class TestAvailableNow:
         with BadFeed({0: Part()}) as feed, Life(feed.url) as life:
             assert together(life.available_now()) == []
 
+    def test_of_a_feed_without_partitions_whose_first_one_comes_later(self) -> None:
+        with BadFeed({}) as feed, Life(feed.url) as life:
+            assert together(life.available_now(meanwhile=lambda: feed.parts.update({0: Part(numbered(0, 10))}))) == []
+            with Life(feed.url, life.offset) as again:
+                assert together(again.available_now()) == numbered(0, 10)
+
     @pytest.mark.parametrize("tells_end", [True, False])
     def test_reads_a_closed_partition_and_its_children(self, tells_end: bool) -> None:
         with BadFeed({0: Part(numbered(0, 20), tells_end=tells_end)}, page=lambda: 10, every=10) as feed:

@@ -116,6 +116,14 @@ def test_the_same_answer_is_counted_once() -> None:
     assert log.counted == counted
 
 
+def test_one_count_tells_whether_to_wait_and_what_a_limit_takes() -> None:
+    log = FakeLog("0")
+    log.partitions["0"].append(30)
+    query = query_of(log)
+    assert query.batch(12) == 12
+    assert log.counted == 2, "the events after the start and those after the end"
+
+
 def test_counting_by_walking_touches_each_event_once() -> None:
     log = FakeLog("0", tells=False)
     query = query_of(log)
