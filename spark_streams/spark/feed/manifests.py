@@ -1,9 +1,9 @@
-"""Manifests of a feed's micro-batches: the lines of the spool that its tasks read, or the cursors to fetch again.
+"""Manifests of a feed's micro-batches: the events of the spool that its tasks read, or the cursors to fetch again.
 
 The manifest::
 
-    {"version": 1, "dialect": "v2a", "events": 1000,
-     "tasks": [{"partition": 0, "pages": [["<file>", first byte, byte after the last one], …]}, …]}
+    {"version": 2, "events": 1000,
+     "tasks": [{"partition": 0, "pages": [["<file>", first event, event after the last one], …]}, …]}
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import logging
 from collections.abc import Collection, Mapping
 
 from spark_streams.client.data_loss import LossPolicy
-from spark_streams.client.feed import Dialect
 from spark_streams.client.feed.range_reader import BEGINNING, FeedRange
 from spark_streams.filters.tree import Expression
 from spark_streams.spark.feed.offset import FeedOffset
@@ -24,16 +23,13 @@ from spark_streams.spark.splitting import split_evenly
 _log = logging.getLogger(__name__)
 
 
-def write_manifest(
-    spool: Spool, name: str, planned: Mapping[int, PlannedPages], dialect: Dialect, min_partitions: int | None
-) -> None:
+def write_manifest(spool: Spool, name: str, planned: Mapping[int, PlannedPages], min_partitions: int | None) -> None:
     """Write the manifest of a micro-batch, whole or not at all.
 
     Args:
         spool: the spool to write to.
         name: the manifest's name.
         planned: partition id to the pages that the micro-batch reads of it.
-        dialect: the dialect of the lines.
         min_partitions: minimum number of tasks, if there are as many checkpoints; None for one task per partition.
 
     Raises:
@@ -43,7 +39,7 @@ def write_manifest(
     parts = split_evenly(sizes, min_partitions or 0)
     tasks = [{"partition": p, "pages": pages} for p, count in parts.items() for pages in planned[p].split(count)]
     events = sum(pages.events for pages in planned.values())
-    spool.write_manifest(name, {"dialect": dialect.value, "events": events, "tasks": tasks})
+    spool.write_manifest(name, {"events": events, "tasks": tasks})
 
 
 def read_manifest(spool: Spool, name: str, residual: Expression | None) -> list[FeedTask] | None:
@@ -60,11 +56,8 @@ def read_manifest(spool: Spool, name: str, residual: Expression | None) -> list[
     manifest = spool.manifest(name)
     if manifest is None:
         return None
-    dialect = Dialect(manifest["dialect"])
     return [
-        FeedTask(
-            task["partition"], dialect, tuple(PageRange(*page) for page in task["pages"]), spool.uri, residual=residual
-        )
+        FeedTask(task["partition"], tuple(PageRange(*page) for page in task["pages"]), spool.uri, residual=residual)
         for task in manifest["tasks"]
     ]
 

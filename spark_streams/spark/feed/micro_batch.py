@@ -170,8 +170,7 @@ class FeedBatches:
             self._state = state
             spool.remove(done)
             return start
-        assert self._client.dialect is not None
-        write_manifest(spool, end.manifest, pages, self._client.dialect, options.min_partitions)
+        write_manifest(spool, end.manifest, pages, options.min_partitions)
         self._done_files[end.batch] = [end.manifest, *done]
         read = {str(p): taken for p, taken in pages.items() if taken.events}
         sizes = {p: taken.bytes for p, taken in read.items()}

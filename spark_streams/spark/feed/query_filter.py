@@ -105,8 +105,8 @@ class QueryFilter:
         begin = None if start is None else filters.read_filter(start)
         return FeedTask(
             fetch.partition,
-            dialect,
             fetch=fetch,
+            dialect=dialect,
             pushed=tuple(self.arguments.items()),
             start=begin,
             residual=self.residual,

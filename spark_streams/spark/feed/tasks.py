@@ -30,10 +30,10 @@ class FeedTask:
 
     Args:
         partition: the partition's id.
-        dialect: the dialect of the lines.
         pages: events of the spool, in order; empty when the task reads the feed itself.
         spool: location and id of the spool.
         fetch: the range to read from the feed itself, or None.
+        dialect: the feed's dialect then.
         pushed: names and values of the filters that the feed checks then, besides the user's own.
         start: condition of the first event that a fetch returns; None for all events.
         residual: the part of the query's filter that the task checks on the rows; None for nothing.
@@ -41,10 +41,10 @@ class FeedTask:
     """
 
     partition: int
-    dialect: Dialect
     pages: tuple[PageRange, ...] = ()
     spool: tuple[str, str] = ("", "")
     fetch: FeedRange | None = None
+    dialect: Dialect | None = None
     pushed: tuple[tuple[str, str], ...] = ()
     start: Expression | None = None
     residual: Expression | None = None
