@@ -50,7 +50,12 @@ class Storing:
 
 def end_of(**offsets: int) -> Checkpoint:
     return Checkpoint.from_json(
-        {"version": 1, "stream": "orders", "partitions": {p[1:]: {"after": digits(n)} for p, n in offsets.items()}},
+        {
+            "version": 2,
+            "format": "rabbitmq-stream",
+            "stream": "orders",
+            "partitions": {p[1:]: {"after": digits(n)} for p, n in offsets.items()},
+        },
         RABBITMQ,
     )
 
@@ -127,7 +132,9 @@ def test_the_reader_stores_what_spark_commits_if_it_is_asked_to(wanted: bool) ->
     rows: Any = spark_schema(FULL_MESSAGE_SCHEMA)
     store = log.connect_store if wanted else None
     stream = StreamReader(OPTIONS, rows, FULL_MESSAGE_SCHEMA, LogSource(log.connect, store))
-    stream.commit({"version": 1, "stream": "orders", "partitions": {"0": {"after": digits(3)}}})
+    stream.commit(
+        {"version": 2, "format": "rabbitmq-stream", "stream": "orders", "partitions": {"0": {"after": digits(3)}}}
+    )
     stream.stop()
     assert log.stored == ([("tools", {"0": digits(3)})] if wanted else [])
 
