@@ -85,6 +85,23 @@ def test_no_format_reads_those_of_another(name: str, form: str) -> None:
         query.source.reads(query.source.initial(), there)
 
 
+@pytest.mark.parametrize("name", STORED)
+def test_as_version_1_had_it_each_is_refused_and_the_way_on_told(name: str) -> None:
+    there = STORED[name].get("end", STORED[name])
+    before = {key: value for key, value in there.items() if key != "format"} | {"version": 1}
+    says = pytest.raises(CheckpointError, match=r"has version 1, .* another checkpointLocation, .* 'startingOffsets'")
+    if name.startswith("feedapi"):
+        with says:
+            FeedOffset.from_json(before, "orders", there["filters"])
+        return
+    query = query_of(STORED[name])
+    query.committed = before
+    with says:
+        query.drain(limit=2)
+    with says:
+        query.source.reads(query.source.initial(), before)
+
+
 def test_one_of_another_creation_is_refused() -> None:
     golden = STORED["rabbitmq-stream-later-batch"]
     query = query_of(golden)
