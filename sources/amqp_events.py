@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, cast
 from spark_streams.options.amqp_events import (
     AmqpSourceOptions,
     dialect_named,
-    parse_sink_options,
+    parse_sink,
     parse_source,
     validate,
 )
@@ -59,4 +59,4 @@ class AmqpEventsDataSource(FormatDataSource):
         """Return the sink."""
         from spark_streams.sinks.amqp_events import AmqpSink
 
-        return AmqpSink(parse_sink_options(self.options))
+        return AmqpSink(parse_sink(self.options))

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, cast
 from spark_streams.options.common import SourceOptions
 from spark_streams.options.rabbitmq_stream import (
     RabbitSourceOptions,
-    parse_rabbit_sink,
-    parse_rabbit_source,
-    validate_rabbit,
+    parse_sink,
+    parse_source,
+    validate,
 )
 from spark_streams.rows import FULL_MESSAGE_SCHEMA, MESSAGE_SCHEMA
 from spark_streams.spark.formats import FormatDataSource
@@ -62,8 +62,8 @@ class RabbitStreamDataSource(FormatDataSource):
     format = "rabbitmq-stream"
     rows = FULL_MESSAGE_SCHEMA
     default_rows = MESSAGE_SCHEMA
-    validate = staticmethod(validate_rabbit)
-    parse_source = staticmethod(parse_rabbit_source)
+    validate = staticmethod(validate)
+    parse_source = staticmethod(parse_source)
 
     def source(self, options: RabbitSourceOptions) -> LogSource:
         """Return the stream that the options name, with a store of positions if the query has one."""
@@ -75,4 +75,4 @@ class RabbitStreamDataSource(FormatDataSource):
         """Return the sink."""
         from spark_streams.sinks.rabbitmq_stream import RabbitSink
 
-        return RabbitSink(parse_rabbit_sink(self.options))
+        return RabbitSink(parse_sink(self.options))

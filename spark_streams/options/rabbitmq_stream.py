@@ -88,7 +88,7 @@ class RabbitSinkOptions(SinkOptions):
     max_in_flight: int = DEFAULT_MAX_IN_FLIGHT
 
 
-def validate_rabbit(options: Mapping[str, str], *, reading: bool = False) -> None:
+def validate(options: Mapping[str, str], *, reading: bool = False) -> None:
     """Check names, values and conflicts of all options that are there.
 
     Args:
@@ -99,30 +99,30 @@ def validate_rabbit(options: Mapping[str, str], *, reading: bool = False) -> Non
     Raises:
         OptionError: the first fault found.
     """
-    given = OptionReader(options, _FORMAT, reading=reading or None)
+    given = OptionReader(options, FORMAT, reading=reading or None)
     _source(given, None)
     _sink(given)
 
 
-def parse_rabbit_source(options: Mapping[str, str], *, streaming: bool) -> RabbitSourceOptions:
+def parse_source(options: Mapping[str, str], *, streaming: bool) -> RabbitSourceOptions:
     """Read the options of a reader, as Spark hands them over; ``streaming`` says whether they are for ``readStream``.
 
     Raises:
         OptionError: as ``OptionReader`` and ``read_source``; a bad value of an option of this format's own.
     """
-    parsed = _source(OptionReader(options, _FORMAT, reading=True), streaming)
+    parsed = _source(OptionReader(options, FORMAT, reading=True), streaming)
     if parsed.store_offsets and not streaming:
         raise OptionError(STORE_OFFSETS, "a batch query has no position to go on from: this is for streams")
     return parsed
 
 
-def parse_rabbit_sink(options: Mapping[str, str]) -> RabbitSinkOptions:
+def parse_sink(options: Mapping[str, str]) -> RabbitSinkOptions:
     """Read the options of a writer.
 
     Raises:
         OptionError: an option that is unknown, is for reading only, has a bad value, or contradicts another.
     """
-    return _sink(OptionReader(options, _FORMAT, reading=False))
+    return _sink(OptionReader(options, FORMAT, reading=False))
 
 
 def _name(given: OptionReader) -> tuple[str | None, bool]:
@@ -199,7 +199,7 @@ def _sink(given: OptionReader) -> RabbitSinkOptions:
     )
 
 
-_FORMAT: Final = Format(
+FORMAT: Final = Format(
     name="rabbitmq-stream",
     schemes=RABBITMQ_SCHEMES,
     url_example="such as rabbitmq-stream://localhost:5552 or rabbitmq-stream+tls://user:password@host/vhost",

@@ -16,7 +16,7 @@ from spark_streams.sinks.amqp_events import AmqpSink
 from spark_streams.client import AmqpClient, RabbitClient, RangeRead
 from spark_streams.endpoint import RABBITMQ_SCHEMES, parse_url
 from spark_streams.errors import DeliveryFailed, NotFound, Refused, SchemaError
-from spark_streams.options.amqp_events import dialect_named, parse_sink_options
+from spark_streams.options.amqp_events import dialect_named, parse_sink
 from spark_streams.position import EARLIEST
 from spark_streams.rows import PROPERTIES_TYPE
 from spark_streams.spark.sink.sink import TaskName
@@ -80,7 +80,7 @@ def table(**columns: Any) -> pa.RecordBatch:
 
 def write(broker_url: str, rows: pa.RecordBatch, **options: str) -> None:
     """Write rows as one task does, with the checks of the driver before it."""
-    sink = AmqpSink(parse_sink_options({"url": broker_url, "requestTimeout": "120000", **options})).check()
+    sink = AmqpSink(parse_sink({"url": broker_url, "requestTimeout": "120000", **options})).check()
     name = TaskName(f"job-{secrets.token_hex(4)}", None, 0)
     outlet = sink.open(name, streaming=False)
     with contextlib.closing(outlet):

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from spark_streams.options.rabbitmq_stream import parse_rabbit_source
+from spark_streams.options.rabbitmq_stream import parse_source
 from spark_streams.position import Checkpoint
 from spark_streams.rows import FULL_MESSAGE_SCHEMA
 from spark_streams.spark.schemas import spark_schema
@@ -17,7 +17,7 @@ from tests.spark.fake_client import FakeLog, digits
 from tests.spark.fake_query import Query
 
 RABBITMQ = "rabbitmq-stream"
-OPTIONS = parse_rabbit_source(
+OPTIONS = parse_source(
     {"url": "rabbitmq-stream://h", "stream": "orders", "startingOffsets": "earliest"}, streaming=True
 )
 
