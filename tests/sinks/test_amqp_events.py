@@ -76,9 +76,7 @@ class FakeClient:
     def __exit__(self, *fault: object) -> None:
         self.close()
 
-    def publisher(
-        self, stream: str, *, timeout_ms: int, partition: str | None = None, exchange: str | None = None
-    ) -> FakePublisher:
+    def publisher(self, stream: str, *, partition: str | None = None, exchange: str | None = None) -> FakePublisher:
         if self.fault is not None:
             raise self.fault
         stream = stream if partition is None else f"{stream}/{partition}"
