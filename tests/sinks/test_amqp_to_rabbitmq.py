@@ -201,7 +201,7 @@ def test_super_streams_have_keys_where_other_clients_put_them(
     amqp, other = broker.create_super(3, "amqp"), broker.create_super(3, "other")
     keys = [f"customer-{n}" for n in range(60)]
     write(rabbitmq_amqp_url, table(value=keys, key=keys), superStream=amqp, routing=routing)
-    how = RabbitPublishing(super_stream=other, routing=routing, timeout_ms=120_000)  # type: ignore[arg-type]
+    how = RabbitPublishing(super_stream=other, routing=routing, request_timeout_ms=120_000)  # type: ignore[arg-type]
     publisher = TaskPublisher(parse_url(rabbitmq_url, schemes=RABBITMQ_SCHEMES), how, None)
     with contextlib.closing(publisher):
         publisher.send(encode_columns({"value": pa.array(keys)}), pa.array(keys), None, str)
