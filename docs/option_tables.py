@@ -16,9 +16,13 @@ from typing import Any
 from unittest.mock import patch
 
 from docs.option_defaults import default_of
-from spark_streams.options.amqp_events import _FORMAT as AMQP_FORMAT
-from spark_streams.options.amqp_events import parse_sink_options, parse_source
-from spark_streams.options.feedapi import BY_TIME, FEED_FORMAT, parse_feed_sink, parse_feed_source
+from spark_streams.options.amqp_events import FORMAT as AMQP_FORMAT
+from spark_streams.options.amqp_events import parse_sink as parse_sink_options
+from spark_streams.options.amqp_events import parse_source
+from spark_streams.options.feedapi import BY_TIME
+from spark_streams.options.feedapi import FORMAT as FEED_FORMAT
+from spark_streams.options.feedapi import parse_sink as parse_feed_sink
+from spark_streams.options.feedapi import parse_source as parse_feed_source
 from spark_streams.options.names import (
     ENDING_OFFSETS,
     ENDING_OFFSETS_BY_TIMESTAMP,
@@ -38,8 +42,9 @@ from spark_streams.options.names import (
     URL,
 )
 from spark_streams.options.parser import MAX_INT64, Format, OptionReader
-from spark_streams.options.rabbitmq_stream import _FORMAT as RABBIT_FORMAT
-from spark_streams.options.rabbitmq_stream import parse_rabbit_sink, parse_rabbit_source
+from spark_streams.options.rabbitmq_stream import FORMAT as RABBIT_FORMAT
+from spark_streams.options.rabbitmq_stream import parse_sink as parse_rabbit_sink
+from spark_streams.options.rabbitmq_stream import parse_source as parse_rabbit_source
 
 DOCS = Path(__file__).parent
 HEAD = ["| option | [type](options.md#types) | default | meaning |", "|---|---|---|---|"]

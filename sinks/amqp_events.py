@@ -89,7 +89,7 @@ class AmqpSink:
                     client.writable_partitions(chosen.super_stream)
                 else:
                     exchange = None if chosen.exchange is None else exchange_address(chosen.exchange, "")
-                    client.publisher(str(name), exchange=exchange, timeout_ms=chosen.request_timeout_ms).close()
+                    client.publisher(str(name), exchange=exchange).close()
 
         if name is not None:
             what = "stream" if chosen.exchange is None else "exchange"
@@ -246,8 +246,7 @@ class AmqpOutlet:
             _, idle = self._publishers.popitem(last=False)
             idle.flush()
             idle.close()
-        timeout_ms = self._options.request_timeout_ms
-        publisher = self._client.publisher(stream, partition=partition, exchange=exchange, timeout_ms=timeout_ms)
+        publisher = self._client.publisher(stream, partition=partition, exchange=exchange)
         self._publishers[stream, partition] = publisher
         return publisher
 

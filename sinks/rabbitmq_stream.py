@@ -13,7 +13,7 @@ from typing import ClassVar, Final
 import pyarrow as pa
 from pyspark.sql.types import StructType
 
-from spark_streams.client import RabbitClient, RabbitPublishing, TaskIdentity, TaskPublisher
+from spark_streams.client import RabbitClient, TaskIdentity, TaskPublisher
 from spark_streams.options.rabbitmq_stream import RabbitSinkOptions
 from spark_streams.spark.schemas import STRING, check_schema
 from spark_streams.spark.sink.columns import encoded, message_columns, named_texts, require_streams
@@ -117,15 +117,7 @@ class RabbitOutlet:
 
     def __init__(self, options: RabbitSinkOptions, identity: TaskIdentity | None) -> None:
         self._options = options
-        how = RabbitPublishing(
-            super_stream=options.super_stream,
-            routing=options.routing,
-            compression=options.compression,
-            sub_entry_size=options.sub_entry_size,
-            max_in_flight=options.max_in_flight,
-            timeout_ms=options.request_timeout_ms,
-        )
-        self._publisher = TaskPublisher(options.endpoint, how, identity, kept_connections())
+        self._publisher = TaskPublisher(options.endpoint, options, identity, kept_connections())
         self._keep_alive = KeepAlive(self._publisher.turn)
 
     def send(self, columns: Mapping[str, pa.Array], label: Callable[[int], str]) -> None:

@@ -5,15 +5,10 @@ docs/amqp-events.md tells users about options, rows and guarantees.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, ClassVar, cast
 
-from spark_streams.options.amqp_events import (
-    AmqpSourceOptions,
-    dialect_named,
-    parse_sink_options,
-    parse_source,
-    validate,
-)
+from spark_streams.options import amqp_events
+from spark_streams.options.amqp_events import AmqpSourceOptions, dialect_named
 from spark_streams.options.common import SourceOptions
 from spark_streams.rows import FULL_MESSAGE_SCHEMA, MESSAGE_SCHEMA
 from spark_streams.spark.formats import FormatDataSource
@@ -46,8 +41,7 @@ class AmqpEventsDataSource(FormatDataSource):
     format = "amqp-events"
     rows = FULL_MESSAGE_SCHEMA
     default_rows = MESSAGE_SCHEMA
-    validate = staticmethod(validate)
-    parse_source = staticmethod(parse_source)
+    parsers: ClassVar = amqp_events
 
     def source(self, options: SourceOptions) -> LogSource:
         """Return the log that the options name."""
@@ -59,4 +53,4 @@ class AmqpEventsDataSource(FormatDataSource):
         """Return the sink."""
         from spark_streams.sinks.amqp_events import AmqpSink
 
-        return AmqpSink(parse_sink_options(self.options))
+        return AmqpSink(amqp_events.parse_sink(self.options))

@@ -5,9 +5,10 @@ docs/feedapi.md tells users about options, rows and guarantees.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
-from spark_streams.options.feedapi import FeedSourceOptions, parse_feed_sink, parse_feed_source, validate_feed
+from spark_streams.options import feedapi
+from spark_streams.options.feedapi import FeedSourceOptions
 from spark_streams.rows import COMMON_SCHEMA
 from spark_streams.spark.formats import FormatDataSource
 
@@ -22,8 +23,7 @@ class FeedDataSource(FormatDataSource):
     format = "feedapi"
     rows = COMMON_SCHEMA
     default_rows = COMMON_SCHEMA
-    validate = staticmethod(validate_feed)
-    parse_source = staticmethod(parse_feed_source)
+    parsers: ClassVar = feedapi
 
     def source(self, options: FeedSourceOptions) -> FeedSource:
         """Return the feed as a source."""
@@ -35,4 +35,4 @@ class FeedDataSource(FormatDataSource):
         """Return the sink."""
         from spark_streams.sinks.feedapi import FeedSink
 
-        return FeedSink(parse_feed_sink(self.options))
+        return FeedSink(feedapi.parse_sink(self.options))

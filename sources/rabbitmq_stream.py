@@ -6,15 +6,11 @@ docs/rabbitmq-stream.md tells users about options, rows and guarantees.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, ClassVar, cast
 
+from spark_streams.options import rabbitmq_stream
 from spark_streams.options.common import SourceOptions
-from spark_streams.options.rabbitmq_stream import (
-    RabbitSourceOptions,
-    parse_rabbit_sink,
-    parse_rabbit_source,
-    validate_rabbit,
-)
+from spark_streams.options.rabbitmq_stream import RabbitSourceOptions
 from spark_streams.rows import FULL_MESSAGE_SCHEMA, MESSAGE_SCHEMA
 from spark_streams.spark.formats import FormatDataSource
 
@@ -62,8 +58,7 @@ class RabbitStreamDataSource(FormatDataSource):
     format = "rabbitmq-stream"
     rows = FULL_MESSAGE_SCHEMA
     default_rows = MESSAGE_SCHEMA
-    validate = staticmethod(validate_rabbit)
-    parse_source = staticmethod(parse_rabbit_source)
+    parsers: ClassVar = rabbitmq_stream
 
     def source(self, options: RabbitSourceOptions) -> LogSource:
         """Return the stream that the options name, with a store of positions if the query has one."""
@@ -75,4 +70,4 @@ class RabbitStreamDataSource(FormatDataSource):
         """Return the sink."""
         from spark_streams.sinks.rabbitmq_stream import RabbitSink
 
-        return RabbitSink(parse_rabbit_sink(self.options))
+        return RabbitSink(rabbitmq_stream.parse_sink(self.options))

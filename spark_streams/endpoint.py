@@ -13,7 +13,7 @@ from typing import Final, Literal
 from urllib.parse import quote, unquote
 
 from spark_streams.errors import OptionError
-from spark_streams.protocols import PROTOCOLS, protocol_of
+from spark_streams.protocols import PROTOCOLS, Protocol, protocol_of
 from spark_streams.redaction import safe_text
 from spark_streams.secrets import Secret as Secret
 
@@ -94,6 +94,13 @@ class Endpoint:
     option: str = "url"
     transport: Literal["tcp", "websocket"] = "tcp"
     via: Node | None = None
+
+    @property
+    def protocol(self) -> Protocol:
+        """The entry that has its scheme."""
+        found = protocol_of(self.scheme)
+        assert found is not None, "clients take the schemes of the protocols only"
+        return found
 
     @property
     def address(self) -> str:

@@ -17,7 +17,6 @@ from __future__ import annotations
 import ast
 import contextlib
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final
@@ -130,18 +129,11 @@ def position_from_json(value: object) -> Position:
 
 
 CHECKPOINT_VERSION: Final = 2
-"""The version that all formats write; version 1 does not name its format."""
-OWN_FORMATS: Final = frozenset({"amqp-events", "rabbitmq-stream", "feedapi"})
-_NUMBERED: Final = re.compile(r"[0-9]{20}")
-"""An offset of RabbitMQ as text."""
-_CREATED_MS: Final = re.compile(r"[0-9]{1,15}")
-"""The incarnation of an event hub: when it was created. Those of event streams are longer."""
+"""The version of every checkpoint; before the first release there was a version 1, which did not name its format."""
 
 
 def require_format(value: object, format: str) -> None:
-    """Check that a checkpoint's JSON has a known version, and the given format.
-
-    Version 1 does not name its format. Keys that only one format wrote identify it; a checkpoint without them passes.
+    """Check that a checkpoint's JSON has the version that is written, and the given format.
 
     Raises:
         CheckpointError: the value has another version or format, or is no checkpoint of ours.
@@ -152,50 +144,17 @@ def require_format(value: object, format: str) -> None:
             "'stream' and 'partitions'; use another checkpointLocation for another source"
         )
     version = value["version"]
-    if version not in (1, CHECKPOINT_VERSION) or isinstance(version, bool):
+    if version != CHECKPOINT_VERSION:
         raise CheckpointError(
-            f"the checkpoint has version {version!r}, this spark-streams reads versions 1 to {CHECKPOINT_VERSION}: it "
-            "was written by another release; install that one, or start again with another checkpointLocation"
+            f"the checkpoint has version {version!r}, this spark-streams reads version {CHECKPOINT_VERSION}: install "
+            "the release that wrote it, or start again with another checkpointLocation, and with the positions that "
+            "this one ends with in option 'startingOffsets'"
         )
-    if version == CHECKPOINT_VERSION and not isinstance(value.get("format"), str):
-        raise CheckpointError("not a checkpoint of spark-streams: 'format' is missing, or is no text")
-    if version == 1 and format not in OWN_FORMATS:
-        return  # a format that another package added: we do not know what it wrote
-    written = (value["format"],) if version == CHECKPOINT_VERSION else _formats_of_version_1(value)
-    if format not in written:
-        other = " or ".join(f"'{each}'" for each in written)
+    if value.get("format") != format:
         raise CheckpointError(
-            f"the checkpoint is of format {other}, but the query reads format '{format}', which cannot go on from "
-            "there: go back to the other format, or use another checkpointLocation"
+            f"the checkpoint is of format {value.get('format')!r}, but the query reads format '{format}', which cannot "
+            "go on from there: go back to the other format, or use another checkpointLocation"
         )
-
-
-def _formats_of_version_1(value: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the formats that may have written a checkpoint of version 1."""
-    for key, format in (("spool", "feedapi"), ("incarnation", "amqp-events"), ("witnesses", "rabbitmq-stream")):
-        if key in value:
-            return (format,)
-    partitions = value.get("partitions")
-    if not isinstance(partitions, Mapping) or not partitions:
-        return ("amqp-events", "rabbitmq-stream")
-    offsets = [offset for each in partitions.values() if isinstance(each, Mapping) for offset in each.values()]
-    if not all(isinstance(offset, str) and _NUMBERED.fullmatch(offset) for offset in offsets):
-        return ("amqp-events",)
-    # RabbitMQ's partitions are streams: one with the stream's own name, or those of a super stream, as its tools name
-    # them.
-    stream = str(value.get("stream"))
-    if all(partition == stream or partition.startswith(f"{stream}-") for partition in partitions):
-        return ("rabbitmq-stream",)
-    return ("amqp-events", "rabbitmq-stream")
-
-
-def _dialect(value: Mapping[str, Any], format: str) -> str | None:
-    """Return the dialect that wrote a checkpoint which does not name it; None where that does not show."""
-    if format != "amqp-events":
-        return None
-    if "incarnation" not in value:
-        return "rabbitmq" if "witnesses" in value else None
-    return "event-hubs" if _CREATED_MS.fullmatch(str(value["incarnation"])) else "event-streams"
 
 
 @dataclass(frozen=True)
@@ -221,8 +180,6 @@ class Checkpoint:
     log_identity: Mapping[str, str] = field(default_factory=dict)
     dialect: str | None = field(default=None, compare=False)
 
-    VERSION: ClassVar[int] = CHECKPOINT_VERSION
-
     def to_json(self) -> dict[str, Any]:
         """Return the JSON object.
 
@@ -230,7 +187,7 @@ class Checkpoint:
         "witnesses": {id: …}][, "dialect": …]}``.
         """
         out: dict[str, Any] = {
-            "version": self.VERSION,
+            "version": CHECKPOINT_VERSION,
             "format": self.format,
             "stream": self.stream,
             "partitions": {p: position_to_json(self.partitions[p]) for p in sorted(self.partitions)},
@@ -245,7 +202,7 @@ class Checkpoint:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any], format: str) -> Checkpoint:
-        """Read what ``to_json`` wrote, in this version or an older one.
+        """Read what ``to_json`` wrote.
 
         Args:
             value: the JSON object.
@@ -258,8 +215,8 @@ class Checkpoint:
         try:
             partitions = {str(p): position_from_json(v) for p, v in value["partitions"].items()}
             log_identity = {str(p): str(text) for p, text in value.get("witnesses", {}).items() if p in partitions}
-            dialect = value.get("dialect") or _dialect(value, format)
-            return cls(format, str(value["stream"]), partitions, value.get("incarnation"), log_identity, dialect)
+            stream, incarnation, dialect = str(value["stream"]), value.get("incarnation"), value.get("dialect")
+            return cls(format, stream, partitions, incarnation, log_identity, dialect)
         except (KeyError, AttributeError, ValueError) as fault:
             raise CheckpointError(f"not a checkpoint of spark-streams: {fault!r}") from fault
 

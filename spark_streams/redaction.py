@@ -3,8 +3,8 @@
 A peer may echo what it received: an error page with the request's headers, a reason with the user's name and password.
 So a process remembers every secret when it sends it, and searches all words of peers for it, in these forms:
 
-* as it is, percent-encoded, or escaped as in JSON and HTML; also with its bytes decoded as Latin-1;
-* as base64, alone or within more, as in HTTP's basic authentication and SASL; the whole run of base64 is masked.
+* as it is, percent-encoded, or escaped as in JSON and by Python's ``repr``; also with its bytes decoded as Latin-1;
+* with its user as base64, as in HTTP's basic authentication and SASL PLAIN.
 
 The length of a secret decides where it is found:
 
@@ -18,14 +18,13 @@ its characters     it is found
 =================  =============================================================================================
 
 A password that equals the user's name, such as guest's, is not hidden. A secret that a peer changes in another way,
-for example reverses, is not found.
+for example reverses, or encodes together with more than its user, is not found.
 """
 
 from __future__ import annotations
 
 import base64
 import codecs
-import html
 import re
 import threading
 from collections.abc import Iterator
@@ -47,18 +46,12 @@ UNSURE: Final = 6 * BEGINNING
 _MASK: Final = "***"
 _HIDDEN: Final = "\uffff"
 """A character that is hidden; no text has it, as it is none of Unicode's."""
-_BASE64: Final = re.compile(r"[\w+/=-]+", re.ASCII)
 _PERCENT: Final = r"%[0-9a-fA-F]{2}"
 _BACKSLASH: Final = r"(?:\\u[0-9a-fA-F]{4})+|\\U00(?:0[0-9a-fA-F]|10)[0-9a-fA-F]{4}|\\x[0-9a-fA-F]{2}|\\[^uUx]"
-_ENTITY: Final = r"&(?:\#[0-9]{1,7}|\#[xX][0-9a-fA-F]{1,6}|[a-zA-Z]{2,8});"
-_ESCAPES: Final = tuple(
-    re.compile(f"({each})", re.DOTALL)
-    for each in (_PERCENT, rf"{_PERCENT}|\+", _BACKSLASH, _ENTITY, f"{_PERCENT}|{_BACKSLASH}|{_ENTITY}")
-)
-"""Each kind of escape alone, as an escape of one kind may be part of the secret in another; and all kinds together."""
-_LETTERS: Final = {"n": "\n", "r": "\r", "t": "\t", "b": "\b", "f": "\f", "0": "\0"}
+_ESCAPES: Final = tuple(re.compile(f"({each})", re.DOTALL) for each in (_PERCENT, rf"{_PERCENT}|\+", _BACKSLASH))
+"""Each kind of escape alone, as an escape of one kind may be part of the secret in another."""
+_LETTERS: Final = {"n": "\n", "r": "\r", "t": "\t", "b": "\b", "f": "\f"}
 _LOWER: Final = {upper: upper + 32 for upper in range(ord("A"), ord("Z") + 1)}
-_URL_SAFE: Final = str.maketrans("-_", "+/")
 
 
 class _Forms(NamedTuple):
@@ -67,12 +60,10 @@ class _Forms(NamedTuple):
     Args:
         anywhere: texts that are found within words too, in lower case.
         alone: patterns of those that count only as words of their own.
-        base64: beginnings of what stands for them in base64; the whole run around them is masked.
     """
 
     anywhere: tuple[str, ...]
     alone: tuple[re.Pattern[str], ...]
-    base64: tuple[str, ...]
 
 
 _sent: Final[dict[tuple[str, str | None], _Forms]] = {}
@@ -146,22 +137,15 @@ def hidden(text: str, *, cut: bool = False) -> str:
 
 
 def _forms(secret: str, username: str | None) -> _Forms:
-    octets = secret.encode("utf-8", "surrogatepass")
     whole = [] if username is None else [f"{username}:{secret}", f"\0{username}\0{secret}"]
-    packed = [base64.b64encode(each.encode("utf-8", "surrogatepass")).decode().rstrip("=") for each in whole]
-    texts = [secret, octets.decode("latin-1")]
+    anywhere = [base64.b64encode(each.encode("utf-8", "surrogatepass")).decode() for each in whole]
+    texts = [secret, secret.encode("utf-8", "surrogatepass").decode("latin-1")]
+    if len(secret) >= ANYWHERE:
+        return _Forms(tuple({each.translate(_LOWER) for each in (*texts, *anywhere)}), ())
     if len(secret) < ALONE:
         texts = whole or [f"Bearer {secret}"]
-    else:
-        for before in range(3):  # the characters that it always gives, whatever precedes and follows it
-            always = base64.b64encode(b"\0" * before + octets).decode()
-            always = always[-(-before * 4 // 3) : (before + len(octets)) * 8 // 6]
-            packed += [always] if len(always) > ALONE else []
-    beginnings = tuple({each[:BEGINNING] for each in packed})
-    if len(secret) >= ANYWHERE:
-        return _Forms(tuple({each.translate(_LOWER) for each in texts}), (), beginnings)
     patterns = (rf"(?:(?<![^\W_])|(?=[\W_])){re.escape(each)}(?:(?![^\W_])|(?<=[\W_]))" for each in texts)
-    return _Forms((), tuple(map(re.compile, patterns)), beginnings)
+    return _Forms(tuple(each.translate(_LOWER) for each in anywhere), tuple(map(re.compile, patterns)))
 
 
 def _places(text: str, spans: list[tuple[int, int]], sent: list[_Forms]) -> Iterator[tuple[int, int]]:
@@ -172,7 +156,7 @@ def _places(text: str, spans: list[tuple[int, int]], sent: list[_Forms]) -> Iter
         spans: where each of its characters begins and ends in the peer's text.
         sent: the forms of the secrets.
     """
-    lower, packed = text.translate(_LOWER), text.translate(_URL_SAFE)
+    lower = text.translate(_LOWER)
     for wanted in (each for forms in sent for each in forms.anywhere):
         at = lower.find(wanted[:BEGINNING])
         while at >= 0:
@@ -181,11 +165,7 @@ def _places(text: str, spans: list[tuple[int, int]], sent: list[_Forms]) -> Iter
                 end += 1
             yield spans[at][0], spans[end - 1][1]
             at = lower.find(wanted[:BEGINNING], end)
-    alone = (found for forms in sent for each in forms.alone for found in each.finditer(text))
-    there = [each for forms in sent for each in forms.base64 if each in packed]
-    runs = _BASE64.finditer(text) if there else ()
-    runs = (run for run in runs if any(each in packed[run.start() : run.end()] for each in there))
-    for match in (*alone, *runs):
+    for match in (found for forms in sent for each in forms.alone for found in each.finditer(text)):
         yield spans[match.start()][0], spans[match.end() - 1][1]
 
 
@@ -207,8 +187,6 @@ def _unescaped(text: str, escape: re.Pattern[str]) -> tuple[str, list[tuple[int,
 
 def _meant(escape: str) -> str:
     """Return the characters that an escape stands for; a byte is taken for Latin-1, as a form of each secret is."""
-    if escape[0] == "&":
-        return html.unescape(escape)
     if escape[0] == "%":
         return chr(int(escape[1:], 16))
     if escape[0] == "+":  # in a query

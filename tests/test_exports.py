@@ -177,7 +177,7 @@ PUBLIC = {
 
 FOR_OTHER_ROOMS = {
     "spark_streams.instants": {"MAX_TIMESTAMP_MS", "MIN_TIMESTAMP_MS"},
-    "spark_streams.position": {"CHECKPOINT_VERSION", "OWN_FORMATS"},
+    "spark_streams.position": {"CHECKPOINT_VERSION"},
 }
 """Names without an underscore that are not for users."""
 

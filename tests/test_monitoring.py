@@ -11,7 +11,7 @@ import pytest
 
 from spark_streams.monitoring import DataLoss, PartitionProgress, Progress, StreamProgressListener
 
-END = '{"version": 1, "stream": "orders", "partitions": {"0": {"after": "e9"}}, "incarnation": "i"}'
+END = '{"version": 2, "stream": "orders", "partitions": {"0": {"after": "e9"}}, "incarnation": "i"}'
 LOSS = {"partition": "1", "asked": "after 'e4'", "available": "the earliest event there is has offset 'e7'"}
 NEWEST: dict[str, Any] = {
     "version": 1,

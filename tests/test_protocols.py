@@ -175,7 +175,6 @@ OLDER = {
     "spark_streams/client/tcp.py": "shared code that lies in a room",
     "spark_streams/endpoint.py": "public names",
     "spark_streams/options/__init__.py": "public names",
-    "spark_streams/position.py": "checkpoints of version 1, which did not say their format",
     "spark_streams/server/__init__.py": "public names",
     "spark_streams/server/appender.py": "shared code that lies in a room",
     "spark_streams/server/doors.py": "public arguments and urls",

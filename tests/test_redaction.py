@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import html
 import json
 import string
 from collections.abc import Callable
@@ -37,14 +36,12 @@ FORMS: dict[str, Callable[[str], str]] = {
     "basic in json": lambda s: json.dumps({"headers": {"Authorization": _basic(s)}}),
     "basic in a url": lambda s: quote(_basic(s), safe=""),
     "plain in base64": lambda s: base64.b64encode(f"\0ann\0{s}".encode()).decode(),
-    "url-safe": lambda s: base64.urlsafe_b64encode(f"\0ann\0{s}".encode()).decode().rstrip("="),
     "sasl": lambda s: f"\0ann\0{s}",
     "json": lambda s: json.dumps({"password": s}),
     "json of unicode": lambda s: json.dumps({"password": s}, ensure_ascii=False),
     "python": lambda s: repr({"password": s}),
     "bytes": lambda s: repr(s.encode()),
     "bytes taken for latin-1": lambda s: f"403 {s.encode().decode('latin-1')}",
-    "html": lambda s: f"<li>{html.escape(s)}</li>",
 }
 SECRETS = st.text(st.characters(exclude_categories=("Cs",)), min_size=8, max_size=40)
 
@@ -63,13 +60,6 @@ class TestEveryForm:
             assert "***" in shown
             for each in (secret, _basic(secret)[6:], quote(secret, safe="")):
                 assert each not in shown
-
-    @given(secret=SECRETS, around=st.binary(max_size=6), behind=st.binary(max_size=6))
-    def test_base64_of_more_is_found(self, secret: str, around: bytes, behind: bytes) -> None:
-        forget_all()
-        remember(secret)
-        said = base64.b64encode(around + secret.encode() + behind).decode()
-        assert hidden(f"got '{said}'") == "got '***'"
 
     @pytest.mark.parametrize("form", FORMS)
     @given(secret=st.text(string.ascii_letters + string.digits + "/+=_-", min_size=40, max_size=60), data=st.data())
@@ -91,12 +81,13 @@ class TestEveryForm:
             shown = hidden(text).replace("x", "")
             assert "gehe" not in shown and "Z2Vo" not in shown and "%67" not in shown, start
 
-    @pytest.mark.parametrize("said", [b"ann:geheim-password", b"geheim-password", b"\0ann\0geheim-password"])
-    def test_one_that_is_repeated_costs_no_more_than_its_length(self, said: bytes) -> None:
+    @pytest.mark.parametrize("form", ["plain", "url", "plain in base64", "bytes"])
+    def test_one_that_is_repeated_costs_no_more_than_its_length(self, form: str) -> None:
         """A peer that fills its answer with one must not cost a second for each kilobyte."""
         remember("geheim-password", "ann")
-        assert hidden("got " + base64.b64encode(said * 600).decode()) == "got ***"
-        half, whole = (base64.b64encode(said * count).decode() for count in (300, 600))
+        said = FORMS[form]("geheim-password")
+        assert hidden("got " + said * 500).count("***") == (500 if form in ("url", "bytes") else 1)
+        half, whole = (said * count for count in (250, 500))
         assert work_of(lambda: hidden(whole)).steps < 3 * work_of(lambda: hidden(half)).steps
 
     def test_upper_case_is_found(self) -> None:

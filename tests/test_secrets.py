@@ -18,9 +18,12 @@ import pytest
 from spark_streams import secrets
 from spark_streams.endpoint import Secret
 from spark_streams.errors import OptionError
-from spark_streams.options.amqp_events import parse_sink_options, parse_source
-from spark_streams.options.feedapi import parse_feed_sink, parse_feed_source
-from spark_streams.options.rabbitmq_stream import parse_rabbit_sink, parse_rabbit_source
+from spark_streams.options.amqp_events import parse_sink as parse_sink_options
+from spark_streams.options.amqp_events import parse_source
+from spark_streams.options.feedapi import parse_sink as parse_feed_sink
+from spark_streams.options.feedapi import parse_source as parse_feed_source
+from spark_streams.options.rabbitmq_stream import parse_sink as parse_rabbit_sink
+from spark_streams.options.rabbitmq_stream import parse_source as parse_rabbit_source
 from spark_streams.secrets import MAX_BYTES, CalledSecret, FileSecret
 
 HERE = __name__

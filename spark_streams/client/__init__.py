@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from spark_streams.client.rabbitmq.pushdown import FilterValues as FilterValues
     from spark_streams.client.rabbitmq.routing import key_hash as key_hash
     from spark_streams.client.rabbitmq.subscription import Consumer as Consumer
-    from spark_streams.client.rabbitmq.task_publisher import RabbitPublishing as RabbitPublishing
     from spark_streams.client.rabbitmq.task_publisher import TaskPublisher as TaskPublisher
     from spark_streams.wire.amqp.columns.encode import encode_columns as encode_columns
+    from spark_streams.wire.rabbitmq.publishing import RabbitPublishing as RabbitPublishing
 
 _HOMES: Final = {
     "spark_streams.client.amqp.client": ("AmqpClient",),
@@ -31,10 +31,11 @@ _HOMES: Final = {
     "spark_streams.client.rabbitmq.pushdown": ("FilterValues",),
     "spark_streams.client.amqp.publisher": ("Publisher",),
     "spark_streams.client.rabbitmq.client": ("RabbitClient",),
-    "spark_streams.client.rabbitmq.task_publisher": ("RabbitPublishing", "TaskPublisher"),
+    "spark_streams.client.rabbitmq.task_publisher": ("TaskPublisher",),
     "spark_streams.client.digested_rows": ("TaskIdentity",),
     "spark_streams.client.rabbitmq.routing": ("key_hash",),
     "spark_streams.wire.amqp.columns.encode": ("encode_columns",),
+    "spark_streams.wire.rabbitmq.publishing": ("RabbitPublishing",),
 }
 """Module to what is exported from it; no name is that of a module of this package, which Python would put there."""
 

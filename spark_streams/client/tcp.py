@@ -116,11 +116,11 @@ def tls_fault(fault: OSError, endpoint: Endpoint) -> ConnectFailed:
     if advice is not None:
         return final(ConnectFailed(f"{where}: {advice}"))
     if isinstance(fault, TimeoutError):
-        plain = plain_port_advice("no answer to the handshake", endpoint.scheme, endpoint.option)
+        plain = plain_port_advice("no answer to the handshake", endpoint.protocol, endpoint.option)
         slow = "else the peer hangs, or the network does: raise option 'requestTimeout' if they are slow"
         return costly(ConnectFailed(f"{where}: {plain}; {slow}"))
     text = (getattr(fault, "reason", None) or str(fault)).lower()
-    failed = ConnectFailed(f"{where}: {plain_port_advice(text, endpoint.scheme, endpoint.option)}")
+    failed = ConnectFailed(f"{where}: {plain_port_advice(text, endpoint.protocol, endpoint.option)}")
     return final(failed) if is_no_tls(fault) else failed
 
 

@@ -9,7 +9,7 @@ from typing import Final, NoReturn
 
 from spark_streams.endpoint import Tls
 from spark_streams.errors import OptionError
-from spark_streams.protocols import protocol_of
+from spark_streams.protocols import Protocol
 
 NO_EXTERNAL: Final = (
     "it lets nobody in by a certificate, option 'tls.certFile' (SASL EXTERNAL): give a user and password too, or have "
@@ -88,19 +88,17 @@ def is_no_tls(fault: BaseException) -> bool:
     return isinstance(fault, ssl.SSLError) and fault.reason in _NO_TLS
 
 
-def plain_port_advice(reason: str, scheme: str, option: str = "url") -> str:
+def plain_port_advice(reason: str, protocol: Protocol, option: str = "url") -> str:
     """Return what to do when TLS does not work: perhaps the port is a plain one.
 
     Args:
         reason: what happened.
-        scheme: a scheme of the protocol, with or without TLS.
+        protocol: what was to be spoken there.
         option: the option that names the peer.
     """
     if_plain = f"TLS does not work there ({reason}): if it is a plain port"
     if option != "url":
         return f"{if_plain}, say UseDevelopmentEmulator=true in '{option}'"
-    protocol = protocol_of(scheme)
-    assert protocol is not None  # an endpoint's scheme is that of an entry
     other = f"write {protocol.scheme}:// instead of {protocol.tls_scheme}:// in option 'url'"
     return f"{if_plain}, {other}, without 'tls.' options"
 

@@ -21,7 +21,7 @@ from spark_streams.client.tcp import final
 from spark_streams.client.tls import certificate_hint
 from spark_streams.endpoint import Endpoint
 from spark_streams.errors import ConnectFailed
-from spark_streams.protocols import PROTOCOLS, Protocol, protocol_of
+from spark_streams.protocols import PROTOCOLS
 from spark_streams.redaction import safe_text
 
 _TITLES: Final = {"amqp": "AMQP 1.0", "rabbitmq-stream": "RabbitMQ's stream protocol", "feedapi": "HTTP"}
@@ -48,6 +48,11 @@ def known_right(endpoint: Endpoint) -> None:
     _RIGHT.add(_way(endpoint))
 
 
+def was_right(endpoint: Endpoint) -> bool:
+    """Return whether the peer spoke what was expected once in this process."""
+    return _way(endpoint) in _RIGHT
+
+
 def wrong_port(endpoint: Endpoint, heard: bytes, where: str | None = None) -> ConnectFailed | None:
     """Return the error for a port where something else answers than the endpoint's url says; it is not retriable.
 
@@ -59,11 +64,11 @@ def wrong_port(endpoint: Endpoint, heard: bytes, where: str | None = None) -> Co
     Returns:
         None where it speaks what was expected, or has before in this process, and where that is not known.
     """
-    own, over_web = _protocol(endpoint).name, endpoint.transport != "tcp"
+    own, over_web = endpoint.protocol.name, endpoint.transport != "tcp"
     spoken = next((name for pattern, name in _FIRST_BYTES if pattern.match(heard)), None)
     expected = ("feedapi" if over_web else own, _PASSING, None if endpoint.tls is None else _TLS)
     is_right = spoken is not None and spoken in expected
-    if not heard or own not in _TITLES or is_right or _way(endpoint) in _RIGHT:
+    if not heard or own not in _TITLES or is_right or was_right(endpoint):
         return None
     wanted = _TITLES[own] + (" over WebSockets" if over_web else "")
     if spoken == _TLS:
@@ -92,7 +97,7 @@ def silent_close_fault(endpoint: Endpoint) -> ConnectFailed:
 
 def check_port(endpoint: Endpoint) -> str:
     """Return what to check where a peer does not speak what was expected, with the usual ports."""
-    protocol = _protocol(endpoint)
+    protocol = endpoint.protocol
     option = endpoint.option if endpoint.via is None else "customEndpoint"
     return f"check the port in option '{option}' ({protocol.port} is usual, {protocol.tls_port} with TLS)"
 
@@ -101,11 +106,5 @@ def secured_advice(endpoint: Endpoint) -> str:
     """Return what to write for a port that speaks TLS."""
     if endpoint.option != "url":
         return f"leave out UseDevelopmentEmulator=true in option '{endpoint.option}'"
-    protocol = _protocol(endpoint)
+    protocol = endpoint.protocol
     return f"write {protocol.tls_scheme}:// instead of {protocol.scheme}:// in option 'url'"
-
-
-def _protocol(endpoint: Endpoint) -> Protocol:
-    protocol = protocol_of(endpoint.scheme)
-    assert protocol is not None  # an endpoint's scheme is that of an entry
-    return protocol

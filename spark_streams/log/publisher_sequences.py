@@ -112,7 +112,7 @@ class PublisherSequences:
         if stored is None:
             return None
         snapshot = json.loads(stored)
-        self._put(dict(snapshot["sequences"]), snapshot.get("users", {}))
+        self._put(dict(snapshot["sequences"]), snapshot["users"])
         return int(snapshot["next_offset"])
 
     def _found_segments(self) -> tuple[int, int]:

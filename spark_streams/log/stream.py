@@ -46,7 +46,7 @@ class Stream:
             reader notices by it that its positions are of another stream.
         config: the stream's settings.
         partition_names: the names that clients of RabbitMQ gave its first partitions; None when they gave none.
-        created_ms: when it was created, in ms since the epoch; None: by a release that did not note that.
+        created_ms: when it was created, in ms since the epoch.
 
     Raises:
         CorruptLog: an acknowledged batch fails its check.

@@ -56,7 +56,7 @@ class StreamMetadata:
         config: the stream's settings.
         tree: the partitions that there are and were.
         partition_names: the names that clients of RabbitMQ gave the first partitions; None when they gave none.
-        created_ms: when it was created, in ms since the epoch; None: by a release that did not note that.
+        created_ms: when it was created, in ms since the epoch.
         maker: the user who made it, for whose share of the log's partitions it counts; None: it is nobody's.
     """
 
@@ -65,7 +65,7 @@ class StreamMetadata:
     config: StreamConfig
     tree: PartitionTree
     partition_names: tuple[str, ...] | None
-    created_ms: int | None = None
+    created_ms: int
     maker: str | None = None
 
     def write(self, folder: Path) -> None:
@@ -81,11 +81,10 @@ class StreamMetadata:
             "incarnation": self.incarnation,
             "partitions": partitions,
             "config": dataclasses.asdict(self.config),
+            "created_ms": self.created_ms,
         }
         if self.partition_names is not None:
             content["partition_names"] = list(self.partition_names)
-        if self.created_ms is not None:
-            content["created_ms"] = self.created_ms
         if self.maker is not None:
             content["maker"] = self.maker
         content["crc32c"] = _checksum(content)
@@ -125,7 +124,7 @@ class StreamMetadata:
                     )
             names = content.get("partition_names")
             given = None if names is None else tuple(map(str, names))
-            config, noted = StreamConfig(**content["config"]), (content.get("created_ms"), content.get("maker"))
+            config, noted = StreamConfig(**content["config"]), (content["created_ms"], content.get("maker"))
             return cls(content["name"], content["incarnation"], config, tree, given, *noted)
         except (ValueError, KeyError, TypeError, AttributeError) as fault:
             raise CorruptLog(str(path), 0, f"the stream's metadata cannot be read: {fault}") from fault

@@ -117,7 +117,7 @@ def parse_source(options: Mapping[str, str], *, streaming: bool) -> AmqpSourceOp
     return _source(_reader(options, reading=True), streaming)
 
 
-def parse_sink_options(options: Mapping[str, str]) -> AmqpSinkOptions:
+def parse_sink(options: Mapping[str, str]) -> AmqpSinkOptions:
     """Read the options of a writer.
 
     Raises:
@@ -135,12 +135,12 @@ def dialect_named(name: str, key_annotation: str | None = None) -> Dialect | Non
 
 def _reader(options: Mapping[str, str], *, reading: bool | None = None) -> OptionReader:
     """Return the options; positions are numbers or opaque, by the dialect."""
-    given = OptionReader(options, _FORMAT, reading=reading)
+    given = OptionReader(options, FORMAT, reading=reading)
     dialect = DIALECTS.get(_dialect(given))
     if dialect is None or not dialect.numeric_offsets:
         return given
     position = partial(numbered_position, peer=dialect.title)
-    form = replace(_FORMAT, position=position, offsets_example=_NUMBERS[dialect.name])
+    form = replace(FORMAT, position=position, offsets_example=_NUMBERS[dialect.name])
     return OptionReader(options, form, reading=reading)
 
 
@@ -280,7 +280,7 @@ _NUMBERS: Final = {
     EVENT_HUBS.name: '{"0": 42, "1": {"after": 41}}',
 }
 """Examples of positions, with partitions as they are named there."""
-_FORMAT: Final = Format(
+FORMAT: Final = Format(
     name="amqp-events",
     schemes=AMQP_SCHEMES,
     url_example="such as amqp://localhost:5672 or amqps://user:password@host; or option 'connectionString'",

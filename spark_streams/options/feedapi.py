@@ -125,7 +125,7 @@ class FeedSinkOptions:
     log_level: str = DEFAULT_LOG_LEVEL
 
 
-def validate_feed(options: Mapping[str, str], *, reading: bool = False) -> None:
+def validate(options: Mapping[str, str], *, reading: bool = False) -> None:
     """Check names, values and conflicts of all options that are there.
 
     Args:
@@ -135,36 +135,36 @@ def validate_feed(options: Mapping[str, str], *, reading: bool = False) -> None:
     Raises:
         OptionError: the first fault found.
     """
-    given = OptionReader(options, FEED_FORMAT, reading=reading or None)
+    given = OptionReader(options, FORMAT, reading=reading or None)
     if reading or _data_dir(given.get(URL) or "") is None:
-        read_feed_source(given, None)
+        _source(given, None)
 
 
-def parse_feed_source(options: Mapping[str, str], *, streaming: bool) -> FeedSourceOptions:
+def parse_source(options: Mapping[str, str], *, streaming: bool) -> FeedSourceOptions:
     """Read the options of a reader, as Spark hands them over; ``streaming`` says whether they are for ``readStream``.
 
     Raises:
         OptionError: as ``OptionReader`` and ``read_source``; a bad value of an option of this format's own.
     """
-    given = OptionReader(options, FEED_FORMAT, reading=True)
+    given = OptionReader(options, FORMAT, reading=True)
     if not streaming:
         given.refuse(
             (SPOOL_LOCATION, MAX_BYTES_PER_TRIGGER, ORDERED),
             "a batch query reads all partitions at once and keeps nothing: this is for streams",
         )
-    return read_feed_source(given, streaming)
+    return _source(given, streaming)
 
 
-def read_feed_source(given: OptionReader, streaming: bool | None) -> FeedSourceOptions:
+def _source(given: OptionReader, streaming: bool | None) -> FeedSourceOptions:
     """Read a reader's options; ``streaming`` as ``read_source`` has it.
 
     Raises:
-        OptionError: as ``parse_feed_source``.
+        OptionError: as ``parse_source``.
     """
     given.refuse(
         BY_TIME, "feedapi cannot seek by time, as feeds have cursors only: start 'earliest', 'latest' or after a cursor"
     )
-    name = feed_name(given)
+    name = _name(given)
     common = read_source(given, name, FeedSourceOptions, streaming=streaming)
     dialect = given.word(DIALECT, "auto", "v1", "v2a", "v2b")
     count = given.integer(PARTITIONS, 1, "partitions", high=MAX_PARTITIONS)
@@ -246,13 +246,13 @@ def _check_references(options: FeedSourceOptions) -> None:
             )
 
 
-def parse_feed_sink(options: Mapping[str, str]) -> FeedSinkOptions:
+def parse_sink(options: Mapping[str, str]) -> FeedSinkOptions:
     """Read the options of a writer.
 
     Raises:
         OptionError: an option that is unknown, is for reading only, has a bad value, or contradicts another.
     """
-    given = OptionReader(options, FEED_FORMAT, reading=False)
+    given = OptionReader(options, FORMAT, reading=False)
     for name in given.starting_with(FEED_FILTER_PREFIX):
         raise OptionError(FEED_FILTER_PREFIX + name, "this is for reading; a sink does not take it")
     url = given.required(
@@ -262,7 +262,7 @@ def parse_feed_sink(options: Mapping[str, str]) -> FeedSinkOptions:
     endpoint = None
     if data_dir is None:
         endpoint = read_endpoint(given)
-        stream = feed_name(given)
+        stream = _name(given)
         if not endpoint.path.strip("/"):
             raise OptionError(URL, f"{endpoint} names no feed, expected such as {endpoint.url.rstrip('/')}/orders")
     else:
@@ -284,7 +284,7 @@ def _data_dir(url: str) -> str | None:
     return os.path.abspath(url) if url and "://" not in url else None
 
 
-def feed_name(given: OptionReader) -> str:
+def _name(given: OptionReader) -> str:
     """Return the feed's name: option ``stream``, or the last segment of the url's path."""
     named = given.text(STREAM, "a name for the feed")
     if named is not None:
@@ -312,7 +312,7 @@ def _position(option: str, partition: str, value: object) -> Position:
     return position
 
 
-FEED_FORMAT: Final = Format(
+FORMAT: Final = Format(
     name="feedapi",
     schemes=HTTP_SCHEMES,
     url_example="such as https://service/myfeed, the feed's own address",

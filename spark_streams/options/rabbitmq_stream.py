@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Final, Literal, cast
+from typing import Final, cast
 
 from spark_streams.endpoint import RABBITMQ_SCHEMES
 from spark_streams.errors import OptionError
@@ -39,15 +39,12 @@ from spark_streams.options.names import (
 )
 from spark_streams.options.parser import Format, OptionReader
 from spark_streams.options.positions import numbered_position
-
-Routing = Literal["hash", "rstream", "key"]
-Compression = Literal["none", "gzip", "snappy", "lz4", "zstd"]
+from spark_streams.wire.rabbitmq.publishing import Codec, RabbitPublishing, Routing
 
 MAX_NAME_BYTES: Final = 255
 """Bytes of the longest name of a consumer, in UTF-8: the broker silently drops offsets under a longer one."""
 MAX_SUB_ENTRY_SIZE: Final = 65_535
 """Messages of a sub-entry batch, which counts them in 16 bits."""
-DEFAULT_MAX_IN_FLIGHT: Final = 10_000
 
 
 @dataclass(frozen=True)
@@ -66,29 +63,17 @@ class RabbitSourceOptions(ValuedSourceOptions):
 
 
 @dataclass(frozen=True)
-class RabbitSinkOptions(SinkOptions):
+class RabbitSinkOptions(RabbitPublishing, SinkOptions):
     """Everything that a writer to RabbitMQ needs to know; picklable, and safe to print.
 
     Args:
-        super_stream: the super stream that all rows go to, or None; then ``stream``, or column ``stream`` when that is
-            None too, says where.
-        routing: which partition of the super stream a row goes to: by ``hash`` of its key (murmur3, as RabbitMQ's
-            clients), by that of ``rstream``, or the one whose binding key is the row's ``key``.
         filter_value_column: the column that has each message's filter value, or None.
-        compression: of sub-entry batches.
-        sub_entry_size: messages of a sub-entry batch; 1 for none, each message an entry of its own.
-        max_in_flight: messages that may wait for their confirm, at most.
     """
 
-    super_stream: str | None = None
-    routing: Routing = "hash"
     filter_value_column: str | None = None
-    compression: Compression = "none"
-    sub_entry_size: int = 1
-    max_in_flight: int = DEFAULT_MAX_IN_FLIGHT
 
 
-def validate_rabbit(options: Mapping[str, str], *, reading: bool = False) -> None:
+def validate(options: Mapping[str, str], *, reading: bool = False) -> None:
     """Check names, values and conflicts of all options that are there.
 
     Args:
@@ -99,30 +84,30 @@ def validate_rabbit(options: Mapping[str, str], *, reading: bool = False) -> Non
     Raises:
         OptionError: the first fault found.
     """
-    given = OptionReader(options, _FORMAT, reading=reading or None)
+    given = OptionReader(options, FORMAT, reading=reading or None)
     _source(given, None)
     _sink(given)
 
 
-def parse_rabbit_source(options: Mapping[str, str], *, streaming: bool) -> RabbitSourceOptions:
+def parse_source(options: Mapping[str, str], *, streaming: bool) -> RabbitSourceOptions:
     """Read the options of a reader, as Spark hands them over; ``streaming`` says whether they are for ``readStream``.
 
     Raises:
         OptionError: as ``OptionReader`` and ``read_source``; a bad value of an option of this format's own.
     """
-    parsed = _source(OptionReader(options, _FORMAT, reading=True), streaming)
+    parsed = _source(OptionReader(options, FORMAT, reading=True), streaming)
     if parsed.store_offsets and not streaming:
         raise OptionError(STORE_OFFSETS, "a batch query has no position to go on from: this is for streams")
     return parsed
 
 
-def parse_rabbit_sink(options: Mapping[str, str]) -> RabbitSinkOptions:
+def parse_sink(options: Mapping[str, str]) -> RabbitSinkOptions:
     """Read the options of a writer.
 
     Raises:
         OptionError: an option that is unknown, is for reading only, has a bad value, or contradicts another.
     """
-    return _sink(OptionReader(options, _FORMAT, reading=False))
+    return _sink(OptionReader(options, FORMAT, reading=False))
 
 
 def _name(given: OptionReader) -> tuple[str | None, bool]:
@@ -180,7 +165,7 @@ def _sink(given: OptionReader) -> RabbitSinkOptions:
             FILTER_VALUE_COLUMN,
             f"cannot be used together with '{SUB_ENTRY_SIZE}' of more than 1: a sub-entry batch has no filter values",
         )
-    in_flight = given.integer(MAX_IN_FLIGHT, 1, "messages") or max(DEFAULT_MAX_IN_FLIGHT, size)
+    in_flight = given.integer(MAX_IN_FLIGHT, 1, "messages") or max(RabbitPublishing.max_in_flight, size)
     if in_flight < size:
         raise OptionError(
             MAX_IN_FLIGHT, f"{in_flight} is less than the {size} of '{SUB_ENTRY_SIZE}': one batch would not fit"
@@ -193,13 +178,13 @@ def _sink(given: OptionReader) -> RabbitSinkOptions:
         super_stream=name if is_super else None,
         routing=cast(Routing, routing),
         filter_value_column=column,
-        compression=cast(Compression, compression),
+        compression=cast(Codec, compression),
         sub_entry_size=size,
         max_in_flight=in_flight,
     )
 
 
-_FORMAT: Final = Format(
+FORMAT: Final = Format(
     name="rabbitmq-stream",
     schemes=RABBITMQ_SCHEMES,
     url_example="such as rabbitmq-stream://localhost:5552 or rabbitmq-stream+tls://user:password@host/vhost",

@@ -1,13 +1,15 @@
 """The base of the formats' DataSources: it reads a format's options, and returns its readers and writers.
 
-A format names its options' parsers and its columns, and returns the ``Source`` and the ``Sink`` that know its peer. It
-imports these where it returns them: Spark loads a ``DataSource`` in several processes, and reads or writes in few.
+A format names the module of its options and its columns, and returns the ``Source`` and the ``Sink`` that know its
+peer. It imports these where it returns them: Spark loads a ``DataSource`` in several processes, and reads or writes in
+few.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, MutableMapping
+from collections.abc import MutableMapping
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
@@ -15,9 +17,8 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.types import StructType
 
 from spark_streams.errors import SparkStreamsError
-from spark_streams.options.common import SourceOptions
 from spark_streams.options.parser import RedactedOptions, of_a_table
-from spark_streams.spark.boundary import CalledBySpark, end_quietly
+from spark_streams.spark.boundary import CalledBySpark
 from spark_streams.spark.schemas import spark_schema
 
 if TYPE_CHECKING:
@@ -35,8 +36,7 @@ class FormatDataSource(CalledBySpark, DataSource):  # type: ignore[misc]
         format: the format's name.
         rows: all columns that the format has.
         default_rows: the columns for a reader whose user gives no schema.
-        validate: checks options; ``reading`` says whether they are known to be a reader's.
-        parse_source: returns the options of a reader; ``streaming`` says whether it is for ``readStream``.
+        parsers: the module of its options, with ``validate``, ``parse_source`` and ``parse_sink``.
 
     Raises:
         OptionError: an option that is unknown, has a bad value, or contradicts another.
@@ -45,8 +45,7 @@ class FormatDataSource(CalledBySpark, DataSource):  # type: ignore[misc]
     format: ClassVar[str]
     rows: ClassVar[pa.Schema]
     default_rows: ClassVar[pa.Schema]
-    validate: ClassVar[Callable[..., None]]
-    parse_source: ClassVar[Callable[..., SourceOptions]]
+    parsers: ClassVar[ModuleType]
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         of_table = of_a_table(options)
@@ -54,7 +53,7 @@ class FormatDataSource(CalledBySpark, DataSource):  # type: ignore[misc]
         self._only_columns = of_table is not None and not of_table
         given = options if of_table is None else of_table
         if not self._only_columns:
-            self.validate(given)
+            self.parsers.validate(given)
         super().__init__(RedactedOptions(given))
 
     @abstractmethod
@@ -71,21 +70,20 @@ class FormatDataSource(CalledBySpark, DataSource):  # type: ignore[misc]
 
     @classmethod
     def name(cls) -> str:
-        """Return the format's name; Spark asks for it first in each process that looks up formats or makes a source."""
-        end_quietly()
+        """Return the format's name, by which Spark finds it."""
         return cls.format
 
     def schema(self) -> StructType:
         """Return the default rows, for a reader whose user gives no schema."""
         if not self._only_columns:
-            self.validate(self.options, reading=True)
+            self.parsers.validate(self.options, reading=True)
         return spark_schema(self.default_rows)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of a batch query."""
         from spark_streams.spark.source.reader import batch_reader
 
-        options = self.parse_source(self.options, streaming=False)
+        options = self.parsers.parse_source(self.options, streaming=False)
         return batch_reader(options, schema, self.rows, self.source(options))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
@@ -97,7 +95,7 @@ class FormatDataSource(CalledBySpark, DataSource):  # type: ignore[misc]
         from spark_streams.spark.source.reader import RefusedStreamReader, StreamReader
 
         try:
-            options = self.parse_source(self.options, streaming=True)
+            options = self.parsers.parse_source(self.options, streaming=True)
             return StreamReader(options, schema, self.rows, self.source(options))
         except SparkStreamsError as fault:
             return RefusedStreamReader(fault)

@@ -42,6 +42,7 @@ TOKEN = "geheim-token." + "abcdefghijklmnop" * 30
 QUERY = "geheim-query-7"
 FORGED = "\n2026-01-01 00:00:00 ERROR all is lost"
 BASIC = base64.b64encode(f"ann:{PASSWORD}".encode()).decode()
+SASL = base64.b64encode(f"\0ann\0{PASSWORD}".encode()).decode()
 
 PARTS = ("geheim", "abcdefghijklmnop", "Z2VoZWlt", "dlaGVpb", "nZWhlaW", BASIC[-8:], quote(PASSWORD, safe=""))
 """What is in a secret, or in base64 of it with anything before."""
@@ -94,7 +95,6 @@ ECHOES: dict[str, Callable[[bytes, str], bytes]] = {
     },
     "one line": lambda asked, _: page(asked.replace(b"\r\n", b" "), "403 No"),
     "json": lambda asked, shown: page(f'{{"detail": "{asked.decode()!r} {shown}"}}'.encode(), "403 No"),
-    "base64 of all": lambda asked, _: page(base64.b64encode(asked), "403 No"),
     "url": lambda asked, shown: page(quote(asked.decode(), safe="").encode(), "403 No"),
     "reason": lambda _, shown: page(b"", f"403 {shown}"),
     "a document": lambda asked, _: page(asked, kind="application/json"),
@@ -144,8 +144,8 @@ def test_an_amqp_peer_while_signing_in() -> None:
         peer.recv(100)
         body = b"\x00\x53\x40\xc0\x08\x01\xa3\x05PLAIN"  # sasl-mechanisms (AMQP 1.0 part 5 §5.3.3.1)
         peer.sendall(b"AMQP\x03\x01\x00\x00" + struct.pack(">IBBH", len(body) + 8, 2, 1, 0) + body)
-        asked = peer.recv(65_536)
-        name = base64.b64encode(asked) + b" " + PASSWORD.encode() + FORGED.encode()
+        peer.recv(65_536)
+        name = SASL.encode() + b" " + PASSWORD.encode() + FORGED.encode()
         body = b"\x00\xa3" + bytes([min(len(name), 255)]) + name[:255] + b"\x45"
         peer.sendall(struct.pack(">IBBH", len(body) + 8, 2, 1, 0) + body)
         peer.recv(1)
@@ -230,7 +230,7 @@ def signing_in(at: Scripted) -> Endpoint:
 @pytest.mark.parametrize("code", [OK, 0x10, 0x0C, 0x77])
 def test_a_close_of_a_broker(code: int) -> None:
     def close(wire: Wire, number: int, body: bytes, given: bytes) -> None:
-        reason = given.decode("latin-1") + f" {BASIC} {base64.b64encode(given).decode()}{FORGED}"
+        reason = given.decode("latin-1") + f" {BASIC} {SASL}{FORGED}"
         wire.send(key.CLOSE, struct.pack(">IH", 1, code) + text(reason))
 
     with (

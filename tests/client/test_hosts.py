@@ -172,7 +172,7 @@ def test_a_task_publishes_by_any_host(door: str, serve: Serve, free: str, monkey
     endpoint = at(f"{door}://127.0.0.1:{free},127.0.0.1:{serve(door)}")
     row = encode_columns({"value": pa.array([b"x"])})
     if door == "rabbitmq-stream":
-        publisher = TaskPublisher(endpoint, RabbitPublishing(timeout_ms=120_000), None)
+        publisher = TaskPublisher(endpoint, RabbitPublishing(request_timeout_ms=120_000), None)
         publisher.send(row, "orders-0", None, lambda n: f"row {n}")
         publisher.flush()
         publisher.close()

@@ -152,7 +152,7 @@ def kept() -> Iterator[KeptConnections[Any]]:
 
 def task(endpoint: Any, to: Any, identity: TaskIdentity | None, kept: KeptConnections[Any], **how: Any) -> Any:
     """One task to its end; return its connection."""
-    publisher = TaskPublisher(endpoint, RabbitPublishing(**{"timeout_ms": 120_000, **how}), identity, kept)
+    publisher = TaskPublisher(endpoint, RabbitPublishing(**{"request_timeout_ms": 120_000, **how}), identity, kept)
     try:
         send(publisher, ROWS, to)
         publisher.flush()
@@ -179,7 +179,7 @@ def test_each_user_and_each_timeout_has_its_own(kept: KeptConnections[Any]) -> N
     with Taking().serve() as broker:
         first = task(broker.endpoint, "a", None, kept)
         other = task(broker.endpoint.with_credentials("carol", None), "a", None, kept)
-        patient = task(broker.endpoint, "a", None, kept, timeout_ms=130_000)
+        patient = task(broker.endpoint, "a", None, kept, request_timeout_ms=130_000)
         assert len({id(first), id(other), id(patient)}) == 3
         assert task(broker.endpoint, "a", None, kept) is first
 

@@ -45,7 +45,9 @@ class Task:
         self._stack = contextlib.ExitStack()
         self.publisher: Any
         if door == "rabbitmq":
-            self.publisher = TaskPublisher(endpoint, RabbitPublishing(timeout_ms=120_000, max_in_flight=300), identity)
+            self.publisher = TaskPublisher(
+                endpoint, RabbitPublishing(request_timeout_ms=120_000, max_in_flight=300), identity
+            )
         elif door == "amqp":
             client = self._stack.enter_context(AmqpClient(endpoint, timeout_ms=120_000))
             self.publisher = client.publisher("orders")

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from spark_streams.log import ReferenceLog
-from spark_streams.options.feedapi import FEED_FORMAT, parse_feed_source
+from spark_streams.options.feedapi import FORMAT, parse_source
 from spark_streams.options.names import OF_EVERY_FORMAT, OF_EVERY_READER
 from spark_streams.server import FeedConfig, ServerThread
 from spark_streams.spark.source.reader import HAS_ADMISSION_CONTROL
@@ -59,13 +59,13 @@ def test_the_blocks_of_the_page(spark: Any, tmp_path: Path) -> None:
 def test_the_options_are_those_of_the_code() -> None:
     (rows,) = tables(PAGE, "Options")
     listed = {name for row in rows for name in code_spans(row[0])}
-    known = {*OF_EVERY_FORMAT, *FEED_FORMAT.both, *OF_EVERY_READER, *FEED_FORMAT.reading} - BY_TIME
+    known = {*OF_EVERY_FORMAT, *FORMAT.both, *OF_EVERY_READER, *FORMAT.reading} - BY_TIME
     assert listed == known | {"filter-<name>"}
 
 
 def test_the_defaults_are_those_of_the_code() -> None:
     (rows,) = tables(PAGE, "Options")
-    options = parse_feed_source({"url": "http://host/feed"}, streaming=True)
+    options = parse_source({"url": "http://host/feed"}, streaming=True)
     checked = 0
     for row in rows:
         for name in code_spans(row[0]):

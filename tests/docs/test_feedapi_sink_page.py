@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from spark_streams.log import ReferenceLog
-from spark_streams.options.feedapi import FEED_FORMAT, parse_feed_sink
+from spark_streams.options.feedapi import FORMAT, parse_sink
 from spark_streams.options.names import OF_EVERY_FORMAT
 from spark_streams.server import FeedConfig, ServerThread
 from tests.docs.pages import blocks, code_spans, tables, told
@@ -59,9 +59,9 @@ def test_the_programs(spark: Any, tmp_path: Path) -> None:
 def test_every_option_is_listed() -> None:
     (table,) = tables(PAGE, "Options")
     listed = Counter(name for row in table for name in code_spans(row[0]))
-    assert listed == Counter((*OF_EVERY_FORMAT, *FEED_FORMAT.both, *FEED_FORMAT.writing))
+    assert listed == Counter((*OF_EVERY_FORMAT, *FORMAT.both, *FORMAT.writing))
     shown = next(row[2] for row in table if row[0] == "`requestTimeout`")
-    assert shown == f"`{parse_feed_sink({'url': 'http://host/orders'}).request_timeout_ms}`"
+    assert shown == f"`{parse_sink({'url': 'http://host/orders'}).request_timeout_ms}`"
 
 
 def test_the_messages_are_those_of_the_code() -> None:

@@ -9,10 +9,10 @@ import pytest
 from docs.option_tables import DOCS, HEAD, PAGES, Drift, Page, written
 from spark_streams.errors import OptionError
 from spark_streams.options.amqp_events import parse_source
-from spark_streams.options.feedapi import parse_feed_source
+from spark_streams.options.feedapi import parse_source as parse_feed_source
 from spark_streams.options.names import REQUEST_TIMEOUT, TLS_VERIFY_HOSTNAME
 from spark_streams.options.parser import MAX_INT64, OptionReader
-from spark_streams.options.rabbitmq_stream import parse_rabbit_source
+from spark_streams.options.rabbitmq_stream import parse_source as parse_rabbit_source
 from spark_streams.position import EARLIEST, LATEST, At
 from tests.docs.pages import tables
 

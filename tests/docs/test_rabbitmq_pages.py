@@ -18,7 +18,8 @@ from spark_streams.client.rabbitmq.open import open_connection
 from spark_streams.endpoint import RABBITMQ_SCHEMES, parse_url
 from spark_streams.options.names import OF_EVERY_FORMAT, OF_EVERY_READER
 from spark_streams.options.positions import numbered_position
-from spark_streams.options.rabbitmq_stream import _FORMAT, parse_rabbit_sink, parse_rabbit_source
+from spark_streams.options.rabbitmq_stream import FORMAT as OPTIONS
+from spark_streams.options.rabbitmq_stream import parse_sink, parse_source
 from spark_streams.position import EARLIEST, LATEST, After, At, AtTime, Matching
 from spark_streams.server import Permissions
 from spark_streams.wire.rabbitmq.response_codes import ResponseCode, code_name
@@ -109,7 +110,7 @@ def test_the_blocks_of_the_source_page(spark: Any, log: Log, tmp_path: Path) -> 
     assert sorted(int(r.value) for r in names["europe"].select("value").collect()) == list(range(0, 30, 3))
     large = [n for n in range(0, 30, 3) if n >= 10]  # of two digits
     assert sorted(int(r.value) for r in names["large"].select("value").collect()) == large
-    secured = parse_rabbit_source({**names["secured"], "stream": "orders"}, streaming=True).endpoint
+    secured = parse_source({**names["secured"], "stream": "orders"}, streaming=True).endpoint
     assert (secured.port, secured.username) == (5551, None)
     assert secured.tls is not None and secured.tls.cert_file == str(tmp_path / "client.pem")
 
@@ -225,18 +226,18 @@ def test_the_positions_that_are_shown() -> None:
 
 
 @pytest.mark.parametrize(
-    ("page", "more"), [(SOURCE, (*OF_EVERY_READER, *_FORMAT.reading)), (SINK, _FORMAT.writing)], ids=["source", "sink"]
+    ("page", "more"), [(SOURCE, (*OF_EVERY_READER, *OPTIONS.reading)), (SINK, OPTIONS.writing)], ids=["source", "sink"]
 )
 def test_every_option_is_listed(page: str, more: tuple[str, ...]) -> None:
     (table,) = tables(page, "Options")
     listed = Counter(name for row in table for name in code_spans(row[0]))
-    assert listed == Counter((*OF_EVERY_FORMAT, *_FORMAT.both, *more))
+    assert listed == Counter((*OF_EVERY_FORMAT, *OPTIONS.both, *more))
 
 
 def test_the_defaults_are_those_of_the_code() -> None:
     common = {"url": "rabbitmq-stream://host", "stream": "orders"}
-    source = parse_rabbit_source(common, streaming=True)
-    sink = parse_rabbit_sink(common)
+    source = parse_source(common, streaming=True)
+    sink = parse_sink(common)
     numbers = {
         "pollInterval": source.poll_interval_ms,
         "requestTimeout": source.request_timeout_ms,

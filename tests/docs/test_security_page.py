@@ -18,7 +18,7 @@ from spark_streams.cli import main
 from spark_streams.cli.log.config_file import read_configuration
 from spark_streams.log import LogConfig, ReferenceLog
 from spark_streams.options.amqp_events import parse_source
-from spark_streams.options.feedapi import parse_feed_source
+from spark_streams.options.feedapi import parse_source as parse_feed_source
 from spark_streams.server import AmqpConfig, EventHubsConfig, FeedConfig, RabbitConfig, ServerThread, WebConfig
 from spark_streams.server.users import permissions_of
 from spark_streams.wire.amqp.columns.encode import encode_columns

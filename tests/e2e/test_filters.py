@@ -24,7 +24,7 @@ from spark_streams.sources.rabbitmq_stream import RabbitStreamDataSource
 from spark_streams.errors import OptionError
 from spark_streams.filters import parse, to_protobuf
 from spark_streams.options.amqp_events import parse_source
-from spark_streams.options.rabbitmq_stream import parse_rabbit_source
+from spark_streams.options.rabbitmq_stream import parse_source as parse_rabbit_source
 from spark_streams.spark.source.batch_plan import plan_batch
 from spark_streams.testing import KeptQuery, LogProcess, LogStream, StreamFactory
 from tests.e2e.by_day import FORMATS, by_day, in_turn

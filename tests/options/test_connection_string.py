@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from spark_streams.endpoint import Endpoint, Tls
 from spark_streams.errors import OptionError
-from spark_streams.options.amqp_events import parse_sink_options, parse_source, validate
+from spark_streams.options.amqp_events import parse_sink, parse_source, validate
 from spark_streams.options.connection_string import is_connection_string, parse_connection_string
 from spark_streams.options.parser import RedactedOptions
 from tests.examples import examples
@@ -45,14 +45,14 @@ def test_the_one_of_a_hub() -> None:
     )  # fmt: skip
     assert endpoint.username == "RootManageSharedAccessKey" and endpoint.password.reveal() == "geheim+key/=="
     assert (endpoint.token, endpoint.tls, endpoint.option) == (None, Tls(), "connectionString")
-    assert parse_sink_options({"connectionString": PORTAL}).stream == "orders"
+    assert parse_sink({"connectionString": PORTAL}).stream == "orders"
     validate({"connectionString": PORTAL}, reading=True)
 
 
 def test_the_one_of_a_namespace_names_no_hub() -> None:
     text = f"{ENDPOINT};{RULE};{KEY}"
     assert read(text, stream=" orders ").stream == "orders"
-    assert parse_sink_options({"connectionString": text}).stream is None
+    assert parse_sink({"connectionString": text}).stream is None
     with pytest.raises(OptionError, match="option 'stream': is required"):
         read(text)
 

@@ -10,7 +10,7 @@ from spark_streams.options.amqp_events import (
     AmqpSinkOptions,
     AmqpSourceOptions,
     dialect_named,
-    parse_sink_options,
+    parse_sink,
     parse_source,
     validate,
 )
@@ -27,7 +27,7 @@ def source(**options: str) -> AmqpSourceOptions:
 
 
 def sink(**options: str) -> AmqpSinkOptions:
-    return parse_sink_options({"url": "amqp://h", **options})
+    return parse_sink({"url": "amqp://h", **options})
 
 
 def test_the_dialect_is_what_options_say() -> None:

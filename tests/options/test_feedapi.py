@@ -8,18 +8,18 @@ import pytest
 
 from spark_streams.errors import OptionError
 from spark_streams.filters import parse
-from spark_streams.options.feedapi import DEFAULT_POLL_INTERVAL_MS, FeedSourceOptions, parse_feed_source, validate_feed
+from spark_streams.options.feedapi import DEFAULT_POLL_INTERVAL_MS, FeedSourceOptions, parse_source, validate
 from spark_streams.position import EARLIEST, LATEST, After, Matching
 
 URL = {"url": "https://user:geheim-1@host:8443/feeds/orders?key=geheim-2"}
 
 
 def stream(**options: str) -> FeedSourceOptions:
-    return parse_feed_source({**URL, **options}, streaming=True)
+    return parse_source({**URL, **options}, streaming=True)
 
 
 def batch(**options: str) -> FeedSourceOptions:
-    return parse_feed_source({**URL, **options}, streaming=False)
+    return parse_source({**URL, **options}, streaming=False)
 
 
 def test_the_defaults() -> None:
@@ -41,8 +41,8 @@ def test_the_defaults() -> None:
     ],
 )
 def test_the_name_is_what_the_path_ends_with(url: str, name: str) -> None:
-    assert parse_feed_source({"url": url}, streaming=True).stream == name
-    assert parse_feed_source({"url": url, "stream": "mine"}, streaming=True).stream == "mine"
+    assert parse_source({"url": url}, streaming=True).stream == name
+    assert parse_source({"url": url, "stream": "mine"}, streaming=True).stream == "mine"
 
 
 def test_all_of_them() -> None:
@@ -156,11 +156,11 @@ def test_a_batch_takes_no_options_of_streams(option: str) -> None:
 
 
 def test_a_token_takes_the_place_of_a_user() -> None:
-    options = parse_feed_source({"url": "http://h/x", "token": " geheim-3 "}, streaming=True)
+    options = parse_source({"url": "http://h/x", "token": " geheim-3 "}, streaming=True)
     assert options.endpoint.token is not None and options.endpoint.token.reveal() == "geheim-3"
     for token in ("a\nb", "ä", "a\x7f"):
         with pytest.raises(OptionError, match="token") as caught:
-            parse_feed_source({"url": "http://h/x", "token": token}, streaming=True)
+            parse_source({"url": "http://h/x", "token": token}, streaming=True)
         assert token not in str(caught.value)
 
 
@@ -173,10 +173,10 @@ def test_secrets_are_not_shown_and_survive_a_pickle() -> None:
 
 
 def test_validation_before_it_is_known_whether_they_are_for_reading() -> None:
-    validate_feed(URL, reading=True)
+    validate(URL, reading=True)
     with pytest.raises(OptionError):
-        validate_feed({**URL, "dialect": "v9"})
+        validate({**URL, "dialect": "v9"})
     with pytest.raises(OptionError):
-        validate_feed({**URL, "startingOffsets": "soon"})
+        validate({**URL, "startingOffsets": "soon"})
     with pytest.raises(OptionError, match="url"):
-        validate_feed({}, reading=True)
+        validate({}, reading=True)

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from spark_streams.errors import OptionError
-from spark_streams.options.feedapi import parse_feed_sink, validate_feed
+from spark_streams.options.feedapi import parse_sink, validate
 
 
 def test_a_door() -> None:
-    options = parse_feed_sink(
+    options = parse_sink(
         {"url": "https://log:8443/team/orders", "token": "abc", "keyField": "/id", "requestTimeout": "5", "path": ""}
     )
     assert options.data_dir is None and options.endpoint is not None
@@ -36,9 +36,9 @@ def test_a_door() -> None:
     ],
 )
 def test_a_data_directory(url: str, expected: str) -> None:
-    options = parse_feed_sink({"url": url, "stream": " orders "})
+    options = parse_sink({"url": url, "stream": " orders "})
     assert options.data_dir == expected and options.endpoint is None and options.stream == "orders"
-    validate_feed({"url": url, "stream": "orders"})
+    validate({"url": url, "stream": "orders"})
 
 
 @pytest.mark.parametrize(
@@ -65,15 +65,15 @@ def test_a_data_directory(url: str, expected: str) -> None:
 )
 def test_what_cannot_be_used(given: dict[str, str], words: str) -> None:
     with pytest.raises(OptionError) as caught:
-        parse_feed_sink(given)
+        parse_sink(given)
     assert words in str(caught.value)
     assert "secret" not in str(caught.value)
 
 
 def test_a_directory_is_nothing_to_read_from(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="'url'"):
-        validate_feed({"url": str(tmp_path), "stream": "orders"}, reading=True)
+        validate({"url": str(tmp_path), "stream": "orders"}, reading=True)
     with pytest.raises(OptionError, match="no such option"):
-        validate_feed({"url": str(tmp_path), "nonsense": "x"})
+        validate({"url": str(tmp_path), "nonsense": "x"})
     with pytest.raises(OptionError, match="scheme 'ftp'"):
-        validate_feed({"url": "ftp://log/orders"})
+        validate({"url": "ftp://log/orders"})

@@ -9,8 +9,10 @@ import pytest
 from spark_streams.client.log_client import StreamDescription
 from spark_streams.errors import OptionError
 from spark_streams.options.amqp_events import parse_source, validate
-from spark_streams.options.feedapi import parse_feed_source, validate_feed
-from spark_streams.options.rabbitmq_stream import parse_rabbit_source, validate_rabbit
+from spark_streams.options.feedapi import parse_source as parse_feed_source
+from spark_streams.options.feedapi import validate as validate_feed
+from spark_streams.options.rabbitmq_stream import parse_source as parse_rabbit_source
+from spark_streams.options.rabbitmq_stream import validate as validate_rabbit
 from tests.docs.pages import tables
 
 AMQP = {"url": "amqp://localhost", "stream": "orders"}

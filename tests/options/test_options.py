@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from spark_streams.endpoint import Secret, Tls
 from spark_streams.errors import OptionError
 from spark_streams.filters import parse, to_protobuf
-from spark_streams.options.amqp_events import parse_sink_options, parse_source, validate
+from spark_streams.options.amqp_events import parse_sink, parse_source, validate
 from spark_streams.options.parser import RedactedOptions, of_a_table
 from spark_streams.options.positions import PositionRange
 from spark_streams.position import EARLIEST, LATEST, After, At, AtTime, Matching
@@ -256,11 +256,11 @@ def test_tls(tmp_path: Path) -> None:
 
 
 def test_the_sinks_options() -> None:
-    options = parse_sink_options({**BASE, "requestTimeout": "5"})
+    options = parse_sink({**BASE, "requestTimeout": "5"})
     assert (options.stream, options.request_timeout_ms) == ("orders", 5)
-    assert parse_sink_options({"url": "amqp://h"}).stream is None
+    assert parse_sink({"url": "amqp://h"}).stream is None
     with pytest.raises(OptionError, match="this is for reading"):
-        parse_sink_options({**BASE, "startingOffsets": "latest"})
+        parse_sink({**BASE, "startingOffsets": "latest"})
 
 
 def test_validate_needs_a_stream_only_for_reading() -> None:
@@ -293,7 +293,7 @@ def test_timestamp_overflow_is_fail_or_null() -> None:
 def test_an_argument_of_load_is_not_dropped() -> None:
     refused("name the stream with option 'stream'", path="orders")
     with pytest.raises(OptionError, match="option 'path'"):
-        parse_sink_options({**BASE, "path": "orders"})
+        parse_sink({**BASE, "path": "orders"})
 
 
 def test_expressions_say_where_to_start() -> None:
@@ -359,7 +359,7 @@ def test_spark_pushes_filters_in_batch_queries_only() -> None:
 def test_filters_are_for_reading() -> None:
     for name, text in (("filter", "a = 1"), ("pushdown", "true"), ("startingExpression", "a = 1")):
         with pytest.raises(OptionError, match=f"option '{name}': this is for reading"):
-            parse_sink_options({**BASE, name: text})
+            parse_sink({**BASE, name: text})
 
 
 def test_min_offsets_per_trigger() -> None:
@@ -376,7 +376,7 @@ def test_min_offsets_per_trigger() -> None:
     refused("option 'minOffsetsPerTrigger': a batch query has no triggers", batch, minOffsetsPerTrigger="5")
     refused("option 'maxTriggerDelay': a batch query has no triggers", batch, maxTriggerDelay="5m")
     with pytest.raises(OptionError, match=r"minOffsetsPerTrigger.*this is for reading"):
-        parse_sink_options({**BASE, "minOffsetsPerTrigger": "1"})
+        parse_sink({**BASE, "minOffsetsPerTrigger": "1"})
     with pytest.raises(OptionError, match="11 is more than the 10"):
         validate({**BASE, "minOffsetsPerTrigger": "11", "maxOffsetsPerTrigger": "10"})
 

@@ -12,7 +12,7 @@ from spark_streams.endpoint import Tls
 from spark_streams.errors import OptionError
 from spark_streams.filters import read_filter, to_protobuf
 from spark_streams.options.positions import PositionRange
-from spark_streams.options.rabbitmq_stream import parse_rabbit_sink, parse_rabbit_source, validate_rabbit
+from spark_streams.options.rabbitmq_stream import parse_sink, parse_source, validate
 from spark_streams.position import EARLIEST, LATEST, After, At, AtTime, Matching
 
 URL = {"url": "rabbitmq-stream://guest:guest@h/prod"}
@@ -21,19 +21,19 @@ FILTERED = {"filterValues": "eu", "filterValueFrom": "key"}
 
 
 def stream(**options: str):
-    return parse_rabbit_source({**BASE, **options}, streaming=True)
+    return parse_source({**BASE, **options}, streaming=True)
 
 
 def batch(**options: str):
-    return parse_rabbit_source({**BASE, **options}, streaming=False)
+    return parse_source({**BASE, **options}, streaming=False)
 
 
 def sink(**options: str):
-    return parse_rabbit_sink({**BASE, **options})
+    return parse_sink({**BASE, **options})
 
 
 def super_sink(**options: str):
-    return parse_rabbit_sink({**URL, "superStream": "orders", **options})
+    return parse_sink({**URL, "superStream": "orders", **options})
 
 
 def refused(message: str, call=stream, **options: str) -> None:
@@ -85,15 +85,15 @@ def test_what_every_format_takes_is_taken() -> None:
 
 
 def test_a_stream_or_a_super_stream() -> None:
-    options = parse_rabbit_source({**URL, "superStream": " orders "}, streaming=True)
+    options = parse_source({**URL, "superStream": " orders "}, streaming=True)
     assert (options.stream, options.super_stream) == ("orders", True)
     refused("option 'superStream': cannot be used together with 'stream'", superStream="x")
     refused("option 'superStream': cannot be used together with 'stream'", sink, superStream="x")
-    for call in (lambda: parse_rabbit_source(URL, streaming=True), lambda: validate_rabbit(URL, reading=True)):
+    for call in (lambda: parse_source(URL, streaming=True), lambda: validate(URL, reading=True)):
         with pytest.raises(OptionError, match=r"option 'stream': is required.*or give 'superStream'"):
             call()
     with pytest.raises(OptionError, match="option 'superStream': is required"):
-        parse_rabbit_source({**URL, "superStream": " "}, streaming=True)
+        parse_source({**URL, "superStream": " "}, streaming=True)
     refused("name the stream with option 'stream' or 'superStream'", path="orders")
 
 
@@ -277,7 +277,7 @@ def test_defaults_of_a_writer() -> None:
     )
     assert (options.compression, options.sub_entry_size, options.max_in_flight) == ("none", 1, 10_000)
     assert options.request_timeout_ms == 30_000
-    named_by_rows = parse_rabbit_sink(URL)
+    named_by_rows = parse_sink(URL)
     assert (named_by_rows.stream, named_by_rows.super_stream) == (None, None)
 
 
@@ -339,14 +339,14 @@ def test_what_is_for_reading_is_not_for_writing(name: str) -> None:
 )
 def test_validate_finds_what_is_wrong_both_ways(options: dict[str, str], message: str) -> None:
     with pytest.raises(OptionError) as caught:
-        validate_rabbit(options)
+        validate(options)
     assert message in str(caught.value)
 
 
 def test_validate_takes_what_a_reader_or_a_writer_takes() -> None:
-    validate_rabbit(URL)
-    validate_rabbit({**BASE, **FILTERED, "startingOffsets": "latest", "endingOffsets": "latest"}, reading=True)
-    validate_rabbit({**URL, "superStream": "orders", "routing": "key", "subEntrySize": "9", "compression": "lz4"})
+    validate(URL)
+    validate({**BASE, **FILTERED, "startingOffsets": "latest", "endingOffsets": "latest"}, reading=True)
+    validate({**URL, "superStream": "orders", "routing": "key", "subEntrySize": "9", "compression": "lz4"})
 
 
 def test_an_option_of_tls_asks_for_tls(tmp_path: Path) -> None:
@@ -359,6 +359,6 @@ def test_an_option_of_tls_asks_for_tls(tmp_path: Path) -> None:
 
 def test_no_password_shows() -> None:
     options = {"url": "rabbitmq-stream://me:hunter2@h", "stream": "orders"}
-    for value in (parse_rabbit_source(options, streaming=True), parse_rabbit_sink(options)):
+    for value in (parse_source(options, streaming=True), parse_sink(options)):
         assert "hunter2" not in repr(value)
         assert b"hunter2" not in pickle.dumps(value)

@@ -77,7 +77,7 @@ def test_an_alarm_that_lasts_is_told_and_the_next_attempt_adds_what_is_missing(o
 @contextmanager
 def publishing(own: Broker, node: Own, stream: str) -> Iterator[TaskPublisher]:
     """A task under way: an alarm began when the broker had confirmed some of its rows."""
-    publisher = TaskPublisher(own.endpoint, RabbitPublishing(timeout_ms=120_000), IDENTITY)
+    publisher = TaskPublisher(own.endpoint, RabbitPublishing(request_timeout_ms=120_000), IDENTITY)
     try:
         send(publisher, ROWS[:1_500], stream)
         publisher._outgoing.wait(0)
@@ -110,7 +110,7 @@ def test_an_alarm_under_a_task_that_publishes_holds_it_up(own: Broker, own_rabbi
 def test_an_alarm_that_lasts_under_a_task_that_publishes_is_told(own: Broker, own_rabbitmq: Own) -> None:
     with own.stream() as stream:
         with publishing(own, own_rabbitmq, stream) as publisher:
-            publisher._outgoing._timeout_ms = 1_000
+            publisher._outgoing._how = RabbitPublishing(request_timeout_ms=1_000)
             send(publisher, ROWS[1_500:], stream)
             with pytest.raises(DeliveryFailed, match=r"row 1024 .*no-confirm: .*as while it has a disk alarm"):
                 publisher.flush()

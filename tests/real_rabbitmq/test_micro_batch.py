@@ -18,7 +18,7 @@ from spark_streams.sources.rabbitmq_stream import connect, connect_store
 from spark_streams.client import retry
 from spark_streams.errors import NotFound, PositionLost
 from spark_streams.log import ReferenceLog
-from spark_streams.options.rabbitmq_stream import parse_rabbit_source
+from spark_streams.options.rabbitmq_stream import parse_source
 from spark_streams.position import Checkpoint
 from spark_streams.server import RabbitConfig, ServerThread
 from spark_streams.spark.source.micro_batch import MicroBatches
@@ -57,7 +57,7 @@ class Running:
     def start(self, **more: str) -> None:
         """Start or restart the query."""
         given = {"url": self.url, "stream": self.stream, "startingOffsets": "earliest", "pollInterval": "0", **more}
-        self.options = parse_rabbit_source(given, streaming=True)
+        self.options = parse_source(given, streaming=True)
         self.source = MicroBatches(self.options, ("value",), connect)
 
     def batch(self, limit: int | None = None) -> list[bytes] | None:

@@ -127,7 +127,8 @@ def test_a_broker_that_crashes_under_an_attempt(own: Broker, own_rabbitmq: Own) 
         streams = (single, together)
         for come_to in (9_000, 20_000):
             publishers = [
-                TaskPublisher(own.endpoint, RabbitPublishing(timeout_ms=120_000, **how), identity) for how in WAYS
+                TaskPublisher(own.endpoint, RabbitPublishing(request_timeout_ms=120_000, **how), identity)
+                for how in WAYS
             ]
             for publisher, stream in zip(publishers, streams, strict=True):
                 send(publisher, rows[:come_to], stream)

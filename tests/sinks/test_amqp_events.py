@@ -22,7 +22,7 @@ from spark_streams.errors import (
     SchemaError,
     SparkStreamsError,
 )
-from spark_streams.options.amqp_events import parse_sink_options
+from spark_streams.options.amqp_events import parse_sink
 from spark_streams.spark.sink import sink
 from spark_streams.spark.sink.sink import TaskName
 from spark_streams.spark.sink.writer import batch_writer, stream_writer
@@ -76,9 +76,7 @@ class FakeClient:
     def __exit__(self, *fault: object) -> None:
         self.close()
 
-    def publisher(
-        self, stream: str, *, timeout_ms: int, partition: str | None = None, exchange: str | None = None
-    ) -> FakePublisher:
+    def publisher(self, stream: str, *, partition: str | None = None, exchange: str | None = None) -> FakePublisher:
         if self.fault is not None:
             raise self.fault
         stream = stream if partition is None else f"{stream}/{partition}"
@@ -104,14 +102,14 @@ def client(monkeypatch: pytest.MonkeyPatch) -> type[FakeClient]:
 
 @pytest.fixture
 def outlet() -> Iterator[AmqpOutlet]:
-    opened = AmqpSink(parse_sink_options(OPTIONS)).open(TASK, True)
+    opened = AmqpSink(parse_sink(OPTIONS)).open(TASK, True)
     yield opened
     opened.close()
 
 
 def rows(**columns: list[str | None]) -> dict[str, pa.Array]:
     batch = pa.record_batch([pa.array(c, pa.string()) for c in columns.values()], names=list(columns))
-    return AmqpSink(parse_sink_options(OPTIONS)).columns(batch, TASK, 0)
+    return AmqpSink(parse_sink(OPTIONS)).columns(batch, TASK, 0)
 
 
 def label(i: int) -> str:
@@ -127,14 +125,14 @@ def test_rows_go_to_the_streams_they_name_in_their_order(outlet: AmqpOutlet, cli
 
 
 def test_option_stream_wins_over_the_column(client: type[FakeClient]) -> None:
-    opened = AmqpSink(parse_sink_options(OPTIONS | {"stream": "all"})).open(TASK, True)
+    opened = AmqpSink(parse_sink(OPTIONS | {"stream": "all"})).open(TASK, True)
     opened.send(rows(value=["1", "2"], stream=["a", None]), label)
     opened.close()
     assert client.sent == {"all": [b"1", b"2"]}
 
 
 def test_event_hubs_have_partitions_in_the_address_and_then_no_key_beside_them(client: type[FakeClient]) -> None:
-    opened = AmqpSink(parse_sink_options(OPTIONS | {"stream": "hub", "dialect": "event-hubs"})).open(TASK, True)
+    opened = AmqpSink(parse_sink(OPTIONS | {"stream": "hub", "dialect": "event-hubs"})).open(TASK, True)
     opened.send(rows(value=["1", "2", "3"], partition=["7", None, "7"], key=["a", "b", None]), label)
     opened.close()
     assert client.sent == {"hub/7": [b"1", b"3"], "hub": [b"2"]}
@@ -167,7 +165,7 @@ def test_links_are_bounded_and_an_old_one_is_flushed_before_it_is_closed(
 
 def test_every_row_gets_an_id_from_its_place() -> None:
     batch = pa.record_batch([pa.array(["1", "2"])], names=["value"])
-    columns = AmqpSink(parse_sink_options(OPTIONS)).columns(batch, TaskName("q", "7", 3), 10)
+    columns = AmqpSink(parse_sink(OPTIONS)).columns(batch, TaskName("q", "7", 3), 10)
     assert columns["message_id"].to_pylist() == ["q/7/3/10", "q/7/3/11"]
 
 
@@ -179,7 +177,7 @@ def text_column(name: str = "value") -> StructType:
 
 
 def sink_to(stream: str) -> AmqpSink:
-    return AmqpSink(parse_sink_options(OPTIONS | {"stream": stream}))
+    return AmqpSink(parse_sink(OPTIONS | {"stream": stream}))
 
 
 @pytest.mark.parametrize("make", [batch_writer, stream_writer])
@@ -220,7 +218,7 @@ def test_what_the_sink_cannot_do_is_refused_before_it_connects(client: type[Fake
     with pytest.raises(SchemaError, match=r"unknown column 'vlaue'.*Did you mean 'value'"):
         stream_writer(given, text_column("vlaue"), False)
     with pytest.raises(SchemaError, match="nothing says where the rows go"):
-        stream_writer(AmqpSink(parse_sink_options(OPTIONS)), text_column(), False)
+        stream_writer(AmqpSink(parse_sink(OPTIONS)), text_column(), False)
     assert client.attached == []
 
 

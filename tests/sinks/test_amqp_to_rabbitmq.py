@@ -16,7 +16,7 @@ from spark_streams.sinks.amqp_events import AmqpSink
 from spark_streams.client import AmqpClient, RabbitClient, RangeRead
 from spark_streams.endpoint import RABBITMQ_SCHEMES, parse_url
 from spark_streams.errors import DeliveryFailed, NotFound, Refused, SchemaError
-from spark_streams.options.amqp_events import dialect_named, parse_sink_options
+from spark_streams.options.amqp_events import dialect_named, parse_sink
 from spark_streams.position import EARLIEST
 from spark_streams.rows import PROPERTIES_TYPE
 from spark_streams.spark.sink.sink import TaskName
@@ -80,7 +80,7 @@ def table(**columns: Any) -> pa.RecordBatch:
 
 def write(broker_url: str, rows: pa.RecordBatch, **options: str) -> None:
     """Write rows as one task does, with the checks of the driver before it."""
-    sink = AmqpSink(parse_sink_options({"url": broker_url, "requestTimeout": "120000", **options})).check()
+    sink = AmqpSink(parse_sink({"url": broker_url, "requestTimeout": "120000", **options})).check()
     name = TaskName(f"job-{secrets.token_hex(4)}", None, 0)
     outlet = sink.open(name, streaming=False)
     with contextlib.closing(outlet):
@@ -201,7 +201,7 @@ def test_super_streams_have_keys_where_other_clients_put_them(
     amqp, other = broker.create_super(3, "amqp"), broker.create_super(3, "other")
     keys = [f"customer-{n}" for n in range(60)]
     write(rabbitmq_amqp_url, table(value=keys, key=keys), superStream=amqp, routing=routing)
-    how = RabbitPublishing(super_stream=other, routing=routing, timeout_ms=120_000)  # type: ignore[arg-type]
+    how = RabbitPublishing(super_stream=other, routing=routing, request_timeout_ms=120_000)  # type: ignore[arg-type]
     publisher = TaskPublisher(parse_url(rabbitmq_url, schemes=RABBITMQ_SCHEMES), how, None)
     with contextlib.closing(publisher):
         publisher.send(encode_columns({"value": pa.array(keys)}), pa.array(keys), None, str)

@@ -11,12 +11,12 @@ from spark_streams.sinks.feedapi import MAX_PARTITIONS, FeedSink
 
 from spark_streams.errors import NotFound, OptionError
 from spark_streams.log import ReferenceLog
-from spark_streams.options.feedapi import parse_feed_sink
+from spark_streams.options.feedapi import parse_sink
 from spark_streams.spark.sink.sink import TaskName
 
 
 def sink_of(folder: Path, stream: str = "orders") -> FeedSink:
-    return FeedSink(parse_feed_sink({"url": str(folder), "stream": stream, "requestTimeout": "100"}))
+    return FeedSink(parse_sink({"url": str(folder), "stream": stream, "requestTimeout": "100"}))
 
 
 def name(partition: int = 3, batch: int = 7, *, stable: bool = True) -> TaskName:
@@ -73,5 +73,5 @@ def test_the_check_before_a_write(tmp_path: Path, caplog: pytest.LogCaptureFixtu
         sink_of(tmp_path).check()
         with pytest.raises(NotFound, match="no such stream"):
             sink_of(tmp_path, "no-such").check()
-    FeedSink(parse_feed_sink({"url": "http://127.0.0.1:9/orders"})).check()
+    FeedSink(parse_sink({"url": "http://127.0.0.1:9/orders"})).check()
     assert "feed 'orders' could not be checked before the write" in caplog.text, "the network is left to the tasks"

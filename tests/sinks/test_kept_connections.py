@@ -14,9 +14,9 @@ from spark_streams.sinks.rabbitmq_stream import RabbitSink
 from spark_streams.client.kept_connections import KeptConnections
 from spark_streams.errors import DeliveryFailed, NotFound
 from spark_streams.log import ReferenceLog
-from spark_streams.options.amqp_events import parse_sink_options
-from spark_streams.options.feedapi import parse_feed_sink
-from spark_streams.options.rabbitmq_stream import parse_rabbit_sink
+from spark_streams.options.amqp_events import parse_sink as parse_sink_options
+from spark_streams.options.feedapi import parse_sink as parse_feed_sink
+from spark_streams.options.rabbitmq_stream import parse_sink as parse_rabbit_sink
 from spark_streams.server import AmqpConfig, RabbitConfig, ServerThread
 from spark_streams.server.admission import Admission
 from spark_streams.server.feed.config import FeedConfig

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from spark_streams.options.amqp_events import parse_source
-from spark_streams.options.rabbitmq_stream import parse_rabbit_source
+from spark_streams.options.rabbitmq_stream import parse_source as parse_rabbit_source
 from spark_streams.spark.source.micro_batch import MicroBatches
 from tests.spark.fake_client import FakeLog
 

@@ -15,9 +15,12 @@ import pytest
 
 from spark_streams.client.retry import retries
 from spark_streams.errors import OptionError
-from spark_streams.options.amqp_events import parse_sink_options, parse_source
-from spark_streams.options.feedapi import parse_feed_sink, parse_feed_source
-from spark_streams.options.rabbitmq_stream import parse_rabbit_sink, parse_rabbit_source
+from spark_streams.options.amqp_events import parse_sink as parse_sink_options
+from spark_streams.options.amqp_events import parse_source
+from spark_streams.options.feedapi import parse_sink as parse_feed_sink
+from spark_streams.options.feedapi import parse_source as parse_feed_source
+from spark_streams.options.rabbitmq_stream import parse_sink as parse_rabbit_sink
+from spark_streams.options.rabbitmq_stream import parse_source as parse_rabbit_source
 from spark_streams.spark import log_lines
 from spark_streams.spark.log_lines import COLLECTED, ReadHandler, counted, show_log_lines, show_task_lines
 

@@ -252,7 +252,7 @@ class RabbitPeer(LogPeer):
             keys = pc.coalesce(rows.column("key"), rows.column("partition"))
             return encode_columns(_sent(rows)), self.stream if super_stream is None else keys, None
 
-        how = RabbitPublishing(super_stream=super_stream, timeout_ms=TIMEOUT_MS)
+        how = RabbitPublishing(super_stream=super_stream, request_timeout_ms=TIMEOUT_MS)
         with closing(TaskPublisher(self.endpoint, how, None)) as publisher:
             yield PeerWriter(publisher, arguments)
 

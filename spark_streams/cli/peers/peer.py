@@ -26,7 +26,7 @@ from spark_streams.cli.credentials import (
 from spark_streams.endpoint import Endpoint, Tls
 from spark_streams.errors import OptionError, Refused
 from spark_streams.options.connection_string import is_connection_string
-from spark_streams.protocols import PROTOCOLS, load, protocol_of
+from spark_streams.protocols import PROTOCOLS, load
 from spark_streams.rows import COMMON_SCHEMA, MESSAGE_SCHEMA
 from spark_streams.wire.amqp.dialects import AUTO, DIALECTS, EVENT_HUBS
 
@@ -306,9 +306,7 @@ def read_peer(
         where, _, fragment = url.partition("#")
     schemes = [scheme for protocol in PROTOCOLS.values() for scheme in protocol.schemes]
     endpoint = endpoint_of(where, options, tls, schemes)
-    protocol = protocol_of(endpoint.scheme)
-    assert protocol is not None, "parse_url takes the schemes of the protocols only"
-    kind: type[Peer] = load(protocol.peer)
+    kind: type[Peer] = load(endpoint.protocol.peer)
     if options.dialect is not None and not kind.has_dialects:
         raise OptionError(options.option("dialect"), f"is for AMQP, and {endpoint.url} is no address of it")
     return kind.read(endpoint, [name for name in (fragment, stream) if name], options, needs_stream)

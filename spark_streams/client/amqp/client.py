@@ -353,14 +353,7 @@ class AmqpClient(contextlib.AbstractContextManager["AmqpClient"]):
         """
         return self._connections.retrying(lambda c, _: self._inquiries(c).settings(c, stream))
 
-    def publisher(
-        self,
-        stream: str,
-        *,
-        partition: str | None = None,
-        exchange: str | None = None,
-        timeout_ms: int | None = None,
-    ) -> Publisher:
+    def publisher(self, stream: str, *, partition: str | None = None, exchange: str | None = None) -> Publisher:
         """Return an at-least-once sender.
 
         Args:
@@ -368,7 +361,6 @@ class AmqpClient(contextlib.AbstractContextManager["AmqpClient"]):
             partition: the partition to bind the link to; None leaves the choice to each message and the peer.
             exchange: of RabbitMQ, to send to instead of a stream: its address, or nothing where each message has the
                 address in property ``to``.
-            timeout_ms: how many milliseconds the peer may give neither credit nor an outcome; the client's when None.
 
         Raises:
             NotFound, Refused: there is no such stream, or the peer refused the link.
@@ -384,8 +376,7 @@ class AmqpClient(contextlib.AbstractContextManager["AmqpClient"]):
             return attach_sender(connection, address, Binding(stream, partition))
 
         link = self._connections.retrying(attach)
-        timeout_ms = self._timeout_ms if timeout_ms is None else timeout_ms
-        return Publisher(link, stream, timeout_ms, lambda: self._connections.run(attach))
+        return Publisher(link, stream, self._timeout_ms, lambda: self._connections.run(attach))
 
 
 def _shown(connection: Connection) -> dict[str, str | list[str]]:

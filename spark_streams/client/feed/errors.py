@@ -18,6 +18,7 @@ from spark_streams.client.tls import certificate_advice, certificate_hint, is_no
 from spark_streams.client.what_answers import wrong_port
 from spark_streams.endpoint import Endpoint
 from spark_streams.errors import ConnectFailed, ConnectionLost, DeadlineExceeded
+from spark_streams.protocols import PROTOCOLS
 from spark_streams.redaction import ALONE, hidden, one_line, remember, safe_text
 
 SHOWN: Final = 300
@@ -92,11 +93,14 @@ def mapped(what: str, endpoint: Endpoint | None = None) -> Iterator[None]:
         if not isinstance(fault, requests.exceptions.ConnectionError):
             raise ConnectionLost(f"{what}: the answer broke off: {reason}") from None
         of_tls = next((each for each in _causes(fault, context=True) if isinstance(each, ssl.SSLError)), None)
-        if of_tls is not None and is_no_tls(of_tls):
-            raise final(ConnectFailed(f"{what}: {plain_port_advice(of_tls.reason.lower(), 'https')}")) from None
-        todo = None if of_tls is None else certificate_advice(of_tls, urlsplit(what.split(" ")[-1]).netloc)
-        if todo is not None:
-            raise final(ConnectFailed(f"{what}: {todo}")) from None
+        if of_tls is not None:
+            todo = (
+                plain_port_advice(of_tls.reason.lower(), PROTOCOLS["feedapi"])
+                if is_no_tls(of_tls)
+                else certificate_advice(of_tls, urlsplit(what.split(" ")[-1]).netloc)
+            )
+            if todo is not None:
+                raise final(ConnectFailed(f"{what}: {todo}")) from None
         if "NewConnectionError" in repr(fault) or "NameResolution" in repr(fault):
             raise ConnectFailed(
                 f"{what}: no connection: {reason}: check the host and port in option 'url', and that the feed runs"

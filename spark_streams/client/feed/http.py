@@ -22,7 +22,7 @@ from spark_streams.client.feed.timed_adapter import TimedAdapter
 from spark_streams.client.retry import Deadline
 from spark_streams.client.tcp import final
 from spark_streams.client.tls import tls_context
-from spark_streams.client.what_answers import known_right, secured_advice
+from spark_streams.client.what_answers import known_right, secured_advice, was_right
 from spark_streams.endpoint import Endpoint
 from spark_streams.errors import (
     AuthenticationFailed,
@@ -138,7 +138,6 @@ class FeedSession:
             # Compressing costs both sides more than loopback does.
             session.headers["Accept-Encoding"] = "identity, gzip;q=0.5"
         self._environment: dict[tuple[str, str, int | None], dict[str, Any]] = {}
-        self._worked = False
         self._credentials = _Credentials(endpoint)
         session.auth = self._credentials
         tls = endpoint.tls
@@ -229,9 +228,8 @@ class FeedSession:
                         **self._surroundings(url),
                     )
             except ConnectFailed as fault:
-                fault.retriable = fault.retriable or self._worked  # after a success, the network may have damaged bytes
+                fault.retriable = fault.retriable or was_right(self._endpoint)  # then the network has damaged bytes
                 raise
-            is_first, self._worked = not self._worked, True
             if response.status_code in _REDIRECTS and method == "GET" and "Location" in response.headers:
                 target = urljoin(url, response.headers["Location"])
                 response.close()
@@ -254,7 +252,7 @@ class FeedSession:
                 response.close()
                 continue
             with contextlib.closing(response):
-                raise _refusal(response, what, self._endpoint, is_first=is_first)
+                raise _refusal(response, what, self._endpoint)
         raise Refused("too many redirects", f"more than {MAX_REDIRECTS}", what)
 
     def _surroundings(self, url: str) -> dict[str, Any]:
@@ -275,16 +273,14 @@ class _AnyHostName(TimedAdapter):
         super().init_poolmanager(*arguments, assert_hostname=False, **named)
 
 
-def _refusal(
-    response: requests.Response, what: str, endpoint: Endpoint, *, is_first: bool
-) -> PeerError | ConnectFailed:
-    """Return the error for a status; for the first one it may be that the port is a wrong one."""
+def _refusal(response: requests.Response, what: str, endpoint: Endpoint) -> PeerError | ConnectFailed:
+    """Return the error for a status; until one was accepted it may be that the port is a wrong one."""
     status = response.status_code
     begins = b""
     with contextlib.suppress(SparkStreamsError), mapped(what):
         begins = response.raw.read(SHOWN_BYTES, decode_content=True) or b""
     words = first_line(begins, cut=len(begins) >= SHOWN_BYTES) or safe_text(response.reason or "")
-    if status == 400 and is_first and endpoint.tls is None and any(each in begins for each in _WANTS_TLS):
+    if status == 400 and not (endpoint.tls or was_right(endpoint)) and any(each in begins for each in _WANTS_TLS):
         return final(ConnectFailed(f"{what}: the port speaks TLS: {secured_advice(endpoint)}"))
     if status == 401:
         words = words or "the feed wants credentials, such as option 'token'"

@@ -30,6 +30,7 @@ from spark_streams.wire.rabbitmq.publisher_commands import (
     DeletePublisher,
     DeletePublisherAnswer,
 )
+from spark_streams.wire.rabbitmq.publishing import RabbitPublishing
 from spark_streams.wire.rabbitmq.response_codes import ResponseCode, code_name
 from spark_streams.wire.rabbitmq.stream_commands import MetadataUpdate
 
@@ -70,8 +71,7 @@ class PublisherPool:
     Args:
         connection: the pool's own connection: no other code may publish or subscribe on it.
         reference: the reference of all publishers; empty for none.
-        compression: the compression of sub-entry batches.
-        max_in_flight: messages that may wait for their confirm.
+        how: how to publish.
         connect: returns another connection when this one is broken.
     """
 
@@ -79,17 +79,14 @@ class PublisherPool:
         self,
         connection: Connection,
         reference: str,
-        compression: int,
-        max_in_flight: int,
+        how: RabbitPublishing,
         connect: Callable[[], Connection],
     ) -> None:
         self.connection = connection
         self._connect = connect
         self._attempts = Attempts(LONG_BACKOFF)
         self._reference = reference
-        self._compression = compression
-        self._max_in_flight = max_in_flight
-        self._timeout_ms = connection.timeout_ms
+        self._how = how
         self._publishers: dict[str, StreamPublisher] = {}
         self._by_number: dict[int, StreamPublisher] = {}
         """Those that are declared; the others are declared again before anything more is sent."""
@@ -112,8 +109,8 @@ class PublisherPool:
         """
         # Send a part of both limits at a time, so that the broker has work while it confirms the others.
         fit = MAX_KEPT_BYTES // 4 * len(entries.values) // max(1, entries.values.nbytes)
-        for piece in entries.pieces(max(1, min(self._max_in_flight // 2, fit))):
-            self.wait(max(0, self._max_in_flight - len(piece.values)))
+        for piece in entries.pieces(max(1, min(self._how.max_in_flight // 2, fit))):
+            self.wait(max(0, self._how.max_in_flight - len(piece.values)))
             publisher = self.ask(partial(self._publisher, stream, piece, label))
             try:
                 publisher.send(piece, label)
@@ -127,7 +124,7 @@ class PublisherPool:
             DeliveryFailed, TransportError, PeerError: as for ``publish``.
         """
         self._take_all()
-        deadline = Deadline(self._timeout_ms)
+        deadline = Deadline(self._how.request_timeout_ms)
         while (before := self.unconfirmed) > limit or self._kept_bytes > MAX_KEPT_BYTES or self._undeclared:
             if self.turn(deadline) or self.unconfirmed < before:
                 deadline.restart()
@@ -266,7 +263,7 @@ class PublisherPool:
         return DeclarePublisher(number, self._reference, stream), f"stream '{stream}': declare publisher"
 
     def _new(self, number: int, stream: str) -> StreamPublisher:
-        return StreamPublisher(self.connection, number, stream, self._compression)
+        return StreamPublisher(self.connection, number, stream, self._how)
 
     def _add(self, number: int, publisher: StreamPublisher) -> None:
         self._publishers[publisher.stream] = self._by_number[number] = publisher
@@ -304,7 +301,7 @@ class PublisherPool:
             NotFound, Refused: the broker does not permit us to publish there, or the alarm lasts.
         """
         number = next(self._free_numbers())
-        deadline, pause_s = Deadline(self._timeout_ms), FIRST_PAUSE_S
+        deadline, pause_s = Deadline(self._how.request_timeout_ms), FIRST_PAUSE_S
         refused: Refused | None = None
         while True:
             try:
@@ -318,12 +315,12 @@ class PublisherPool:
                 if fault.condition != _ALARMED or self.connection.is_reference_log:
                     raise
                 if refused is None:
-                    _log.warning("%s: waiting for up to %d ms: %s", fault.context, self._timeout_ms, ALARM)
+                    _log.warning("%s: waiting for up to %d ms: %s", fault.context, self._how.request_timeout_ms, ALARM)
                 refused = fault
             except DeadlineExceeded as fault:
                 if refused is None:
                     raise
-                lasted = f"for longer than option 'requestTimeout' ({self._timeout_ms} ms): {ALARM}"
+                lasted = f"for longer than option 'requestTimeout' ({self._how.request_timeout_ms} ms): {ALARM}"
                 raise Refused(refused.condition, lasted, refused.context) from fault
 
     def _pause(self, seconds: float) -> None:

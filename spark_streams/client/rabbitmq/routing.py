@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -21,11 +21,9 @@ from spark_streams.client.rabbitmq.errors import refusal
 from spark_streams.errors import DeliveryFailed
 from spark_streams.wire.rabbitmq.hashes import murmur3_32
 from spark_streams.wire.rabbitmq.murmur3_128 import murmur3_128_modulo
+from spark_streams.wire.rabbitmq.publishing import Routing
 from spark_streams.wire.rabbitmq.response_codes import ResponseCode
 from spark_streams.wire.rabbitmq.stream_commands import Partitions, PartitionsAnswer, Route, RouteAnswer
-
-Routing = Literal["hash", "rstream", "key"]
-"""By the hash of RabbitMQ's own clients, by rstream's, or by binding key."""
 
 Rows = NDArray[np.int64]
 KeyHash = Callable[[pa.StringArray, int], NDArray[Any]]

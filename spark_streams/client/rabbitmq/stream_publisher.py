@@ -20,12 +20,14 @@ from spark_streams.client.digested_rows import Label, run_ends
 from spark_streams.client.rabbitmq.connection import Connection
 from spark_streams.client.rabbitmq.errors import advice, refused
 from spark_streams.errors import DeliveryFailed, LocalProtocolError
+from spark_streams.wire.rabbitmq.compression import Compression
 from spark_streams.wire.rabbitmq.publish_decode import PublishErrors
 from spark_streams.wire.rabbitmq.publish_encode import encode_publish, encode_sub_batches
 from spark_streams.wire.rabbitmq.publisher_commands import (
     QueryPublisherSequence,
     QueryPublisherSequenceAnswer,
 )
+from spark_streams.wire.rabbitmq.publishing import RabbitPublishing
 from spark_streams.wire.rabbitmq.response_codes import code_name
 
 Ids = NDArray[np.uint64]
@@ -124,10 +126,10 @@ class StreamPublisher:
         connection: the connection, on which it is declared.
         number: the publisher's id on the connection.
         stream: the stream's name.
-        compression: the compression of sub-entry batches.
+        how: how to publish.
     """
 
-    def __init__(self, connection: Connection, number: int, stream: str, compression: int) -> None:
+    def __init__(self, connection: Connection, number: int, stream: str, how: RabbitPublishing) -> None:
         self.stream = stream
         self.number = number
         self.unconfirmed = 0
@@ -135,7 +137,7 @@ class StreamPublisher:
         self.kept_bytes = 0
         """Bytes of the messages that were sent together with one of these, and may have to be sent again."""
         self._connection = connection
-        self._compression = compression
+        self._compression = Compression[how.compression.upper()]
         self._flying: deque[_Flying] = deque()
 
     @property

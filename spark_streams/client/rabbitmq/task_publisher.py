@@ -12,7 +12,6 @@ docs/adr/0010-rabbitmq-exactly-once.md). Without an identity: at least once.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -34,40 +33,19 @@ from spark_streams.client.rabbitmq.cluster import Cluster
 from spark_streams.client.rabbitmq.connection import Connection
 from spark_streams.client.rabbitmq.publisher_pool import PublisherPool, delete_publishers
 from spark_streams.client.rabbitmq.publishing_ids import Resumed, publishing_ids
-from spark_streams.client.rabbitmq.routing import Router, Routing, open_router
+from spark_streams.client.rabbitmq.routing import Router, open_router
 from spark_streams.client.rabbitmq.stream_publisher import Entries, query_sequences
 from spark_streams.client.retry import LONG_BACKOFF, retrying
 from spark_streams.endpoint import Endpoint
 from spark_streams.errors import OptionError, SparkStreamsError
-from spark_streams.wire.rabbitmq.compression import Compression
 from spark_streams.wire.rabbitmq.publisher_commands import PUBLISH_KEY
+from spark_streams.wire.rabbitmq.publishing import RabbitPublishing
 
 HELD_IN_FLIGHTS: Final = 10
 """The publisher may hold back this many times option maxInFlight while it compares streams: an attempt leaves out no
 more messages than were under way when it ended, and the option may have been larger then."""
 ANSWERS_MS: Final = 2_000
 """How long the broker may take to answer the first request on a connection of an earlier task."""
-
-
-@dataclass(frozen=True)
-class RabbitPublishing:
-    """How to publish.
-
-    Args:
-        super_stream: the super stream that rows are routed in; None when rows name their streams.
-        routing: how a row's key chooses the partition: by a hash, or as a binding key.
-        compression: the compression of sub-entry batches: none, gzip, snappy, lz4 or zstd.
-        sub_entry_size: messages of a sub-entry batch; 1 for none.
-        max_in_flight: messages that may wait for their confirm.
-        timeout_ms: how many milliseconds the broker may confirm nothing, or not answer.
-    """
-
-    super_stream: str | None = None
-    routing: Routing = "hash"
-    compression: str = "none"
-    sub_entry_size: int = 1
-    max_in_flight: int = 10_000
-    timeout_ms: int = 30_000
 
 
 class TaskPublisher:
@@ -97,11 +75,10 @@ class TaskPublisher:
         self._endpoint = endpoint
         self._key = self._kept_key()
         self._settled = False
-        self._cluster = Cluster(endpoint, how.timeout_ms)
+        self._cluster = Cluster(endpoint, how.request_timeout_ms)
         connection = self._taken() or retrying(self._connected, LONG_BACKOFF)
         reference = "" if identity is None else identity.reference
-        compression = int(Compression[how.compression.upper()])
-        self._outgoing = PublisherPool(connection, reference, compression, how.max_in_flight, self._connected)
+        self._outgoing = PublisherPool(connection, reference, how, self._connected)
         size = max(WINDOW_ROWS, how.sub_entry_size)
         # Batches of another size would cut the rows elsewhere, so it has to be the same on every attempt.
         begin = b"%d messages a batch" % how.sub_entry_size
@@ -189,7 +166,7 @@ class TaskPublisher:
             self._outgoing.connection.close()
 
     def _kept_key(self) -> Hashable | None:
-        return None if self._kept is None else kept_key(self._endpoint, self._how.timeout_ms)
+        return None if self._kept is None else kept_key(self._endpoint, self._how.request_timeout_ms)
 
     def _connected(self) -> Connection:
         """Return a connection that is open, a new one where there is none; a password of a file is read for it."""
@@ -201,13 +178,13 @@ class TaskPublisher:
         connection = None if self._kept is None else self._kept.take(self._key)
         if connection is None:
             return None
-        connection.timeout_ms = min(ANSWERS_MS, self._how.timeout_ms)
+        connection.timeout_ms = min(ANSWERS_MS, self._how.request_timeout_ms)
         try:
             delete_publishers(connection)
         except SparkStreamsError:  # the network, or a broker with an alarm, which then says so on another connection
             connection.abandon()
             return None
-        connection.timeout_ms = self._how.timeout_ms
+        connection.timeout_ms = self._how.request_timeout_ms
         connection.events.clear()
         return connection
 

@@ -48,7 +48,7 @@ class LinkFilters:
         nor whether a descriptor is a symbol or a code, nor whether a text is a symbol or a string.
         """
         if not self.echo:
-            return "None"  # as every release has kept it
+            return "None"
         sent = [(symbol, each.value) for each in self.echo.values() for symbol, _ in _known(each.descriptor)]
         text = f"[{', '.join(sorted(json.dumps(each, sort_keys=True) for each in sent))}]"
         return hashlib.sha256(text.encode()).hexdigest()

@@ -62,19 +62,11 @@ def describe_hub(stream: Stream) -> dict[str, Any]:
     return {
         "name": stream.name,
         "type": HUB_TYPE,
-        "created_at": Timestamp(created_ms(stream)),
+        "created_at": Timestamp(stream.created_ms),
         "partition_count": Int(len(names)),
         "partition_ids": Array(_STRINGS if all(len(name) < 256 for name in names) else _LONG_STRINGS, names),
         "georeplication_factor": Int(1),
     }
-
-
-def created_ms(stream: Stream) -> int:
-    """Return when a stream was created, in ms since the epoch.
-
-    A release that did not note that is followed by a time that differs for each stream of a name, and never changes.
-    """
-    return int(stream.incarnation[:8], 16) if stream.created_ms is None else stream.created_ms
 
 
 def describe_partition(stream: Stream, partition: Partition) -> dict[str, Any]:

@@ -31,7 +31,7 @@ class StreamSummary:
         partitions: how many there are, closed ones too.
         events: retained events; an offset that holds none, as after a compaction, is counted too.
         bytes: bytes that the segments hold.
-        created_ms: when it was created; None where that was not noted.
+        created_ms: when it was created; None of one that may not be read.
         offsets: the first retained offset, and 1 + the last one, of a stream of one partition; None of others.
         first_ms: the earliest of the times of its partitions' first events; None where there is none, or where there
             are more partitions than ``MOST_TIMED``.

@@ -34,7 +34,7 @@ class FeedOffset:
             ids of partitions that left, whose descendants continue to search.
         found: ids of partitions whose first matching event is in this micro-batch, to the expression.
         run: id of the run of the query that planned the micro-batch, which tells its manifest from that of another
-            query that has a copy of the checkpoint; empty for the start of a query, and in checkpoints of 0.1.0.
+            query that has a copy of the checkpoint; empty for the start of a query.
     """
 
     stream: str
@@ -79,7 +79,7 @@ class FeedOffset:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any], stream: str, filters: Mapping[str, str]) -> FeedOffset:
-        """Read what ``to_json`` wrote, in this version or an older one.
+        """Read what ``to_json`` wrote.
 
         Args:
             value: the JSON object.

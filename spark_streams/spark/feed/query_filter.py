@@ -53,21 +53,16 @@ class QueryFilter:
         """
         if self._pushed is not None:
             return
-        options = self._options
-        if client.dialect is not Dialect.V2A:
-            if options.filter_fields:
-                assert client.dialect is not None
-                raise OptionError(
-                    "filterFields", f"the feed speaks dialect {client.dialect.value}, which has no filters"
-                )
-            self._use(client, {})
-            return
+        options, has_filters = self._options, client.dialect is Dialect.V2A
+        if options.filter_fields and not has_filters:
+            assert client.dialect is not None
+            raise OptionError("filterFields", f"the feed speaks dialect {client.dialect.value}, which has no filters")
         starts = [options.starting.everywhere, *options.starting.each.values()]
         ends = [] if options.ending is None else [*options.ending.each.values()]
         # The user's cursor comes from a read without our filters, and is not valid with them (C-13).
         cursors = any(isinstance(position, After) for position in (*starts, *ends))
         chosen = push(
-            None if cursors else options.filter,
+            None if cursors or not has_filters else options.filter,
             discovery,
             declared=options.filter_fields,
             key_field=options.key_field,

@@ -35,7 +35,7 @@ from spark_streams.client.retry import retries
 from spark_streams.errors import OptionError, SparkStreamsError, TransportError
 from spark_streams.filters.describe import shorten
 from spark_streams.options.common import query_label
-from spark_streams.spark.boundary import CalledBySpark, end_quietly
+from spark_streams.spark.boundary import CalledBySpark
 from spark_streams.spark.log_lines import show_log_lines, show_task_lines
 from spark_streams.spark.reused_worker import acknowledge_at_once, ease_reuse
 from spark_streams.spark.sink.columns import slices
@@ -183,7 +183,6 @@ class _Writer(CalledBySpark):
     """Whether it writes micro-batches."""
 
     def __init__(self, sink: Sink) -> None:
-        end_quietly()
         show_log_lines(sink.options.log_level)
         self._sink = sink
         # The driver makes this id once and pickles it to the tasks, so that all attempts of one write share it. A write
@@ -193,7 +192,6 @@ class _Writer(CalledBySpark):
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Begin a task, or a commit: Spark unpickles the writer in the worker, and reads the task's rows after that."""
         self.__dict__.update(state)
-        end_quietly()
         show_task_lines(self._sink.options.log_level)
         acknowledge_at_once()
 

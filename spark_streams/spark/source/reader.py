@@ -18,7 +18,7 @@ from pyspark.sql.types import StructType
 from spark_streams.errors import OptionError, SparkStreamsError
 from spark_streams.options.common import SourceOptions
 from spark_streams.options.names import MAX_OFFSETS_PER_TRIGGER, MIN_OFFSETS_PER_TRIGGER
-from spark_streams.spark.boundary import CalledBySpark, end_quietly
+from spark_streams.spark.boundary import CalledBySpark
 from spark_streams.spark.log_lines import counted, show_log_lines, show_task_lines
 from spark_streams.spark.pushdown.spark_filters import push, wants_filters
 from spark_streams.spark.reused_worker import acknowledge_at_once, ease_reuse
@@ -162,7 +162,6 @@ class _Reader(CalledBySpark):
     """
 
     def __init__(self, options: SourceOptions, schema: StructType, rows: pa.Schema, source: Source) -> None:
-        end_quietly()  # in the process that plans, which Spark does not ask for the format's name
         show_log_lines(options.log_level)
         self._options = options
         self._columns = chosen_columns(schema, rows, options.format)
@@ -172,7 +171,6 @@ class _Reader(CalledBySpark):
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Begin a task: Spark unpickles the reader in the worker, and reads the task's partition after that."""
         self.__dict__.update(state)
-        end_quietly()
         show_task_lines(self._options.log_level)
         acknowledge_at_once()
 

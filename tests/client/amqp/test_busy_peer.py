@@ -34,7 +34,8 @@ def peer() -> Iterator[FakePeer]:
 
 def publisher(peer: FakePeer, dialect: Dialect = QUICK, timeout_ms: int = 120_000) -> tuple[AmqpClient, Publisher]:
     client = AmqpClient(Endpoint("amqp", "127.0.0.1", peer.port), timeout_ms=120_000, dialect=dialect)
-    return client, client.publisher("orders", timeout_ms=timeout_ms)
+    client._timeout_ms = timeout_ms
+    return client, client.publisher("orders")
 
 
 def numbers(peer: FakePeer) -> list[int]:

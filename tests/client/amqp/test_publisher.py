@@ -107,14 +107,16 @@ def test_a_message_larger_than_the_peer_takes() -> None:
 
 def test_no_credit_ends_in_a_deadline_that_names_stream_and_time() -> None:
     with FakePeer(Script(sender_credit=0)) as peer, client(peer.port) as sender:
-        link = sender.publisher("orders", timeout_ms=2_000)
+        sender._timeout_ms = 2_000
+        link = sender.publisher("orders")
         with pytest.raises(DeadlineExceeded, match=r"stream 'orders' at 127.0.0.1:\d+: .*no credit.* within 2000 ms"):
             link.send(payloads(0, 1), label)
 
 
 def test_no_outcome_ends_in_a_deadline() -> None:
     with FakePeer(Script(deny_outcome=lambda n: "hold")) as peer, client(peer.port) as sender:
-        link = sender.publisher("orders", timeout_ms=2_000)
+        sender._timeout_ms = 2_000
+        link = sender.publisher("orders")
         link.send(payloads(0, 7), label)
         with pytest.raises(DeadlineExceeded, match="7 messages without an outcome within 2000 ms"):
             link.flush()

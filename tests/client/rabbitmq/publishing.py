@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
@@ -55,9 +55,10 @@ def write(
     **how: Any,
 ) -> None:
     """One attempt at a task, from its connection to its last confirm."""
-    publisher = TaskPublisher(endpoint, RabbitPublishing(**{"timeout_ms": 120_000, **how}), identity)
+    publisher = TaskPublisher(endpoint, RabbitPublishing(**{"request_timeout_ms": 120_000, **how}), identity)
     if confirm_within_ms is not None:  # the time-out for connecting stays
-        publisher._outgoing._timeout_ms = confirm_within_ms
+        pool = publisher._outgoing
+        pool._how = replace(pool._how, request_timeout_ms=confirm_within_ms)
     try:
         send(publisher, rows, to, filters=filters, each=each)
         publisher.flush()

@@ -16,7 +16,7 @@ from spark_streams.client import RabbitClient
 from spark_streams.client.rabbitmq import cluster as cluster_module
 from spark_streams.endpoint import Endpoint, Secret
 from spark_streams.errors import ConnectFailed, Refused
-from spark_streams.options.rabbitmq_stream import parse_rabbit_sink
+from spark_streams.options.rabbitmq_stream import parse_sink
 from spark_streams.spark.sink import sink as sink_module
 from tests.client.rabbitmq.brokers import text
 from tests.client.rabbitmq.scripted import S, Scripted, Wire, answers, stats
@@ -74,7 +74,7 @@ def test_a_sinks_tasks_know_the_nodes_that_the_driver_was_told_of(monkeypatch: p
     monkeypatch.setattr(sink_module, "_checked", {})
     with Scripted({key.METADATA: members((HERE, 7), (HERE, 8))}) as broker:
         url = f"rabbitmq-stream://guest:guest@{HERE}:{broker.port}"
-        sink = RabbitSink(parse_rabbit_sink({"url": url, "stream": S}))
+        sink = RabbitSink(parse_sink({"url": url, "stream": S}))
         assert sink.check().options.endpoint.advertised == ((HERE, 7), (HERE, 8))
         assert sink.check().options.endpoint.advertised == ((HERE, 7), (HERE, 8))
         assert broker.connections == 1
@@ -274,12 +274,8 @@ def test_a_sink_behind_a_load_balancer_knows_no_node_by_its_name(monkeypatch: py
     monkeypatch.setattr(sink_module, "_checked", {})
     with behind(2) as there:
         options = {"url": f"rabbitmq-stream://guest:guest@{HERE}:{there.balancer.port}", "stream": S}
-        sink = RabbitSink(parse_rabbit_sink({**options, "loadBalancer": "true"}))
+        sink = RabbitSink(parse_sink({**options, "loadBalancer": "true"}))
         assert sink.check().options.endpoint.advertised == ()
         monkeypatch.setattr(sink_module, "_checked", {})
-        assert RabbitSink(parse_rabbit_sink(options)).check().options.endpoint.advertised == (
-            ("rabbit-2.invalid", 5552),
-        )
-        assert (
-            RabbitSink(parse_rabbit_sink({**options, "loadBalancer": "true"})).check().options.endpoint.advertised == ()
-        )
+        assert RabbitSink(parse_sink(options)).check().options.endpoint.advertised == (("rabbit-2.invalid", 5552),)
+        assert RabbitSink(parse_sink({**options, "loadBalancer": "true"})).check().options.endpoint.advertised == ()

@@ -35,7 +35,7 @@ class Moving:
 def test_rows_of_a_stream_that_moved_do_not_go_to_the_stream_that_is_declared_next() -> None:
     broker = Moving()
     with broker.taking.serve() as served:
-        publisher = TaskPublisher(served.endpoint, RabbitPublishing(timeout_ms=1_000), None)
+        publisher = TaskPublisher(served.endpoint, RabbitPublishing(request_timeout_ms=1_000), None)
         send(publisher, ROWS[:1_025], ["a"] * 1_024 + ["b"], each=1_025)  # the first window goes out
         publisher._outgoing.connection.turn(60.0)  # the broker says that the stream moved
         send(publisher, ROWS[:1_023], ["a", "b"] * 511 + ["a"], each=1_023)

@@ -336,7 +336,7 @@ def test_two_attempts_at_once(broker: Broker, how: dict[str, Any]) -> None:
 def test_an_attempt_that_wakes_up_after_the_next_micro_batch(broker: Broker) -> None:
     rows, later = some(1_500), some(10, "later ")
     with broker.stream() as stream:
-        late = TaskPublisher(broker.endpoint, RabbitPublishing(timeout_ms=120_000), IDENTITY)
+        late = TaskPublisher(broker.endpoint, RabbitPublishing(request_timeout_ms=120_000), IDENTITY)
         send(late, rows[:1_100], stream)  # the stream is asked, and the first window goes out
         write(broker.endpoint, rows, stream, IDENTITY)
         write(broker.endpoint, later, stream, NEXT)
@@ -378,7 +378,7 @@ def test_rows_that_are_there_count_only_once_the_broker_confirms_them() -> None:
     assert again.ids == [(0, last)]
     silent = Taking(never, sequence=last)
     with silent.serve() as broker, pytest.raises(DeliveryFailed, match=r"row 1099 was not confirmed .*no-confirm"):
-        write(broker.endpoint, rows, "orders", IDENTITY, timeout_ms=5_000)
+        write(broker.endpoint, rows, "orders", IDENTITY, request_timeout_ms=5_000)
 
 
 def test_an_attempt_ends_with_its_connection(door: Broker) -> None:

@@ -270,7 +270,7 @@ def test_no_more_bytes_are_kept_to_be_sent_again_than_allowed(monkeypatch: pytes
     monkeypatch.setattr(publisher_pool, "MAX_KEPT_BYTES", 100_000)
     rows = [body(f"{n:01000}") for n in range(5_000)]
     with Taking().serve() as broker:
-        publisher = TaskPublisher(broker.endpoint, RabbitPublishing(timeout_ms=120_000), None)
+        publisher = TaskPublisher(broker.endpoint, RabbitPublishing(request_timeout_ms=120_000), None)
         for first in range(0, len(rows), 1_000):
             send(publisher, rows[first : first + 1_000], "orders")
             assert publisher.unconfirmed * 1_000 <= 100_000 + 1_024 * 1_100
@@ -320,7 +320,7 @@ def test_a_stream_that_was_deleted_with_nothing_under_way_names_the_next_row() -
 @pytest.mark.parametrize("identity", [None, IDENTITY], ids=["at least once", "exactly once"])
 def test_a_stream_of_a_real_broker_deleted_in_mid_task(broker: Broker, identity: TaskIdentity | None) -> None:
     with broker.peer() as peer, broker.stream() as stream:
-        publisher = TaskPublisher(broker.endpoint, RabbitPublishing(timeout_ms=120_000), identity)
+        publisher = TaskPublisher(broker.endpoint, RabbitPublishing(request_timeout_ms=120_000), identity)
         send(publisher, ROWS[:1_100], stream)  # the first window goes out
         for _ in range(400):
             publisher.turn()
@@ -389,7 +389,7 @@ def test_an_idle_connection_is_kept_alive(tmp_path: Path, clock: Clock, clients_
     with ReferenceLog(tmp_path / "log") as log, ServerThread(log, AmqpConfig(port=0), config) as server:
         log.create_stream("orders")
         broker = Broker(server.rabbit_url, "door")
-        publisher = TaskPublisher(broker.endpoint, RabbitPublishing(timeout_ms=120_000), None)
+        publisher = TaskPublisher(broker.endpoint, RabbitPublishing(request_timeout_ms=120_000), None)
         send(publisher, ROWS[:1_500], "orders")
         publisher.flush()  # a connection that is being worked for is not idle
         for _ in range(16):
@@ -413,7 +413,7 @@ def test_turn_tells_what_went_wrong_meanwhile() -> None:
         wire.send(key.PUBLISH_ERROR, publish_error(publisher, ids[:1], 0x0F))
 
     with Taking(refuse).serve() as broker:
-        publisher = TaskPublisher(broker.endpoint, RabbitPublishing(timeout_ms=120_000), None)
+        publisher = TaskPublisher(broker.endpoint, RabbitPublishing(request_timeout_ms=120_000), None)
         send(publisher, ROWS[:1_500], "orders")
         with pytest.raises(DeliveryFailed, match="row 0 was refused by stream 'orders': internal-error"):
             for _ in range(100):

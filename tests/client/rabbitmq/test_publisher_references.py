@@ -12,7 +12,7 @@ from spark_streams.sinks.rabbitmq_stream import MAX_PARTITIONS, RabbitSink
 
 from spark_streams.client import TaskIdentity
 from spark_streams.errors import OptionError
-from spark_streams.options.rabbitmq_stream import parse_rabbit_sink
+from spark_streams.options.rabbitmq_stream import parse_sink
 from spark_streams.spark.sink.sink import TaskName
 from tests.client.rabbitmq.brokers import Broker
 from tests.client.rabbitmq.publishing import body, write
@@ -80,9 +80,7 @@ def test_of_more_references_those_that_wrote_last_are_kept(broker: Broker) -> No
 
 
 def test_a_spark_partition_beyond_the_limit_is_refused() -> None:
-    sink = RabbitSink(
-        parse_rabbit_sink({"url": "rabbitmq-stream://h", "username": "u", "password": "p", "stream": "s"})
-    )
+    sink = RabbitSink(parse_sink({"url": "rabbitmq-stream://h", "username": "u", "password": "p", "stream": "s"}))
     with pytest.raises(OptionError, match=rf"Spark partition {MAX_PARTITIONS}, .*coalesce\({MAX_PARTITIONS}\)"):
         sink.open(TaskName("q", "0", MAX_PARTITIONS, stable=True), streaming=True)
 
@@ -90,4 +88,4 @@ def test_a_spark_partition_beyond_the_limit_is_refused() -> None:
 def test_a_task_that_spark_tells_nothing_is_refused() -> None:
     options: dict[str, Any] = {"url": "rabbitmq-stream://h", "username": "u", "password": "p", "stream": "s"}
     with pytest.raises(OptionError, match=r"neither its query nor its micro-batch.*foreachBatch"):
-        RabbitSink(parse_rabbit_sink(options)).open(TaskName("q", "0", 0), streaming=True)
+        RabbitSink(parse_sink(options)).open(TaskName("q", "0", 0), streaming=True)

@@ -19,7 +19,7 @@ from proton.reactor import Container
 from spark_streams.sinks.amqp_events import AmqpOutlet, AmqpSink
 
 from spark_streams.errors import DeadlineExceeded, DeliveryFailed, NotFound, SchemaError, TransportError
-from spark_streams.options.amqp_events import parse_sink_options
+from spark_streams.options.amqp_events import parse_sink
 from spark_streams.spark.sink.columns import identify, message_columns
 from spark_streams.spark.sink.sink import TaskName
 from spark_streams.testing import eventually
@@ -86,7 +86,7 @@ def peer(
 
 def outlet(port: int, timeout_ms: int = 1_000, **more: str) -> AmqpOutlet:
     given = {"url": f"amqp://127.0.0.1:{port}", "stream": "orders", "requestTimeout": str(timeout_ms), **more}
-    return AmqpSink(parse_sink_options(given)).open(TaskName("q", "0", 0), streaming=True)
+    return AmqpSink(parse_sink(given)).open(TaskName("q", "0", 0), streaming=True)
 
 
 def rows(*values: str) -> dict[str, pa.Array]:
@@ -266,7 +266,7 @@ def test_a_link_that_is_refused_is_not_found() -> None:
     thread.start()
     assert handler.listening.wait(120)
     try:
-        sink = AmqpSink(parse_sink_options({"url": f"amqp://127.0.0.1:{handler.port}", "stream": "orders"}))
+        sink = AmqpSink(parse_sink({"url": f"amqp://127.0.0.1:{handler.port}", "stream": "orders"}))
         with pytest.raises(NotFound, match="no node 'orders'"):
             sink.check()
     finally:

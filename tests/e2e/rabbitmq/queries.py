@@ -12,7 +12,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from spark_streams.sources.rabbitmq_stream import connect
 
-from spark_streams.options.rabbitmq_stream import parse_rabbit_source
+from spark_streams.options.rabbitmq_stream import parse_source
 from spark_streams.spark.source.batch_plan import plan_batch
 from spark_streams.spark.source.task import read_range
 from spark_streams.testing import KeptQuery
@@ -44,7 +44,7 @@ def read_here(url: str, *, on_batch: Callable[[int], None] | None = None, **more
         on_batch: called with the number of rows of each Arrow batch, before the next one is asked for.
         more: options.
     """
-    options = parse_rabbit_source({"url": url, "requestTimeout": "120000", **more}, streaming=False)
+    options = parse_source({"url": url, "requestTimeout": "120000", **more}, streaming=False)
     out: Rows = {}
     for planned in plan_batch(options, tuple(SCHEMA.names), connect):
         for batch in read_range(options, planned, SCHEMA, connect):

@@ -20,7 +20,7 @@ from spark_streams.sources.rabbitmq_stream import connect
 from spark_streams.client import RangeRead, retry
 from spark_streams.client.retry import Backoff
 from spark_streams.errors import AuthenticationFailed, DeadlineExceeded, NotFound, PositionLost, Refused
-from spark_streams.options.rabbitmq_stream import parse_rabbit_source
+from spark_streams.options.rabbitmq_stream import parse_source
 from spark_streams.position import EARLIEST
 from spark_streams.spark.source.micro_batch import MicroBatches
 from tests.client.rabbitmq.scripted import OK, Scripted, Wire, metadata, stats
@@ -109,7 +109,7 @@ def test_a_silent_reconnect_hiding_a_truncated_range(broker: Broker, strict: boo
     broker.publish(orders, ["y" * 1_000] * 150, each=5)
     with TcpProxy(broker.address) as line:
         given = {"url": line.url(broker.url), "stream": orders, "requestTimeout": "120000"}
-        with connect(parse_rabbit_source(given, streaming=False)) as client:
+        with connect(parse_source(given, streaming=False)) as client:
             read = RangeRead(orders, orders, EARLIEST, offset(149), ("offset",), fail_on_data_loss=strict)
             batches = client.fetch(read, max_rows=5)
             offsets = next(batches).column("offset").to_pylist()
@@ -156,7 +156,7 @@ def test_a_partition_that_is_missing_in_between(tmp_path: Path, strict: bool) ->
         for name in (here, away):
             broker.publish(name, numbers(0, 5))
         more = {"superStream": orders, "failOnDataLoss": str(strict).lower(), "pollInterval": "0", **FROM_EARLIEST}
-        options = parse_rabbit_source({"url": broker.url, **more}, streaming=True)
+        options = parse_source({"url": broker.url, **more}, streaming=True)
         with contextlib.closing(MicroBatches(options, ("offset",), connect)) as running:
             first = running.next_end(running.initial(), None)
             broker.publish(here, numbers(5, 8))
@@ -186,7 +186,7 @@ def test_a_partition_that_is_named_and_does_not_exist(
         for name in (here, away):
             broker.publish(name, numbers(0, 5))
         more = {"superStream": orders, "failOnDataLoss": str(strict).lower(), **FROM_EARLIEST}
-        options = parse_rabbit_source({"url": broker.url, **more}, streaming=True)
+        options = parse_source({"url": broker.url, **more}, streaming=True)
         running = MicroBatches(options, ("offset",), connect)
         with contextlib.closing(running):
             begin = running.initial()

@@ -12,7 +12,7 @@ import pytest
 from spark_streams.sources.rabbitmq_stream import connect
 
 from spark_streams.errors import OptionError
-from spark_streams.options.rabbitmq_stream import parse_rabbit_source
+from spark_streams.options.rabbitmq_stream import parse_source
 from spark_streams.spark.source.batch_plan import plan_batch
 from spark_streams.spark.source.task import read_range
 from tests.e2e.rabbitmq.broker import Broker, numbers, offset, on_both
@@ -121,7 +121,7 @@ def test_ranges_are_split_and_read_the_same_again(broker: Broker) -> None:
     broker.publish(f"{orders}-0", numbers(0, 3_000))
     broker.publish(f"{orders}-1", numbers(0, 20))
     given = {"url": broker.url, "superStream": orders, "minPartitions": "7"}
-    options = parse_rabbit_source(given, streaming=False)
+    options = parse_source(given, streaming=False)
     schema = pa.schema([("offset", pa.string()), ("value", pa.binary())])
     plan = plan_batch(options, ("offset", "value"), connect)
     assert len(plan) == 7

@@ -48,7 +48,7 @@ def test_a_new_log_is_this_users_alone(tmp_path: Path) -> None:
         pytest.param(0o700, 0o600, id="its user's"),
         pytest.param(0o750, 0o640, id="a group's that makes backups"),
         pytest.param(0o770, 0o660, id="a group's, as where containers run under any user"),
-        pytest.param(0o755, 0o644, id="everybody's, as an earlier release made it"),
+        pytest.param(0o755, 0o644, id="everybody's, as states before the first release made it"),
     ],
 )
 def test_a_folder_that_is_there_keeps_its_mode_and_its_files_follow(tmp_path: Path, mode: int, files: int) -> None:

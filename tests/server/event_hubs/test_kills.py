@@ -26,7 +26,7 @@ from azure.eventhub.exceptions import EventHubError
 from proton import Described, symbol
 from spark_streams.sinks.amqp_events import AmqpSink
 
-from spark_streams.options.amqp_events import parse_sink_options
+from spark_streams.options.amqp_events import parse_sink
 from spark_streams.spark.sink.sink import TaskName
 from spark_streams.testing import LogProcess, LogStream, StreamFactory, eventually
 from tests.door_urls import plain_url
@@ -97,7 +97,7 @@ class Writer:
     """
 
     def __init__(self, options: dict[str, str], chance: random.Random) -> None:
-        self._sink = AmqpSink(parse_sink_options({**options, "requestTimeout": "120000"}))
+        self._sink = AmqpSink(parse_sink({**options, "requestTimeout": "120000"}))
         self._chance = chance
         self._ended = threading.Event()
         self.rows: list[str] = []

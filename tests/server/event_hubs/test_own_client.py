@@ -17,7 +17,7 @@ from spark_streams.sinks.amqp_events import AmqpSink
 from spark_streams.sources.amqp_events import AmqpEventsDataSource, connect
 
 from spark_streams.errors import SparkStreamsError
-from spark_streams.options.amqp_events import parse_sink_options, parse_source
+from spark_streams.options.amqp_events import parse_sink, parse_source
 from spark_streams.spark.sink.sink import TaskName
 from spark_streams.wire.amqp.dialects import EVENT_HUBS
 from tests.server.event_hubs.conftest import HUB, Namespace, sas
@@ -48,7 +48,7 @@ def values(given: dict[str, str]) -> list[str]:
 def write(given: dict[str, str], batch: int = 0, **columns: list[Any]) -> None:
     """Write rows as a task of a query does."""
     schema = StructType([StructField(name, StringType()) for name in columns])
-    sink = AmqpSink(parse_sink_options(given))
+    sink = AmqpSink(parse_sink(given))
     sink.check_schema(schema)
     sink.check()
     name = TaskName("query", str(batch), 0)

@@ -11,7 +11,7 @@ from spark_streams.sinks.amqp_events import AmqpSink
 
 from spark_streams.client import AmqpClient
 from spark_streams.errors import DeliveryFailed
-from spark_streams.options.amqp_events import parse_sink_options
+from spark_streams.options.amqp_events import parse_sink
 from spark_streams.rows import PROPERTIES_TYPE
 from spark_streams.server.event_hubs import links
 from spark_streams.spark.sink.sink import TaskName
@@ -38,7 +38,7 @@ def batches(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Batch, int]]:
 def write(namespace: Namespace, *tables: dict[str, Any], **options: str) -> None:
     """Write rows as a task does."""
     given = {"connectionString": namespace.connection_string, "stream": HUB, "requestTimeout": "120000", **options}
-    sink = AmqpSink(parse_sink_options(given))
+    sink = AmqpSink(parse_sink(given))
     outlet = sink.open(TASK, True)
     try:
         first = 0
@@ -174,7 +174,7 @@ def test_a_large_event_among_small_ones_goes_alone_in_its_place(
 def test_a_batch_that_is_refused_is_named_by_its_first_row(namespace: Namespace) -> None:
     """A key in a whole message does not suit the address of a partition: the door refuses the batch."""
     namespace.create()
-    options = parse_sink_options({"connectionString": namespace.connection_string, "stream": HUB})
+    options = parse_sink({"connectionString": namespace.connection_string, "stream": HUB})
     with AmqpClient(options.endpoint, timeout_ms=120_000) as client:
         payloads = client.encode({"value": texts(range(13)), "key": pa.array([None] * 4 + ["k"] * 9, pa.string())})
         publisher = client.publisher(HUB, partition="0")
@@ -193,7 +193,7 @@ def test_more_than_is_joined_at_a_time(
     monkeypatch.setattr(outgoing_events, "JOINED_BYTES", 10_000)
     monkeypatch.setattr(publisher, "_MAX_KEPT_BYTES", 20_000)
     namespace.create()
-    options = parse_sink_options({"connectionString": namespace.connection_string, "stream": HUB})
+    options = parse_sink({"connectionString": namespace.connection_string, "stream": HUB})
     with AmqpClient(options.endpoint, timeout_ms=120_000) as client:
         link = client.publisher(HUB, partition="0")
         link.send(client.encode({"value": texts(range(20_000))}, for_partition=True), str)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from spark_streams.options.feedapi import FeedSourceOptions, parse_feed_source
+from spark_streams.options.feedapi import FeedSourceOptions, parse_source
 from spark_streams.rows import COMMON_SCHEMA
 from spark_streams.spark.feed.micro_batch import FeedBatches
 from spark_streams.spark.feed.tasks import FeedTask, read_task
@@ -25,7 +25,7 @@ def options_of(url: str, **more: str) -> FeedSourceOptions:
         "pollInterval": "10",
         "requestTimeout": "120000",
     }
-    return parse_feed_source(given | more, streaming=True)
+    return parse_source(given | more, streaming=True)
 
 
 class Life:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from spark_streams.options.feedapi import FeedSourceOptions, parse_feed_source
+from spark_streams.options.feedapi import FeedSourceOptions, parse_source
 from spark_streams.rows import COMMON_SCHEMA
 from spark_streams.spark.feed.reader import FeedSource
 from spark_streams.spark.feed.tasks import FeedTask, read_task
@@ -86,7 +86,7 @@ class FilteringFeed(BadFeed):
 
 def batch_options(url: str, **more: str) -> FeedSourceOptions:
     """Return the options of a batch query."""
-    return parse_feed_source({"url": f"{url}/orders", "requestTimeout": "120000", **more}, streaming=False)
+    return parse_source({"url": f"{url}/orders", "requestTimeout": "120000", **more}, streaming=False)
 
 
 def batch_rows(

@@ -9,7 +9,7 @@ import pytest
 
 from spark_streams.client.feed.range_reader import FeedRange
 from spark_streams.errors import ConnectionLost, RemoteProtocolError
-from spark_streams.options.feedapi import parse_feed_source
+from spark_streams.options.feedapi import parse_source
 from spark_streams.rows import COMMON_SCHEMA
 from spark_streams.spark.feed.reader import FeedSource
 from spark_streams.spark.feed.tasks import read_task
@@ -25,7 +25,7 @@ def numbered(first: int, end: int) -> list[bytes]:
 @pytest.mark.parametrize("events", [0, 5])
 def test_a_batch_ends_at_the_empty_answer(events: int) -> None:
     with BriefFeed(events) as feed:
-        options = parse_feed_source({"url": f"{feed.url}/orders", "partitions": "1"}, streaming=False)
+        options = parse_source({"url": f"{feed.url}/orders", "partitions": "1"}, streaming=False)
         (task,) = FeedSource().plan(options, tuple(COMMON_SCHEMA.names))
         assert task.fetch == FeedRange(0, "_first", ())
         batches = list(read_task(options, task, ("value", "offset")))

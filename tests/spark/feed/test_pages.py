@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_streams.options.feedapi import parse_feed_source
+from spark_streams.options.feedapi import parse_source
 from spark_streams.spark.feed.page_fetchers import PageFetchers
 from spark_streams.spark.feed.page_file import Checkpoints
 from spark_streams.spark.feed.pages import Pages, PlannedPages, SpooledFile
@@ -105,7 +105,7 @@ def test_a_first_checkpoint_that_covers_too_much_waits(at_least: int | None, cur
 def test_partitions_do_not_exceed_a_limit_together() -> None:
     """Their shares of 200 are less than their pages of 500; one of them is first, in turn."""
     waiting = {number: pages(file(f"f{number}", [(10, 500, "x")], [(20, 1_000, "y")])) for number in range(3)}
-    options = parse_feed_source({"url": "http://localhost", "stream": "orders"}, streaming=True)
+    options = parse_source({"url": "http://localhost", "stream": "orders"}, streaming=True)
     fetchers = PageFetchers(options)
     fetchers.each = waiting  # type: ignore[assignment]
     seen = []

@@ -11,7 +11,7 @@ import pytest
 
 from spark_streams.client.feed import Dialect
 from spark_streams.errors import OptionError
-from spark_streams.options.feedapi import parse_feed_source
+from spark_streams.options.feedapi import parse_source
 from spark_streams.rows import COMMON_SCHEMA
 from spark_streams.spark.feed import reader as readers
 from spark_streams.spark.feed.reader import FeedSource
@@ -29,8 +29,8 @@ def test_streams_are_refused_before_spark_4_2_and_batches_are_not(monkeypatch: p
     with BadFeed({0: Part(numbered(0, 10))}) as feed:
         given = {"url": f"{feed.url}/orders"}
         with pytest.raises(OptionError, match=r"Spark 4\.2 or later.*spark\.read"):
-            StreamReader(parse_feed_source(given, streaming=True), SCHEMA, COMMON_SCHEMA, FeedSource())
-        reader = batch_reader(parse_feed_source(given, streaming=False), SCHEMA, COMMON_SCHEMA, FeedSource())
+            StreamReader(parse_source(given, streaming=True), SCHEMA, COMMON_SCHEMA, FeedSource())
+        reader = batch_reader(parse_source(given, streaming=False), SCHEMA, COMMON_SCHEMA, FeedSource())
         there = pickle.loads(pickle.dumps(reader))
         rows = [batch for task in pickle.loads(pickle.dumps(reader.partitions())) for batch in there.read(task)]
         assert [value for batch in rows for value in batch.column("value").to_pylist()] == numbered(0, 10)
@@ -40,7 +40,7 @@ def test_streams_are_refused_before_spark_4_2_and_batches_are_not(monkeypatch: p
 def test_what_goes_to_the_tasks_of_a_stream_only_reads() -> None:
     with BadFeed({0: Part(numbered(0, 10))}) as feed:
         given = {"url": f"{feed.url}/orders", "startingOffsets": "earliest", "token": "geheim"}
-        reader = StreamReader(parse_feed_source(given, streaming=True), SCHEMA, COMMON_SCHEMA, FeedSource())
+        reader = StreamReader(parse_source(given, streaming=True), SCHEMA, COMMON_SCHEMA, FeedSource())
         start = reader.initialOffset()
         end = reader.latestOffset(start, reader.getDefaultReadLimit())
         sent = pickle.dumps((reader, reader.partitions(start, end)))
@@ -84,7 +84,7 @@ def test_a_poll_without_events_does_not_make_the_lag_unknown() -> None:
 def test_sparks_own_placeholder_has_no_rows() -> None:
     from pyspark.sql.datasource import InputPartition
 
-    options = parse_feed_source({"url": "http://127.0.0.1:1/x"}, streaming=False)
+    options = parse_source({"url": "http://127.0.0.1:1/x"}, streaming=False)
     reader = batch_reader(options, SCHEMA, COMMON_SCHEMA, FeedSource())
     assert list(reader.read(InputPartition(None))) == []
 

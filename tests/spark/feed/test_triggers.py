@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from spark_streams.client.data_loss import LossPolicy
-from spark_streams.options.feedapi import parse_feed_source
+from spark_streams.options.feedapi import parse_source
 from spark_streams.spark.feed import micro_batch, page_fetchers
 from spark_streams.spark.feed import page_fetcher as following
 from spark_streams.spark.feed.fetch_pool import FetchPool
@@ -190,7 +190,7 @@ class TestAvailableNow:
             feed.faults = [Reply(b"".join(feed.lines(0, 0)))]
             feed.faults += [Reply(feed.lines(0, 10), chunked=True) for _ in range(50)]
             fetcher = following.PageFetcher(
-                parse_feed_source({"url": feed.url, "pollInterval": "1"}, streaming=True),
+                parse_source({"url": feed.url, "pollInterval": "1"}, streaming=True),
                 LossPolicy("orders", fail=True),
                 FetchPool(lambda: client_of(feed.url, "v2a")),
                 SpoolWriter(Spool(str(tmp_path), "q"), "f"),

@@ -152,7 +152,7 @@ def test_many_partitions_are_summed_up_and_at_debug_all_told(caplog: pytest.LogC
     assert json.loads(detail.partition("orders': ")[2])["lag"] == lag
 
 
-OURS = {"version": 1, "stream": "orders", "partitions": {"0": {"after": "7"}, "1": "earliest"}, "pushdown": None}
+OURS = {"version": 2, "stream": "orders", "partitions": {"0": {"after": "7"}, "1": "earliest"}, "pushdown": None}
 
 
 @pytest.mark.parametrize("told", [OURS, json.dumps(OURS), str(OURS)], ids=["a dict", "JSON", "Spark 4.0 and 4.1"])

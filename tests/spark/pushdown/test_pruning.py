@@ -17,7 +17,7 @@ from spark_streams.errors import PositionLost
 from spark_streams.filters import parse
 from spark_streams.filters.evaluate_one import evaluate
 from spark_streams.options.amqp_events import parse_source
-from spark_streams.options.feedapi import parse_feed_source
+from spark_streams.options.feedapi import parse_source as parse_feed_source
 from spark_streams.position import EARLIEST, After, At
 from spark_streams.rows import COMMON_SCHEMA, MESSAGE_SCHEMA
 from spark_streams.spark.feed.reader import FeedSource

@@ -12,7 +12,7 @@ from spark_streams.sources import amqp_events, rabbitmq_stream
 from spark_streams.filters import parse
 from spark_streams.filters.tree import place_of
 from spark_streams.options.amqp_events import parse_source
-from spark_streams.options.rabbitmq_stream import parse_rabbit_source
+from spark_streams.options.rabbitmq_stream import parse_source as parse_rabbit_source
 from spark_streams.spark.pushdown.unseen_names import ENOUGH, UnseenNames, looked_at
 from spark_streams.spark.source.batch_plan import plan_batch
 from spark_streams.spark.source.micro_batch import MicroBatches

@@ -16,7 +16,7 @@ from spark_streams.endpoint import Secret, parse_url
 from spark_streams.errors import OptionError
 from spark_streams.log import ReferenceLog
 from spark_streams.options.amqp_events import parse_source
-from spark_streams.options.rabbitmq_stream import parse_rabbit_source
+from spark_streams.options.rabbitmq_stream import parse_source as parse_rabbit_source
 from spark_streams.server import AmqpConfig, EventHubsConfig, RabbitConfig, ServerThread
 from spark_streams.spark.source.batch_plan import plan_batch
 from spark_streams.spark.source.micro_batch import MicroBatches

@@ -13,7 +13,7 @@ from spark_streams.client import AmqpClient, RabbitClient
 from spark_streams.errors import PositionLost
 from spark_streams.options.amqp_events import parse_source
 from spark_streams.options.common import SourceOptions
-from spark_streams.options.rabbitmq_stream import parse_rabbit_source
+from spark_streams.options.rabbitmq_stream import parse_source as parse_rabbit_source
 from spark_streams.spark.source.batch_plan import plan_batch
 from spark_streams.spark.source.micro_batch import MicroBatches
 from spark_streams.spark.source.ranges import PlannedRead

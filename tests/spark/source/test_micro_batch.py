@@ -362,7 +362,7 @@ def test_one_log_line_a_batch_without_a_start(caplog: pytest.LogCaptureFixture) 
 def test_another_streams_checkpoint_is_refused() -> None:
     query = Query(FakeLog("0"))
     with pytest.raises(CheckpointError, match="of stream 'carts', but option 'stream' is 'orders'"):
-        query.source.next_end({"version": 1, "stream": "carts", "partitions": {}}, None)
+        query.source.next_end({"version": 2, "format": "amqp-events", "stream": "carts", "partitions": {}}, None)
 
 
 @settings(max_examples=examples(60), deadline=None)

@@ -10,8 +10,8 @@ import pytest
 from spark_streams.client.log_client import Pushdown
 from spark_streams.errors import OptionError
 from spark_streams.options.amqp_events import parse_source
-from spark_streams.options.feedapi import parse_feed_source
-from spark_streams.options.rabbitmq_stream import parse_rabbit_source
+from spark_streams.options.feedapi import parse_source as parse_feed_source
+from spark_streams.options.rabbitmq_stream import parse_source as parse_rabbit_source
 from spark_streams.spark.pushdown.spark_filters import log_filter
 from spark_streams.spark.source.batch_plan import plan_batch
 from tests.spark.fake_client import FakeLog

@@ -12,7 +12,7 @@ from pyspark.sql import types as t
 from spark_streams.client.log_client import RangeRead
 from spark_streams.errors import OptionError, PositionLost, SchemaError
 from spark_streams.options.amqp_events import parse_source
-from spark_streams.options.rabbitmq_stream import parse_rabbit_source
+from spark_streams.options.rabbitmq_stream import parse_source as parse_rabbit_source
 from spark_streams.position import EARLIEST
 from spark_streams.rows import FULL_MESSAGE_SCHEMA, MESSAGE_SCHEMA
 from spark_streams.spark.schemas import arrow_schema, as_schema, chosen_columns, source_schema, spark_schema

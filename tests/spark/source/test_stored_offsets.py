@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from spark_streams.options.rabbitmq_stream import parse_rabbit_source
+from spark_streams.options.rabbitmq_stream import parse_source
 from spark_streams.position import Checkpoint
 from spark_streams.rows import FULL_MESSAGE_SCHEMA
 from spark_streams.spark.schemas import spark_schema
@@ -17,7 +17,7 @@ from tests.spark.fake_client import FakeLog, digits
 from tests.spark.fake_query import Query
 
 RABBITMQ = "rabbitmq-stream"
-OPTIONS = parse_rabbit_source(
+OPTIONS = parse_source(
     {"url": "rabbitmq-stream://h", "stream": "orders", "startingOffsets": "earliest"}, streaming=True
 )
 
@@ -50,7 +50,12 @@ class Storing:
 
 def end_of(**offsets: int) -> Checkpoint:
     return Checkpoint.from_json(
-        {"version": 1, "stream": "orders", "partitions": {p[1:]: {"after": digits(n)} for p, n in offsets.items()}},
+        {
+            "version": 2,
+            "format": "rabbitmq-stream",
+            "stream": "orders",
+            "partitions": {p[1:]: {"after": digits(n)} for p, n in offsets.items()},
+        },
         RABBITMQ,
     )
 
@@ -127,7 +132,9 @@ def test_the_reader_stores_what_spark_commits_if_it_is_asked_to(wanted: bool) ->
     rows: Any = spark_schema(FULL_MESSAGE_SCHEMA)
     store = log.connect_store if wanted else None
     stream = StreamReader(OPTIONS, rows, FULL_MESSAGE_SCHEMA, LogSource(log.connect, store))
-    stream.commit({"version": 1, "stream": "orders", "partitions": {"0": {"after": digits(3)}}})
+    stream.commit(
+        {"version": 2, "format": "rabbitmq-stream", "stream": "orders", "partitions": {"0": {"after": digits(3)}}}
+    )
     stream.stop()
     assert log.stored == ([("tools", {"0": digits(3)})] if wanted else [])
 
