@@ -171,8 +171,8 @@ def open_file_system(location: str) -> tuple[pafs.FileSystem, str]:
 
 
 def manifest_name(batch: int, run: str) -> str:
-    """Return the name of a micro-batch's manifest; 0.1.0 named no run."""
-    return f"batch-{batch:020d}{'-' if run else ''}{run}.json"
+    """Return the name of the manifest of a micro-batch that a run of the query planned."""
+    return f"batch-{batch:020d}-{run}.json"
 
 
 def _sync(path: str) -> None:

@@ -43,8 +43,7 @@ def test_places_that_are_none(location: str) -> None:
 
 def test_manifests(tmp_path: Path) -> None:
     spool = Spool(str(tmp_path), "q")
-    one, other, former = manifest_name(3, "a"), manifest_name(3, "b"), manifest_name(3, "")
-    assert former == "batch-00000000000000000003.json", "as 0.1.0 named it"
+    one, other = manifest_name(3, "a"), manifest_name(3, "b")
     assert spool.manifest(one) is None
     spool.write_manifest(one, {"tasks": [{"pages": [PageRange("f", 1, 2)]}]})
     spool.write_manifest(one, {"tasks": []})
@@ -53,7 +52,7 @@ def test_manifests(tmp_path: Path) -> None:
     assert again.manifest(one) == {"version": 2, "tasks": []}
     assert again.manifest(other) == {"version": 2, "tasks": [{"pages": [["f", 1, 2]]}]}
     assert again.names() == [one, other]
-    again.remove([one, former])
+    again.remove([one])
     assert again.names() == [other]
 
 
