@@ -14,7 +14,7 @@ answer.
 
 What differs for the code in such a process: PySpark, NumPy, PyArrow and what our formats share are there before it
 begins, loaded with ``OMP_NUM_THREADS=1``, as Spark gives tasks of one core. ``ps`` shows the server's command line.
-docs/spark-upstream.md says what it saves, ADR 40 why it is safe to fork these libraries. Linux only.
+docs/spark-upstream.md says what it saves, ADR 45 why it is safe to fork these libraries. Linux only.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Spark runs task after task in one Python worker, a sink's with a connection each. To open one takes six to eight round
 trips, more with TLS, and brokers write lines for each; Kafka's sink keeps its producer, too. The decisions are in
-docs/adr/0045-kept-connections.md.
+docs/adr/0045-processes-and-connections.md.
 
 A task has the connection to itself: it takes it away, and gives it back once the peer has all of its rows. One that
 broke meanwhile is not given out, and a task never gives back one on which something failed.

@@ -1,7 +1,7 @@
 """The log's figures: their names, and where each comes from, in the terms of ``prometheus_client``.
 
 Names follow those that operators know: of partitions and consumer groups those of kafka_exporter, of connections and
-messages those of RabbitMQ's plugin, behind a prefix of our own (docs/adr/0058-figures-of-the-log.md).
+messages those of RabbitMQ's plugin, behind a prefix of our own (docs/adr/0058-figures.md).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A Python source can add to a query's progress in one way: ``reportLatestOffset`` (Spark 4.2), which Spark calls right
 after it has planned a batch. Spark only shows this offset, and neither stores it nor passes it back. So it has the
-newest offsets and the result of ``BatchProgress.report`` (docs/adr/0024-what-spark-lets-us-tell.md).
+newest offsets and the result of ``BatchProgress.report`` (docs/adr/0058-figures.md).
 """
 
 from __future__ import annotations
