@@ -137,7 +137,7 @@ class Attempts:
         Raises:
             SparkStreamsError: ``fault`` itself, when it is not retriable or was the last allowed try.
         """
-        # An error and its frames are a circle. What the frames hold is not to wait for a garbage collection.
+        # An error and its frames are a cycle. The objects of the frames must not wait for a garbage collection.
         traceback.clear_frames(fault.__traceback__)
         if fault.given_up:
             raise fault

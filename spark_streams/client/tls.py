@@ -75,7 +75,7 @@ def _refuse_encrypted(tls: Tls) -> NoReturn:
 
 
 def certificate_hint(tls: Tls) -> str:
-    """Return what to check, behind "if it", where a peer with TLS closes the connection without a word.
+    """Return what to check, to follow "if it", where a peer with TLS silently closes the connection.
 
     Servers of Python's asyncio do that to clients whose certificate they do not trust, or that show none.
     """

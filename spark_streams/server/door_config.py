@@ -16,7 +16,7 @@ LOOPBACK_USERS: Final = frozenset({"guest"})
 
 
 @dataclass(frozen=True)
-class Unguarded:
+class OpenAccess:
     """Why a door would let in strangers.
 
     Args:
@@ -29,8 +29,8 @@ class Unguarded:
     setting: str
 
 
-NO_USERS: Final = Unguarded("nobody but guest is named who may sign in", "users")
-DEFAULT_USER: Final = Unguarded("guest may come from there with password guest, which everybody knows", "users")
+NO_USERS: Final = OpenAccess("nobody but guest is named who may sign in", "users")
+DEFAULT_USER: Final = OpenAccess("guest may come from there with password guest, which everybody knows", "users")
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,7 @@ class DoorConfig:
         return self.users != DEFAULT_USERS and any(user not in self.loopback_users for user in self.users)
 
     @property
-    def unguarded(self) -> Unguarded | None:
+    def open_access(self) -> OpenAccess | None:
         """Why strangers from another machine would be let in; None when they would not."""
         default = any(
             self.users.get(user) == password and user not in self.loopback_users
@@ -136,7 +136,7 @@ class DoorConfig:
             return DEFAULT_USER
         return self._without_credentials()
 
-    def _without_credentials(self) -> Unguarded | None:
+    def _without_credentials(self) -> OpenAccess | None:
         """Return why peers need no credentials; None when all peers need them."""
         return None if self.tls_client_ca is not None or self.has_own_users else NO_USERS
 

@@ -1,15 +1,15 @@
-"""The boundary to Spark: what Spark calls of ours, and what a user sees of it when a query fails or is cut short.
+"""The boundary to Spark: our methods that Spark calls, and what a user sees of them when a query fails or is cut short.
 
 Spark shows the user an exception as Python's ``traceback`` formats it: each frame that the exception came through, and
-each exception that it was raised from, stand before its words. An error of ours says in its own words what was wrong
-and what to do; the way that it took through the package says nothing to its reader, and hides them. So it leaves a
-method that Spark calls without that way, which goes to the log at level DEBUG. Anything else, and
-``LocalProtocolError``, is a defect of ours: it leaves whole, as whoever mends it needs the way.
+each exception that it was raised from, stand before its text. An error of ours says in its text what was wrong and what
+to do; its traceback through the package tells the reader nothing, and hides the text. So it leaves a method that Spark
+calls without the traceback, which goes to the log at level DEBUG. Any other exception, and ``LocalProtocolError``, is a
+defect of ours: it keeps the traceback, which is needed to fix it.
 
 Spark closes the connection of a task as soon as it has the rows that it wants (``limit``, ``first``, ``isEmpty``), and
 that of a process that plans once it has read the plan. The worker then fails to send the rest, and ends; its daemon
-prints how (``pyspark/daemon.py``), a traceback that ends in ``BrokenPipeError`` and means nothing. Nothing of ours is
-left to be said there: our own errors have gone to Spark before, or Spark did not want them.
+prints how (``pyspark/daemon.py``), a traceback that ends in ``BrokenPipeError`` and means nothing. No error of ours
+gets lost there: ours have gone to Spark before, or Spark did not want them.
 
 Only what the daemon prints about its own ``flush`` is left out, and only where it prints it by ``traceback``: where
 Spark tells it not to end such a worker (PYTHON_DAEMON_KILL_WORKER_ON_FLUSH_FAILURE), it has words of its own.
@@ -84,7 +84,7 @@ def _bare_errors(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _bare(fault: SparkStreamsError) -> SparkStreamsError:
-    """Return an error without the way that it came, which is logged."""
+    """Return an error without its traceback, which is logged."""
     if _log.isEnabledFor(logging.DEBUG):
         way = "".join(traceback.format_exception(fault))
         _log.debug("the way of the error that Spark shows next:\n%s", hidden(way))  # a cause may have a peer's words
@@ -109,7 +109,7 @@ class _QuietTraceback(ModuleType):
 
 
 def end_quietly() -> None:
-    """Make this process end without a traceback when Spark has gone first; it does nothing in no worker of a daemon."""
+    """Make this process end without a traceback when Spark has gone first; only in a worker of a daemon."""
     daemon = sys.modules.get("__main__")
     named = getattr(getattr(daemon, "__spec__", None), "name", None)
     if named == _DAEMON and getattr(daemon, "traceback", None) is traceback:
@@ -117,7 +117,7 @@ def end_quietly() -> None:
 
 
 def _of_the_daemon(fault: BaseException) -> bool:
-    """Whether the daemon's own function raised it, and nothing that it called."""
+    """Whether the daemon's own function raised it, not a function that it called."""
     way = fault.__traceback__
     while way is not None and way.tb_next is not None:
         way = way.tb_next

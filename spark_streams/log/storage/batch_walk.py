@@ -14,7 +14,7 @@ from spark_streams.errors import CorruptLog
 from spark_streams.log.format.record_batch import HEADER_BYTES, BatchHeader, Header, batch_max_timestamp
 from spark_streams.log.format.records import decode_headers
 from spark_streams.log.format.varint import MAX_VARINT_BYTES, decode_varint
-from spark_streams.log.storage.files import WINDOW_BYTES, ReadAhead
+from spark_streams.log.storage.files import HEADERS_AHEAD_BYTES, ReadAhead
 from spark_streams.log.storage.segment import Segment
 
 PREFIX_BYTES = 1 + 5 * MAX_VARINT_BYTES
@@ -56,10 +56,10 @@ def walk_segment(segment: Segment, position: int, offset: int) -> Iterator[Store
         CorruptLog: the bytes at a position are no batch of this segment; CRCs are not checked.
         FileNotFoundError: retention has removed the segment before the walk began.
     """
-    window = ReadAhead(segment.file(), segment.end, WINDOW_BYTES)
-    for place, header in segment.headers(position, offset, window):
+    ahead = ReadAhead(segment.file(), segment.end, HEADERS_AHEAD_BYTES)
+    for place, header in segment.headers(position, offset, ahead):
         try:
-            notes = _notes(window.bytes_at, place, header)
+            notes = _notes(ahead.bytes_at, place, header)
         except ValueError as fault:
             raise CorruptLog(str(segment.path), place, str(fault)) from fault
         yield StoredBatch(

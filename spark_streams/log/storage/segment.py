@@ -25,7 +25,7 @@ from spark_streams.log.format.record_batch import (
 )
 from spark_streams.log.format.records import Records, decode_batches
 from spark_streams.log.format.timestamps import NO_TIMESTAMP
-from spark_streams.log.storage.files import WINDOW_BYTES, OpenFile, ReadAhead, read_exactly, write_all
+from spark_streams.log.storage.files import HEADERS_AHEAD_BYTES, OpenFile, ReadAhead, read_exactly, write_all
 from spark_streams.log.storage.segment_index import IndexInvalid, SegmentIndex
 from spark_streams.offsets import format_offset
 
@@ -225,7 +225,7 @@ class Segment:
         """
         # One read for the bytes that an index entry stands for: a read for each header of many small batches takes a
         # hundred system calls, and Python's lock again after each.
-        ahead = ReadAhead(file or self.file(), self.end, min(self.interval_bytes, WINDOW_BYTES))
+        ahead = ReadAhead(file or self.file(), self.end, min(self.interval_bytes, HEADERS_AHEAD_BYTES))
         for position, header in self.headers(*self.index.stretch_of(offset), ahead):
             if header.next_offset > offset:
                 return position, header.base_offset
@@ -349,7 +349,7 @@ def _index_of_closed(segment: Segment) -> SegmentIndex:
             logger.warning("%s could not be written", segment.index_path, exc_info=True)
     expected = segment.base_offset
     if len(index):
-        ahead = ReadAhead(segment.file(), segment.end, WINDOW_BYTES)
+        ahead = ReadAhead(segment.file(), segment.end, HEADERS_AHEAD_BYTES)
         for _, header in segment.headers(*index.stretch(len(index) - 1), ahead):
             expected = header.next_offset
     if expected != segment.next_offset:

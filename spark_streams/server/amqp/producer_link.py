@@ -176,7 +176,7 @@ class ProducerLink(AttachedLink):
         self._deliveries.owner = self
         self.bound = bound
         self._log_stream = stream
-        self._window = connection.config.producer_credit
+        self._most_credit = connection.config.producer_credit
         self._appending = 0
         self._waiting: deque[Messages] = deque()
         self._reading: asyncio.Future[Read] | None = None
@@ -241,8 +241,8 @@ class ProducerLink(AttachedLink):
 
     def _top_up(self) -> None:
         # A peer that miscounts its deliveries makes the credit negative.
-        free = self._window - max(0, self._deliveries.credit) - self._appending
-        if not self.ended and (free > self._window // 2 or free == self._window):
+        free = self._most_credit - max(0, self._deliveries.credit) - self._appending
+        if not self.ended and (free > self._most_credit // 2 or free == self._most_credit):
             self._deliveries.flow(free)
 
     def _steps(self, taken: Messages) -> Generator[None, None, Read]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, Final
 
-from spark_streams.server.door_config import DoorConfig, Unguarded
+from spark_streams.server.door_config import DoorConfig, OpenAccess
 from spark_streams.server.users import StreamPatterns, is_host
 
 LITTLE_BYTES: Final = 32 << 10
@@ -108,7 +108,7 @@ class HttpConfig(DoorConfig):
         """The tokens with their permissions."""
         return tuple(BearerToken(each) if isinstance(each, str) else each for each in self.tokens)
 
-    def _without_credentials(self) -> Unguarded | None:
+    def _without_credentials(self) -> OpenAccess | None:
         if self.tokens or self.tls_client_required or self.has_own_users:
             return None
-        return Unguarded("it asks nobody from there for a token or a password", "tokens or users")
+        return OpenAccess("it asks nobody from there for a token or a password", "tokens or users")

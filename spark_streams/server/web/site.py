@@ -85,8 +85,8 @@ class Site:
 
     # --- who asks
 
-    def word(self, request: Request) -> str:
-        """Return the word of the sign-in that a request has in its cookie; empty without one."""
+    def session_token(self, request: Request) -> str:
+        """Return the session token in the cookie of a request; empty without one."""
         return request.cookies.get(self.cookie_name(request), "")
 
     def cookie_name(self, request: Request) -> str:
@@ -103,7 +103,7 @@ class Site:
         """
         if not self.config.signs_in or "authorization" in request.headers:
             return self.authorization.known(request)
-        known = self.sessions.find(self.word(request))
+        known = self.sessions.find(self.session_token(request))
         if known is None or not self.config.admits(known.user, host_of(request)):
             raise SignInNeeded
         request.scope["state"]["connection"].belongs_to(known.user)
@@ -156,7 +156,7 @@ class Site:
             most: the bytes that it may have; None: ``max_body_bytes``.
 
         Raises:
-            HttpError: 403, it has not the word of our forms; 413, it is too long; 503, there are too many; 400, it is
+            HttpError: 403, it lacks our CSRF token; 413, it is too long; 503, there are too many; 400, it is
                 none.
         """
         async with self.bodies.received(request, most) as parts:
@@ -165,7 +165,7 @@ class Site:
                 fields = finished(steps) if sum(map(len, parts)) <= LITTLE_BYTES else await self.worker.run(steps)
             except ValueError as fault:
                 raise HttpError(HTTPStatus.BAD_REQUEST, f"the form cannot be read: {fault}") from fault
-            if not self.sessions.fits(self.word(request), fields.pop("word", "")):
+            if not self.sessions.has_csrf_token(self.session_token(request), fields.pop("csrf_token", "")):
                 raise HttpError(
                     HTTPStatus.FORBIDDEN,
                     "this form is not one of a page that you have open, or you signed in or out since, or the log was "
@@ -195,7 +195,7 @@ class Site:
                 here=request.url.path,
                 known=known,
                 signs_in=self.config.signs_in,
-                word=self.sessions.form_word(self.word(request)),
+                csrf_token=self.sessions.csrf_token(self.session_token(request)),
                 notice=NOTICES.get(notice, ""),
                 **values,
             )

@@ -1,6 +1,6 @@
 """The figures of queries that monitoring systems get: a table of their names, and the queries that run.
 
-One table makes what Prometheus is told and what OpenTelemetry is told; the table in docs/monitoring.md is the same, and
+One table defines the figures for Prometheus and for OpenTelemetry; the table in docs/monitoring.md is the same, and
 the dashboard in ``conf/grafana`` has no other names (docs/adr/0058-figures.md).
 """
 
@@ -155,7 +155,7 @@ class RunningQueries:
                 )
 
     def query_ended(self, query: str) -> None:
-        """Forget a query: what it was like last is not how it is."""
+        """Forget a query, as its last figures no longer hold."""
         with self._lock:
             for key in self._streams(query):
                 del self._newest[key]

@@ -271,7 +271,7 @@ else:
 
 
 class RefusedStreamReader(StreamReader):
-    """Stands for a stream reader that cannot be made, and raises the reason for it whenever Spark asks it anything.
+    """Replaces a stream reader that cannot be made, and raises the reason whenever Spark asks it anything.
 
     Args:
         fault: the reason.
