@@ -281,7 +281,7 @@ class ProducerLink(AttachedLink):
     def _count_rejected(self, routed: Routed) -> None:
         rows = np.flatnonzero(routed.partitions == REJECTED)
         if len(rows):
-            first = sorted(routed.rejections)  # of a delivery of many events the first one has the refusal of all
+            first = sorted(routed.rejections)  # in a delivery of many events, the first one has the refusal of all
             events = np.bincount(np.searchsorted(first, rows, "right") - 1, minlength=len(first))
             for row, count in zip(first, events.tolist(), strict=True):
                 split = isinstance(routed.rejections[row], PartitionSplit)

@@ -40,7 +40,7 @@ from spark_streams.wire.amqp.management import MANAGEMENT
 from spark_streams.wire.amqp.values import Long
 
 _MOST_SHOWN: Final = 80
-"""Of a receiver's name, in the words for others."""
+"""The most characters of a receiver's name in messages to others."""
 
 
 class HubNode(LinkResources):

@@ -1,4 +1,4 @@
-"""Answers what clients ask ``$management``: about a hub, and about one of its partitions.
+"""Answers the requests of clients to ``$management``: about a hub, and about one of its partitions.
 
 Spec: docs/specifications.md, Event Hubs.
 """
@@ -57,7 +57,7 @@ def answer(request: Request, stream_of: Callable[[str, str], Stream]) -> Reply:
 
 
 def describe_hub(stream: Stream) -> dict[str, Any]:
-    """Return what a client is told of a hub."""
+    """Return the description of a hub."""
     names = tuple(stream.partitions)
     return {
         "name": stream.name,
@@ -72,13 +72,14 @@ def describe_hub(stream: Stream) -> dict[str, Any]:
 def created_ms(stream: Stream) -> int:
     """Return when a stream was created, in ms since the epoch.
 
-    A release that did not note that is followed by a time that differs for each stream of a name, and never changes.
+    Where an older release did not note it, the result is a time that differs for each stream of a name, and never
+    changes.
     """
     return int(stream.incarnation[:8], 16) if stream.created_ms is None else stream.created_ms
 
 
 def describe_partition(stream: Stream, partition: Partition) -> dict[str, Any]:
-    """Return what a client is told of a partition."""
+    """Return the description of a partition."""
     # Both offsets only rise: with the end read first, retention makes the partition look empty, never negative.
     last = newest(partition)
     end, first = partition.next_offset, partition.first_offset

@@ -11,7 +11,7 @@ from spark_streams.server.door_config import DoorConfig, OpenAccess
 from spark_streams.server.users import StreamPatterns, is_host
 
 LITTLE_BYTES: Final = 32 << 10
-"""The most bytes of a body that do not count for ``bodies_bytes``."""
+"""A body of at most so many bytes does not count for ``bodies_bytes``."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ class HttpConfig(DoorConfig):
 
     @property
     def signs_in(self) -> bool:
-        """Whether there is somebody who can sign in; without, a client certificate or nothing at all lets one in."""
+        """Whether anybody can sign in; otherwise a client certificate, or nothing at all, gives access."""
         return bool(self.users or self.tokens)
 
     @property

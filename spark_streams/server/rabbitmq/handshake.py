@@ -73,7 +73,7 @@ class Handshake:
     Attributes:
         state: how far the handshake has come.
         user: who signed in; empty before.
-        client: what the peer says of itself.
+        client: the peer's own description.
         frame_max_bytes: the largest frame, as agreed; 0 for no limit.
         heartbeat_s: the interval of heartbeats, as agreed; 0 for none.
     """

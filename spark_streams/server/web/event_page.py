@@ -1,4 +1,4 @@
-"""Finds the events of one page: from where one likes, forwards or backwards, with a filter or without.
+"""Finds the events of one page: from any place, forwards or backwards, with a filter or without.
 
 Events are read and searched block by block (``log/search.py``), so that other work of the thread has its turn between
 two of them. A page ends when it has its rows, or after ``MOST_BYTES`` or ``MOST_EVENTS``: it then says how far it came,
@@ -107,7 +107,7 @@ def start_of(kind: str, place: str) -> tuple[str, int]:
         place: the text beside it: an offset or a time.
 
     Raises:
-        ValueError: it is none; the text says what was expected.
+        ValueError: it is no position; the text says what was expected.
     """
     if kind not in STARTS:
         raise ValueError(f"start is '{kind:.40}', expected one of {', '.join(STARTS)}")

@@ -1,4 +1,4 @@
-"""Takes one stored event apart, for the page that shows it in full: the sections of its message, and its body.
+"""Splits one stored event for the page that shows it in full: the sections of its message, and its body.
 
 Values are decoded where they are short; a long one is shown as its first bytes. So an event of any size, and one whose
 bytes are no message, gives a page that is small.

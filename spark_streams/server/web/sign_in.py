@@ -75,5 +75,5 @@ class SignIn(Pages):
 
 
 def _own(target: str) -> str:
-    """Return where to go after signing in: a path of this window, not the address of another site."""
+    """Return where to go after signing in: a path of the log's window, not the address of another site."""
     return target if re.fullmatch(r"/(?![/\\])[!-~]*", target) else "/"

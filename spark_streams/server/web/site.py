@@ -1,7 +1,7 @@
-"""What all pages of the window share: the log, who asks, the stream that a page is about, forms, and templates.
+"""The common part of all pages of the log's window: the log, the user, the stream of a page, forms, and templates.
 
 Pages are plain HTML, made here: they work without scripts, and a script only keeps figures up to date. Templates escape
-whatever they are given, so that an event or a name is never more than text.
+all values, so that an event or a name is never more than text.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class SignInNeeded(Exception):
 
 
 class Site:
-    """What all pages share.
+    """The common part of all pages.
 
     Args:
         log: the log.
@@ -59,8 +59,8 @@ class Site:
         counters: those of the window's door.
 
     Attributes:
-        worker: a thread for what takes long; one thing at a time.
-        changes: a thread for what waits for the disk.
+        worker: a thread for long work, one piece at a time.
+        changes: a thread for work that waits for the disk.
         bodies: the memory of long forms, and of events' bodies that are sent as files.
     """
 
@@ -95,11 +95,11 @@ class Site:
         return f"{prefix}spark-streams-{request.url.port or ''}"
 
     def known(self, request: Request) -> Known:
-        """Return who asks: who signed in, or whom the header ``Authorization`` names.
+        """Return the user: the one who signed in, or whom the header ``Authorization`` names.
 
         Raises:
-            SignInNeeded: nobody that is known.
-            HttpError: 401, the header names nobody that is known.
+            SignInNeeded: it is no known user.
+            HttpError: 401, the header names no known user.
         """
         if not self.config.signs_in or "authorization" in request.headers:
             return self.authorization.known(request)
@@ -110,7 +110,7 @@ class Site:
         return known
 
     def sees_all(self, known: Known) -> bool:
-        """Return whether somebody sees what others have connected and stored."""
+        """Return whether a user sees the clients and stored offsets of others."""
         return not known.limited or (known.user in self.config.monitors and not known.by_token)
 
     # --- what a request is about
@@ -143,7 +143,7 @@ class Site:
         return there[name]
 
     async def form(self, request: Request) -> dict[str, str]:
-        """Return the fields of a form that strangers can send, too: it is little; else as ``long_form``."""
+        """Return the fields of a form that strangers can send, too: it must be short; else as ``long_form``."""
         async with self.long_form(request, LITTLE_BYTES) as fields:
             return fields
 
@@ -183,7 +183,7 @@ class Site:
         Args:
             request: the request.
             template: the name of its template, without suffix.
-            known: who asks; None for somebody who has not signed in.
+            known: the user; None for one who has not signed in.
             status: the HTTP status.
             values: what the template shows.
         """
@@ -213,7 +213,7 @@ class Site:
         return RedirectResponse(link(path, **arguments, **{_NOTICE: notice}), HTTPStatus.SEE_OTHER)
 
     def close(self) -> None:
-        """Wait for what is under way in the threads."""
+        """Wait for the work under way in the threads."""
         self.worker.close()
         self.changes.close()
 
@@ -239,7 +239,8 @@ NOTICES: Final[Mapping[str, str]] = {
     "published": "The event was published.",
     "signed-out": "You signed out.",
 }
-"""What a page says once a form has done its work, by a name in the address: no address makes it say anything else."""
+"""The notices of a page once a form has done its work, by a name in the address: no address makes it show anything
+else."""
 
 
 def _fields(body: bytes) -> Generator[None, None, dict[str, str]]:
@@ -267,7 +268,7 @@ def _unquoted(text: str) -> Generator[None, None, str]:
 
 @cache
 def _templates() -> jinja2.Environment:
-    import jinja2  # only once somebody looks: it takes a while
+    import jinja2  # only for the first page: it takes a while
 
     made = jinja2.Environment(
         loader=jinja2.FileSystemLoader(FOLDER / "templates"),
