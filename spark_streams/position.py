@@ -160,7 +160,7 @@ def require_format(value: object, format: str) -> None:
     if version == CHECKPOINT_VERSION and not isinstance(value.get("format"), str):
         raise CheckpointError("not a checkpoint of spark-streams: 'format' is missing, or is no text")
     if version == 1 and format not in OWN_FORMATS:
-        return  # a format that another package added: we do not know what it wrote
+        return  # a format that another package added: the form of its checkpoints is not known
     written = (value["format"],) if version == CHECKPOINT_VERSION else _formats_of_version_1(value)
     if format not in written:
         other = " or ".join(f"'{each}'" for each in written)

@@ -114,7 +114,7 @@ def endpoint_of(url: str, options: PeerOptions, tls: Tls | None, schemes: Collec
         return endpoint
     password = options.secret("PASSWORD", options.password_file)
     if password is None and endpoint.scheme in HTTP_SCHEMES and endpoint.username is None:
-        return endpoint  # the variable is for another peer, as feeds have tokens
+        return endpoint  # the variable belongs to another peer, as feeds have tokens
     if password is None:
         raise OptionError("URL", f"user '{username}' has no password: expected {option} FILE or {PREFIX}PASSWORD")
     return endpoint.with_credentials(username, password)

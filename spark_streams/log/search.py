@@ -88,7 +88,7 @@ def first_matching(partition: Partition, expression: Expression, start: int = 0)
 
 
 class Block(NamedTuple):
-    """What one step of a search found.
+    """The result of one step of a search.
 
     Args:
         matching: the records that match.

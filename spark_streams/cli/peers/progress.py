@@ -1,4 +1,4 @@
-"""The bar of commands that move events: how many, how fast, how long it still takes; on a terminal's stderr only."""
+"""The bar of commands that move events: their number, their rate, the time left; on a terminal's stderr only."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class EventBar:
         self._progress.stop()
 
     def show(self, events: int, done: int | None = None) -> None:
-        """Show how many events have moved, and how much is done, where that is not their number."""
+        """Show the number of events that have moved, and how much is done, where that is not their number."""
         at = events if done is None else done
         if self._total is not None:
             self._total = max(self._total, at)  # other producers may append meanwhile

@@ -38,7 +38,7 @@ logger = logging.getLogger("spark_streams.log")
 
 
 class _Visible(NamedTuple):
-    """What readers may see of a segment."""
+    """The part of a segment that readers may see."""
 
     end: int
     next_offset: int
@@ -59,7 +59,7 @@ class Segment:
 
     The active segment holds its file open and its index in memory. A closed one holds neither, so that a log of
     thousands of segments takes no more descriptors and memory than a short one: its file is opened for each read, its
-    index is read when it is needed, and a few of those that were needed last are kept.
+    index is read when it is needed, and the few that were used last are kept.
     """
 
     def __init__(self, folder: Path, base_offset: int, interval_bytes: int) -> None:
@@ -77,7 +77,7 @@ class Segment:
 
     @property
     def end(self) -> int:
-        """Where the batches end that readers may see, in bytes, exclusive."""
+        """The end of the batches that readers may see, in bytes, exclusive."""
         return self._visible.end
 
     @property
