@@ -5,7 +5,7 @@ tasks, committing. Each imports PySpark and PyArrow, which takes most of the tim
 them forks a *server* that imports these once. Each of them then hands its arguments, module path, environment, folder
 and standard streams to the server, which forks the process that does the work, and *stands in* for it: it passes
 signals on, ends when that one ends, with its status, and that one ends when it is killed. Without a server, or when one
-refuses, the process does the work itself, as ever.
+refuses, the process does the work itself, as without this module.
 
 A server serves the children of one process (the JVM), with one Python, one module path and one environment, and ends
 with it, or with the last process that it has forked once a file that it has loaded is no longer the same: the next

@@ -114,7 +114,7 @@ def in_words_of_the_command_line(text: str) -> str:
 
 
 def fault_line(fault: Exception) -> str:
-    """Return an error's text as one line, in words of the command line."""
+    """Return an error's text as one line, in the terms of the command line."""
     return in_words_of_the_command_line(" ".join(str(fault).split("\n")))
 
 

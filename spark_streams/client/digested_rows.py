@@ -192,7 +192,7 @@ class RowBlocks(_DigestedRows[tuple[RowBlock, pa.Table]]):
                 self._digest(content)
             for stream in sorted(places):
                 chosen = places[stream]
-                # Most tasks have one stream: its name alone stands for all rows.
+                # Most tasks have one stream: its name alone is that of all rows.
                 self._digest(b"%d %b" % (len(chosen), stream.encode()))
                 if len(chosen) < rows.num_rows:
                     self._digest(chosen.astype("<u4").tobytes())

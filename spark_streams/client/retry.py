@@ -78,7 +78,7 @@ LONG_BACKOFF: Final = Backoff(attempts=24)
 
 
 class RetryCount:
-    """How often something was tried again in this process, whatever it was and whoever did; thread-safe.
+    """The number of retries in this process, of any operation in any thread; thread-safe.
 
     Spark runs the driver's side of each stream, and each task while it lasts, in a process of its own. So the count
     before and after a step is what that step needed, and no client has to carry a counter through its layers.

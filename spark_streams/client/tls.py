@@ -1,4 +1,4 @@
-"""Makes the client's TLS contexts, and says what to do when TLS fails, in the same words for all protocols."""
+"""Makes the client's TLS contexts, and the advice when TLS fails, in the same words for all protocols."""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ class Block(NamedTuple):
     Args:
         matching: the records that match.
         following: where the next step begins; the end of the search when it has ended.
-        records: how many records were looked at.
+        records: how many records were examined.
         size: the bytes of their values.
     """
 

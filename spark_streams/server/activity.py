@@ -1,6 +1,6 @@
 """Describes the clients of a door: connections, readers, writers, and the offsets that it keeps.
 
-A door that can tell has two methods, and keeps no books for them: it walks its connections when somebody asks.
+A door that can has two methods for it, and keeps no extra records: each call walks its connections.
 
 ::
 
@@ -133,7 +133,7 @@ def peer_text(address: Any) -> str:
 
 
 def client_text(*words: object) -> str:
-    """Return what a peer says of itself as one short line; words that are None or empty are left out."""
+    """Return a peer's own description as one short line; words that are None or empty are left out."""
     return one_line(" ".join(f"{word:.{MOST_TEXT}}" for word in map(str, filter(None, words))))[:MOST_TEXT]
 
 

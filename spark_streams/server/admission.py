@@ -123,7 +123,7 @@ class Admission:
     Attributes:
         on_late: called, instead of cutting the connection, when the handshake takes too long.
         counters: the door's.
-        limit: why the peer is not served, in words, once it is not.
+        limit: the reason why the peer is not served, as text, once it is refused.
     """
 
     def __init__(self, control: AdmissionControl, transport: asyncio.Transport) -> None:
@@ -197,7 +197,7 @@ class Admission:
         """Note that credentials were not accepted, for the log and the counters.
 
         Args:
-            why: in words, without a secret.
+            why: the reason, as text without a secret.
 
         Returns:
             A future that is done when the peer may be answered, or the connection has ended.

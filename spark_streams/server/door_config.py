@@ -20,7 +20,7 @@ class OpenAccess:
     """The reason why a door would let in strangers.
 
     Args:
-        problem: in words.
+        problem: the reason, as text.
         setting: which of the door's settings to change: ``users`` or ``tokens or users``, to be set, or
             ``allow_anonymous``, to be unset.
     """

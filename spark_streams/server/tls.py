@@ -85,7 +85,7 @@ class Handshakes:
         buffer: for what arrives on any of the connections.
         loop, context: as above.
         under_way: the connections whose handshakes are under way, and since when: the loop's time, in seconds.
-        waiting: those that have sent what was not looked at yet, in the order in which they came.
+        waiting: those that have sent bytes that are not processed yet, in the order in which they came.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, context: ssl.SSLContext, config: DoorConfig) -> None:

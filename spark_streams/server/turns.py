@@ -21,9 +21,10 @@ TURN_S: Final = 0.001
 request of another connection takes up to ten turns of the loop, as one to the feed with a large body does. A turn is
 measured in processor time where it only computes: on a busy machine, too, a few small frames are one turn."""
 ASKER: Final[ContextVar[tuple[str, int]]] = ContextVar("ASKER")
-"""For whom a task works: a user's name, and the ``id`` of the connection; a task without it is somebody of its own."""
+"""The owner of a task: a user's name, and the ``id`` of the connection; a task without it counts as a user of its
+own."""
 HALF_S: Final = 1.0
-"""After so many seconds, half of what somebody had is forgotten; so a user that waits long has the next turn at
+"""After so many seconds, half of what a user had is forgotten; so a user that waits long has the next turn at
 last."""
 
 

@@ -6,7 +6,7 @@ Between two tasks PySpark does two things whose time grows with all that the wor
 - its worker, before Spark 4.3, drops the finders' caches, and a finder of a zip archive reads the archive's directory
   again at once, on Python 3.10 to 3.12 (``setup_spark_files`` in PySpark, ``zipimporter.invalidate_caches``).
 
-Both are Spark's, and a worker may run somebody else's task next, so neither is left out: objects that exist after our
+Both are Spark's, and a worker may run a task of another user next, so neither is left out: objects that exist after our
 first task are no longer searched for garbage, as they belong to modules, and an archive is read again when it has
 changed.
 

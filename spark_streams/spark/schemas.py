@@ -103,7 +103,7 @@ def chosen_columns(schema: StructType, rows: pa.Schema, format_name: str) -> tup
 
 
 Expected = tuple[str, tuple[type, ...]]
-"""The expected type of a column: in words, and as the Spark types that it accepts."""
+"""The expected type of a column: as text, and as the Spark types that it accepts."""
 
 STRING: Final[Expected] = ("STRING", (StringType,))
 """Text."""

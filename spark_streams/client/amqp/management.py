@@ -131,7 +131,7 @@ def arguments_of(description: object, who: str) -> dict[str, Any]:
 
     Args:
         description: the description.
-        who: who has answered it, for messages.
+        who: the node that has answered it, for messages.
 
     Raises:
         RemoteProtocolError: it has none.

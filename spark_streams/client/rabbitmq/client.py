@@ -86,7 +86,7 @@ class RabbitClient(AbstractContextManager["RabbitClient"]):
     # --- what there is
 
     def partitions(self, stream: str) -> tuple[str, ...]:
-        """Return the streams that a name stands for: itself, or the partitions of the super stream, in their order.
+        """Return the streams that a name means: itself, or the partitions of the super stream, in their order.
 
         Raises:
             NotFound: there is no such super stream.

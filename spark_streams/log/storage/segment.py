@@ -223,7 +223,7 @@ class Segment:
             CorruptLog: the bytes at a position are no batch of this segment, or no batch holds the offset.
             FileNotFoundError: retention has removed the segment.
         """
-        # One read for the bytes that an index entry stands for: a read for each header of many small batches takes a
+        # One read for the bytes that an index entry covers: a read for each header of many small batches takes a
         # hundred system calls, and Python's lock again after each.
         ahead = ReadAhead(file or self.file(), self.end, min(self.interval_bytes, HEADERS_AHEAD_BYTES))
         for position, header in self.headers(*self.index.stretch_of(offset), ahead):

@@ -77,7 +77,7 @@ class AmqpConnection(TcpConnection):
 
     @property
     def client(self) -> str:
-        """What the peer says of itself, in its open: product, version, and container-id."""
+        """The peer's own description, from its open: product, version, and container-id."""
         if self._client is None and self._engine is not None:
             try:
                 told = self._engine.properties
@@ -204,7 +204,7 @@ class AmqpConnection(TcpConnection):
             self._read_on()
 
     def _read_on(self) -> None:
-        """Deal with what has come, or with a turn's share of it."""
+        """Process the received bytes, or a turn's share of them."""
         engine, parts, turn = self._engine, self._parts, Turn()
         if engine is None or parts is None:
             self._parts = None

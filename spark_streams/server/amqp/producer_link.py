@@ -124,7 +124,7 @@ class Read(NamedTuple):
 
 
 class _Block:
-    """The unsettled events of one turn, which are told that they are stored when all appends of the turn have ended.
+    """The unsettled events of one turn; their senders get the outcomes when all appends of the turn have ended.
 
     A disposition tells a run of delivery-ids. The events of each partition by themselves, in between those of all
     others, would be about as many runs as events, and cost more than all else that is done for these.

@@ -80,7 +80,7 @@ class Reply:
 
     Args:
         status: of HTTP.
-        description: in words.
+        description: the reason, as text.
         condition: an error's condition, or None.
         body: its amqp-value, or None.
     """

@@ -79,7 +79,7 @@ class Access:
 
         Args:
             text: the token.
-            kind: its type, as ``$cbs`` is told it.
+            kind: its type, as sent to ``$cbs``.
 
         Raises:
             WrongToken: it is not valid.

@@ -168,7 +168,7 @@ def _not_found(address: HubAddress) -> LinkRefused:
 
 
 def _requests(connection: HubConnection, link: Link, address: str, answer: Callable[[Request], Reply]) -> RequestLink:
-    """Return a link of requests, whose wrong tokens are told late."""
+    """Return a link of requests, on which wrong tokens are answered late."""
 
     def answered(request: Request) -> Reply | Coroutine[object, object, Reply]:
         try:

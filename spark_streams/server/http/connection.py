@@ -90,7 +90,7 @@ class _RequestReader(h11.Connection):
         return head_fault(self.trailing_data[0], self._limits.max_head_bytes) if idle else None
 
     def next_event(self) -> h11.Event | type[h11.NEED_DATA] | type[h11.PAUSED]:
-        """Return what comes next, as h11 does."""
+        """Return the next event, as h11 does."""
         if self.head_fault is not None:
             raise h11.RemoteProtocolError(self.head_fault, HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
         return super().next_event()
@@ -260,7 +260,7 @@ class HttpConnection(H11Protocol):
 
     @property
     def client_name(self) -> str:
-        """What the peer says of itself: its header ``User-Agent``."""
+        """The peer's own description: its header ``User-Agent``."""
         names = [value for name, value in self.headers or () if name == b"user-agent"]
         return client_text(names[0].decode("latin-1")) if names else ""
 

@@ -4,7 +4,7 @@
 - A request has one length: with ``Transfer-Encoding`` beside ``Content-Length`` a proxy may see another end of it, and
   so another request behind it ("request smuggling", RFC 9112 §6.1).
 - A request that changes something and comes from a page of another site is refused, by the browser's headers (Fetch
-  Metadata, ``Sec-Fetch-Site``; the header ``Origin``, RFC 6454 §7), before its body is looked at.
+  Metadata, ``Sec-Fetch-Site``; the header ``Origin``, RFC 6454 §7), before its body is read.
 - Where nobody is asked for credentials, a request must name a loopback address, ``localhost``, or a host that the
   door's settings name: a page of another site whose name leads to this machine ("DNS rebinding") names itself. One of
   HTTP/1.0 that names none comes from no browser.

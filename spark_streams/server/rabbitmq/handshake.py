@@ -68,7 +68,7 @@ class Handshake:
         config: users, limits, proposals.
         peer_host: the peer's address, None when it is not known.
         certificate: its verified TLS certificate, in the form of ``ssl.SSLSocket.getpeercert``, or None.
-        advertised: returns the host and port that clients are told to connect to.
+        advertised: returns the host and port that clients should connect to.
 
     Attributes:
         state: how far the handshake has come.

@@ -72,10 +72,10 @@ class EventPage:
 
     Attributes:
         rows: the events, in the order of the log.
-        first, end: the offsets that were looked at, ``end`` exclusive.
+        first, end: the offsets that were examined, ``end`` exclusive.
         backwards: whether the search went from ``end`` to ``first``.
         finished: whether the page has its rows, or there is nothing more to look at; if not, the search may go on.
-        records: how many events were looked at.
+        records: how many events were examined.
         size: the bytes of their values.
         fault: why it ended early; empty when it did not.
     """
@@ -91,7 +91,7 @@ class EventPage:
 
     @property
     def spent(self) -> bool:
-        """Whether it has looked at as much as one page may."""
+        """Whether it has examined as much as one page may."""
         return self.size >= MOST_BYTES or self.records >= MOST_EVENTS
 
     def has(self, field: str) -> bool:

@@ -71,7 +71,7 @@ class Sessions:
         self._open.pop(_hashed(token), None)
 
     def csrf_token(self, token: str) -> str:
-        """Return the CSRF token of a session's forms; for ``""`` that of everybody who has not signed in."""
+        """Return the CSRF token of a session's forms; for ``""`` that of all clients without a session."""
         return hmac.new(self._key, token.encode("utf-8", "replace"), hashlib.sha256).hexdigest()
 
     def has_csrf_token(self, token: str, given: str) -> bool:

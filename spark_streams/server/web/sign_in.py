@@ -1,4 +1,4 @@
-"""The page that signs somebody in, with a user of the log or a token, and out."""
+"""The page that signs users in, with a user of the log or a token, and out."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ _NOTICE: Final = "notice"
 
 
 class SignInNeeded(Exception):
-    """A page was asked for by somebody who has not signed in."""
+    """A client that has not signed in requested a page."""
 
 
 class Site:

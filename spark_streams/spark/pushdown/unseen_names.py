@@ -30,7 +30,7 @@ MAPS: Final = ("application_properties", "message_annotations")
 """The columns whose entries differ from message to message; the fields of ``properties`` are known when a filter is
 read."""
 ENOUGH: Final = 1_000
-"""Events of a partition that are looked at, of ``PARTITIONS`` partitions at most: the look costs a part of a second,
+"""Events of a partition that are examined, of ``PARTITIONS`` partitions at most: this takes a part of a second,
 and the warning says how many events it is about."""
 PARTITIONS: Final = 8
 

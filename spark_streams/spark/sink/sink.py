@@ -185,7 +185,7 @@ def check_once(key: Hashable, what: str, check: Callable[[], _T]) -> _T | None:
 
     Args:
         key: identifies the check: the stream, and the user.
-        what: the stream in words, for the log.
+        what: the stream as text, for the log.
         check: raises if the check fails.
 
     Returns:

@@ -1,6 +1,6 @@
 """The readers that Spark runs: a batch reader, and a stream reader for each generation of Spark's interface.
 
-The driver plans (``Planner``), and each task reads its part of the plan (``Source.read``). A ``Source`` stands for a
+The driver plans (``Planner``), and each task reads its part of the plan (``Source.read``). A ``Source`` represents a
 kind of peer: ``LogSource`` here reads any log whose client is a ``LogClient``; ``FeedSource`` reads feeds.
 """
 

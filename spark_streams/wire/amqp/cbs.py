@@ -58,7 +58,7 @@ class Token(NamedTuple):
 
     @classmethod
     def read(cls, text: str) -> Token:
-        """Return a token that somebody else has made: a shared access signature, or a JWT.
+        """Return a token that was made elsewhere: a shared access signature, or a JWT.
 
         Raises:
             LocalProtocolError: it begins as a shared access signature, and is none; the message does not quote it.

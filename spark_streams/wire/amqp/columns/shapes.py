@@ -113,7 +113,7 @@ class FixedPart(NamedTuple):
 
     Args:
         width: their number.
-        text: the bytes in words, the last one filled up; zeros where messages may differ.
+        text: the bytes as words of the processor, the last one filled up; zeros where messages may differ.
         fixed: ones in the bits that are the same in all messages.
         length: NumPy's name of the number at the end, which is the next value's length; empty in the last part.
         sizes: those of the lists and maps that end in this part.

@@ -123,7 +123,7 @@ def row_columns(
         raw: exactly one encoded message, up to the section ``last`` at least.
         names: as for ``decode_columns``, with times in milliseconds only.
         places: as for ``decode_columns``.
-        last: the code of the last section that is looked at; None for the ``last_section`` of ``names``.
+        last: the code of the last section to decode; None for the ``last_section`` of ``names``.
 
     Raises:
         RemoteProtocolError: a part of the message that a named column needs is broken.

@@ -48,7 +48,7 @@ class Condition(NamedTuple):
 
     Args:
         name: the condition's symbol.
-        description: in words.
+        description: the reason, as text.
         info: further facts, by their symbols.
     """
 

@@ -44,7 +44,7 @@ class IncomingDeliveries:
 
     Attributes:
         session: the link's session.
-        owner: whoever takes the messages; while there is None they are dropped.
+        owner: the object that takes the messages; without one they are dropped.
         handle: our handle; None before our attach, and after the peer's detach.
         delivery_count, credit: what a flow tells the peer; the credit is below 0 if the peer sent more than it may.
         max_message_bytes: the largest message that is taken.
@@ -108,7 +108,7 @@ class IncomingDeliveries:
 
     @property
     def state(self) -> tuple[int, int]:
-        """The delivery-count and the link-credit that the peer is told."""
+        """The delivery-count and the link-credit to send to the peer."""
         return self.delivery_count, max(0, self.credit if self.proof is None else min(1, self.credit))
 
     @property
@@ -147,7 +147,7 @@ class IncomingDeliveries:
         if 0 < skipped <= SERIAL >> 1:
             self._count(skipped)
             if self.proof is not None:
-                self.credit = 0  # one credit that comes back unproven stands for all that would have followed it
+                self.credit = 0  # one credit that comes back unproven counts for all that would have followed it
             self._returned += skipped
 
     def on_whole(self, messages: Messages) -> None:

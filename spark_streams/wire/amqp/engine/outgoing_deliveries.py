@@ -109,7 +109,7 @@ class OutgoingDeliveries:
 
     @property
     def state(self) -> tuple[int, int, int]:
-        """The delivery-count, the link-credit and the available messages that the peer is told."""
+        """The delivery-count, the link-credit and the available messages to send to the peer."""
         return self.delivery_count, max(0, self.credit), min(self.available(), SERIAL)
 
     @property
