@@ -138,7 +138,7 @@ class AmqpOutlet:
         self._keep_alive = KeepAlive(self._serve)
 
     def _serve(self) -> None:
-        with suppress(TransportError, PeerError):  # whoever needs the connection next attaches anew
+        with suppress(TransportError, PeerError):  # the next task on this connection attaches anew
             self._client.turn()
 
     def send(self, columns: Mapping[str, pa.Array], label: Label) -> None:

@@ -24,7 +24,7 @@ _BESIDE = os.path.dirname(_FOLDER)
 
 
 class _CheckoutFinder:
-    """Finds the two packages that a checkout has beside this one, and nothing else of what lies there."""
+    """Finds the two packages that a checkout has beside this one, and nothing else there."""
 
     @staticmethod
     def find_spec(name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:

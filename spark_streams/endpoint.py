@@ -36,7 +36,7 @@ _BEHIND_SCHEME: Final = re.compile(r"(?<=//).*", re.DOTALL)
 
 @dataclass(frozen=True)
 class Tls:
-    """How to speak TLS.
+    """The settings of TLS.
 
     Args:
         ca_file: PEM file of the authorities to trust; None trusts those of the system.
@@ -72,7 +72,7 @@ class Endpoint:
         load_balancer: whether the url names a load balancer, which leads to another node of the peer each time. The
             client then connects through it only, and never to the nodes' own addresses.
         option: the option that names the peer, for messages.
-        transport: what carries the protocol's bytes: ``tcp``, or ``websocket`` on top of it.
+        transport: the carrier of the protocol's bytes: ``tcp``, or ``websocket`` on top of it.
         via: a gateway that connections go to in place of the host, whose name the peer is still called by in the
             protocol; None for none.
     """
@@ -122,7 +122,7 @@ class Endpoint:
 
     @property
     def tls_name(self) -> str:
-        """The name that the certificate of whoever answers has to hold: a gateway's, unless that is an IP address."""
+        """The name that the certificate must hold: a gateway's, unless that is an IP address, else the host's."""
         if self.via is None:
             return self.host
         try:
@@ -133,7 +133,7 @@ class Endpoint:
 
     @property
     def http_host(self) -> str:
-        """What HTTP calls whoever answers: the name of its certificate, with the port."""
+        """The value of HTTP's header ``Host``: the name of the certificate, with the port."""
         return _written((self.tls_name, self.dialled[1]))
 
     @property
@@ -217,7 +217,7 @@ def parse_url(url: str, *, schemes: Collection[str] = AMQP_SCHEMES, option: str 
         An endpoint; its ``tls`` is ``Tls()`` for a scheme that means TLS, else None.
 
     Raises:
-        OptionError: the url is wrong; the message says how, and never holds the credentials.
+        OptionError: the url is wrong; the message names the fault, and never holds the credentials.
     """
     scheme, separator, rest = url.strip().partition("://")
     scheme = scheme.lower()

@@ -111,7 +111,7 @@ class OptionError(SparkStreamsError, ValueError):
 
 
 class PackageMissing(SparkStreamsError, ImportError):
-    """A package is not installed that only a part of this one needs; the text says which, and what to do."""
+    """A package that only a part of this one needs is not installed; the text names it, and the remedy."""
 
 
 class SchemaError(SparkStreamsError, ValueError):

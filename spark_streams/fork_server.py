@@ -1,20 +1,21 @@
 """Forks Spark's Python processes from one that has already imported what all of them need.
 
 A query makes Spark start a Python process for each kind of step: looking up formats, making the source, planning,
-tasks, committing. Each imports PySpark and PyArrow, which is most of what the start of a query costs. Here the first of
+tasks, committing. Each imports PySpark and PyArrow, which takes most of the time of a query's start. Here the first of
 them forks a *server* that imports these once. Each of them then hands its arguments, module path, environment, folder
 and standard streams to the server, which forks the process that does the work, and *stands in* for it: it passes
-signals on, ends when that one ends, with its status, and that one ends when it is killed. Without a server, or when
-one refuses, the process does the work itself, as ever.
+signals on, ends when that one ends, with its status, and that one ends when it is killed. Without a server, or when one
+refuses, the process does the work itself, as without this module.
 
 A server serves the children of one process (the JVM), with one Python, one module path and one environment, and ends
 with it, or with the last process that it has forked once a file that it has loaded is no longer the same: the next
 process then forks a new server. A JVM has ``_SERVERS`` at most. Nobody but the same user of the same machine gets an
 answer.
 
-What differs for the code in such a process: PySpark, NumPy, PyArrow and what our formats share are there before it
-begins, loaded with ``OMP_NUM_THREADS=1``, as Spark gives tasks of one core. ``ps`` shows the server's command line.
-docs/spark-upstream.md says what it saves, ADR 40 why it is safe to fork these libraries. Linux only.
+One thing differs for the code in such a process: PySpark, NumPy, PyArrow and the common modules of our formats are
+there before it begins, loaded with ``OMP_NUM_THREADS=1``, as Spark gives tasks of one core. ``ps`` shows the server's
+command line. docs/spark-upstream.md has the time that it saves, ADR 45 the reasons why it is safe to fork these
+libraries. Linux only.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ _DAEMON: Final = "pyspark.daemon"
 _TASKS: Final = ("pyspark.worker",)
 _PLANNING: Final = "pyspark.sql.worker."
 _STREAMING_SOURCE: Final = ("pyspark.sql.streaming.python_streaming_source_runner",)
-"""What plans a stream's micro-batches; it runs without a daemon."""
+"""The module that plans a stream's micro-batches; it runs without a daemon."""
 _EACH_PROCESS: Final = (
     *("SPARK_", "PYTHON_DAEMON_", "PYTHON_FAULTHANDLER_", "PYTHON_UDF_", "PYTHON_UNIX_", "PYTHON_WORKER_"),
     *(THREADS, "PYTHONPATH"),
@@ -49,15 +50,15 @@ _READ_AT_IMPORT: Final = ("SPARK_TESTING",)
 _NUMBER: Final = struct.Struct("=i")
 _CREDENTIALS: Final = struct.Struct("=3i")
 _SERVERS: Final = 2
-"""Servers of one JVM, each with some 100 MB: those that only wait for the end of what they have forked count, too."""
+"""Servers of one JVM, each with some 100 MB: those that only wait for the end of their processes count, too."""
 _REQUEST_BYTES: Final = 1 << 17
-"""Linux takes a message of some 200 kB; whoever has an environment of that size runs by itself."""
+"""Linux takes a message of some 200 kB; a process with an environment of that size runs by itself."""
 _WHOLE: Final = (socket.AF_UNIX, socket.SOCK_SEQPACKET)
 """Sockets whose messages come whole or not at all: nobody waits for the rest of a request."""
 
 
 class Program(NamedTuple):
-    """A process to be: what ``python -m`` was told, and where.
+    """A process to start: the arguments of ``python -m``, and their surroundings.
 
     Attributes:
         arguments: the module and its arguments.
@@ -78,7 +79,7 @@ def forked(program: Program) -> Program:
     Where a server has forked one, this process stands in for it and does not return.
 
     Args:
-        program: what this process was told to run.
+        program: the program that this process was started with.
 
     Raises:
         SystemExit: with the status of the forked process, when that has ended.
@@ -89,8 +90,8 @@ def forked(program: Program) -> Program:
     ways: list[tuple[Callable[[bytes], socket.socket | _Server | None], int]]
     ways = [(_connect, number) for number in range(_SERVERS)]
     if program.arguments[1:2] != list(_TASKS):
-        # An executor has one daemon only, that of its tasks: a server would save nothing there. Whoever begins one may
-        # find that another process was faster.
+        # An executor has one daemon only, that of its tasks: a server would save nothing there. A process that begins
+        # one may find that another was faster.
         ways += [(way, number) for number in range(_SERVERS) for way in (_begin, _connect)]
     key = _key(program)
     request = marshal.dumps((key, *program))
@@ -113,7 +114,7 @@ def forked(program: Program) -> Program:
 
 
 def _is_served(program: Program) -> bool:
-    """Whether a program is one of those that what is preloaded is for, and would load it in the same way."""
+    """Whether the preloaded modules are for this program, and it would load them in the same way."""
     if program.environment.get(THREADS, "1") != "1":
         return False
     module, *rest = program.arguments
@@ -131,7 +132,7 @@ def _address(number: int) -> bytes:
 
 
 def _key(program: Program) -> bytes:
-    """Return what is equal for all programs that would import the same modules in the same way."""
+    """Return a key that is equal for all programs that would import the same modules in the same way."""
     import hashlib
 
     shared = sorted(
@@ -160,7 +161,7 @@ def _connect(address: bytes) -> socket.socket | None:
 
 
 def _begin(_address: bytes) -> socket.socket | _Server:
-    """Fork a server, and return the connection to it; in the forked process, what it is to serve with."""
+    """Fork a server, and return the connection to it; in the forked process, the server's state."""
     parent = os.pidfd_open(os.getppid())
     asks, asked = socket.socketpair(*_WHOLE)
     if os.fork() == 0:
@@ -184,7 +185,7 @@ def _number(connection: socket.socket) -> int:
     """Return the server's next word.
 
     Raises:
-        struct.error: it has ended, or has no more to say.
+        struct.error: it has ended, or sends no more.
     """
     return int(_NUMBER.unpack(connection.recv(_NUMBER.size))[0])
 
@@ -193,7 +194,7 @@ def _stand_in(connection: socket.socket, pid: int) -> int:
     """Wait for the end of a forked process, pass on the signals that this one gets, and return its status."""
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda got, _frame: _send(pid, got))
-    # Servers of its own that found another process faster have ended, or will at once: none stays as a zombie.
+    # Servers of its own that came too late have ended, or will at once: none stays as a zombie.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     with contextlib.suppress(ChildProcessError):
         while os.waitpid(-1, os.WNOHANG)[0]:
@@ -201,7 +202,7 @@ def _stand_in(connection: socket.socket, pid: int) -> int:
     _leave(0, 1)
     try:
         status = _number(connection)
-    except (struct.error, ConnectionError):  # the server was killed, so nobody would tell of the process's end
+    except (struct.error, ConnectionError):  # the server was killed, so nobody would report the process's end
         _send(pid, signal.SIGKILL)
         print(f"spark-streams-python: the server that forked process {pid} has ended; so must that", file=sys.stderr)
         return 1
@@ -209,7 +210,7 @@ def _stand_in(connection: socket.socket, pid: int) -> int:
 
 
 def _leave(*streams: int) -> None:
-    """Let go of standard streams: a copy of a pipe's end would hide that whoever uses it has closed his."""
+    """Close the standard streams: a copy of a pipe's end would hide that the other process has closed its own."""
     nowhere = os.open(os.devnull, os.O_RDWR)
     for stream in streams:
         os.dup2(nowhere, stream)
@@ -222,7 +223,7 @@ def _send(pid: int, number: int) -> None:
 
 
 class _Server:
-    """What a server holds.
+    """The state of a server.
 
     Attributes:
         parent: a descriptor of the process whose children it serves.
@@ -255,7 +256,7 @@ class _Server:
             self.listener.close()
 
     def reap(self) -> None:
-        """Tell the stand-ins of the processes that have ended."""
+        """Report the processes that have ended to their stand-ins."""
         with contextlib.suppress(BlockingIOError):
             os.read(self.ended, 4096)
         while self.forked:
@@ -282,7 +283,7 @@ def _serve(server: _Server, address: bytes, key: bytes) -> Program:
     """Serve requests until the parent has ended; return in each forked process, with its program."""
     try:
         program = _next_program(server, address, key)
-    except BaseException:  # whatever it is, this process must not go on as the one that it was forked from
+    except BaseException:  # after any error, this process must not go on as the one that it was forked from
         import traceback
 
         traceback.print_exc()
@@ -337,7 +338,7 @@ def _answer(server: _Server, connection: socket.socket, key: bytes, loaded: dict
         if server.ending or has_changed(loaded):
             server.end()
             raise EOFError
-        # What another version asks is not read: its files are not those that were loaded.
+        # The request of another version is not read: its files are not those that were loaded.
         asked, *what = marshal.loads(content)
         if asked != key:
             raise EOFError
@@ -348,7 +349,7 @@ def _answer(server: _Server, connection: socket.socket, key: bytes, loaded: dict
                 connection.close()
                 server.close()
                 _become(program, streams)
-            except OSError as error:  # not the server's to deal with, as those below are
+            except OSError as error:  # these errors are not for the server to handle, as those below are
                 raise RuntimeError(f"cannot run {program.arguments} in {program.folder}") from error
             reseed()
             if program.arguments[0] == _DAEMON:
@@ -356,7 +357,7 @@ def _answer(server: _Server, connection: socket.socket, key: bytes, loaded: dict
             return program
         server.forked[pid] = connection
         connection.sendall(_NUMBER.pack(pid))
-    except (EOFError, OSError):  # refused, or whoever asked is gone, or there is no room: it runs by itself
+    except (EOFError, OSError):  # refused, or the client is gone, or there is no room: the client runs by itself
         if connection not in server.forked.values():
             connection.close()
     finally:
@@ -366,7 +367,7 @@ def _answer(server: _Server, connection: socket.socket, key: bytes, loaded: dict
 
 
 def _become(program: Program, streams: list[int]) -> None:
-    """Make this process what the program's own would be."""
+    """Give this process the environment, folder, arguments and module path of the program."""
     os.setpgid(0, 0)
     for number, descriptor in enumerate(streams):
         os.dup2(descriptor, number)

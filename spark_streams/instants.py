@@ -34,7 +34,7 @@ def read_instant(text: str) -> int:
 
     Args:
         text: a whole number of milliseconds, or a date or time of ISO 8601 (UTC when it says no offset). A fraction
-            finer than a millisecond is rounded up: the first event not earlier than it is meant.
+            finer than a millisecond is rounded up, as the user wants the first event not earlier than it.
 
     Raises:
         ValueError: it is no instant, or outside int64; the text says what was expected.

@@ -49,7 +49,7 @@ def offset_number(text: str) -> int:
 
 
 def start_hint(text: str) -> str:
-    """Return what to say in place of a text that means a start elsewhere; empty for any other text."""
+    """Return the advice for a text that means a start elsewhere; empty for any other text."""
     elsewhere = "; '-1' is the beginning in Event Hubs' clients, and the end in Kafka's: say 'earliest' or 'latest'"
     return elsewhere if text.strip() == "-1" else ""
 
@@ -60,7 +60,7 @@ def first_wanted(start: Position) -> int | None:
 
 
 def next_message(start: Position) -> str:
-    """Return where the first message from a position on is, for messages; numbers without one may lie before it."""
+    """Return the place of the first message from a position on, for messages; numbers without one may lie before it."""
     number = first_wanted(start)
     return "its first message" if number is None else f"the message at offset '{format_offset(number)}' or the next"
 

@@ -1,7 +1,7 @@
-"""Imports what Spark's Python processes are forked with (``fork_server.py``), and sees when its files change.
+"""Imports the modules that Spark's Python processes are forked with (``fork_server.py``), and sees their files change.
 
-An upgrade under a living JVM leaves old modules in what has imported them, and new ones in files: both in one process
-would not fit each other.
+An upgrade under a running JVM leaves old modules in processes that have imported them, and new ones in files: both
+would not fit together in one process.
 """
 
 from __future__ import annotations
@@ -18,18 +18,17 @@ PRELOADED: Final = (
     *("spark_streams.filters.row_columns", "spark_streams.wire.amqp.columns.decode", "spark_streams.client.tcp"),
     "encodings.idna",  # of hosts' names
 )
-"""What the server imports: nearly all that the other modules that Spark runs import, and what all formats share.
-
-None may start threads that do not bear a fork. The modules that Spark runs are left out themselves, as some code looks
-for one of them to learn which step it is in (``spark/pushdown/spark_filters.py`` does).
+"""The modules that the server imports: nearly all that the other modules that Spark runs import, and the common ones of
+all formats. None may start threads that do not survive a fork. The modules that Spark runs are left out themselves, as
+some code looks for one of them to learn which step it is in (``spark/pushdown/spark_filters.py`` does).
 """
 THREADS: Final = "OMP_NUM_THREADS"
 _RENEWED: Final = ("spark_streams", "pyspark")
-"""Packages that bear to be imported again in a process; NumPy and PyArrow do not."""
+"""Packages that can be imported again in a process; NumPy and PyArrow cannot."""
 
 
 def preload() -> dict[str, int]:
-    """Import what all processes need, and leave it out of their searches for garbage.
+    """Import the modules that all processes need, and exclude them from garbage collection.
 
     Returns:
         for the file of each loaded module when it was last changed, in nanoseconds since the epoch; nothing where one
@@ -41,12 +40,12 @@ def preload() -> dict[str, int]:
     import warnings
 
     began_ns = time.time_ns()
-    gc.disable()  # modules are no garbage: a fifth of the time would go to searching them for some
+    gc.disable()  # modules are no garbage: a fifth of the time would go to searching them
     # PyArrow's allocator has a thread, which it starts again after a fork; Python cannot know that it does.
     warnings.filterwarnings("ignore", ".*multi-threaded.*fork", DeprecationWarning)
     os.environ[THREADS] = "1"
     for module in PRELOADED:
-        with contextlib.suppress(ImportError):  # a process that needs it says what is missing
+        with contextlib.suppress(ImportError):  # a process that needs it reports what is missing
             importlib.import_module(module)
     gc.freeze()
     gc.enable()
@@ -56,7 +55,7 @@ def preload() -> dict[str, int]:
 
 
 def has_changed(loaded: dict[str, int]) -> bool:
-    """Whether a file is another one than when it was loaded: what is imported from now on need not fit the rest."""
+    """Whether a file has changed since it was loaded: modules that are imported from now on may not fit the rest."""
     return loaded != _changes(loaded)
 
 
@@ -67,10 +66,10 @@ def reseed() -> None:
 
 
 def renew(loaded: dict[str, int]) -> None:
-    """Make a worker that a daemon has forked what it would be by itself, when it imports all that it needs.
+    """Bring a worker that a daemon has forked to the state of one that imports all its modules itself.
 
-    Where a file has changed, what can be imported again will be. In what the worker forks this does nothing: it has
-    objects of these modules then.
+    Where a file has changed, the modules that can be imported again are dropped. In processes that the worker forks
+    this does nothing: they already have objects of these modules.
     """
     if loaded:
         reseed()

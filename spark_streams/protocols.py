@@ -26,10 +26,10 @@ class DoorEntry:
         tls_scheme: the same with TLS.
         config: its ``DoorConfig``, in the form ``package.module:Class``.
         door: its ``Door``.
-        title: what people call it.
+        title: its name for people.
         format: the name of the format in Spark that reads and writes through it; None for a door of another kind.
         url_option: the option of this format that says where the door is.
-        beside: whether it is no way to the streams for programs: whoever names no other door wants all of them.
+        beside: whether programs cannot reach streams through it: a command that names no other door opens all of them.
     """
 
     name: str
@@ -56,8 +56,8 @@ class Protocol:
         tls_scheme: the scheme of its urls that means TLS.
         port: the port of a url that names none.
         tls_port: the port of a TLS url that names none.
-        path: what may follow the host in a url: nothing, a virtual host, or any path and query, which is then the
-            stream's address.
+        path: the part that may follow the host in a url: nothing, a virtual host, or any path and query, which is then
+            the stream's address.
         source: its ``DataSource``.
         peer: the ``spark_streams.cli.peers.peer.Peer`` that the command line reads and writes with.
         address: how the command line's help writes a url with its stream; one or more lines.
@@ -65,7 +65,7 @@ class Protocol:
         partitioned_option: the option that names a stream with several partitions; None for ``stream_option``.
         config: its door's ``DoorConfig``; None when the server has no door for it.
         door: its ``Door``; None when the server has none.
-        title: what people call the door.
+        title: the door's name for people.
     """
 
     name: str
@@ -208,14 +208,14 @@ def load(name: str | None) -> Any:
 
 
 OF_THE_LOG: Final = ("click", "h11", "jinja2", "prometheus_client", "rich", "starlette", "uvicorn")
-"""What the extra ``log`` brings; drivers and executors do without it."""
+"""The packages of the extra ``log``; drivers and executors do not need them."""
 
 
 def check_packages(what: str) -> None:
     """Check that all packages of the extra ``log`` are there; nothing is imported.
 
     Args:
-        what: what needs them.
+        what: the part that needs them.
 
     Raises:
         PackageMissing: some are not installed.

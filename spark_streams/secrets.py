@@ -91,7 +91,7 @@ class FreshSecret(Secret, abc.ABC):
         """Read the secret.
 
         Raises:
-            OptionError: the secret cannot be read, or what was read is no secret; the message shows nothing of it.
+            OptionError: the secret cannot be read, or the text is no secret; the message shows nothing of it.
         """
 
     def fault(self, text: str) -> OptionError:
@@ -210,15 +210,15 @@ _TOLD: Final = struct.Struct("=BI")
 
 
 def _called_in_a_copy(call: Callable[[], str]) -> tuple[str, str]:
-    """Let a copy of this process make a call; return what it did that no call may do, empty for nothing; and its text.
+    """Make a call in a copy of this process; return its fault, if it did what no call may, else ``""``; and its text.
 
     Only so a call that ends its process becomes an error; and as the copy has no other threads and no other processes,
-    what is there afterwards is the call's. Of a call that fails, has a text without end, or takes too long the text is
-    empty: to make it here tells more. Another text is not asked for twice, as a token may be given once.
+    all that exist afterwards are the call's. The text is empty for a call that fails, has an endless text, or takes too
+    long: making it here shows more. Another text is not requested twice, as a token may be given once.
     """
     if sys.platform != "linux":
         return "", ""  # elsewhere, the system's own libraries may end a copy of a process with threads
-    with mmap.mmap(-1, _ROOM_BYTES) as told:  # what the copy has written remains
+    with mmap.mmap(-1, _ROOM_BYTES) as told:  # the bytes that the copy has written remain
         if not (copy := os.fork()):
             try:
                 signal.signal(signal.SIGALRM, signal.SIG_DFL)

@@ -3,15 +3,15 @@
 Spark puts ``$SPARK_HOME/python/lib/pyspark.zip`` in front of each worker's module path. The archive holds source only
 and Python keeps no bytecode of what it imports from an archive, so each of the processes that a query needs compiles
 PySpark again. The same PySpark stands beside the archive as files, whose bytecode is kept: this command takes these, in
-processes that run a module of PySpark. Anything else it hands to the Python that it belongs to, unchanged.
+processes that run a module of PySpark. All other arguments it passes to the Python that it belongs to, unchanged.
 
 Spark puts the jar of its core there, too: 6,000 entries, no Python among them. PySpark drops the finders' caches in
 each new worker, whereupon Python reads all these entries again. The command leaves the jar out.
 
-On Linux, what plans a query and what runs its tasks in the driver is forked from one process that has imported PySpark
-(``fork_server.py``).
+On Linux, the processes that plan a query and that run its tasks in the driver are forked from one that has imported
+PySpark (``fork_server.py``).
 
-``spark.pyspark.python`` is the setting for it; docs/spark-upstream.md has what it saves.
+``spark.pyspark.python`` is the setting for it; docs/spark-upstream.md has the time that it saves.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _ARCHIVE: Final = os.path.join("python", "lib", "pyspark.zip")
 
 
 def main() -> None:
-    """Run what the arguments say as ``python`` would: ``-m`` with a module of PySpark here, the rest in its place."""
+    """Run the arguments as ``python`` would: ``-m`` with a module of PySpark here, others by replacing this process."""
     arguments = sys.argv[1:]
     if len(arguments) < 2 or arguments[0] != "-m" or not arguments[1].startswith("pyspark."):
         os.execv(sys.executable, [sys.executable, *arguments])
@@ -44,7 +44,7 @@ def main() -> None:
 
 
 def executable() -> str:
-    """Return what ``PYSPARK_PYTHON`` should be for workers of this Python: the command, or Python itself without it."""
+    """Return the value of ``PYSPARK_PYTHON`` for workers of this Python: the command, or Python itself without it."""
     command = os.path.join(os.path.dirname(sys.executable), "spark-streams-python")
     return command if os.access(command, os.X_OK) else sys.executable
 

@@ -30,7 +30,7 @@ Passwords and tokens, so that no list of processes shows them:
                     or SPARK_STREAMS_PASSWORD_FILE, SPARK_STREAMS_TOKEN_FILE
   a file            --password-file, with a user in the url: amqp://reader@host
 A connection string of Event Hubs may be without its key, which is a password then.
-What is said on the command line counts more than the environment.
+The command line takes precedence over the environment.
 """
 
 
@@ -114,7 +114,7 @@ def endpoint_of(url: str, options: PeerOptions, tls: Tls | None, schemes: Collec
         return endpoint
     password = options.secret("PASSWORD", options.password_file)
     if password is None and endpoint.scheme in HTTP_SCHEMES and endpoint.username is None:
-        return endpoint  # the variable is for another peer, as feeds have tokens
+        return endpoint  # the variable belongs to another peer, as feeds have tokens
     if password is None:
         raise OptionError("URL", f"user '{username}' has no password: expected {option} FILE or {PREFIX}PASSWORD")
     return endpoint.with_credentials(username, password)

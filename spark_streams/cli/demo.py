@@ -1,4 +1,4 @@
-"""The demo: a log, orders that are sent to it, a query that prices them, and a check of what came out.
+"""The demo: a log, orders that are sent to it, a query that prices them, and a check of the result.
 
 It runs in a process of its own, in a temporary folder. Spark is a JVM with Python workers, and the log is a process
 too: however the demo ends, by itself, by Ctrl-C or by SIGTERM, ``run_demo`` ends all of them and removes the folder.
@@ -62,13 +62,13 @@ def order(n: int) -> dict[str, Any]:
 
 
 def priced(value: dict[str, Any]) -> dict[str, Any]:
-    """Return what the query is to make of an order's value: it adds the price and the VAT, in cents."""
+    """Return the value that the query should compute from an order's: it adds the price and the VAT, in cents."""
     net = value["quantity"] * value["price_cents"]
     return {**value, "net_cents": net, "vat_cents": (2 * net * VAT_PERCENT + 100) // 200}
 
 
 def read_back(client: AmqpClient, count: int) -> dict[str, bool]:
-    """Read the query's output batch by batch, and return each check in words, with whether it passed."""
+    """Read the query's output batch by batch, and return each check as a sentence, with whether it passed."""
     numbers: list[int] = []
     last_of_key: dict[str, int] = {}
     in_order = right = kept = True
@@ -118,7 +118,7 @@ def run_demo(events: int, seconds: float, partitions: int) -> None:
     before = signal.signal(signal.SIGTERM, exit_on_signal)
     try:
         with tempfile.TemporaryDirectory(prefix="spark-streams-demo-", ignore_cleanup_errors=True) as folder:
-            noise = Path(folder, "noise.log")  # what the JVM says would hide the report
+            noise = Path(folder, "noise.log")  # the JVM's own output would hide the report
             with noise.open("wb") as stderr:
                 process = subprocess.Popen(
                     [sys.executable, "-m", "spark_streams.cli.demo", str(events), str(seconds), str(partitions)],

@@ -61,7 +61,7 @@ class ErrorReportingGroup(click.Group):
 
 
 def exit_on_signal(number: int, frame: FrameType | None) -> NoReturn:
-    """Handle a signal: exit with the code that shells report for it, so that what is temporary is removed."""
+    """Handle a signal: exit with the code that shells report for it, so that temporary files are removed."""
     raise SystemExit(128 + number)
 
 
@@ -82,7 +82,7 @@ _OF_THE_COMMAND_LINE: Final = {
     "dialect": "--dialect",
     "partitions": "--partitions",
 }
-"""Spark's options, and the command's arguments, to what says the same on the command line."""
+"""Spark's options, and the command's arguments, to their equivalents on the command line."""
 _PHRASES: Final = (
     ("set option 'tls.verifyHostname' to 'false'", "give --tls-any-host"),
     ("; raise option 'requestTimeout' if they are slow", ""),
@@ -114,7 +114,7 @@ def in_words_of_the_command_line(text: str) -> str:
 
 
 def fault_line(fault: Exception) -> str:
-    """Return an error's text as one line, in words of the command line."""
+    """Return an error's text as one line, in the terms of the command line."""
     return in_words_of_the_command_line(" ".join(str(fault).split("\n")))
 
 

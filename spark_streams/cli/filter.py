@@ -84,7 +84,7 @@ def explain(
     filter_value_from: str | None,
     feed_filter: tuple[str, ...],
 ) -> None:
-    """Print the tree of the filter TEXT, what of it a peer is asked to check, and what remains for the reader.
+    """Print the tree of the filter TEXT, the part that a peer is asked to check, and the rest for the reader.
 
     TEXT is a filter, or its protobuf form in base64; "-" reads it from stdin.
     """

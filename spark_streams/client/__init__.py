@@ -1,6 +1,6 @@
 """Exports the clients of logs: blocking, one object a task. Nothing here imports Spark or the server.
 
-Each name is imported when it is first used: who reads RabbitMQ does not load the engine of AMQP.
+Each name is imported when it is first used, so a reader of RabbitMQ does not load the engine of AMQP.
 
 ``encode_columns`` belongs to the codec: it encodes what a publisher sends, so that sinks need not import ``wire``.
 """
@@ -37,7 +37,7 @@ _HOMES: Final = {
     "spark_streams.wire.amqp.columns.encode": ("encode_columns",),
     "spark_streams.wire.rabbitmq.publishing": ("RabbitPublishing",),
 }
-"""Module to what is exported from it; no name is that of a module of this package, which Python would put there."""
+"""Module to the names that it exports; none is the name of a module of this package, which Python would set."""
 
 __all__ = [name for names in _HOMES.values() for name in names]
 

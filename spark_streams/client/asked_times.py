@@ -1,9 +1,9 @@
-"""Warns of times at which reading starts or ends, or in a filter, that are likely not the ones that were meant.
+"""Warns of times, of a start, an end or a filter, that are likely not the ones that were meant.
 
 A time is always milliseconds since 1970. One in seconds is in January 1970, mostly before every event; one in micro- or
-nanoseconds is in a year beyond 50,000. Both are valid positions, which nobody refuses: the query runs, and a warning
-says what was understood and what is there. It goes by the bounds and the offsets that the caller knows, and asks no
-peer.
+nanoseconds is in a year beyond 50,000. Both are valid positions, and not refused: the query runs, and a warning says
+how the time was understood and what is there. The warning uses the bounds and offsets that the caller knows, and asks
+no peer.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from spark_streams.redaction import safe_text
 _log = logging.getLogger(__name__)
 
 _UNITS: Final = {"seconds": (1_000, 1), "microseconds": (1, 1_000), "nanoseconds": (1, 1_000_000)}
-"""What a number of each unit is multiplied with and divided by for milliseconds."""
+"""The factor and divisor that turn a number of each unit into milliseconds."""
 _OUR_TIME: Final = range(315_532_800_000, 4_102_444_800_000)
-"""The milliseconds of 1980 to 2099: a number that is in them by another unit is likely of that unit."""
+"""The milliseconds of 1980 to 2099: a number that lies between them in another unit is likely in that unit."""
 
 
 class Asked(NamedTuple):
@@ -58,7 +58,7 @@ class Asked(NamedTuple):
 
 
 def instant_text(ms: int) -> str:
-    """Return an instant of any year in ISO 8601, and in brackets in another unit, if it is likely meant in that."""
+    """Return an instant of any year in ISO 8601; in brackets that of another unit, if that is likely meant."""
     unit = _likely_unit(ms)
     if unit is None:
         return _iso(ms)
@@ -67,15 +67,15 @@ def instant_text(ms: int) -> str:
 
 
 def warn_of_times(who: str, option: str, asked: Sequence[Asked], *, end: bool = False) -> bool:
-    """Log a warning if reading starts, or ends, beside all events by a time that is likely not meant so.
+    """Log a warning if a time that is likely not meant so makes reading start, or end, outside all events.
 
-    A start behind the events is such a one, and so is an end before them. A start before them and an end behind them
+    A start behind the events is such a time, and so is an end before them. A start before them and an end behind them
     are ordinary, unless the number is a time of our days in another unit.
 
     Args:
         who: the query or the stream, for the message.
         option: what gave the times, for the message.
-        asked: the positions in all partitions; those without events say nothing.
+        asked: the positions in all partitions; those without events do not count.
         end: whether they are ends.
 
     Returns:
@@ -101,7 +101,7 @@ def warn_of_filter(who: str, expression: Expression) -> None:
 
 
 def _doubtful_place(asked: Asked, end: bool) -> str | None:
-    """Return where reading starts or ends, if that is beside all events by a time that is likely not meant so."""
+    """Return where reading starts or ends, if a time that is likely not meant so puts that outside all events."""
     behind, before = (asked.found == each for each in (After(str(asked.bounds.latest)), At(str(asked.bounds.earliest))))
     if not isinstance(asked.wanted, AtTime) or not (behind or before):
         return None

@@ -118,7 +118,7 @@ class LossPolicy:
 
 
 def place(position: Position | None) -> str:
-    """Return a position where reading was to continue in words; ``position`` is None for a partition without one."""
+    """Return, as text, a position where reading was to continue; ``position`` is None for a partition without one."""
     return "from its beginning" if position in (None, EARLIEST) else str(position)
 
 

@@ -1,7 +1,7 @@
 """Names the rows of a task in errors, and cuts them into parts with a running digest, for publishers of all protocols.
 
 Exactly-once publishing compares the digests between attempts at a task. The end of a part depends on the sequence of
-the rows alone, not on the batches that they came in, so every attempt cuts its rows alike: ``Windows`` after a fixed
+the rows alone, not on the batches that they came in, so every attempt cuts its rows alike: ``RowBlocks`` after a fixed
 number of rows, ``Parts`` after a number of rows or of bytes. A digest covers the part's rows and all rows of the task
 before it; the last part's digest covers the end of the task too: other rows, another order or another number of them
 give another digest. Earlier runs have stored digests that later ones compare with, so the digested content and its
@@ -23,10 +23,10 @@ from numpy.typing import NDArray
 
 from spark_streams.wire.columnar.arrays import layout
 
-WINDOW_ROWS: Final = 1_024
-"""Rows of a window, unless a sub-entry batch holds more: one checksum covers that many rows."""
+BLOCK_ROWS: Final = 1_024
+"""Rows of a block, unless a sub-entry batch holds more: one checksum covers that many rows."""
 DIGEST_BITS: Final = 10
-"""Bits of a window's digest: other rows go unnoticed in one case of 1,024."""
+"""Bits of a block's digest: other rows go unnoticed in one case of 1,024."""
 MAX_PART_BYTES: Final = 4 << 20
 """Bytes of values and keys: far below a door's limit (16 MiB), and so many that a request's overhead is negligible."""
 MAX_PART_ROWS: Final = 50_000
@@ -40,7 +40,7 @@ PART_SCHEMA: Final = pa.schema(
 """The columns of rows that are published to a feed; key and timestamp may be null."""
 
 Destinations = Mapping[str, NDArray[np.int64]]
-"""Stream to the numbers of its rows, within the window, in ascending order."""
+"""Stream to the numbers of its rows, within the block, in ascending order."""
 
 Label = Callable[[int], str]
 """The number of a row, from 0, to its name in errors, such as ``row 17 (key 'customer-4')``."""
@@ -134,13 +134,13 @@ class _DigestedRows(ABC, Generic[_Part]):
 
 
 @dataclass(frozen=True)
-class Window:
+class RowBlock:
     """Consecutive rows of a task with one digest.
 
     Args:
         first_row: number of the first row within the task, from 0.
         rows: how many rows it has.
-        digest: the digest of these and all rows before them; 0 for windows without digests.
+        digest: the digest of these and all rows before them; 0 for blocks without digests.
         places: the streams that the rows go to.
     """
 
@@ -150,13 +150,13 @@ class Window:
     places: Destinations
 
 
-class Windows(_DigestedRows[tuple[Window, pa.Table]]):
-    """Cuts the rows of a task into windows of a fixed number of rows; their digests cover where rows go, too.
+class RowBlocks(_DigestedRows[tuple[RowBlock, pa.Table]]):
+    """Cuts the rows of a task into blocks of a fixed number of rows; their digests cover where rows go, too.
 
     Args:
-        place: returns where the rows of a window go, given the number of its first row and its rows; it is called once
-            for each window, in their order.
-        window_rows: rows of a window.
+        place: returns where the rows of a block go, given the number of its first row and its rows; it is called once
+            for each block, in their order.
+        block_rows: rows of a block.
         begin: the first bytes of the digest: everything else that has to be the same on every attempt.
         digested: whether digests are needed.
     """
@@ -164,17 +164,17 @@ class Windows(_DigestedRows[tuple[Window, pa.Table]]):
     def __init__(
         self,
         place: Callable[[int, pa.Table], Destinations],
-        window_rows: int = WINDOW_ROWS,
+        block_rows: int = BLOCK_ROWS,
         begin: bytes = b"",
         digested: bool = True,
     ) -> None:
         super().__init__(begin)
-        self.window_rows = window_rows
+        self.block_rows = block_rows
         self._place = place
         self._digested = digested
 
-    def add(self, rows: pa.Table) -> list[tuple[Window, pa.Table]]:
-        """Add rows; return the windows that are certainly not the last one.
+    def add(self, rows: pa.Table) -> list[tuple[RowBlock, pa.Table]]:
+        """Add rows; return the blocks that are certainly not the last one.
 
         Args:
             rows: the next rows; the digest covers column ``payload`` (large_binary) and no other column.
@@ -183,22 +183,22 @@ class Windows(_DigestedRows[tuple[Window, pa.Table]]):
             DeliveryFailed: ``place`` raised it; ``finish`` raises it too.
         """
         count = rows.num_rows + sum(held.num_rows for held in self._held)
-        return self._cut(rows, range(self.window_rows, count, self.window_rows))
+        return self._cut(rows, range(self.block_rows, count, self.block_rows))
 
-    def _part(self, rows: pa.Table, end: bytes) -> tuple[Window, pa.Table]:
+    def _part(self, rows: pa.Table, end: bytes) -> tuple[RowBlock, pa.Table]:
         places = self._place(self.rows, rows)
         if self._digested:
             for content in _binary(rows.column("payload").combine_chunks()):
                 self._digest(content)
             for stream in sorted(places):
                 chosen = places[stream]
-                # Most tasks have one stream: its name alone stands for all rows.
+                # Most tasks have one stream: its name alone is that of all rows.
                 self._digest(b"%d %b" % (len(chosen), stream.encode()))
                 if len(chosen) < rows.num_rows:
                     self._digest(chosen.astype("<u4").tobytes())
             self._digest(end)
         digest = self._crc >> (32 - DIGEST_BITS) if self._digested else 0
-        return Window(self.rows, rows.num_rows, digest, places), rows
+        return RowBlock(self.rows, rows.num_rows, digest, places), rows
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
-"""What the row decoders of AMQP and RabbitMQ share: columns of the rows that match, and the event that cannot be read.
+"""Shared by the row decoders of AMQP and RabbitMQ: columns of the rows that match, and the event that cannot be read.
 
-A filter decodes only the columns that it refers to, and the other columns of the rows that match: what is damaged in
-any other event, or in a part that no column needs, fails nobody. Filters compare times in milliseconds, as messages
-have them, so that an instant beyond Spark's microseconds fails the rows that show it and no filter.
+A filter decodes only the columns that it refers to, and the other columns of the rows that match: damage in any other
+event, or in a part that no column needs, fails no query. Filters compare times in milliseconds, as messages have them,
+so that an instant beyond Spark's microseconds fails the rows that show it and no filter.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def first_unreadable(count: int, decode: Callable[[slice], object]) -> tuple[int
 
 
 def unreadable(read: RangeRead, offset: str | None, fault: RemoteProtocolError) -> RemoteProtocolError:
-    """Return the error about an event that cannot be read: which one it is, what is wrong, and what goes on.
+    """Return the error about an event that cannot be read: which one it is, what is wrong, and how to go on.
 
     Args:
         read: the range.

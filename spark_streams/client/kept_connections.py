@@ -1,8 +1,8 @@
 """Keeps a connection from one task of a worker to the next, so that a micro-batch does not begin with a handshake.
 
-Spark runs task after task in one Python worker, a sink's with a connection each. To open one takes six to eight round
-trips, more with TLS, and brokers write lines for each; Kafka's sink keeps its producer, too. The decisions are in
-docs/adr/0045-kept-connections.md.
+Spark runs task after task in one Python worker, and each task of a sink needs a connection. To open one takes six to
+eight round trips, more with TLS, and brokers write lines for each; Kafka's sink keeps its producer, too. The decisions
+are in docs/adr/0045-processes-and-connections.md.
 
 A task has the connection to itself: it takes it away, and gives it back once the peer has all of its rows. One that
 broke meanwhile is not given out, and a task never gives back one on which something failed.
@@ -48,11 +48,11 @@ _C = TypeVar("_C", bound=Keepable)
 
 
 def kept_key(endpoint: Endpoint, timeout_ms: int, also: Hashable = None) -> Hashable | None:
-    """Return the key of a client's connections: where they lead, as whom, how patiently, and what ``also`` matters.
+    """Return the key of a client's connections: the peer, the user, the time-out, and whatever is in ``also``.
 
     Returns:
-        Another one once the content of a file with a password, a token, a certificate, its key or the authorities is
-        another; None, for connections that are not to be kept, where a file cannot be read, and where only a refusal by
+        Another key once the content of a file with a password, a token, a certificate, its key or the authorities has
+        changed. None, for connections that are not to be kept, where a file cannot be read, and where only a refusal by
         the peer would show that the secret has changed.
     """
     secret, tls = endpoint.token or endpoint.password or Secret(""), endpoint.tls or Tls()
@@ -62,7 +62,7 @@ def kept_key(endpoint: Endpoint, timeout_ms: int, also: Hashable = None) -> Hash
         signs_in = [Path(each).read_bytes() for each in (tls.ca_file, tls.cert_file, tls.key_file) if each is not None]
         signs_in.append(secret.reveal().encode())
     except (OSError, ValueError, OptionError):
-        return None  # whoever connects says what is wrong
+        return None  # the attempt to connect says what is wrong
     return endpoint, timeout_ms, also, tuple(hashlib.sha256(each).digest() for each in signs_in)
 
 
@@ -132,5 +132,5 @@ def _lives(connection: Keepable) -> bool:
     try:
         connection.turn()
     except SparkStreamsError:
-        return False  # it has closed itself; whoever needs one opens another, and hears what is wrong
+        return False  # it has closed itself; the next task opens another one, and sees the error
     return not connection.broken

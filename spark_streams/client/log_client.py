@@ -87,7 +87,7 @@ class StreamDescription:
     def no_offset(self, text: str) -> str | None:
         """Return why no event of the stream can have the offset ``text``; None when one may.
 
-        An offset of another form would be compared all the same: '5' lies behind every offset of 20 digits.
+        An offset of another form would still be compared: '5' lies behind every offset of 20 digits.
         """
         digits = self.offset_digits
         if digits is None:

@@ -52,7 +52,7 @@ def proxy_for(node: Node) -> Proxy | None:
     """Return the proxy that leads to a host and port, None where connections go there without one.
 
     Raises:
-        ConnectFailed: the environment names one that cannot be used; the message has nothing of it.
+        ConnectFailed: the environment names one that cannot be used; the message does not quote it.
     """
     url = getproxies().get("https")
     if not url or proxy_bypass(f"{node[0]}:{node[1]}"):

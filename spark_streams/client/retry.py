@@ -78,7 +78,7 @@ LONG_BACKOFF: Final = Backoff(attempts=24)
 
 
 class RetryCount:
-    """How often something was tried again in this process, whatever it was and whoever did; thread-safe.
+    """The number of retries in this process, of any operation in any thread; thread-safe.
 
     Spark runs the driver's side of each stream, and each task while it lasts, in a process of its own. So the count
     before and after a step is what that step needed, and no client has to carry a counter through its layers.
@@ -137,7 +137,7 @@ class Attempts:
         Raises:
             SparkStreamsError: ``fault`` itself, when it is not retriable or was the last allowed try.
         """
-        # An error and its frames are a circle. What the frames hold is not to wait for a garbage collection.
+        # An error and its frames are a cycle. The objects of the frames must not wait for a garbage collection.
         traceback.clear_frames(fault.__traceback__)
         if fault.given_up:
             raise fault

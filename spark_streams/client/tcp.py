@@ -25,7 +25,7 @@ _ADVERTISED: Final = dict.fromkeys(
     "option 'url'; if that is a load balancer, set option 'loadBalancer' to 'true'",
 )
 WOULD_BLOCK: Final = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
-"""What a socket of ``open_socket`` raises when it has no bytes, or takes none, for now."""
+"""The errors of a socket of ``open_socket`` that has no bytes, or takes none, for now."""
 _T = TypeVar("_T", bound=SparkStreamsError)
 
 
@@ -41,7 +41,7 @@ def open_socket(
         endpoint: the peer.
         deadline: how long to try.
         server_name: the name that a TLS certificate has to hold; the endpoint's when None.
-        dial: connects to the peer in another way than straight on, such as through a proxy; with errors of its own.
+        dial: connects to the peer in another way than directly, such as through a proxy; with errors of its own.
 
     Raises:
         ConnectFailed: no connection could be made, or TLS failed on it.

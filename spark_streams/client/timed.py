@@ -1,8 +1,8 @@
-"""Bounds what a peer may take as a whole, where the time-out of a socket counts for each address and each byte alone.
+"""Bounds the whole time of a peer's answer, as the time-out of a socket begins anew for each address and each byte.
 
 A peer that sends a byte a second is never silent, so no time-out of a socket ends a response whose end it never sends,
 nor one that it puts off again and again (status 100). Python's TLS bounds each handshake as a whole, and ``Deadline``
-our own loops over ``recv``; here is what lies in loops of libraries.
+our own loops over ``recv``; this module is for loops inside libraries.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def connect(node: Node, until: float) -> socket.socket:
 
     Args:
         node: the host and port.
-        until: when to give up, by the monotonic clock; what is left then is the time-out of the socket.
+        until: when to give up, by the monotonic clock; the time that is left then becomes the time-out of the socket.
 
     Raises:
         OSError, UnicodeError, OverflowError: there is none.
@@ -60,7 +60,7 @@ class TimedResponse(HTTPResponse):
         self.fp = io.BufferedReader(self._reader)
 
     def steady(self, silence_s: float) -> None:
-        """Let the rest take as long as it does, while the peer is silent for ``silence_s`` seconds at most."""
+        """Do not limit the rest, as long as the peer is never silent for more than ``silence_s`` seconds."""
         if not self.isclosed():
             self._reader.until = None
             self._reader.socket.settimeout(silence_s)

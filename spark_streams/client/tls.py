@@ -1,4 +1,4 @@
-"""Makes the client's TLS contexts, and says what to do when TLS fails, in the same words for all protocols."""
+"""Makes the client's TLS contexts, and the advice when TLS fails, in the same words for all protocols."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def _refuse_encrypted(tls: Tls) -> NoReturn:
 
 
 def certificate_hint(tls: Tls) -> str:
-    """Return what to check, behind "if it", where a peer with TLS closes the connection without a word.
+    """Return what to check, to follow "if it", where a peer with TLS silently closes the connection.
 
     Servers of Python's asyncio do that to clients whose certificate they do not trust, or that show none.
     """

@@ -1,4 +1,4 @@
-"""Says which url to use, where something else answers at a port than a client expected; the first bytes tell.
+"""Says which url to use where a port answers in another protocol than the client expected; the first bytes show it.
 
 ::
 
@@ -31,7 +31,7 @@ _TLS: Final = "TLS"
 _FIRST_BYTES: Final = (
     (re.compile(rb"AMQP[\x00\x02\x03]\x01\x00\x00"), "amqp"),
     (re.compile(rb".{4}\x80[\x11\x12]\x00\x01", re.DOTALL), "rabbitmq-stream"),
-    # So proxies answer for a peer that is not there, and servers of HTTPS those who speak without TLS.
+    # Proxies answer so for a peer that is not there, and HTTPS servers to clients without TLS.
     (re.compile(rb"HTTP/\S+ (?:[135]|408|425|429)"), _PASSING),
     (re.compile(rb"HTTP/"), "feedapi"),
     (re.compile(rb"[\x14-\x16]\x03"), _TLS),
@@ -44,7 +44,7 @@ _way = attrgetter("scheme", "tls", "transport", "dialled")
 
 
 def known_right(endpoint: Endpoint) -> None:
-    """Note that a peer spoke what was expected: whatever comes later, it is not the url that is wrong."""
+    """Note that a peer spoke the expected protocol: whatever comes later, the url is not wrong."""
     _RIGHT.add(_way(endpoint))
 
 
@@ -62,7 +62,7 @@ def wrong_port(endpoint: Endpoint, heard: bytes, where: str | None = None) -> Co
         where: what the message begins with; None for the host and port.
 
     Returns:
-        None where it speaks what was expected, or has before in this process, and where that is not known.
+        None where it speaks the expected protocol, or has before in this process, and where the bytes do not show it.
     """
     own, over_web = endpoint.protocol.name, endpoint.transport != "tcp"
     spoken = next((name for pattern, name in _FIRST_BYTES if pattern.match(heard)), None)

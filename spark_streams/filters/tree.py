@@ -247,7 +247,7 @@ NEGATIVE: Final = frozenset({Operator.NOT_IN, Operator.NOT_LIKE, Operator.CONTAI
 
 
 class Comparison(NamedTuple):
-    """What a comparison with one value is called elsewhere.
+    """The forms of a comparison with one value.
 
     Args:
         sign: its sign in texts.

@@ -28,7 +28,7 @@ def _check_choices(config: StreamConfig | LogConfig) -> None:
 
 @dataclass(frozen=True)
 class StreamConfig:
-    """How one stream stores, rolls and forgets; fixed when the stream is created.
+    """The settings by which one stream stores, rolls and removes; fixed when the stream is created.
 
     Args:
         timestamp_type: ``append``: a record's timestamp is the instant it was added (the default); ``create``: it is
@@ -39,8 +39,10 @@ class StreamConfig:
             ``degrade`` stores the record without a timestamp (KIP-228, compatibility table, rows W5 and W9).
         segment_max_bytes: a segment is rolled before it would grow past this, in bytes.
         segment_max_age_ms: a segment is rolled when its first append is older than this; None: never by age.
-        retention_max_bytes: the oldest segments go while the rest still holds at least this much; None: no limit.
-        retention_max_age_ms: a segment goes when its last append (not its records' timestamps) is older; None: never.
+        retention_max_bytes: the oldest segments are removed while the rest still holds at least this much; None: no
+            limit.
+        retention_max_age_ms: a segment is removed when its last append (not its records' timestamps) is older; None:
+            never.
         index_interval_bytes: a sparse index entry is made for about each so many bytes.
     """
 
@@ -65,7 +67,7 @@ class StreamConfig:
 
 @dataclass(frozen=True)
 class LogConfig:
-    """How the log as a whole treats its files.
+    """The settings by which the log as a whole treats its files.
 
     Args:
         fsync: when appended bytes are forced to the disk. ``always``: before the append is acknowledged, so that it

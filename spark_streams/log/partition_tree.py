@@ -6,9 +6,9 @@ was created with and those that were added. A split gives a partition children, 
 - it is *closed*: it keeps its records and takes no more, and its children, empty at first, start after it;
 - its whole history is *redistributed*: it leaves, and its children have all of its records between them.
 
-A key belongs to the root number (CRC-32 of the key) modulo (roots), and where that root was split, to one of its
-children by another hash of the key, and so on down to an open partition. Records of one key are therefore in one open
-partition, and what came earlier is in the closed ones that it starts after.
+A key belongs to the root whose number is (CRC-32 of the key) modulo (roots), and where that root was split, to one of
+its children by another hash of the key, and so on down to an open partition. Records of one key are therefore in one
+open partition, and earlier records are in the closed ones that it starts after.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class PartitionTree:
         """The assignment of keys to all open partitions."""
 
     def starts_after(self, name: str) -> str | None:
-        """Return the closed partition that holds what came before a partition's first record."""
+        """Return the closed partition that holds the records before a partition's first one."""
         parent = self.nodes[name].parent
         return None if parent is None or self.nodes[parent].gone else parent
 

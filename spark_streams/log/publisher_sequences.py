@@ -1,6 +1,6 @@
 """Deduplicates: keeps the last sequence number of every publisher of a partition, for one door.
 
-A publisher chooses its reference, a text, and numbers what it publishes. The log stores the numbers as a note of the
+A publisher chooses its reference, a text, and numbers its messages. The log stores the numbers as a note of the
 record batches that they belong to, so records and numbers are stored together or not at all, whatever ends the process.
 A snapshot in the log's state store saves a start from reading the notes of the whole log. It is written only after the
 log itself is on the disk, so that it never knows more than the log does.

@@ -78,11 +78,12 @@ class ReferenceLog:
         self._changes = threading.Lock()
         self._streams: dict[str, Stream] = {}
         self.changes = 0
-        """How often streams or partitions have perhaps come or gone; it rises once a change can be seen."""
+        """The number of changes of streams or partitions, some perhaps without effect; it rises once a change can be
+        seen."""
         self._names = Names()
         self._closed = threading.Event()
         self._root = self.data_dir / "streams"
-        with ExitStack() as resources:  # closed in the opposite order, the lock last, also when some of it fails
+        with ExitStack() as resources:  # closed in the opposite order, the lock last, also when one of them fails
             if data_dir is None:
                 resources.callback(shutil.rmtree, self.data_dir)
             self._take_lock(resources)

@@ -88,12 +88,12 @@ def first_matching(partition: Partition, expression: Expression, start: int = 0)
 
 
 class Block(NamedTuple):
-    """What one step of a search found.
+    """The result of one step of a search.
 
     Args:
         matching: the records that match.
         following: where the next step begins; the end of the search when it has ended.
-        records: how many records were looked at.
+        records: how many records were examined.
         size: the bytes of their values.
     """
 

@@ -82,7 +82,7 @@ class StateStore:
             try:
                 yield self._db
             except (sqlite3.DatabaseError, UnicodeDecodeError) as fault:
-                # Its subclasses, a full disk among them, are no damage.
+                # Its subclasses, such as that for a full disk, are no damage.
                 if isinstance(fault, UnicodeDecodeError) or type(fault) is sqlite3.DatabaseError:
                     raise CorruptLog(str(self._path), 0, f"SQLite says: {fault}") from fault
                 raise
@@ -119,7 +119,7 @@ class StateStore:
     def put_all(self, namespace: str, values: Mapping[str, bytes]) -> None:
         """Set many values, all or none of them; it is much faster than one after the other."""
         rows = [(namespace, key, _crc(namespace, key, value) + value) for key, value in values.items()]
-        with self._written() as db, db:  # the inner one commits, or rolls back what SQLite has not itself
+        with self._written() as db, db:  # the inner one commits, or rolls back unless SQLite has done so
             db.execute("BEGIN")
             db.executemany("INSERT OR REPLACE INTO state VALUES (?, ?, ?)", rows)
 
@@ -157,8 +157,8 @@ class StateStore:
     def walk(self, namespace: str, at_once: int = 1_000) -> Iterator[tuple[str, bytes]]:
         """Yield all keys and values of a namespace, by key; others may use the store after each ``at_once`` of them.
 
-        What is changed meanwhile is yielded as it was or as it is. A value that does not pass its check is left out, so
-        that one who looks sees the others, and is logged once.
+        A value that changes meanwhile is yielded in its old or its new form. A value that fails its check is left out,
+        so that the caller sees the others, and is logged once.
         """
         after = b""
         while True:

@@ -37,7 +37,7 @@ class Stream:
 
     Args:
         folder: the stream's folder.
-        metadata: what ``stream.json`` says.
+        metadata: the content of ``stream.json``.
         open_partition: opens a partition of it.
 
     Attributes:
@@ -159,7 +159,7 @@ class Stream:
         return known
 
     def predecessors(self, name: str) -> list[Partition]:
-        """Return the closed partitions that hold what came before a partition's first record, nearest first."""
+        """Return the closed partitions that hold the records before a partition's first one, nearest first."""
         partitions = self._partitions
         found = []
         before = partitions[name].starts_after
@@ -262,7 +262,7 @@ class Stream:
         return True
 
     def _sweep(self) -> None:
-        """Remove what a failed change has left behind, and log a refusal of the system."""
+        """Remove the remains of a failed change, and log a refusal of the system."""
         try:
             remove_unknown(self.folder, self._tree)
         except OSError:

@@ -57,7 +57,7 @@ class StreamMetadata:
         tree: the partitions that there are and were.
         partition_names: the names that clients of RabbitMQ gave the first partitions; None when they gave none.
         created_ms: when it was created, in ms since the epoch.
-        maker: the user who made it, for whose share of the log's partitions it counts; None: it is nobody's.
+        maker: the user who made it, for whose share of the log's partitions it counts; None: it counts for nobody.
     """
 
     name: str
@@ -96,7 +96,7 @@ class StreamMetadata:
 
         Raises:
             FileNotFoundError: there is none.
-            CorruptLog: it fails its check, or a folder or file that it speaks of is missing.
+            CorruptLog: it fails its check, or a folder or file that it names is missing.
         """
         path = folder / METADATA_FILE
         try:

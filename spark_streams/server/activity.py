@@ -1,6 +1,6 @@
-"""What a door tells of its clients to those who look: connections, readers, writers, and the offsets that it keeps.
+"""Describes the clients of a door: connections, readers, writers, and the offsets that it keeps.
 
-A door that can tell has two methods, and keeps no books for them: it walks its connections when somebody asks.
+A door that can has two methods for it, and keeps no extra records: each call walks its connections.
 
 ::
 
@@ -20,7 +20,7 @@ from spark_streams.log import ReferenceLog
 from spark_streams.redaction import one_line
 
 MOST_TEXT: Final = 120
-"""Of what a peer says of itself, so many characters are told."""
+"""The most characters of a peer's own description that are shown."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class ConnectionInfo:
         door: the door's name.
         peer: host and port that it comes from.
         user: who signed in.
-        client: what the peer says of itself: its product, version and name; empty when it says nothing.
+        client: the peer's own description: its product, version and name; empty without one.
         since_ms: when it connected, in ms since the epoch.
     """
 
@@ -55,7 +55,7 @@ class ReaderInfo:
         next_offset: the next event that it gets, or one before that it does not want; None while it gets nothing.
         name: what it is called; empty for nothing.
         group: its consumer group, or None.
-        owner: the user that the group belongs to; empty: it is everybody's.
+        owner: the user that the group belongs to; empty for a group of everybody.
         epoch: its epoch in the group, or None.
         part: which of its partitions this is, counted from 0.
     """
@@ -96,7 +96,7 @@ class WriterInfo:
 
 @dataclass(frozen=True)
 class StoredOffset:
-    """What the log keeps of a reader that may be gone.
+    """The state that the log keeps of a reader, which may be gone.
 
     Args:
         door: the door's name.
@@ -133,12 +133,12 @@ def peer_text(address: Any) -> str:
 
 
 def client_text(*words: object) -> str:
-    """Return what a peer says of itself as one short line; words that are None or empty are left out."""
+    """Return a peer's own description as one short line; words that are None or empty are left out."""
     return one_line(" ".join(f"{word:.{MOST_TEXT}}" for word in map(str, filter(None, words))))[:MOST_TEXT]
 
 
 def in_order(connections: Iterable[Any]) -> list[Any]:
-    """Return connections with the one first that came first, so that pages of them stay as they are."""
+    """Return connections, the oldest first, so that the pages of a list stay as they are."""
     return sorted(connections, key=lambda connection: (connection.since_ms, connection.address))
 
 

@@ -57,7 +57,7 @@ def allow_descriptors(connections: int, files: int) -> None:
 
 
 class Sockets:
-    """The connections of all doors of a server, which share the process's descriptors, and who guesses at passwords."""
+    """The connections of all doors of a server, which share the process's descriptors; and guessers of passwords."""
 
     def __init__(self) -> None:
         self.open = 0
@@ -123,7 +123,7 @@ class Admission:
     Attributes:
         on_late: called, instead of cutting the connection, when the handshake takes too long.
         counters: the door's.
-        limit: why the peer is not served, in words, once it is not.
+        limit: the reason why the peer is not served, as text, once it is refused.
     """
 
     def __init__(self, control: AdmissionControl, transport: asyncio.Transport) -> None:
@@ -144,7 +144,7 @@ class Admission:
         """Note that the peer has introduced itself.
 
         Args:
-            user: who it is; None where each request says it.
+            user: the user; None where each request names one.
 
         Returns:
             Whether it is served. If not, the door serves as many as it may already: tell the peer the ``limit``, and
@@ -166,7 +166,7 @@ class Admission:
         return True
 
     def belongs_to(self, user: str | None) -> bool:
-        """Note whose an established connection is from now on; return whether that user may have one more."""
+        """Note the user of an established connection; return whether that user may have one more."""
         there, most = self._control.established, self._control.settings.user_connections
         if user is not None and user != there.get(self) and list(there.values()).count(user) >= most:
             self.limit = f"this door serves {most} connections of one user, and has as many"
@@ -197,10 +197,10 @@ class Admission:
         """Note that credentials were not accepted, for the log and the counters.
 
         Args:
-            why: in words, without a secret.
+            why: the reason, as text without a secret.
 
         Returns:
-            What is done when the peer may be told, or the connection has ended.
+            A future that is done when the peer may be answered, or the connection has ended.
         """
         peer, settings = self._transport.get_extra_info("peername"), self._control.settings
         logger.warning("%s: %s: wrong credentials: %s", settings.protocol, _peer(self._transport), one_line(why))

@@ -70,7 +70,7 @@ class AppendRefused:
 
 
 Outcome = AppendRefused | None
-"""What became of an event; None: it is stored."""
+"""The refusal of an event; None: it is stored."""
 
 
 @dataclass(eq=False)
@@ -182,7 +182,7 @@ class Appender:
             logger.exception("stream %r partition %s: a sender is not told", partition.stream, partition.id)
 
     def _count(self, batch: Batch, outcomes: list[Outcome]) -> None:
-        if outcomes:  # there are none of ``after``
+        if outcomes:  # there are no events of ``after``
             took_s = time.perf_counter() - batch.begun_s
             count_append(self._counters, batch.values, outcomes, took_s, batch.rerouted)
 

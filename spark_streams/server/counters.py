@@ -1,4 +1,4 @@
-"""Counts what a door does: for ``/metrics`` of the log's window, and whoever else asks.
+"""Counts the work of a door: for ``/metrics`` of the log's window, and for other readers.
 
 A door always counts, whether or not anybody asks: an addition for each batch, chunk or request, none for an event. It
 counts on the server's loop alone, so nothing here is locked; another thread may read a number, and not a mapping.
@@ -16,11 +16,11 @@ SECONDS: Final = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.
 disk the middle ones."""
 METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS"})
 OTHER_METHOD: Final = "other"
-"""For methods that no door has: a peer could name as many as it likes."""
+"""The key of all other methods together: a peer could name any number of them."""
 
 
 class Histogram:
-    """How long something took, as numbers of times in buckets.
+    """The durations of something, as counts in buckets.
 
     Attributes:
         counts: how many times fell into each bucket of ``SECONDS``; the last one is for longer times.
@@ -41,7 +41,7 @@ class Histogram:
 
 @dataclass(eq=False)
 class DoorCounters:
-    """What one door has done since it was opened first.
+    """The counters of one door since it was first opened.
 
     Args:
         opened: connections whose peers introduced themselves, and that were served.

@@ -94,7 +94,7 @@ class TcpDoor:
         config: its settings.
 
     Attributes:
-        counters: what it has done.
+        counters: the counters of its work.
         node: the ``DoorNode`` that the connections of a subclass share; None while the door is not open.
     """
 

@@ -16,11 +16,11 @@ LOOPBACK_USERS: Final = frozenset({"guest"})
 
 
 @dataclass(frozen=True)
-class Unguarded:
-    """Why a door would let in strangers.
+class OpenAccess:
+    """The reason why a door would let in strangers.
 
     Args:
-        problem: in words.
+        problem: the reason, as text.
         setting: which of the door's settings to change: ``users`` or ``tokens or users``, to be set, or
             ``allow_anonymous``, to be unset.
     """
@@ -29,8 +29,8 @@ class Unguarded:
     setting: str
 
 
-NO_USERS: Final = Unguarded("nobody but guest is named who may sign in", "users")
-DEFAULT_USER: Final = Unguarded("guest may come from there with password guest, which everybody knows", "users")
+NO_USERS: Final = OpenAccess("nobody but guest is named who may sign in", "users")
+DEFAULT_USER: Final = OpenAccess("guest may come from there with password guest, which everybody knows", "users")
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class DoorConfig:
             one, as at RabbitMQ.
         loopback: addresses and networks that count as loopback.
         insecure: listen beyond loopback even if that lets in strangers, and let in ``loopback_users`` from everywhere.
-        tls_cert: PEM file with the server's certificate chain; TLS is spoken when it is set.
+        tls_cert: PEM file with the server's certificate chain; the door speaks TLS when it is set.
         tls_key: PEM file with its private key.
         tls_client_ca: PEM file of the authorities whose client certificates are accepted.
         tls_client_required: refuse a peer that shows no client certificate, before it may send anything.
@@ -57,8 +57,8 @@ class DoorConfig:
             handshakes are under way for half as many, and a quarter from one address; the others wait.
         handshake_timeout_ms: how long a connection may take until it is opened, TLS included.
         write_timeout_ms: a peer that has bytes to read and reads none for this long is dropped.
-        authentication_delay_ms: how much later wrong credentials are answered, against guessing; each further ones from
-            the same address twice as late, up to 4 s.
+        authentication_delay_ms: how much later wrong credentials are answered, against guessing; the delay doubles with
+            each further attempt from the same address, up to 4 s.
 
     Attributes:
         protocol: the name of the protocol that the door speaks, in ``spark_streams.protocols``.
@@ -112,7 +112,7 @@ class DoorConfig:
         return self.max_user_connections or max(1, self.max_connections * 7 // 8)
 
     def is_own(self, host: str, also: Iterable[str] = ()) -> bool:
-        """Return whether a host is this machine, the door's ``host``, or among others, whatever it is reached by."""
+        """Return whether a host is this machine, by a loopback address too, the door's ``host``, or one of ``also``."""
         named = {"localhost", *map(host_name, (self.host, *also))}
         return host_name(host) in named or is_loopback(host, self.loopback)
 
@@ -126,7 +126,7 @@ class DoorConfig:
         return self.users != DEFAULT_USERS and any(user not in self.loopback_users for user in self.users)
 
     @property
-    def unguarded(self) -> Unguarded | None:
+    def open_access(self) -> OpenAccess | None:
         """Why strangers from another machine would be let in; None when they would not."""
         default = any(
             self.users.get(user) == password and user not in self.loopback_users
@@ -136,7 +136,7 @@ class DoorConfig:
             return DEFAULT_USER
         return self._without_credentials()
 
-    def _without_credentials(self) -> Unguarded | None:
+    def _without_credentials(self) -> OpenAccess | None:
         """Return why peers need no credentials; None when all peers need them."""
         return None if self.tls_client_ca is not None or self.has_own_users else NO_USERS
 

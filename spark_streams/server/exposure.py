@@ -9,7 +9,7 @@ import logging
 import socket
 
 from spark_streams.server.activity import peer_text
-from spark_streams.server.door_config import DoorConfig, Unguarded
+from spark_streams.server.door_config import DoorConfig, OpenAccess
 from spark_streams.server.users import is_loopback
 
 logger = logging.getLogger("spark_streams.server")
@@ -21,21 +21,21 @@ class DoorExposed(ValueError):
     Args:
         door: its name, as in ``LogServer.urls``.
         where: host and port.
-        unguarded: why.
+        access: why.
     """
 
-    def __init__(self, door: str, where: str, unguarded: Unguarded) -> None:
-        super().__init__(door, where, unguarded)
+    def __init__(self, door: str, where: str, access: OpenAccess) -> None:
+        super().__init__(door, where, access)
         self.door = door
         self.where = where
-        self.unguarded = unguarded
+        self.access = access
 
     def __str__(self) -> str:
-        wanted = "unset" if self.unguarded.setting == "allow_anonymous" else "set"
+        wanted = "unset" if self.access.setting == "allow_anonymous" else "set"
         return (
             f"the door {self.door} would listen on {self.where}, which other machines reach, and "
-            f"{self.unguarded.problem}: {wanted} {self.unguarded.setting} of its settings, listen on 127.0.0.1, or set "
-            "insecure to let in everybody"
+            f"{self.access.problem}: {wanted} {self.access.setting} of its settings, listen on 127.0.0.1, or "
+            "set insecure to let in everybody"
         )
 
 
@@ -45,17 +45,17 @@ def exposed(door: str, settings: DoorConfig) -> DoorExposed | None:
     Raises:
         OSError: the host's name cannot be resolved.
     """
-    unguarded = settings.unguarded
+    open_access = settings.open_access
     local = sorted(settings.loopback_users & settings.users.keys()) if settings.insecure else []
-    if unguarded is None and local:
-        unguarded = Unguarded(f"user '{local[0]}' may come from everywhere", "insecure")
-    if unguarded is None:
+    if open_access is None and local:
+        open_access = OpenAccess(f"user '{local[0]}' may come from everywhere", "insecure")
+    if open_access is None:
         return None
     # The addresses that a server binds to: no host means every address, and one name may have several.
     found = socket.getaddrinfo(settings.host or None, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     if all(is_loopback(str(address[0])) for *_, address in found):
         return None
-    return DoorExposed(door, peer_text((settings.host, settings.port)), unguarded)
+    return DoorExposed(door, peer_text((settings.host, settings.port)), open_access)
 
 
 def may_listen(door: str, config: DoorConfig) -> None:
@@ -74,5 +74,5 @@ def may_listen(door: str, config: DoorConfig) -> None:
         "INSECURE: the door %s listens on %s, which other machines reach, and %s: strangers are let in",
         door,
         fault.where,
-        fault.unguarded.problem,
+        fault.access.problem,
     )

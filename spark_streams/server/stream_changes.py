@@ -46,7 +46,7 @@ def read_partitions(text: str, most: int, name: str = "partitions") -> int:
 
 
 def maker_of(user: str) -> str | None:
-    """Return for whom the partitions count that a user makes; None where nobody says who it is."""
+    """Return the user for whom created partitions count; None without one."""
     return None if user == ANONYMOUS else user
 
 

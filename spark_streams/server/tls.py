@@ -1,11 +1,11 @@
-"""TLS at a door: the context of its certificate, the handshakes that are under way, and what is behind them.
+"""TLS at a door: the context of its certificate, the handshakes that are under way, and the connections after them.
 
 ::
 
     accepted -> first bytes -> waits for its turn -> handshake under way -> the door's protocol, on a ``TlsTransport``
                                                      fails -> alert, no more from the door -> the peer hangs up
 
-asyncio's own TLS takes 256 KiB for each connection before its peer has said a word, computes all the handshakes that it
+asyncio's own TLS takes 256 KiB for each connection before its peer has sent a byte, computes all the handshakes that it
 can at once, and cuts a connection whose handshake fails before its peer is told why. Here the connections of a door
 share the memory for what arrives, one that has said nothing waits for nothing, and handshakes are computed in turns,
 beside the door's other work.
@@ -42,7 +42,7 @@ of it, or five times as much, as the certificate's key has it."""
 END_S: Final = 2.0
 """How long a peer may take to answer the end of TLS, in seconds."""
 _SAME: Final = ("pause_reading", "get_write_buffer_size", "set_write_buffer_limits", "abort")
-"""What TLS does by the TCP connection alone."""
+"""The methods of a TLS transport that belong to the TCP connection alone."""
 NOBODY: Final = asyncio.Protocol()
 """Stands for the door's protocol before TLS is established, and after the connection is lost."""
 
@@ -73,8 +73,8 @@ class Handshakes:
 
     Half as many as ``max_handshakes`` are under way at a time, a quarter from one address. A connection beyond that
     waits: first come, first served, but for those whose address has its share. While others wait, a handshake that
-    takes longer than a fifth of ``handshake_timeout_ms`` is given up. So who finds ``max_handshakes`` others that never
-    go on, all from its own address, has its turn within three fifths of its time.
+    takes longer than a fifth of ``handshake_timeout_ms`` is given up. So a connection that finds ``max_handshakes``
+    others that never go on, all from its own address, has its turn within three fifths of its time.
 
     Args:
         loop: the server's.
@@ -85,7 +85,7 @@ class Handshakes:
         buffer: for what arrives on any of the connections.
         loop, context: as above.
         under_way: the connections whose handshakes are under way, and since when: the loop's time, in seconds.
-        waiting: those that have sent what was not looked at yet, in the order in which they came.
+        waiting: those that have sent bytes that are not processed yet, in the order in which they came.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, context: ssl.SSLContext, config: DoorConfig) -> None:

@@ -1,9 +1,9 @@
-"""Decides what runs when: connections share the loop in turns, a worker thread has the longer work, timers call later.
+"""Orders all work: connections share the loop in turns, a worker thread has the longer work, timers call later.
 
 All callers share one worker thread, or two: threads that compute take the interpreter's lock from each other and from
 the loop, so that more of them make nothing faster and the loop slower. Work of several steps queues again for each
-turn. The next one is that of who has had least (``Places``), however much work, or however many connections, another
-one has.
+turn. The next turn is that of the user that has had least (``Places``), however much work, or however many connections,
+another one has.
 """
 
 from __future__ import annotations
@@ -21,9 +21,11 @@ TURN_S: Final = 0.001
 request of another connection takes up to ten turns of the loop, as one to the feed with a large body does. A turn is
 measured in processor time where it only computes: on a busy machine, too, a few small frames are one turn."""
 ASKER: Final[ContextVar[tuple[str, int]]] = ContextVar("ASKER")
-"""For whom a task works: a user's name, and the ``id`` of the connection; a task without it is somebody of its own."""
+"""The owner of a task: a user's name, and the ``id`` of the connection; a task without it counts as a user of its
+own."""
 HALF_S: Final = 1.0
-"""After so many seconds, half of what somebody had is forgotten; so who waits long has the next turn at last."""
+"""After so many seconds, half of what a user had is forgotten; so a user that waits long has the next turn at
+last."""
 
 
 class Turn:

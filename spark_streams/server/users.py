@@ -1,4 +1,4 @@
-"""Users, how they prove who they are, how long guesses take, and their permissions, for all doors."""
+"""Users, their credentials, the delay of guesses, and their permissions, for all doors."""
 
 from __future__ import annotations
 

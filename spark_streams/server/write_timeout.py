@@ -1,4 +1,4 @@
-"""Notices peers that do not read what they are sent."""
+"""Notices peers that do not read the bytes sent to them."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""The boundary to Spark: what Spark calls of ours, and what a user sees of it when a query fails.
+"""The boundary to Spark: our methods that Spark calls, and what a user sees of them when a query fails.
 
 Spark shows the user an exception as Python's ``traceback`` formats it: each frame that the exception came through, and
-each exception that it was raised from, stand before its words. An error of ours says in its own words what was wrong
-and what to do; the way that it took through the package says nothing to its reader, and hides them. So it leaves a
-method that Spark calls without that way, which goes to the log at level DEBUG. Anything else, and
-``LocalProtocolError``, is a defect of ours: it leaves whole, as whoever mends it needs the way.
+each exception that it was raised from, stand before its text. An error of ours says in its text what was wrong and what
+to do; its traceback through the package tells the reader nothing, and hides the text. So it leaves a method that Spark
+calls without the traceback, which goes to the log at level DEBUG. Any other exception, and ``LocalProtocolError``, is a
+defect of ours: it keeps the traceback, which is needed to fix it.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def _bare_errors(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _bare(fault: SparkStreamsError) -> SparkStreamsError:
-    """Return an error without the way that it came, which is logged."""
+    """Return an error without its traceback, which is logged."""
     if _log.isEnabledFor(logging.DEBUG):
         way = "".join(traceback.format_exception(fault))
         _log.debug("the way of the error that Spark shows next:\n%s", hidden(way))  # a cause may have a peer's words

@@ -89,8 +89,8 @@ class FormatDataSource(CalledBySpark, DataSource):  # type: ignore[misc]
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Return the reader of a stream; one that was refused says why when Spark first asks it anything.
 
-        Spark's runner of sources takes it for made already when this method raises, and so hides the error behind one
-        of its own, an UnboundLocalError.
+        When this method raises, Spark's runner of sources still uses the reader, and hides the error behind an
+        UnboundLocalError of its own.
         """
         from spark_streams.spark.source.reader import RefusedStreamReader, StreamReader
 

@@ -1,8 +1,8 @@
 """Logging in the Python processes of a query: the driver logs to its stderr, a task to Spark's table of logs.
 
 Spark runs a source in its own Python processes, which set up no logging, and which the user's program cannot reach:
-option ``logLevel`` can, and so can what such a process imports. The driver's and the executors' logs have what these
-processes write to stderr. Spark 4.1 and later also collect the records of Python's loggers if the user sets
+only option ``logLevel``, and modules that such a process imports, can. The driver's and the executors' logs have what
+these processes write to stderr. Spark 4.1 and later also collect the records of Python's loggers if the user sets
 ``spark.sql.pyspark.worker.logging.enabled``, and show them as a table, ``spark.tvf.python_worker_logs()``.
 """
 
@@ -38,9 +38,9 @@ _level_before: int | None = None
 class ReadHandler(logging.StreamHandler[Any]):
     """Writes lines to stderr, and returns when the JVM has read them where stderr is a pipe to it.
 
-    Spark ends the process of a stream's source as soon as the query has its last answer, and forgets what it has not
-    read of the process's pipe by then (``Process.destroy`` of Java closes its end): what is said just before that
-    answer, such as a loss that shows when the query looks for more, or the way of the error that ends it.
+    Spark ends the process of a stream's source as soon as the query has its last answer, and drops what it has not read
+    from the process's pipe by then (``Process.destroy`` of Java closes its end): lines just before that answer, such as
+    a loss that shows when the query looks for more, or the traceback of the error that ends it.
     """
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -55,8 +55,8 @@ def show_log_lines(level: str) -> None:
     """Send this package's log lines to stderr, unless logging is already set up in this process.
 
     Args:
-        level: the lowest, as option ``logLevel`` has it. With its default, a level that something has set in this
-            process counts.
+        level: the lowest, as in option ``logLevel``. With the option's default, a level that was set in this process
+            before counts.
     """
     package, root = logging.getLogger(PACKAGE), logging.getLogger()
     ours = [handler for handler in package.handlers if isinstance(handler, ReadHandler)]

@@ -1,4 +1,4 @@
-"""Keeps short what Spark does around a task of a Python worker; a micro-batch needs several.
+"""Shortens the work that Spark does around a task of a Python worker; a micro-batch has several tasks.
 
 Between two tasks PySpark does two things whose time grows with all that the worker has ever imported:
 
@@ -6,11 +6,12 @@ Between two tasks PySpark does two things whose time grows with all that the wor
 - its worker, before Spark 4.3, drops the finders' caches, and a finder of a zip archive reads the archive's directory
   again at once, on Python 3.10 to 3.12 (``setup_spark_files`` in PySpark, ``zipimporter.invalidate_caches``).
 
-Both are Spark's and a worker may be another's in its next task, so neither is left out: objects that are there after
-the first task of ours are no longer searched for garbage, as they are modules, and an archive is read again when it has
+Both are Spark's, and a worker may run a task of another user next, so neither is left out: objects that exist after our
+first task are no longer searched for garbage, as they belong to modules, and an archive is read again when it has
 changed.
 
-At the begin of a task the worker waits some 40 ms for its rows, because the kernel holds them back at the JVM's socket.
+At the beginning of a task the worker waits some 40 ms for its rows, because the kernel holds them back at the JVM's
+socket.
 
 docs/spark-upstream.md has the measurements, and what Spark could do.
 """
@@ -43,9 +44,9 @@ def ease_reuse() -> None:
         if type(finder) is zipimport.zipimporter:
             if finder.archive not in read:
                 read[finder.archive] = _stamp(finder.archive)
-                finder.invalidate_caches()  # what Python remembers may be older than the archive
+                finder.invalidate_caches()  # Python's cache may be older than the archive
             sys.path_importer_cache[path] = _ArchiveFinder(path, read[finder.archive])
-    # What is garbage now would stay for ever.
+    # Present garbage would otherwise stay for ever.
     gc.collect()
     gc.freeze()
 
@@ -60,10 +61,9 @@ def acknowledge_at_once() -> None:
 
     The JVM writes a task's command and its rows apart. Its socket keeps the second until the first is acknowledged, as
     it is short of a segment (Nagle's algorithm, RFC 1122 §4.2.3.4), and the kernel on this side acknowledges late, in
-    case there is an answer to send with it (§4.2.3.2). It turns back to that once the worker has answered.
-
-    All connections are set so, as Spark gives nobody the one to the JVM; for another it means a packet more, at most.
-    Elsewhere than on Linux it does nothing.
+    case there is an answer to send with it (§4.2.3.2). It does so again once the worker has answered. The option is set
+    on all connections, as Spark does not give access to the one to the JVM; on another one it costs one more packet, at
+    most. Elsewhere than on Linux it does nothing.
     """
     if sys.platform != "linux":
         return
@@ -92,7 +92,7 @@ class _ArchiveFinder(zipimport.zipimporter):
         self._read = read
 
     def invalidate_caches(self) -> None:
-        """Forget the directory if the archive is another one than when it was read."""
+        """Forget the directory if the archive has changed since it was read."""
         now = _stamp(self.archive)  # first: a change while the directory is read is then seen next time
         if now is None or now != self._read:
             self._read = now
@@ -100,7 +100,7 @@ class _ArchiveFinder(zipimport.zipimporter):
 
 
 def _stamp(archive: str) -> _Stamp | None:
-    """Return what differs after each change of a file, as every write sets its ctime; None without the file."""
+    """Return a stamp that each change of a file changes, as every write sets its ctime; None without the file."""
     try:
         now = os.stat(archive)
     except OSError:

@@ -92,7 +92,7 @@ def chosen_columns(schema: StructType, rows: pa.Schema, format_name: str) -> tup
             raise SchemaError(f"the schema names column '{column.name}' twice")
         expected = known[column.name]
         is_text = column.name == "value" and isinstance(column.dataType, StringType)  # see ``as_schema``
-        # This form of a type has all of it but whether its parts may be null.
+        # This form of a type leaves out only whether its parts may be null.
         if not is_text and column.dataType.simpleString() != expected.simpleString():
             raise SchemaError(
                 f"column '{column.name}' of {format_name} has type {expected.simpleString()}, the schema says "
@@ -103,7 +103,7 @@ def chosen_columns(schema: StructType, rows: pa.Schema, format_name: str) -> tup
 
 
 Expected = tuple[str, tuple[type, ...]]
-"""The expected type of a column: in words, and as the Spark types that it accepts."""
+"""The expected type of a column: as text, and as the Spark types that it accepts."""
 
 STRING: Final[Expected] = ("STRING", (StringType,))
 """Text."""
@@ -115,7 +115,7 @@ _OF_TYPE: Final[Mapping[pa.DataType, Expected]] = {
     pa.map_(pa.string(), pa.string()): ("MAP<STRING,STRING>", (MapType,)),
     PROPERTIES_TYPE: ("STRUCT", (StructType,)),
 }
-"""A type of a source's rows to what a sink takes for it."""
+"""A type of a source's rows to the types that a sink accepts for it."""
 
 MESSAGE_SINK_COLUMNS: Final[Mapping[str, Expected]] = {
     **{f.name: _OF_TYPE[f.type] for f in FULL_MESSAGE_SCHEMA},

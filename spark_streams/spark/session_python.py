@@ -1,4 +1,4 @@
-"""Tells whether the Python that a session starts has this package; ``register`` asks before a query can fail of it.
+"""Checks whether the Python that a session starts has this package; ``register`` checks it before a query can fail.
 
 Spark does not start the Python that runs the program. It starts ``PYSPARK_PYTHON``, or else the ``python3`` that it
 finds on PATH: with a virtual environment that is not activated, as an IDE, cron and systemd use one, that is the
@@ -19,7 +19,7 @@ from spark_streams.errors import SparkStreamsError
 _NEEDED: Final = ("spark_streams", "pyarrow", "numpy")
 _PROBE: Final = f"import sys; from importlib.util import find_spec; sys.exit(not all(map(find_spec, {_NEEDED})))"
 _PROBE_TIMEOUT_S: Final = 60.0
-"""A Python that takes longer is not judged."""
+"""A Python that takes longer is not checked."""
 
 
 def check(spark: Any) -> None:
@@ -27,7 +27,7 @@ def check(spark: Any) -> None:
 
     Spark plans queries and runs tasks in it. Where all of that is on this machine, it is an error; with a cluster a
     warning, as executors may be prepared otherwise. Databricks, which starts Python in ways of its own, and Spark
-    Connect, whose server starts it, are not judged.
+    Connect, whose server starts it, are not checked.
 
     Raises:
         SparkStreamsError: the session runs on this machine, and nothing can work.

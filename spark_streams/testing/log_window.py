@@ -1,7 +1,7 @@
-"""Option ``--log-window`` of the pytest plugin: where to look into the log that a failed test used, while it is up.
+"""Option ``--log-window`` of the pytest plugin: the address at which to see the log that a failed test used.
 
 The log outlives the tests, and ends when a key is pressed after pytest's summary. Where standard input is no terminal,
-as in a CI, nobody presses one: the addresses are said, and the log ends with the tests, as without the option. So do
+as in a CI, nobody presses one: the addresses are printed, and the log ends with the tests, as without the option. So do
 the logs of pytest-xdist's processes, which have no terminal.
 """
 
@@ -25,7 +25,7 @@ _ENDED: Final = (
 
 
 class LogWindow:
-    """What the option adds to a run.
+    """The option's part in a run.
 
     Args:
         config: the run's.
@@ -38,7 +38,7 @@ class LogWindow:
         self._holds = False
 
     def hold(self, process: LogProcess) -> None:
-        """Start the log, and end it when somebody has looked.
+        """Start the log, and end it after the wait.
 
         Raises:
             RuntimeError: see ``LogProcess.start``.
@@ -65,7 +65,7 @@ class LogWindow:
 
     @pytest.hookimpl(trylast=True)
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
-        """Say the addresses, and wait for a key while the log is up."""
+        """Print the addresses, and wait for a key while the log is up."""
         if not self._failed:
             return
         terminalreporter.section(TITLE)

@@ -1,4 +1,4 @@
-"""What a notebook needs before its first line of its own, on Databricks and elsewhere."""
+"""Prepares a notebook before its own first line, on Databricks and elsewhere."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ _SETTINGS: Final = {"spark.app.name": "spark-streams-notebook", "spark.log.level
 
 
 FRAME_ANCESTORS: Final = ("http://localhost:*", "http://127.0.0.1:*", "https://localhost:*", "vscode-webview:")
-"""Where notebooks are that are used on the log's own machine, whose pages may show the log's in a frame."""
+"""The addresses of notebooks on the log's own machine, whose pages may show the log's in a frame."""
 _LOG: Final = f"{SETTINGS}[web]\nframe_ancestors = {list(FRAME_ANCESTORS)}\n"
 
 
 class Notebook:
-    """A Spark with the formats in it, a folder for checkpoints, and where the peer is.
+    """A Spark with the formats in it, a folder for checkpoints, and the peer's address.
 
     On Databricks these are the notebook's own session, a folder of a volume, and secrets of the scope
     ``spark-streams``. Elsewhere they are a Spark of two cores and a log in a process of its own, both started here,
@@ -46,7 +46,7 @@ class Notebook:
     def __init__(self, name: str, *streams: str, volume: str | None = None) -> None:
         self.on_databricks = "DATABRICKS_RUNTIME_VERSION" in os.environ
         self._log: LogProcess | None = None
-        with ExitStack() as ending:  # what is begun ends if what comes after it fails
+        with ExitStack() as ending:  # each part ends if a later one fails
             if self.on_databricks:
                 self.folder = str(PurePosixPath(volume or VOLUME, name))
                 from pyspark.sql import SparkSession
@@ -65,7 +65,7 @@ class Notebook:
             self._ending = ending.pop_all()
 
     def secret(self, name: str) -> str:
-        """Return where a peer is, with what signs in.
+        """Return the address of a peer, with its credentials.
 
         Args:
             name: ``amqp-url``, ``rabbitmq-url``, ``feed-url`` or ``event-hubs-connection``. On Databricks it is a
@@ -84,7 +84,7 @@ class Notebook:
         return self._log.urls[_DOORS[name]].replace("//", "//guest:guest@")
 
     def window(self, stream: str | None = None, height: int = 600) -> LogFrame:
-        """Return the page that shows the log; as a cell's last line it is there, below the cell.
+        """Return the page that shows the log; as a cell's last line it is shown below the cell.
 
         Args:
             stream: a stream's name, for its own page; None for the page of all streams.
@@ -96,7 +96,7 @@ class Notebook:
         return LogFrame(f"{page}/stream?stream={quote(stream)}" if stream is not None else f"{page}/", height)
 
     def stop(self) -> None:
-        """End what was started here, and remove the temporary folder; a Spark that was there goes on.
+        """End all that was started here, and remove the temporary folder; a Spark that was there before goes on.
 
         Raises:
             RuntimeError: the log did not end in time, or with an error; see ``LogProcess.stop``.

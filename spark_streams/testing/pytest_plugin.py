@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from spark_streams.testing import LogProcess, StreamFactory
 
 _LOG_WINDOW: Final = "spark-streams-log-window"
-"""The name by which what ``--log-window`` does is registered."""
+"""The name of the plugin of ``--log-window``."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -47,8 +47,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="a setting of fixture spark's session, such as spark.master=local[4]; may be repeated, and counts more "
-        "than spark_streams_conf of the file",
+        help="a setting of fixture spark's session, such as spark.master=local[4]; may be repeated, and takes "
+        "precedence over spark_streams_conf of the file",
     )
     parser.addini("reference_log_arguments", "further arguments of `spark-streams log serve`", type="args", default=[])
     words = "settings of fixture spark's session, a NAME=VALUE a line"
@@ -56,7 +56,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Have ``--log-window`` do its work, in the processes of pytest-xdist too."""
+    """Register the plugin of ``--log-window``, in the processes of pytest-xdist too."""
     if config.getoption("--log-window"):
         from spark_streams.testing.log_window import LogWindow
 
@@ -96,7 +96,7 @@ def reference_log(reference_log_process: LogProcess) -> StreamFactory:
 
 @pytest.fixture(scope="session")
 def spark(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """Give the run's Spark: two cores, no web server, our formats, workers of this Python, tables in a temporary place.
+    """Return the run's Spark: two cores, no web server, our formats, workers of this Python, temporary tables.
 
     A Spark that is running already is taken with its settings, gets our formats, and goes on after the run.
     """

@@ -52,7 +52,7 @@ def running_spark(settings: Mapping[str, str]) -> SparkSession:
 
 
 def spark_there() -> SparkSession | None:
-    """Return the Spark that this process has, whichever thread has started it; None if none runs."""
+    """Return the Spark of this process, whichever thread has started it; None if none runs."""
     from pyspark.errors import PySparkRuntimeError
     from pyspark.sql import SparkSession
 

@@ -248,7 +248,7 @@ VICTIMS = ("all of it", "the JVM alone", "a Python worker")
 def test_while_connections_that_were_kept_are_in_use(
     spark: Any, reference_log: StreamFactory, broker: Broker, tmp_path: Path, chance: random.Random
 ) -> None:
-    """A task has the connection of the task before it (docs/adr/0045-kept-connections.md), and is killed with it."""
+    """A task gets the last one's connection (docs/adr/0045-processes-and-connections.md), and is killed with it."""
     targets: dict[str, Target] = {"amqp": Amqp(reference_log), "rabbitmq": RabbitMq(broker, {})}
     if HAS_ADMISSION_CONTROL:
         targets["feed"] = Feed(reference_log, tmp_path, "door")

@@ -2,7 +2,7 @@
 
 The feed is a scripted one that never answers the same twice: other order, other pages and other cursors at each read.
 Without the spool, a micro-batch that is run again would have other rows than the part of it that was written
-(docs/adr/0016-feeds-are-spooled.md). Every other life is killed where tasks have done some of their rows and hold; the
+(docs/adr/0044-feeds-are-spooled.md). Every other life is killed where tasks have done some of their rows and hold; the
 others are killed at random.
 """
 

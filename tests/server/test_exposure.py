@@ -42,7 +42,7 @@ DOORS = {AmqpConfig: "amqp", RabbitConfig: "rabbitmq-stream", FeedConfig: "feeda
 def test_a_door_that_lets_in_strangers_is_not_opened_to_the_network(config: Any, setting: str, host: str) -> None:
     door = DOORS[type(config)]
     fault = exposed(door, dataclasses.replace(config, host=host))
-    assert fault is not None and fault.unguarded.setting == setting
+    assert fault is not None and fault.access.setting == setting
     said = str(fault)
     where = f"[{host}]:{config.port}" if ":" in host else f"{host}:{config.port}"
     assert f"the door {door} would listen on {where}," in said and f"set {setting} of its settings" in said

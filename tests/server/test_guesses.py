@@ -175,11 +175,16 @@ def test_guesses_are_counted_by_address_and_forgotten() -> None:
 def test_a_form_of_the_page_that_signs_in_is_a_guess_too(serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
     server, page = serve(0), requests.Session()
     address = f"{server.urls['web']}/sign-in"
-    word = page.get(address, timeout=WAIT_S).text.partition('name="word" value="')[2][:64]
+    token = page.get(address, timeout=WAIT_S).text.partition('name="csrf_token" value="')[2][:64]
     with caplog.at_level(logging.WARNING, "spark_streams.server"):
-        assert page.post(address, {"word": word, "user": "ann", "password": WRONG}, timeout=WAIT_S).status_code == 401
+        assert (
+            page.post(address, {"csrf_token": token, "user": "ann", "password": WRONG}, timeout=WAIT_S).status_code
+            == 401
+        )
     assert failures(server, "web") == 1 and "web: " in caplog.text and WRONG not in caplog.text
-    assert page.post(address, {"word": word, "user": "ann", "password": RIGHT}, timeout=WAIT_S).status_code == 200
+    assert (
+        page.post(address, {"csrf_token": token, "user": "ann", "password": RIGHT}, timeout=WAIT_S).status_code == 200
+    )
 
 
 def test_a_page_that_is_refused_counts_once(serve: Serve) -> None:

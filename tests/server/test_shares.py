@@ -161,8 +161,8 @@ def test_a_stream_that_a_door_makes_is_its_users(tmp_path: Path) -> None:
         with requests.Session() as window:
             window.auth = "ann", "secret"
             page = window.get(f"{server.urls['web']}/create", timeout=WAIT_S).text
-            word = page.partition('name="word" value="')[2].partition('"')[0]
-            fields = {"name": "by window", "partitions": "1", "word": word}
+            token = page.partition('name="csrf_token" value="')[2].partition('"')[0]
+            fields = {"name": "by window", "partitions": "1", "csrf_token": token}
             assert window.post(f"{server.urls['web']}/create", fields, timeout=WAIT_S).ok
         assert {stream.name: stream.maker for stream in log.streams()} == dict.fromkeys(
             ("by amqp", "by-rabbitmq", "by-super", "by-feed", "by window"), "ann"

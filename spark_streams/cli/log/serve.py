@@ -147,7 +147,7 @@ _SECRETS_FILE: Final[dict[str, Any]] = {
     "config_path",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="TOML file with everything else, such as conf/log.toml; what is said here counts more.",
+    help="TOML file with everything else, such as conf/log.toml; the command line takes precedence.",
 )
 @click.option(
     "--until-stdin-closes",
@@ -225,8 +225,8 @@ def _check_exposure(doors: list[Door]) -> None:
             if fault is not None and not door.config.insecure:
                 raise OptionError(
                     f"--{door.name}",
-                    f"{fault.where} can be reached from other machines, and {fault.unguarded.problem}: "
-                    f"{_MISSING[fault.unguarded.setting]}, listen on 127.0.0.1, or say --insecure to let in everybody",
+                    f"{fault.where} can be reached from other machines, and {fault.access.problem}: "
+                    f"{_MISSING[fault.access.setting]}, listen on 127.0.0.1, or say --insecure to let in everybody",
                 )
 
 

@@ -89,7 +89,7 @@ def peer_stream(peer: Peer, name: str) -> Peer:
 
 
 def _served(peer: Peer) -> dict[str, Any]:
-    """Return what a peer tells of a stream; ``config`` is None with ``why`` where it does not tell the settings.
+    """Return a peer's description of a stream; ``config`` is None with ``why`` where that lacks the settings.
 
     A request for the settings that fails in any way does not lose the partitions that are found.
     """
@@ -152,7 +152,7 @@ def _story(partition: dict[str, Any]) -> str:
         facts.append(f"starts after {partition['starts_after']}")
     if partition.get("cursor_from"):
         facts.append(f"history of {', '.join(partition['cursor_from'])}")
-    if partition.get("closed") in (True, "yes"):  # a feed says it in words
+    if partition.get("closed") in (True, "yes"):  # a feed says it as text
         facts.append("closed")
     return "; ".join(facts)
 

@@ -36,7 +36,7 @@ _STEP_ROWS: Final = 1_000
 _EPILOG = f"""{PEER_EPILOG}
 {POSITIONS_EPILOG}
 \b
-Each side has variables of its own that count more: SPARK_STREAMS_FROM_PASSWORD,
+Each side has variables of its own that take precedence: SPARK_STREAMS_FROM_PASSWORD,
 SPARK_STREAMS_TO_TOKEN_FILE and so on. Use them where the two peers are not one:
 SPARK_STREAMS_PASSWORD goes to both.
 
@@ -84,7 +84,7 @@ def copy(
     to_options: PeerOptions,
 ) -> None:
     """Copy a stream from one peer to another, between any two protocols."""
-    # If only one of the two urls has a TLS scheme, the TLS options apply to that one only.
+    # If just one of the two urls has a TLS scheme, the TLS options apply only to it.
     both = speaks_tls(source) == speaks_tls(target)
     origin = read_peer(source, from_options, tls=tls if both or speaks_tls(source) else None)
     destination = read_peer(target, to_options, tls=tls if both or speaks_tls(target) else None)

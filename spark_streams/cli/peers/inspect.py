@@ -41,7 +41,7 @@ Examples:
 @tls_options
 @peer_options()
 def inspect(url: str, streams: tuple[str, ...], as_json: bool, tls: Tls | None, options: PeerOptions) -> None:
-    """Show streams of any peer: their partitions, what they retain, and what the peer can do.
+    """Show streams of any peer: their partitions, what they retain, and the peer's capabilities.
 
     Without a STREAM, and none in the URL, all of them where the peer lists them, else the peer itself.
     """

@@ -132,7 +132,8 @@ class PeerWriter:
 
     Args:
         publisher: the peer's publisher; the caller closes it.
-        arguments: returns what the publisher's ``send`` takes of rows, before the function that names them in errors.
+        arguments: returns the arguments of the publisher's ``send`` for rows, before the function that names them in
+            errors.
     """
 
     def __init__(self, publisher: Any, arguments: Callable[[pa.RecordBatch], tuple[Any, ...]]) -> None:

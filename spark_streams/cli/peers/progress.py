@@ -1,4 +1,4 @@
-"""The bar of commands that move events: how many, how fast, how long it still takes; on a terminal's stderr only."""
+"""The bar of commands that move events: their number, their rate, the time left; on a terminal's stderr only."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-_WINDOW_S: Final = 10.0
+_SPEED_PERIOD_S: Final = 10.0
 """The rate is that of the last seconds."""
 _SHOWN_STEPS: Final = 20
 """Number of steps of the total at which the bar is always drawn; else it is drawn ten times a second."""
@@ -34,7 +34,7 @@ class EventBar:
             *(() if total is None else (TimeRemainingColumn(), TextColumn("left"))),
             console=console,
             disable=hidden or not console.is_terminal,
-            speed_estimate_period=_WINDOW_S,
+            speed_estimate_period=_SPEED_PERIOD_S,
         )
         self._in_events = in_events
         self._total = total
@@ -49,7 +49,7 @@ class EventBar:
         self._progress.stop()
 
     def show(self, events: int, done: int | None = None) -> None:
-        """Show how many events have moved, and how much is done, where that is not their number."""
+        """Show the number of events that have moved, and how much is done, where that is not their number."""
         at = events if done is None else done
         if self._total is not None:
             self._total = max(self._total, at)  # other producers may append meanwhile

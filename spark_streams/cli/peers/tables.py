@@ -1,6 +1,6 @@
 """Tables whose cells can be copied: an offset, a cursor or a name is never broken over two lines.
 
-A table that is too wide for the terminal is printed in the other direction, a line for each cell. What is not a
+A table that is too wide for the terminal is printed in the other direction, a line for each cell. An output that is no
 terminal has no width.
 """
 

@@ -55,8 +55,8 @@ class AmqpClient(contextlib.AbstractContextManager["AmqpClient"]):
         dialect: the peer's; None to recognise it: reading from a peer that shows none is an error then (ES-012).
         consumer_group: the group that the links of ``fetch`` join; None for none.
         epoch: the epoch with which these links claim a partition within the group; None for none.
-        rabbitmq: how to ask a RabbitMQ: which names are super streams' (None: of either), and where filter values are.
-        kept: the connections of tasks that are over: one is used, and may go back there (``leave``); None for none.
+        rabbitmq: how to ask a RabbitMQ: whether names are super streams (None: either), and where filter values are.
+        kept: the connections of finished tasks: the client uses one, and may give it back (``leave``); None for none.
         backoff: how often to try while the peer was never reached.
     """
 
@@ -311,7 +311,7 @@ class AmqpClient(contextlib.AbstractContextManager["AmqpClient"]):
         return encode_columns(columns, dialect.places)
 
     def writable_partitions(self, super_stream: str) -> tuple[str, ...]:
-        """Return the partitions of a super stream of RabbitMQ, by their names; to read them is not needed for it.
+        """Return the partitions of a super stream of RabbitMQ, by their names; this needs no permission to read.
 
         Raises:
             NotFound: there is no queue of the first partition's name.
@@ -341,7 +341,7 @@ class AmqpClient(contextlib.AbstractContextManager["AmqpClient"]):
         change_stream(self._connected(), DELETE, stream, None)
 
     def _connected(self) -> Connection:
-        """Return an open connection for a request that is not sent again: its first answer alone tells what it did."""
+        """Return an open connection for a request that is sent once, as only its first answer shows what it did."""
         return self._connections.retrying(lambda connection, _: connection)
 
     def settings(self, stream: str) -> dict[str, Any]:

@@ -295,6 +295,6 @@ class Connection:
 def _carrier(endpoint: Endpoint, deadline: Deadline, server_name: str | None) -> Any:
     if endpoint.transport == "tcp":
         return open_socket(endpoint, deadline, server_name)
-    from spark_streams.client.amqp.web_socket import open_web_socket  # its library takes a tenth of a second to load
+    from spark_streams.client.amqp.web_socket import open_web_socket  # importing its library takes a tenth of a second
 
     return open_web_socket(endpoint, deadline, server_name)

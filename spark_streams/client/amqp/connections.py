@@ -66,14 +66,14 @@ class Connections:
         self._open.clear()
 
     def leave(self) -> None:
-        """Leave a connection without a redirect, whose links are all closed, to a later client; ``close`` the rest.
+        """Keep a connection without a redirect, whose links are all closed, for a later client; ``close`` the others.
 
-        Without connections that are kept, it is ``close``.
+        Where connections are not kept, this is ``close``.
         """
         own = next((each for each in self._open if each.server_name is None and not each.broken), None)
         if own is not None and self._kept is not None:
             self._open.remove(own)
-            own.streams.clear()  # a queue may be deleted, and made again as one of another type
+            own.streams.clear()  # a queue may be deleted and created again as one of another type
             self._kept.give_back(self._key, own)
         self.close()
 

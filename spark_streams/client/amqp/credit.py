@@ -67,10 +67,10 @@ NARROWED_DRAIN_AFTER_S: Final = 0.02
 
 
 LOOK_AFTER_S: Final = 2.0
-"""Seconds of silence after which the reader looks whether its events are gone, where the peer answers no drain."""
+"""Seconds of silence after which the reader checks whether its events are gone, where the peer answers no drain."""
 LOOKS_OF_SILENCE: Final = 15
-"""Looks in a row, after a first one, that have to be answered the same before the silence means that there are no more
-events (H-7): 30 s. Microsoft's client for Java takes no less for a sign of anything (``SILENT_MINIMUM``), and a hub
+"""Checks in a row, after a first one, that need the same answer before the silence means that there are no more events
+(H-7): 30 s. Microsoft's client for Java reacts to no shorter silence (``SILENT_MINIMUM``), and a hub
 that stalls for 20 s has not ended."""
 
 
@@ -123,7 +123,7 @@ class DrainTimer:
         return self.draining
 
     def look_due(self) -> bool:
-        """Return whether to look now if the events are gone: once in a while where the peer answers no drain."""
+        """Return whether to check now if the events are gone: once in a while where the peer answers no drain."""
         now = time.monotonic()
         if self._drains or now - self._looked < LOOK_AFTER_S:
             return False
@@ -131,9 +131,9 @@ class DrainTimer:
         return True
 
     def has_no_more(self, told: object) -> bool:
-        """Note the answer to a look; return whether all looks of a long enough silence had the same answer.
+        """Note the answer to a check; return whether all checks of a long enough silence had the same answer.
 
-        Only looks that are answered count, so that a peer that stalls as a whole is not silent meanwhile. An answer
+        Only checks with an answer count, so that a peer that stalls as a whole is not silent meanwhile. An answer
         shows that the peer lives: its timeout starts again, unless the answers differ.
         """
         same = told == self._told and self._link.deliveries.granted > 0
@@ -153,7 +153,7 @@ class DrainTimer:
         return False
 
     def look_again(self) -> None:
-        """Note that the peer's answer was not the last word: it gets credit again, and later another drain."""
+        """Note that the peer's answer was not final: it gets credit again, and later another drain."""
         self._link.deliveries.drain = False
         self.draining = False
         self.received()

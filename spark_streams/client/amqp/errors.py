@@ -37,14 +37,14 @@ class LinkRedirected(SparkStreamsError):
 
 
 class PositionUnknown(Refused):
-    """The log does not have the position where a link was to begin; a reader tells what is lost, users never see it."""
+    """The log does not have the position where a link was to begin; a reader reports the loss, and hides this error."""
 
 
 def no_virtual_host(endpoint: Endpoint) -> ConnectFailed:
     """Return the error for a peer that closed the connection instead of opening a virtual host.
 
-    RabbitMQ does that to users without a permission for it. The default one is asked for at any peer, and a broker that
-    is being started or stopped hangs up as well: that is tried again.
+    RabbitMQ does that to users without a permission for it. For the default one the client tries again: it asks any
+    peer for it, and a broker that is being started or stopped hangs up as well.
     """
     where, vhost = endpoint.address, safe_text(endpoint.vhost)
     if endpoint.vhost == "/":
@@ -99,7 +99,7 @@ def peer_fault(condition: Condition | None, context: str, conditions: Conditions
     if name in conditions.not_found:
         return NotFound(name, description, context)
     if name in conditions.stolen:
-        return OwnershipLost(name, description, context, _thief(info, description))
+        return OwnershipLost(name, description, context, _new_owner_epoch(info, description))
     kind = PositionUnknown if name in conditions.position_lost else Refused
     refused = kind(name, description, context)
     refused.retriable = refused.retriable or name in conditions.passes
@@ -116,7 +116,7 @@ def _redirect(info: Mapping[Any, Any]) -> LinkRedirected | None:
     return LinkRedirected(str(host), int(port), str(hostname) if hostname else None, str(address) if address else None)
 
 
-def _thief(info: Mapping[Any, Any], description: str | None) -> int | None:
+def _new_owner_epoch(info: Mapping[Any, Any], description: str | None) -> int | None:
     epoch = info.get("x-opt-epoch", info.get(EPOCH))
     if isinstance(epoch, int):
         return int(epoch)

@@ -48,14 +48,14 @@ class Unreadable(Refused):
     """The peer ended the session or the connection at a message that it cannot show over AMQP 1.0 (Q-13).
 
     Attributes:
-        to_reader: whether a reader's link was the one that noticed it; else a look's, which has no place in the range.
+        to_reader: whether a reader's link noticed it; if not, the link of a look, which has no place in the range.
     """
 
     to_reader = False
 
 
 def not_shown(place: str) -> str:
-    """Return what is wrong with a message that the peer cannot show, and what goes on."""
+    """Return the text about a message that the peer cannot show: what is wrong, and how to go on."""
     advice = "read it with format 'rabbitmq-stream', which shows all that a stream holds"
     return f"the broker cannot show {place} as one of AMQP 1.0: {advice}"
 
@@ -198,8 +198,8 @@ def attach_receiver(
 ) -> Link:
     """Attach a receiver without credit.
 
-    The peer settles what it sends only where that takes nothing off: its address is known to be a log's. Else the first
-    message has to prove it, and what nobody accepts is released (docs/rabbitmq-amqp.md has the table).
+    The peer may settle what it sends only where that removes nothing, as its address is known to be a log's. Else the
+    first message has to prove it, and messages that nobody accepts are released (docs/rabbitmq-amqp.md has the table).
 
     Args:
         connection: the connection of the link.
@@ -235,7 +235,7 @@ def attach_receiver(
     deliveries.max_message_bytes = max_bytes or MAX_MESSAGE_BYTES
     attached = _attached(Link(connection, link, binding.what), binding)
     settles = link.settles == SETTLED
-    if settles and not known and not dialect.event_stream_filters:  # only event streams' own show a log by the echo
+    if settles and not known and not dialect.event_stream_filters:  # only theirs prove a log by an echo
         attached.close()
         raise Refused("not supported", "it settles what it sends, which would take it off a queue", attached.what)
     if start is not None:

@@ -1,6 +1,6 @@
 """Sends requests to a peer's ``$management``.
 
-Event Hubs answers what its hubs and partitions hold; our log creates and deletes streams, and tells their settings.
+Event Hubs describes its hubs and partitions; our log creates and deletes streams, and returns their settings.
 
 Spec: docs/specifications.md, H-3.
 """
@@ -70,7 +70,7 @@ class Management:
             NotFound: there is no such hub or partition.
             AuthenticationFailed: the peer does not let us ask.
             Refused: it is no Event Hubs.
-            RemoteProtocolError: an answer is none.
+            RemoteProtocolError: an answer is malformed.
             DeadlineExceeded, TransportError, PeerError: no answer came in time, or the links or the connection ended.
         """
         answers = self._answers([({"operation": READ, **request}, None) for request in requests], what)
@@ -83,7 +83,7 @@ class Management:
         Args:
             operation: ``CREATE`` or ``DELETE``.
             stream: the stream's name.
-            settings: of a new stream, with ``partitions``; what is None is not sent, and then not compared.
+            settings: of a new stream, with ``partitions``; a setting of None is not sent, and then not compared.
             what: what is done, for messages.
 
         Raises:
@@ -112,7 +112,7 @@ class Management:
         return arguments_of(body, f"{what} at {self.connection.endpoint.address}: '{MANAGEMENT}'")
 
     def _done(self, request: _Request, what: str) -> tuple[int, Any]:
-        """Return the status and the body of the answer of our log, if it did what it was asked."""
+        """Return the status and the body of our log's answer, if it did what the request asked for."""
         (answer,) = self._answers([request], what)
         status, condition, words = _status(answer.said)
         if isinstance(status, int) and status in _DONE:
@@ -131,7 +131,7 @@ def arguments_of(description: object, who: str) -> dict[str, Any]:
 
     Args:
         description: the description.
-        who: who has answered it, for messages.
+        who: the node that has answered it, for messages.
 
     Raises:
         RemoteProtocolError: it has none.
@@ -154,7 +154,7 @@ def _encode(said: Mapping[str, str], body: Any, message_id: str, reply_to: str) 
 
 
 def _status(said: Mapping[str, Any]) -> tuple[Any, str, str]:
-    """Return the status of an answer, its condition and its words."""
+    """Return the status of an answer, its condition and its text."""
     status = said.get("status-code", said.get("statusCode"))
     words = safe_text(str(said.get("status-description", said.get("statusDescription", ""))))
     return status, str(said.get("error-condition", "")) or f"status {status}", words

@@ -28,7 +28,7 @@ HEAD_BYTES: Final = 512
 
 @dataclass
 class AmqpOffsetWalk:
-    """Returns the offsets of one partition, in order, in the numbers that calls request; its link stays open between.
+    """Returns the offsets of one partition, in order, as many as each call requests; its link stays open between calls.
 
     Args:
         attach: attaches a receiver that begins at the first position; at the second, an earlier one, where the peer has
@@ -145,7 +145,7 @@ def first_message(link: Link, missing: str, *, drain: bool = False) -> MessageBl
     Args:
         link: the link.
         missing: what is missing if none comes, for messages.
-        drain: whether the peer has to send it or to return the credit, and then there is none: None.
+        drain: whether the peer has to send it or to return the credit; then the result may be None.
 
     Raises:
         DeadlineExceeded: the peer did neither.

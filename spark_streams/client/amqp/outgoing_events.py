@@ -1,4 +1,4 @@
-"""What a publisher sends: deliveries, each of them one event or a batch of several, and the rows that they have."""
+"""Makes the deliveries of a publisher, each of them one event or a batch of several, and knows the rows of each."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ without a key spread over the partitions by batches, and a busy peer rejects who
 FEWEST_EVENTS: Final = 8
 """Events of a batch, at least: with fewer, batches save the sender nothing, and each is taken apart alone."""
 JOINED_BYTES: Final = 8 << 20
-"""Bytes of events, about, among which those of one key are looked for; there is a second copy of them meanwhile."""
+"""About how many bytes of events are searched for those of one key; there is a second copy of them meanwhile."""
 
 
 @dataclass(frozen=True)

@@ -60,7 +60,7 @@ class Peer:
 
     @property
     def has_only_logs(self) -> bool:
-        """Whether all that it can be asked for are logs, which keep what is read: our own log, and Event Hubs."""
+        """Whether all its addresses are logs, which keep events that are read: our own log, and Event Hubs."""
         return self.is_reference_log or self.shown is EVENT_HUBS
 
     def check_dialect(self) -> None:
@@ -99,7 +99,7 @@ class Peer:
         )
 
     def check_opened(self, vhost: str) -> None:
-        """Check that it has virtual hosts, if the url names one, and is no RabbitMQ that was taken for another peer.
+        """Check that it has virtual hosts, if the url names one, and is no RabbitMQ that was mistaken for another peer.
 
         Raises:
             OptionError: it has none, or is one.

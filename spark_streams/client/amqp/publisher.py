@@ -9,11 +9,11 @@ Where the peer takes batches (``Dialect.batch_format``), the events of one call 
 and those without a key, each in their order. The outcome of a batch is that of all its events.
 
 A peer may be busy (``Conditions.busy``): then the publisher waits until everything under way has an outcome, pauses,
-and sends again what was rejected for it, as long as something is accepted within the time-out.
+and sends again what was rejected for that reason, as long as something is accepted within the time-out.
 
 Delivery guarantee: at least once. When the connection breaks, the publisher waits as readers do, attaches anew, and
-sends again, in the same order, what the peer has not accepted: it may have stored some of it. It sends nothing twice
-that was accepted.
+sends again, in the same order, the messages that the peer has not accepted: it may have stored some of them. It never
+sends an accepted message twice.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _log = logging.getLogger(__name__)
 MAX_IN_FLIGHT: Final = 8_192
 """Deliveries under way at most, whatever the peer's credit; each of them is also in memory."""
 _MAX_KEPT_BYTES: Final = 16 << 20
-"""No more is sent while so many bytes are under way that may have to be sent again."""
+"""No more is sent while this many bytes are under way and may have to be sent again."""
 _TURN_BYTES: Final = 1 << 20
 """After this many bytes the frames go to the socket before the publisher adds more."""
 
@@ -181,7 +181,7 @@ class Publisher:
         """Go on after a fault: wait, attach anew, and put what was not accepted in front of what is waiting.
 
         Raises:
-            SparkStreamsError: the fault, or a later one: it cannot pass, or has not.
+            SparkStreamsError: the fault, or a later one: it is not temporary, or has lasted.
         """
         while True:
             self._attempts.after(fault)
@@ -203,7 +203,7 @@ class Publisher:
 
     def _label(self, delivery: int) -> str:
         """Return the name of a delivery's row; of a batch's first row, as nobody knows which one it was."""
-        # The number is that of the row where nothing is sent again, or together.
+        # Where nothing is sent again or together, the number of the delivery is that of the row.
         row, count = next((events.rows_of(0) for events in self._parts(delivery, delivery + 1)), (delivery, 1))
         return self._labels(row) + (f", in a batch of {count}," if count > 1 else "")
 
@@ -229,7 +229,7 @@ class Publisher:
         self._link.close()
 
     def _push(self, events: OutgoingEvents, stop: int) -> None:
-        """Send the first deliveries, ``stop`` at most: as many as go together, and as fit a turn; at least one."""
+        """Send the first deliveries, ``stop`` at most: as many as can go together and fit a turn; at least one."""
         bounds, content = layout(events.payloads.slice(0, max(1, stop)))
         stop = max(1, min(stop, int(np.searchsorted(bounds, bounds[0] + _TURN_BYTES))))
         bounds = bounds[: stop + 1]

@@ -1,4 +1,4 @@
-"""Asks RabbitMQ which type a queue has, as only a stream keeps what is read of it.
+"""Asks RabbitMQ which type a queue has, as only a stream keeps the messages that are read.
 
 The broker takes, and echoes, the filter that says where to start for every type of queue; a classic queue or a quorum
 queue then loses each message that a receiver accepts, or lets the broker settle.
@@ -72,7 +72,7 @@ def is_stream(connection: Connection, address: str, queue: str) -> bool:
     if address in connection.streams or connection.dialect.name != RABBITMQ.name:
         return address in connection.streams
     what, kind = f"the type of queue '{queue}'", None
-    with suppress(Refused, NotFound):  # the attach, which follows, tells it better
+    with suppress(Refused, NotFound):  # the attach, which follows, gives a better error
         described = described_queue(connection, address, what).body
         kind = described.get("type") if isinstance(described, Mapping) else None
     if kind == "stream":

@@ -11,13 +11,13 @@ whole deliveries that came, which is progress, and resumes after them on another
 A range that begins ``At`` an offset must begin with that event: another in its place is a loss, whatever the reason.
 
 Where offsets are numbers (``Dialect.numeric_offsets``), a missing number shows where events may be gone, and only then
-the reader asks what the partition retains. In a dialect with holes only what lies before the first retained event is a
+the reader asks what the partition retains. In a dialect with holes only events before the first retained one are a
 loss; the range may end with a hole, and then the answer to the drain is its end. Where the peer answers no drain, a
-silence is (H-7), and the next read in this process looks for what comes late (H-8).
+silence is its end (H-7), and the next read in this process looks for events that come late (H-8).
 
 Where the peer checks a part of the filter, the events at both ends of the range need not come. Then the reader requests
 the first one without the filter, and the answer to the drain is the end, if by ``$info`` nothing of the range is gone.
-What retention removes behind the last received event counts as lost, as nobody reports which ones were left out.
+Events that retention removes behind the last received one count as lost, as nobody reports which ones were left out.
 """
 
 from __future__ import annotations
@@ -234,7 +234,7 @@ class RangeReader:
         return self.describe().partitions.get(self.read.partition)
 
     def _may_come(self, timer: DrainTimer) -> bool:
-        """Return whether more of the range may come, as far as a look at the partition and the silence so far tell."""
+        """Return whether more of the range may come, judging by a look at the partition and the silence so far."""
         described = self.describe()
         bounds = described.partitions.get(self.read.partition)
         there = bounds is not None and instead_of(At(self.read.end), bounds) is None
@@ -305,7 +305,7 @@ class RangeReader:
             self._ask_for_loss = False  # one warning will do
 
     def _without_late(self, block: MessageBlock) -> MessageBlock:
-        """Tell the events at the front of a link that an earlier read has not found, and return the block without."""
+        """Report events at the front of a link that an earlier read has not found; return the block without them."""
         if not (self._first and isinstance(self._start, After)) or self._dialect.drains:
             return block
         late = self._decoder.rows_up_to(self._start.offset, block)
@@ -321,7 +321,7 @@ class RangeReader:
             self._first_gap = self._first_gap or gap
             gap = self._first_gap if rows.done else gap  # once more at the end of the range (H-8)
             if rows.last == _unproven.get(self._key):
-                _unproven.pop(self._key, None)  # its event is a row now, for whoever reads on from there
+                _unproven.pop(self._key, None)  # its event is a row now, for the next reader
         if gap is None or not self._ask_for_loss:
             return
         bounds = self._bounds()
@@ -371,7 +371,7 @@ class RangeReader:
             )
 
     def _end_unproven(self) -> None:
-        """Take the peer's silence for the end of the range, and remember that no event has proved it."""
+        """Accept the peer's silence as the end of the range, and remember that no event has proved it."""
         _unproven[self._key] = self.read.end
         _log.warning(
             "%s: nothing came %s for %.0f s, while the peer told again and again that it has offset '%s': what is "

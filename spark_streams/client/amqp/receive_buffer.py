@@ -31,8 +31,7 @@ class ReceiveBuffer:
     Args:
         max_rows: messages that fit.
         max_bytes: the buffer begins no further message once it has this many bytes; the last message may exceed it.
-        settles: whether each delivery is released as it is taken, for those who only look; if not, ``accept`` settles
-            them.
+        settles: whether each delivery is released as it is taken, for looks; if not, ``accept`` settles them.
 
     Attributes:
         rows: the messages in the buffer.
@@ -61,7 +60,7 @@ class ReceiveBuffer:
             How many these are.
 
         Raises:
-            RemoteProtocolError: a message is empty or no log's, or the peer broke another rule.
+            RemoteProtocolError: a message is empty or does not come from a log, or the peer broke another rule.
         """
         first = self.rows
         while not self.full and (run := deliveries.next_run()) is not None:

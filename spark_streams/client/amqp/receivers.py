@@ -51,7 +51,7 @@ class Receivers:
 
         Args:
             connection: the connection to the peer.
-            at: source address, if not the dialect's for the binding: that to which the peer has redirected.
+            at: source address, if not the dialect's for the binding: the one to which the peer has redirected.
             binding: what the link is bound to, with a partition.
             starts: filters for one position, the preferred one first.
             pushed: the filter of the events; its part that the client checks becomes the link's ``residual``.

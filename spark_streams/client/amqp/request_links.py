@@ -24,7 +24,7 @@ class RequestLinks:
     Args:
         connection: the connection.
         address: the address.
-        paired: whether the two links are a pair of one name and one address, as RabbitMQ wants them.
+        paired: whether the two links are a pair of one name and one address, as RabbitMQ requires.
     """
 
     def __init__(self, connection: Connection, address: str, *, paired: bool = False) -> None:
@@ -58,7 +58,7 @@ class RequestLinks:
                 message_id, request = unsent.pop(0)
                 links.send(request(message_id, PAIR if self._paired else links.receiver.name))
             for answer in links.received(decode_reply):
-                if answer.request in waiting:  # others answer what an earlier call has given up
+                if answer.request in waiting:  # others answer requests that an earlier call has given up
                     answers[answer.request] = answer
             if len(answers) < len(waiting):
                 self._check(links, what)

@@ -1,4 +1,4 @@
-"""A link for requests, and one for their answers: as ``$cbs`` and ``$management`` have them, and RabbitMQ."""
+"""A link for requests, and one for their answers, as ``$cbs`` and ``$management`` and RabbitMQ need them."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class RequestPair:
         name: the links' name, or what it begins with.
         address: the address that answers.
         paired: as of ``RequestLinks``.
-        settles: whether requests are settled as they are sent; if not, ``refusal`` tells what became of them.
+        settles: whether requests are settled as they are sent; if not, ``refusal`` has their outcome.
 
     Attributes:
         sender, receiver: the links.
@@ -72,7 +72,7 @@ class RequestPair:
 
     @property
     def ended(self) -> Endpoint | None:
-        """What the peer has ended of them; None for nothing."""
+        """The link or session that the peer has ended; None for none."""
         return next((each for each in (self.sender, self.receiver, self._session) if each.ended), None)
 
     @property

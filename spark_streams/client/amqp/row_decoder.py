@@ -1,7 +1,7 @@
 """Decodes the deliveries of a range into rows: checks their offsets and partition, and cuts them at the range's end.
 
 Offsets are compared as text, and always grow (ES-302). Those of event streams are opaque and never parsed (ES-301);
-where they are numbers in the peer's dialect, a missing number is a gap, which the reader looks into.
+where they are numbers in the peer's dialect, a missing number is a gap, which the reader examines.
 
 Spec: Event Stream Extensions §4.4 (source-partition), §5.1 (offset and timestamp annotations).
 """

@@ -1,4 +1,4 @@
-"""What became of the messages that a publisher has sent on one link: accepted, or refused, or nothing yet.
+"""Tracks the outcomes of the messages that a publisher has sent on one link: accepted, refused, or none yet.
 
 Spec: AMQP 1.0 part 3 §3.4 (delivery states).
 """
@@ -24,7 +24,7 @@ class Refusal(NamedTuple):
     """An outcome other than accepted.
 
     Args:
-        outcome: ``rejected``, ``released`` or ``modified``, or words for a delivery that was settled without outcome.
+        outcome: ``rejected``, ``released`` or ``modified``, or a text for a delivery that was settled without outcome.
         condition, description: of a rejection, empty for none.
     """
 
@@ -49,7 +49,7 @@ class SentMessages:
         self._deliveries.settled = self._settled
         self._accepted: set[int] = set()
         self._refused: dict[int, tuple[int, Refusal]] = {}
-        """The first message of a range to the end of the range, exclusive, and what became of these messages."""
+        """The first message of a range to the end of the range, exclusive, and the outcome of these messages."""
 
     # --- for the publisher
 
@@ -75,7 +75,7 @@ class SentMessages:
 
     @property
     def refusal(self) -> Refusal | None:
-        """What became of the message after the ``done`` ones, if it was not accepted."""
+        """The outcome of the message after the ``done`` ones, if it was not accepted."""
         found = (each for first, (stop, each) in self._refused.items() if first <= self.done < stop)
         return next(found, None)
 
@@ -86,7 +86,7 @@ class SentMessages:
 
     @property
     def refusals(self) -> list[tuple[int, int, Refusal]]:
-        """Ranges of messages that were not accepted, the end exclusive, and what became of them; in their order."""
+        """Ranges of messages that were not accepted, the end exclusive, and their outcomes; in their order."""
         refused = ((max(first, self.done), stop, each) for first, (stop, each) in self._refused.items())
         return sorted((first, stop, each) for first, stop, each in refused if first < stop)
 

@@ -1,4 +1,4 @@
-"""Signs in on a new connection, by SASL, and has the tokens that are handed over afterwards.
+"""Signs in on a new connection, by SASL, and provides the tokens that are handed over afterwards.
 
 ==================================  ==========================================================================
 what the endpoint has               how the client signs in
@@ -34,7 +34,7 @@ from spark_streams.wire.amqp.sasl import SASL_HEADER, SaslClient, SaslLogin
 from spark_streams.wire.amqp.shared_access import SharedAccessSignature
 
 VALIDITY_S: Final = 3_600
-"""Seconds for which a signature of our own holds, as those of the service's own clients."""
+"""Seconds for which a signature of our own is valid, like those of the service's own clients."""
 SIGN_IN_FRAME_BYTES: Final = 8_192
 """The largest frame that RabbitMQ takes before it knows who signs in, seen at 4.3.6; the specification asks for 512."""
 _READ_BYTES: Final = 4 << 10
@@ -69,7 +69,7 @@ def sign_in(
         dialect: the peer's, where that is known; None to go by the mechanisms that it offers and by its name.
 
     Raises:
-        AuthenticationFailed: the peer did not accept the credentials, or takes no such ones.
+        AuthenticationFailed: the peer did not accept the credentials, or does not support them.
         OptionError: a password or token cannot be read, or the dialect has no tokens.
         ConnectFailed, ConnectionLost, DeadlineExceeded, RemoteProtocolError: as for a ``Connection``.
     """
@@ -85,7 +85,7 @@ def sign_in(
             socket.settimeout(deadline.left_s(what))
             answer = bytes(socket.recv(_READ_BYTES))
             if not answer:
-                raise ConnectionError("the peer closed it during the SASL handshake")  # worded below
+                raise ConnectionError("the peer closed it during the SASL handshake")  # the error is made below
             if len(heard) < len(SASL_HEADER):
                 heard += answer
                 is_sasl = SASL_HEADER.startswith(heard[: len(SASL_HEADER)])
@@ -111,7 +111,7 @@ def sign_in(
                 f"takes {SIGN_IN_FRAME_BYTES} there: {chosen.advice}, or have fewer scopes or groups in the token",
                 f"signing in at {endpoint.address}",
             ) from fault
-        # The other end of a WebSocket has said something before.
+        # The other end of a WebSocket has answered before.
         is_silent = not heard and endpoint.transport == "tcp"
         raise (silent_close_fault(endpoint) if is_silent else lost(endpoint, fault)) from fault
     except ssl.SSLError as fault:
@@ -227,7 +227,7 @@ class TokenSource:
         if token.kind == SIGNATURE_TYPE:
             signature = SharedAccessSignature.parsed(text)
             remember(signature.signature)
-            _, path = signature.resource or ("", "")  # of what is not understood the peer says so
+            _, path = signature.resource or ("", "")  # if the token is not understood, the peer reports it
             if not f"{hub}/".lower().startswith(f"{path}/".lstrip("/").lower()):
                 raise self.refused(hub, f"the signature is for '{signature.uri}'")
         if token.expires_s is not None and token.expires_s <= self.clock():

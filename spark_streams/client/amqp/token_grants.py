@@ -31,12 +31,12 @@ from spark_streams.wire.amqp.engine.links import Session
 RENEWED_AT: Final = 0.9
 """The part of a token's time after which it is renewed, as the service's own client does."""
 UNKNOWN_S: Final = 300.0
-"""Seconds after which a token is renewed that does not say when it runs out."""
+"""Seconds after which a token without a time of expiry is renewed."""
 AGAIN_S: Final = 10.0
 """Seconds until the next try, where there is no newer token yet."""
 _NOT_FOUND: Final = 404
 _PASSES: Final = 500
-"""The first status that is no fault of the token."""
+"""The first status that is not the token's fault."""
 
 _log = logging.getLogger(__name__)
 
@@ -64,7 +64,7 @@ class _Grant:
     Args:
         token: the one that the peer has; None before it has taken one.
         due_s: when the next one is due, in seconds since the epoch.
-        asked: the one that is to be handed over, or was and has no answer; None for none.
+        asked: the one that is to be handed over, or was handed over and has no answer yet; None for none.
         request: the message-id with which it was.
         deadline: for the answer.
         fault: why the first one was not taken.
@@ -138,7 +138,7 @@ class TokenGrants:
     # --- when
 
     def _renew(self, hub: str, grant: _Grant, now_s: float) -> None:
-        """Ask for a newer token; without one, go on with the old one as long as it holds."""
+        """Ask for a newer token; without one, go on with the old one as long as it is valid."""
         assert grant.token is not None
         until_s = grant.token.expires_s
         fault: SparkStreamsError

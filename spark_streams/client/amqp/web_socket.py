@@ -44,7 +44,7 @@ _READ_BYTES: Final = 256 << 10
 _WRITE_BYTES: Final = 64 << 10
 """Payload of the largest message that is sent."""
 _WITHOUT_PAYLOAD_S: Final = 0.1
-"""Seconds for which a call that does not wait reads what has no payload: its caller has times to watch."""
+"""Seconds for which a call that does not wait reads frames without a payload: its caller has other deadlines."""
 _NORMAL: Final = 1_000
 _PASSES: Final = frozenset({408, 429, 500, 502, 503, 504})
 
@@ -74,7 +74,7 @@ def open_web_socket(endpoint: Endpoint, deadline: Deadline, server_name: str | N
 
 
 def _shaken_hands(connected: socket.socket, endpoint: Endpoint, deadline: Deadline) -> ClientProtocol:
-    """Upgrade a connection from HTTP, and return the protocol that is spoken on it from now on."""
+    """Upgrade a connection from HTTP, and return the protocol that it speaks from then on."""
     heard = b""
     uri = parse_uri(f"{'ws' if endpoint.tls is None else 'wss'}://{endpoint.http_host}{PATH}")
     protocol = ClientProtocol(uri, subprotocols=SUBPROTOCOLS, max_size=MAX_MESSAGE_BYTES)
@@ -138,7 +138,7 @@ class WebSocket:
         self._payloads: deque[memoryview] = deque()
         self._output = bytearray()
         self._taken = 0
-        """Bytes of the message in ``_output`` that nobody was told of yet."""
+        """Bytes of the message in ``_output`` that no caller has been told of yet."""
         self._take()
 
     def fileno(self) -> int:
@@ -163,7 +163,7 @@ class WebSocket:
 
         Raises:
             ConnectionError: the peer closed the WebSocket with an error, or broke the protocol.
-            OSError: the socket's; with those of ``WOULD_BLOCK`` no byte is left, or many came without a payload.
+            OSError: the socket's; with those of ``WOULD_BLOCK`` no byte is left, or many bytes came without a payload.
         """
         wait_s = self._socket.gettimeout()
         until = time.monotonic() + (wait_s or _WITHOUT_PAYLOAD_S)

@@ -44,7 +44,7 @@ MAX_RETRY_AFTER_S: Final = 60.0
 _REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
 _HIDDEN_ARGUMENTS: Final = frozenset({"token"})
 _WANTS_TLS: Final = (b"HTTPS", b"SSL-enabled")
-"""In what servers of HTTPS answer to those who speak HTTP without TLS: nginx, Go's; Apache's."""
+"""Parts of the answers of HTTPS servers to HTTP without TLS: nginx, Go; Apache."""
 
 
 class Conflict(Refused):
@@ -248,7 +248,7 @@ class FeedSession:
                 return Response(response, what, silence_s=deadline.timeout_ms / 1_000, waits=wait_ms > 0)
             if response.status_code == 401 and not renewed and self._credentials.renew():
                 renewed = True
-                deadline.restart()  # a function that gives tokens may have taken long
+                deadline.restart()  # a function that returns tokens may have taken long
                 response.close()
                 continue
             with contextlib.closing(response):
@@ -274,7 +274,7 @@ class _AnyHostName(TimedAdapter):
 
 
 def _refusal(response: requests.Response, what: str, endpoint: Endpoint) -> PeerError | ConnectFailed:
-    """Return the error for a status; until one was accepted it may be that the port is a wrong one."""
+    """Return the error for a status; until one was accepted the port may be wrong."""
     status = response.status_code
     begins = b""
     with contextlib.suppress(SparkStreamsError), mapped(what):

@@ -1,7 +1,7 @@
-"""Makes the library of HTTP bound a request as a whole: to connect, to pass a proxy, to send, and to get an answer.
+"""Makes the HTTP library bound a request as a whole: to connect, to pass a proxy, to send, and to get an answer.
 
-Its own time-outs are for each of these steps anew, for each address of a host, and for each byte of an answer; behind a
-SOCKS proxy they still are.
+The library's own time-outs begin anew for each of these steps, for each address of a host, and for each byte of an
+answer; behind a SOCKS proxy they still do.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class TimedHTTPConnection(HTTPConnection):
 
     def send(self, data: Any) -> None:
         """Send the head of a request, or its body, within the time that is left."""
-        if self.sock is not None:  # else it connects first
+        if self.sock is not None:  # otherwise it connects first
             self.sock.settimeout(self.timeout)
         super().send(data)
 

@@ -1,4 +1,4 @@
-"""Finds the offsets that a stream retains, and the first from a time on: by the broker's best request, exact on each.
+"""Finds the offsets that a stream retains, and the first from a time on, by the best request of each broker; all exact.
 
 ::
 
@@ -146,14 +146,15 @@ def _stats(connection: Connection, streams: Sequence[str]) -> dict[str, Mapping[
         stream: answer.values if answer.ok else refused(answer.code, StreamStats, what, connection.endpoint)
         for stream, answer, (_, what) in zip(streams, connection.ask_all(asked, StreamStatsAnswer), asked, strict=True)
     }
-    # RabbitMQ 4.4 says of an empty stream that begins above 0 that its first and last chunk are at the offset before;
-    # so do one message, and one chunk that is not committed. Where the first chunk is decides.
+    # For an empty stream that begins above 0 RabbitMQ 4.4 reports the offset before it for first and last chunk; a
+    # stream of one message, or of one chunk that is not committed, looks the same. The place of the first chunk
+    # decides.
     single = {
         stream: values["first_chunk_id"]
         for stream, values in found.items()
         if isinstance(values, Mapping)
         and 0 <= values.get("first_chunk_id", -1) == values.get("last_chunk_id", -1)
-        and values.get("committed_offset") in (-1, values["first_chunk_id"] or -1)  # mostly one message, at 0, is one
+        and values.get("committed_offset") in (-1, values["first_chunk_id"] or -1)  # mostly one message, at 0
     }
     if single and ResolveOffsetSpec.KEY in connection.versions:
         asks = [(ResolveOffsetSpec(stream, _FIRST), f"stream '{stream}': its first offset") for stream in single]

@@ -86,7 +86,7 @@ class RabbitClient(AbstractContextManager["RabbitClient"]):
     # --- what there is
 
     def partitions(self, stream: str) -> tuple[str, ...]:
-        """Return the streams that a name stands for: itself, or the partitions of the super stream, in their order.
+        """Return the streams that a name means: itself, or the partitions of the super stream, in their order.
 
         Raises:
             NotFound: there is no such super stream.
@@ -160,7 +160,7 @@ class RabbitClient(AbstractContextManager["RabbitClient"]):
         return described
 
     def _of_another_kind(self, stream: str, fault: NotFound) -> NotFound:
-        """Return the error for a name that is not there: it says so where the name is there as the other kind."""
+        """Return the error for a name that does not exist: it says so if the name exists as the other kind."""
         try:
             if self._super_stream:
                 self._cluster.check((stream,))
@@ -169,7 +169,7 @@ class RabbitClient(AbstractContextManager["RabbitClient"]):
                 count = len(partitions_of(self._cluster.any(), stream))
                 what, kind = f"stream '{stream}'", f"a super stream, of {count} partition{'s' * (count > 1)}"
                 option = "'superStream' in place of 'stream'"
-        except SparkStreamsError:  # nor is it there as that, or nobody can tell
+        except SparkStreamsError:  # the other kind does not exist either, or cannot be looked up
             return fault
         why = f"the name is that of {kind}: give it as option {option}"
         return cast(NotFound, refusal(ResponseCode.STREAM_DOES_NOT_EXIST, what, why))
@@ -191,7 +191,7 @@ class RabbitClient(AbstractContextManager["RabbitClient"]):
     def streams(self) -> list[str] | None:
         """Return the names of the streams that we may read; None for a peer that does not list them.
 
-        The protocol has no command for it: only the log of this project answers a Metadata without names with all.
+        The protocol has no command for it: only the log of this project answers a Metadata request without names.
 
         Raises:
             ConnectFailed, AuthenticationFailed, DeadlineExceeded, RemoteProtocolError: as for ``describe``.

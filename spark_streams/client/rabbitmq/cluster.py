@@ -27,7 +27,7 @@ from spark_streams.wire.rabbitmq.stream_commands import NO_LEADER, Metadata, Met
 _T = TypeVar("_T")
 
 Operation = Callable[[Connection, str], _T]
-"""What is done on a connection to a node, with a stream: its other argument is the stream's name."""
+"""An operation on a connection to a node, for a stream: its other argument is the stream's name."""
 JointOperation = Callable[[Connection, Sequence[str]], Mapping[str, _T | PeerError]]
 """The same with several streams; it returns the result for each, or the error that the node answered."""
 

@@ -37,7 +37,7 @@ _NEEDED: Final[Mapping[int, str]] = {
     **dict.fromkeys(_CONFIGURE, "needs permission 'configure' for it"),
 }
 _ANY: Final = "has no permission for it: 'read' is for reading, 'write' for writing"
-"""Of the other commands: any permission would do."""
+"""For the other commands any permission is enough."""
 _AUTHENTICATION: Final = frozenset(code for code in ResponseCode if code.name.startswith(("SASL", "AUTHENTICATION")))
 _TRANSIENT: Final = frozenset({ResponseCode.STREAM_NOT_AVAILABLE, ResponseCode.INTERNAL_ERROR})
 _ADVICE: Final[Mapping[int, str]] = {
@@ -91,7 +91,7 @@ def refused(code: int, asked: type[Request], what: str, endpoint: Endpoint) -> P
 
 
 def user_of(endpoint: Endpoint) -> str:
-    """Return what messages call the user of an endpoint."""
+    """Return the user of an endpoint as messages name it."""
     if signs_in_by_certificate(endpoint):
         return "the user that the certificate of option 'tls.certFile' names"
     return f"user '{DEFAULT_LOGIN[0] if endpoint.username is None else endpoint.username}'"

@@ -137,7 +137,7 @@ class _Handshake:
         if mechanism == "PLAIN":
             if endpoint.username is not None:
                 user, password = endpoint.username, endpoint.password.reveal() if endpoint.password else ""
-                self._deadline.restart()  # a function may have taken long, and no broker is to blame for it
+                self._deadline.restart()  # a function may have taken long, which is not the broker's fault
             remember(password, user)
             data = b"\0" + user.encode() + b"\0" + password.encode()
             self._sent_bytes = len(data)

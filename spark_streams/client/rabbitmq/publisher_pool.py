@@ -165,7 +165,7 @@ class PublisherPool:
             why = "the broker dropped the publisher: the stream was deleted, or its node is gone"
             fault = refusal(ResponseCode.STREAM_NOT_AVAILABLE, f"stream '{undeclared[0].stream}'", why)
         if fault is None or (fault.retriable and not self.unconfirmed):
-            return False  # whoever needs a connection next gets another one
+            return False  # the next call that needs a connection opens another one
         self._restore(fault)
         return True
 
@@ -239,7 +239,7 @@ class PublisherPool:
     def declare(self, streams: Iterable[str]) -> None:
         """Declare publishers of several streams in one round trip, as many as there is room for.
 
-        A stream that the broker refuses has none after this; ``publish`` asks again, and waits or says why.
+        A stream that the broker refuses has none after this; ``publish`` asks again, and waits, or raises the reason.
 
         Raises:
             TransportError, PeerError: the connection broke.
@@ -255,7 +255,7 @@ class PublisherPool:
                 self._add(number, self._new(number, stream))
 
     def _free_numbers(self) -> Iterator[int]:
-        """Yield free ids, those last that were in use last: what still comes for a dropped publisher is no other's."""
+        """Yield free ids, the most recently used last, so that late frames for a dropped publisher reach no other."""
         numbers = ((self._last_number + 1 + n) % MAX_PUBLISHERS for n in range(MAX_PUBLISHERS))
         return (number for number in numbers if number not in self._by_number)
 

@@ -18,7 +18,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from spark_streams.client.digested_rows import DIGEST_BITS, Window
+from spark_streams.client.digested_rows import DIGEST_BITS, RowBlock
 from spark_streams.errors import DeliveryFailed, LocalProtocolError
 
 _BATCH_BITS: Final = 28
@@ -30,7 +30,7 @@ MAX_ROWS: Final = (1 << _ROW_BITS) - 1
 
 
 def id_parts(sequence: int) -> tuple[int, int, int]:
-    """Return the number of the micro-batch, that of the row within its task, and its window's digest, of an id.
+    """Return the number of the micro-batch, that of the row within its task, and its block's digest, of an id.
 
     An id of 0, which is none of ours, means that there is none: the row is -1 then, and the others are 0.
     """
@@ -39,12 +39,12 @@ def id_parts(sequence: int) -> tuple[int, int, int]:
 
 
 def publishing_ids(batch: int, rows: NDArray[np.int64], digest: int) -> NDArray[np.uint64]:
-    """Return the ids of rows of one window.
+    """Return the ids of rows of one block.
 
     Args:
         batch: number of the micro-batch.
         rows: their numbers within the task, from 0, ascending.
-        digest: the digest of the window.
+        digest: the digest of the block.
 
     Raises:
         LocalProtocolError: a number does not fit into an id.
@@ -96,17 +96,17 @@ class Resumed:
         self.compared = self.last_row < 0
         """Whether the stream is known to have the same rows as this attempt."""
 
-    def check(self, window: Window) -> None:
-        """Compare a window's digest; call this for the windows in their order.
+    def check(self, block: RowBlock) -> None:
+        """Compare a block's digest; call this for the blocks in their order.
 
         Raises:
             DeliveryFailed: the rows differ from those that an earlier attempt has written.
         """
-        if self.compared or self.last_row >= window.first_row + window.rows:
+        if self.compared or self.last_row >= block.first_row + block.rows:
             return
-        if self.last_row < window.first_row:
+        if self.last_row < block.first_row:
             raise self._differs(self.last_row, "has written it there, and now it goes elsewhere")
-        if window.digest != self._digest:
+        if block.digest != self._digest:
             raise self._differs(
                 self.last_row,
                 "has written other rows, or the same ones in another order or to other streams, up to there",

@@ -6,7 +6,7 @@
 
 A range ends with the chunk that holds its last offset, or with a later one. The broker may have nothing to deliver at
 the end of a range: tracking chunks use up offsets, filters skip chunks. So when the broker sends nothing more, the
-reader checks whether the stream reaches the end of the range, and after that whether there is a chunk all the same
+reader checks whether the stream reaches the end of the range, and after that whether there is a further chunk after all
 (``Subscription.look_again``). Only both answers together end a range; a silence never does.
 
 Tracking chunks and filters also leave gaps between chunks, and so does retention when it overtakes a reader: brokers
@@ -284,7 +284,7 @@ class RangeReader:
         if last is not None and last >= self._end:
             return self._end
         if self._chunk_at(self._end) is not None:
-            return self._end  # perhaps a tracking chunk at the tail, which not every broker's bounds count in
+            return self._end  # perhaps a tracking chunk at the tail, which the bounds of some brokers do not include
         return -1 if last is None else last
 
     def _regained(self, held: _Collected) -> int | None:

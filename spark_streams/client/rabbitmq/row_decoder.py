@@ -43,7 +43,7 @@ NO_TIMESTAMP: Final = -(2**63)
 """The time of a chunk with records that have no timestamp: only the reference log has such chunks."""
 
 _LARGE_BYTES: Final = 1 << 19
-"""A chunk of this size or more is not copied to lie beside its neighbours; to decode a smaller one alone costs more."""
+"""A chunk of this size or more is not copied to lie beside its neighbours; decoding a smaller one alone costs more."""
 
 Longs = NDArray[np.int64]
 

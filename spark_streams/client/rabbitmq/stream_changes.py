@@ -32,7 +32,7 @@ _WHY: Final[Mapping[int, str]] = {
     ResponseCode.PRECONDITION_FAILED: "expected a name that does not begin with 'amq.' and arguments that the broker "
     "takes, and no single partition of a super stream to delete; the broker's own log says more",
 }
-"""What a refused change means."""
+"""The meanings of refused changes."""
 
 
 def create_stream(cluster: Cluster, stream: str, partitions: int | None, arguments: Mapping[str, str]) -> bool:
@@ -63,13 +63,13 @@ def _is_taken(cluster: Cluster, stream: str, *, is_super: bool) -> bool:
             cluster.retrying(lambda: partitions_of(cluster.any(), stream))
         else:
             cluster.retrying(lambda: cluster.check([stream]))
-    except (NotFound, Refused):  # whoever may not ask is told by the broker whether it may create
+    except (NotFound, Refused):  # a user who may not ask hears from the broker whether it may create
         return False
     return True
 
 
 def _changed(cluster: Cluster, command: Request, kind: type[Answer], stream: str, done: str) -> bool:
-    """Send a command once: a second try could find what the first has done; return False for what is there already."""
+    """Send a command once, as a second try could find the result of the first; return False if it exists already."""
     connection = cluster.retrying(cluster.any)
     what = f"stream '{stream}' was not {done} at {connection.endpoint.address}"
     if connection.versions and command.KEY not in connection.versions:

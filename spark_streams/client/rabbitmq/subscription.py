@@ -272,8 +272,8 @@ class CreditWindow:
         self._bytes += (chunk_bytes - self._bytes) / _WEIGHT
         self._records += (records - self._records) / _WEIGHT
         ahead = min(BYTES_AHEAD / (self._bytes + 1), wanted / (self._records + 1), LARGEST_WINDOW)
-        # The chunks that a stream begins with may be small and all others large: the broker would send hundreds of MB
-        # for a credit by their size, all of which has to be received before the next request is answered.
+        # A stream may begin with small chunks, and all others may be large: with a credit by the size of the first, the
+        # broker would send hundreds of MB, all of which have to be received before the next request is answered.
         window = max(FIRST_CREDIT, min(int(ahead), self._trusted))
         owed = window - self._outstanding
         if owed < window // 4:

@@ -20,13 +20,13 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from spark_streams.client.digested_rows import (
-    WINDOW_ROWS,
+    BLOCK_ROWS,
     Destinations,
     Label,
+    RowBlock,
+    RowBlocks,
     RowLabels,
     TaskIdentity,
-    Window,
-    Windows,
 )
 from spark_streams.client.kept_connections import KeptConnections, kept_key
 from spark_streams.client.rabbitmq.cluster import Cluster
@@ -79,10 +79,10 @@ class TaskPublisher:
         connection = self._taken() or retrying(self._connected, LONG_BACKOFF)
         reference = "" if identity is None else identity.reference
         self._outgoing = PublisherPool(connection, reference, how, self._connected)
-        size = max(WINDOW_ROWS, how.sub_entry_size)
+        size = max(BLOCK_ROWS, how.sub_entry_size)
         # Batches of another size would cut the rows elsewhere, so it has to be the same on every attempt.
         begin = b"%d messages a batch" % how.sub_entry_size
-        self._windows = Windows(self._place, size, begin, digested=identity is not None)
+        self._blocks = RowBlocks(self._place, size, begin, digested=identity is not None)
         self._resumed: dict[str, Resumed] = {}
         self._held: list[tuple[str, Entries, Label]] = []
         self._labels = RowLabels()
@@ -106,7 +106,7 @@ class TaskPublisher:
         filters: pa.StringArray | None,
         label: Label,
     ) -> None:
-        """Add rows, and publish full windows; wait while too many messages are not confirmed.
+        """Add rows, and publish full blocks; wait while too many messages are not confirmed.
 
         Args:
             payloads: the encoded messages.
@@ -132,20 +132,20 @@ class TaskPublisher:
             self._check_filters()
             columns["filter"] = filters
         self._labels.add(len(payloads), label)
-        for window, rows in self._windows.add(pa.table(columns)):
-            self._publish(window, rows)
+        for block, rows in self._blocks.add(pa.table(columns)):
+            self._publish(block, rows)
 
     def flush(self) -> None:
-        """Publish the last window, and return once every row is confirmed.
+        """Publish the last block, and return once every row is confirmed.
 
         Raises:
             DeliveryFailed, NotFound, Refused, TransportError, PeerError: as for ``send``; also ``DeliveryFailed`` if an
                 earlier attempt had more rows.
         """
-        for window, rows in self._windows.finish():
-            self._publish(window, rows)
+        for block, rows in self._blocks.finish():
+            self._publish(block, rows)
         for resumed in self._resumed.values():
-            resumed.check_end(self._windows.rows)
+            resumed.check_end(self._blocks.rows)
         self._outgoing.flush()
         self._settled = True
 
@@ -181,7 +181,7 @@ class TaskPublisher:
         connection.timeout_ms = min(ANSWERS_MS, self._how.request_timeout_ms)
         try:
             delete_publishers(connection)
-        except SparkStreamsError:  # the network, or a broker with an alarm, which then says so on another connection
+        except SparkStreamsError:  # the network, or a broker with an alarm, which it then reports on another connection
             connection.abandon()
             return None
         connection.timeout_ms = self._how.request_timeout_ms
@@ -197,10 +197,10 @@ class TaskPublisher:
                 f"the broker, {version}, takes no filter values, which came with RabbitMQ 3.13: leave the option out",
             )
 
-    # --- windows
+    # --- blocks
 
     def _place(self, first_row: int, rows: pa.Table) -> Destinations:
-        """Return where the rows of a window go."""
+        """Return where the rows of a block go."""
         if self._only is not None:
             return {self._only: np.arange(rows.num_rows)}
         destinations = rows.column("destination").combine_chunks()
@@ -209,14 +209,14 @@ class TaskPublisher:
         names = destinations.unique().to_pylist()
         return {name: np.flatnonzero(np.asarray(pc.equal(destinations, name))) for name in names}
 
-    def _publish(self, window: Window, rows: pa.Table) -> None:
+    def _publish(self, block: RowBlock, rows: pa.Table) -> None:
         if self._identity is not None:
-            self._resume(window.places, self._identity)
+            self._resume(block.places, self._identity)
             for resumed in self._resumed.values():
-                resumed.check(window)
-        label = self._labels.take(window.first_row + window.rows)
-        for stream, chosen in window.places.items():
-            entries = self._entries(stream, window, rows, chosen)
+                resumed.check(block)
+        label = self._labels.take(block.first_row + block.rows)
+        for stream, chosen in block.places.items():
+            entries = self._entries(stream, block, rows, chosen)
             if entries is not None:
                 self._held.append((stream, entries, label))
         behind = [resumed for resumed in self._resumed.values() if not resumed.compared]
@@ -238,18 +238,18 @@ class TaskPublisher:
         Raises:
             DeliveryFailed: more rows are held back.
         """
-        most = HELD_IN_FLIGHTS * self._how.max_in_flight + self._windows.window_rows
+        most = HELD_IN_FLIGHTS * self._how.max_in_flight + self._blocks.block_rows
         if sum(len(entries.values) for _, entries, _ in self._held) > most:
             farthest = max(behind, key=lambda resumed: resumed.last_row)
             raise farthest.too_far_behind(most, int(self._held[0][1].rows[0]))
 
-    def _entries(self, stream: str, window: Window, rows: pa.Table, chosen: NDArray[np.int64]) -> Entries | None:
-        """Return the entries to publish of a window's rows; None for nothing."""
+    def _entries(self, stream: str, block: RowBlock, rows: pa.Table, chosen: NDArray[np.int64]) -> Entries | None:
+        """Return the entries to publish of a block's rows; None for nothing."""
         # Make the groups before skipping rows: on every attempt the same rows share a sub-entry batch.
         size = self._how.sub_entry_size
         firsts = np.arange(0, len(chosen), size)
         ends = np.minimum(firsts + size, len(chosen))
-        numbers = window.first_row + chosen
+        numbers = block.first_row + chosen
         if self._identity is not None:
             # Send the last row that the stream has again: its confirm means that the replicas have it.
             kept = numbers[ends - 1] >= self._resumed[stream].last_row
@@ -263,7 +263,7 @@ class TaskPublisher:
             # Without deduplication ids are for confirms alone.
             (lasts + 1).astype(np.uint64)
             if self._identity is None
-            else publishing_ids(self._identity.batch, lasts, window.digest),
+            else publishing_ids(self._identity.batch, lasts, block.digest),
             None if size == 1 else ends - firsts,
             picked.column("payload").combine_chunks(),
             picked.column("filter").combine_chunks() if "filter" in picked.column_names else None,

@@ -1,6 +1,6 @@
 """Split an expression for an AMQP peer: delivery annotations, the SQL subset of event streams, full SQL, and the rest.
 
-All filters of a link are ANDed (A-10), so what one filter leaves of an expression goes on to the next:
+All filters of a link are ANDed (A-10), so the part that one filter leaves of an expression goes to the next one:
 
 1. a lower bound of the offset (``>``) or the publish time into the delivery annotations, from which a peer can seek;
 2. predicates on offsets and publish times into the SQL of event streams;

@@ -6,7 +6,7 @@ A batch's headers are the record headers of its first record, the notes that an 
 
     name     ends with ``-by-record``
     value    records(u32)  width(u8, bits of a code: 1 to 16)  table bytes(u32)  table  codes
-    table    what the codes mean; only the writer of the header knows its form
+    table    the meaning of the codes; only the writer of the header knows its form
     codes    one of ``width`` bits for each record, the first bit the most significant; zero bits fill the last byte
 """
 
@@ -35,7 +35,7 @@ class RecordCodes(NamedTuple):
     Args:
         codes: int64[n], the code of each record of the batch.
         width: how many bits a code has, 1 to 16.
-        table: what the codes mean.
+        table: the meaning of the codes.
     """
 
     codes: Codes
@@ -60,7 +60,7 @@ def decode_codes(value: bytes | None) -> RecordCodes:
     """Decode the value of such a header.
 
     Raises:
-        ValueError: the value is none of such a header.
+        ValueError: the value is not that of such a header.
     """
     if value is None or len(value) < _HEAD.size:
         raise ValueError("a header by record without its head")

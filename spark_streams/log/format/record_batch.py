@@ -73,7 +73,7 @@ MAX_BATCH_LENGTH: Final = 2**31 - 1
 
 _HEADER = struct.Struct(">qiibIhiqqqhii")
 _UNSTAMPED = struct.Struct(">qiibI")
-"""The part of the header that lies before what the CRC covers."""
+"""The part of the header before the bytes that the CRC covers."""
 _STAMPED = struct.Struct(">hiqqqhii")
 """The rest of it."""
 _COMPRESSIONS = {1: "gzip", 2: "snappy", 3: "lz4", 4: "zstd"}
@@ -82,7 +82,7 @@ Header = tuple[bytes, bytes | None]
 
 
 class BatchFault(ValueError):
-    """Some bytes are no record batch of this log; the message says which check failed."""
+    """Some bytes are no record batch of this log; the message names the failed check."""
 
 
 class BatchHeader(NamedTuple):

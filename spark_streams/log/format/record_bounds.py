@@ -32,9 +32,9 @@ FEW_RECORDS: Final = 200
 """Fewer take no longer step by step than by guesses (measured: they meet between 100 and 250)."""
 GUESSED_RECORD_BYTES: Final = 1024
 """Above this average a step costs little beside the other work for so many bytes."""
-FIRST_WINDOW: Final = 64 << 10
+FIRST_GUESS_BYTES: Final = 64 << 10
 """Bytes that the second guess examines first; each time that it holds, it doubles them."""
-LAST_WINDOW: Final = 128 << 10
+LAST_GUESS_BYTES: Final = 128 << 10
 """It fits the processor's cache."""
 
 WORTHWHILE_RUN: Final = 64
@@ -103,13 +103,13 @@ def _by_guesses(buffer: bytes, at: int, stop: int, header: BatchHeader, starts: 
     """Find all records of one batch; return where the last one ends."""
     raw = np.frombuffer(buffer, np.uint8)
     left = header.records_count
-    most_steps, window = FEW_RECORDS, FIRST_WINDOW
+    most_steps, guessed_bytes = FEW_RECORDS, FIRST_GUESS_BYTES
     while left >= FEW_RECORDS and stop - at <= left * GUESSED_RECORD_BYTES:
         run_starts, run_ends = _of_one_size(buffer, raw, at, stop, left)
         if len(run_starts) < WORTHWHILE_RUN:
-            run_starts, run_ends = _chained(raw, at, min(at + window, stop), stop)
+            run_starts, run_ends = _chained(raw, at, min(at + guessed_bytes, stop), stop)
             run_starts, run_ends = run_starts[:left], run_ends[:left]
-            window = min(2 * window, LAST_WINDOW)
+            guessed_bytes = min(2 * guessed_bytes, LAST_GUESS_BYTES)
         if len(run_starts) >= WORTHWHILE_RUN:
             starts.frombytes(run_starts.tobytes())
             ends.frombytes(run_ends.tobytes())
@@ -120,7 +120,7 @@ def _by_guesses(buffer: bytes, at: int, stop: int, header: BatchHeader, starts: 
             steps = min(most_steps, left)
             at = _step_by_step(buffer, at, stop, steps, header, starts.append, ends.append)
             left -= steps
-            most_steps, window = 2 * most_steps, FIRST_WINDOW
+            most_steps, guessed_bytes = 2 * most_steps, FIRST_GUESS_BYTES
     return _step_by_step(buffer, at, stop, left, header, starts.append, ends.append)
 
 

@@ -25,7 +25,7 @@ class TimestampRefused(ValueError):
 
 
 def from_stored(timestamps: npt.NDArray[np.int64], extended: npt.NDArray[np.bool_] | bool) -> npt.NDArray[np.int64]:
-    """Return what stored timestamps mean to a reader that knows KIP-228.
+    """Return the instants that stored timestamps mean to a reader that knows KIP-228.
 
     Rows R1 (-1 without the bit is none), R2 (-1 with it is an instant), R3 and R6 (MIN is none), R4, R5 and R7 (every
     other value stays: a reader survives negatives that other clients stored).

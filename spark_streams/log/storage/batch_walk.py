@@ -1,7 +1,7 @@
 """A cheap walk over stored batches: their headers and their notes, no values.
 
-A note is a record header of a batch's first record; a door keeps there what has to be stored or lost together with the
-records. The walk reads the batch's own header, and the bytes before and after the first record's value.
+A note is a record header of a batch's first record; a door keeps there data that must be stored or lost together with
+the records. The walk reads the batch's own header, and the bytes before and after the first record's value.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from spark_streams.errors import CorruptLog
 from spark_streams.log.format.record_batch import HEADER_BYTES, BatchHeader, Header, batch_max_timestamp
 from spark_streams.log.format.records import decode_headers
 from spark_streams.log.format.varint import MAX_VARINT_BYTES, decode_varint
-from spark_streams.log.storage.files import WINDOW_BYTES, ReadAhead
+from spark_streams.log.storage.files import HEADERS_AHEAD_BYTES, ReadAhead
 from spark_streams.log.storage.segment import Segment
 
 PREFIX_BYTES = 1 + 5 * MAX_VARINT_BYTES
@@ -22,7 +22,7 @@ PREFIX_BYTES = 1 + 5 * MAX_VARINT_BYTES
 
 
 class StoredBatch(NamedTuple):
-    """One stored batch: what its header and its first record say.
+    """One stored batch: the facts of its header and its first record.
 
     Args:
         first_offset: the first record's offset.
@@ -56,10 +56,10 @@ def walk_segment(segment: Segment, position: int, offset: int) -> Iterator[Store
         CorruptLog: the bytes at a position are no batch of this segment; CRCs are not checked.
         FileNotFoundError: retention has removed the segment before the walk began.
     """
-    window = ReadAhead(segment.file(), segment.end, WINDOW_BYTES)
-    for place, header in segment.headers(position, offset, window):
+    ahead = ReadAhead(segment.file(), segment.end, HEADERS_AHEAD_BYTES)
+    for place, header in segment.headers(position, offset, ahead):
         try:
-            notes = _notes(window.bytes_at, place, header)
+            notes = _notes(ahead.bytes_at, place, header)
         except ValueError as fault:
             raise CorruptLog(str(segment.path), place, str(fault)) from fault
         yield StoredBatch(
@@ -112,7 +112,7 @@ def _notes(bytes_at: Callable[[int, int], tuple[bytes, int]], position: int, hea
         if size < -1 or after >= record_end:
             raise ValueError("the first record's key or value runs past it")
         if after + 1 == record_end:
-            return ()  # one byte is left: it can only say that there are no headers
+            return ()  # one byte is left: it can only mean that there are no headers
         buffer, at, shift = prefix(after)
     place = at + shift
     buffer, at = bytes_at(place, record_end - place)

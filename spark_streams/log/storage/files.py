@@ -10,7 +10,7 @@ from typing import Final
 
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 READ_AHEAD_BYTES = 1 << 20
-WINDOW_BYTES = 16 << 10
+HEADERS_AHEAD_BYTES = 16 << 10
 """For batch headers: those of many batches of a few small records, or no more than the beginning of one large batch."""
 
 

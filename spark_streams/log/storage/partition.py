@@ -1,4 +1,4 @@
-"""One open partition: an append-only sequence of records in segments, its listeners, and what ends it.
+"""One open partition: an append-only sequence of records in segments, its listeners, and its end.
 
 Delivery guarantee: when ``append`` returns, the records are with the operating system and the recovery point says so:
 they survive kill -9 of the process. They survive a power cut too once ``sync`` has returned (``fsync`` policy
@@ -56,7 +56,7 @@ class Partition(ReadablePartition):
 
     Attributes:
         config: the stream's settings.
-        starts_after: the closed partition that holds what came before the first record; None without one.
+        starts_after: the closed partition that holds the records before the first one; None without one.
         cursor_from: the partitions that left, and whose offsets ``Stream.translate`` takes; nearest first.
 
     Raises:
@@ -182,7 +182,7 @@ class Partition(ReadablePartition):
             self._store(batches, now_ms, sync=False)
 
     def _call(self, listener: Callable[[], None]) -> None:
-        """Call a listener, out of the lock; the records are stored, so nothing that it raises may fail the append."""
+        """Call a listener, outside the lock; the records are stored, so no exception of it may fail the append."""
         try:
             listener()
         except Exception:
@@ -195,7 +195,7 @@ class Partition(ReadablePartition):
     def add_listener(self, listener: Callable[[], None]) -> None:
         """Call ``listener`` after each append, in the appending thread; it must be quick.
 
-        What it raises is logged, not passed on: the records are stored by then.
+        Its exceptions are logged, not passed on: the records are stored by then.
         """
         self._listeners.append(listener)
 
@@ -208,7 +208,7 @@ class Partition(ReadablePartition):
 
         It takes the values and the batches that hold them, header and bytes, which saves reading them back. It does not
         see appends of other values, so it must not rely on seeing all. It runs in the appending thread, beside appends
-        of other threads; what it raises is logged.
+        of other threads; its exceptions are logged.
         """
         self._observers.append(observer)
 
@@ -217,7 +217,7 @@ class Partition(ReadablePartition):
         self._observers.remove(observer)
 
     def sync(self) -> None:
-        """Force what has been appended to the disk; a closed partition has nothing to force.
+        """Force all appended records to the disk; a closed partition has nothing to force.
 
         Raises:
             OSError: the system refused.

@@ -42,7 +42,7 @@ class ReadablePartition:
         self._files = segments
         self.gone = False
         self.successors: tuple[str, ...] = ()
-        """Refuses appends once it is set; whoever sets it holds the partition, or nothing uses it yet."""
+        """Refuses appends once it is set; the code that sets it holds the partition, or nothing uses that yet."""
 
     @property
     def _segments(self) -> list[Segment]:
@@ -122,8 +122,8 @@ class ReadablePartition:
     def batches(self, offset: int) -> Iterator[StoredBatch]:
         """Walk the stored batches from the one that holds ``offset`` to the last one there is at the time of this call.
 
-        An offset below the first retained one starts there. The walk decodes no record and checks no CRC; a read of
-        the records finds damage. It leaves out what retention removes meanwhile.
+        An offset below the first retained one starts there. The walk decodes no record and checks no CRC; a read of the
+        records finds damage. It leaves out batches that retention removes meanwhile.
 
         Raises:
             ValueError: an offset beyond the end.
@@ -211,7 +211,7 @@ class ReadablePartition:
         return self._look_up(skip)
 
     def _look_up(self, search: Callable[[list[Segment]], T]) -> T:
-        """Return what ``search`` finds in the segments; when retention removes one of them under it, search again."""
+        """Return the result of ``search`` in the segments; search again when retention removes one meanwhile."""
         while True:
             self._check_open()
             try:

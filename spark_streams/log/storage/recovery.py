@@ -80,7 +80,7 @@ def this_boot() -> bytes:
 
 @dataclass(frozen=True)
 class RecoveryPoint:
-    """What the file says of the last segment.
+    """The content of the file, about the last segment.
 
     Args:
         base_offset: the segment's base offset.
@@ -114,7 +114,7 @@ class RecoveryPointFile:
         self._opened()
 
     def _opened(self) -> OpenFile:
-        """Return the open file, which the caller keeps while it uses the descriptor: another thread may let it go."""
+        """Return the open file, which the caller keeps while it uses the descriptor: another thread may release it."""
         file = self._file
         if file is None:
             if self._closed:
@@ -124,7 +124,7 @@ class RecoveryPointFile:
                 _kept.append(ref(self))
                 oldest = _kept.popleft()() if len(_kept) > KEPT_POINTS else None
             if oldest is not None:
-                oldest._file = None  # whoever writes it now has a reference of its own
+                oldest._file = None  # a thread that writes it now has a reference of its own
         return file
 
     def read(self) -> RecoveryPoint | None:
@@ -224,7 +224,7 @@ def recover_last(segment: Segment, point: RecoveryPoint | None) -> None:
 def open_segments(folder: Path, index_interval_bytes: int, point: RecoveryPoint | None) -> list[Segment]:
     """Open a partition's segments, oldest first; the last one is checked, recovered and made ready for appends.
 
-    It removes what a crash left behind: half-written files, and indexes whose segment is gone.
+    It removes the remains of a crash: half-written files, and indexes whose segment is gone.
 
     Args:
         folder: the partition's folder.

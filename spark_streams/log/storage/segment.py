@@ -25,7 +25,7 @@ from spark_streams.log.format.record_batch import (
 )
 from spark_streams.log.format.records import Records, decode_batches
 from spark_streams.log.format.timestamps import NO_TIMESTAMP
-from spark_streams.log.storage.files import WINDOW_BYTES, OpenFile, ReadAhead, read_exactly, write_all
+from spark_streams.log.storage.files import HEADERS_AHEAD_BYTES, OpenFile, ReadAhead, read_exactly, write_all
 from spark_streams.log.storage.segment_index import IndexInvalid, SegmentIndex
 from spark_streams.offsets import format_offset
 
@@ -38,7 +38,7 @@ logger = logging.getLogger("spark_streams.log")
 
 
 class _Visible(NamedTuple):
-    """What readers may see of a segment."""
+    """The part of a segment that readers may see."""
 
     end: int
     next_offset: int
@@ -59,7 +59,7 @@ class Segment:
 
     The active segment holds its file open and its index in memory. A closed one holds neither, so that a log of
     thousands of segments takes no more descriptors and memory than a short one: its file is opened for each read, its
-    index is read when it is needed, and a few of those that were needed last are kept.
+    index is read when it is needed, and the few that were used last are kept.
     """
 
     def __init__(self, folder: Path, base_offset: int, interval_bytes: int) -> None:
@@ -77,7 +77,7 @@ class Segment:
 
     @property
     def end(self) -> int:
-        """Where the batches end that readers may see, in bytes, exclusive."""
+        """The end of the batches that readers may see, in bytes, exclusive."""
         return self._visible.end
 
     @property
@@ -223,9 +223,9 @@ class Segment:
             CorruptLog: the bytes at a position are no batch of this segment, or no batch holds the offset.
             FileNotFoundError: retention has removed the segment.
         """
-        # One read for the bytes that an index entry stands for: a read for each header of many small batches takes a
+        # One read for the bytes that an index entry covers: a read for each header of many small batches takes a
         # hundred system calls, and Python's lock again after each.
-        ahead = ReadAhead(file or self.file(), self.end, min(self.interval_bytes, WINDOW_BYTES))
+        ahead = ReadAhead(file or self.file(), self.end, min(self.interval_bytes, HEADERS_AHEAD_BYTES))
         for position, header in self.headers(*self.index.stretch_of(offset), ahead):
             if header.next_offset > offset:
                 return position, header.base_offset
@@ -349,7 +349,7 @@ def _index_of_closed(segment: Segment) -> SegmentIndex:
             logger.warning("%s could not be written", segment.index_path, exc_info=True)
     expected = segment.base_offset
     if len(index):
-        ahead = ReadAhead(segment.file(), segment.end, WINDOW_BYTES)
+        ahead = ReadAhead(segment.file(), segment.end, HEADERS_AHEAD_BYTES)
         for _, header in segment.headers(*index.stretch(len(index) - 1), ahead):
             expected = header.next_offset
     if expected != segment.next_offset:

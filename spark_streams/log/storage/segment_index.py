@@ -1,6 +1,6 @@
 """The sparse index of one segment: by offset and by time.
 
-An entry stands for a stretch of the segment of at least ``interval_bytes``: the offset of its first record, the byte
+An entry covers a stretch of the segment of at least ``interval_bytes``: the offset of its first record, the byte
 position of its first batch, and the largest timestamp from the segment's beginning to the stretch's end. That running
 maximum never falls, so a binary search by time is right also when timestamps are out of order: the first record not
 earlier than a target lies in the first stretch whose maximum reaches it. (A binary search on the records' own

@@ -1,7 +1,7 @@
 """The segment files of one partition: opening, storing, rolling, retention, and the recovery point beside them.
 
 An append goes to the active segment, the last one. The order of the steps makes an append safe against kill -9: the
-batches are written behind what readers see, the recovery point acknowledges them, and only then readers see them. A
+batches are written behind the visible ones, the recovery point acknowledges them, and only then readers see them. A
 step that the system refuses takes the append back.
 """
 
@@ -123,7 +123,7 @@ class Segments:
         active.let_go()
 
     def sync(self) -> None:
-        """Force what was stored to the disk, and then the recovery point that says so."""
+        """Force the stored batches to the disk, and then the recovery point that says so."""
         active = self.listed[-1]
         if active.end == self._synced_end:
             return
@@ -153,7 +153,7 @@ class Segments:
             logger.info("%s: retention removed %d segments", self._folder, count)
 
     def close(self) -> None:
-        """Force what was stored to the disk and close the files.
+        """Force the stored batches to the disk and close the files.
 
         Raises:
             OSError: the system refused; the files are closed all the same.

@@ -1,4 +1,4 @@
-"""What the doors that speak AMQP tell of their clients; see ``server/activity.py``."""
+"""Describes the clients of the doors that speak AMQP; see ``server/activity.py``."""
 
 from __future__ import annotations
 

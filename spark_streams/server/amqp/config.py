@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, Final, Literal
 
-from spark_streams.server.door_config import DoorConfig, Unguarded
+from spark_streams.server.door_config import DoorConfig, OpenAccess
 
 MIN_FRAME_BYTES: Final = 512
 """Every AMQP peer must accept frames of this size (AMQP 1.0 part 2 §2.4.1)."""
@@ -117,8 +117,8 @@ class AmqpConfig(LinkConfig):
             raise ValueError(f"unassigned is {self.unassigned!r}, expected 'reject' or 'wait'")
 
     @property
-    def unguarded(self) -> Unguarded | None:
+    def open_access(self) -> OpenAccess | None:
         """Why strangers from another machine would be let in; None when they would not."""
         if self.allow_anonymous:
-            return Unguarded("allow_anonymous lets in everybody", "allow_anonymous")
-        return super().unguarded
+            return OpenAccess("allow_anonymous lets in everybody", "allow_anonymous")
+        return super().open_access

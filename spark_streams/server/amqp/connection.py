@@ -66,7 +66,7 @@ class AmqpConnection(TcpConnection):
         self._closing = False
         self._turn_queued = False
         self._parts: Iterator[Endpoint | None] | None = None
-        """What is left of the bytes that have come; nothing more is read from the socket meanwhile."""
+        """The received bytes that are not processed yet; nothing more is read from the socket meanwhile."""
         self._client: str | None = None
         self._clock = IdleClock(node.loop, lambda: self.guarded(self._turn))
 
@@ -77,12 +77,12 @@ class AmqpConnection(TcpConnection):
 
     @property
     def client(self) -> str:
-        """What the peer says of itself, in its open: product, version, and container-id."""
+        """The peer's own description, from its open: product, version, and container-id."""
         if self._client is None and self._engine is not None:
             try:
                 told = self._engine.properties
             except RemoteProtocolError:
-                told = {}  # it says nothing that can be read
+                told = {}  # the peer sent nothing that can be read
             self._client = client_text(told.get("product"), told.get("version"), self.container)
         return self._client or ""
 
@@ -180,7 +180,7 @@ class AmqpConnection(TcpConnection):
         """Return the SASL layer."""
 
     def _options(self) -> Options:
-        """Return what is said of the connection, once SASL is over."""
+        """Return the connection's own settings, once SASL has ended."""
         config = self.config
         return Options(
             self.node.container,
@@ -199,12 +199,12 @@ class AmqpConnection(TcpConnection):
     # --- turns
 
     def _read_rest(self) -> None:
-        """Deal with all that has come, however long it takes."""
+        """Process all received bytes, however long it takes."""
         while self._parts is not None:
             self._read_on()
 
     def _read_on(self) -> None:
-        """Deal with what has come, or with a turn's share of it."""
+        """Process the received bytes, or a turn's share of them."""
         engine, parts, turn = self._engine, self._parts, Turn()
         if engine is None or parts is None:
             self._parts = None
@@ -260,7 +260,7 @@ class AmqpConnection(TcpConnection):
             self._queue_turn()
 
     def _flush(self) -> bool:
-        """Write what is due; return whether that was anything."""
+        """Write the bytes that are due; return whether there were any."""
         engine, wrote = self._engine, self._write()
         if engine is not None:
             try:
@@ -283,7 +283,7 @@ class AmqpConnection(TcpConnection):
     # --- what the peer does
 
     def _changed(self, changed: Endpoint) -> None:
-        """Answer what the peer has opened or closed."""
+        """Answer the endpoints that the peer has opened or closed."""
         if changed.ended:
             self.links.take_input()  # messages that came before the end are taken first: producers send and close
         if isinstance(changed, Link):
@@ -304,7 +304,7 @@ class AmqpConnection(TcpConnection):
             self._opened()
 
     def _establish(self) -> None:
-        """Count the connection as one that is served; close it if there are as many as there may be."""
+        """Count the connection as one that is served; close it if there are too many."""
         if not self._admission.establish(self.known_as):
             self.close(RESOURCE_LIMIT, self._admission.limit)
 

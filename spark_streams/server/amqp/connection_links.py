@@ -1,4 +1,4 @@
-"""The links of one connection, from the peer's attach to its detach, and what serves each of them.
+"""The links of one connection, from the peer's attach to its detach, and the object that serves each of them.
 
 ``LinkResources`` is what links use of the node; each kind of link is an ``AttachedLink``.
 """
@@ -98,7 +98,7 @@ class LinkResources(DoorNode):
             attached = self._consumer(connection, link) if link.sends else self._producer(connection, link)
         except LinkRefused as refusal:
             links.refuse(link, refusal)
-        except (RemoteProtocolError, LocalProtocolError) as fault:  # the answer repeats what the attach says
+        except (RemoteProtocolError, LocalProtocolError) as fault:  # the answer repeats the fields of the attach
             links.refuse(link, LinkRefused(DECODE_ERROR, f"the attach cannot be read: {fault}"))
         else:
             links.serve(attached)
@@ -300,5 +300,5 @@ class AttachedLink(abc.ABC):
             self.connection.turns.wake()
 
     def fail_from_outside(self, refusal: LinkRefused | None) -> None:
-        """Close the link for a reason that is none of its connection: an exception ends its connection only."""
+        """Close the link for a reason from outside its connection: an exception then ends only this connection."""
         self.connection.guarded(lambda: self.fail(refusal))

@@ -41,7 +41,7 @@ class Resumed:
 
     Args:
         partition: the partition that the link was bound to, or None.
-        positions: partition to (offset of the next event to look at, offset that ``@latest`` stands for).
+        positions: partition to (offset of the next event to examine, offset that ``@latest`` means).
         pending: partition to the events below its position that are to be sent again, ascending.
     """
 

@@ -35,7 +35,7 @@ logger = logging.getLogger("spark_streams.server")
 
 
 class EventSender(AttachedLink):
-    """A link on which the door sends events; each door says where it begins, and what becomes of what it has sent.
+    """A link on which the door sends events; each door defines its beginning, and the meaning of outcomes.
 
     Args:
         connection, link: see ``AttachedLink``.
@@ -106,7 +106,8 @@ class EventSender(AttachedLink):
             if budget <= 0 or blocks <= 0 or written >= BYTES_PER_TURN:
                 return True
             if deliveries.is_begun or (deliveries.credit > 0 and not deliveries.room):
-                # The peer's next flow decides. Who has written goes behind those who wait for the same window.
+                # The peer's next flow decides. A link that has written goes behind those that wait for the same session
+                # window.
                 if not written:
                     self.connection.turns.block(self)
                 return bool(written)

@@ -20,7 +20,7 @@ With the link property ``x-opt-positions``, a map of partition to offset or ``@e
 many retained events come after each. With ``x-opt-witnesses``, a map of up to 64 partitions to offsets, they have a
 witness of the event at each offset: a text that differs for another event at the same offset, as in an older copy of
 the log to which other events were appended. With ``x-opt-named-only``, true, they have only the partitions that one of
-these maps names, perhaps none: so many requests about thousands of partitions do not each get all of them in answer.
+these maps names, perhaps none: many requests about thousands of partitions do not each get all of them in answer.
 
 The address ``$streams`` is an information source about the container, an extension: its messages are an amqp-value map
 with ``x-opt-streams``, the sorted names, strings, of the streams that the user may read.

@@ -25,7 +25,7 @@ class LinkPosition:
     Args:
         reader: the partition's reader.
         predicate: the conjunction of the link's filters; None: all events from ``latest`` on.
-        latest: the offset that ``@latest`` stands for (A-8).
+        latest: the offset that ``@latest`` means (A-8).
         position: the offset at which a durable terminus continues; None begins at the first offset that can match.
 
     Attributes:
@@ -113,7 +113,7 @@ class LinkPosition:
 
     @property
     def available(self) -> int:
-        """How many events ``advance`` has not looked at, or wait to be sent."""
+        """How many events ``advance`` has not examined, or wait to be sent."""
         partition = self.reader.partition
         unseen = min(partition.next_offset, self._end) - max(self.next_offset, partition.first_offset)
         return len(self.again) + max(0, unseen, len(self._rows) - self._row)

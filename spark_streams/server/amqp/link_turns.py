@@ -104,7 +104,7 @@ class LinkTurns:
 
     @property
     def full(self) -> bool:
-        """Whether links must accept no more messages: sessions hold the next ones, within their windows."""
+        """Whether links must accept no more messages: sessions hold the next ones, within their session windows."""
         return self._storing_bytes >= self._most_bytes
 
 

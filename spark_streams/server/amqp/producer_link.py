@@ -124,7 +124,7 @@ class Read(NamedTuple):
 
 
 class _Block:
-    """The unsettled events of one turn, which are told that they are stored when all appends of the turn have ended.
+    """The unsettled events of one turn; their senders get the outcomes when all appends of the turn have ended.
 
     A disposition tells a run of delivery-ids. The events of each partition by themselves, in between those of all
     others, would be about as many runs as events, and cost more than all else that is done for these.
@@ -176,7 +176,7 @@ class ProducerLink(AttachedLink):
         self._deliveries.owner = self
         self.bound = bound
         self._log_stream = stream
-        self._window = connection.config.producer_credit
+        self._most_credit = connection.config.producer_credit
         self._appending = 0
         self._waiting: deque[Messages] = deque()
         self._reading: asyncio.Future[Read] | None = None
@@ -241,8 +241,8 @@ class ProducerLink(AttachedLink):
 
     def _top_up(self) -> None:
         # A peer that miscounts its deliveries makes the credit negative.
-        free = self._window - max(0, self._deliveries.credit) - self._appending
-        if not self.ended and (free > self._window // 2 or free == self._window):
+        free = self._most_credit - max(0, self._deliveries.credit) - self._appending
+        if not self.ended and (free > self._most_credit // 2 or free == self._most_credit):
             self._deliveries.flow(free)
 
     def _steps(self, taken: Messages) -> Generator[None, None, Read]:
@@ -281,7 +281,7 @@ class ProducerLink(AttachedLink):
     def _count_rejected(self, routed: Routed) -> None:
         rows = np.flatnonzero(routed.partitions == REJECTED)
         if len(rows):
-            first = sorted(routed.rejections)  # of a delivery of many events the first one has the refusal of all
+            first = sorted(routed.rejections)  # in a delivery of many events, the first one has the refusal of all
             events = np.bincount(np.searchsorted(first, rows, "right") - 1, minlength=len(first))
             for row, count in zip(first, events.tolist(), strict=True):
                 split = isinstance(routed.rejections[row], PartitionSplit)

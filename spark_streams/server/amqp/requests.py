@@ -41,7 +41,7 @@ _CREDIT: Final = 100
 _MOST_BYTES: Final = 32 << 10
 """The largest request: a token has some kilobytes."""
 _MOST_WAITING: Final = 100
-"""With so many replies that wait for the peer to take them, no more requests are answered."""
+"""While so many replies wait for the peer to take them, no more requests are answered."""
 _MOST_LINKS: Final = 16
 """The most links of a connection for the replies from one address."""
 _MOST_ID_BYTES: Final = 1_024
@@ -80,7 +80,7 @@ class Reply:
 
     Args:
         status: of HTTP.
-        description: in words.
+        description: the reason, as text.
         condition: an error's condition, or None.
         body: its amqp-value, or None.
     """
@@ -168,7 +168,7 @@ class ReplyLink(AttachedLink):
         self.connection.turns.wake(self)
 
     def serve(self) -> bool:
-        """Send the replies that wait, as credit and window allow."""
+        """Send the replies that wait, as credit and the session window allow."""
         deliveries = self._deliveries
         if self.ended:
             return False

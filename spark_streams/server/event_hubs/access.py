@@ -1,4 +1,4 @@
-"""What one connection may use: everything that its user may, or what the tokens cover that it has put to ``$cbs``.
+"""The access of one connection: all that its user may use, or what the tokens cover that it has put to ``$cbs``.
 
 A token is signed with a rule's key; a rule is a user of the log. It covers a hub, what lies below one, or the whole
 namespace until it expires, and another one of the rule for the same, however it is spelled, takes its place. Where
@@ -25,7 +25,7 @@ from spark_streams.wire.amqp.shared_access import SharedAccessSignature
 
 MOST_WRONG_TOKENS: Final = 3
 _UNKNOWN_KEY: Final = "\0"
-"""Signs nothing that a peer sends: a rule that there is not takes as long as a wrong signature."""
+"""The key for a rule that does not exist: no signature fits it, and the check takes as long as that of a wrong one."""
 
 
 _Place: TypeAlias = tuple[str, ...]
@@ -35,7 +35,7 @@ _Holder: TypeAlias = tuple[str, str]
 
 
 class WrongToken(Exception):
-    """A token is not valid; the message has nothing of it."""
+    """A token is not valid; the message quotes nothing of it."""
 
 
 class Access:
@@ -48,7 +48,7 @@ class Access:
         user: the user who has signed in with SASL; None: tokens decide.
 
     Attributes:
-        wrong_tokens: how many the peer has shown; of ``MOST_WRONG_TOKENS`` on none is looked at.
+        wrong_tokens: how many the peer has shown; from ``MOST_WRONG_TOKENS`` on, no token is checked.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class Access:
 
         Args:
             text: the token.
-            kind: its type, as ``$cbs`` is told it.
+            kind: its type, as sent to ``$cbs``.
 
         Raises:
             WrongToken: it is not valid.
@@ -118,7 +118,7 @@ class Access:
         return covered.place, (token.rule, covered.hub), token.expires_s
 
     def _covers(self, place: _Place, name: str, address: HubAddress) -> bool:
-        """Return whether a place covers an address: case tells apart what nothing else does."""
+        """Return whether a place covers an address: case counts only where nothing else differs."""
         meant = self._find(address.hub) if place else None  # where the host is a hub's name too, it may be the hub's
         return address.place[: len(place)] == place and self._find(name) is meant
 

@@ -150,7 +150,7 @@ def _number(text: str) -> int | None:
 
 
 def _invalid(key: str, text: str, end: int) -> LinkRefused:
-    """Return the refusal of a position, in the service's words, by which clients know it."""
+    """Return the refusal of a position, with the service's text, by which clients recognise it."""
     if key == ENQUEUED_TIME_KEY:
         return LinkRefused(ARGUMENT_ERROR, f"The supplied enqueued time '{text:.80}' is no number of milliseconds.")
     what, last = "sequence number", str(end - 1)

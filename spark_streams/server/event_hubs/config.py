@@ -27,7 +27,7 @@ class EventHubsConfig(LinkConfig):
         handshake_timeout_ms: a connection that has not signed in after this long, TLS included, is dropped.
         max_tokens: the most tokens that one connection may have put.
         max_receivers: the most receivers without epoch of one partition in one consumer group; the service has five.
-        groups: ``dynamic`` knows any consumer group; a set of names these and ``$Default``.
+        groups: ``dynamic`` allows any consumer group; a set of names allows these and ``$Default``.
     """
 
     protocol: ClassVar = "event-hubs"

@@ -1,6 +1,6 @@
-"""One connection of the Event Hubs door: it signs in by SASL or by tokens, and is written whole frames.
+"""One connection of the Event Hubs door: it signs in by SASL or by tokens, and is sent frames with all fields.
 
-Clients of Event Hubs index the fields of performatives, so the ones at the end that say nothing are written too.
+Clients of Event Hubs index the fields of performatives, so null ones at the end are written too.
 
 Spec: AMQP 1.0 part 1 §1.4 (a field that is null may be left out); docs/specifications.md, Event Hubs.
 """
@@ -76,7 +76,7 @@ class HubConnection(AmqpConnection):
         return replace(super()._options(), outcomes=False, all_fields=True)
 
     def _opened(self) -> None:
-        """Count the connection as one that is served, once it has signed in: until then it must hurry."""
+        """Count the connection as served, once it has signed in: until then the handshake's time limit runs."""
         if self.access.signed_in:
             self._establish()
 

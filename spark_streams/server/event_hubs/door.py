@@ -40,7 +40,7 @@ from spark_streams.wire.amqp.management import MANAGEMENT
 from spark_streams.wire.amqp.values import Long
 
 _MOST_SHOWN: Final = 80
-"""Of a receiver's name, in the words for others."""
+"""The most characters of a receiver's name in messages to others."""
 
 
 class HubNode(LinkResources):
@@ -168,7 +168,7 @@ def _not_found(address: HubAddress) -> LinkRefused:
 
 
 def _requests(connection: HubConnection, link: Link, address: str, answer: Callable[[Request], Reply]) -> RequestLink:
-    """Return a link of requests, whose wrong tokens are told late."""
+    """Return a link of requests, on which wrong tokens are answered late."""
 
     def answered(request: Request) -> Reply | Coroutine[object, object, Reply]:
         try:

@@ -36,7 +36,7 @@ from spark_streams.wire.columnar.byte_view import Positions
 from spark_streams.wire.columnar.interleave import Ranges
 
 _FEW_BYTES: Final = 8 << 10
-"""Of batches, so many are read at once: they may have an event in five bytes, and one of these may take 0.1 ms."""
+"""The most bytes of batches that are read at once: an event may have five bytes, and one of these may take 0.1 ms."""
 _ROWS_PER_STEP: Final = 4_096
 """Others who wait for the worker thread have their turn after so many events of a batch."""
 _MALFORMED: Final = LinkRefused(DECODE_ERROR, "the message cannot be decoded as AMQP 1.0 sections")
@@ -55,7 +55,7 @@ class HubBlock(TransferBlock):
 
 
 class HubReceiver(EventSender):
-    """A receiver of one partition. What becomes of what it gets means nothing to the log.
+    """A receiver of one partition. The outcomes of its deliveries mean nothing to the log.
 
     Args:
         connection, link: see ``AttachedLink``.

@@ -1,4 +1,4 @@
-"""Answers what clients ask ``$management``: about a hub, and about one of its partitions.
+"""Answers the requests of clients to ``$management``: about a hub, and about one of its partitions.
 
 Spec: docs/specifications.md, Event Hubs.
 """
@@ -57,7 +57,7 @@ def answer(request: Request, stream_of: Callable[[str, str], Stream]) -> Reply:
 
 
 def describe_hub(stream: Stream) -> dict[str, Any]:
-    """Return what a client is told of a hub."""
+    """Return the description of a hub."""
     names = tuple(stream.partitions)
     return {
         "name": stream.name,
@@ -70,7 +70,7 @@ def describe_hub(stream: Stream) -> dict[str, Any]:
 
 
 def describe_partition(stream: Stream, partition: Partition) -> dict[str, Any]:
-    """Return what a client is told of a partition."""
+    """Return the description of a partition."""
     # Both offsets only rise: with the end read first, retention makes the partition look empty, never negative.
     last = newest(partition)
     end, first = partition.next_offset, partition.first_offset

@@ -42,7 +42,7 @@ class Receiver:
 
     Args:
         place: where it is.
-        name: what it is called in the words for others.
+        name: its name in messages to others.
         epoch: its epoch, or None.
         end: ends its link; set once there is one.
     """

@@ -25,7 +25,7 @@ from spark_streams.wire.feed.json_pointer import extract_text, parse_pointer
 
 _ANY_POINTER: Final = "/*"
 FILTERS: Final = ("key", "subject", _ANY_POINTER)
-"""The filters that discovery lists; the last one stands for every JSON pointer, and is one itself."""
+"""The filters that discovery lists; the last one means every JSON pointer, and is one itself."""
 FILTER_FIELDS: Final = {"key": "key", _ANY_POINTER: _ANY_POINTER}
 """Filter to the field of an event that it compares; ``subject`` compares a message property, which no event has."""
 SKIP_EVENT_TYPES: Final = "skip-event-types"

@@ -105,7 +105,7 @@ class WriteRequests:
         return JSONResponse(answer if published.last is None else {**answer, "last": published.last})
 
     async def put(self, request: Request) -> Response:
-        """Create a feed; an existing feed is no error if it has what the request says of partitions and settings."""
+        """Create a feed; an existing feed is no error if it has the partitions and settings of the request."""
         name = request.path_params["path"]
         self.authorization.check(request, "configure", name)
         _without_body(request)
@@ -158,7 +158,7 @@ class WriteRequests:
         return await self._described(request, split)
 
     async def _described(self, request: Request, stream: Stream, status: int = 200) -> Response:
-        """Return the answer to a change; whoever may configure a feed need not be one who may read it."""
+        """Return the answer to a change; a user who may configure a feed may lack the right to read it."""
         may_read = self.authorization.known(request).allows("read", stream.name)
         return await self.documents.response(stream, status, settings=may_read)
 

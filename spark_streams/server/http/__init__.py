@@ -1,1 +1,1 @@
-"""What the doors that speak HTTP share: a connection, its requests, and who may do what."""
+"""The common part of the doors that speak HTTP: a connection, its requests, and the rights of their users."""

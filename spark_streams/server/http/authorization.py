@@ -46,7 +46,7 @@ class Authorization:
     Args:
         log: the log.
         config: the users and tokens; without any of them the door authenticates nobody.
-        noun: what a stream is called in words for clients.
+        noun: the word for a stream in messages to clients.
     """
 
     def __init__(self, log: ReferenceLog, config: HttpConfig, noun: str = "feed") -> None:
@@ -169,7 +169,7 @@ class Authorization:
         )
 
     def _failed(self, request: Request, text: str, of_bearer: str = "") -> HttpError:
-        """Note credentials that are not accepted, however often they are looked at; return what says so."""
+        """Note credentials that are not accepted, once however often they are checked; return the error."""
         request.scope["state"]["connection"].wrong_credentials = text
         return self._refusal(text, of_bearer)
 

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, Final
 
-from spark_streams.server.door_config import DoorConfig, Unguarded
+from spark_streams.server.door_config import DoorConfig, OpenAccess
 from spark_streams.server.users import StreamPatterns, is_host
 
 LITTLE_BYTES: Final = 32 << 10
-"""The most bytes of a body that do not count for ``bodies_bytes``."""
+"""A body of at most so many bytes does not count for ``bodies_bytes``."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ class HttpConfig(DoorConfig):
 
     @property
     def signs_in(self) -> bool:
-        """Whether there is somebody who can sign in; without, a client certificate or nothing at all lets one in."""
+        """Whether anybody can sign in; otherwise a client certificate, or nothing at all, gives access."""
         return bool(self.users or self.tokens)
 
     @property
@@ -108,7 +108,7 @@ class HttpConfig(DoorConfig):
         """The tokens with their permissions."""
         return tuple(BearerToken(each) if isinstance(each, str) else each for each in self.tokens)
 
-    def _without_credentials(self) -> Unguarded | None:
+    def _without_credentials(self) -> OpenAccess | None:
         if self.tokens or self.tls_client_required or self.has_own_users:
             return None
-        return Unguarded("it asks nobody from there for a token or a password", "tokens or users")
+        return OpenAccess("it asks nobody from there for a token or a password", "tokens or users")

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 READ_BYTES: Final = 1 << 10
 """The most bytes to receive at a time: tiny chunks and trailers cost 1 µs a byte, so this is a turn of the loop."""
 BODY_BYTES: Final = 64 << 10
-"""The same for a body whose length its head says: nothing is looked at but what may follow its end."""
+"""The same for a body whose length its head says: only the bytes behind its end are examined."""
 LINGER_MS: Final = 2_000
 """How long a peer may take to read the last answer."""
 _NO_REQUEST: Final = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]*[^!#$%&'*+\-.^_`|~0-9A-Za-z ]")
@@ -90,7 +90,7 @@ class _RequestReader(h11.Connection):
         return head_fault(self.trailing_data[0], self._limits.max_head_bytes) if idle else None
 
     def next_event(self) -> h11.Event | type[h11.NEED_DATA] | type[h11.PAUSED]:
-        """Return what comes next, as h11 does."""
+        """Return the next event, as h11 does."""
         if self.head_fault is not None:
             raise h11.RemoteProtocolError(self.head_fault, HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
         return super().next_event()
@@ -149,7 +149,7 @@ class HttpConnection(H11Protocol):
 
     @property
     def gone(self) -> bool:
-        """Whether nobody takes what a response still sends: the peer is gone, or got its last answer."""
+        """Whether nobody takes the rest of a response: the peer is gone, or got its last answer."""
         return self.cycle is not None and self.cycle.disconnected
 
     # --- asyncio's side
@@ -167,7 +167,7 @@ class HttpConnection(H11Protocol):
                 # The server of uvicorn, which does not run here, would set the date each second.
                 self.server_state.default_headers = [(b"date", formatdate(usegmt=True).encode()), *self._headers]
                 if self._begins_no_request(data):
-                    # It would be waited for the end of a line: a client of another protocol is to see where it is.
+                    # h11 would wait for the end of a line, which a client of another protocol may never send.
                     logger.info("%s: bytes that are no HTTP", self.client)
                     self.send_400_response("no request of HTTP")
                 else:
@@ -260,7 +260,7 @@ class HttpConnection(H11Protocol):
 
     @property
     def client_name(self) -> str:
-        """What the peer says of itself: its header ``User-Agent``."""
+        """The peer's own description: its header ``User-Agent``."""
         names = [value for name, value in self.headers or () if name == b"user-agent"]
         return client_text(names[0].decode("latin-1")) if names else ""
 

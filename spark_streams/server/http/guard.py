@@ -1,10 +1,10 @@
-"""Which requests no HTTP door takes, whatever they ask for; each ends its connection.
+"""Refuses the requests that no HTTP door accepts, whatever they ask for; each ends its connection.
 
 - A head that is too long, or has too many lines, is refused before its fields are read.
 - A request has one length: with ``Transfer-Encoding`` beside ``Content-Length`` a proxy may see another end of it, and
   so another request behind it ("request smuggling", RFC 9112 §6.1).
-- A request that changes something and comes from a page of another site is refused, by what the browser says of it
-  (Fetch Metadata, ``Sec-Fetch-Site``; the header ``Origin``, RFC 6454 §7), before its body is looked at.
+- A request that changes something and comes from a page of another site is refused, by the browser's headers (Fetch
+  Metadata, ``Sec-Fetch-Site``; the header ``Origin``, RFC 6454 §7), before its body is read.
 - Where nobody is asked for credentials, a request must name a loopback address, ``localhost``, or a host that the
   door's settings name: a page of another site whose name leads to this machine ("DNS rebinding") names itself. One of
   HTTP/1.0 that names none comes from no browser.
@@ -26,7 +26,7 @@ SAFE: Final = ("GET", "HEAD", "OPTIONS")
 MOST_LINES: Final = 256
 """The most lines of a head; h11 needs milliseconds of the loop for a thousand."""
 _OWN: Final = ("same-origin", "none")
-"""``none``: the user's own doing, such as a reload of the page that a form led to."""
+"""``none``: an action of the user, such as a reload of the page that a form led to."""
 _HOST: Final = re.compile(r"(?a)(?:\[([\w.-]*:[\w.:%-]*)\]|([^:]*))(?::([0-9]{0,5}))?")
 _END: Final = re.compile(rb"\n\r?\n")
 

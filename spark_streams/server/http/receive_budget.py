@@ -85,7 +85,7 @@ class BodyBudget:
                     raise too_large
                 self._take(body, part)
             self._check(body)
-            self._receiving.discard(body)  # it is whole, and given up no more
+            self._receiving.discard(body)  # it is whole, and is not given up any more
             yield body.parts
         except ClientDisconnect:
             raise HttpError(400, "the body ended early") from None

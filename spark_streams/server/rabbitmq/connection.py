@@ -78,7 +78,7 @@ class RabbitConnection(Session):
 
     @property
     def client(self) -> str:
-        """What the peer says of itself: product, version, and the connection's name."""
+        """The peer's own description: product, version, and the connection's name."""
         return self._handshake.client
 
     # --- asyncio's side
@@ -263,7 +263,7 @@ class RabbitConnection(Session):
         self._heartbeat.start(self._handshake.heartbeat_s, self._beat, self._silent)
 
     def _reply(self, reply: Reply) -> None:
-        """Send the answer to a step of the handshake; refused credentials are told late."""
+        """Send the answer to a step of the handshake; that to refused credentials is delayed."""
         frames = b"".join(command.encode() for command in reply.send)
         if not reply.end:
             self.send(frames)

@@ -1,6 +1,6 @@
-"""The RabbitMQ streams door: listens, connects clients to a node, and tells of them.
+"""The RabbitMQ streams door: listens, connects clients to a node, and describes them.
 
-A consumer's name is the name under which its offsets are stored: a consumer group is what has one name on a stream.
+A consumer's name is the name under which its offsets are stored: the consumers with one name on a stream are a group.
 """
 
 from __future__ import annotations

@@ -129,7 +129,7 @@ class Sought:
     """The filter values of a subscription.
 
     Args:
-        values: records with any of these are wanted; an empty value stands for records without a filter value.
+        values: records with any of these are wanted; an empty value means records without a filter value.
         unfiltered: whether it wants records without a filter value too.
     """
 

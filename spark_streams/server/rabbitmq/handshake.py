@@ -68,12 +68,12 @@ class Handshake:
         config: users, limits, proposals.
         peer_host: the peer's address, None when it is not known.
         certificate: its verified TLS certificate, in the form of ``ssl.SSLSocket.getpeercert``, or None.
-        advertised: returns the host and port that clients are told to connect to.
+        advertised: returns the host and port that clients should connect to.
 
     Attributes:
         state: how far the handshake has come.
         user: who signed in; empty before.
-        client: what the peer says of itself.
+        client: the peer's own description.
         frame_max_bytes: the largest frame, as agreed; 0 for no limit.
         heartbeat_s: the interval of heartbeats, as agreed; 0 for none.
     """

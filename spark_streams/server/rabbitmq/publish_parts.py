@@ -1,7 +1,7 @@
 """Converts Publish frames to their stored form, in the worker thread and in parts.
 
 A part with sub-batches is finished before another connection's is inflated, so that memory holds one of all connections
-at a time, however much it inflates. What inflates nothing waits for no other part.
+at a time, however much it inflates. A part that inflates nothing waits for no other part.
 """
 
 from __future__ import annotations

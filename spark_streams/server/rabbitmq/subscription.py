@@ -227,7 +227,7 @@ class Subscription:
                     counters.delivered_bytes += size
                 if used >= budget or self._credit <= 0 or (self._filter_values and turn.over):
                     break  # ``_matches`` goes on from here
-            if used == before:  # nothing came: all stored batches have been looked at
+            if used == before:  # nothing came: all stored batches have been examined
                 self._matches = None
                 if self._at_end():
                     break

@@ -9,7 +9,7 @@ from typing import ClassVar, Final
 from spark_streams.server.http.config import HttpConfig
 
 _SOURCE: Final = re.compile(r"[^\s;,'\"]+")
-"""What stands between blanks in a policy of content security: no source has these characters (CSP 3 §2.3.1)."""
+"""The text between two blanks of a Content-Security-Policy: no source has these characters (CSP 3 §2.3.1)."""
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class WebConfig(HttpConfig):
             ``http://localhost:*`` for a notebook's; by default none may.
         session_ms: a sign-in ends when so much time has passed since.
         max_sessions: the most sign-ins at a time; a further one ends the oldest of the user that has most.
-        max_watchers: the most pages that are sent live figures at a time; a further one takes the oldest place of the
+        max_watchers: the most pages that get live figures at a time; a further one takes the oldest place of the
             user that has most, whose page shows its figures as they are, and asks again after a minute.
         page_rows: the rows of a table that a page has; the others are on further pages.
         shown_bytes: of one event's body, as many bytes are shown; the others are on request.
@@ -55,8 +55,8 @@ class WebConfig(HttpConfig):
     def answer_headers(self) -> dict[str, str]:
         """The headers of every answer.
 
-        Nothing is loaded but from the window itself, no script or style stands in a page, and no form goes elsewhere
-        (CSP 3). No other site may show a page in a frame, unless ``frame_ancestors`` names it.
+        Everything is loaded from the log's window itself, no script or style stands in a page, and no form goes
+        elsewhere (CSP 3). No other site may show a page in a frame, unless ``frame_ancestors`` names it.
         """
         framed = " ".join(["'self'", *sorted(self.frame_ancestors)]) if self.frame_ancestors else "'none'"
         return {

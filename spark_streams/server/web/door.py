@@ -37,7 +37,7 @@ class WebDoor(HttpDoor):
         self._doors = doors
 
     def make(self, log: ReferenceLog) -> MadeWhenAsked:
-        """Return the application for a log, which is made when somebody looks."""
+        """Return the application for a log, which is made at its first request."""
         loop = asyncio.get_running_loop()
 
         def make() -> WebApplication:
@@ -50,7 +50,7 @@ class WebDoor(HttpDoor):
 
 
 class MadeWhenAsked:
-    """The application of a window, which is imported and made at the first request: most logs are never looked at.
+    """The application of a log's window, which is imported and made at the first request: most logs never get one.
 
     Args:
         make: makes it, on the server's loop.

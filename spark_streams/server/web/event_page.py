@@ -1,4 +1,4 @@
-"""Finds the events of one page: from where one likes, forwards or backwards, with a filter or without.
+"""Finds the events of one page: from any place, forwards or backwards, with a filter or without.
 
 Events are read and searched block by block (``log/search.py``), so that other work of the thread has its turn between
 two of them. A page ends when it has its rows, or after ``MOST_BYTES`` or ``MOST_EVENTS``: it then says how far it came,
@@ -72,10 +72,10 @@ class EventPage:
 
     Attributes:
         rows: the events, in the order of the log.
-        first, end: the offsets that were looked at, ``end`` exclusive.
+        first, end: the offsets that were examined, ``end`` exclusive.
         backwards: whether the search went from ``end`` to ``first``.
         finished: whether the page has its rows, or there is nothing more to look at; if not, the search may go on.
-        records: how many events were looked at.
+        records: how many events were examined.
         size: the bytes of their values.
         fault: why it ended early; empty when it did not.
     """
@@ -91,7 +91,7 @@ class EventPage:
 
     @property
     def spent(self) -> bool:
-        """Whether it has looked at as much as one page may."""
+        """Whether it has examined as much as one page may."""
         return self.size >= MOST_BYTES or self.records >= MOST_EVENTS
 
     def has(self, field: str) -> bool:
@@ -107,7 +107,7 @@ def start_of(kind: str, place: str) -> tuple[str, int]:
         place: the text beside it: an offset or a time.
 
     Raises:
-        ValueError: it is none; the text says what was expected.
+        ValueError: it is no position; the text says what was expected.
     """
     if kind not in STARTS:
         raise ValueError(f"start is '{kind:.40}', expected one of {', '.join(STARTS)}")

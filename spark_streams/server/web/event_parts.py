@@ -1,4 +1,4 @@
-"""Takes one stored event apart, for the page that shows it in full: the sections of its message, and its body.
+"""Splits one stored event for the page that shows it in full: the sections of its message, and its body.
 
 Values are decoded where they are short; a long one is shown as its first bytes. So an event of any size, and one whose
 bytes are no message, gives a page that is small.
@@ -43,7 +43,7 @@ _MOST_DECODED: Final = 64 << 10
 _MOST_SECTIONS: Final = 32
 """Sections of a body that are listed."""
 _MOST_SPLIT: Final = 1_000
-"""Sections of a message that are told apart: ten megabytes can hold two million empty ones."""
+"""The most sections of a message that are shown separately: ten megabytes can hold two million empty ones."""
 _TYPES: Final = {
     bool: "boolean", int: "long", float: "double", str: "string", bytes: "binary", uuid.UUID: "uuid", list: "list",
     dict: "map", Pairs: "map", type(None): "null",
@@ -88,7 +88,7 @@ class Body:
     """The body of an event.
 
     Args:
-        kind: how many sections of which name, in words.
+        kind: the number of sections and their name, as text.
         type: the AMQP type of an amqp-value; empty for another body.
         content: the first bytes of it.
         size: all its bytes.
@@ -261,7 +261,7 @@ def shown_body(kind: str, content: bytes, size: int, of: str = "") -> Body:
     """Return a body of bytes, as JSON and text where it is such.
 
     Args:
-        kind: what it is, in words.
+        kind: its kind, as text.
         content: its first bytes.
         size: all its bytes.
         of: the AMQP type of its value, where it is an amqp-value.

@@ -107,7 +107,7 @@ class Events(Pages):
 
 
 class FilterFault:
-    """What is wrong with a filter, and where.
+    """A fault of a filter, and its place.
 
     Args:
         fault: the fault.
@@ -131,7 +131,7 @@ class FilterFault:
 
 
 def _while_there(request: Request, steps: Generator[object, None, EventPage]) -> Generator[object, None, EventPage]:
-    """Take the steps of a search as long as somebody waits for it: requests that are given up would pile up."""
+    """Take the steps of a search while its client waits: otherwise requests that are given up would pile up."""
     connection = request.scope["state"]["connection"]
     while not connection.gone:
         try:
@@ -143,7 +143,7 @@ def _while_there(request: Request, steps: Generator[object, None, EventPage]) ->
 
 
 def _read(text: str) -> tuple[Expression | None, list[Pushed]]:
-    """Return a filter, None for none, and what is pushed of it."""
+    """Return a filter, None for none, and the parts that are pushed."""
     expression = read_filter(text) if text.strip() else None
     if expression is None:
         return None, []

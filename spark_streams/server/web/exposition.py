@@ -25,7 +25,7 @@ class Exposition:
     """One answer.
 
     Args:
-        snapshot: what there is.
+        snapshot: the state of the log.
         accept: the request's header ``Accept``.
         gzip: whether to pack it.
 
@@ -59,7 +59,7 @@ class Exposition:
                 yield self._text([metric], head=number == 0)
         for collector in (prometheus_client.ProcessCollector, prometheus_client.PlatformCollector):
             yield self._text(collector(registry=None).collect(), head=True)
-        # Encoders take a registry, of which they call ``collect`` and nothing else.
+        # Encoders take a registry, and call only its ``collect``.
         yield self._encode(SimpleNamespace(collect=list))
 
     def _text(self, metrics: Iterable[Metric], *, head: bool) -> bytes:

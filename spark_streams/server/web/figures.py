@@ -1,7 +1,7 @@
 """The log's figures: their names, and where each comes from, in the terms of ``prometheus_client``.
 
 Names follow those that operators know: of partitions and consumer groups those of kafka_exporter, of connections and
-messages those of RabbitMQ's plugin, behind a prefix of our own (docs/adr/0058-figures-of-the-log.md).
+messages those of RabbitMQ's plugin, behind a prefix of our own (docs/adr/0058-figures.md).
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from spark_streams.server.web.observation import Group
 
 PREFIX: Final = "spark_streams_log_"
 PIECE: Final = 500
-"""Samples that are written before other work has its turn: some three milliseconds."""
+"""Samples that are written, in some three milliseconds, before other work has its turn."""
 CONNECTION_REASONS: Final = ("full", "descriptors", "slow", "late", "tls")
 EVENT_REASONS: Final = tuple(reason.label for reason in RefusalReason)
 
 
 @dataclass(frozen=True)
 class DoorFigures:
-    """What one door says of itself, at one moment.
+    """The state of one door, at one moment.
 
     Args:
         name: its name.
@@ -52,13 +52,13 @@ class DoorFigures:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """What the figures are made of.
+    """The source of the figures.
 
     Args:
         log: the log.
-        streams: those that whoever asks may read.
-        groups: those that whoever asks may see.
-        doors: what the doors say.
+        streams: those that the client may read.
+        groups: those that the client may see.
+        doors: the state of each door.
     """
 
     log: ReferenceLog

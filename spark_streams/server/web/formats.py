@@ -16,7 +16,7 @@ UNKNOWN: Final = "–"
 
 
 def number(count: int | float | None) -> str:
-    """Return a number with its thousands apart; a dash for one that is not known."""
+    """Return a number with separated thousands; a dash for one that is not known."""
     if count is None:
         return UNKNOWN
     if isinstance(count, float) and not count.is_integer():
@@ -25,7 +25,7 @@ def number(count: int | float | None) -> str:
 
 
 def whole(text: str, digits: int = 19) -> int | None:
-    """Return a whole number from 0 on as people and addresses write it; None for another text, or more digits."""
+    """Return the whole number, from 0 on, that a text is; None for another text, or more digits."""
     return int(text) if text.isascii() and text.isdecimal() and len(text) <= digits else None
 
 

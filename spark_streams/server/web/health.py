@@ -1,8 +1,8 @@
-"""Whether the log runs, and whether it is ready: for what starts it, watches it, and sends clients to it.
+"""Whether the log runs, and whether it is ready: for programs that start it, watch it, and send clients to it.
 
-``/healthz`` is answered as long as the process answers at all; a log that answers nothing is to be started anew.
+``/healthz`` is answered as long as the process answers at all; a log that does not answer should be started anew.
 ``/readyz`` is 200 when every door listens and the log's folder can be written, else 503 with what is missing; such a
-log is to get no clients for now, and starting it anew does not help. Both are plain text, and asked by everybody.
+log should get no clients for now, and a restart does not help. Both are plain text, without a sign-in.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from spark_streams.log.storage.files import OpenFile, write_all
 from spark_streams.server.web.site import Pages, Site
 
 TRIAL_S: Final = 1.0
-"""For so many seconds the outcome of one trial to write holds for all who ask: whoever may reach the page may ask."""
+"""For so many seconds the outcome of one trial to write is the answer to all: everybody who reaches the page may
+ask."""
 
 
 class Health(Pages):

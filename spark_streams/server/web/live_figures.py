@@ -1,8 +1,8 @@
 """Sends the figures of streams to the pages that show them, each second, as server-sent events.
 
-Nothing is counted while no page is open. The numbers are those in memory; the browser makes the rates of two of them,
-and what it draws is all the history there is. Counting takes at most a twentieth of the time: with very many partitions
-the figures come less often.
+Nothing is counted while no page is open. The numbers are those in memory; the browser computes the rates from two of
+them, and its drawing is the only history. Counting takes at most a twentieth of the time: with very many partitions the
+figures come less often.
 
 Spec: HTML §9.2, server-sent events.
 """
@@ -28,7 +28,7 @@ from spark_streams.server.web.summaries import counted
 
 INTERVAL_S: Final = 1.0
 SHARE: Final = 1 / 20
-"""The most of its time that a page which is open may cost."""
+"""The largest share of the time that counting may take."""
 
 
 class LiveFigures(Pages):
@@ -49,7 +49,7 @@ class LiveFigures(Pages):
         try:
             known = self._site.known(request)
         except SignInNeeded:
-            return Response(status_code=HTTPStatus.NO_CONTENT)  # a browser does not try again then
+            return Response(status_code=HTTPStatus.NO_CONTENT)  # with this status a browser does not try again
         asked = dict.fromkeys(request.query_params.getlist("stream"))  # each once, however often it is named
         names = [name for name in list(asked)[: self._site.config.page_rows] if known.allows("read", name)]
         if not names:
@@ -76,7 +76,7 @@ class LiveFigures(Pages):
             watching.pop(connection, None)
 
     def _may_watch(self, request: Request) -> bool:
-        """Return whether whoever asked is still signed in."""
+        """Return whether the user who asked is still signed in."""
         try:
             self._site.known(request)
         except (SignInNeeded, HttpError):

@@ -1,7 +1,7 @@
 """``GET /metrics``: the log's figures for Prometheus, in its text format, or in OpenMetrics where that is asked for.
 
-Whoever may sign in may ask, with the header ``Authorization`` as Prometheus sends it, and gets figures of the streams
-that it may read and of the groups that it may see; the doors' figures are for all who may ask.
+Every user may ask, with the header ``Authorization`` as Prometheus sends it, and gets figures of the streams that it
+may read and of the groups that it may see; the doors' figures are for all users.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ class Metrics(Pages):
     async def _metrics(self, request: Request) -> Response:
         try:
             known = self._known(request)
-        except HttpError as refusal:  # as text: whoever asks here is no browser
+        except HttpError as refusal:  # as text: the client is no browser here
             return refusal.answer()
-        # Imported only now, and aside: most logs are never asked for figures, and start without prometheus_client.
+        # Imported only now, in the worker's thread: most logs are asked for no figures, and start without this package.
         await self._site.worker.step(partial(import_module, "spark_streams.server.web.exposition"))
         from spark_streams.server.web.exposition import Exposition
 
@@ -51,7 +51,7 @@ class Metrics(Pages):
         """Return who asks.
 
         Raises:
-            HttpError: 401, with the ways to say who it is.
+            HttpError: 401, with the ways to authenticate.
         """
         try:
             return self._site.known(request)
@@ -59,7 +59,7 @@ class Metrics(Pages):
             return self._site.authorization.known(request)
 
     async def _snapshot(self, known: Known) -> Snapshot:
-        """Return what there is now; the doors' counters are of all clients, the rest is what somebody may see."""
+        """Return the present state; the doors' counters are of all clients, all else is what the user may see."""
         from spark_streams.server.web.figures import DoorFigures, Snapshot
 
         observation = Observation(self._site)
@@ -79,7 +79,7 @@ class Metrics(Pages):
                 counts.get((door.name, WriterInfo), 0),
             )
             for door in self._site.doors
-            if hasattr(door, "counters")  # a door of somebody's own need not count
+            if hasattr(door, "counters")  # a door of another package need not count
         ]
         streams = await self._site.worker.step(partial(_readable, self._site.log.streams(), known))
         return Snapshot(self._site.log, streams, list(groups.values()), doors)

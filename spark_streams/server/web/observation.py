@@ -1,7 +1,7 @@
-"""What somebody may see of the doors' clients: connections, readers, writers, and consumer groups with stored offsets.
+"""The part of the doors' clients that a user may see: connections, readers, writers, and groups with stored offsets.
 
-The doors are asked when a page is, and walked in steps, so that thousands of links keep nobody waiting. Of what is
-walked a page keeps the rows that it shows.
+The doors are asked when a page is, and walked in steps, so that thousands of links keep nobody waiting. A page keeps
+only the rows that it shows.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ class Group:
     Args:
         door: the door's name.
         name: the group's name, or the one that the offset is stored under.
-        owner: the user that it belongs to; empty: it is everybody's.
+        owner: the user that it belongs to; empty for a group of everybody.
         stream: the stream's name.
         partition: the partition's identifier; empty for members that wait for one.
         kind: what the door calls it.
-        next_offset: where it is: the stored offset if there is one, else its reader's; None where nobody knows.
+        next_offset: its position: the stored offset if there is one, else its reader's; None where that is not known.
         epoch: its last epoch, or None.
         members: how many readers are connected.
-        peers: where the first ones come from.
+        peers: the addresses of the first ones.
     """
 
     door: str
@@ -63,7 +63,7 @@ class Group:
             self.epoch = max(reader.epoch, self.epoch or 0)
 
     def keep(self, stored: StoredOffset) -> None:
-        """Add what the log keeps; call it after all members are added: a stored offset counts instead of theirs."""
+        """Add a stored offset; call it after all members are added: it counts instead of theirs."""
         if stored.next_offset is not None:
             self.next_offset = stored.next_offset
         if stored.epoch is not None:
@@ -93,7 +93,7 @@ def join(groups: Groups, item: Item) -> None:
 
 @dataclass(frozen=True)
 class Seen:
-    """A reader or a group with what is known of it now.
+    """A reader or a group with its present state.
 
     Args:
         of: the reader or the group.
@@ -105,7 +105,7 @@ class Seen:
 
 
 class Observation:
-    """What all doors tell.
+    """The clients of all doors.
 
     Args:
         site: what all pages share.
@@ -115,17 +115,17 @@ class Observation:
         self._site = site
 
     async def everything(self) -> AsyncIterator[Item]:
-        """Yield all that is connected, whoever asks."""
+        """Yield everything that is connected, without checking rights."""
         for door in self._site.doors:
             if not hasattr(door, "activity"):
-                continue  # a door of somebody's own
+                continue  # a door of another package
             for number, item in enumerate(door.activity(), 1):
                 if number % STEP_ITEMS == 0:
                     await asyncio.sleep(0)
                 yield item
 
     async def connected(self, known: Known, stream: str | None = None) -> AsyncIterator[Item]:
-        """Yield what is connected, and may be seen.
+        """Yield what is connected and the user may see.
 
         Args:
             known: who asks.
@@ -138,13 +138,13 @@ class Observation:
                 yield item
 
     def shows(self, known: Known, item: Item) -> bool:
-        """Return whether somebody may see an item: an own one, or one of a stream that a monitor may read."""
+        """Return whether a user may see an item: an own one, or one of a stream that a monitor may read."""
         if not self._site.sees_all(known):
             return item.user == known.user and not known.by_token
         return isinstance(item, ConnectionInfo) or known.allows("read", item.stream)
 
     async def groups(self, known: Known, stream: str | None = None) -> Groups:
-        """Return the groups that somebody may see.
+        """Return the groups that a user may see.
 
         Args:
             known: who asks.
@@ -157,7 +157,7 @@ class Observation:
         return groups
 
     async def add_stored(self, groups: Groups, known: Known, stream: str | None = None) -> None:
-        """Add what the log keeps to the groups of readers; see ``groups``."""
+        """Add the stored offsets to the groups of readers; see ``groups``."""
         await self._site.worker.run(self._stored(groups, known, stream))
 
     def _stored(self, groups: Groups, known: Known, stream: str | None) -> Generator[None, None, None]:
@@ -204,11 +204,11 @@ class Observation:
         return await self._site.worker.step(rows)
 
     async def of_stream(self, known: Known, stream: str) -> dict[str, Any]:
-        """Return what the page of a stream shows of its clients.
+        """Return the clients that the page of a stream shows.
 
         Args:
             known: who asks.
-            stream: the stream's name; whoever asks may read it.
+            stream: the stream's name; the user may read it.
         """
         counts, readers = await self.rows(known, stream, "readers", 0, OF_A_STREAM)
         _, writers = await self.rows(known, stream, "writers", 0, OF_A_STREAM)

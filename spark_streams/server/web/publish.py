@@ -1,7 +1,7 @@
-"""The page that publishes one event: what its form means, the partition that it goes to, and what became of it.
+"""The page that publishes one event: the meaning of its form, the partition that it goes to, and the outcome.
 
 The event is stored as the doors store theirs: encoded as a sink encodes a row, in the partition of its key, and as
-durable as the log's ``fsync`` says. What cannot be stored is said beside the form, which keeps what was typed.
+durable as the log's ``fsync`` says. A fault is shown beside the form, which keeps what was typed.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _MOST_SPLITS: Final = 5
 _MOST_TYPED: Final = 256 << 10
 """Characters of a form that the page repeats with a fault."""
 _MOST_PROPERTIES: Final = 64 << 10
-"""Characters of application properties; of a longer section no page shows the fields."""
+"""Characters of application properties; no page shows the fields of a longer section."""
 _GO_BACK: Final = "Go back in the browser: it still has what was typed."
 _PROPERTIES: Final = pa.struct([PROPERTIES_TYPE.field(name) for name in ("subject", "content_type")])
 _TEXT_MAP: Final = pa.map_(pa.string(), pa.string())
@@ -93,7 +93,7 @@ class Publish(Pages):
         )
 
     def _again(self, request: Request, stream: Stream, given: Mapping[str, str], fault: str) -> Response:
-        """Return the form with what was typed, unless that is so long that a page of it keeps everybody waiting."""
+        """Return the form with what was typed, unless that is so long that a page of it would delay all others."""
         if sum(map(len, given.values())) <= _MOST_TYPED:
             return self._form(request, stream, given, fault)
         return self._form(request, stream, {}, f"{fault}\n{_GO_BACK}")
@@ -176,7 +176,7 @@ class Event:
 
 
 def _event_of(form: Mapping[str, str]) -> Generator[None, None, Event]:
-    """Return the event that a form describes, in steps: JSON, by its content type, is looked at a part at a time."""
+    """Return the event that a form describes, in steps: JSON, by its content type, is checked a part at a time."""
     if form.get("content_type", "").partition(";")[0].strip().lower().endswith(("/json", "+json")):
         try:
             yield from check_json(form.get("value", ""))
@@ -191,7 +191,7 @@ def read_properties(text: str) -> list[tuple[str, str]]:
     """Return application properties from lines ``name=value``; blank lines do not count.
 
     Raises:
-        ValueError: they are too long; a line is none, or repeats a name; the text names the line.
+        ValueError: they are too long; a line is no property, or repeats a name; the text names the line.
     """
     if len(text) > _MOST_PROPERTIES:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""Says what of a filter each protocol's peer would check: this log, as a query with default options asks it."""
+"""Shows the part of a filter that each protocol's peer would check: this log, for a query with default options."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _LOG: Final = AmqpCapability(event_streams=True, filtex_sql=True, rabbitmq_types
 
 @dataclass(frozen=True)
 class Pushed:
-    """What becomes of a filter with one protocol.
+    """The parts of a filter with one protocol.
 
     Args:
         title: the format that reads it, and what else it depends on.
-        phrases: what the peer is asked to check; empty for nothing.
+        phrases: the parts that the peer is asked to check; empty for nothing.
         remains: the filter that the reader checks on the events that come; None for nothing.
         fault: why such events cannot be filtered so at all; empty when they can.
     """
@@ -35,7 +35,7 @@ class Pushed:
 
 
 def pushed_filters(expression: Expression) -> list[Pushed]:
-    """Return what becomes of a filter with each protocol that has a format."""
+    """Return the parts of a filter with each protocol that has a format."""
     found = [
         _pushed("amqp-events", split_for_amqp(expression, _LOG)),
         _pushed("rabbitmq-stream", split_for_rabbitmq(expression, None)),
@@ -54,7 +54,7 @@ def _pushed(title: str, split: AmqpSplit | RabbitSplit | FeedSplit) -> Pushed:
 
 
 def _with_filter_values(expression: Expression) -> Iterator[Pushed]:
-    """Yield what would be pushed if publishers gave a part of the event as its filter value."""
+    """Yield the parts that would be pushed if publishers gave a part of the event as its filter value."""
     parts = {place_of(each) or ("", "key"): each for each in references(expression) if _may_be_filter_value(each)}
     for (section, name), reference in parts.items():
         split = split_for_rabbitmq(expression, reference)

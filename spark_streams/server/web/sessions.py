@@ -1,9 +1,10 @@
-"""Sign-ins to the window, and what proves that a form was sent from one of its own pages.
+"""Sign-ins to the log's window, and the CSRF tokens of its forms.
 
-A sign-in is a random word in a cookie that scripts cannot read and that no request from another site carries. Words are
-kept as their hashes. A form has a second word, made from the first one with a key of this process: another site, which
-can read neither, cannot send a form that is taken (double submit with a signature; RFC 6265bis §8.8.2 on why the cookie
-alone is not enough). Where nobody is asked to sign in, the word of forms is made from the key alone.
+A sign-in is a random session token in a cookie that scripts cannot read and that no request from another site carries.
+Sessions are kept under the hashes of their tokens. A form has a CSRF token, which is a MAC of the session token under a
+key of this process: another site can read neither, so it cannot send a form that is accepted (double submit with a
+signature; RFC 6265bis §8.8.2 on why the cookie alone is not enough). Where nobody has to sign in, the CSRF token comes
+from the key alone.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Final
 from spark_streams.server.http.authorization import Known
 from spark_streams.server.users import displaced
 
-WORD_BYTES: Final = 32
+TOKEN_BYTES: Final = 32
 
 
 @dataclass(frozen=True)
@@ -48,35 +49,35 @@ class Sessions:
         self._most = most
         self._clock = clock
         self._open: dict[bytes, Session] = {}
-        self._key = secrets.token_bytes(WORD_BYTES)
+        self._key = secrets.token_bytes(TOKEN_BYTES)
 
     def begin(self, known: Known) -> str:
-        """Return the word of a new sign-in."""
+        """Begin a session, and return its token."""
         now = self._clock()
         self._open = {key: each for key, each in self._open.items() if each.until_s > now}
         while len(self._open) >= self._most:
             del self._open[displaced({key: each.known.user for key, each in self._open.items()}, known.user)]
-        word = secrets.token_urlsafe(WORD_BYTES)
-        self._open[_hashed(word)] = Session(known, now + self._duration_s)
-        return word
+        token = secrets.token_urlsafe(TOKEN_BYTES)
+        self._open[_hashed(token)] = Session(known, now + self._duration_s)
+        return token
 
-    def find(self, word: str) -> Known | None:
-        """Return who signed in with a word; None for an unknown one, and one that has ended."""
-        session = self._open.get(_hashed(word))
+    def find(self, token: str) -> Known | None:
+        """Return who signed in with a session token; None for an unknown one, and for one that has ended."""
+        session = self._open.get(_hashed(token))
         return session.known if session is not None and session.until_s > self._clock() else None
 
-    def end(self, word: str) -> None:
+    def end(self, token: str) -> None:
         """End a sign-in, if there is one."""
-        self._open.pop(_hashed(word), None)
+        self._open.pop(_hashed(token), None)
 
-    def form_word(self, word: str) -> str:
-        """Return the word that forms of a sign-in have; of ``""``, those of everybody who has not signed in."""
-        return hmac.new(self._key, word.encode("utf-8", "replace"), hashlib.sha256).hexdigest()
+    def csrf_token(self, token: str) -> str:
+        """Return the CSRF token of a session's forms; for ``""`` that of all clients without a session."""
+        return hmac.new(self._key, token.encode("utf-8", "replace"), hashlib.sha256).hexdigest()
 
-    def fits(self, word: str, given: str) -> bool:
-        """Return whether a form has the word of this sign-in."""
-        return hmac.compare_digest(self.form_word(word).encode(), given.encode("utf-8", "replace"))
+    def has_csrf_token(self, token: str, given: str) -> bool:
+        """Return whether a form was given the CSRF token of this session."""
+        return hmac.compare_digest(self.csrf_token(token).encode(), given.encode("utf-8", "replace"))
 
 
-def _hashed(word: str) -> bytes:
-    return hashlib.sha256(word.encode("utf-8", "replace")).digest()
+def _hashed(token: str) -> bytes:
+    return hashlib.sha256(token.encode("utf-8", "replace")).digest()

@@ -1,11 +1,11 @@
-"""Makes text of events fit to be shown: what is invisible becomes visible, and JSON is laid out on lines.
+"""Prepares text of events for pages: invisible characters become visible, and JSON is laid out on lines.
 
-A browser shows a NUL as nothing, and obeys bidirectional controls: a text could then look like another one (Unicode
+A browser shows nothing for a NUL, and applies bidirectional controls: a text could then look like another one (Unicode
 TR 36, "Trojan Source"). Templates escape markup; this is about characters.
 
 JSON is not read into values for that: numbers keep their digits, members their order, all of them. The beginning of a
-long document can be laid out too. Hostile documents stay small: what is nested deeper than ``MOST_LEVELS`` stays on one
-line.
+long document can be laid out too. Hostile documents stay small: a value that is nested deeper than ``MOST_LEVELS``
+stays on one line.
 """
 
 from __future__ import annotations
@@ -74,8 +74,7 @@ def json_layout(text: str, *, cut: bool = False) -> str | None:
 
     Args:
         text: the document.
-        cut: whether it is only the beginning of one: then its syntax is looked at roughly, and its end is shown as it
-            is.
+        cut: whether it is only the beginning of one: then its syntax is checked roughly, and its end is shown as it is.
     """
     if text.lstrip(" \t\r\n")[:1] not in ("{", "["):
         return None

@@ -1,4 +1,4 @@
-"""The page that signs somebody in, with a user of the log or a token, and out."""
+"""The page that signs users in, with a user of the log or a token, and out."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ class SignIn(Pages):
             known = self._of(request, user, form.get("password", ""), form.get("token", ""))
         except HttpError as refusal:
             return self._page(request, target=target, user=user, fault=refusal.text)
-        self._site.sessions.end(self._site.word(request))
+        self._site.sessions.end(self._site.session_token(request))
         answer = self._site.go(target)
         self._set_cookie(request, answer, self._site.sessions.begin(known))
         return answer
 
-    def _set_cookie(self, request: Request, answer: Response, word: str, **settings: Any) -> None:
+    def _set_cookie(self, request: Request, answer: Response, token: str, **settings: Any) -> None:
         answer.set_cookie(
-            self._site.cookie_name(request), word, httponly=True, samesite="strict",
+            self._site.cookie_name(request), token, httponly=True, samesite="strict",
             secure=self._site.config.tls_cert is not None, **settings,
         )  # fmt: skip
 
@@ -67,7 +67,7 @@ class SignIn(Pages):
 
     async def _sign_out(self, request: Request) -> Response:
         await self._site.form(request)
-        self._site.sessions.end(self._site.word(request))
+        self._site.sessions.end(self._site.session_token(request))
         answer = self._site.go(SIGN_IN, notice="signed-out")
         # Browsers take no ``__Host-`` cookie without Secure, not even one that ends it (RFC 6265bis, 5.7).
         self._set_cookie(request, answer, "", max_age=0)
@@ -75,5 +75,5 @@ class SignIn(Pages):
 
 
 def _own(target: str) -> str:
-    """Return where to go after signing in: a path of this window, not the address of another site."""
+    """Return where to go after signing in: a path of the log's window, not the address of another site."""
     return target if re.fullmatch(r"/(?![/\\])[!-~]*", target) else "/"

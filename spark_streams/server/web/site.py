@@ -1,7 +1,7 @@
-"""What all pages of the window share: the log, who asks, the stream that a page is about, forms, and templates.
+"""The common part of all pages of the log's window: the log, the user, the stream of a page, forms, and templates.
 
 Pages are plain HTML, made here: they work without scripts, and a script only keeps figures up to date. Templates escape
-whatever they are given, so that an event or a name is never more than text.
+all values, so that an event or a name is never more than text.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ _NOTICE: Final = "notice"
 
 
 class SignInNeeded(Exception):
-    """A page was asked for by somebody who has not signed in."""
+    """A client that has not signed in requested a page."""
 
 
 class Site:
-    """What all pages share.
+    """The common part of all pages.
 
     Args:
         log: the log.
@@ -59,8 +59,8 @@ class Site:
         counters: those of the window's door.
 
     Attributes:
-        worker: a thread for what takes long; one thing at a time.
-        changes: a thread for what waits for the disk.
+        worker: a thread for long work, one piece at a time.
+        changes: a thread for work that waits for the disk.
         bodies: the memory of long forms, and of events' bodies that are sent as files.
     """
 
@@ -85,8 +85,8 @@ class Site:
 
     # --- who asks
 
-    def word(self, request: Request) -> str:
-        """Return the word of the sign-in that a request has in its cookie; empty without one."""
+    def session_token(self, request: Request) -> str:
+        """Return the session token in the cookie of a request; empty without one."""
         return request.cookies.get(self.cookie_name(request), "")
 
     def cookie_name(self, request: Request) -> str:
@@ -95,22 +95,22 @@ class Site:
         return f"{prefix}spark-streams-{request.url.port or ''}"
 
     def known(self, request: Request) -> Known:
-        """Return who asks: who signed in, or whom the header ``Authorization`` names.
+        """Return the user: the one who signed in, or whom the header ``Authorization`` names.
 
         Raises:
-            SignInNeeded: nobody that is known.
-            HttpError: 401, the header names nobody that is known.
+            SignInNeeded: it is no known user.
+            HttpError: 401, the header names no known user.
         """
         if not self.config.signs_in or "authorization" in request.headers:
             return self.authorization.known(request)
-        known = self.sessions.find(self.word(request))
+        known = self.sessions.find(self.session_token(request))
         if known is None or not self.config.admits(known.user, host_of(request)):
             raise SignInNeeded
         request.scope["state"]["connection"].belongs_to(known.user)
         return known
 
     def sees_all(self, known: Known) -> bool:
-        """Return whether somebody sees what others have connected and stored."""
+        """Return whether a user sees the clients and stored offsets of others."""
         return not known.limited or (known.user in self.config.monitors and not known.by_token)
 
     # --- what a request is about
@@ -143,7 +143,7 @@ class Site:
         return there[name]
 
     async def form(self, request: Request) -> dict[str, str]:
-        """Return the fields of a form that strangers can send, too: it is little; else as ``long_form``."""
+        """Return the fields of a form that strangers can send, too: it must be short; else as ``long_form``."""
         async with self.long_form(request, LITTLE_BYTES) as fields:
             return fields
 
@@ -156,7 +156,7 @@ class Site:
             most: the bytes that it may have; None: ``max_body_bytes``.
 
         Raises:
-            HttpError: 403, it has not the word of our forms; 413, it is too long; 503, there are too many; 400, it is
+            HttpError: 403, it lacks our CSRF token; 413, it is too long; 503, there are too many; 400, it is
                 none.
         """
         async with self.bodies.received(request, most) as parts:
@@ -165,7 +165,7 @@ class Site:
                 fields = finished(steps) if sum(map(len, parts)) <= LITTLE_BYTES else await self.worker.run(steps)
             except ValueError as fault:
                 raise HttpError(HTTPStatus.BAD_REQUEST, f"the form cannot be read: {fault}") from fault
-            if not self.sessions.fits(self.word(request), fields.pop("word", "")):
+            if not self.sessions.has_csrf_token(self.session_token(request), fields.pop("csrf_token", "")):
                 raise HttpError(
                     HTTPStatus.FORBIDDEN,
                     "this form is not one of a page that you have open, or you signed in or out since, or the log was "
@@ -183,7 +183,7 @@ class Site:
         Args:
             request: the request.
             template: the name of its template, without suffix.
-            known: who asks; None for somebody who has not signed in.
+            known: the user; None for one who has not signed in.
             status: the HTTP status.
             values: what the template shows.
         """
@@ -195,7 +195,7 @@ class Site:
                 here=request.url.path,
                 known=known,
                 signs_in=self.config.signs_in,
-                word=self.sessions.form_word(self.word(request)),
+                csrf_token=self.sessions.csrf_token(self.session_token(request)),
                 notice=NOTICES.get(notice, ""),
                 **values,
             )
@@ -213,7 +213,7 @@ class Site:
         return RedirectResponse(link(path, **arguments, **{_NOTICE: notice}), HTTPStatus.SEE_OTHER)
 
     def close(self) -> None:
-        """Wait for what is under way in the threads."""
+        """Wait for the work under way in the threads."""
         self.worker.close()
         self.changes.close()
 
@@ -239,7 +239,8 @@ NOTICES: Final[Mapping[str, str]] = {
     "published": "The event was published.",
     "signed-out": "You signed out.",
 }
-"""What a page says once a form has done its work, by a name in the address: no address makes it say anything else."""
+"""The notices of a page once a form has done its work, by a name in the address: no address makes it show anything
+else."""
 
 
 def _fields(body: bytes) -> Generator[None, None, dict[str, str]]:
@@ -267,7 +268,7 @@ def _unquoted(text: str) -> Generator[None, None, str]:
 
 @cache
 def _templates() -> jinja2.Environment:
-    import jinja2  # only once somebody looks: it takes a while
+    import jinja2  # only for the first page: it takes a while
 
     made = jinja2.Environment(
         loader=jinja2.FileSystemLoader(FOLDER / "templates"),

@@ -29,7 +29,7 @@ _SHOWN_SETTINGS: Final = (
 )  # fmt: skip
 """The settings that the form has; the others are rare, and for the command line."""
 _KEPT_ARGUMENTS: Final = ("search", "show", "stream")
-"""What the addresses of further pages of a table keep of that of the first one."""
+"""The arguments that the addresses of further pages of a table keep of that of the first one."""
 
 
 class Streams(Pages):
@@ -141,7 +141,7 @@ class Paging:
 
 
 def _seen(streams: Sequence[Stream], known: Known, search: str) -> list[Stream]:
-    """Return the streams with ``search`` in their names on which somebody may do anything."""
+    """Return the streams with ``search`` in their names on which a user has any right."""
     found = [each for each in streams if search in each.name.lower()]
     return [each for each in found if any(known.allows(action, each.name) for action in ACTIONS)]
 
@@ -156,7 +156,7 @@ def _all_seen_by(known: Known, streams: Sequence[Stream]) -> Generator[object, N
 
 
 def _seen_by(known: Known, stream: Stream) -> StreamSummary:
-    """Return what somebody may know of a stream."""
+    """Return the summary of a stream, limited to what a user may know."""
     if known.allows("read", stream.name):
         whole = summary_of(stream)
     else:

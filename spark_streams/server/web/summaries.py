@@ -99,7 +99,7 @@ def counted(stream: Stream) -> tuple[int, int, int]:
 
 
 def summary_of(stream: Stream) -> StreamSummary:
-    """Return the summary of a stream for somebody who may do everything."""
+    """Return the summary of a stream for a user who may do everything."""
     events, _, size = counted(stream)
     there = list(stream.partitions.values())
     timed = finished(summaries_of(there)) if len(there) <= MOST_TIMED else []

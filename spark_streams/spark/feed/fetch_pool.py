@@ -24,7 +24,7 @@ IDLE_S: Final = 30.0
 
 
 class Fetcher(Protocol):
-    """What has turns."""
+    """An object that the pool gives turns."""
 
     def turn(self, client: Callable[[], FeedClient]) -> float | None:
         """Make a request; it does not raise.
@@ -118,7 +118,7 @@ class FetchPool:
         """Return the next fetcher once it is due; None when the thread has to end."""
         while True:
             while self._due and self._turns.get(self._due[0][2]) != self._due[0][1]:
-                heappop(self._due)  # it was woken since
+                heappop(self._due)  # it was woken in the meantime
             if self._watched or self._fetching >= MAX_FETCHES or not self._due:
                 if self._stopped and not self._due:
                     self._others.notify()  # each of them ends so

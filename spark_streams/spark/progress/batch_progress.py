@@ -2,7 +2,7 @@
 
 A Python source can add to a query's progress in one way: ``reportLatestOffset`` (Spark 4.2), which Spark calls right
 after it has planned a batch. Spark only shows this offset, and neither stores it nor passes it back. So it has the
-newest offsets and the result of ``BatchProgress.report`` (docs/adr/0024-what-spark-lets-us-tell.md).
+newest offsets and the result of ``BatchProgress.report`` (docs/adr/0058-figures.md).
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ _Lag = Mapping[str, int | None]
 class BatchProgress:
     """Counts the events of each batch and those that are left after it, and logs one line when a batch begins.
 
-    A source is not told when its batch is done: Spark asks for the next one then, which it may never do. So the line
-    of a batch has its events and the lag after it, and the time that the batch before took. Retries are those of this
-    process, whose only stream this is.
+    Spark does not tell a source when its batch is done: it only asks for the next one, and may never do that. So the
+    line of a batch has its events and the lag after it, and the time that the batch before took. Retries are those of
+    this process, whose only stream this is.
 
     Args:
         policy: has the losses.
@@ -67,7 +67,7 @@ class BatchProgress:
         """
         if self._took is None:
             self._before = ""
-        elif any(count != 0 for count in self._events.values()):  # an empty batch has no line, and is not told either
+        elif any(count != 0 for count in self._events.values()):  # an empty batch has no line, and no report
             self._before = self._rates(self._took)
         self._took = None
         self._end = end
@@ -94,7 +94,7 @@ class BatchProgress:
     def begun(self, end: object, count: Callable[[], Mapping[str, int | None]], lag: Callable[[], _Lag]) -> None:
         """Note that Spark asks for the tasks of a batch, and log its line, unless it asks again or nothing is in it.
 
-        What a peer answers to the questions for a line fails no query.
+        A peer's answers to the requests for a line fail no query.
 
         Args:
             end: the end of the batch: of the one that was planned last, or of one that another run has planned.
@@ -129,8 +129,8 @@ class BatchProgress:
         Returns:
             ``{"lag": {partition: n | null}, "planned": {"events": {partition: n | null}, "bytes": {partition: n}},
             "metrics": {…}, "losses": [{"partition": …, "asked": …, "available": …}, …], "retries": n}``; ``metrics``
-            as ``behind_latest``. Losses and retries are those before the plan that no finished batch has told: what
-            comes later, such as the retries of asking for the lag, the next batch tells.
+            as ``behind_latest``. Losses and retries are those before the plan that no finished batch has reported; the
+            next batch reports later ones, such as retries of the request for the lag.
         """
         return {
             "lag": dict(lag),

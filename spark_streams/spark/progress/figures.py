@@ -1,7 +1,7 @@
 """The figures of queries that monitoring systems get: a table of their names, and the queries that run.
 
-One table makes what Prometheus is told and what OpenTelemetry is told; the table in docs/monitoring.md is the same, and
-the dashboard in ``conf/grafana`` has no other names (docs/adr/0057-figures-of-queries.md).
+One table defines the figures for Prometheus and for OpenTelemetry; the table in docs/monitoring.md is the same, and
+the dashboard in ``conf/grafana`` has no other names (docs/adr/0058-figures.md).
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ COUNTERS: Final = (
         "spark_streams_query_losses_total",
         "spark_streams.query.losses",
         "{loss}",
-        "losses of events that `failOnDataLoss=false` let pass; nobody knows of how many events each was",
+        "losses of events that `failOnDataLoss=false` allowed; how many events each loss had is not known",
         _whole(lambda progress: len(progress.losses) if progress.partitions else None),  # before Spark 4.2: not known
     ),
     Figure(
@@ -155,7 +155,7 @@ class RunningQueries:
                 )
 
     def query_ended(self, query: str) -> None:
-        """Forget a query: what it was like last is not how it is."""
+        """Forget a query, as its last figures no longer hold."""
         with self._lock:
             for key in self._streams(query):
                 del self._newest[key]

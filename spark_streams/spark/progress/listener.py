@@ -189,11 +189,11 @@ class StreamProgressListener(StreamingQueryListener):  # type: ignore[misc]
                 _tell(receiver, progress)
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:
-        """Tell the receivers that want to know it: no batch ran."""
+        """Tell the receivers that have the method: no batch ran."""
         self._tell_of_query("query_idle", self._names.get(str(event.id)), event.timestamp)
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
-        """Tell the receivers that want to know it; the query itself reports how it ended."""
+        """Tell the receivers that have the method; the query itself reports how it ended."""
         self._tell_of_query("query_ended", self._names.pop(str(event.id), None))
 
     def _tell_of_query(self, method: str, query: str | None, *more: object) -> None:

@@ -18,17 +18,17 @@ if TYPE_CHECKING:
     from opentelemetry.metrics import CallbackOptions, MeterProvider, Observation
 
 ATTRIBUTES: Final = ("spark_streams.query", "messaging.destination.name", "messaging.destination.partition.id")
-"""The attributes that the labels query, stream and partition are."""
+"""The attributes for the labels query, stream and partition."""
 SYSTEMS: Final = {"rabbitmq-stream": "rabbitmq"}
 """Format to the name that the conventions have for its system; a format without one is its own."""
 OPERATIONS: Final = {"messaging.client.consumed.messages": "receive", "messaging.process.duration": "process"}
-"""Instruments of the conventions to the operation that they want to be told."""
+"""Instruments of the conventions to the operation that they require as an attribute."""
 
 
 class OpenTelemetryMetrics(RunningQueries):
     """Tells OpenTelemetry the figures of all queries: a receiver of ``StreamProgressListener``.
 
-    The gauges of a query go when it ends; what was counted stays with the program's OpenTelemetry SDK. Thread-safe.
+    The gauges of a query go when it ends; counters stay with the program's OpenTelemetry SDK. Thread-safe.
 
     Args:
         meter_provider: of the program's OpenTelemetry SDK; None for the one that is set for the whole program.

@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
 ENDED_KEPT: Final = 100
-"""Queries that have ended whose counters stay: the last batch of one may have ended just before it, unseen by any
-scrape, and one that starts again counts on."""
+"""How many ended queries keep their counters: the last batch of a query may end just before it, unseen by any scrape,
+and a query that starts again counts on."""
 
 
 @dataclass
 class _Totals:
-    """What one stream of one query has counted."""
+    """The counters of one stream of one query."""
 
     counters: dict[str, float] = field(default_factory=dict)
     batches: list[int] = field(default_factory=lambda: [0] * (len(DURATION_LIMITS) + 1))

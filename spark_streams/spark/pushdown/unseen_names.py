@@ -1,8 +1,8 @@
-"""Warns of a filter that names what no event has, such as a field of the JSON in ``value`` taken for a property.
+"""Warns of a filter that names a property that no event has, such as a field of the JSON in ``value``.
 
-Such a filter is right, and lets no event through. In a feed the tasks see it: a name that the feed checks itself is one
-that it offers. A peer of messages checks any name, and what it leaves out does not come; there the driver looks at the
-first events of a query's first batch, without the filter.
+Such a filter is valid, and lets no event through. In a feed the tasks notice it: a name that the feed checks itself is
+one that it offers. A peer of messages checks any name, and does not send what it leaves out, so there the driver looks
+at the first events of a query's first batch, without the filter.
 """
 
 from __future__ import annotations
@@ -27,9 +27,10 @@ if TYPE_CHECKING:
 _log = logging.getLogger("spark_streams.spark.filter")
 
 MAPS: Final = ("application_properties", "message_annotations")
-"""The columns whose entries a message has or has not; what ``properties`` can have is known when a filter is read."""
+"""The columns whose entries differ from message to message; the fields of ``properties`` are known when a filter is
+read."""
 ENOUGH: Final = 1_000
-"""Events of a partition that are looked at, of ``PARTITIONS`` partitions at most: the look costs a part of a second,
+"""Events of a partition that are examined, of ``PARTITIONS`` partitions at most: this takes a part of a second,
 and the warning says how many events it is about."""
 PARTITIONS: Final = 8
 
@@ -86,7 +87,7 @@ class UnseenNames:
 
 
 def look_at_messages(options: SourceOptions, reads: Iterable[RangeRead], driver: Driver) -> None:
-    """Warn if the filter of a query names properties that none of its first messages has; a look that fails is none.
+    """Warn if the filter of a query names properties that none of its first messages has; a failed look is ignored.
 
     Args:
         options: of the query.

@@ -33,7 +33,8 @@ _checked: Final[dict[Hashable, object]] = {}
 
 
 GOES_OUT_AGAIN: Final = "goes out again: a batch write is at least once"
-"""What rows do that a batch write writes again, whose task has another name then; see ``Sink``."""
+"""The end of the sentence about rows that a batch write writes again, whose task then has another name; see
+``Sink``."""
 
 
 class Outlet(Protocol):
@@ -71,7 +72,7 @@ class Sink(Protocol):
         """Checked options; ``log_level`` is among them."""
 
     repeats_of_batch: ClassVar[str]
-    """What rows do that a batch write sends again: words after "What is written again"."""
+    """The end of a sentence about rows that a batch write sends again, after "What is written again"."""
     repeats_of_stream: ClassVar[str]
     """The same for a stream."""
 
@@ -184,7 +185,7 @@ def check_once(key: Hashable, what: str, check: Callable[[], _T]) -> _T | None:
 
     Args:
         key: identifies the check: the stream, and the user.
-        what: the stream in words, for the log.
+        what: the stream as text, for the log.
         check: raises if the check fails.
 
     Returns:

@@ -6,7 +6,7 @@ writer in another process, where the commit messages are the only information.
 A task also checks whether it got all of its rows (``broke_off``). Spark sends them to Python as an Arrow stream through
 a socket. When the JVM at the other end dies, or stops the task, the stream breaks off; pyarrow cannot tell a stream
 that breaks off between two batches from one that has ended. A sink must: otherwise the rows so far would count as all
-rows of the task, with ids that belong to other windows or parts.
+rows of the task, with ids that belong to other blocks or parts.
 """
 
 from __future__ import annotations

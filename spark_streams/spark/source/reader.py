@@ -1,6 +1,6 @@
 """The readers that Spark runs: a batch reader, and a stream reader for each generation of Spark's interface.
 
-The driver plans (``Planner``), and each task reads its part of the plan (``Source.read``). A ``Source`` stands for a
+The driver plans (``Planner``), and each task reads its part of the plan (``Source.read``). A ``Source`` represents a
 kind of peer: ``LogSource`` here reads any log whose client is a ``LogClient``; ``FeedSource`` reads feeds.
 """
 
@@ -269,7 +269,7 @@ else:
 
 
 class RefusedStreamReader(StreamReader):
-    """Stands for a stream reader that cannot be made, and raises the reason for it whenever Spark asks it anything.
+    """Replaces a stream reader that cannot be made, and raises the reason whenever Spark asks it anything.
 
     Args:
         fault: the reason.

@@ -40,7 +40,7 @@ _RADIX_SORTED: Final = 1 << 16
 
 
 class Batches(NamedTuple):
-    """What events are sent as.
+    """The deliveries of events, as batches and plain messages.
 
     Args:
         payloads: a batch or a plain message for each delivery.
@@ -56,7 +56,7 @@ class Batches(NamedTuple):
 
 
 def join_batches(payloads: pa.LargeBinaryArray, places: Places, most_bytes: int, fewest: int = 2) -> Batches | None:
-    """Return events as batches; None where no batch comes of them.
+    """Return events as batches; None where they make no batch.
 
     Args:
         payloads: an encoded message for each event, without nulls, in less than 2 GiB.
@@ -150,7 +150,7 @@ def _cut(segments: Positions, before: Positions, room: Positions) -> Positions:
 
 
 def _without_few(first: Positions, fewest: int) -> Positions:
-    """Return where batches begin, and the end of the last one, with a plain message for each event of too few ones."""
+    """Return where batches begin, and the end of the last one; the events of too small batches are plain messages."""
     counts = np.diff(first)
     few = np.repeat((counts > 1) & (counts < fewest), counts)
     return np.union1d(first, np.flatnonzero(few)) if few.any() else first

@@ -8,7 +8,7 @@
     reply              properties              correlation-id: the request's message-id
                        application properties  status-code (200 and 202: taken), status-description
 
-The audience is the uri of what the token is for. The service takes a token for all that lies below it.
+The audience is the uri that the token is for. The service accepts a token for everything below it.
 
 Spec: docs/specifications.md, H-1, H-2.
 """
@@ -58,10 +58,10 @@ class Token(NamedTuple):
 
     @classmethod
     def read(cls, text: str) -> Token:
-        """Return a token that somebody else has made: a shared access signature, or a JWT.
+        """Return a token that was made elsewhere: a shared access signature, or a JWT.
 
         Raises:
-            LocalProtocolError: it begins as a shared access signature, and is none; the message has nothing of it.
+            LocalProtocolError: it begins as a shared access signature, and is none; the message does not quote it.
         """
         if text.startswith(_SIGNATURE):
             return cls(text, SIGNATURE_TYPE, SharedAccessSignature.parsed(text).expires_s)
@@ -69,12 +69,12 @@ class Token(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """What the peer says of a token.
+    """The peer's answer about a token.
 
     Args:
         request: the message-id of the request.
         status: 200 or 202 for a token that it has taken; else as in HTTP, 401 for one that it does not accept.
-        description: its words; empty for none.
+        description: its text; empty for none.
     """
 
     request: str

@@ -1,6 +1,6 @@
-"""What Event Hubs' door does to messages, many at once: keys are renamed, the log's annotations added.
+"""Converts messages for the Event Hubs door, many at once: renames their keys, and adds the log's annotations.
 
-A message goes out with the log's own annotations in front of those that are stored, and none of theirs twice::
+A message goes out with the log's own annotations in front of the stored ones, and no annotation twice::
 
     00 53 72 d1 size(4) count(4)                       message annotations
     a3 15 x-opt-sequence-number  81 int64
@@ -9,7 +9,7 @@ A message goes out with the log's own annotations in front of those that are sto
     stored annotations, the key's renamed              event-streams-group-key <-> x-opt-partition-key
     all sections after them
 
-All but the first five lines is sent from the log's own bytes.
+Everything except the first five lines is sent from the log's own bytes.
 
 Spec: docs/specifications.md, Event Hubs.
 """
@@ -50,14 +50,14 @@ _SECTION: Final = _HEAD[:3]
 _HEAD_BYTES: Final = len(_HEAD) + 8
 _ASSIGNED: Final = (SEQUENCE_NUMBER_KEY, OFFSET_KEY, ENQUEUED_TIME_KEY)
 NONE_ENQUEUED_MS: Final = -62_135_596_800_000
-"""The instant that the service tells as the last one of an empty partition: the first of the year 1."""
+"""The instant that the service reports as the last one of an empty partition: the first of the year 1."""
 
 
 # --- one section at a time
 
 
 def _one(raw: bytes, old: str, new: bytes, dropped: Collection[str], assigned: bytes) -> tuple[bytes, int]:
-    """Return the new message annotations of one message, and the place of what follows the old ones.
+    """Return the new message annotations of one message, and the place after the old ones.
 
     Raises:
         RemoteProtocolError: the message has no sections that can be read.
@@ -245,7 +245,7 @@ def outgoing_pieces(
         try:
             section, after = _one(raw, GROUP_KEY, _PARTITION, _ASSIGNED, assigned)
         except RemoteProtocolError:
-            continue  # bytes that RabbitMQ's door took as they were: nothing of them can be read here either
+            continue  # bytes that the RabbitMQ door took as they were: nothing of them can be read here either
         own_starts[row], own_ends[row] = own.size + len(extra), own.size + len(extra) + len(section)
         extra += section
         resume[row] = starts[row] + after

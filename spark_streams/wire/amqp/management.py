@@ -9,7 +9,7 @@
               application properties  status-code as in HTTP, status-description, error-condition
               amqp-value              null, or a map
 
-Event Hubs answers what its hubs hold; our door creates, deletes and describes streams, an extension. The form is that
+Event Hubs describes its hubs; our door creates, deletes and describes streams, as an extension. The form is that
 of the draft "AMQP Management Version 1.0". Replies from ``$cbs`` have it too.
 
 RabbitMQ has requests of HTTP at ``/management``::
@@ -44,7 +44,7 @@ DELETE: Final = "DELETE"
 READ: Final = "READ"
 """Operations."""
 STREAM_TYPE: Final = "spark-streams:stream"
-"""The type of what our door creates and deletes."""
+"""The type of the entities that our door creates and deletes."""
 PARTITIONS: Final = "partitions"
 """The number of partitions in the body of a request to create a stream."""
 ARGUMENTS: Final = "arguments"

@@ -1,4 +1,4 @@
-"""Reads the parts of large messages by what they have in common: all but their size, id, tag and payload.
+"""Reads the parts of large messages by comparison, as all but their size, id, tag and payload is the same.
 
 ::
 
@@ -7,7 +7,7 @@
 
 A sender writes the head of the second part as that of the first one, or at least that of the third as that of the
 second; the last part differs in ``more``. The first part of the next message differs in the delivery-id and the tag.
-To compare bytes takes a tenth of the time that it takes to decode the fields.
+Comparing bytes takes a tenth of the time of decoding the fields.
 
 Spec: AMQP 1.0 part 2 §2.6.12 (a message in several frames), §2.7.5 (transfer).
 """

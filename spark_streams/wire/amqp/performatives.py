@@ -47,7 +47,7 @@ the channel; ``first`` in one byte or four; an absent ``last``, or one in one by
 _HEAD: Final = struct.Struct(">IBBH")
 _U32: Final = struct.Struct(">I")
 _WIDTHS: Final = bytes((1, 2, 3, 5, 9, 17)[code // 16 - 4] if 0x40 <= code < 0xA0 else 0 for code in range(256))
-"""Bytes of a value by its format code, where that says it; a peer may send nothing but frames with such fields."""
+"""Bytes of a value by its format code, where the code gives them; some peers send only frames with such fields."""
 _NULL, _TRUE, _FALSE, _ZERO, _SMALL_UINT, _UINT = 0x40, 0x41, 0x42, 0x43, 0x52, 0x70
 _NAMES: Final = {
     Symbol(f"amqp:{name}:list"): OPEN + index
@@ -130,7 +130,7 @@ def signed(difference: int) -> int:
 
 
 def empty_frames(buffer: Readable, frames: Frames) -> Mask:
-    """Return which of many whole frames have no performative: they only say that the peer is there (§2.4.5).
+    """Return which of many whole frames have no performative: these are heartbeats (§2.4.5).
 
     Args:
         buffer: the bytes that ``frames`` points into.
@@ -214,7 +214,7 @@ def encode_flow(channel: int, *numbers: int, drain: bool, all_fields: bool = Fal
         channel: the channel.
         numbers: the first seven fields, from next-incoming-id to link-credit, or eight, with available.
         drain: the field.
-        all_fields: whether to write the fields after it, too, which say nothing.
+        all_fields: whether to write the null fields after it, too.
     """
     fields = b"".join([b"\x70" + _U32.pack(number) for number in numbers]) + b"\x40" * (8 - len(numbers))
     fields += (b"\x41" if drain else b"\x42") + (b"\x40\x40" if all_fields else b"")

@@ -25,14 +25,14 @@ from spark_streams.errors import LocalProtocolError
 _SCHEME: Final = "SharedAccessSignature "
 _PARTS: Final = ("sr", "sig", "se", "skn")
 _MOST_DIGITS: Final = 15
-"""Of an expiry; it is computed with as a float too."""
+"""Digits of an expiry, which is also used as a float."""
 _URI: Final = re.compile(r"(?is)([a-z][a-z0-9+.-]*://)?([\w.-]+|\[[\w:.]+\])(?::[0-9]+)?(?:/([^/].*)?)?")
 _NAMESPACE: Final = re.compile(
     r"(?i)[\w-]+\.servicebus\.(windows\.net|usgovcloudapi\.net|chinacloudapi\.cn|cloudapi\.de)"
 )
-"""What the hosts of Azure's namespaces are called, and nothing else."""
+"""The names of the hosts of Azure's namespaces, and of no others."""
 _BARE_HOST: Final = re.compile(r"localhost\.?|\[.*|.*\w\.\w.*", re.IGNORECASE)
-"""What may be the name of a host by itself: a single word may as well be a hub's."""
+"""Names that can only be a host's: a single word may be a hub's as well."""
 
 
 class SharedAccessSignature(NamedTuple):
@@ -63,10 +63,10 @@ class SharedAccessSignature(NamedTuple):
 
     @classmethod
     def parsed(cls, text: str) -> SharedAccessSignature:
-        """Return the token in a text; whether it is signed right is not checked.
+        """Return the token in a text; its signature is not verified.
 
         Raises:
-            LocalProtocolError: the text is no such token; the message has nothing of it.
+            LocalProtocolError: the text is no such token; the message does not quote it.
         """
         encoded: dict[str, str] = {}
         if text.startswith(_SCHEME):

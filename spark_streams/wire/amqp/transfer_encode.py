@@ -8,7 +8,7 @@
     41 or 42  [41 or 42]  [40 40 40 40 40]                          whether it is settled; whether the message goes on;
     payload                                                         further fields, for peers that do not take fewer
 
-A delivery's tag is its id: a tag must be no other unsettled delivery's of the link.
+A delivery's tag is its id: tags of unsettled deliveries of a link must differ.
 
 Spec: AMQP 1.0 part 2 §2.3 (frames), §2.6.12 (a message in several frames), §2.7.5 (transfer).
 """
@@ -106,7 +106,7 @@ def split_message(
     number = (delivery_id & SERIAL).to_bytes(4, "big")
     form = _FORMAT if not message_format else _UINT + message_format.to_bytes(4, "big")
     room = max_frame_bytes - HEAD_BYTES - (len(form) - len(_FORMAT))
-    # Further frames need not say again what the first one does; they do, as not all peers know that.
+    # Further frames need not repeat the first one's fields; they do, as not all peers know that.
     fields = _uint(handle) + b"\x70" + number + b"\xa0\x04" + number + form + _flag(settled)
     unused = _UNUSED if all_fields else b""
     listed = bytes((len(fields) + 2 + len(unused), 6 + len(unused))) + fields

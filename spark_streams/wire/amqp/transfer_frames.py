@@ -61,7 +61,7 @@ class Frames(NamedTuple):
 
 
 class Transfers(NamedTuple):
-    """What the usual transfers among some frames say; the values of the other rows mean nothing.
+    """The fields of the usual transfers among some frames; the values of the other rows mean nothing.
 
     Args:
         usual: which frames are usual transfers.
@@ -83,7 +83,7 @@ class Transfers(NamedTuple):
     message_format: Positions
 
     def rows(self, rows: Mask) -> Transfers:
-        """Return what some of the frames say."""
+        """Return the fields of some of the frames."""
         return Transfers(*(column[rows] for column in self))  # type: ignore[arg-type]
 
 
@@ -323,7 +323,7 @@ _FIELDS: Final = 11
 def _layout(buffer: Readable, start: int, end: int) -> _Layout | None:
     """Return the layout of a frame, None if it is no usual transfer."""
     if end - start < 20 or buffer[start + 4] != 2 or buffer[start + 5] != 0:
-        return None  # so many have the head, the descriptor and a wide list's head; a transfer with a message has more
+        return None  # head, descriptor and a wide list's head have as many; a transfer with a message has more
     if bytes(buffer[start + 8 : start + 11]) != _TRANSFER:
         return None
     if buffer[start + 11] == _TINY_LIST:

@@ -165,7 +165,7 @@ class Array:
 class Pairs(list[tuple[Any, Any]]):
     """A map that no dict can hold: compound keys, or distinct keys that Python considers equal (ubyte 1 and true).
 
-    Nor does one hold uuids, whose hash is the same for as many of them as a peer likes: each is then compared with all.
+    Nor does a dict hold uuids: a peer could choose any number with one hash, and each would be compared with all.
     """
 
     @staticmethod

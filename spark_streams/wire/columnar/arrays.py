@@ -1,7 +1,7 @@
 """Arrow arrays and their buffers: where the bytes of texts lie; arrays of NumPy's and of texts, and scalars.
 
 ``pa.array``, ``pa.scalar`` and ``pa.repeat`` import pandas the first time that a process calls them, where it is
-installed; that takes a third of a second of each worker's first batch. What is here does not, and copies no numbers.
+installed; that takes a third of a second of each worker's first batch. The functions here do not, and copy no numbers.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ Octets = NDArray[np.uint64]
 
 WORD: Final = 8
 _LONG: Final = 256
-"""Texts of more bytes are compared whole, not in words."""
+"""Texts of more bytes are compared whole, not word by word."""
 PADDING: Final = 16
 """The number of bytes after the last one, so that an eight-byte load at any position up to the end stays inside."""
 MAX_BLOCK_BYTES: Final = 2**31 - 1 - 4096

@@ -89,7 +89,7 @@ class Frame(NamedTuple):
 class FrameReader:
     """A reader that splits the bytes of a connection into frames.
 
-    Bytes come in by ``feed``. Whoever calls ``room`` before receives the rest of a large frame in its place, so that
+    Bytes come in by ``feed``. A caller of ``room`` before that receives the rest of a large frame in its place, so that
     nothing of it is copied again. Large frames that follow one another lie in one buffer, as far as it suffices::
 
         room = frames.room()

@@ -54,5 +54,6 @@ TRANSITIONS: Final[Mapping[tuple[HandshakeState, HandshakeInput], HandshakeState
     (_S.TUNED, _I.OPEN): _S.OPEN,
     (_S.TUNED, _I.OPEN_FAILURE): _S.REFUSED,
 }
-"""The transitions. An input without a row in a state is a protocol error. Heartbeats change nothing and are no input.
+"""The transitions. An input without a row for the state is a protocol error. Heartbeats change nothing and are no
+input.
 """

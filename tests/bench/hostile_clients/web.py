@@ -18,12 +18,12 @@ FORM = {"Content-Type": "application/x-www-form-urlencoded"}
 
 
 def send_for_ever(urls: Mapping[str, str], fields: str, status: int) -> Iterator[None]:
-    """Have two clients send a form to publish, again and again, each with the word of our pages."""
+    """Have two clients send a form to publish, again and again, each with our CSRF token."""
     create(urls, "bad")
     page = requests.get(f"{urls[DOOR]}/publish?stream=bad", timeout=GUARD_S)
-    word = re.search(r'name="word" value="([0-9a-f]+)"', page.text)
-    assert word is not None, page.text
-    body = f"word={word[1]}&{fields}".encode()
+    token = re.search(r'name="csrf_token" value="([0-9a-f]+)"', page.text)
+    assert token is not None, page.text
+    body = f"csrf_token={token[1]}&{fields}".encode()
 
     def send(session: requests.Session) -> None:
         session.cookies.update(page.cookies)

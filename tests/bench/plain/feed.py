@@ -72,7 +72,7 @@ class _Range(InputPartition):  # type: ignore[misc]
 
 
 class _StreamReader(DataSourceStreamReader):  # type: ignore[misc]
-    """The end is where the feed ends now, and tasks fetch (ADR 16 has the driver fetch)."""
+    """The end is where the feed ends now, and tasks fetch (ADR 44 has the driver fetch)."""
 
     def __init__(self, url: str) -> None:
         self._url = url

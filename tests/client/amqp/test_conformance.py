@@ -230,7 +230,7 @@ def test_es_213_a_displaced_consumer_stops_and_says_who_took_over() -> None:
         assert len(fake.attaches) == 1  # it does not fight for it
 
 
-def test_es_213_the_node_tells_the_thiefs_epoch(node: Any) -> None:
+def test_es_213_the_node_tells_the_new_owners_epoch(node: Any) -> None:
     node.create()
     port = int(node.url.rsplit(":", 1)[1])
     endpoint = Endpoint("amqp", "127.0.0.1", port, "guest", Secret("guest"))

@@ -448,7 +448,9 @@ def test_a_gracefully_closed_link_is_attached_anew_es_108(closed: bool) -> None:
     ("description", "info", "epoch"),
     [("taken", {"x-opt-epoch": 7}, 7), ("displaced by a consumer with epoch 12", {}, 12), ("taken", {}, None)],
 )
-def test_a_stolen_link_names_the_thief_es_213(closed: bool, description: str, info: dict, epoch: int | None) -> None:
+def test_a_stolen_link_names_the_new_owner_es_213(
+    closed: bool, description: str, info: dict, epoch: int | None
+) -> None:
     script = Script(events=events(500), detach_after=(0, ("amqp:link:stolen", description, info)), detach_closed=closed)
     with (
         FakePeer(script) as peer,

@@ -264,7 +264,7 @@ def test_a_cut_connection_in_mid_fetch_gives_exactly_the_same_rows(log_server: A
         assert proxy.connections == 5
 
 
-def test_a_thief_with_a_higher_epoch_is_named(log_server: Any) -> None:
+def test_a_new_owner_with_a_higher_epoch_is_named(log_server: Any) -> None:
     log_server.log.create_stream("orders", 1)
     with client(log_server, consumer_group="g", epoch=1) as there:
         publish(there, "orders", [b"x" * 1_000] * 20_000)

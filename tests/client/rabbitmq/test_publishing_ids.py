@@ -19,7 +19,7 @@ def one(batch: int, row: int, digest: int) -> int:
     return int(found)
 
 
-def window(first_row: int, rows: int, digest: int) -> Any:
+def block(first_row: int, rows: int, digest: int) -> Any:
     return SimpleNamespace(first_row=first_row, rows=rows, digest=digest)
 
 
@@ -67,33 +67,33 @@ def test_a_stream_that_has_nothing_of_the_task_has_nothing_to_compare() -> None:
     for sequence in (0, one(6, 900, 1)):
         resumed = Resumed("s", 7, sequence)
         assert (resumed.last_row, resumed.compared) == (-1, True)
-        resumed.check(window(0, 10, 99))
+        resumed.check(block(0, 10, 99))
         resumed.check_end(0)
 
 
 def test_the_window_of_the_last_row_is_compared_and_no_other() -> None:
     resumed = Resumed("s", 7, one(7, 1500, 42))
     assert (resumed.last_row, resumed.compared) == (1500, False)
-    resumed.check(window(0, 1024, 1))
+    resumed.check(block(0, 1024, 1))
     assert not resumed.compared
-    resumed.check(window(1024, 1024, 42))
+    resumed.check(block(1024, 1024, 42))
     assert resumed.compared
-    resumed.check(window(2048, 1024, 1))
+    resumed.check(block(2048, 1024, 1))
     resumed.check_end(1501)
 
 
 @pytest.mark.parametrize("row", [1024, 2047])
 def test_another_digest_fails_and_says_how_far_the_rows_differ(row: int) -> None:
     resumed = Resumed("orders", 7, one(7, row, 42))
-    resumed.check(window(0, 1024, 1))
+    resumed.check(block(0, 1024, 1))
     with pytest.raises(DeliveryFailed, match=rf"row {row} .*stream 'orders': rows-differ: .*sortWithinPartitions"):
-        resumed.check(window(1024, 1024, 43))
+        resumed.check(block(1024, 1024, 43))
 
 
 def test_a_stream_that_is_met_only_after_its_last_row_is_another_destination() -> None:
     resumed = Resumed("orders", 7, one(7, 5, 42))
     with pytest.raises(DeliveryFailed, match=r"row 5 .*rows-differ: .* now it goes elsewhere"):
-        resumed.check(window(1024, 1024, 42))
+        resumed.check(block(1024, 1024, 42))
 
 
 def test_fewer_rows_than_there_are() -> None:

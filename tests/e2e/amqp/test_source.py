@@ -303,7 +303,7 @@ def test_a_partition_that_vanished(spark: SparkSession, orders: LogStream, query
     assert "no longer there" in message
 
 
-def test_a_stolen_partition_names_the_thiefs_epoch(log_server: Any) -> None:
+def test_a_stolen_partition_names_the_new_owners_epoch(log_server: Any) -> None:
     import pyarrow as pa
     from spark_streams.sources.amqp_events import connect
 

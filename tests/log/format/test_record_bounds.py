@@ -158,7 +158,7 @@ def batches_of(seed: int, count: int, junk: bytes) -> tuple[bytes, list[tuple[in
     return buffer + junk, batches
 
 
-SMALL = {"FEW_RECORDS": 4, "WORTHWHILE_RUN": 2, "FIRST_WINDOW": 60, "LAST_WINDOW": 500}
+SMALL = {"FEW_RECORDS": 4, "WORTHWHILE_RUN": 2, "FIRST_GUESS_BYTES": 60, "LAST_GUESS_BYTES": 500}
 
 
 @settings(max_examples=examples(60), deadline=None)

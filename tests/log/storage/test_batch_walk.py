@@ -240,7 +240,7 @@ def test_the_walk_reads_little_of_large_batches(tmp_path: Path, monkeypatch: pyt
 
         monkeypatch.setattr(files, "read_exactly", counted)
         assert [batch.notes for batch in partition.batches(0)][::2] == [((b"n", b"%d" % n),) for n in range(5)]
-        assert sum(read) <= 15 * walk_module.WINDOW_BYTES
+        assert sum(read) <= 15 * walk_module.HEADERS_AHEAD_BYTES
         assert len(read) == 15, "one read for each batch, and one behind the first value of those with notes"
         read.clear()
         last = partition.last_batch()
@@ -257,7 +257,7 @@ def test_any_window_tells_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         expected = as_walked(partition)
         assert expected == as_read(partition)
         for size in (*range(100), 500):
-            monkeypatch.setattr(walk_module, "WINDOW_BYTES", HEADER_BYTES + size)
+            monkeypatch.setattr(walk_module, "HEADERS_AHEAD_BYTES", HEADER_BYTES + size)
             assert as_walked(partition) == expected
 
 

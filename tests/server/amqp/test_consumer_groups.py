@@ -217,9 +217,9 @@ def test_es_210_an_active_link_yields_only_to_a_greater_epoch(node: Any, current
     node.create()
     owner = node.peer().receiver("orders", properties=group("g", "0", current), filter=EARLIEST)
     assert owner.properties[EPOCH] == current
-    thief = node.peer()
+    taker = node.peer()
     for epoch in (None, 0, current, max(0, current - 1)):
-        assert refused(thief, group("g", "0", epoch)) == "amqp:resource-locked"
+        assert refused(taker, group("g", "0", epoch)) == "amqp:resource-locked"
     node.send("orders", b"x")
     assert owner.bodies(owner.take(1)) == [b"x"]
 
@@ -229,14 +229,14 @@ def test_es_211_a_greater_epoch_takes_the_partition(node: Any) -> None:
     node.send("orders", b"1", b"2", b"3")
     owner = node.peer().receiver("orders", properties=group("g", "0", 1), filter=EARLIEST)
     owner.take(1)
-    thief = node.peer().receiver("orders", properties=group("g", "0", ulong(5)), filter=EARLIEST)
-    assert thief.properties[EPOCH] == 5 and thief.properties[PARTITION] == "0"
+    taker = node.peer().receiver("orders", properties=group("g", "0", ulong(5)), filter=EARLIEST)
+    assert taker.properties[EPOCH] == 5 and taker.properties[PARTITION] == "0"
     assert owner.wait_closed() == "amqp:link:stolen"
     assert owner.closed
-    assert "5" in owner.link.remote_condition.description  # the thief's epoch, for people
+    assert "5" in owner.link.remote_condition.description  # the new owner's epoch, for people
     node.send("orders", b"4")
     assert owner.arrived() == []
-    assert thief.bodies(thief.take(4)) == [b"1", b"2", b"3", b"4"]
+    assert taker.bodies(taker.take(4)) == [b"1", b"2", b"3", b"4"]
     assert refused(node.peer(), group("g", "0", 5)) == "amqp:resource-locked"
     assert node.peer().receiver("orders", properties=group("g", "0", 6)).properties[EPOCH] == 6
 

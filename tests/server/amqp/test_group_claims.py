@@ -54,11 +54,11 @@ def test_a_greater_epoch_steals_and_those_in_line_get_nothing_by_it(log: Referen
         with pytest.raises(LinkRefused) as refused:
             groups.claim(G, "0", epoch)
         assert refused.value.name == "amqp:resource-locked"
-    thief = Member(groups, groups.claim(G, "0", 2))
-    assert first.stolen_by == 2 and waiter.got == [] and thief.stolen_by is None
+    taker = Member(groups, groups.claim(G, "0", 2))
+    assert first.stolen_by == 2 and waiter.got == [] and taker.stolen_by is None
     groups.release(first.claim)  # once more: it no longer has anything
     assert groups.free(G, ["0"]) == []
-    groups.release(thief.claim)
+    groups.release(taker.claim)
     assert len(waiter.got) == 1 and groups.free(G, ["0"]) == []
 
 

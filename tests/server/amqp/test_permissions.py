@@ -111,8 +111,8 @@ def test_a_terminus_of_another_user_is_not_taken_away(restricted: Any) -> None:
     mine = restricted.peer(username="reader", password="r", container="c").receiver(
         "orders", filter=EARLIEST, **durable
     )
-    thief = restricted.peer(username="writer", password="w", container="c")
-    assert refusal(thief.receiver, "orders", filter=EARLIEST, **durable)[0] == "amqp:unauthorized-access"
+    taker = restricted.peer(username="writer", password="w", container="c")
+    assert refusal(taker.receiver, "orders", filter=EARLIEST, **durable)[0] == "amqp:unauthorized-access"
     restricted.peer(username="admin", password="a").sender("orders").send(b"x")
     assert mine.take(1)[0].body == b"x"
 

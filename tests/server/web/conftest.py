@@ -16,7 +16,7 @@ import requests
 from tests.server.long_timeouts import LONG_TIMEOUTS
 
 TIMEOUT_S = 60
-_WORD = re.compile(r'name="word" value="([0-9a-f]{64})"')
+_CSRF_TOKEN = re.compile(r'name="csrf_token" value="([0-9a-f]{64})"')
 
 
 class Window:
@@ -60,17 +60,17 @@ class Window:
         assert answer.status_code == 200, answer.text
         return shown(answer.text)
 
-    def word(self, path: str = "/create") -> str:
-        """The word of the forms on a page."""
-        found = _WORD.search(self.get(path).text)
+    def csrf_token(self, path: str = "/create") -> str:
+        """The CSRF token of the forms on a page."""
+        found = _CSRF_TOKEN.search(self.get(path).text)
         assert found is not None
         return found[1]
 
     def post(self, path: str, **fields: str) -> requests.Response:
-        """Send a form with the word of our pages; ``headers_`` are further headers, ``word`` another word."""
+        """Send a form with our CSRF token; ``headers_`` are further headers, ``csrf_token`` is another token."""
         headers = fields.pop("headers_", None)
-        word = fields.pop("word", None) or self.word("/sign-in" if path == "/sign-in" else "/create")
-        sent = {"word": word, **fields}
+        token = fields.pop("csrf_token", None) or self.csrf_token("/sign-in" if path == "/sign-in" else "/create")
+        sent = {"csrf_token": token, **fields}
         return self.session.post(f"{self.url}{path}", sent, headers=headers, timeout=TIMEOUT_S, allow_redirects=False)
 
     def sign_in(self, user: str, password: str) -> None:

@@ -83,7 +83,7 @@ def test_long_forms_have_a_budget(windows: Callable[..., Window]) -> None:
         slow[0].sendall(b"a")
         assert slow[0].recv(65_536).startswith(b"HTTP/1.1 503 ")
         slow[1].sendall(b"a" * 20_000)
-        assert slow[1].recv(65_536).startswith(b"HTTP/1.1 403 ")  # without the word of our forms, but it was read
+        assert slow[1].recv(65_536).startswith(b"HTTP/1.1 403 ")  # without our CSRF token, but it was read
     wait_until(lambda: bodies(window).held.total() == 0)
 
 

@@ -94,7 +94,10 @@ def test_figures_end_with_the_sign_in(windows: Windows) -> None:
     following = figures(window, "orders")
     next(following)
     assert requests.post(
-        f"{window.url}/sign-out", {"word": window.word()}, cookies=window.session.cookies.get_dict(), timeout=TIMEOUT_S
+        f"{window.url}/sign-out",
+        {"csrf_token": window.csrf_token()},
+        cookies=window.session.cookies.get_dict(),
+        timeout=TIMEOUT_S,
     ).ok
     assert len(list(following)) <= 2, "it ends by itself"
 

@@ -76,32 +76,32 @@ def test_with_users_any_name_is_taken(windows: Windows) -> None:
         {"Origin": "http://127.0.0.1:1"},
     ],
 )
-def test_a_form_of_another_site_is_refused_even_with_the_word(window: Window, headers: dict[str, str]) -> None:
+def test_a_form_of_another_site_is_refused_even_with_the_csrf_token(window: Window, headers: dict[str, str]) -> None:
     answer = window.post("/create", name="orders", headers_=headers)
     assert answer.status_code == 403 and "a form of another site" in answer.text
     assert window.log.streams() == []
 
 
-def test_a_form_without_our_word_is_refused(window: Window) -> None:
-    for word in ("0" * 64, "é", ""):
-        answer = requests.post(f"{window.url}/create", {"word": word, "name": "orders"}, timeout=TIMEOUT_S)
+def test_a_form_without_our_csrf_token_is_refused(window: Window) -> None:
+    for token in ("0" * 64, "é", ""):
+        answer = requests.post(f"{window.url}/create", {"csrf_token": token, "name": "orders"}, timeout=TIMEOUT_S)
         assert answer.status_code == 403 and "load the page again" in answer.text
     assert window.log.streams() == []
     same = {"Origin": window.url, "Sec-Fetch-Site": "same-origin"}
     assert window.post("/create", name="orders", headers_=same).status_code == 303
 
 
-def test_a_word_is_of_one_sign_in(windows: Windows) -> None:
+def test_a_csrf_token_belongs_to_one_sign_in(windows: Windows) -> None:
     secured = windows(users={"ann": "secret", "ben": "secret"})
     secured.sign_in("ann", "secret")
-    word = secured.word()
+    token = secured.csrf_token()
     secured.session.cookies.clear()
     secured.sign_in("ben", "secret")
-    assert secured.post("/create", name="orders", word=word).status_code == 403
+    assert secured.post("/create", name="orders", csrf_token=token).status_code == 403
     assert secured.post("/create", name="orders").status_code == 303
 
 
-@pytest.mark.parametrize("body", [b"\xff\xfe", b"word=%FF", b"&".join(b"a%d=1" % n for n in range(100))])
+@pytest.mark.parametrize("body", [b"\xff\xfe", b"csrf_token=%FF", b"&".join(b"a%d=1" % n for n in range(100))])
 def test_a_body_that_is_no_form_is_refused(window: Window, body: bytes) -> None:
     answer = requests.post(f"{window.url}/create", data=body, timeout=TIMEOUT_S)
     assert answer.status_code == 400 and "the form cannot be read" in answer.text
@@ -129,9 +129,9 @@ def test_a_fault_of_the_disk_tells_no_path(window: Window, monkeypatch: pytest.M
     def full(*_: object, **named: object) -> None:
         raise OSError(28, "No space left on device", "/secret/place")
 
-    word = window.word()
+    token = window.csrf_token()
     monkeypatch.setattr(window.log, "create_stream", full)
-    answer = window.post("/create", name="orders", word=word)
+    answer = window.post("/create", name="orders", csrf_token=token)
     assert answer.status_code == 507 and "No space left on device" in answer.text and "secret" not in answer.text
 
 

@@ -155,9 +155,9 @@ def test_a_form_that_is_too_large(windows: Callable[..., Window]) -> None:
     assert window.log.stream("orders").partitions["0"].next_offset == 1
 
 
-def test_a_form_without_its_word_publishes_nothing(window: Window) -> None:
+def test_a_form_without_its_csrf_token_publishes_nothing(window: Window) -> None:
     window.create()
-    assert publish(window, value="x", word="0" * 64).status_code == 403
+    assert publish(window, value="x", csrf_token="0" * 64).status_code == 403
     assert window.log.stream("orders").partitions["0"].next_offset == 0
 
 

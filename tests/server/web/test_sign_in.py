@@ -79,7 +79,7 @@ def test_signing_out_ends_it(windows: Windows) -> None:
     assert "ann" in secured.text()
     answer = secured.post("/sign-out")
     assert answer.headers["location"] == "/sign-in?notice=signed-out"
-    secured.session.cookies.update(kept)  # the word itself is worth nothing any more
+    secured.session.cookies.update(kept)  # the token itself is worth nothing any more
     assert secured.get().status_code == 303
 
 
@@ -133,10 +133,10 @@ def test_sign_ins_end_after_their_time_and_the_oldest_makes_room() -> None:
 def test_many_sign_ins_of_one_user_end_that_users_alone() -> None:
     sessions = Sessions(10_000, 1_000, lambda: 0.0)
     admin, others = replace(KNOWN, user="admin"), [replace(KNOWN, user=f"user {number}") for number in range(1_000)]
-    word = sessions.begin(admin)
-    words = [sessions.begin(KNOWN) for _ in range(1_001)]
-    assert sessions.find(word) is admin and sessions.find(words[-1]) is KNOWN
-    assert [sessions.find(each) for each in words[:2]] == [None, None], "the oldest of the user that has most"
+    token = sessions.begin(admin)
+    tokens = [sessions.begin(KNOWN) for _ in range(1_001)]
+    assert sessions.find(token) is admin and sessions.find(tokens[-1]) is KNOWN
+    assert [sessions.find(each) for each in tokens[:2]] == [None, None], "the oldest of the user that has most"
     taken = [sessions.begin(each) for each in others]
     assert all(sessions.find(each) for each in taken[1:]), "the limit for all is shared evenly"
 

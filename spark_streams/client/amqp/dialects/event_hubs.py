@@ -55,7 +55,7 @@ class EventHubsInquiries(Inquiries):
         )
 
     def settings(self, connection: Connection, stream: str) -> dict[str, Any]:
-        """Refuse: what a hub keeps is told elsewhere."""
+        """Refuse: Azure tells a hub's settings elsewhere."""
         raise Refused(
             "not supported",
             "Event Hubs tells no settings of a hub: Azure does, and our log does at its other doors, such as "
@@ -66,7 +66,7 @@ class EventHubsInquiries(Inquiries):
     def log_identity(
         self, connection: Connection, at: str | None, stream: str, offsets: Mapping[str, str]
     ) -> dict[str, str | None]:
-        """Return nothing: the hub's creation shows that it is another one."""
+        """Return nothing: the hub's time of creation identifies it."""
         return {}
 
     def first_at_time(
@@ -80,7 +80,7 @@ class EventHubsInquiries(Inquiries):
     ) -> str | None:
         """Return the sequence number of the first event that was enqueued at an instant or later.
 
-        The partition's last time tells whether there was one; if it is still there, it comes first.
+        The time of the partition's last event shows whether there was one; if it is still there, it comes first.
         """
         ask = partial(self._manage, connection, stream, [_hub(stream), _of(stream, partition)])
         _, told = ask()
@@ -132,7 +132,7 @@ def _of(stream: str, partition: str) -> dict[str, str]:
 
 
 def _bounds(told: Mapping[str, Any], stream: str) -> Bounds:
-    """Return what a partition retains; in an empty one the next event comes after the last one that there was."""
+    """Return what a partition retains; in an empty one the next event comes after the last one that ever was."""
     first, last = told.get("begin_sequence_number"), told.get("last_enqueued_sequence_number")
     if not isinstance(first, int) or not isinstance(last, int):
         raise RemoteProtocolError(f"hub '{stream}': a partition without numbers: expected 'begin_sequence_number' …")

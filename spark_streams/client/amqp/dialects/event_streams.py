@@ -218,7 +218,7 @@ class EventStreamsInquiries:
         return list_streams(connection, STREAMS)
 
     def settings(self, connection: Connection, stream: str) -> dict[str, Any]:
-        """Return the settings of a stream of our log; of another peer's there is no request."""
+        """Return the settings of a stream of our log; other peers have no request for them."""
         what = f"the settings of stream '{stream}'"
         if not connection.peer.is_reference_log:
             context = f"{what} at {connection.endpoint.address}"
@@ -247,7 +247,7 @@ class EventStreamsInquiries:
         partition: str,
         timestamp_ms: int,
     ) -> str | None:
-        """Return the offset of the first event whose timestamp a filter lets pass.
+        """Return the offset of the first event whose timestamp passes a filter.
 
         Raises:
             StartRefused, Refused: the peer has no filter for the instant.

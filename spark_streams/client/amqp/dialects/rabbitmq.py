@@ -9,7 +9,7 @@
     settings       GET /queues/<name> at `/management`       the arguments with which it was made
 
 The last offset may be one of the broker's own chunks, which use up offsets too: it is never less than the last event's.
-What lies before the first event counts as removed, although the broker's own chunks may be all that was there.
+Offsets before the first event count as removed, although the broker's own chunks may be all that was there.
 
 Spec: docs/specifications.md, Q-1 to Q-17.
 """

@@ -263,7 +263,7 @@ def _is_null(field: FieldOfMessage, wanted: bool) -> p.Condition:
 
 
 def _is_stored(field: FieldOfMessage) -> bool:
-    """Return whether events have values of their own in a field, and neither the header's default nor their place."""
+    """Return whether events store the field's value themselves: it is no default of the header, and not their place."""
     return field.section not in (HEADER, DELIVERY_ANNOTATIONS) or field == p.TIMESTAMP_FIELD
 
 

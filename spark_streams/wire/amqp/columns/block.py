@@ -34,7 +34,7 @@ class MessageBlock:
     ends: NDArray[np.int64]
 
     def raw(self, row: int) -> memoryview:
-        """Return one message's bytes, not copied: as long as Python copies a long one, nobody else runs (ADR 33)."""
+        """Return one message's bytes, not copied: while Python copies a long one, no other thread runs (ADR 33)."""
         return np.frombuffer(self.buffer, np.uint8)[self.starts[row] : self.ends[row]].data
 
 
@@ -46,18 +46,18 @@ def chosen(block: MessageBlock, rows: Positions | slice) -> MessageBlock:
 def foreign(block: MessageBlock, *, sure: bool = False) -> Mask:
     """Return which messages are no AMQP: they have bytes, and these begin with no section.
 
-    Their bytes alone decide, and only the first ones: what begins as a message and goes on otherwise is a broken one.
+    Only their first bytes decide: bytes that begin as a message and go on otherwise are a broken message.
 
     Args:
         block: the messages.
-        sure: whether to leave out those that may begin with another form of a section's descriptor, at which each has
-            to be looked by itself.
+        sure: whether to leave out those that may begin with another form of a section's descriptor, which the caller
+            has to examine one by one.
     """
     starts, ends = np.asarray(block.starts), np.asarray(block.ends)
     head = Words(np.frombuffer(block.buffer, np.uint8)).little(starts)
     code = (head >> np.uint64(16)) & np.uint64(0xFF)
     section = (head & np.uint64(0xFFFF) == 0x5300) & (code >= HEADER) & (code <= FOOTER)
-    # What is shorter than a section's head shows bytes of its neighbour.
+    # A message that is shorter than a section's head shows bytes of its neighbour.
     found: Mask = ~(section & (ends - starts > 2)) & (ends > starts)
     # A descriptor in another form is an ulong or a symbol. Other payloads that begin with 0 are common, as Avro's.
     other = found & np.isin(head & np.uint64(0xFFFF), np.array([0x8000, 0xA300, 0xB300], np.uint64))

@@ -102,7 +102,7 @@ class Lockstep(BlockSections):
         block: the messages.
         names: names in ``COLUMN_TYPES``, of columns with times in milliseconds only.
         places: as for ``decode_columns``.
-        last: the code of the last section that is looked at; None for the last one that the columns need.
+        last: the code of the last section to decode; None for the last one that the columns need.
     """
 
     def __init__(

@@ -139,7 +139,7 @@ def encode_columns(columns: Mapping[str, pa.Array], places: Places = EVENT_STREA
     if not whole.all():
         if "value" not in flat:
             raise SchemaError(f"column 'message', row {int(np.argmin(whole))}: null, and there is no column 'value'")
-        # What the other columns have in a row that is sent whole does not count, and is no error.
+        # The other columns of a row that is sent whole do not count, and cause no error.
         others = {k: pc.if_else(booleans(whole), pa.scalar(None, v.type), v) for k, v in flat.items()}
         built = join(_built(others, n, places))
         built = pc.if_else(booleans(whole), pa.scalar(None, built.type), built)

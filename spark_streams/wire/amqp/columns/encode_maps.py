@@ -1,7 +1,7 @@
 """Encode the sections that are maps of texts, for many messages: message annotations and application properties.
 
 The entries come from a map column, and those of the message annotations also from columns of their own, such as the
-key. What a peer does not take in such maps is the dialect's (``Places``).
+key. The dialect says what a peer does not accept in such maps (``Places``).
 """
 
 from __future__ import annotations

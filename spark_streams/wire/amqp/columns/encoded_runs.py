@@ -1,7 +1,7 @@
 """Build encoded AMQP values of many rows: each row is a run of bytes, in Arrow columns that are joined once at the end.
 
 An ``EncodedRun`` knows each row's length before any copy, so a section's size can be written in front of it. A null
-in any of its columns stands for no bytes in that row.
+in any of its columns means no bytes in that row.
 """
 
 from __future__ import annotations

@@ -121,7 +121,7 @@ def _walked(block: MessageBlock, thorough: bool, places: Places) -> Generator[No
                 readers.column(name, {})
             alone |= readers.irregular
     except RemoteProtocolError:
-        alone[:] = True  # that shows which of them it is
+        alone[:] = True  # which shows the broken one
     alone |= long
     value_starts = lockstep.sections.bare_start + lockstep.origin
     milliseconds, valid = field_numbers(lockstep, lockstep.properties, CREATION_TIME)

@@ -1,7 +1,7 @@
 """Sort the messages of a block by their shapes (``shapes.py``), and find the values of those that have the same one.
 
-A block begins with the shape of its first message. What does not have it is compared with the next shape, and so on; a
-few messages in a shape of their own, and all in more shapes than a few, are left to the lockstep walk.
+A block begins with the shape of its first message. Messages that do not have it are compared with the next shape, and
+so on; a few messages in a shape of their own, and all messages beyond a few shapes, are left to the lockstep walk.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spark_streams.wire.amqp.columns.block import MessageBlock
-from spark_streams.wire.amqp.columns.shapes import INTEGERS, Shape, Slot, Window, shape_of
+from spark_streams.wire.amqp.columns.shapes import INTEGERS, FixedPart, Shape, Slot, shape_of
 from spark_streams.wire.amqp.dialects.dialect import Places
 from spark_streams.wire.amqp.dialects.event_streams import EVENT_STREAMS
 from spark_streams.wire.amqp.message import FOOTER
@@ -50,30 +50,30 @@ class ShapedRows:
         self._places: list[Positions] = []
         self._heads: list[Octets] = []
         at = starts
-        for window in shape.windows:
+        for part in shape.fixed_parts:
             self._places.append(at)
-            self._compare(window)
-            if window.length:
-                length = self._number(len(self._heads) - 1, window.length_at, window.length)
-                at = self._places[-1] + window.width + length
+            self._compare(part)
+            if part.length:
+                length = self._number(len(self._heads) - 1, part.length_at, part.length)
+                at = self._places[-1] + part.width + length
         if shape.whole:
-            self._keep(self._places[-1] + shape.windows[-1].width == self.ends)
+            self._keep(self._places[-1] + shape.fixed_parts[-1].width == self.ends)
 
-    def _compare(self, window: Window) -> None:
-        """Keep the messages that have the next window at their last place."""
-        self._keep(self._places[-1] + window.width <= self.ends)
-        head = _heads(self.words.bytes, self._places[-1], window.text.size)
-        if window.width:
-            head ^= window.text
-            other = head & window.fixed
+    def _compare(self, part: FixedPart) -> None:
+        """Keep the messages that have the next part at their last place."""
+        self._keep(self._places[-1] + part.width <= self.ends)
+        head = _heads(self.words.bytes, self._places[-1], part.text.size)
+        if part.width:
+            head ^= part.text
+            other = head & part.fixed
             if other.any():
                 same: Mask = np.logical_not(other.any(axis=1))
                 head = head[same]
                 self._keep(same)
         self._heads.append(head)
-        for size in window.sizes:
-            number = self._number(size.window, size.at, size.kind)
-            begin = self._places[size.window] + (size.at + np.dtype(size.kind).itemsize)
+        for size in part.sizes:
+            number = self._number(size.part, size.at, size.kind)
+            begin = self._places[size.part] + (size.at + np.dtype(size.kind).itemsize)
             self._keep(number == self._places[-1] + size.end - begin)
 
     def _keep(self, mask: Mask) -> None:
@@ -82,8 +82,8 @@ class ShapedRows:
             self._places = [place[mask] for place in self._places]
             self._heads = [head[mask] for head in self._heads]
 
-    def _number(self, window: int, at: int, kind: str) -> NDArray[np.int64]:
-        head = self._heads[window]
+    def _number(self, part: int, at: int, kind: str) -> NDArray[np.int64]:
+        head = self._heads[part]
         if not len(head):
             return np.zeros(0, np.int64)
         numbers: NDArray[np.int64] = np.ndarray((len(head),), kind, head, at, head.strides[:1]).astype(np.int64)
@@ -92,21 +92,21 @@ class ShapedRows:
     @property
     def bare_starts(self) -> Positions:
         """The first byte of each message after its header and delivery annotations."""
-        window, at = self.shape.bare
-        return self._places[window] + at
+        part, at = self.shape.bare
+        return self._places[part] + at
 
     def content(self, slot: Slot) -> tuple[Positions, Positions]:
         """Return where a value of variable length begins and ends, the end exclusive."""
-        return self._places[slot.window] + self.shape.windows[slot.window].width, self._places[slot.window + 1]
+        return self._places[slot.part] + self.shape.fixed_parts[slot.part].width, self._places[slot.part + 1]
 
     def constructor(self, slot: Slot) -> Positions:
         """Return where the format code of any value is."""
-        return self._places[slot.window] + (slot.at - 1)
+        return self._places[slot.part] + (slot.at - 1)
 
     def integers(self, slot: Slot) -> NDArray[np.int64]:
         """Return integers or timestamps; an ulong of 2**63 and more has its bits in an int64."""
         kind = INTEGERS[slot.code]
-        return self._number(slot.window, slot.at, kind) if kind else np.zeros(self.rows.size, np.int64)
+        return self._number(slot.part, slot.at, kind) if kind else np.zeros(self.rows.size, np.int64)
 
 
 def _heads(memory: NDArray[np.uint8], at: Positions, words: int) -> Octets:

@@ -1,12 +1,12 @@
 """The shape of a message: its bytes without the contents of its values, so that many messages are compared at once.
 
 The messages of one producer differ in the contents of their values and in the sizes that count these, and hardly in
-anything else. A shape is read from one message, in Python, and is a list of windows::
+anything else. A shape is read from one message, in Python, and is a list of fixed parts::
 
     00 53 72 c1 .. 02 a3 17 event-streams-group-key a1 ..  | key
     00 53 75 a0 ..                                         | body
 
-A window is what lies between two values of variable length. Its bytes are the same in all messages of the shape, but
+A fixed part lies between two values of variable length. Its bytes are the same in all messages of the shape, except
 for sizes, lengths and numbers (``..``); it ends with the length of the value that follows it. Where sizes and lengths
 agree with each other and with the message's end, a message has the shape, and each of its values lies at a known place.
 
@@ -50,7 +50,7 @@ _WIDE: Final = 0x10
 _SMALL_SIZE, _WIDE_SIZE = "u1", ">u4"
 
 _MOST_BYTES: Final = 2_048
-"""The most bytes of the windows of a shape: for more, the lockstep walk takes about as long."""
+"""The most bytes of the fixed parts of a shape: for more, the lockstep walk takes about as long."""
 _MOST_ITEMS: Final = 128
 
 _TEXT_OR_NULL: Final = frozenset((NULL, *TEXT_CODES))
@@ -79,12 +79,12 @@ class Slot(NamedTuple):
 
     Args:
         code: its format code.
-        window: the number of the window that it is in, or of the one before it if it is of variable length.
-        at: where it begins in that window's bytes, after the format code.
+        part: the number of the fixed part that it is in, or of the one before it if it is of variable length.
+        at: where it begins in that part's bytes, after the format code.
     """
 
     code: int
-    window: int
+    part: int
     at: int
 
 
@@ -93,30 +93,30 @@ Entries = tuple[tuple[bytes, Slot], ...]
 
 
 class Size(NamedTuple):
-    """The size of a list or map that does not end in the window where it begins.
+    """The size of a list or map that does not end in the fixed part where it begins.
 
     Args:
-        window: the number of the window that has the size.
-        at: where, in that window's bytes.
+        part: the number of the fixed part that has the size.
+        at: where, in that part's bytes.
         kind: NumPy's name of the number.
-        end: where the list or map ends, in the bytes of the window that has this ``Size``.
+        end: where the list or map ends, in the bytes of the fixed part that has this ``Size``.
     """
 
-    window: int
+    part: int
     at: int
     kind: str
     end: int
 
 
-class Window(NamedTuple):
+class FixedPart(NamedTuple):
     """The bytes between two values of variable length.
 
     Args:
         width: their number.
-        text: the bytes in words, the last one filled up; zeros where messages may differ.
+        text: the bytes as words of the processor, the last one filled up; zeros where messages may differ.
         fixed: ones in the bits that are the same in all messages.
-        length: NumPy's name of the number at the end, which is the next value's length; empty in the last window.
-        sizes: those of the lists and maps that end in this window.
+        length: NumPy's name of the number at the end, which is the next value's length; empty in the last part.
+        sizes: those of the lists and maps that end in this part.
         same: ``text`` and ``fixed`` as two numbers, the first byte lowest.
     """
 
@@ -137,16 +137,16 @@ class Shape(NamedTuple):
     """The shape of a message.
 
     Args:
-        windows: its bytes.
+        fixed_parts: its bytes.
         delivery: the delivery annotations; empty without the section.
         annotations, properties, application: the entries of these sections; None without the section.
         body: the body's section code and its value; None without a body.
-        bare: the window, and the place in its bytes, where the header and the delivery annotations end.
+        bare: the part, and the place in its bytes, where the header and the delivery annotations end.
         last: the code of the section with which the shape ends, whatever follows; that of the footer for all.
         places: the annotations whose types were checked.
     """
 
-    windows: tuple[Window, ...]
+    fixed_parts: tuple[FixedPart, ...]
     delivery: Entries
     annotations: Entries | None
     properties: Entries | None
@@ -164,7 +164,7 @@ class Shape(NamedTuple):
     def fits(self, raw: memoryview) -> bool:
         """Return whether a message has this shape, without a look at the sizes of its lists and maps."""
         at = 0
-        for width, _, _, length, _, (text, fixed) in self.windows:
+        for width, _, _, length, _, (text, fixed) in self.fixed_parts:
             stop = at + width
             if (int.from_bytes(raw[at:stop], "little") ^ text) & fixed or stop > len(raw):
                 return False
@@ -193,13 +193,13 @@ class _NoShape(Exception):
 
 
 class _Reader:
-    """Reads one message, and collects its windows."""
+    """Reads one message, and collects its fixed parts."""
 
     def __init__(self, raw: memoryview) -> None:
         self._raw = raw
         self._at = 0
         self._left = _MOST_BYTES
-        self._windows: list[Window] = []
+        self._parts: list[FixedPart] = []
         self._text, self._fixed = bytearray(), bytearray()
         self._sizes: list[Size] = []
 
@@ -209,7 +209,7 @@ class _Reader:
         bare: tuple[int, int] | None = None
         before = m.HEADER - 1
         while self._at < len(self._raw) and before != last:
-            here = len(self._windows), len(self._text)
+            here = len(self._parts), len(self._text)
             head = self._take(3)
             code = head[2]
             if head[:2] != b"\x00\x53" or not before < code <= m.AMQP_VALUE or body is not None:
@@ -225,11 +225,11 @@ class _Reader:
             before = code
         if last != m.FOOTER and before != last:
             raise _NoShape
-        bare = bare or (len(self._windows), len(self._text))
+        bare = bare or (len(self._parts), len(self._text))
         self._close("")
         _check_types(sections, places)
         return Shape(
-            tuple(self._windows),
+            tuple(self._parts),
             sections.get(m.DELIVERY_ANNOTATIONS, ()),
             sections.get(m.MESSAGE_ANNOTATIONS),
             sections.get(m.PROPERTIES),
@@ -241,7 +241,7 @@ class _Reader:
         )
 
     def _take(self, count: int, *, same: bool = True) -> bytes:
-        """Take bytes into the window; ``same`` says whether all messages have them."""
+        """Take bytes into the part; ``same`` says whether all messages have them."""
         content = bytes(self._raw[self._at : self._at + count])
         self._left -= count
         if len(content) < count or self._left < 0:
@@ -253,7 +253,7 @@ class _Reader:
 
     def _value(self) -> Slot:
         code = self._take(1)[0]
-        slot = Slot(code, len(self._windows), len(self._text))
+        slot = Slot(code, len(self._parts), len(self._text))
         if code in _VARIABLE:
             kind, width = (_WIDE_SIZE, 4) if code & _WIDE else (_SMALL_SIZE, 1)
             length = int.from_bytes(self._take(width, same=False), "big")
@@ -289,7 +289,7 @@ class _Reader:
         if code == _EMPTY_LIST:
             return ()
         kind, width = (_WIDE_SIZE, 4) if code & _WIDE else (_SMALL_SIZE, 1)
-        window, place = len(self._windows), len(self._text)
+        part, place = len(self._parts), len(self._text)
         size = self._take(width, same=False)
         stop = self._at + int.from_bytes(size, "big")
         count = int.from_bytes(self._take(width), "big")
@@ -299,19 +299,19 @@ class _Reader:
         found = tuple((self._key() if keyed else b"", self._value()) for _ in range(count // 2 if keyed else count))
         if self._at != stop or (keyed and len({key for key, _ in found}) < len(found)):
             raise _NoShape
-        if window == len(self._windows):  # with values of fixed width only, the size is the same in all messages
+        if part == len(self._parts):  # with values of fixed width only, the size is the same in all messages
             self._text[place : place + width] = size
             self._fixed[place : place + width] = b"\xff" * width
         else:
-            self._sizes.append(Size(window, place, kind, len(self._text)))
+            self._sizes.append(Size(part, place, kind, len(self._text)))
         return found
 
     def _close(self, length: str) -> None:
-        """End the window; ``length`` as in ``Window``."""
+        """End the part; ``length`` as in ``FixedPart``."""
         whole = -(-len(self._text) // WORD) * WORD
         text, fixed = (bytes(each.ljust(whole, b"\0")) for each in (self._text, self._fixed))
-        self._windows.append(
-            Window(
+        self._parts.append(
+            FixedPart(
                 len(self._text),
                 np.frombuffer(text, np.uint64),
                 np.frombuffer(fixed, np.uint64),

@@ -123,7 +123,7 @@ def row_columns(
         raw: exactly one encoded message, up to the section ``last`` at least.
         names: as for ``decode_columns``, with times in milliseconds only.
         places: as for ``decode_columns``.
-        last: the code of the last section that is looked at; None for the ``last_section`` of ``names``.
+        last: the code of the last section to decode; None for the ``last_section`` of ``names``.
 
     Raises:
         RemoteProtocolError: a part of the message that a named column needs is broken.
@@ -154,7 +154,7 @@ def row_columns(
 
 
 def message_steps(raw: Raw, places: Places) -> Generator[None, None, dict[str, Any]]:
-    """Check one message for all who may read it, and return what a log node needs of it.
+    """Check one message for all its possible readers, and return what a log node needs of it.
 
     Nothing else is built, so a value of millions of items takes no memory.
 
@@ -199,7 +199,7 @@ def message_steps(raw: Raw, places: Places) -> Generator[None, None, dict[str, A
 
 
 def _short(raw: Raw, code: int, at: int, end: int) -> Any:
-    """Decode a value of a section, unless it is made of many."""
+    """Decode a value of a section, unless it is a compound of many."""
     if end - at > STEP_BYTES and not 0x40 <= raw[at] < 0xC0:
         raise RemoteProtocolError(f"{m.SECTION_NAMES[code]} section: a list, map or array of {end - at} bytes")
     return m.decode_part(raw, code, at, end)

@@ -14,7 +14,7 @@ DIALECTS: Final = {dialect.name: dialect for dialect in (EVENT_STREAMS, RABBITMQ
 
 
 def dialect_of(seen: Seen) -> Dialect | None:
-    """Return the dialect of a peer by what it has shown; None where nothing fits."""
+    """Return the dialect of a peer by the signs that it has shown; None where none fits."""
     return next((dialect for dialect in DIALECTS.values() if dialect.recognised(seen)), None)
 
 

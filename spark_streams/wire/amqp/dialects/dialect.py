@@ -1,4 +1,4 @@
-"""Defines what a dialect decides: what differs between the peers whose logs are read and written over AMQP 1.0.
+"""Defines what a dialect decides: the differences between the peers whose logs are read and written over AMQP 1.0.
 
 A dialect is one frozen value, for the client and for the door alike; it opens nothing.
 """
@@ -19,7 +19,7 @@ Kind = Literal["symbol", "string", "long", "timestamp"]
 
 
 class Place(NamedTuple):
-    """Where a message has a value that the log, or its router, knows.
+    """The place of a value in a message that the log, or its router, uses.
 
     Args:
         section: the code of the section: that of the delivery annotations or that of the message annotations.
@@ -34,7 +34,7 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True)
 class Places:
-    """Where messages have what rows are made of; None for what the dialect's messages do not have.
+    """Where messages have the values of rows; None for values that the dialect's messages do not have.
 
     Args:
         offset: the event's place in its partition; a ``long`` becomes a text of 20 digits in rows.
@@ -43,9 +43,9 @@ class Places:
         key: the grouping key; where it is absent, property group-id is the key.
         target_partition: the partition that a producer sends the event to.
         filter_value: what the broker filters by, see RabbitMQ's filter values.
-        prefix: with what the keys of a producer's message annotations must begin; empty for anything.
-        broker_keys: message annotations that the peer itself sets: producers do not send them, as they tell where an
-            event came from.
+        prefix: the prefix that the keys of a producer's message annotations must have; empty for any.
+        broker_keys: message annotations that the peer itself sets: producers do not send them, as they give an event's
+            origin.
         other_keys: message annotations that are the key in another dialect: producers do not send them beside a key.
         null_values: whether maps may have null values.
     """
@@ -100,9 +100,9 @@ class Conditions(NamedTuple):
         not_found: there is no such stream, partition or group.
         stolen: another consumer took the partition.
         position_lost: the log does not have the position where the link was to begin.
-        passes: trying again helps, after a pause.
-        busy: conditions of a rejection that passes, and for how many seconds the sender waits before it sends again.
-        advice: words of a peer's description, and what to do about the fault that they tell.
+        passes: temporary conditions: trying again helps, after a pause.
+        busy: conditions of a temporary rejection, and for how many seconds the sender waits before it sends again.
+        advice: phrases of a peer's description, and what to do about the fault that they name.
         unreadable: the condition by which the peer ends a reader's session at a message that it cannot show.
     """
 
@@ -116,7 +116,7 @@ class Conditions(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """What a peer has shown of itself until its open.
+    """The signs that a peer has shown up to its open.
 
     Args:
         offered: the capabilities that its open offers.
@@ -133,7 +133,7 @@ class Seen(NamedTuple):
 
 @dataclass(frozen=True)
 class LinkProperties:
-    """The properties of a link's attach; None for what the dialect says elsewhere, or not at all.
+    """The properties of a link's attach; None for a property that the dialect gives elsewhere, or not at all.
 
     Args:
         partition: binds the link to a partition, a symbol; the peer's answer has it too.
@@ -147,8 +147,8 @@ class LinkProperties:
 
 
 StartFilters = Callable[[Earliest | At | After, Earliest | After], tuple[StartFilter, ...]]
-"""The filters that begin at the first position, the preferred one first; at the second, an earlier one, where a peer
-has no filter for the first."""
+"""The filters that begin at the first position, the preferred one first; where a peer has no filter for it, at the
+second, an earlier one."""
 
 
 @dataclass(frozen=True)
@@ -157,9 +157,9 @@ class Dialect:
 
     Args:
         name: the value of option ``dialect``.
-        title: what people call such a peer.
+        title: the name of such a peer for people.
         recognised: whether a peer that has shown this speaks the dialect.
-        sign: what shows that, in words.
+        sign: the text for what shows that.
         places: where messages have offset, timestamp, partitions and key.
         source_address: the address of a receiver, by stream, partition and consumer group (None for none).
         target_address: the address of a sender, by stream and partition (None to leave the choice to the peer).
@@ -214,4 +214,4 @@ class Dialect:
 
 
 AUTO: Final = "auto"
-"""The value of option ``dialect`` that leaves it to what the peer shows."""
+"""The value of option ``dialect`` that has the client recognise the peer's dialect."""

@@ -1,12 +1,11 @@
 """The dialect of RabbitMQ 4, whose stream queues are logs: one queue is one partition, offsets are numbers with holes.
 
 Offsets without a message belong to the broker's own chunks (stored offsets, publishers' numbers) and to messages that
-AMQP 1.0 cannot show. The broker leaves out of its echo what it did not understand, and reads from the end then.
+AMQP 1.0 cannot show. The broker leaves filters that it did not understand out of its echo, and then reads from the end.
 
-Of what a producer sends, an annotation whose key does not begin with ``x-`` ends its link; a null among the annotations
-ends its session, or that of each reader.
-``x-routing-key`` and ``x-exchange`` are overwritten, and so is ``x-stream-offset`` in streams; other queues keep it.
-``x-cc``, further routing keys, must be a list: a text ends the link.
+A producer's annotation whose key does not begin with ``x-`` ends its link; a null among the annotations ends its
+session, or that of each reader. ``x-routing-key`` and ``x-exchange`` are overwritten, and so is ``x-stream-offset`` in
+streams; other queues keep it. ``x-cc``, further routing keys, must be a list: a text ends the link.
 
 Spec: docs/specifications.md, Q-1 to Q-16.
 """

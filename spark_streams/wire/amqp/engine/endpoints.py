@@ -1,4 +1,4 @@
-"""The endpoints of a connection: it itself, its sessions, and their links. Each side opens and closes its own half.
+"""The endpoints of a connection: itself, its sessions, and their links. Each side opens and closes its own half.
 
 ::
 
@@ -20,7 +20,7 @@ from spark_streams.wire.amqp.values import Described, Symbol, ULong, by_symbol
 
 
 class Half(Enum):
-    """What one side has said of an endpoint; the value is the state's name in pictures and errors."""
+    """The state of one side of an endpoint; the value is the state's name in pictures and errors."""
 
     NEW = "new"
     OPEN = "open"
@@ -28,7 +28,7 @@ class Half(Enum):
 
 
 class Step(Enum):
-    """What one side says of an endpoint; the value is the arrow's text in pictures and errors."""
+    """A step of one side of an endpoint; the value is the arrow's text in pictures and errors."""
 
     OPENS = "opens"
     """open, begin or attach"""
@@ -48,7 +48,7 @@ class Condition(NamedTuple):
 
     Args:
         name: the condition's symbol.
-        description: in words.
+        description: the reason, as text.
         info: further facts, by their symbols.
     """
 
@@ -69,7 +69,7 @@ class Condition(NamedTuple):
 
     @classmethod
     def of(cls, error: Any) -> Condition | None:
-        """Return what a peer's error says; None for none."""
+        """Return the condition in a peer's error field; None for none."""
         fields = error.value if isinstance(error, Described) else None
         if not isinstance(fields, list) or not fields or not isinstance(fields[0], str):
             return None
@@ -85,8 +85,8 @@ class Endpoint:
         name: its name in errors.
 
     Attributes:
-        ours, theirs: what each side has said of it.
-        error: why the peer has closed it; None for no reason, and before.
+        ours, theirs: the state of each side.
+        error: why the peer has closed it; None without a reason, and before that.
     """
 
     def __init__(self, name: str) -> None:
@@ -95,20 +95,20 @@ class Endpoint:
         self.error: Condition | None = None
 
     def we(self, step: Step) -> bool:
-        """Note what we say; return False where it was said before."""
+        """Note a step of ours; return False where we took it before."""
         following = TRANSITIONS.get((self.ours, step))
         self.ours = following or self.ours
         return following is not None
 
     def they(self, step: Step, error: Any = None) -> None:
-        """Note what the peer says.
+        """Note a step of the peer.
 
         Args:
-            step: what it is.
+            step: the step.
             error: the error with which it closes.
 
         Raises:
-            Violation: it may not say that now.
+            Violation: the step is not permitted in this state.
         """
         following = TRANSITIONS.get((self.theirs, step))
         if following is None:

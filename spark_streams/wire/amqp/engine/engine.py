@@ -1,4 +1,4 @@
-"""One connection, without I/O and without a clock: bytes in, what the peer has opened and closed, bytes out.
+"""One connection, without I/O and without a clock: bytes in, endpoints that the peer opens and closes, bytes out.
 
 ::
 
@@ -57,7 +57,7 @@ _WRITTEN_BYTES: Final = 1 << 20
 
 @dataclass(frozen=True)
 class Options:
-    """What we say of a connection, and what the peer may do on it. Spec: §2.7.1.
+    """What we declare for a connection, and what the peer may do on it. Spec: §2.7.1.
 
     Args:
         container: our name.
@@ -67,10 +67,10 @@ class Options:
         desired, offered: capabilities.
         properties: the connection's.
         max_sessions: how many sessions the peer may have.
-        idle_ms: how long the peer may be silent; 0 for ever. It is told half of that (§2.4.5).
+        idle_ms: how long the peer may be silent; 0 for ever. We tell it half of that (§2.4.5).
         serves: whether the peer may begin sessions and attach links.
-        max_message_bytes: the largest message that is taken of a link that the peer attaches.
-        outcomes: whether it is of interest what becomes of what we send.
+        max_message_bytes: the largest message that is taken on a link that the peer attaches.
+        outcomes: whether the outcomes of our deliveries are tracked.
         all_fields: whether frames have all their fields, null ones at their end too.
     """
 
@@ -102,11 +102,11 @@ class Engine:
     """One connection, after SASL.
 
     Args:
-        options: what we say of it.
+        options: of the connection.
         read_bytes: bytes that can be received into ``room`` at once.
 
     Attributes:
-        incoming: splits what comes.
+        incoming: splits the received bytes.
         connection: its state; ``they`` have opened it once the peer's open has come.
         container: the peer's name.
     """
@@ -142,7 +142,7 @@ class Engine:
         """The properties of the peer's open.
 
         Raises:
-            RemoteProtocolError: they are none.
+            RemoteProtocolError: they are no map.
         """
         found = {} if self._heard is None else self._heard.field(_PROPERTIES, dict, {})
         return {str(name): str(value) for name, value in found.items()}
@@ -176,10 +176,10 @@ class Engine:
         self.incoming.arrived.clear()
 
     def received(self, data: bytes) -> Iterator[Endpoint | None]:
-        """Take bytes; yield each endpoint that the peer opens or closes, and None where one may rest before going on.
+        """Take bytes; yield each endpoint that the peer opens or closes, and None where the caller may pause.
 
         Raises:
-            Violation: the peer broke a rule; what came before is taken.
+            Violation: the peer broke a rule; frames before that are taken.
         """
         self._spoke = True
         if self._rest:
@@ -193,10 +193,10 @@ class Engine:
             self._needed = int.from_bytes(self._rest[:4], "big") if framed else HEAD_BYTES
 
     def _on_endpoint(self, frame: memoryview, code: int | None) -> Endpoint | None:
-        """Take a frame about an endpoint, or about none that is there; return the endpoint.
+        """Take a frame about an endpoint, known or not; return the endpoint.
 
         Raises:
-            Violation: the peer may not say that now.
+            Violation: the frame is not permitted in this state.
             RemoteProtocolError: a field has a wrong type.
         """
         if code is None:
@@ -263,7 +263,7 @@ class Engine:
         # The role that the peer says is its own: true for a receiver.
         name, handle, sends = attach.field(0, str, ""), attach.number(1, 0), attach.field(2, bool, False)
         link, before = session.named(name, sends=sends), session.heard.get(handle)
-        if before is not None and before.ours is not Half.CLOSED:  # some attach again what was refused, at once
+        if before is not None and before.ours is not Half.CLOSED:  # some peers attach a refused link again at once
             raise Violation(HANDLE_IN_USE, f"handle {handle} has a link")
         if link is not None and link.theirs is not Half.NEW:
             raise Violation(INVALID_FIELD, f"link name already in use: {name:.200}")
@@ -281,7 +281,7 @@ class Engine:
     # --- what we say
 
     def open(self) -> None:
-        """Open the connection; it may have been opened."""
+        """Open the connection; do nothing if it is open."""
         if self.connection.we(Step.OPENS):
             self._outgoing.say(0, OPEN, self._options.fields)
 
@@ -304,8 +304,8 @@ class Engine:
         self._sessions = {channel: each for channel, each in self._sessions.items() if not each.done}
 
     def close(self, condition: Condition | None = None) -> None:
-        """Close the connection, with an error or without; it may have been closed. Nothing is written after that."""
-        self.open()  # a close before an open is none (§2.4.6)
+        """Close the connection, with an error or without; do nothing if it is closed. Nothing is written after that."""
+        self.open()  # a close before an open is not permitted (§2.4.6)
         if self.connection.ours is Half.OPEN:
             self._outgoing.say(0, CLOSE, [condition.encoded] if condition else [])
             self._outgoing.end()
@@ -319,7 +319,7 @@ class Engine:
     def written(self) -> bytes:
         """Return the bytes that are due; further ones may be due afterwards.
 
-        Whoever serves has the links that it sends on write what is due of theirs.
+        A server has its sending links write their due frames.
         """
         for session in self._sessions.values():
             for link in () if self._options.serves else session.links.values():
@@ -328,7 +328,7 @@ class Engine:
         return self._outgoing.take()
 
     def tick(self, now_s: float) -> float:
-        """Say that we are there where that is due, and check that the peer has.
+        """Send a heartbeat where one is due, and check that the peer is alive.
 
         Returns:
             When to call again, in seconds of the same clock; 0 for never.

@@ -1,7 +1,7 @@
-"""The deliveries of one link on which a peer sends: its credit, what has come, and what is settled.
+"""The deliveries of one link on which a peer sends: its credit, the messages that have come, and what is settled.
 
-What is counted for a whole session is in ``session.py``. Messages stay in columns: many in one piece of memory, as they
-came, and one in several frames in memory of its own.
+Counts of a whole session are in ``session.py``. Messages stay in columns: many in one piece of memory, as they came; a
+message of several frames has memory of its own.
 
 Spec: AMQP 1.0 part 2 §2.6.7 (flow control), §2.6.12 (transferring a message), §2.6.14 (aborting), §2.7.5 (transfer).
 """
@@ -30,7 +30,7 @@ from spark_streams.wire.columnar.byte_view import Positions
 
 ACCEPT: Final = Described(ULong(ACCEPTED), [])
 RELEASE: Final = Described(ULong(RELEASED), [])
-"""The outcome of what nobody has read: it stays where it is, for others."""
+"""The outcome of messages that nobody has read: they stay where they are, for others."""
 _ZERO: Final = np.zeros(1, np.int64)
 
 
@@ -40,11 +40,11 @@ class IncomingDeliveries:
     Args:
         session: the link's session.
         max_message_bytes: the largest message that is taken.
-        unfinished: counts what has come of messages that are not whole; None where nothing bounds that.
+        unfinished: counts the bytes of incomplete messages; None where nothing bounds them.
 
     Attributes:
         session: the link's session.
-        owner: whoever takes the messages; while there is None they are dropped.
+        owner: the object that takes the messages; without one they are dropped.
         handle: our handle; None before our attach, and after the peer's detach.
         delivery_count, credit: what a flow tells the peer; the credit is below 0 if the peer sent more than it may.
         max_message_bytes: the largest message that is taken.
@@ -53,8 +53,8 @@ class IncomingDeliveries:
         kept_bytes: the number of bytes that are kept of a message, at most; None for all.
         received: bytes of all messages that have come, those of an incomplete one included.
         in_parts: whether the last message that came, or is coming, has several frames.
-        proof: checks the first message that comes, and raises an error unless a log sends such; until then the peer
-            gets one credit. None where nothing, or nothing more, is to be proven.
+        proof: checks the first message that comes, and raises an error unless it is one of a log; until then the peer
+            gets one credit. None where nothing, or nothing more, has to be proven.
         available: deliveries that the peer has beyond those it sent, by its latest flow; None before one that says so.
     """
 
@@ -98,17 +98,17 @@ class IncomingDeliveries:
 
     @property
     def granted(self) -> int:
-        """Granted deliveries that nobody has taken, those that have come included."""
+        """Granted deliveries that nobody has taken, including those that have come."""
         return self.credit + self.queued
 
     def flow(self, credit: int) -> None:
-        """Grant further deliveries; the peer learns it with the session's next frames."""
+        """Grant further deliveries; the session's next frames tell the peer."""
         self.credit += credit
         self.session.owed[self] = None
 
     @property
     def state(self) -> tuple[int, int]:
-        """The delivery-count and the link-credit that the peer is told."""
+        """The delivery-count and the link-credit to send to the peer."""
         return self.delivery_count, max(0, self.credit if self.proof is None else min(1, self.credit))
 
     @property
@@ -147,7 +147,7 @@ class IncomingDeliveries:
         if 0 < skipped <= SERIAL >> 1:
             self._count(skipped)
             if self.proof is not None:
-                self.credit = 0  # one that comes back unproven stands for all that would have followed it
+                self.credit = 0  # one credit that comes back unproven counts for all that would have followed it
             self._returned += skipped
 
     def on_whole(self, messages: Messages) -> None:
@@ -222,7 +222,7 @@ class IncomingDeliveries:
         self._begun_bytes += len(payload)
         if self.owner is not None and self.fault is None and not aborted:
             self._keep(payload, SETTLED if self._begun_settled else self._begun_id, more=more)
-        if aborted or not more:  # with aborted, the peer takes back what it began
+        if aborted or not more:  # with aborted, the peer takes back the message that it began
             self._begun.clear()
             self._begun_id, self._begun_bytes = None, 0
 
@@ -255,7 +255,7 @@ class IncomingDeliveries:
         return messages.rows(~large)
 
     def _too_large(self, number: int, size: int) -> bool:
-        """Note that a message is too large; return False if the link must end, since nothing else says it."""
+        """Note that a message is too large; return False if only the end of the link can report it."""
         rejects = self.rejects_large and number != SETTLED
         if rejects:
             self._rejected[number] = size
@@ -326,7 +326,7 @@ class IncomingDeliveries:
             self.session.settle(ids, outcome)
 
     def release(self) -> None:
-        """Release what has come and nobody has settled: a queue, if it is one, has it again.
+        """Release the deliveries that have come and are not settled: a queue, if it is one, gets them back.
 
         The session must have no other link, as deliveries of all its links are numbered together.
         """
@@ -335,7 +335,7 @@ class IncomingDeliveries:
             self.settle(self._unsettled + np.arange(count) & SERIAL, RELEASE)
 
     def drop(self) -> None:
-        """Drop what has come, and what still comes; the peer is told nothing more of the link."""
+        """Drop the deliveries that have come, and those still to come; tell the peer nothing more about the link."""
         self.end()
         self.owner = None
         self.session.hold(-sum(messages.held_bytes for messages in self._messages))

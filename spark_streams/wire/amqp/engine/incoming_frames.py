@@ -1,4 +1,4 @@
-"""Splits what a peer sends between the sessions and links of one connection, and the engine, which has the endpoints.
+"""Passes a peer's frames to the sessions and links of one connection, and to the engine, which has the endpoints.
 
 ::
 
@@ -6,10 +6,10 @@
                               --> flows and dispositions --> sessions and links, of both directions
                               --> all others             --> the engine, in their order
 
-Frames about a session or a link that is not known here are the engine's, too.
+Frames about an unknown session or link go to the engine, too.
 
 Transfers of whole messages are read in columns. Two kinds of frames are read one by one, and fast: parts of a large
-message, after which another one comes most often, by what they have in common with an earlier part; and dispositions of
+message, after which another part comes most often, by comparison with an earlier part; and dispositions of
 the usual form, of which many peers write one for each message.
 
 Spec: AMQP 1.0 part 2 §2.2 (the header before the frames), §2.5.1 (channels), §2.6.2 (handles).
@@ -49,7 +49,7 @@ from spark_streams.wire.columnar.byte_view import Positions
 from spark_streams.wire.columnar.gather import copied
 
 Changed = Iterator[Endpoint | None]
-"""Endpoints that the peer has opened or closed, and None where one may rest."""
+"""Endpoints that the peer has opened or closed, and None where the caller may pause."""
 
 _OF_LINKS: Final = frozenset({FLOW, TRANSFER, DISPOSITION})
 _BETWEEN_RESTS: Final = 64
@@ -58,18 +58,18 @@ _FEW: Final = 4
 
 
 class IncomingFrames:
-    """What comes on one connection, after SASL.
+    """The incoming frames of one connection, after SASL.
 
     Args:
         max_frame_bytes: the largest frame.
-        on_endpoint: takes a frame, and its performative's number, that is about an endpoint or about none that is known
-            here; returns the endpoint, if the peer has opened or closed one.
+        on_endpoint: takes a frame about an endpoint, known or not, and its performative's number; returns the endpoint,
+            if the peer has opened or closed one.
 
     Attributes:
         stop: where the bytes of an incomplete frame begin among those that were ``read`` last.
         started: whether the header has come.
         ended: whether the peer has closed the connection: nothing more is read.
-        arrived: the links that have got messages or a fault, credit or outcomes; whoever reads it clears it.
+        arrived: the links that have got messages or a fault, credit or outcomes; the reader clears it.
     """
 
     def __init__(self, max_frame_bytes: int, on_endpoint: Callable[[memoryview, int | None], Endpoint | None]) -> None:
@@ -102,8 +102,8 @@ class IncomingFrames:
         """Read bytes of the peer.
 
         Yields:
-            Each endpoint that the peer opens or closes, before anything that follows it is read; and None where one may
-            rest, as frames that are read one at a time take long if there are many.
+            Each endpoint that the peer opens or closes, before anything after it is read; and None where the caller may
+            pause, as many frames that are read one at a time take long.
 
         Args:
             view: the memory.
@@ -171,9 +171,9 @@ class IncomingFrames:
     # --- one by one
 
     def _one_by_one(self, view: memoryview, frames: Frames) -> Generator[Endpoint | None, None, int]:
-        """Read the first frames one by one, as long as that takes less than to look at all; return how many these are.
+        """Read the first frames one by one, as long as that takes less than examining all; return how many these are.
 
-        So it does for parts of messages, for dispositions, and for a few frames without a whole message.
+        That is so for parts of messages, for dispositions, and for a few frames without a whole message.
         """
         match, few = USUAL_DISPOSITION.fullmatch, frames.starts.size <= _FEW
         for row, (start, end) in enumerate(zip(frames.starts.tolist(), frames.ends.tolist(), strict=True)):
@@ -328,14 +328,14 @@ class IncomingFrames:
 
 
 class _Block(NamedTuple):
-    """Frames that are looked at together.
+    """Frames that are examined together.
 
     Args:
         view: the bytes.
         frames: where each lies.
-        transfers: what the usual transfers among them say.
+        transfers: the fields of the usual transfers among them.
         places: the places of these transfers' links; below 0 for other frames.
-        distinct: these places, each once; None where they must be looked at again.
+        distinct: these places, each once; None where they must be determined again.
     """
 
     view: memoryview
@@ -349,7 +349,7 @@ class _Block(NamedTuple):
         return int(self.frames.starts[row]), int(self.frames.ends[row])
 
     def messages(self, rows: slice | Positions) -> Messages:
-        """Return a copy of transfers of whole messages: one that waits must not keep the memory of all that came."""
+        """Return a copy of transfers of whole messages: a waiting message must not keep the memory of a whole read."""
         transfers = self.transfers
         starts, ends, ids = transfers.payload_start[rows], self.frames.ends[rows], transfers.delivery_id[rows]
         settled = transfers.settled[rows]

@@ -42,7 +42,7 @@ def texts(value: Any) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Attach:
-    """What we say of a link. Spec: §2.7.3.
+    """Our attach of a link. Spec: §2.7.3.
 
     Args:
         source, target: the termini; None for none.
@@ -67,7 +67,7 @@ class Link(Endpoint):
         session: the session.
         name: the link's name.
         handle: ours.
-        deliveries: what comes or goes on it.
+        deliveries: its deliveries, incoming or outgoing.
 
     Attributes:
         session, handle, deliveries: as given.
@@ -91,13 +91,13 @@ class Link(Endpoint):
 
     @property
     def incoming(self) -> IncomingDeliveries:
-        """What comes on it."""
+        """Its incoming deliveries."""
         assert isinstance(self.deliveries, IncomingDeliveries), "we send on it"
         return self.deliveries
 
     @property
     def outgoing(self) -> OutgoingDeliveries:
-        """What goes on it."""
+        """Its outgoing deliveries."""
         assert isinstance(self.deliveries, OutgoingDeliveries), "the peer sends on it"
         return self.deliveries
 
@@ -156,11 +156,11 @@ class Link(Endpoint):
     # --- what we say
 
     def attach(self, attach: Attach) -> None:
-        """Attach it; the peer is told the largest message that is taken of it.
+        """Attach it; the attach tells the peer the largest message that is taken.
 
         Raises:
-            LocalProtocolError: something of it cannot be encoded; nothing is said then.
-            RemoteProtocolError: something of the peer's attach cannot be read; the link is to be detached then.
+            LocalProtocolError: a field cannot be encoded; nothing is sent then.
+            RemoteProtocolError: a field of the peer's attach cannot be read; the caller has to detach the link then.
         """
         self._say(attach)
         self._begin()
@@ -198,7 +198,7 @@ class Link(Endpoint):
         return self.session.outgoing.pending or (self.sends and self.outgoing.is_begun)
 
     def go_on(self, most_bytes: int) -> None:
-        """Write what is due of a large message, about so many bytes, and of flows."""
+        """Write the due part of a large message, about this many bytes, and due flows."""
         deliveries = self.deliveries
         if isinstance(deliveries, IncomingDeliveries):
             if deliveries.handle is not None and deliveries.session.flow_due:
@@ -209,7 +209,7 @@ class Link(Endpoint):
             deliveries.give_back()
 
     def detach(self, condition: Condition | None = None, *, closed: bool = True) -> None:
-        """Detach it, with an error or without; it may have been. An attach that is not answered is refused (§2.6.3).
+        """Detach it, with an error or without, unless it is detached. An attach without an answer is refused (§2.6.3).
 
         Args:
             condition: the error.
@@ -233,7 +233,7 @@ class Session(Endpoint):
     Args:
         channel: ours.
         counts: what it counts.
-        outgoing: what is to be written on the connection.
+        outgoing: the outgoing frames of the connection.
 
     Attributes:
         channel, counts, outgoing: as given.
@@ -257,7 +257,7 @@ class Session(Endpoint):
         return self.ended and self.ours is Half.CLOSED
 
     def say(self, code: int, fields: list[Any]) -> None:
-        """Write a frame, unless the session has ended; its end is answered. What is settled goes out first."""
+        """Write a frame, unless the session has ended; its end is answered. Pending settlements go out first."""
         if self.ours is Half.OPEN and (code == END or not self.ended):
             self.outgoing.settle(self.counts)
             self.outgoing.say(self.channel, code, fields)
@@ -291,7 +291,7 @@ class Session(Endpoint):
             raise Violation(RESOURCE_LIMIT, f"the peer's handle-max is {self._handle_max}, and a link needs {handle}")
 
     def named(self, name: str, *, sends: bool) -> Link | None:
-        """Return the link with a name, on which we send or the peer; None for none, and for one that has ended."""
+        """Return the link with a name, on which we or the peer sends; None for none, and for one that has ended."""
         link = self._names.get((name, sends))
         return None if link is None or Half.CLOSED in (link.ours, link.theirs) else link
 
@@ -323,7 +323,7 @@ class Session(Endpoint):
         return self.link(name, OutgoingDeliveries(self.counts.outgoing))
 
     def end(self) -> None:
-        """End it; it may have ended."""
+        """End it; do nothing if it has ended."""
         self.say(END, [])
         if self.we(Step.CLOSES):
             self.counts.end()

@@ -1,4 +1,4 @@
-"""Messages that have come: whole ones in columns, and one of which some frames have come.
+"""Received messages: whole ones in columns, and one of which only some frames have come.
 
 Spec: AMQP 1.0 part 2 §2.6.12 (transferring a message), §2.7.5 (transfer).
 """
@@ -17,9 +17,9 @@ from spark_streams.wire.columnar.byte_view import Mask, Positions, Words
 from spark_streams.wire.columnar.gather import gather
 
 SETTLED: Final = -1
-"""In the place of the delivery-id of a message that the peer sent settled."""
+"""Stands for the delivery-id of a message that the peer sent settled."""
 OWN_BYTES: Final = 48
-"""What a message that waits takes beside its bytes: its places, its delivery-id and its format, and some more."""
+"""The memory of a waiting message beside its bytes: its places, its delivery-id and its format, and some more."""
 _NOTHING: Final = np.zeros(0, np.uint8)
 _NO_BYTES: Final = memoryview(bytearray())
 _NO_PLACES: Final = np.zeros(0, np.int64)
@@ -56,7 +56,7 @@ class Messages(NamedTuple):
         return Messages(self.memory, self.starts[rows], self.ends[rows], self.ids[rows], self.formats[rows])
 
     def heads(self, most_bytes: int) -> Messages:
-        """Return the messages without what is behind their first bytes."""
+        """Return the first bytes of the messages."""
         sizes = np.minimum(self.ends - self.starts, most_bytes)
         _, offsets, content = gather([Words(self.memory)], self.starts, sizes, pa.large_binary()).buffers()
         bounds = np.frombuffer(offsets, np.int64, len(sizes) + 1)

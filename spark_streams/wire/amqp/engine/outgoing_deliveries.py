@@ -1,6 +1,6 @@
-"""The deliveries of one link on which we send: its credit, and what of a large message is not written yet.
+"""The deliveries of one link on which we send: its credit, and the unwritten part of a large message.
 
-What is counted for a whole session is in ``outgoing_session.py``. Messages are written in columns.
+Counts of a whole session are in ``outgoing_session.py``. Messages are written in columns.
 
 Spec: AMQP 1.0 part 2 §2.6.7 (flow control), §2.6.12 (transferring a message).
 """
@@ -48,7 +48,7 @@ class OutgoingDeliveries:
         settled: called with the origin and the offsets of deliveries that the peer has settled, and their outcome.
         handle: our handle; None before our attach, and after the link's end.
         delivery_count, credit: what a flow tells the peer; the credit is below 0 if the peer took some back.
-        drain: whether the peer wants its credit used up or given back.
+        drain: whether the peer asks for its credit to be used up or given back.
         draining: whether it waits for the answer to that.
         unsettled: deliveries that the peer has not settled.
         sent: messages so far.
@@ -109,7 +109,7 @@ class OutgoingDeliveries:
 
     @property
     def state(self) -> tuple[int, int, int]:
-        """The delivery-count, the link-credit and the available messages that the peer is told."""
+        """The delivery-count, the link-credit and the available messages to send to the peer."""
         return self.delivery_count, max(0, self.credit), min(self.available(), SERIAL)
 
     @property
@@ -130,7 +130,7 @@ class OutgoingDeliveries:
         Args:
             pieces: what each message consists of, one piece after the other; one message, or at most ``room``.
             offsets: their numbers in their log, such as their offsets, which ``settled`` is called with.
-            origin: what ``settled`` is called with, too.
+            origin: the other argument of ``settled``.
             formats: the message-format of each; None for 0.
 
         Returns:
@@ -190,7 +190,7 @@ class OutgoingDeliveries:
                 break
 
     def give_back(self) -> None:
-        """Tell a draining receiver that it has no credit left: give back what it has. Spec: §2.6.7."""
+        """Give back the credit of a draining receiver, and tell it so. Spec: §2.6.7."""
         if self.draining:
             self.delivery_count = self.delivery_count + max(0, self.credit) & SERIAL
             self.credit, self.draining = 0, False
@@ -208,6 +208,6 @@ class OutgoingDeliveries:
         self.session.owed.pop(self, None)
 
     def drop(self) -> None:
-        """End the link, and forget what is unsettled."""
+        """End the link, and forget its unsettled deliveries."""
         self.end()
         self.session.forget(self)

@@ -1,4 +1,4 @@
-"""What is to be written on one connection: frames about endpoints, transfers, what sessions owe the peer, heartbeats.
+"""The outgoing frames of one connection: frames about endpoints, transfers, flows and dispositions, heartbeats.
 
 Spec: AMQP 1.0 part 2 §2.2 (the header), §2.4.5 (idle time-out).
 """
@@ -17,7 +17,7 @@ EMPTY_FRAME: Final = b"\x00\x00\x00\x08\x02\x00\x00\x00"
 
 
 class OutgoingFrames:
-    """What is to be written on one connection; first the header.
+    """The outgoing frames of one connection; first the header.
 
     Args:
         all_fields: whether frames have all their fields, null ones at their end too.
@@ -50,7 +50,7 @@ class OutgoingFrames:
         self.write(encode_frame(channel, code, fields, all_fields=self.all_fields))
 
     def settle(self, session: IncomingSession) -> None:
-        """Write what a session owes the peer: its window, the state of links, and what is settled."""
+        """Write the due frames of a session: its window, the state of links, and settlements."""
         if session.due:
             self.write(session.frames())
 
@@ -60,14 +60,14 @@ class OutgoingFrames:
         return bool(self._ready)
 
     def take(self) -> bytes:
-        """Take all that is due."""
+        """Take all due frames."""
         taken = b"".join(self._ready)
         self._ready.clear()
         self._wrote |= len(taken) > len(EMPTY_FRAME)
         return taken
 
     def beat(self, now_s: float) -> float:
-        """Say that we are there, where the peer has heard nothing for half of its idle time-out.
+        """Send a heartbeat, if the peer has heard nothing for half of its idle time-out.
 
         Returns:
             When to call again, in seconds of the same clock; 0 for never.

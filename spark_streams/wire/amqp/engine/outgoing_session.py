@@ -1,4 +1,4 @@
-"""What a session counts of what we send: transfer frames, delivery-ids, and which deliveries the peer has not settled.
+"""A session's counts of our transfers: frames, delivery-ids, and which deliveries the peer has not settled.
 
 Messages are written and settled in ranges, so there is an object for those that were sent together, and none for each.
 
@@ -32,10 +32,10 @@ _OUTCOMES: Final[dict[Any, str]] = {
 
 
 class Outcome(NamedTuple):
-    """What became of deliveries.
+    """The outcome of deliveries.
 
     Args:
-        name: ``accepted``, ``rejected``, ``released`` or ``modified``; empty for what was settled without an outcome.
+        name: ``accepted``, ``rejected``, ``released`` or ``modified``; empty for a settlement without an outcome.
         fields: the outcome's.
     """
 
@@ -84,18 +84,18 @@ class Sent:
 
 
 class OutgoingSession:
-    """What a session counts of our transfers.
+    """A session's counts of our transfers.
 
     Args:
-        outcomes: whether unsettled deliveries are noted, for the links to know what became of them.
+        outcomes: whether unsettled deliveries are noted, so that links learn their outcomes.
 
     Attributes:
         channel: our channel; None before our begin, and once the session has ended.
         next_transfer: the number of the next transfer frame.
         next_id: the number of the next delivery, not reduced to 32 bits.
         window: how many more transfer frames the peer takes; its begin says the first number.
-        heard: ranges of delivery-ids, both inclusive, that are settled here, and the peer keeps until it hears that.
-        owed: links whose state the peer has asked for, by drain or echo, and does not know yet.
+        heard: ranges of delivery-ids, both inclusive, that are settled here; the peer keeps them until it hears so.
+        owed: links whose state the peer has requested, by drain or echo, and does not know yet.
     """
 
     def __init__(self, *, outcomes: bool = True) -> None:
@@ -132,7 +132,7 @@ class OutgoingSession:
             RemoteProtocolError: a field has a wrong type.
         """
         if not disposition.field(0, bool, False):
-            return ()  # it is the sender of what it speaks of
+            return ()  # the peer is the sender of these deliveries
         first = disposition.number(1, 0)
         last = disposition.number(2, first)
         settled = disposition.field(3, bool, False)
@@ -152,7 +152,7 @@ class OutgoingSession:
         Args:
             first: the first delivery-id, inclusive; deliveries that are settled or were never sent do not count.
             last: the last one, inclusive.
-            outcome: what became of them.
+            outcome: their outcome.
 
         Returns:
             Their links.
@@ -175,7 +175,7 @@ class OutgoingSession:
         return links
 
     def _settled(self, sent: Sent, rows: Positions, outcome: Outcome) -> list[Sent]:
-        """Note that some deliveries are settled; return what is left of those that were sent with them."""
+        """Note that some deliveries are settled; return the rest of those that were sent with them."""
         link = sent.link
         sent.open[rows] = False
         sent.left -= len(rows)

@@ -1,6 +1,6 @@
-"""Counts what a peer sends on one session, and writes what the session owes it: flows and dispositions.
+"""Counts a peer's transfers on one session, and writes the flows and dispositions that are due.
 
-The window is announced in frames and kept in bytes: what has come and is not taken makes it smaller.
+The session's window is announced in frames and kept in bytes: messages that have come and are not taken reduce it.
 
 Spec: AMQP 1.0 part 2 §2.5.6 (session flow control), §2.6.7 (link flow control), §2.7.4 (flow), §2.7.6 (disposition).
 """
@@ -20,26 +20,26 @@ from spark_streams.wire.columnar.byte_view import Positions
 DECODE_ERROR: Final = "amqp:decode-error"
 """§2.8.15: a performative, or a field of one, cannot be decoded."""
 INVALID_FIELD: Final = "amqp:invalid-field"
-"""§2.8.15: a delivery-id is missing or is another one's, or a settled delivery is no longer (§2.7.5)."""
+"""§2.8.15: a delivery-id is missing or is another one's, or a delivery that was settled is not any more (§2.7.5)."""
 SESSION_INVALID_FIELD: Final = "amqp:session:invalid-field"
 """A delivery-id does not follow the session's last one (§2.7.5); the condition is proton's own."""
 WINDOW_VIOLATION: Final = "amqp:session:window-violation"
 """§2.8.17: more transfer frames than the session's incoming window allows (§2.5.6)."""
 ILLEGAL_STATE: Final = "amqp:illegal-state"
-"""§2.8.15: what the peer says may not be said in this state."""
+"""§2.8.15: the peer's frame is not permitted in this state."""
 FRAMING_ERROR: Final = "amqp:connection:framing-error"
 """§2.8.16: the bytes are no frames."""
 HANDLE_IN_USE: Final = "amqp:session:handle-in-use"
 """§2.8.17: an attach has a handle that a link has (§2.6.2)."""
 NOT_ALLOWED: Final = "amqp:not-allowed"
-"""§2.8.15: what the peer wants is not allowed."""
+"""§2.8.15: the peer's request is not allowed."""
 RESOURCE_LIMIT: Final = "amqp:resource-limit-exceeded"
-"""§2.8.15: the peer uses more than it may have."""
+"""§2.8.15: the peer exceeds a resource limit."""
 MESSAGE_TOO_LARGE: Final = "amqp:link:message-size-exceeded"
 """§2.8.18: a message is larger than the link's max-message-size (§2.7.3)."""
 
 _OUTGOING_WINDOW: Final = 0x7FFF_FFFF
-"""What begin says: the peer alone bounds what it is sent."""
+"""The outgoing window of begin: only the peer bounds our transfers."""
 
 
 class Violation(RemoteProtocolError):
@@ -80,7 +80,7 @@ class Unfinished:
 
 
 class IncomingSession:
-    """What a session counts of the peer's transfers, and what it owes the peer.
+    """A session's counts of the peer's transfers, and the frames that it owes the peer.
 
     Args:
         capacity: bytes that may have come and not been taken.
@@ -90,10 +90,10 @@ class IncomingSession:
 
     Attributes:
         frame_bytes, all_fields: as given.
-        outgoing: what it counts of our transfers.
+        outgoing: its counts of our transfers.
         next_transfer: the number of the peer's next transfer frame; its begin says the first.
         next_id: the next delivery-id; None before the first one.
-        asked: whether the peer has asked for the window.
+        asked: whether the peer has requested the window.
         owed: the ``IncomingDeliveries`` whose credit the peer should hear of; those without our handle wait for our
             attach.
     """
@@ -119,7 +119,7 @@ class IncomingSession:
 
     @property
     def window(self) -> int:
-        """Transfer frames that the peer may send, as begin and flows tell it."""
+        """Transfer frames that the peer may send, as begin and flows announce."""
         return self._window
 
     # --- what comes
@@ -194,7 +194,7 @@ class IncomingSession:
         return self.channel is not None and (self.flow_due or bool(owed))
 
     def frames(self) -> bytes:
-        """Return the frames that are due: what is settled, and flows."""
+        """Return the due frames: dispositions and flows."""
         if not self.due:
             return b""
         written, self._settled = self._settled, []
@@ -213,7 +213,7 @@ class IncomingSession:
         """Return a flow.
 
         Args:
-            link: what it says of a link: handle, delivery-count, link-credit, and perhaps available; or nothing.
+            link: its fields about a link: handle, delivery-count, link-credit, and perhaps available; or nothing.
             drain: the field.
         """
         assert self.channel is not None

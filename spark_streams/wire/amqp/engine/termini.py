@@ -41,7 +41,7 @@ class Terminus:
 
         Args:
             address: its address.
-            copies: whether its messages are to stay there.
+            copies: whether its messages stay there (distribution-mode copy).
             filters: name to described value.
         """
         return cls(SOURCE, [address]).but(
@@ -81,7 +81,7 @@ class Terminus:
         return default if value is None else value
 
     def but(self, fields: Mapping[int, Any]) -> Terminus:
-        """Return it with other values in some fields."""
+        """Return a copy with other values in some fields."""
         changed = [*self.fields, *[None] * (1 + max(fields) - len(self.fields))]
         for index, value in fields.items():
             changed[index] = value
