@@ -30,7 +30,7 @@ Passwords and tokens, so that no list of processes shows them:
                     or SPARK_STREAMS_PASSWORD_FILE, SPARK_STREAMS_TOKEN_FILE
   a file            --password-file, with a user in the url: amqp://reader@host
 A connection string of Event Hubs may be without its key, which is a password then.
-What is said on the command line counts more than the environment.
+The command line takes precedence over the environment.
 """
 
 

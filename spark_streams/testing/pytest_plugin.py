@@ -47,8 +47,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="a setting of fixture spark's session, such as spark.master=local[4]; may be repeated, and counts more "
-        "than spark_streams_conf of the file",
+        help="a setting of fixture spark's session, such as spark.master=local[4]; may be repeated, and takes "
+        "precedence over spark_streams_conf of the file",
     )
     parser.addini("reference_log_arguments", "further arguments of `spark-streams log serve`", type="args", default=[])
     words = "settings of fixture spark's session, a NAME=VALUE a line"

@@ -147,7 +147,7 @@ _SECRETS_FILE: Final[dict[str, Any]] = {
     "config_path",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="TOML file with everything else, such as conf/log.toml; what is said here counts more.",
+    help="TOML file with everything else, such as conf/log.toml; the command line takes precedence.",
 )
 @click.option(
     "--until-stdin-closes",

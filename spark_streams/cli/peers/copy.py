@@ -36,7 +36,7 @@ _STEP_ROWS: Final = 1_000
 _EPILOG = f"""{PEER_EPILOG}
 {POSITIONS_EPILOG}
 \b
-Each side has variables of its own that count more: SPARK_STREAMS_FROM_PASSWORD,
+Each side has variables of its own that take precedence: SPARK_STREAMS_FROM_PASSWORD,
 SPARK_STREAMS_TO_TOKEN_FILE and so on. Use them where the two peers are not one:
 SPARK_STREAMS_PASSWORD goes to both.
 
