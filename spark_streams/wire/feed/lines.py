@@ -158,10 +158,10 @@ def parse_lines(
     cursors: list[str | None] = [line.cursor for line in members]
     events = JsonTexts.of([line.event for line in members])
     keys = JsonTexts.of([line.key for line in members])
-    if [line.other for line in members].count(NOTHING) < len(members):
+    checkpoints = [row for row, cursor in enumerate(cursors) if cursor is not None]
+    if dialect is Dialect.PUBLISHED or np.count_nonzero(events.kinds == 0) > len(checkpoints):
         singly |= [bool(line.other) and (bool(line.event) or line.cursor is not None) for line in members]
         events = JsonTexts.of([line.event or line.other for line in members])
-    checkpoints = [row for row, cursor in enumerate(cursors) if cursor is not None]
     events.kinds[checkpoints] *= events.kinds[checkpoints] != NULL  # beside a cursor it is no event
     singly |= ~(np.isin(events.kinds, (0, OPEN, QUOTE, NULL)) & np.isin(keys.kinds, (0, QUOTE, NULL)))
     if dialect is Dialect.PUBLISHED:
