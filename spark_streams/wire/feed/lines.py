@@ -159,7 +159,7 @@ def parse_lines(
     events = JsonTexts.of([line.event for line in members])
     keys = JsonTexts.of([line.key for line in members])
     checkpoints = [row for row, cursor in enumerate(cursors) if cursor is not None]
-    if dialect is Dialect.PUBLISHED or np.count_nonzero(events.kinds == 0) > len(checkpoints):
+    if dialect is Dialect.PUBLISHED or not np.delete(events.kinds, checkpoints).all():
         singly |= [bool(line.other) and (bool(line.event) or line.cursor is not None) for line in members]
         events = JsonTexts.of([line.event or line.other for line in members])
     events.kinds[checkpoints] *= events.kinds[checkpoints] != NULL  # beside a cursor it is no event

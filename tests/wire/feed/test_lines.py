@@ -142,6 +142,8 @@ def test_members_of_the_other_dialect_count_where_there_is_nothing_else(parse: P
     block = b'{"data":{"a":1}}\n{"event":{"b":1},"data":{"c":1}}\n{"data":{"d":1},"cursor":"c"}\n'
     assert events(parse(block, Dialect.V2A)) == [b'{"a":1}', b'{"b":1}']
     assert events(parse(block, Dialect.V2B)) == [b'{"a":1}', b'{"c":1}', b'{"d":1}']
+    both = b'{"event":{"a":1},"cursor":"c"}\n{"data":{"b":1}}\n'
+    assert events(parse(both, Dialect.V2A)) == [b'{"a":1}', b'{"b":1}']
 
 
 def test_an_event_that_is_null_beside_a_cursor_is_none(parse: Parse) -> None:
