@@ -83,18 +83,16 @@ Creating streams:
 
 _LOG_COMMANDS = {
     "append": "spark_streams.cli.log.append:append",
-    "create": "spark_streams.cli.log.creation:create",
-    "delete": "spark_streams.cli.log.creation:delete",
-    "info": "spark_streams.cli.log.streams:info",
+    "create": "spark_streams.cli.log.streams:create",
+    "delete": "spark_streams.cli.log.streams:delete",
     "serve": "spark_streams.cli.log.serve:serve",
     "split": "spark_streams.cli.log.streams:split",
-    "tail": "spark_streams.cli.tail:tail",
 }
 
 
 @main.group(cls=ErrorReportingGroup, lazy=_LOG_COMMANDS, epilog=_LOG_EPILOG)
 def log() -> None:
-    """Serve the reference log, and create, look into, write, read and delete its streams."""
+    """Serve the reference log, and create, write, split and delete its streams."""
 
 
 @main.command()

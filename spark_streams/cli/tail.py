@@ -1,4 +1,4 @@
-"""Commands ``spark-streams tail`` and ``log tail``, which print events of any peer as lines of text."""
+"""Command ``spark-streams tail``, which prints events of any peer as lines of text."""
 
 from __future__ import annotations
 

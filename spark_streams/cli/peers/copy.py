@@ -23,7 +23,7 @@ from spark_streams.cli.peers.peer import (
     read_peer,
     speaks_tls,
 )
-from spark_streams.cli.peers.progress import EventBar
+from spark_streams.cli.peers.terminal import EventBar
 from spark_streams.cli.tail import Interrupted
 from spark_streams.endpoint import Tls
 from spark_streams.errors import OptionError, PositionLost, SparkStreamsError

@@ -9,7 +9,7 @@ import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar, Final
 
 import click
@@ -158,6 +158,7 @@ class Peer(ABC):
         endpoint: the peer's address.
         stream: the stream's name there. A feed's name is the one under which it is listed, else the last part of its
             address. It is empty for the peer itself.
+        options: the command's options about it.
 
     Attributes:
         columns: the columns of its events.
@@ -167,6 +168,7 @@ class Peer(ABC):
 
     endpoint: Endpoint
     stream: str
+    options: PeerOptions = field(repr=False)
 
     columns: ClassVar[tuple[str, ...]] = tuple(MESSAGE_SCHEMA.names)
     copied: ClassVar[tuple[str, ...]] = tuple(COMMON_SCHEMA.names)
@@ -193,7 +195,7 @@ class Peer(ABC):
             )
         if not names and needs_stream:
             raise OptionError("URL", f"{endpoint.url} names no stream, expected {endpoint.url}#STREAM")
-        return cls(endpoint, names[0] if names else "")
+        return cls(endpoint, names[0] if names else "", options)
 
     @property
     def names_stream(self) -> bool:
