@@ -19,7 +19,6 @@ from spark_streams.cli.peers.peer import (
     PEER_EPILOG,
     POSITIONS_EPILOG,
     ReadRequest,
-    partitions_option,
     peer_options,
     read_peer,
 )
@@ -48,7 +47,6 @@ Examples:
     "--from", "start", default="latest", show_default=True, metavar="WHERE", help="Where to begin; see below."
 )
 @click.option("--partition", help="Only this one.  [default: all]")
-@partitions_option()
 @click.option("--count", type=click.IntRange(1), help="Stop after so many events.")
 @click.option("--no-follow", is_flag=True, help="Stop at the end that there is now.")
 @click.option(
@@ -60,7 +58,7 @@ Examples:
     "annotations too; value: bodies only.",
 )
 @tls_options
-@peer_options()
+@peer_options(partitions=True)
 def tail(
     url: str,
     stream: str | None,

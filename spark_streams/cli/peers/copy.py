@@ -18,7 +18,6 @@ from spark_streams.cli.peers.peer import (
     PeerReader,
     PeerWriter,
     ReadRequest,
-    partitions_option,
     peer_options,
     read_peer,
     speaks_tls,
@@ -66,11 +65,10 @@ Examples:
     "--from", "start", default="earliest", show_default=True, metavar="WHERE", help="Where to begin; see below."
 )
 @click.option("--partition", help="Only this one.  [default: all]")
-@partitions_option("from_partitions", "FROM, a feed")
 @click.option("--allow-loss", is_flag=True, help="Go on where events are gone, with a warning.  [default: fail]")
 @click.option("--follow", is_flag=True, help="Go on as new events come, until Ctrl-C.")
 @tls_options
-@peer_options("FROM", "FROM's user", "FROM, if it is a feed")
+@peer_options("FROM", "FROM's user", "FROM, if it is a feed", partitions=True)
 @peer_options("TO", "TO's user", "TO, if it is a feed")
 def copy(
     source: str,

@@ -15,7 +15,7 @@ from spark_streams.cli.credentials import PeerOptions, tls_options
 from spark_streams.cli.errors import fault_line
 from spark_streams.cli.log.streams import FOLDER, existing_log, peer_stream
 from spark_streams.cli.peers.log_peers import splits
-from spark_streams.cli.peers.peer import PEER_EPILOG, Peer, partitions_option, peer_options, read_peer
+from spark_streams.cli.peers.peer import PEER_EPILOG, Peer, peer_options, read_peer
 from spark_streams.cli.peers.terminal import plain_console, print_facts, print_rows
 from spark_streams.endpoint import Tls
 from spark_streams.errors import NotFound, OptionError, PeerError, SparkStreamsError
@@ -45,9 +45,8 @@ Examples:
 @click.argument("words", metavar="[URL] [STREAM]...", nargs=-1)
 @click.option("--data-dir", type=FOLDER, help="In place of a URL: look into a log that is not being served.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a stream and line instead of tables.")
-@partitions_option()
 @tls_options
-@peer_options()
+@peer_options(partitions=True)
 def inspect(
     words: tuple[str, ...], data_dir: Path | None, as_json: bool, tls: Tls | None, options: PeerOptions
 ) -> None:

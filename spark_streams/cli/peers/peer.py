@@ -5,11 +5,11 @@ A url's scheme determines the protocol, and ``spark_streams.protocols`` names th
 
 from __future__ import annotations
 
-import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, ClassVar, Final
 
 import click
@@ -20,6 +20,7 @@ from spark_streams.cli.credentials import (
     PeerOptions,
     endpoint_of,
     file_option,
+    gathered,
     hub_of,
     password_option,
 )
@@ -322,35 +323,26 @@ def speaks_tls(url: str) -> bool:
     return any(scheme == protocol.tls_scheme for protocol in PROTOCOLS.values())
 
 
-def partitions_option(name: str = "partitions", of: str = "a feed") -> Callable[..., Any]:
-    """Return the option for the number of partitions of a feed that does not tell this number."""
-    text = f"Speak version 1 of FeedAPI (ZeroEventHub) with {of}, which does not tell how many partitions it has."
-    return click.option("--partitions", name, type=click.IntRange(1, 32_768), metavar="N", help=text)
+def peer_options(
+    side: str = "", user: str = "the url's user", feed: str = "a feed", partitions: bool = False
+) -> Callable[..., Any]:
+    """Return the options for one peer, but those about TLS.
 
-
-def peer_options(side: str = "", user: str = "the url's user", feed: str = "a feed") -> Callable[..., Any]:
-    """Return the options for the credentials of one peer.
-
-    The command gets them as argument ``options``, with a side as ``from_options`` or ``to_options``; the number of
-    partitions is among them, for which ``partitions_option`` is added apart.
+    The command gets them as argument ``options``, with a side as ``from_options`` or ``to_options``. The number of
+    partitions of a feed that does not tell it is among them with ``partitions``.
     """
     before = f"{side.lower()}_" if side else ""
     option = PeerOptions(side=side).option
-    names = [each.name for each in fields(PeerOptions) if each.name != "side"]
-
-    def add(command: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(command)
-        def with_options(**named: Any) -> Any:
-            given = {name: named.pop(before + name, None) for name in names}
-            return command(**{f"{before}options": PeerOptions(**given, side=side)}, **named)
-
-        chosen = click.Choice([AUTO, *DIALECTS])
-        shows = "The dialect of an AMQP peer; by default the one that it shows."
-        with_options = click.option(option("dialect"), type=chosen, help=shows)(with_options)
-        with_options = file_option(option("token-file"), f"File with the token of {feed}.")(with_options)
-        seen = f"Bearer token of {feed}; everybody sees it in the list of processes: better in a file."
-        with_options = click.option(option("token"), metavar="TOKEN", help=seen)(with_options)
-        with_options = password_option(option("password-file"), user)(with_options)
-        return with_options
-
-    return add
+    seen = f"Bearer token of {feed}; everybody sees it in the list of processes: better in a file."
+    shows = "The dialect of an AMQP peer; by default the one that it shows."
+    added = {
+        "password_file": password_option(option("password-file"), user),
+        "token": click.option(option("token"), metavar="TOKEN", help=seen),
+        "token_file": file_option(option("token-file"), f"File with the token of {feed}."),
+        "dialect": click.option(option("dialect"), type=click.Choice([AUTO, *DIALECTS]), help=shows),
+    }
+    if partitions:
+        text = f"Speak version 1 of FeedAPI (ZeroEventHub) with {feed}, which does not tell how many partitions it has."
+        kind = click.IntRange(1, 32_768)
+        added["partitions"] = click.option("--partitions", f"{before}partitions", type=kind, metavar="N", help=text)
+    return gathered(f"{before}options", partial(PeerOptions, side=side), added, before)
