@@ -29,9 +29,9 @@ class DoorEntry:
         config: its ``DoorConfig``; empty where the server has no door for a protocol.
         door: its ``Door``; empty where the server has none.
         title: what people call it.
-        format: the name of the format in Spark that reads and writes through it; None for a door of another kind.
+        format: the name of the format in Spark that reads and writes through it; None for one that is no way to
+            the streams for programs: whoever names no other door wants all of them.
         url_option: the option of this format that says where the door is.
-        beside: whether it is no way to the streams for programs: whoever names no other door wants all of them.
     """
 
     name: str
@@ -42,7 +42,6 @@ class DoorEntry:
     title: str = ""
     format: str | None = None
     url_option: str = "url"
-    beside: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,7 +157,6 @@ FURTHER_DOORS: Final = (
         config="spark_streams.server.web.config:WebConfig",
         door="spark_streams.server.web.door:WebDoor",
         title="log's window, a page for people with figures for monitoring,",
-        beside=True,
     ),
 )
 """Doors to the log that speak another protocol's dialect, and its window for people."""

@@ -26,7 +26,8 @@ from spark_streams.endpoint import Tls
 from spark_streams.instants import iso_instants
 from spark_streams.rows import COMMON_SCHEMA
 
-_POLL_S: Final = 0.2
+POLL_S: Final = 0.2
+"""Seconds between two looks for new events."""
 _COLUMNS: Final = tuple(COMMON_SCHEMA.names)
 _ORDER: Final = ("stream", "partition", "offset", "timestamp", "key")
 """The columns with which a line of JSON begins."""
@@ -93,7 +94,7 @@ def tail(
                 raise click.exceptions.Exit(INTERRUPTED)
             if no_follow:
                 return
-            time.sleep(_POLL_S)
+            time.sleep(POLL_S)
 
 
 class Interrupted:

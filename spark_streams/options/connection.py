@@ -78,7 +78,7 @@ def _address(given: OptionReader) -> Endpoint:
     given_tls = [name for name in (TLS_CA_FILE, TLS_CERT_FILE, TLS_KEY_FILE, TLS_VERIFY_HOSTNAME) if given.has(name)]
     if given.one_of(URL, CONNECTION_STRING) == CONNECTION_STRING:
         found = parse_connection_string(given.required(CONNECTION_STRING, EXAMPLE))
-        if found.is_emulator and given_tls:
+        if found.endpoint.tls is None and given_tls:
             raise OptionError(given_tls[0], f"cannot be used with UseDevelopmentEmulator=true in '{CONNECTION_STRING}'")
         return found.endpoint
     url = given.required(URL, given.form.url_example)

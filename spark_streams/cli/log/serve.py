@@ -199,7 +199,7 @@ _MISSING: Final = {
 def opened_doors(named: Collection[str]) -> Collection[str]:
     """Return the doors to open: those that are named, or all of them where no way to the streams is among these."""
     entries = with_doors()
-    return named if any(not entries[door].beside for door in named) else entries
+    return named if any(entries[door].format is not None for door in named) else entries
 
 
 def _check_exposure(doors: list[Door]) -> None:

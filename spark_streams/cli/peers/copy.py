@@ -23,11 +23,10 @@ from spark_streams.cli.peers.peer import (
     speaks_tls,
 )
 from spark_streams.cli.peers.terminal import EventBar
-from spark_streams.cli.tail import Interrupted
+from spark_streams.cli.tail import POLL_S, Interrupted
 from spark_streams.endpoint import Tls
 from spark_streams.errors import OptionError, PositionLost, SparkStreamsError
 
-_POLL_S: Final = 0.2
 _FLUSH_ROWS: Final = 50_000
 """Number of sent events from which the copy waits for confirms, and then updates the positions to continue from."""
 _STEP_ROWS: Final = 1_000
@@ -136,7 +135,7 @@ class _Job:
             self._confirm()
             if not follow or interrupted:
                 return
-            time.sleep(_POLL_S)
+            time.sleep(POLL_S)
 
     def tell_positions(self) -> None:
         """Print to stderr the position from which each partition can continue."""

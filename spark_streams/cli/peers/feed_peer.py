@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar
 from urllib.parse import quote
 
 import pyarrow as pa
@@ -22,8 +22,7 @@ from spark_streams.errors import NotFound, OptionError, Refused
 from spark_streams.rows import COMMON_SCHEMA
 from spark_streams.secrets import Secret
 from spark_streams.wire.feed.dialect import Dialect
-
-MAX_LINE_BYTES: Final = 64 << 20
+from spark_streams.wire.feed.lines import MAX_LINE_BYTES
 
 
 class FeedPeer(Peer):

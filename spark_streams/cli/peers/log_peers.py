@@ -145,7 +145,6 @@ class AmqpPeer(LogPeer):
     """An event stream of an AMQP peer."""
 
     kind: ClassVar = "AMQP peer"
-    has_dialects: ClassVar = True
     no_list: ClassVar = "AMQP has no way to ask a peer which event streams it has"
 
     def client(self) -> AmqpClient:

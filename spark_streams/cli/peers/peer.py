@@ -24,7 +24,7 @@ from spark_streams.cli.credentials import (
     hub_of,
     password_option,
 )
-from spark_streams.endpoint import Endpoint, Tls
+from spark_streams.endpoint import AMQP_SCHEMES, Endpoint, Tls
 from spark_streams.errors import OptionError, Refused
 from spark_streams.options.connection_string import is_connection_string
 from spark_streams.protocols import PROTOCOLS, load
@@ -164,7 +164,6 @@ class Peer(ABC):
     Attributes:
         columns: the columns of its events.
         copied: those that a copy reads.
-        has_dialects: whether its protocol has dialects (``--dialect``).
     """
 
     endpoint: Endpoint
@@ -173,7 +172,6 @@ class Peer(ABC):
 
     columns: ClassVar[tuple[str, ...]] = tuple(MESSAGE_SCHEMA.names)
     copied: ClassVar[tuple[str, ...]] = tuple(COMMON_SCHEMA.names)
-    has_dialects: ClassVar[bool] = False
 
     @classmethod
     def read(cls, endpoint: Endpoint, names: Sequence[str], options: PeerOptions, needs_stream: bool) -> Peer:
@@ -310,7 +308,7 @@ def read_peer(
     schemes = [scheme for protocol in PROTOCOLS.values() for scheme in protocol.schemes]
     endpoint = endpoint_of(where, options, tls, schemes)
     kind: type[Peer] = load(endpoint.protocol.peer)
-    if options.dialect is not None and not kind.has_dialects:
+    if options.dialect is not None and endpoint.scheme not in AMQP_SCHEMES:
         raise OptionError(options.option("dialect"), f"is for AMQP, and {endpoint.url} is no address of it")
     return kind.read(endpoint, [name for name in (fragment, stream) if name], options, needs_stream)
 
@@ -318,7 +316,7 @@ def read_peer(
 def speaks_tls(url: str) -> bool:
     """Return whether a url's scheme, or a connection string, means TLS."""
     if is_connection_string(url):
-        return not hub_of(url).is_emulator
+        return hub_of(url).endpoint.tls is not None
     scheme = url.strip().partition("://")[0].lower()
     return any(scheme == protocol.tls_scheme for protocol in PROTOCOLS.values())
 

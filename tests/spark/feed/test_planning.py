@@ -22,7 +22,7 @@ CLOSED = replace(ONE, closed=True)
 
 
 def pages(events: int, cursor: str) -> PlannedPages:
-    return PlannedPages([], events, cursor, [], {})
+    return PlannedPages([], events, 0, cursor, [], {})
 
 
 def follows(partition: int, parent: int, *, takes_cursors: bool = False) -> FeedPartition:
