@@ -38,7 +38,6 @@ def connect(options: SourceOptions) -> AmqpClient:
 class AmqpEventsDataSource(FormatDataSource):
     """``spark.read.format("amqp-events")``, and the same for ``readStream``, ``write`` and ``writeStream``."""
 
-    format = "amqp-events"
     rows = FULL_MESSAGE_SCHEMA
     default_rows = MESSAGE_SCHEMA
     parsers: ClassVar = amqp_events

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 class FeedDataSource(FormatDataSource):
     """``spark.read.format("feedapi")``, and the same for ``readStream``, ``write`` and ``writeStream``."""
 
-    format = "feedapi"
     rows = COMMON_SCHEMA
     default_rows = COMMON_SCHEMA
     parsers: ClassVar = feedapi

@@ -55,7 +55,6 @@ class RabbitStreamDataSource(FormatDataSource):
     own (``connect_store``).
     """
 
-    format = "rabbitmq-stream"
     rows = FULL_MESSAGE_SCHEMA
     default_rows = MESSAGE_SCHEMA
     parsers: ClassVar = rabbitmq_stream

@@ -36,6 +36,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
 
 from spark_streams.redaction import one_line, safe_text
@@ -93,6 +94,7 @@ class SparkStreamsError(Exception):
     retry_after_s: float | None = None
 
 
+@dataclass(eq=False, repr=False)
 class OptionError(SparkStreamsError, ValueError):
     """An option has a name or a value that cannot be used.
 
@@ -101,10 +103,8 @@ class OptionError(SparkStreamsError, ValueError):
         problem: what was wrong, what was expected and what to do, without any secret.
     """
 
-    def __init__(self, option: str, problem: str) -> None:
-        super().__init__(option, problem)
-        self.option = option
-        self.problem = problem
+    option: str
+    problem: str
 
     def __str__(self) -> str:
         return f"option '{self.option}': {self.problem}"
@@ -118,6 +118,7 @@ class SchemaError(SparkStreamsError, ValueError):
     """A schema names a column that the format does not have, lacks one it needs, or gives one another type."""
 
 
+@dataclass(eq=False, repr=False)
 class FilterError(SparkStreamsError, ValueError):
     """A filter cannot be used.
 
@@ -127,11 +128,9 @@ class FilterError(SparkStreamsError, ValueError):
         reason: what was wrong, and what was expected.
     """
 
-    def __init__(self, text: str, column: int | None, reason: str) -> None:
-        super().__init__(text, column, reason)
-        self.text = text
-        self.column = column
-        self.reason = reason
+    text: str
+    column: int | None
+    reason: str
 
     def __str__(self) -> str:
         where = "filter" if self.column is None else f"filter, column {self.column}"
@@ -316,6 +315,7 @@ class LogError(SparkStreamsError):
     """The reference log cannot do what a caller requested."""
 
 
+@dataclass(eq=False, repr=False)
 class CorruptLog(LogError):
     """A file of the log fails its check; the log does not serve its content.
 
@@ -325,11 +325,9 @@ class CorruptLog(LogError):
         reason: which check failed.
     """
 
-    def __init__(self, file: str, position: int, reason: str) -> None:
-        super().__init__(file, position, reason)
-        self.file = file
-        self.position = position
-        self.reason = reason
+    file: str
+    position: int
+    reason: str
 
     def __str__(self) -> str:
         return f"{self.file} at byte {self.position}: {self.reason}"
@@ -339,6 +337,7 @@ class StreamExists(LogError):
     """A stream of that name exists already."""
 
 
+@dataclass(eq=False, repr=False)
 class NameTaken(StreamExists):
     """A door would show two things under one name.
 
@@ -350,13 +349,11 @@ class NameTaken(StreamExists):
         advice: what to do.
     """
 
-    def __init__(self, name: str, what: str, other_name: str, other: str, advice: str = "choose another name") -> None:
-        super().__init__(name, what, other_name, other, advice)
-        self.name = name
-        self.what = what
-        self.other_name = other_name
-        self.other = other
-        self.advice = advice
+    name: str
+    what: str
+    other_name: str
+    other: str
+    advice: str = "choose another name"
 
     def __str__(self) -> str:
         has = "has that name" if self.name == self.other_name else f"has '{self.other_name}', which addresses may mean"
@@ -370,6 +367,7 @@ class UnknownStream(LogError):
     """There is no stream of that name."""
 
 
+@dataclass(eq=False, repr=False)
 class PartitionEnded(LogError):
     """A partition that was split takes no more records.
 
@@ -379,11 +377,9 @@ class PartitionEnded(LogError):
         successors: the partitions that it was split into.
     """
 
-    def __init__(self, stream: str, partition: str, successors: tuple[str, ...]) -> None:
-        super().__init__(stream, partition, successors)
-        self.stream = stream
-        self.partition = partition
-        self.successors = successors
+    stream: str
+    partition: str
+    successors: tuple[str, ...]
 
     def __str__(self) -> str:
         return (

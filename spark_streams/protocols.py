@@ -16,44 +16,40 @@ from typing import Any, Final, Literal
 from spark_streams.errors import PackageMissing
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class DoorEntry:
     """A door of the log.
+
+    A class has the form ``package.module:Class``.
 
     Args:
         name: its name in the settings, as an option of ``spark-streams log serve``, and in its line of JSON.
         scheme: the scheme of the urls where it listens.
         tls_scheme: the same with TLS.
-        config: its ``DoorConfig``, in the form ``package.module:Class``.
-        door: its ``Door``.
+        config: its ``DoorConfig``, as ``package.module:Class``; empty where the server has no door for a protocol.
+        door: its ``Door``; empty where the server has none.
         title: its name for people.
-        format: the name of the format in Spark that reads and writes through it; None for a door of another kind.
+        format: the name of the format in Spark that reads and writes through it; None for a door through which programs
+            cannot reach streams: a command that names no other door opens all of them.
         url_option: the option of this format that says where the door is.
-        beside: whether programs cannot reach streams through it: a command that names no other door opens all of them.
     """
 
     name: str
     scheme: str
     tls_scheme: str
-    config: str
-    door: str
-    title: str
+    config: str = ""
+    door: str = ""
+    title: str = ""
     format: str | None = None
     url_option: str = "url"
-    beside: bool = False
 
 
-@dataclass(frozen=True)
-class Protocol:
-    """One protocol.
-
-    A class has the form ``package.module:Class``.
+@dataclass(frozen=True, kw_only=True)
+class Protocol(DoorEntry):
+    """One protocol, with its door.
 
     Args:
-        name: its name as a door, as an option of ``spark-streams log serve``, and as a table of its configuration file.
         format: the name of its format in Spark.
-        scheme: the scheme of its urls.
-        tls_scheme: the scheme of its urls that means TLS.
         port: the port of a url that names none.
         tls_port: the port of a TLS url that names none.
         path: the part that may follow the host in a url: nothing, a virtual host, or any path and query, which is then
@@ -63,15 +59,9 @@ class Protocol:
         address: how the command line's help writes a url with its stream; one or more lines.
         stream_option: the option that names the stream where the url does not.
         partitioned_option: the option that names a stream with several partitions; None for ``stream_option``.
-        config: its door's ``DoorConfig``; None when the server has no door for it.
-        door: its ``Door``; None when the server has none.
-        title: the door's name for people.
     """
 
-    name: str
     format: str
-    scheme: str
-    tls_scheme: str
     port: int
     tls_port: int
     source: str
@@ -80,21 +70,11 @@ class Protocol:
     path: Literal["none", "virtual host", "any"] = "none"
     stream_option: str = "stream"
     partitioned_option: str | None = None
-    config: str | None = None
-    door: str | None = None
-    title: str = ""
 
     @property
     def ports(self) -> dict[str, int]:
         """Scheme to the port of a url that names none."""
         return {self.scheme: self.port, self.tls_scheme: self.tls_port}
-
-    @property
-    def own_door(self) -> DoorEntry | None:
-        """Its door; None when the server has none."""
-        if self.config is None or self.door is None:
-            return None
-        return DoorEntry(self.name, self.scheme, self.tls_scheme, self.config, self.door, self.title, self.format)
 
     @property
     def schemes(self) -> frozenset[str]:
@@ -177,7 +157,6 @@ FURTHER_DOORS: Final = (
         config="spark_streams.server.web.config:WebConfig",
         door="spark_streams.server.web.door:WebDoor",
         title="log's window, a page for people with figures for monitoring,",
-        beside=True,
     ),
 )
 """Doors to the log that speak another protocol's dialect, and its window for people."""
@@ -190,19 +169,15 @@ def protocol_of(scheme: str) -> Protocol | None:
 
 def with_doors() -> Mapping[str, DoorEntry]:
     """Return the doors that the server has, by their names."""
-    own = [entry.own_door for entry in PROTOCOLS.values()]
-    return {door.name: door for door in (*own, *FURTHER_DOORS) if door is not None}
+    return {each.name: each for each in (*PROTOCOLS.values(), *FURTHER_DOORS) if each.door}
 
 
-def load(name: str | None) -> Any:
+def load(name: str) -> Any:
     """Return the class that an entry names.
 
     Raises:
-        LookupError: the entry names no class.
         ImportError, AttributeError: there is no such module, or no such class in it.
     """
-    if name is None:
-        raise LookupError("the protocol names no such class")
     module, _, attribute = name.partition(":")
     return getattr(import_module(module), attribute)
 

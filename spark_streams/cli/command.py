@@ -1,4 +1,4 @@
-"""The main command ``spark-streams``, its group ``log``, and the command ``demo``."""
+"""The main command ``spark-streams``, and its group ``log``."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ Exit codes:
 
 _COMMANDS = {
     "copy": "spark_streams.cli.peers.copy:copy",
+    "demo": "spark_streams.cli.demo:demo",
     "filter": "spark_streams.cli.filter:filter_group",
     "inspect": "spark_streams.cli.peers.inspect:inspect",
     "tail": "spark_streams.cli.tail:tail",
@@ -83,32 +84,13 @@ Creating streams:
 
 _LOG_COMMANDS = {
     "append": "spark_streams.cli.log.append:append",
-    "create": "spark_streams.cli.log.creation:create",
-    "delete": "spark_streams.cli.log.creation:delete",
-    "info": "spark_streams.cli.log.streams:info",
+    "create": "spark_streams.cli.log.streams:create",
+    "delete": "spark_streams.cli.log.streams:delete",
     "serve": "spark_streams.cli.log.serve:serve",
     "split": "spark_streams.cli.log.streams:split",
-    "tail": "spark_streams.cli.tail:tail",
 }
 
 
 @main.group(cls=ErrorReportingGroup, lazy=_LOG_COMMANDS, epilog=_LOG_EPILOG)
 def log() -> None:
-    """Serve the reference log, and create, look into, write, read and delete its streams."""
-
-
-@main.command()
-@click.option(
-    "--events", type=click.IntRange(1, 10_000_000), default=20_000, show_default=True, help="How many orders."
-)
-@click.option("--seconds", type=click.FloatRange(0), default=30.0, show_default=True, help="Time to spread them over.")
-@click.option("--partitions", type=click.IntRange(1, 64), default=4, show_default=True, help="Of both streams.")
-def demo(events: int, seconds: float, partitions: int) -> None:
-    """Run a streaming query AMQP -> Spark -> AMQP, and show what happened.
-
-    Starts a log of its own, writes orders into it (some of them dated before 1970), has Spark read, enrich and write
-    them back, reads the result, checks it, and leaves nothing behind. Needs pyspark and Java 17 or later.
-    """
-    from spark_streams.cli.demo import run_demo  # Spark is an extra that only this command needs
-
-    run_demo(events, seconds, partitions)
+    """Serve the reference log, and create, write, split and delete its streams."""

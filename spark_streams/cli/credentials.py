@@ -133,28 +133,36 @@ def hub_of(text: str) -> ConnectionString:
     return found._replace(endpoint=replace(found.endpoint, option="URL"))
 
 
-def tls_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the TLS options to a command, which gets them as argument ``tls``: None without any."""
+def gathered(
+    into: str, make: Callable[..., Any], options: dict[str, Callable[..., Any]], before: str = ""
+) -> Callable[..., Any]:
+    """Return a decorator that adds options to a command, which gets them together as one argument.
 
-    @functools.wraps(command)
-    def with_tls(
-        *arguments: Any, tls_ca: str | None, tls_cert: str | None, tls_key: str | None, tls_any_host: bool, **named: Any
-    ) -> Any:
-        if tls_key is not None and tls_cert is None:
-            raise click.UsageError("--tls-key needs --tls-cert beside it")
-        given = tls_ca is not None or tls_cert is not None or tls_any_host
-        tls = Tls(tls_ca, tls_cert, tls_key, not tls_any_host) if given else None
-        return command(*arguments, tls=tls, **named)
+    Args:
+        into: the argument's name.
+        make: makes it of the options' values, by their names.
+        options: each option's name to click's decorator for it.
+        before: what click has before each name.
+    """
 
-    any_host = "Take a certificate of another host, if its authority is trusted."
-    with_tls = click.option("--tls-any-host", is_flag=True, help=any_host)(with_tls)
-    for name, help_text in (
-        ("--tls-key", "PEM file of its key, if that is not beside it."),
-        ("--tls-cert", "PEM file of our certificate, for peers that ask for one."),
-        ("--tls-ca", "PEM file of the authorities to trust; makes TLS of amqp:// too."),
-    ):
-        with_tls = file_option(name, help_text)(with_tls)
-    return with_tls
+    def add(command: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(command)
+        def with_options(**named: Any) -> Any:
+            given = {name: named.pop(before + name.replace("-", "_")) for name in options}
+            return command(**{into: make(**given)}, **named)
+
+        for option in reversed(options.values()):
+            with_options = option(with_options)
+        return with_options
+
+    return add
+
+
+def _tls(tls_ca: str | None, tls_cert: str | None, tls_key: str | None, tls_any_host: bool) -> Tls | None:
+    if tls_key is not None and tls_cert is None:
+        raise click.UsageError("--tls-key needs --tls-cert beside it")
+    given = tls_ca is not None or tls_cert is not None or tls_any_host
+    return Tls(tls_ca, tls_cert, tls_key, not tls_any_host) if given else None
 
 
 def file_option(name: str, help_text: str) -> Callable[..., Any]:
@@ -166,6 +174,19 @@ def password_option(name: str = "--password-file", of: str = "the url's user") -
     """Return the option for a file with a password."""
     return file_option(name, f"File with the password of {of}.")
 
+
+_ANY_HOST: Final = "Take a certificate of another host, if its authority is trusted."
+tls_options: Final = gathered(
+    "tls",
+    _tls,
+    {
+        "tls_ca": file_option("--tls-ca", "PEM file of the authorities to trust; makes TLS of amqp:// too."),
+        "tls_cert": file_option("--tls-cert", "PEM file of our certificate, for peers that ask for one."),
+        "tls_key": file_option("--tls-key", "PEM file of its key, if that is not beside it."),
+        "tls_any_host": click.option("--tls-any-host", is_flag=True, help=_ANY_HOST),
+    },
+)
+"""Adds the TLS options to a command, which gets them as argument ``tls``: None without any."""
 
 USER_FILE: Final = "--user-file"
 TOKEN_FILE: Final = "--token-file"

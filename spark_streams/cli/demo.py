@@ -1,7 +1,7 @@
-"""The demo: a log, orders that are sent to it, a query that prices them, and a check of the result.
+"""Command ``spark-streams demo``: a log, orders sent to it, a query that prices them, and a check of the result.
 
 It runs in a process of its own, in a temporary folder. Spark is a JVM with Python workers, and the log is a process
-too: however the demo ends, by itself, by Ctrl-C or by SIGTERM, ``run_demo`` ends all of them and removes the folder.
+too: however the demo ends, by itself, by Ctrl-C or by SIGTERM, ``demo`` ends all of them and removes the folder.
 """
 
 from __future__ import annotations
@@ -94,19 +94,17 @@ def read_back(client: AmqpClient, count: int) -> dict[str, bool]:
     }
 
 
-def run_demo(events: int, seconds: float, partitions: int) -> None:
-    """Run the demo, and return when it has succeeded and nothing of it is left.
+@click.command()
+@click.option(
+    "--events", type=click.IntRange(1, 10_000_000), default=20_000, show_default=True, help="How many orders."
+)
+@click.option("--seconds", type=click.FloatRange(0), default=30.0, show_default=True, help="Time to spread them over.")
+@click.option("--partitions", type=click.IntRange(1, 64), default=4, show_default=True, help="Of both streams.")
+def demo(events: int, seconds: float, partitions: int) -> None:
+    """Run a streaming query AMQP -> Spark -> AMQP, and show what happened.
 
-    Args:
-        events: number of orders to produce.
-        seconds: the time over which they are spread.
-        partitions: number of partitions of both streams.
-
-    Raises:
-        OptionError: pyspark is not installed, or there is no folder ``conf``.
-        click.exceptions.Exit: the demo failed; stderr has the last lines that it said.
-        SystemExit: SIGTERM stopped the demo; nothing of it is left then either.
-        KeyboardInterrupt: Ctrl-C stopped the demo; nothing of it is left then either.
+    Starts a log of its own, writes orders into it (some of them dated before 1970), has Spark read, enrich and write
+    them back, reads the result, checks it, and leaves nothing behind. Needs pyspark and Java 17 or later.
     """
     if find_spec("pyspark") is None:
         raise OptionError("demo", "pyspark is not installed: pip install 'spark-streams[spark]'")

@@ -1,4 +1,4 @@
-"""Commands ``spark-streams tail`` and ``log tail``, which print events of any peer as lines of text."""
+"""Command ``spark-streams tail``, which prints events of any peer as lines of text."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ from spark_streams.cli.peers.peer import (
     PEER_EPILOG,
     POSITIONS_EPILOG,
     ReadRequest,
-    partitions_option,
     peer_options,
     read_peer,
 )
@@ -27,7 +26,8 @@ from spark_streams.endpoint import Tls
 from spark_streams.instants import iso_instants
 from spark_streams.rows import COMMON_SCHEMA
 
-_POLL_S: Final = 0.2
+POLL_S: Final = 0.2
+"""Seconds between two looks for new events."""
 _COLUMNS: Final = tuple(COMMON_SCHEMA.names)
 _ORDER: Final = ("stream", "partition", "offset", "timestamp", "key")
 """The columns with which a line of JSON begins."""
@@ -48,7 +48,6 @@ Examples:
     "--from", "start", default="latest", show_default=True, metavar="WHERE", help="Where to begin; see below."
 )
 @click.option("--partition", help="Only this one.  [default: all]")
-@partitions_option()
 @click.option("--count", type=click.IntRange(1), help="Stop after so many events.")
 @click.option("--no-follow", is_flag=True, help="Stop at the end that there is now.")
 @click.option(
@@ -60,7 +59,7 @@ Examples:
     "annotations too; value: bodies only.",
 )
 @tls_options
-@peer_options()
+@peer_options(partitions=True)
 def tail(
     url: str,
     stream: str | None,
@@ -95,7 +94,7 @@ def tail(
                 raise click.exceptions.Exit(INTERRUPTED)
             if no_follow:
                 return
-            time.sleep(_POLL_S)
+            time.sleep(POLL_S)
 
 
 class Interrupted:

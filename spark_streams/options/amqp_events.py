@@ -13,10 +13,10 @@ from typing import Final, Literal
 from spark_streams.endpoint import AMQP_SCHEMES
 from spark_streams.errors import OptionError
 from spark_streams.filters.tree import KEY, Expression, Operator, Predicate, ValueType, all_of, property_of
-from spark_streams.options.common import SinkOptions, read_source
+from spark_streams.options.common import SinkOptions
 from spark_streams.options.connection import log_level, read_endpoint, request_timeout_ms
 from spark_streams.options.connection_string import stream_of
-from spark_streams.options.filter_values import ValuedSourceOptions, with_filter_values
+from spark_streams.options.filter_values import ValuedSourceOptions, read_valued
 from spark_streams.options.names import (
     CONNECTION_STRING,
     CONSUMER_GROUP,
@@ -165,10 +165,7 @@ def _dialect(given: OptionReader) -> str:
 
 
 def _source(given: OptionReader, streaming: bool | None) -> AmqpSourceOptions:
-    name, super_stream = _named(given)
-    if name is None and given.reading:
-        given.required(STREAM, given.form.stream_example)
-    common = read_source(given, name or "", AmqpSourceOptions, streaming=streaming)
+    valued = read_valued(given, _named(given), AmqpSourceOptions, streaming=streaming)
     dialect = _dialect(given)
     groups = DIALECTS.get(dialect, EVENT_STREAMS).groups
     group, epoch = given.get(CONSUMER_GROUP), given.integer(EPOCH, 0, "an epoch")
@@ -192,14 +189,12 @@ def _source(given: OptionReader, streaming: bool | None) -> AmqpSourceOptions:
             MIN_PARTITIONS,
             f"cannot be used together with '{CONSUMER_GROUP}': a group reads a partition over one link at a time",
         )
-    valued = with_filter_values(given, common)
     return replace(
         valued,
         consumer_group=group,
         epoch=epoch,
         dialect=dialect,
         key_annotation=_key_annotation(given),
-        super_stream=super_stream,
         filter=_with_values(valued),
     )
 
@@ -217,15 +212,12 @@ def _with_values(options: AmqpSourceOptions) -> Expression | None:
 def _sink(given: OptionReader) -> AmqpSinkOptions:
     name, is_super = _named(given)
     routing = given.word(ROUTING, "hash", "rstream")
-    if given.has(ROUTING) and not is_super:
-        raise OptionError(ROUTING, f"needs '{SUPER_STREAM}' beside it: it says how a key chooses its partition")
+    given.needs(ROUTING, SUPER_STREAM, "it says how a key chooses its partition")
     exchange = given.text(EXCHANGE, "the name of an exchange")
     if exchange is not None and name is not None:
         option = SUPER_STREAM if is_super else STREAM
         raise OptionError(EXCHANGE, f"cannot be used together with '{option}': give one of them")
-    column = given.text(ROUTING_KEY_COLUMN, "the name of a column")
-    if column is not None and exchange is None:
-        raise OptionError(ROUTING_KEY_COLUMN, f"needs '{EXCHANGE}' beside it: only an exchange routes by keys")
+    given.needs(ROUTING_KEY_COLUMN, EXCHANGE, "only an exchange routes by keys")
     return AmqpSinkOptions(
         read_endpoint(given),
         None if is_super else name,
@@ -236,7 +228,7 @@ def _sink(given: OptionReader) -> AmqpSinkOptions:
         super_stream=name if is_super else None,
         routing="rstream" if routing == "rstream" else "hash",
         exchange=exchange,
-        routing_key_column=column,
+        routing_key_column=given.text(ROUTING_KEY_COLUMN, "the name of a column"),
         filter_value_column=given.text(FILTER_VALUE_COLUMN, "the name of a column"),
     )
 

@@ -180,8 +180,7 @@ def _trigger(given: OptionReader) -> tuple[int | None, int | None, int]:
     delay = given.get(MAX_TRIGGER_DELAY)
     if delay is None:
         return most, least, DEFAULT_MAX_TRIGGER_DELAY_MS
-    if least is None:
-        raise OptionError(MAX_TRIGGER_DELAY, f"needs '{MIN_OFFSETS_PER_TRIGGER}' beside it: nothing waits without it")
+    given.needs(MAX_TRIGGER_DELAY, MIN_OFFSETS_PER_TRIGGER, "nothing waits without it")
     return most, least, duration_ms(MAX_TRIGGER_DELAY, delay)
 
 

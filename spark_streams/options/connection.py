@@ -54,8 +54,8 @@ def read_endpoint(given: OptionReader) -> Endpoint:
         if has_credentials:
             name = USERNAME if named is None or given.has(USERNAME) else named
             raise _both(name, f"credentials in '{endpoint.option}'")
-        if named is not None and not given.has(USERNAME):
-            raise OptionError(named, f"needs '{USERNAME}' beside it")
+        if named is not None:
+            given.needs(named, USERNAME)
         password = given.get(PASSWORD)
         endpoint = endpoint.with_credentials(
             given.get(USERNAME),
@@ -78,7 +78,7 @@ def _address(given: OptionReader) -> Endpoint:
     given_tls = [name for name in (TLS_CA_FILE, TLS_CERT_FILE, TLS_KEY_FILE, TLS_VERIFY_HOSTNAME) if given.has(name)]
     if given.one_of(URL, CONNECTION_STRING) == CONNECTION_STRING:
         found = parse_connection_string(given.required(CONNECTION_STRING, EXAMPLE))
-        if found.is_emulator and given_tls:
+        if found.endpoint.tls is None and given_tls:
             raise OptionError(given_tls[0], f"cannot be used with UseDevelopmentEmulator=true in '{CONNECTION_STRING}'")
         return found.endpoint
     url = given.required(URL, given.form.url_example)
@@ -163,8 +163,7 @@ def log_level(given: OptionReader) -> str:
 
 
 def _tls(given: OptionReader) -> Tls:
-    if given.has(TLS_KEY_FILE) and not given.has(TLS_CERT_FILE):
-        raise OptionError(TLS_KEY_FILE, f"needs '{TLS_CERT_FILE}' beside it")
+    given.needs(TLS_KEY_FILE, TLS_CERT_FILE)
     files = {name: given.get(name) for name in (TLS_CA_FILE, TLS_CERT_FILE, TLS_KEY_FILE)}
     for name, path in files.items():
         if path is not None and not os.path.isfile(path):

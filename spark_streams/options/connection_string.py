@@ -42,14 +42,13 @@ class ConnectionString(NamedTuple):
     """What a connection string says.
 
     Args:
-        endpoint: the namespace, with the rule as user name and its key as password, or the signature as token.
+        endpoint: the namespace, with the rule as user name and its key as password, or the signature as token; of an
+            emulator without TLS.
         hub: the hub; None where it names none.
-        is_emulator: whether it is for plain AMQP.
     """
 
     endpoint: Endpoint
     hub: str | None
-    is_emulator: bool
 
 
 def is_connection_string(text: str) -> bool:
@@ -86,7 +85,7 @@ def parse_connection_string(text: str) -> ConnectionString:
         endpoint = endpoint.with_credentials(parts[_RULE], Secret(parts[_KEY]))
     if _SIGNATURE in parts:
         endpoint = endpoint.with_token(Secret(parts[_SIGNATURE]))
-    return ConnectionString(replace(endpoint, option=CONNECTION_STRING), parts.get(_HUB), emulator == "true")
+    return ConnectionString(replace(endpoint, option=CONNECTION_STRING), parts.get(_HUB))
 
 
 def stream_of(given: OptionReader) -> str | None:

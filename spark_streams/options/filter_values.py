@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
 from spark_streams.errors import OptionError
-from spark_streams.options.common import SourceOptions
-from spark_streams.options.names import FILTER, FILTER_VALUE_FROM, FILTER_VALUES, MATCH_UNFILTERED
+from spark_streams.options.common import SourceOptions, read_source
+from spark_streams.options.names import FILTER, FILTER_VALUE_FROM, FILTER_VALUES, MATCH_UNFILTERED, STREAM
 from spark_streams.options.parser import OptionReader
 from spark_streams.options.values import words_list
 from spark_streams.position import Matching
@@ -45,16 +45,24 @@ class ValuedSourceOptions(SourceOptions):
 Valued = TypeVar("Valued", bound=ValuedSourceOptions)
 
 
-def with_filter_values(given: OptionReader, common: Valued) -> Valued:
-    """Return the options with the filter values, and what belongs to them.
+def read_valued(
+    given: OptionReader, named: tuple[str | None, bool], kind: type[Valued], *, streaming: bool | None
+) -> Valued:
+    """Read the options of every format's reader, and what readers of RabbitMQ have in common.
 
     Args:
         given: the user's options.
-        common: the options that ``read_source`` has read.
+        named: the name of the stream, None where there is none yet, and whether it is a super stream.
+        kind: as for ``read_source``.
+        streaming: as for ``read_source``.
 
     Raises:
-        OptionError: a value is bad, or options contradict each other.
+        OptionError: a value is bad, or options contradict each other; or a reader has no stream.
     """
+    name, super_stream = named
+    if name is None and given.reading:
+        given.required(STREAM, given.form.stream_example)
+    common = read_source(given, name or "", kind, streaming=streaming)
     text = given.get(FILTER_VALUES)
     taken_from = given.text(FILTER_VALUE_FROM, "such as application_properties.region")
     if taken_from is not None and not VALUE_FROM.fullmatch(taken_from):
@@ -86,4 +94,10 @@ def with_filter_values(given: OptionReader, common: Valued) -> Valued:
             f"needs '{FILTER_VALUE_FROM}' beside it: without it the broker is asked for no filter value, and sends "
             "messages without one too",
         )
-    return replace(common, filter_values=values, match_unfiltered=unfiltered, filter_value_from=taken_from)
+    return replace(
+        common,
+        super_stream=super_stream,
+        filter_values=values,
+        match_unfiltered=unfiltered,
+        filter_value_from=taken_from,
+    )

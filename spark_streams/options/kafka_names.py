@@ -48,37 +48,27 @@ def _group(form: Format) -> str:
     return f"leave it out, a query needs no group: its checkpoint is its only memory{exclusive}"
 
 
-def _times(form: Format) -> str:
-    return f"'{REQUEST_TIMEOUT}' is how long the peer may be silent, and what may pass is tried again by itself"
-
-
 _HINTS: Final[Mapping[str, Callable[[Format], str]]] = {
-    "subscribe": lambda form: form.naming,
-    "topic": lambda form: form.naming,
+    "subscribe|topic": lambda form: form.naming,
     "subscribepattern": lambda form: f"there are no patterns here: {form.naming}, and union several",
     "assign": lambda form: (
         f"{form.naming}, and '{FILTER}' with partition = '{next(iter(json.loads(form.offsets_example)))}' for the rows "
         "of one partition"
     ),
-    "kafka.bootstrap.servers": lambda form: f"give '{URL}', {form.url_example}",
-    "kafka.group.id": _group,
-    "groupidprefix": _group,
-    "kafka.security.protocol": _credentials,
+    r"kafka\.bootstrap\.servers": lambda form: f"give '{URL}', {form.url_example}",
+    r"kafka\.group\.id|groupidprefix": _group,
+    r"kafka\.(security\.protocol|sasl\..*)": _credentials,
+    r"kafka\.ssl\..*": lambda form: f"give PEM files, '{TLS_CA_FILE}', '{TLS_CERT_FILE}' and '{TLS_KEY_FILE}'",
+    r"kafka\..*": lambda form: f"{form.name} speaks no Kafka: leave it out",
     "includeheaders": lambda form: "leave it out: application properties and annotations are columns of every row",
     "maxrecordsperpartition": lambda form: (
         f"'{MIN_PARTITIONS}' makes more tasks, '{MAX_OFFSETS_PER_TRIGGER}' a smaller micro-batch"
     ),
-    "kafkaconsumer.polltimeoutms": _times,
-    "fetchoffset.numretries": _times,
-    "fetchoffset.retryintervalms": _times,
+    r"kafkaconsumer\.polltimeoutms|fetchoffset\.(numretries|retryintervalms)": lambda form: (
+        f"'{REQUEST_TIMEOUT}' is how long the peer may be silent, and what may pass is tried again by itself"
+    ),
 }
-_PREFIXES: Final[Mapping[str, Callable[[Format], str]]] = {
-    "kafka.sasl.": _credentials,
-    "kafka.ssl.": lambda form: f"give PEM files, '{TLS_CA_FILE}', '{TLS_CERT_FILE}' and '{TLS_KEY_FILE}'",
-    "kafka.": lambda form: f"{form.name} speaks no Kafka: leave it out",
-}
-
-
+"""What the names of Spark's Kafka source are, and what to do; the first that fits counts."""
 _HUBS: Final[Mapping[str, str]] = {
     "connectionstring": f"give '{CONNECTION_STRING}', as the portal shows it; the hub is its EntityPath, or '{STREAM}'",
     "consumergroup": f"give '{CONSUMER_GROUP}'",
@@ -102,5 +92,5 @@ def hint_of_others(name: str, form: Format) -> str | None:
         hints = _HUBS if CONNECTION_STRING in form.known else {"": "amqp-events is the format for Event Hubs"}
         what = next(hint for part, hint in hints.items() if re.search(part, lower))
         return f"is an option of azure-event-hubs-spark: {what}"
-    hint = _HINTS.get(lower) or next((found for prefix, found in _PREFIXES.items() if lower.startswith(prefix)), None)
+    hint = next((found for names, found in _HINTS.items() if re.fullmatch(names, lower)), None)
     return None if hint is None else f"is an option of Spark's Kafka source: {hint(form)}"

@@ -108,6 +108,11 @@ class OptionReader:
             if self.has(name):
                 raise OptionError(name, why)
 
+    def needs(self, name: str, other: str, why: str = "") -> None:
+        """Raise an OptionError if the option is given without another one that it belongs to."""
+        if self.has(name) and not self.has(other):
+            raise OptionError(name, f"needs '{other}' beside it{why and ': '}{why}")
+
     def required(self, name: str, example: str) -> str:
         """Return the option's value; without one the message says ``example``."""
         value = self.get(name)

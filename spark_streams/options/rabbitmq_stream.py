@@ -8,9 +8,9 @@ from typing import Final, cast
 
 from spark_streams.endpoint import RABBITMQ_SCHEMES
 from spark_streams.errors import OptionError
-from spark_streams.options.common import SinkOptions, read_source
+from spark_streams.options.common import SinkOptions
 from spark_streams.options.connection import log_level, read_endpoint, request_timeout_ms
-from spark_streams.options.filter_values import ValuedSourceOptions, with_filter_values
+from spark_streams.options.filter_values import ValuedSourceOptions, read_valued
 from spark_streams.options.names import (
     COMPRESSION,
     CONSUMER_GROUP,
@@ -119,12 +119,7 @@ def _name(given: OptionReader) -> tuple[str | None, bool]:
 
 
 def _source(given: OptionReader, streaming: bool | None) -> RabbitSourceOptions:
-    name, super_stream = _name(given)
-    if name is None and given.reading:
-        given.required(STREAM, given.form.stream_example)
-    common = read_source(given, name or "", RabbitSourceOptions, streaming=streaming)
-    endpoint = replace(common.endpoint, load_balancer=given.boolean(LOAD_BALANCER, False))
-    valued = with_filter_values(given, common)
+    valued = read_valued(given, _name(given), RabbitSourceOptions, streaming=streaming)
     consumer = given.text(CONSUMER_NAME, "the name of a consumer")
     if consumer is not None and len(consumer.encode("utf-8", "surrogatepass")) > MAX_NAME_BYTES:
         raise OptionError(CONSUMER_NAME, f"is longer than the {MAX_NAME_BYTES} bytes of UTF-8 that RabbitMQ takes")
@@ -140,8 +135,7 @@ def _source(given: OptionReader, streaming: bool | None) -> RabbitSourceOptions:
         )
     return replace(
         valued,
-        endpoint=endpoint,
-        super_stream=super_stream,
+        endpoint=replace(valued.endpoint, load_balancer=given.boolean(LOAD_BALANCER, False)),
         consumer_name=consumer,
         single_active_consumer=single,
         store_offsets=store,
@@ -151,8 +145,7 @@ def _source(given: OptionReader, streaming: bool | None) -> RabbitSourceOptions:
 def _sink(given: OptionReader) -> RabbitSinkOptions:
     name, is_super = _name(given)
     routing = given.word(ROUTING, "hash", "rstream", "key")
-    if given.has(ROUTING) and not is_super:
-        raise OptionError(ROUTING, f"needs '{SUPER_STREAM}' beside it: a stream has one partition")
+    given.needs(ROUTING, SUPER_STREAM, "a stream has one partition")
     column = given.text(FILTER_VALUE_COLUMN, "the name of a column")
     size = given.integer(SUB_ENTRY_SIZE, 1, "messages", high=MAX_SUB_ENTRY_SIZE) or 1
     compression = given.word(COMPRESSION, "none", "gzip", "snappy", "lz4", "zstd")

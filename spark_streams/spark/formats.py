@@ -33,16 +33,14 @@ class FormatDataSource(CalledBySpark, DataSource):  # type: ignore[misc]
         options: as Spark hands them over.
 
     Attributes:
-        format: the format's name.
         rows: all columns that the format has.
         default_rows: the columns for a reader whose user gives no schema.
-        parsers: the module of its options, with ``validate``, ``parse_source`` and ``parse_sink``.
+        parsers: the module of its options, with ``FORMAT``, ``validate``, ``parse_source`` and ``parse_sink``.
 
     Raises:
         OptionError: an option that is unknown, has a bad value, or contradicts another.
     """
 
-    format: ClassVar[str]
     rows: ClassVar[pa.Schema]
     default_rows: ClassVar[pa.Schema]
     parsers: ClassVar[ModuleType]
@@ -71,7 +69,7 @@ class FormatDataSource(CalledBySpark, DataSource):  # type: ignore[misc]
     @classmethod
     def name(cls) -> str:
         """Return the format's name, by which Spark finds it."""
-        return cls.format
+        return str(cls.parsers.FORMAT.name)
 
     def schema(self) -> StructType:
         """Return the default rows, for a reader whose user gives no schema."""

@@ -71,11 +71,10 @@ class Notebook:
             name: ``amqp-url``, ``rabbitmq-url``, ``feed-url`` or ``event-hubs-connection``. On Databricks it is a
                 secret; elsewhere an environment variable, ``SPARK_STREAMS_AMQP_URL``, or the log's own.
         """
-        if self.on_databricks:
+        if self._log is None:
             from pyspark.dbutils import DBUtils
 
             return str(DBUtils(self.spark).secrets.get(SCOPE, name))
-        assert self._log is not None
         told = os.environ.get(f"SPARK_STREAMS_{name.upper().replace('-', '_')}")
         if told is not None:
             return told

@@ -27,7 +27,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--reference-log-dir",
         metavar="DIR",
         help="keep the data of fixture reference_log in this folder, to look into it after the run "
-        "(spark-streams log info --data-dir DIR); by default it is temporary",
+        "(spark-streams inspect --data-dir DIR); by default it is temporary",
     )
     group.addoption(
         "--reference-log-timeout",

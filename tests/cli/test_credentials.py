@@ -209,7 +209,7 @@ def test_serve_takes_secrets_from_files(serve: Callable[..., Served], tmp_path: 
         assert b"users" in line.read_bytes() and b"geheim" not in line.read_bytes()
     for user, code in (("ann:geheim:eins", 0), ("bob:%20zwei%20", 0), ("carl:drei", 0), ("guest:guest", 1)):
         url = served.doors["amqp"].replace("//", f"//{user}@")
-        assert opened.run("log", "info", url, "orders").exit_code == code, user
+        assert opened.run("inspect", url, "orders").exit_code == code, user
     feed = f"{served.doors['feedapi']}/orders"
     assert requests.get(feed, timeout=120).status_code == 401
     assert requests.get(feed, headers={"Authorization": "Bearer geheim-token"}, timeout=120).status_code == 200

@@ -60,7 +60,7 @@ def test_the_quick_start(spark: Any, tmp_path: Path, capsys: pytest.CaptureFixtu
     lines = commands()
     (serve_line,) = [line for line in lines if " log serve " in line]
     (append_line,) = [line for line in lines if " log append " in line]
-    (tail_line,) = re.findall(r"`(spark-streams log tail [^`]*)`", README)
+    (tail_line,) = re.findall(r"`(spark-streams tail [^`]*)`", README)
     programs = blocks("README.md", "python")
 
     with serving(tmp_path) as start:

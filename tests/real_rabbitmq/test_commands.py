@@ -39,12 +39,12 @@ def test_streams_and_super_streams_come_and_go(rabbitmq_url: str, rabbitmq_amqp_
                 shown = run("inspect", f"{address}#{name}", COLUMNS="80").stdout
                 assert all(each in shown for each in partitions)
         for name in (plain, parts):
-            told = json.loads(run("log", "info", rabbitmq_amqp_url, name, "--json").stdout)
+            told = json.loads(run("inspect", rabbitmq_amqp_url, name, "--json").stdout)
             assert {"x-queue-type": "stream", "x-max-age": "86400s"}.items() <= told["config"].items(), told
-        assert re.search(r"x-max-age +│ 86400s ", run("log", "info", rabbitmq_amqp_url, plain).stdout)
-        told = json.loads(run("log", "info", rabbitmq_url, parts, "--json").stdout)
+        assert re.search(r"x-max-age +│ 86400s ", run("inspect", rabbitmq_amqp_url, plain).stdout)
+        told = json.loads(run("inspect", rabbitmq_url, parts, "--json").stdout)
         assert told["config"] is None and "RabbitMQ 4 tell them over AMQP" in told["why"]
-        missing = run("log", "info", rabbitmq_amqp_url, f"{plain}-x")
+        missing = run("inspect", rabbitmq_amqp_url, f"{plain}-x")
         assert missing.exit_code == 1 and f"'{plain}-x'" in missing.stderr
         missing = run("inspect", f"{rabbitmq_amqp_url}#{plain}-x")
         assert missing.exit_code == 1 and f"'{plain}-x'" in missing.stderr and "super stream" not in missing.stderr

@@ -12,7 +12,7 @@ import click
 import pyarrow as pa
 
 from spark_streams.cli.credentials import PeerOptions, endpoint_of, password_option, tls_options
-from spark_streams.cli.peers.progress import EventBar
+from spark_streams.cli.peers.terminal import EventBar
 from spark_streams.client import AmqpClient
 from spark_streams.endpoint import Tls
 from spark_streams.errors import OptionError

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import ctypes
 import dataclasses
-import functools
 import gc
 import json
 import os
@@ -21,12 +20,12 @@ from typing import Any, Final
 import click
 
 from spark_streams.cli.arguments import StreamRequest, credentials, listen, stream_request
-from spark_streams.cli.credentials import file_option, tokens_of, users_of
+from spark_streams.cli.credentials import file_option, gathered, tokens_of, users_of
 from spark_streams.cli.errors import exit_on_signal
 from spark_streams.cli.log.config_file import Configuration, read_configuration
 from spark_streams.errors import OptionError
 from spark_streams.log import ReferenceLog
-from spark_streams.protocols import load, with_doors
+from spark_streams.protocols import DoorEntry, load, with_doors
 from spark_streams.server import BearerToken, LogServer
 from spark_streams.server.admission import allow_descriptors
 from spark_streams.server.door import Door, DoorShut
@@ -81,20 +80,10 @@ def _bearers(ctx: click.Context, param: click.Parameter, value: tuple[str, ...])
         raise click.BadParameter(str(fault)) from fault
 
 
-def _door_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add an option for each door to a command, which gets argument ``where``: door name to host and port, or None."""
-    doors = {name: name.replace("-", "_") for name in with_doors()}
-
-    @functools.wraps(command)
-    def with_doors_named(**named: Any) -> Any:
-        return command(where={door: named.pop(parameter) for door, parameter in doors.items()}, **named)
-
-    for door in reversed(list(with_doors().values())):
-        config = load(door.config)
-        where = f"Where the {door.title} listens; port 0 is any free one.  [default: {config.host}:{config.port}]"
-        option = click.option(f"--{door.name}", type=listen, metavar="[HOST:]PORT", help=where)
-        with_doors_named = option(with_doors_named)
-    return with_doors_named
+def _door_option(door: DoorEntry) -> Callable[..., Any]:
+    config = load(door.config)
+    where = f"Where the {door.title} listens; port 0 is any free one.  [default: {config.host}:{config.port}]"
+    return click.option(f"--{door.name}", type=listen, metavar="[HOST:]PORT", help=where)
 
 
 _SECRETS_FILE: Final[dict[str, Any]] = {
@@ -110,7 +99,7 @@ _SECRETS_FILE: Final[dict[str, Any]] = {
     type=click.Path(file_okay=False, path_type=Path),
     help="Where the log lives; without it the log is temporary.",
 )
-@_door_options
+@gathered("where", dict, {name: _door_option(door) for name, door in with_doors().items()})
 @click.option(
     "--stream",
     "streams",
@@ -210,7 +199,7 @@ _MISSING: Final = {
 def opened_doors(named: Collection[str]) -> Collection[str]:
     """Return the doors to open: those that are named, or all of them where no way to the streams is among these."""
     entries = with_doors()
-    return named if any(not entries[door].beside for door in named) else entries
+    return named if any(entries[door].format is not None for door in named) else entries
 
 
 def _check_exposure(doors: list[Door]) -> None:

@@ -1,26 +1,24 @@
-"""Commands ``spark-streams log info`` and ``split``, which show and split streams of a log."""
+"""Commands ``spark-streams log create``, ``delete`` and ``split``: streams of a served log, or of one in a directory.
+
+Any other peer creates and deletes streams too, where its protocol can do it.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-import json
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import click
 
+from spark_streams.cli.arguments import StreamRequest, stream_request
 from spark_streams.cli.credentials import PeerOptions, tls_options
-from spark_streams.cli.errors import fault_line
-from spark_streams.cli.peers.log_peers import AmqpPeer, in_order
-from spark_streams.cli.peers.peer import PEER_EPILOG, Peer, partitions_option, peer_options, read_peer
-from spark_streams.cli.peers.tables import plain_console, print_facts, print_rows
-from spark_streams.client import Bounds
+from spark_streams.cli.peers.peer import PEER_EPILOG, Peer, peer_options, read_peer
 from spark_streams.endpoint import Tls
-from spark_streams.errors import OptionError, PeerError, SparkStreamsError
-from spark_streams.log import ReferenceLog, Stream, format_offset
-from spark_streams.position import EARLIEST
+from spark_streams.errors import LogLocked, NotFound, OptionError, StreamExists, UnknownStream
+from spark_streams.log import ReferenceLog, StreamConfig
 
-_OF_SPLITS: Final = ("closed", "starts_after", "cursor_from")
 FOLDER: Final = click.Path(exists=True, file_okay=False, path_type=Path)
 """The folder of a log that is there."""
 
@@ -36,47 +34,6 @@ def existing_log(data_dir: Path) -> ReferenceLog:
     return ReferenceLog(data_dir)
 
 
-_INFO_EPILOG = f"""{PEER_EPILOG}
-\b
-Examples:
-  spark-streams log info amqp://guest:guest@localhost:5672 orders
-  spark-streams log info http://localhost:8080 orders
-  spark-streams log info --data-dir ./data
-"""
-
-
-@click.command(epilog=_INFO_EPILOG)
-@click.argument("where", nargs=-1, metavar="[URL] [STREAM]")
-@click.option(
-    "--data-dir", type=FOLDER, help="Look into a log that is not being served; without STREAM at all of its streams."
-)
-@click.option("--json", "as_json", is_flag=True, help="One JSON object a stream and line.")
-@partitions_option()
-@tls_options
-@peer_options()
-def info(where: tuple[str, ...], data_dir: Path | None, as_json: bool, tls: Tls | None, options: PeerOptions) -> None:
-    """Show a stream: its settings, and of each partition how many events, and the first and last offset retained.
-
-    The URL is that of any door of a log that is being served, or of any other peer.
-    """
-    if data_dir is None:
-        if len(where) != 2:
-            raise click.UsageError(
-                "expected URL STREAM, or --data-dir DIR [STREAM]; `spark-streams inspect URL` shows all of a log"
-            )
-        found = [_served(peer_stream(read_peer(where[0], options, tls=tls, needs_stream=False), where[1]))]
-    else:
-        if len(where) > 1:
-            raise click.UsageError("with --data-dir only a STREAM is expected")
-        with existing_log(data_dir) as log:
-            found = [_stored(stream) for stream in ([log.stream(where[0])] if where else log.streams())]
-    for stream in found:
-        if as_json:
-            click.echo(json.dumps(stream))
-        else:
-            _print(stream)
-
-
 def peer_stream(peer: Peer, name: str) -> Peer:
     """Return a stream of a peer, whose url is to name none.
 
@@ -88,89 +45,175 @@ def peer_stream(peer: Peer, name: str) -> Peer:
     return peer.named(name)
 
 
-def _served(peer: Peer) -> dict[str, Any]:
-    """Return a peer's description of a stream; ``config`` is None with ``why`` where that lacks the settings.
+_CREATE_EPILOG: Final = f"""\b
+The url is that of any door of the log but its Event Hubs door. Its user needs
+permission 'configure' on the names. A RabbitMQ creates streams too, by
+rabbitmq-stream://; with PARTITIONS a super stream of NAME-0, NAME-1 and so on.
+--data-dir is for a log that nobody serves: the server alone may touch its directory
+while it runs.
 
-    A request for the settings that fails in any way does not lose the partitions that are found.
+{PEER_EPILOG}
+\b
+Examples:
+  spark-streams log create amqp://guest:guest@localhost:5672 orders:4 payments
+  spark-streams log create http://localhost:8080 orders:4 --retention-ms 86400000
+  spark-streams log create --data-dir ./data orders:4 --timestamp-type create
+"""
+_DELETE_EPILOG: Final = f"""\b
+The url is that of any door of the log but its Event Hubs door. Its user needs
+permission 'configure' on the names.
+
+{PEER_EPILOG}
+\b
+Examples:
+  spark-streams log delete amqp://guest:guest@localhost:5672 orders
+  spark-streams log delete --data-dir ./data orders payments
+"""
+
+
+@click.command(epilog=_CREATE_EPILOG)
+@click.argument("words", metavar="[URL] NAME[:PARTITIONS]...", nargs=-1, required=True)
+@click.option(
+    "--data-dir",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="In place of a URL: where a log lives that is not being served; made when it is not there.",
+)
+@click.option(
+    "--timestamp-type",
+    type=click.Choice(["append", "create"]),
+    help="An event's timestamp: when it was appended, or its producer's creation-time.  [default: append]",
+)
+@click.option(
+    "--retention-bytes",
+    "retention_max_bytes",
+    type=click.IntRange(0),
+    help="Keep about this much of each partition.  [default: all]",
+)
+@click.option(
+    "--retention-ms",
+    "retention_max_age_ms",
+    type=click.IntRange(0),
+    help="Keep events for this long.  [default: forever]",
+)
+@click.option(
+    "--segment-bytes",
+    "segment_max_bytes",
+    type=click.IntRange(1),
+    help=f"Size of a segment file; whole segments are removed.  [default: {StreamConfig.segment_max_bytes}]",
+)
+@click.option(
+    "--if-not-exists",
+    is_flag=True,
+    help="A stream that is there already is no error; with a number of PARTITIONS, if it has as many.",
+)
+@tls_options
+@peer_options()
+def create(
+    words: tuple[str, ...],
+    data_dir: Path | None,
+    if_not_exists: bool,
+    tls: Tls | None,
+    options: PeerOptions,
+    **settings: Any,
+) -> None:
+    """Create streams, each NAME[:PARTITIONS], in a log that is being served, or in its directory."""
+    given = {name: value for name, value in settings.items() if value is not None}
+    url, names = _arguments(words, data_dir)
+    streams = [stream_request(name) for name in names]
+    if data_dir is not None:
+        _create_stored(data_dir, streams, StreamConfig(**given), if_not_exists)
+        return
+    peer = read_peer(url, options, tls=tls, needs_stream=False)
+    for request in streams:
+        created = _create_served(peer_stream(peer, request.name), request, given, if_not_exists)
+        click.echo(f"{request.name}: {'created' if created else 'was there'}")
+
+
+@click.command(epilog=_DELETE_EPILOG)
+@click.argument("words", metavar="[URL] NAME...", nargs=-1, required=True)
+@click.option("--data-dir", type=FOLDER, help="In place of a URL: where a log lives that is not being served.")
+@click.option("--if-exists", is_flag=True, help="A stream that is not there is no error.")
+@tls_options
+@peer_options()
+def delete(
+    words: tuple[str, ...], data_dir: Path | None, if_exists: bool, tls: Tls | None, options: PeerOptions
+) -> None:
+    """Delete streams with all their events, of a log that is being served, or in its directory."""
+    url, names = _arguments(words, data_dir)
+    if data_dir is not None:
+        with _unserved(existing_log, data_dir) as log:
+            _delete(names, log.delete_stream, if_exists)
+    else:
+        peer = read_peer(url, options, tls=tls, needs_stream=False)
+        _delete(names, lambda name: peer_stream(peer, name).delete(), if_exists)
+
+
+def _arguments(words: Sequence[str], data_dir: Path | None) -> tuple[str, Sequence[str]]:
+    """Return the url, which is empty with a data directory, and the names."""
+    if data_dir is not None:
+        found = next((word for word in words if "://" in word), None)
+        if found is not None:
+            raise click.UsageError("expected a URL or --data-dir, not both")
+        return "", words
+    if len(words) < 2 or ("://" not in words[0] and not words[0].startswith("Endpoint=")):
+        raise click.UsageError("expected the URL of a log and names of streams, or --data-dir DIR and names")
+    return words[0], words[1:]
+
+
+def _unserved(opened: Callable[[Path], ReferenceLog], data_dir: Path) -> ReferenceLog:
+    """Return the log in a folder; the caller closes it.
+
+    Raises:
+        LogLocked: a server uses it; the text says how streams are changed then.
     """
-    found = _partitions(peer)
     try:
-        config, why = peer.settings(), {}
-    except SparkStreamsError as fault:
-        told = fault.description if isinstance(fault, PeerError) else ""
-        config, why = None, {"why": told or fault_line(fault)}
-    return {"stream": peer.stream, "config": config, **why, **found}
+        return opened(data_dir)
+    except LogLocked as fault:
+        raise LogLocked(f"{fault}. While a log is served, name its url in place of --data-dir") from fault
 
 
-def _partitions(peer: Peer) -> dict[str, Any]:
-    if not isinstance(peer, AmqpPeer):
-        return peer.describe()
-    with peer.client() as client:
-        description = client.describe(peer.stream)
-        events = client.remaining(peer.stream, dict.fromkeys(description.partitions, EARLIEST))
-    return {
-        "incarnation": description.incarnation,
-        "partitions": [
-            {"partition": p, "events": events.get(p), "earliest": b.earliest, "latest": b.latest, **_splits(b)}
-            for p, b in in_order(description.partitions)
-        ],
-    }
+def _create_stored(data_dir: Path, streams: Sequence[StreamRequest], config: StreamConfig, if_not_exists: bool) -> None:
+    with _unserved(ReferenceLog, data_dir) as log:
+        there = {stream.name for stream in log.streams()}
+        for request in streams:
+            if request.name in there and not if_not_exists:
+                raise _exists(request.name)
+            dataclasses.replace(request, config=config).ensure(log)
+            click.echo(f"{request.name}: {'was there' if request.name in there else 'created'}")
 
 
-def _splits(bounds: Bounds) -> dict[str, Any]:
-    """Return the fields of splits of a partition, as in ``_stored``; an empty dict without splits."""
-    splits = {"closed": bounds.closed, "starts_after": bounds.starts_after, "cursor_from": list(bounds.cursor_from)}
-    return splits if any(splits.values()) else {}
+def _create_served(peer: Peer, request: StreamRequest, settings: dict[str, Any], if_not_exists: bool) -> bool:
+    """Create a stream, and return whether it was not there.
+
+    Raises:
+        StreamExists: it was there.
+        OptionError: it is there with another number of partitions.
+    """
+    if peer.create(request.partitions, settings):
+        return True
+    if not if_not_exists:
+        raise _exists(request.name)
+    if request.partitions is not None:
+        found = len(peer.describe()["partitions"])
+        if request.partitions != found:
+            raise request.with_others("NAME", found)
+    return False
 
 
-def _stored(stream: Stream) -> dict[str, Any]:
-    return {
-        "stream": stream.name,
-        "incarnation": stream.incarnation,
-        "config": dataclasses.asdict(stream.config),
-        "partitions": [
-            {
-                "partition": p.id,
-                "events": p.next_offset - p.first_offset,
-                "earliest": format_offset(p.first_offset) if p.next_offset > p.first_offset else None,
-                "latest": format_offset(p.next_offset - 1) if p.next_offset > p.first_offset else None,
-                "bytes": p.stored_bytes,
-                "segments": p.segment_count,
-                "closed": p.closed,
-                "starts_after": p.starts_after,
-                "cursor_from": list(p.cursor_from),
-            }
-            for p in stream.partitions.values()
-        ],
-    }
+def _exists(name: str) -> StreamExists:
+    return StreamExists(f"there is a stream '{name}' already: choose another name, or say --if-not-exists")
 
 
-def _story(partition: dict[str, Any]) -> str:
-    """Return the splits of a partition as text, empty without any."""
-    facts = []
-    if partition.get("starts_after") is not None:
-        facts.append(f"starts after {partition['starts_after']}")
-    if partition.get("cursor_from"):
-        facts.append(f"history of {', '.join(partition['cursor_from'])}")
-    if partition.get("closed") in (True, "yes"):  # a feed says it as text
-        facts.append("closed")
-    return "; ".join(facts)
-
-
-def _print(stream: dict[str, Any]) -> None:
-    """Print a stream: its settings, and its partitions as a table."""
-    console, partitions = plain_console(), stream["partitions"]
-    console.print(stream["stream"], style="italic", soft_wrap=True)
-    if stream["config"]:
-        settings = {name: "no limit" if value is None else value for name, value in stream["config"].items()}
-        print_facts(console, {"partitions": len(partitions), **settings})
-    elif "why" in stream:
-        console.print(f"Its settings are not known: {stream['why']}", soft_wrap=True)
-    stories = [_story(partition) for partition in partitions]
-    rows = [{name: p[name] for name in p if name not in _OF_SPLITS} for p in partitions]
-    if any(stories):
-        rows = [{**row, "split": story} for row, story in zip(rows, stories, strict=True)]
-    print_rows(console, rows)
+def _delete(names: Sequence[str], delete_stream: Callable[[str], None], if_exists: bool) -> None:
+    for name in names:
+        try:
+            delete_stream(name)
+        except (NotFound, UnknownStream):
+            if not if_exists:
+                raise
+            click.echo(f"{name}: was not there")
+        else:
+            click.echo(f"{name}: deleted")
 
 
 _SPLIT_EPILOG = """\b

@@ -18,17 +18,15 @@ from spark_streams.cli.peers.peer import (
     PeerReader,
     PeerWriter,
     ReadRequest,
-    partitions_option,
     peer_options,
     read_peer,
     speaks_tls,
 )
-from spark_streams.cli.peers.progress import EventBar
-from spark_streams.cli.tail import Interrupted
+from spark_streams.cli.peers.terminal import EventBar
+from spark_streams.cli.tail import POLL_S, Interrupted
 from spark_streams.endpoint import Tls
 from spark_streams.errors import OptionError, PositionLost, SparkStreamsError
 
-_POLL_S: Final = 0.2
 _FLUSH_ROWS: Final = 50_000
 """Number of sent events from which the copy waits for confirms, and then updates the positions to continue from."""
 _STEP_ROWS: Final = 1_000
@@ -66,11 +64,10 @@ Examples:
     "--from", "start", default="earliest", show_default=True, metavar="WHERE", help="Where to begin; see below."
 )
 @click.option("--partition", help="Only this one.  [default: all]")
-@partitions_option("from_partitions", "FROM, a feed")
 @click.option("--allow-loss", is_flag=True, help="Go on where events are gone, with a warning.  [default: fail]")
 @click.option("--follow", is_flag=True, help="Go on as new events come, until Ctrl-C.")
 @tls_options
-@peer_options("FROM", "FROM's user", "FROM, if it is a feed")
+@peer_options("FROM", "FROM's user", "FROM, if it is a feed", partitions=True)
 @peer_options("TO", "TO's user", "TO, if it is a feed")
 def copy(
     source: str,
@@ -138,7 +135,7 @@ class _Job:
             self._confirm()
             if not follow or interrupted:
                 return
-            time.sleep(_POLL_S)
+            time.sleep(POLL_S)
 
     def tell_positions(self) -> None:
         """Print to stderr the position from which each partition can continue."""

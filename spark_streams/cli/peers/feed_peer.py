@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Final
+from dataclasses import replace
+from typing import Any, ClassVar
 from urllib.parse import quote
 
 import pyarrow as pa
@@ -22,19 +22,11 @@ from spark_streams.errors import NotFound, OptionError, Refused
 from spark_streams.rows import COMMON_SCHEMA
 from spark_streams.secrets import Secret
 from spark_streams.wire.feed.dialect import Dialect
+from spark_streams.wire.feed.lines import MAX_LINE_BYTES
 
-MAX_LINE_BYTES: Final = 64 << 20
 
-
-@dataclass(frozen=True)
 class FeedPeer(Peer):
-    """A feed; an address without a path may be a feed, or the root of several feeds.
-
-    Args:
-        partitions: number of partitions of a feed of version 1; None for any other feed.
-    """
-
-    partitions: int | None = None
+    """A feed; an address without a path may be a feed, or the root of several feeds."""
 
     columns: ClassVar = tuple(COMMON_SCHEMA.names)
 
@@ -51,7 +43,7 @@ class FeedPeer(Peer):
         found = Secret(options.token) if options.token else options.secret("TOKEN", options.token_file)
         if found is not None:
             endpoint = endpoint.with_token(found)
-        return cls(endpoint, endpoint.path.rstrip("/").rpartition("/")[2] or endpoint.address, options.partitions)
+        return cls(endpoint, endpoint.path.rstrip("/").rpartition("/")[2] or endpoint.address, options)
 
     @property
     def names_stream(self) -> bool:
@@ -69,8 +61,8 @@ class FeedPeer(Peer):
 
     def client(self) -> FeedClient:
         """Return a client, of version 1 if the number of partitions is given, else of the feed's own dialect."""
-        dialect = None if self.partitions is None else Dialect.V1
-        where = (self.endpoint, self.stream, dialect, self.partitions)
+        partitions = self.options.partitions
+        where = (self.endpoint, self.stream, None if partitions is None else Dialect.V1, partitions)
         return FeedClient(FeedAddress(*where, {}, None, TIMEOUT_MS, MAX_LINE_BYTES))
 
     @contextmanager

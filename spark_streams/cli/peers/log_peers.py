@@ -6,9 +6,9 @@ Their partitions tell where they end.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, ClassVar, Final
 
 import numpy as np
@@ -16,7 +16,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from spark_streams.cli.credentials import PeerOptions
 from spark_streams.cli.peers.peer import TIMEOUT_MS, Peer, PeerReader, PeerWriter, ReadRequest
 from spark_streams.client import (
     AmqpClient,
@@ -29,14 +28,13 @@ from spark_streams.client import (
     encode_columns,
 )
 from spark_streams.client.asked_times import Asked, warn_of_times
-from spark_streams.endpoint import Endpoint
 from spark_streams.errors import NotFound, OptionError, PositionLost, Refused
 from spark_streams.options.positions import numbered_position
 from spark_streams.options.values import instant_ms
 from spark_streams.position import EARLIEST, After, At, AtTime, Earliest
 from spark_streams.wire.amqp.columns.block import MessageBlock
 from spark_streams.wire.amqp.columns.decode import decode_columns
-from spark_streams.wire.amqp.dialects import AUTO, DIALECTS, Dialect
+from spark_streams.wire.amqp.dialects import AUTO, DIALECTS
 from spark_streams.wire.columnar.arrays import layout
 
 _DECIDED: Final = frozenset({"stream", "partition", "offset", "timestamp"})
@@ -52,6 +50,12 @@ _ARGUMENTS: Final = {
 def in_order(partitions: Mapping[str, Bounds]) -> list[tuple[str, Bounds]]:
     """Return partitions with their bounds, sorted so that '2' precedes '10'."""
     return sorted(partitions.items(), key=lambda item: (len(item[0]), item[0]))
+
+
+def splits(held: Any) -> dict[str, Any]:
+    """Return the fields of splits of a partition, described by a peer or in a log; an empty dict without splits."""
+    found = {"closed": held.closed, "starts_after": held.starts_after, "cursor_from": list(held.cursor_from)}
+    return found if any(found.values()) else {}
 
 
 class LogPeer(Peer):
@@ -111,6 +115,7 @@ class LogPeer(Peer):
                     "earliest": bounds.earliest,
                     "latest": bounds.latest,
                     "removed up to": bounds.truncated,
+                    **splits(bounds),
                 }
                 for name, bounds in in_order(description.partitions)
             ],
@@ -119,17 +124,13 @@ class LogPeer(Peer):
 
     def create(self, partitions: int | None, settings: Mapping[str, str | int]) -> bool:
         """Create the stream; see ``Peer.create``."""
-        with self.client_for_changes() as client:
+        with replace(self, stream="").client() as client:
             return client.create(self.stream, partitions, self.arguments(settings))
 
     def delete(self) -> None:
         """Delete the stream; see ``Peer.delete``."""
         with self.client() as client:
             client.delete(self.stream)
-
-    @abstractmethod
-    def client_for_changes(self) -> AmqpClient | RabbitClient:
-        """Return a client that creates streams; the caller closes it."""
 
     @abstractmethod
     def arguments(self, settings: Mapping[str, str | int]) -> dict[str, str]:
@@ -140,25 +141,16 @@ class LogPeer(Peer):
         """
 
 
-@dataclass(frozen=True)
 class AmqpPeer(LogPeer):
-    """An event stream of an AMQP peer.
-
-    Args:
-        dialect: the peer's; None for the one that it shows.
-    """
-
-    dialect: Dialect | None = None
+    """An event stream of an AMQP peer."""
 
     kind: ClassVar = "AMQP peer"
-    has_dialects: ClassVar = True
     no_list: ClassVar = "AMQP has no way to ask a peer which event streams it has"
 
     def client(self) -> AmqpClient:
         """Return a client of the peer; the caller closes it."""
-        return AmqpClient(self.endpoint, timeout_ms=TIMEOUT_MS, dialect=self.dialect)
-
-    client_for_changes = client
+        dialect = DIALECTS.get(self.options.dialect or AUTO)
+        return AmqpClient(self.endpoint, timeout_ms=TIMEOUT_MS, dialect=dialect)
 
     def settings(self) -> dict[str, Any]:
         """Return the settings of the stream; see ``Peer.settings``."""
@@ -168,12 +160,6 @@ class AmqpPeer(LogPeer):
     def arguments(self, settings: Mapping[str, str | int]) -> dict[str, str]:
         """Return the settings as they are: those of our log."""
         return {name: str(value) for name, value in settings.items()}
-
-    @classmethod
-    def read(cls, endpoint: Endpoint, names: Sequence[str], options: PeerOptions, needs_stream: bool) -> Peer:
-        """Return the peer of a command's arguments, see ``Peer.read``."""
-        peer = super().read(endpoint, names, options, needs_stream)
-        return replace(peer, dialect=DIALECTS.get(options.dialect or AUTO))  # type: ignore[call-arg]
 
     def stream_kind(self, description: StreamDescription) -> str:
         """Return the name of this kind of stream."""
@@ -198,10 +184,6 @@ class RabbitPeer(LogPeer):
         """Return a client of the stream or super stream, or of the broker; see ``LogPeer.client``."""
         is_super_stream = self.names_stream and self.is_super_stream()
         return RabbitClient(self.endpoint, super_stream=is_super_stream, timeout_ms=TIMEOUT_MS)
-
-    def client_for_changes(self) -> RabbitClient:
-        """Return a client that creates streams; the caller closes it."""
-        return RabbitClient(self.endpoint, timeout_ms=TIMEOUT_MS)
 
     def arguments(self, settings: Mapping[str, str | int]) -> dict[str, str]:
         """Return settings as RabbitMQ's arguments of a stream."""

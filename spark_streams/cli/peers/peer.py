@@ -5,11 +5,11 @@ A url's scheme determines the protocol, and ``spark_streams.protocols`` names th
 
 from __future__ import annotations
 
-import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, ClassVar, Final
 
 import click
@@ -20,10 +20,11 @@ from spark_streams.cli.credentials import (
     PeerOptions,
     endpoint_of,
     file_option,
+    gathered,
     hub_of,
     password_option,
 )
-from spark_streams.endpoint import Endpoint, Tls
+from spark_streams.endpoint import AMQP_SCHEMES, Endpoint, Tls
 from spark_streams.errors import OptionError, Refused
 from spark_streams.options.connection_string import is_connection_string
 from spark_streams.protocols import PROTOCOLS, load
@@ -159,19 +160,19 @@ class Peer(ABC):
         endpoint: the peer's address.
         stream: the stream's name there. A feed's name is the one under which it is listed, else the last part of its
             address. It is empty for the peer itself.
+        options: the command's options about it.
 
     Attributes:
         columns: the columns of its events.
         copied: those that a copy reads.
-        has_dialects: whether its protocol has dialects (``--dialect``).
     """
 
     endpoint: Endpoint
     stream: str
+    options: PeerOptions = field(repr=False)
 
     columns: ClassVar[tuple[str, ...]] = tuple(MESSAGE_SCHEMA.names)
     copied: ClassVar[tuple[str, ...]] = tuple(COMMON_SCHEMA.names)
-    has_dialects: ClassVar[bool] = False
 
     @classmethod
     def read(cls, endpoint: Endpoint, names: Sequence[str], options: PeerOptions, needs_stream: bool) -> Peer:
@@ -194,7 +195,7 @@ class Peer(ABC):
             )
         if not names and needs_stream:
             raise OptionError("URL", f"{endpoint.url} names no stream, expected {endpoint.url}#STREAM")
-        return cls(endpoint, names[0] if names else "")
+        return cls(endpoint, names[0] if names else "", options)
 
     @property
     def names_stream(self) -> bool:
@@ -308,7 +309,7 @@ def read_peer(
     schemes = [scheme for protocol in PROTOCOLS.values() for scheme in protocol.schemes]
     endpoint = endpoint_of(where, options, tls, schemes)
     kind: type[Peer] = load(endpoint.protocol.peer)
-    if options.dialect is not None and not kind.has_dialects:
+    if options.dialect is not None and endpoint.scheme not in AMQP_SCHEMES:
         raise OptionError(options.option("dialect"), f"is for AMQP, and {endpoint.url} is no address of it")
     return kind.read(endpoint, [name for name in (fragment, stream) if name], options, needs_stream)
 
@@ -316,40 +317,31 @@ def read_peer(
 def speaks_tls(url: str) -> bool:
     """Return whether a url's scheme, or a connection string, means TLS."""
     if is_connection_string(url):
-        return not hub_of(url).is_emulator
+        return hub_of(url).endpoint.tls is not None
     scheme = url.strip().partition("://")[0].lower()
     return any(scheme == protocol.tls_scheme for protocol in PROTOCOLS.values())
 
 
-def partitions_option(name: str = "partitions", of: str = "a feed") -> Callable[..., Any]:
-    """Return the option for the number of partitions of a feed that does not tell this number."""
-    text = f"Speak version 1 of FeedAPI (ZeroEventHub) with {of}, which does not tell how many partitions it has."
-    return click.option("--partitions", name, type=click.IntRange(1, 32_768), metavar="N", help=text)
+def peer_options(
+    side: str = "", user: str = "the url's user", feed: str = "a feed", partitions: bool = False
+) -> Callable[..., Any]:
+    """Return the options for one peer, but those about TLS.
 
-
-def peer_options(side: str = "", user: str = "the url's user", feed: str = "a feed") -> Callable[..., Any]:
-    """Return the options for the credentials of one peer.
-
-    The command gets them as argument ``options``, with a side as ``from_options`` or ``to_options``; the number of
-    partitions is among them, for which ``partitions_option`` is added apart.
+    The command gets them as argument ``options``, with a side as ``from_options`` or ``to_options``. The number of
+    partitions of a feed that does not tell it is among them with ``partitions``.
     """
     before = f"{side.lower()}_" if side else ""
     option = PeerOptions(side=side).option
-    names = [each.name for each in fields(PeerOptions) if each.name != "side"]
-
-    def add(command: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(command)
-        def with_options(**named: Any) -> Any:
-            given = {name: named.pop(before + name, None) for name in names}
-            return command(**{f"{before}options": PeerOptions(**given, side=side)}, **named)
-
-        chosen = click.Choice([AUTO, *DIALECTS])
-        shows = "The dialect of an AMQP peer; by default the one that it shows."
-        with_options = click.option(option("dialect"), type=chosen, help=shows)(with_options)
-        with_options = file_option(option("token-file"), f"File with the token of {feed}.")(with_options)
-        seen = f"Bearer token of {feed}; everybody sees it in the list of processes: better in a file."
-        with_options = click.option(option("token"), metavar="TOKEN", help=seen)(with_options)
-        with_options = password_option(option("password-file"), user)(with_options)
-        return with_options
-
-    return add
+    seen = f"Bearer token of {feed}; everybody sees it in the list of processes: better in a file."
+    shows = "The dialect of an AMQP peer; by default the one that it shows."
+    added = {
+        "password_file": password_option(option("password-file"), user),
+        "token": click.option(option("token"), metavar="TOKEN", help=seen),
+        "token_file": file_option(option("token-file"), f"File with the token of {feed}."),
+        "dialect": click.option(option("dialect"), type=click.Choice([AUTO, *DIALECTS]), help=shows),
+    }
+    if partitions:
+        text = f"Speak version 1 of FeedAPI (ZeroEventHub) with {feed}, which does not tell how many partitions it has."
+        kind = click.IntRange(1, 32_768)
+        added["partitions"] = click.option("--partitions", f"{before}partitions", type=kind, metavar="N", help=text)
+    return gathered(f"{before}options", partial(PeerOptions, side=side), added, before)

@@ -19,6 +19,7 @@ from typing import Final, TypeAlias
 from spark_streams.filters.decimals import MAX_INT64, MIN_INT64
 from spark_streams.filters.intervals import Intervals, intervals_of, within
 from spark_streams.filters.split import Inexpressible, Split
+from spark_streams.filters.targets.sql_text import MAX_CHARACTERS
 from spark_streams.filters.tree import COMPARISONS, Operator, Predicate, ReferenceKind, Value, ValueType
 from spark_streams.wire.amqp.event_streams import OFFSET_KEY, TIMESTAMP_KEY
 
@@ -32,8 +33,6 @@ _FALSE: Final[Terms] = ()
 _MAX_COMPARISONS: Final = 50
 """The most comparisons in one text, which makes 199 tokens: RabbitMQ takes 200 of its full SQL. Without this limit,
 multiplying out could produce any number."""
-_MAX_CHARACTERS: Final = 4096
-"""The most characters of one text: as many as RabbitMQ takes of its full SQL."""
 
 
 class DeliveryAnnotations:
@@ -99,7 +98,7 @@ def text_of(terms: Terms) -> str | None:
 
 def _bounded(made: tuple[dict[str, None] | tuple[str, ...], ...]) -> Terms:
     terms: Terms = tuple(dict.fromkeys(tuple(term) for term in made))
-    if sum(map(len, terms)) > _MAX_COMPARISONS or len(text_of(terms) or "") > _MAX_CHARACTERS:
+    if sum(map(len, terms)) > _MAX_COMPARISONS or len(text_of(terms) or "") > MAX_CHARACTERS:
         raise Inexpressible
     return terms
 

@@ -21,14 +21,12 @@ from spark_streams.filters.tree import (
     place_of,
     without_not,
 )
-from spark_streams.offsets import OFFSET_DIGITS
+from spark_streams.offsets import MAX_OFFSET, OFFSET_DIGITS
 
 _MAX_VALUES: Final = 128
 """The most filter values in one subscription: the broker tests each against every chunk's Bloom filter."""
 _MAX_VALUE_BYTES: Final = 16_384
 """The most bytes of all filter values together, because one frame holds them."""
-_LAST_OFFSET: Final = 2**63 - 1
-"""No stream reaches this offset; a larger first offset becomes this one."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +68,7 @@ def split_for_rabbitmq(expression: Expression, value_from: Reference | None) -> 
     seek = split(normal, _Seek())
     first = seek.pushed or 0
     values = None if value_from is None else split(normal, _FilterValues(value_from)).pushed
-    return RabbitSplit(values, min(first, _LAST_OFFSET) if first > 0 else None, seek.residual)
+    return RabbitSplit(values, min(first, MAX_OFFSET) if first > 0 else None, seek.residual)
 
 
 class _Seek:

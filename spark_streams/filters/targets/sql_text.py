@@ -32,7 +32,8 @@ from typing import Final, Literal
 
 from spark_streams.filters.split import Inexpressible
 
-_MAX_CHARACTERS: Final = 4096
+MAX_CHARACTERS: Final = 4096
+"""The most characters that RabbitMQ takes of a full SQL filter; a filter of event streams has no more either."""
 _MAX_TOKENS: Final = 200
 _REGULAR: Final = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 _KEYWORDS: Final = frozenset(
@@ -150,7 +151,7 @@ def like(field: Term, pattern: Term, *, negated: bool = False) -> Sql:
 
 def checked(sql: Sql) -> Sql:
     """Return the same, unless the text is longer than RabbitMQ allows."""
-    if sql.tokens > _MAX_TOKENS or len(sql.text) > _MAX_CHARACTERS:
+    if sql.tokens > _MAX_TOKENS or len(sql.text) > MAX_CHARACTERS:
         raise Inexpressible
     return sql
 

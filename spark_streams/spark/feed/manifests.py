@@ -15,8 +15,9 @@ from spark_streams.client.data_loss import LossPolicy
 from spark_streams.client.feed.range_reader import BEGINNING, FeedRange
 from spark_streams.filters.tree import Expression
 from spark_streams.spark.feed.offset import FeedOffset
+from spark_streams.spark.feed.page_file import PageRange
 from spark_streams.spark.feed.pages import PlannedPages
-from spark_streams.spark.feed.spool import PageRange, Spool
+from spark_streams.spark.feed.spool import Spool
 from spark_streams.spark.feed.tasks import FeedTask
 from spark_streams.spark.splitting import split_evenly
 

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, Final
+from typing import Any
 
 from spark_streams.client.feed.pushdown import FeedFilter
 from spark_streams.client.feed.range_reader import BEGINNING
 from spark_streams.errors import CheckpointError
+from spark_streams.options.feedapi import FORMAT
 from spark_streams.position import CHECKPOINT_VERSION, require_format
 from spark_streams.spark.feed.spool import manifest_name
-
-FORMAT: Final = "feedapi"
 
 
 @dataclass(frozen=True)
@@ -59,7 +58,7 @@ class FeedOffset:
         """Return the JSON object, whose ``partitions`` have the form of all formats' checkpoints."""
         out: dict[str, Any] = {
             "version": CHECKPOINT_VERSION,
-            "format": FORMAT,
+            "format": FORMAT.name,
             "stream": self.stream,
             "partitions": _positions(self.cursors),
             "spool": self.spool,
@@ -90,7 +89,7 @@ class FeedOffset:
             CheckpointError: the object has another version or format, is no checkpoint of a feed, or belongs to another
                 feed or other filters.
         """
-        require_format(value, FORMAT)
+        require_format(value, FORMAT.name)
         try:
             read = cls(
                 str(value["stream"]),

@@ -11,17 +11,19 @@ The driver has read the feed's lines to plan micro-batches, so tasks need not re
 
 from __future__ import annotations
 
+import os
 import struct
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Final, NamedTuple
 
 import google_crc32c
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.fs as pafs
 
 from spark_streams.errors import SpoolLost
-from spark_streams.spark.feed.spool import PageRange, PageWriter
 
 _EVENTS: Final = pa.schema([("value", pa.binary()), ("key", pa.string())])
 _CHECKPOINTS: Final = pa.schema([("events", pa.int64()), ("cursor", pa.string())])
@@ -53,23 +55,71 @@ class Events(NamedTuple):
     cursors: pa.StringArray
 
 
+class PageRange(NamedTuple):
+    """Events of one file of the spool: from number ``start``, inclusive, to ``stop``, exclusive."""
+
+    file: str
+    start: int
+    stop: int
+
+
+def sync(path: str) -> None:
+    """Synchronise a file, or a folder, to the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def faults() -> Iterator[None]:
+    """Turn the errors of a file system into ``SpoolLost``."""
+    try:
+        yield
+    except (OSError, pa.ArrowException) as fault:
+        raise SpoolLost(f"spool: {fault}; is there room, and may the driver write there?") from fault
+
+
 class PageFile:
-    """A file while it is written.
+    """A file of the spool while it is written.
 
     Args:
-        writer: writes its bytes.
+        file_system: the file system of the spool.
+        path: the file's path there.
     """
 
-    def __init__(self, writer: PageWriter) -> None:
-        self._writer = writer
-        self._blocks: list[tuple[int, int, int, int]] = []
+    def __init__(self, file_system: pafs.FileSystem, path: str) -> None:
+        self.size = 0
+        """Number of bytes that are written."""
         self.events = 0
         """Number of events that are written."""
+        self._blocks: list[tuple[int, int, int, int]] = []
+        self._path = path
+        self._local = isinstance(file_system, pafs.LocalFileSystem)
+        with faults():
+            self._stream = file_system.open_output_stream(path, compression=None)
 
-    @property
-    def size(self) -> int:
-        """Number of bytes that are written."""
-        return self._writer.size
+    def write(self, block: bytes | pa.Buffer) -> None:
+        """Append bytes.
+
+        Raises:
+            SpoolLost: they cannot be written.
+        """
+        with faults():
+            self._stream.write(block)
+        self.size += len(block)
+
+    def close(self) -> None:
+        """Finish the file, so that tasks can read it.
+
+        Raises:
+            SpoolLost: the file cannot be finished.
+        """
+        with faults():
+            self._stream.close()
+            if self._local:
+                sync(self._path)
 
     def add(self, values: pa.BinaryArray, keys: pa.StringArray | None) -> None:
         """Append a block of events, if there are any.
@@ -82,7 +132,7 @@ class PageFile:
         keys = pa.nulls(len(values), pa.string()) if keys is None else keys
         block = pa.RecordBatch.from_arrays([values, keys], schema=_EVENTS).serialize()
         self._blocks.append((self.size, block.size, len(values), google_crc32c.value(block)))
-        self._writer.write(block)
+        self.write(block)
         self.events += len(values)
 
     def finish(self, checkpoints: Checkpoints | None) -> None:
@@ -96,8 +146,8 @@ class PageFile:
             blocks = np.array(self._blocks, _BLOCK).tobytes()
             cursors = pa.RecordBatch.from_arrays(columns, schema=_CHECKPOINTS).serialize().to_pybytes()
             checksum = google_crc32c.value(blocks + cursors)
-            self._writer.write(blocks + cursors + _TRAILER.pack(len(blocks), len(cursors), checksum, _MAGIC))
-        self._writer.close()
+            self.write(blocks + cursors + _TRAILER.pack(len(blocks), len(cursors), checksum, _MAGIC))
+        self.close()
 
 
 def read_events(file: pa.NativeFile, page: PageRange) -> Iterator[Events]:

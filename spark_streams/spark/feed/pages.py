@@ -12,8 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from spark_streams.spark.feed.page_file import Checkpoints
-from spark_streams.spark.feed.spool import PageRange
+from spark_streams.spark.feed.page_file import Checkpoints, PageRange
 
 
 @dataclass

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyspark
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
 class FeedSource:
     """A feed as a ``Source``; in a batch query each partition has its own task."""
-
-    message: ClassVar[bool] = False
 
     def plan(self, options: FeedSourceOptions, columns: tuple[str, ...]) -> list[FeedTask]:
         """Return the tasks of a batch query: each reads one partition to its present end, or to the user's cursor.

@@ -21,62 +21,18 @@ import shutil
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.fs as pafs
 
 from spark_streams.errors import OptionError, SpoolLost
+from spark_streams.spark.feed.page_file import PageFile, faults, sync
 
 _log = logging.getLogger(__name__)
 
 MANIFEST_VERSION: Final = 2
 _OPTION: Final = "spoolLocation"
-
-
-class PageRange(NamedTuple):
-    """Events of one file of the spool: from number ``start``, inclusive, to ``stop``, exclusive."""
-
-    file: str
-    start: int
-    stop: int
-
-
-class PageWriter:
-    """A file of the spool while it is written.
-
-    Args:
-        file_system: the file system of the spool.
-        path: the file's path there.
-    """
-
-    def __init__(self, file_system: pafs.FileSystem, path: str) -> None:
-        self.size = 0
-        self._path = path
-        self._local = isinstance(file_system, pafs.LocalFileSystem)
-        with _faults():
-            self._stream = file_system.open_output_stream(path, compression=None)
-
-    def write(self, block: bytes | pa.Buffer) -> None:
-        """Append bytes.
-
-        Raises:
-            SpoolLost: they cannot be written.
-        """
-        with _faults():
-            self._stream.write(block)
-        self.size += len(block)
-
-    def close(self) -> None:
-        """Finish the file, so that tasks can read it.
-
-        Raises:
-            SpoolLost: the file cannot be finished.
-        """
-        with _faults():
-            self._stream.close()
-            if self._local:
-                _sync(self._path)
 
 
 class Spool:
@@ -97,23 +53,23 @@ class Spool:
         self.uri = location, identity
         """Location and identity, with which a task opens the folder."""
         self._folder = f"{base.rstrip('/')}/{identity}"
-        with _faults():
+        with faults():
             self._file_system.create_dir(self._folder, recursive=True)
 
-    def writer(self, name: str) -> PageWriter:
+    def writer(self, name: str) -> PageFile:
         """Return a new file for pages."""
-        return PageWriter(self._file_system, f"{self._folder}/{name}")
+        return PageFile(self._file_system, f"{self._folder}/{name}")
 
     def write_manifest(self, name: str, content: Mapping[str, Any]) -> None:
         """Write the manifest of a micro-batch, whole or not at all; its name is that of ``manifest_name``."""
         path = f"{self._folder}/{name}"
         body = json.dumps({"version": MANIFEST_VERSION, **content}).encode()
-        with _faults():
+        with faults():
             if isinstance(self._file_system, pafs.LocalFileSystem):
                 Path(f"{path}.new").write_bytes(body)
-                _sync(f"{path}.new")
+                sync(f"{path}.new")
                 os.replace(f"{path}.new", path)
-                _sync(self._folder)
+                sync(self._folder)
             else:
                 with self._file_system.open_output_stream(path, compression=None) as stream:
                     stream.write(body)
@@ -148,7 +104,7 @@ class Spool:
 
     def names(self) -> list[str]:
         """Return the names of all files."""
-        with _faults():
+        with faults():
             found = self._file_system.get_file_info(pafs.FileSelector(self._folder, allow_not_found=True))
         return sorted(each.base_name for each in found if each.is_file)
 
@@ -173,22 +129,3 @@ def open_file_system(location: str) -> tuple[pafs.FileSystem, str]:
 def manifest_name(batch: int, run: str) -> str:
     """Return the name of the manifest of a micro-batch that a run of the query planned."""
     return f"batch-{batch:020d}-{run}.json"
-
-
-def _sync(path: str) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-class _faults:
-    """Turns the errors of a file system into ``SpoolLost``."""
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: type[BaseException] | None, fault: BaseException | None, trace: object) -> None:
-        if isinstance(fault, (OSError, pa.ArrowException)):
-            raise SpoolLost(f"spool: {fault}; is there room, and may the driver write there?") from fault

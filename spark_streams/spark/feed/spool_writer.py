@@ -145,7 +145,7 @@ class SpoolWriter:
         if self._file is None:
             self._name = f"{self._prefix}-{self._number}.events"
             self._number += 1
-            self._file = PageFile(self._spool.writer(self._name))
+            self._file = self._spool.writer(self._name)
             with self._counting:
                 self._blocks = []
             self._bytes = 0

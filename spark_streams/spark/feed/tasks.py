@@ -14,8 +14,8 @@ from spark_streams.errors import SpoolLost
 from spark_streams.filters.row_columns import rows_that_match, wanted_columns
 from spark_streams.filters.tree import Expression
 from spark_streams.options.feedapi import FeedSourceOptions
-from spark_streams.spark.feed.page_file import read_events
-from spark_streams.spark.feed.spool import PageRange, open_file_system
+from spark_streams.spark.feed.page_file import PageRange, read_events
+from spark_streams.spark.feed.spool import open_file_system
 from spark_streams.spark.pushdown.unseen_names import looked_at
 
 # A task that reads pages makes no request, and what requests need takes a tenth of a second to import.

@@ -7,6 +7,7 @@ the dashboard in ``conf/grafana`` has no other names (docs/adr/0058-figures.md).
 from __future__ import annotations
 
 import threading
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -139,30 +140,26 @@ class RunningQueries:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._newest: dict[tuple[str, str], Progress] = {}
+        self._newest = defaultdict[str, dict[str, Progress]](dict)
+        """Query to stream to its progress."""
 
     def __call__(self, progress: Progress) -> None:
         """Take the progress of a batch."""
         with self._lock:
-            self._newest[progress.query, progress.stream] = progress
+            self._newest[progress.query][progress.stream] = progress
 
     def query_idle(self, query: str, timestamp: str) -> None:
         """Note that a query looked for events at a time (ISO 8601 in UTC), and found none."""
         with self._lock:
-            for key in self._streams(query):
-                self._newest[key] = replace(
-                    self._newest[key], timestamp=timestamp, events_per_second=0.0, input_events_per_second=0.0
-                )
+            for stream, each in self._newest.get(query, {}).items():
+                idle = replace(each, timestamp=timestamp, events_per_second=0.0, input_events_per_second=0.0)
+                self._newest[query][stream] = idle
 
     def query_ended(self, query: str) -> None:
         """Forget a query, as its last figures no longer hold."""
         with self._lock:
-            for key in self._streams(query):
-                del self._newest[key]
+            self._newest.pop(query, None)
 
     def _running(self) -> list[Progress]:
         with self._lock:
-            return list(self._newest.values())
-
-    def _streams(self, query: str) -> list[tuple[str, str]]:
-        return [key for key in self._newest if key[0] == query]
+            return [each for streams in self._newest.values() for each in streams.values()]

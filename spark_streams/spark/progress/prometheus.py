@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import suppress
 from importlib.util import find_spec
-from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Final
 
 from spark_streams.errors import PackageMissing
@@ -20,23 +19,6 @@ if TYPE_CHECKING:
 ENDED_KEPT: Final = 100
 """How many ended queries keep their counters: the last batch of a query may end just before it, unseen by any scrape,
 and a query that starts again counts on."""
-
-
-@dataclass
-class _Totals:
-    """The counters of one stream of one query."""
-
-    counters: dict[str, float] = field(default_factory=dict)
-    batches: list[int] = field(default_factory=lambda: [0] * (len(DURATION_LIMITS) + 1))
-    seconds: float = 0.0
-
-    def add(self, progress: Progress) -> None:
-        for figure in COUNTERS:
-            for _, value in figure.values(progress):
-                self.counters[figure.name] = self.counters.get(figure.name, 0) + value
-        for _, seconds in DURATION.values(progress):
-            self.batches[bisect_left(DURATION_LIMITS, seconds)] += 1
-            self.seconds += seconds
 
 
 class PrometheusMetrics(RunningQueries):
@@ -58,11 +40,14 @@ class PrometheusMetrics(RunningQueries):
         super().__init__()
         if find_spec("prometheus_client") is None:
             raise PackageMissing("PrometheusMetrics needs prometheus-client: pip install prometheus-client")
-        import prometheus_client
+        from prometheus_client import REGISTRY, Counter, Histogram
 
-        self._totals: dict[tuple[str, str], _Totals] = {}
+        self._counters = {each: Counter(each.name, each.meaning, each.labels, registry=None) for each in COUNTERS}
+        limits = DURATION_LIMITS
+        self._duration = Histogram(DURATION.name, DURATION.meaning, DURATION.labels, buckets=limits, registry=None)
+        self._counted = defaultdict[str, set[str]](set)
         self._ended: dict[str, None] = {}
-        found: Any = prometheus_client.REGISTRY if registry is None else registry
+        found: Any = REGISTRY if registry is None else registry
         try:
             found.register(self)
         except ValueError as fault:
@@ -76,7 +61,11 @@ class PrometheusMetrics(RunningQueries):
         super().__call__(progress)
         with self._lock:
             self._ended.pop(progress.query, None)
-            self._totals.setdefault((progress.query, progress.stream), _Totals()).add(progress)
+            self._counted[progress.query].add(progress.stream)
+            for figure, counter in self._counters.items():
+                for _, value in figure.values(progress):
+                    counter.labels(progress.query, progress.stream).inc(value)
+            self._duration.labels(progress.query, progress.stream).observe(progress.seconds)
 
     def query_ended(self, query: str) -> None:
         """Forget all of a query but its counters."""
@@ -86,40 +75,28 @@ class PrometheusMetrics(RunningQueries):
             while len(self._ended) > ENDED_KEPT:
                 oldest = next(iter(self._ended))
                 del self._ended[oldest]
-                for key in [key for key in self._totals if key[0] == oldest]:
-                    del self._totals[key]
+                for stream in self._counted.pop(oldest, ()):
+                    for figure in (*self._counters.values(), self._duration):
+                        with suppress(KeyError):  # before 0.21, where nothing was counted
+                            figure.remove(oldest, stream)
 
-    def describe(self) -> Iterable[Metric]:
-        """Return the figures without values, for the registry's check of names."""
-        return self._families([], {})
+    def describe(self) -> Iterator[Metric]:
+        """Return the figures, for the registry's check of names."""
+        return self.collect()
 
-    def collect(self) -> Iterable[Metric]:
+    def collect(self) -> Iterator[Metric]:
         """Return the figures, for a scrape."""
-        with self._lock:
-            totals = {
-                key: _Totals(dict(each.counters), list(each.batches), each.seconds)
-                for key, each in self._totals.items()
-            }
-        return self._families(self._running(), totals)
+        from prometheus_client.core import GaugeMetricFamily
 
-    @staticmethod
-    def _families(running: list[Progress], totals: dict[tuple[str, str], _Totals]) -> Iterator[Metric]:
-        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
-
+        running = self._running()
         for figure in GAUGES:
             gauge = GaugeMetricFamily(figure.name, figure.meaning, labels=figure.labels)
             for progress in running:
                 for partition, value in figure.values(progress):
                     gauge.add_metric((progress.query, progress.stream, *partition), value)
             yield gauge
-        for figure in COUNTERS:
-            counter = CounterMetricFamily(figure.name, figure.meaning, labels=figure.labels)
-            for key, each in totals.items():
-                if figure.name in each.counters:
-                    counter.add_metric(key, each.counters[figure.name])
-            yield counter
-        histogram = HistogramMetricFamily(DURATION.name, DURATION.meaning, labels=DURATION.labels)
-        limits = [*(str(limit) for limit in DURATION_LIMITS), "+Inf"]
-        for key, each in totals.items():
-            histogram.add_metric(key, list(zip(limits, accumulate(each.batches), strict=True)), each.seconds)
-        yield histogram
+        with self._lock:
+            counted = [family for each in (*self._counters.values(), self._duration) for family in each.collect()]
+        for family in counted:
+            family.samples = [each for each in family.samples if not each.name.endswith("_created")]
+            yield family

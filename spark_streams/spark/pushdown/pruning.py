@@ -26,6 +26,7 @@ from spark_streams.filters.tree import (
 )
 from spark_streams.position import After, Earliest
 from spark_streams.spark.source.driver import Driver
+from spark_streams.spark.source.offset_counting import Arithmetic
 
 _BY_ORDER: Final = {*COMPARISONS, Operator.IN, Operator.NOT_IN, Operator.BETWEEN}
 """Operators whose answer changes only at one of their values, in the order of what they compare."""
@@ -40,7 +41,7 @@ def matching_ranges(reads: list[RangeRead], driver: Driver) -> list[RangeRead]:
     """
     if not reads or reads[0].filter is None:
         return driver.split(reads)
-    numeric = driver.counting.numeric
+    numeric = isinstance(driver.counting, Arithmetic)
     wanted = [read for read in reads if can_match(read, numeric=numeric)]
     return [read for read in driver.split(wanted) if can_match(read, numeric=numeric)]
 

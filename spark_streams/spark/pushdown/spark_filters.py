@@ -56,6 +56,7 @@ from spark_streams.filters import (
 )
 from spark_streams.filters.describe import shorten
 from spark_streams.filters.limits import is_unicode
+from spark_streams.filters.split import Inexpressible
 from spark_streams.filters.tree import without_not
 from spark_streams.options.common import SourceOptions
 from spark_streams.rows import PROPERTIES_TYPE, TIMESTAMP
@@ -82,10 +83,6 @@ _COMPARISONS: Final = {
     "LessThanOrEqual": Operator.LESS_THAN_EQUALS,
 }
 _PATTERNS: Final = {"StringStartsWith": "{}%", "StringEndsWith": "%{}", "StringContains": "%{}%"}
-
-
-class _Untranslatable(Exception):
-    """A filter has no exact translation."""
 
 
 @dataclass(frozen=True)
@@ -140,7 +137,7 @@ def translate(condition: Any, columns: Columns) -> Expression | None:
         if type(condition).__name__ == "Not":
             return _opposite(condition.child, columns)
         return _translated(condition, columns)
-    except _Untranslatable:
+    except Inexpressible:
         return None
 
 
@@ -197,7 +194,7 @@ def _translated(condition: Any, columns: Columns) -> Expression:
     column = columns.get(getattr(condition, "attribute", ()))
     kind = type(condition).__name__
     if column is None:
-        raise _Untranslatable
+        raise Inexpressible
     if kind in ("IsNull", "IsNotNull"):
         return _null(column, kind == "IsNull")
     if kind == "EqualNullSafe" and condition.value is None:
@@ -207,14 +204,14 @@ def _translated(condition: Any, columns: Columns) -> Expression:
     if kind == "In":
         return _among(column, condition.value)
     if kind not in _COMPARISONS:
-        raise _Untranslatable
+        raise Inexpressible
     return _comparison(column, _COMPARISONS[kind], condition.value)
 
 
 def _opposite(condition: Any, columns: Columns) -> Expression:
     """Return an expression that is true where a filter is false; unknown stays unknown, and passes neither."""
     if type(condition).__name__ == "In" and None in condition.value:
-        raise _Untranslatable  # never true (Z-7)
+        raise Inexpressible  # never true (Z-7)
     opposite = without_not(negate(_translated(condition, columns)))
     if type(condition).__name__ == "EqualNullSafe" and condition.value is not None:
         return any_of([_null(columns[condition.attribute], True), opposite])
@@ -223,21 +220,21 @@ def _opposite(condition: Any, columns: Columns) -> Expression:
 
 def _null(column: _Column, null: bool) -> Expression:
     if column.time:
-        raise _Untranslatable  # a publish time is never NULL (E-5), and a row may lack it
+        raise Inexpressible  # a publish time is never NULL (E-5), and a row may lack it
     return Predicate(column.reference, Operator.IS_NULL if null else Operator.IS_NOT_NULL)
 
 
 def _pattern(column: _Column, shape: str, value: object) -> Expression:
     text = _value(column, value)
     if not isinstance(text, str) or "%" in text or "_" in text:  # a LIKE has no escape (E-11)
-        raise _Untranslatable
+        raise Inexpressible
     return Predicate(column.reference, Operator.LIKE, (shape.format(text),), ValueType.STRING)
 
 
 def _among(column: _Column, values: Sequence[object]) -> Expression:
     wanted = tuple(_value(column, value) for value in values if value is not None)
     if not wanted or column.time:
-        raise _Untranslatable
+        raise Inexpressible
     if len(wanted) == 1:
         return Predicate(column.reference, Operator.EQUALS, wanted, column.type)
     return Predicate(column.reference, Operator.IN, wanted, column.type)
@@ -247,10 +244,10 @@ def _comparison(column: _Column, operator: Operator, value: object) -> Expressio
     if not column.time:
         return Predicate(column.reference, operator, (_value(column, value),), column.type)
     if not isinstance(value, datetime) or value.tzinfo is None:
-        raise _Untranslatable  # one without a zone is no TIMESTAMP
+        raise Inexpressible  # one without a zone is no TIMESTAMP
     whole, rest = divmod((value - _EPOCH) // _MICROSECOND, 1000)
     if operator is Operator.EQUALS and rest:
-        raise _Untranslatable  # never true
+        raise Inexpressible  # never true
     if rest and operator in (Operator.GREATER_THAN_EQUALS, Operator.LESS_THAN):
         whole += 1
     return Predicate(column.reference, operator, (whole,), ValueType.LONG)
@@ -262,7 +259,7 @@ def _value(column: _Column, value: object) -> Value:
             return value
     elif type(value) is int and not column.time and -(2**63) <= value < 2**63:
         return value
-    raise _Untranslatable
+    raise Inexpressible
 
 
 _filter_log = logging.getLogger("spark_streams.spark.filter")

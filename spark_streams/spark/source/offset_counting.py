@@ -154,9 +154,6 @@ class Arithmetic:
         partitions: returns the bounds of each partition.
     """
 
-    numeric = True
-    """Whether offsets are numbers, written as decimal digits of a fixed width."""
-
     def __init__(self, partitions: Callable[[], Mapping[str, Bounds]]) -> None:
         self._partitions = partitions
 
@@ -198,8 +195,6 @@ class Walking:
         stream: the log's name.
         ask: asks a client of the log, an ``OpaqueLogClient``.
     """
-
-    numeric = False
 
     def __init__(self, stream: str, ask: Callable[[Callable[[LogClient], Any]], Any]) -> None:
         self._stream = stream

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol, cast
+from typing import Any, Protocol, cast
 
 import pyarrow as pa
 import pyspark
@@ -78,9 +78,6 @@ class Planner(Protocol):
 class Source(Protocol):
     """A kind of peer, as the readers use it; picklable."""
 
-    message: ClassVar[bool]
-    """Whether rows have the sections of a message; see ``push``."""
-
     def plan(self, options: Any, columns: tuple[str, ...]) -> Sequence[Any]:
         """Return the tasks of a batch query, picklable."""
 
@@ -112,7 +109,6 @@ class LogSource:
 
     connect: Connect
     connect_store: ConnectStore | None = None
-    message: ClassVar[bool] = True
 
     def plan(self, options: SourceOptions, columns: tuple[str, ...]) -> list[PlannedRead]:
         """Return the ranges of a batch query; see ``plan_batch``."""
@@ -165,6 +161,7 @@ class _Reader(CalledBySpark):
         show_log_lines(options.log_level)
         self._options = options
         self._columns = chosen_columns(schema, rows, options.format)
+        self._of_messages = "properties" in rows.names
         self._arrow_schema = arrow_schema(schema)
         self._source = source
 
@@ -196,7 +193,7 @@ class _FilteringBatchReader(BatchReader):
 
     def pushFilters(self, filters: list[Any]) -> list[Any]:
         """Take the filters that have an exact translation, and return those that Spark must evaluate."""
-        self._options, left = push(self._options, filters, message=self._source.message)
+        self._options, left = push(self._options, filters, message=self._of_messages)
         return left
 
 

@@ -1,4 +1,4 @@
-"""log create, info, append and tail: what they print, and how they end."""
+"""log create and append, inspect and tail: what they print, and how they end."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Run = Callable[..., Ran]
 
 
 def events(run: Run, url: str, *words: Any) -> list[dict[str, Any]]:
-    done = run("log", "tail", url, "orders", "--no-follow", "--output", "json", *words)
+    done = run("tail", url, "orders", "--no-follow", "--output", "json", *words)
     assert (done.code, done.err) == (0, "")
     return [json.loads(line) for line in done.out.split("\n") if line]
 
@@ -68,11 +68,17 @@ def test_words_become_events_in_the_partition_that_is_named(run: Run, orders: Do
 
 def test_info_of_a_served_stream(run: Run, orders: Doors) -> None:
     run("log", "append", orders.url, "orders", "a", "b", "--partition", "1")
-    said = json.loads(run("log", "info", orders.url, "orders", "--json").out)
+    said = json.loads(run("inspect", orders.url, "orders", "--json").out)
     first, second = said["partitions"]
-    assert first == {"partition": "0", "events": 0, "earliest": None, "latest": None}
-    assert second == {"partition": "1", "events": 2, "earliest": f"{0:020}", "latest": f"{1:020}"}
-    shown = run("log", "info", orders.url, "orders").out
+    assert first == {"partition": "0", "events": 0, "earliest": None, "latest": None, "removed up to": None}
+    assert second == {
+        "partition": "1",
+        "events": 2,
+        "earliest": f"{0:020}",
+        "latest": f"{1:020}",
+        "removed up to": None,
+    }
+    shown = run("inspect", orders.url, "orders").out
     assert "orders" in shown and f"{1:020}" in shown
 
 
@@ -87,7 +93,7 @@ def test_where_tail_begins(run: Run, orders: Doors) -> None:
     ):
         found = events(run, orders.url, "--from", start, "--partition", "0")
         assert [e["value"] for e in found] == expected, start
-    late = run("log", "tail", orders.url, "orders", "--no-follow", "--from", "timestamp:2200-01-01T00:00:00Z")
+    late = run("tail", orders.url, "orders", "--no-follow", "--from", "timestamp:2200-01-01T00:00:00Z")
     assert (late.code, late.out) == (0, "")
     assert "reading starts at 7258118400000, which is 2200-01-01T00:00:00.000Z, behind the newest event" in late.err
 
@@ -105,7 +111,7 @@ def test_instants_before_1970_are_kept_and_found(run: Run, tmp_path: Path) -> No
 
 
 def test_tail_follows_and_stops_after_a_count(orders: Doors, run: Run) -> None:
-    words = [*COMMAND, "log", "tail", orders.url, "orders", "--from", "earliest", "--count", "3", "--output", "value"]
+    words = [*COMMAND, "tail", orders.url, "orders", "--from", "earliest", "--count", "3", "--output", "value"]
     follower = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
     assert follower.stdout is not None
     run("log", "append", orders.url, "orders", "first", "--partition", "0")
@@ -117,7 +123,7 @@ def test_tail_follows_and_stops_after_a_count(orders: Doors, run: Run) -> None:
 
 def test_ctrl_c_ends_tail_without_a_word(orders: Doors, run: Run) -> None:
     run("log", "append", orders.url, "orders", "seen")
-    words = [*COMMAND, "log", "tail", orders.url, "orders", "--from", "earliest", "--output", "value"]
+    words = [*COMMAND, "tail", orders.url, "orders", "--from", "earliest", "--output", "value"]
     follower = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert follower.stdout is not None and follower.stdout.readline() == "seen\n"
     follower.send_signal(signal.SIGINT)
@@ -128,13 +134,13 @@ def test_ctrl_c_ends_tail_without_a_word(orders: Doors, run: Run) -> None:
 def test_values_that_are_no_text(run: Run, orders: Doors) -> None:
     assert run("log", "append", orders.url, "orders", stdin=b"\xff\x00\n").code == 0
     assert events(run, orders.url, "--from", "earliest")[0]["value_base64"] == "/wA="
-    shown = run("log", "tail", orders.url, "orders", "--from", "earliest", "--no-follow").out
+    shown = run("tail", orders.url, "orders", "--from", "earliest", "--no-follow").out
     assert shown.endswith("\\xff\x00\n")
 
 
 def test_info_of_a_log_that_is_not_served(run: Run, run_process: Run) -> None:
     assert run("log", "create", "--data-dir", "kept", "orders:2", "old").code == 0
-    said = [json.loads(line) for line in run_process("log", "info", "--data-dir", "kept", "--json").out.splitlines()]
+    said = [json.loads(line) for line in run_process("inspect", "--data-dir", "kept", "--json").out.splitlines()]
     assert [(s["stream"], len(s["partitions"])) for s in said] == [("old", 1), ("orders", 2)]
     assert said[0]["config"]["timestamp_type"] == "append"
 
@@ -155,14 +161,14 @@ def test_split(run: Run, run_process: Run, serve: Callable[..., Served]) -> None
     assert (first.code, first.out) == (0, "orders: partition 0 closed, followed by 2, 3\n")
     second = run("log", "split", "orders", "1", "--into", "3", "--history", "--data-dir", "kept")
     assert (second.code, second.out) == (0, "orders: partition 1 redistributed onto 4, 5, 6\n")
-    said = json.loads(run("log", "info", "--data-dir", "kept", "orders", "--json").out)
+    said = json.loads(run("inspect", "--data-dir", "kept", "orders", "--json").out)
     found = {p["partition"]: (p["closed"], p["starts_after"], p["cursor_from"]) for p in said["partitions"]}
     assert found == {
         "0": (True, None, []),
         **dict.fromkeys(("2", "3"), (False, "0", [])),
         **dict.fromkeys(("4", "5", "6"), (False, None, ["1"])),
     }
-    table = run("log", "info", "--data-dir", "kept", "orders", COLUMNS="200").out
+    table = run("inspect", "--data-dir", "kept", "orders", COLUMNS="200").out
     assert "closed" in table and "starts after 0" in table and "history of 1" in table
     for words, said_then in (
         (("0",), "partition 0 is closed"),
@@ -178,9 +184,9 @@ def test_split(run: Run, run_process: Run, serve: Callable[..., Served]) -> None
     refused = run("log", "append", served.url, "orders", "x", "--partition", "0")
     assert refused.code == 1 and "split into partitions 2, 3" in refused.err
     assert [e["value"] for e in events(run, served.url, "--from", "earliest", "--count", "1")] == ["x"]
-    told = json.loads(run("log", "info", served.url, "orders", "--json").out)["partitions"]
+    told = json.loads(run("inspect", served.url, "orders", "--json").out)["partitions"]
     assert {p["partition"]: (p["closed"], p["starts_after"], p["cursor_from"]) for p in told} == found
-    table = run("log", "info", served.url, "orders", COLUMNS="200").out
+    table = run("inspect", served.url, "orders", COLUMNS="200").out
     assert "closed" in table and "starts after 0" in table and "history of 1" in table
 
 
@@ -194,25 +200,25 @@ def test_create_while_the_log_is_served(run_process: Run, tmp_path: Path) -> Non
 def test_credentials_of_the_environment(run: Run, orders: Doors) -> None:
     bare = orders.doors["amqp"]
     known = {"SPARK_STREAMS_USERNAME": "guest", "SPARK_STREAMS_PASSWORD": "guest"}
-    assert run("log", "info", bare, "orders", **known).code == 0
-    assert run("log", "info", bare, "orders").code == 1
+    assert run("inspect", bare, "orders", **known).code == 0
+    assert run("inspect", bare, "orders").code == 1
 
 
 WRONG = [
-    (["log", "tail", "URL", "order"], 1, "there is no stream 'order'"),
-    (["log", "tail", "WRONG", "orders"], 1, "credentials were not accepted for user 'guest'"),
-    (["log", "tail", "amqp://guest:hidden-word@127.0.0.1:1", "orders"], 1, "127.0.0.1:1: connection refused"),
-    (["log", "tail", "amqp://guest:hidden-word@nowhere.invalid", "orders"], 1, "nowhere.invalid"),
-    (["log", "tail", "http://guest:hidden-word@127.0.0.1", "orders"], 2, "names it already: leave the stream out"),
-    (["log", "tail", "URL", "orders", "--from", "begin"], 2, "none of earliest, latest"),
-    (["log", "tail", "URL", "orders", "--from", "offset:5"], 2, "without --partition"),
-    (["log", "tail", "URL", "orders", "--from", "timestamp:soon"], 2, "expected milliseconds since 1970"),
-    (["log", "tail", "URL", "orders", "--partition", "7"], 1, "partition '7'"),
+    (["tail", "URL", "order"], 1, "there is no stream 'order'"),
+    (["tail", "WRONG", "orders"], 1, "credentials were not accepted for user 'guest'"),
+    (["tail", "amqp://guest:hidden-word@127.0.0.1:1", "orders"], 1, "127.0.0.1:1: connection refused"),
+    (["tail", "amqp://guest:hidden-word@nowhere.invalid", "orders"], 1, "nowhere.invalid"),
+    (["tail", "http://guest:hidden-word@127.0.0.1", "orders"], 2, "names it already: leave the stream out"),
+    (["tail", "URL", "orders", "--from", "begin"], 2, "none of earliest, latest"),
+    (["tail", "URL", "orders", "--from", "offset:5"], 2, "without --partition"),
+    (["tail", "URL", "orders", "--from", "timestamp:soon"], 2, "expected milliseconds since 1970"),
+    (["tail", "URL", "orders", "--partition", "7"], 1, "partition '7'"),
     (["log", "append", "URL", "orders", "x", "--partition", "7"], 1, "line 1 was rejected by stream 'orders'"),
     (["log", "append", "URL", "orders", "x", "--timestamp", "never"], 2, "expected milliseconds since 1970"),
     (["log", "append", "URL", "orders", "x", "--timestamp", str(2**62)], 2, "outside the years"),
-    (["log", "info", "URL"], 2, "[STREAM]; `spark-streams inspect URL` shows all of a log"),
-    (["log", "info", "--data-dir", "."], 2, "holds no log"),
+    (["inspect"], 2, "expected a URL, or --data-dir DIR"),
+    (["inspect", "--data-dir", "."], 2, "holds no log"),
     (["log", "create", "--data-dir", "d", "orders:none"], 2, "is not NAME[:PARTITIONS]"),
     (["log", "create", "--data-dir", "d", ""], 2, "cannot be created"),
 ]
@@ -250,10 +256,10 @@ def test_a_name_that_a_partition_has_is_refused_by_every_command(run: Run, tmp_p
     with ReferenceLog(tmp_path / "other") as log:
         folder = log.create_stream("plain-0").folder
     folder.rename(tmp_path / "kept" / "streams" / folder.name)
-    assert run("log", "info", *kept).code == 0
+    assert run("inspect", *kept).code == 0
     with ReferenceLog(tmp_path / "other") as log:
         folder = log.create_stream("orders-1").folder
     folder.rename(tmp_path / "kept" / "streams" / folder.name)
-    for words in (("log", "info", *kept), ("log", "serve", *kept, "--amqp", "0")):
+    for words in (("inspect", *kept), ("log", "serve", *kept, "--amqp", "0")):
         refused = run(*words)
         assert refused.code == 1 and "Move one of the folders" in refused.err and "Traceback" not in refused.err

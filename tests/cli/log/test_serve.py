@@ -178,7 +178,7 @@ def test_kill_9_loses_nothing_that_was_acknowledged(serve: Serve, run: Run) -> N
     served.process.wait(timeout=120)
     again = serve("--data-dir", "kept", "--stream", "orders:2")
     assert not again.temporary
-    shown = run("log", "tail", again.url, "orders", "--from", "earliest", "--no-follow", "--output", "value")
+    shown = run("tail", again.url, "orders", "--from", "earliest", "--no-follow", "--output", "value")
     assert sorted(map(int, shown.out.split())) == list(range(50))
 
 
@@ -187,9 +187,9 @@ def test_tls(serve: Serve, run: Run, tmp_path: Path) -> None:
     served = serve("--feedapi", "0", "--stream", "orders", "--tls-cert", "cert.pem", "--tls-key", "key.pem")
     assert served.doors["amqp"].startswith("amqps://")
     assert run("log", "append", served.url, "orders", "safe", "--tls-ca", "cert.pem").code == 0
-    untrusted = run("log", "info", served.url, "orders")
+    untrusted = run("inspect", served.url, "orders")
     assert untrusted.code == 1 and "certificate" in untrusted.err
-    plain = run("log", "info", served.url.replace("amqps:", "amqp:"), "orders")
+    plain = run("inspect", served.url.replace("amqps:", "amqp:"), "orders")
     assert plain.code == 1 and "TLS" in plain.err
     assert served.doors["feedapi"].startswith("https://")
     feed = served.doors["feedapi"] + "/orders"
@@ -277,7 +277,7 @@ def test_the_help_names_every_command_and_exit_code(run: Run) -> None:
     for words in ("log", "demo", "Examples:", "Exit codes:", "130"):
         assert words in top
     group = run("log", "--help").out
-    for command in ("serve", "create", "info", "append", "tail"):
+    for command in ("serve", "create", "split", "append", "delete"):
         assert f"\n  {command} " in group
         shown = run("log", command, "--help")
         assert shown.code == 0 and "Example" in shown.out
@@ -293,5 +293,5 @@ def test_one_stream_with_other_settings_comes_from_the_file(serve: Serve, run: R
     assert process.stdout is not None and "amqp" in json.loads(process.stdout.readline())
     process.terminate()
     assert process.wait(timeout=120) == 0
-    said = json.loads(run("log", "info", "--data-dir", "kept", "--json").out)
+    said = json.loads(run("inspect", "--data-dir", "kept", "--json").out)
     assert (said["stream"], len(said["partitions"]), said["config"]["timestamp_type"]) == ("old", 2, "create")

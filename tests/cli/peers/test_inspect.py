@@ -14,7 +14,7 @@ from rich.console import Console
 
 from spark_streams.cli.peers import inspect as inspecting
 from spark_streams.cli.peers.peer import Peer
-from spark_streams.cli.peers.tables import print_facts, print_rows
+from spark_streams.cli.peers.terminal import print_facts, print_rows
 from spark_streams.errors import NotFound
 from spark_streams.testing import LogProcess, StreamFactory
 from tests.cli.peers.opened import PEERS, run, url, url_of
@@ -59,7 +59,8 @@ def test_inspect_prints_tables(reference_log: StreamFactory, door: str) -> None:
     assert shown.splitlines()[0].strip() == f"{stream.name} ({found['kind']}) at {found['url']}"
     *facts, head, first, second = cells(shown)
     told = dict(facts)
-    assert list(told) == list(found["peer"])
+    settings = ["partitions", *found["config"]] if found["config"] else []
+    assert list(told) == [*found["peer"], *settings]
     if door == "feedapi":
         assert head == ["partition", "closed", "last cursor", "starts after", "cursors from"]
         cursors = [p["last cursor"] for p in found["partitions"]]

@@ -215,7 +215,7 @@ def test_tail_warns_of_a_time_in_another_unit(reference_log: StreamFactory, door
             "is for feeds of version 1: amqp://localhost:1 tells",
         ),
         (["inspect", "kafka://localhost#x"], 2, "scheme 'kafka' where one of"),
-        (["inspect", "http://localhost:1/orders", "orders"], 2, "names it already: leave the stream out"),
+        (["inspect", "http://localhost:1/orders", "orders"], 2, "names a stream already: expected the address"),
         (["tail", "amqp://localhost:1#a", "b"], 2, "names stream 'a', and the arguments name 'b'"),
         (["tail", "FEED", "--from", "timestamp:0"], 2, "a feed starts at earliest, at latest, or after:CURSOR"),
         (["tail", "FEED", "--partition", "7"], 1, "there are: 0"),

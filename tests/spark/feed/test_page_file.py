@@ -9,8 +9,8 @@ import pytest
 
 from spark_streams.errors import SpoolLost
 from spark_streams.spark.feed import spool_writer
-from spark_streams.spark.feed.page_file import Events, read_events
-from spark_streams.spark.feed.spool import PageRange, Spool
+from spark_streams.spark.feed.page_file import Events, PageRange, read_events
+from spark_streams.spark.feed.spool import Spool
 from spark_streams.spark.feed.spool_writer import SpoolWriter
 from spark_streams.wire.feed.dialect import Dialect
 from spark_streams.wire.feed.lines import Lines, parse_lines

@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 
 from spark_streams.options.feedapi import parse_source
 from spark_streams.spark.feed.page_fetchers import PageFetchers
-from spark_streams.spark.feed.page_file import Checkpoints
+from spark_streams.spark.feed.page_file import Checkpoints, PageRange
 from spark_streams.spark.feed.pages import Pages, PlannedPages, SpooledFile
-from spark_streams.spark.feed.spool import PageRange
 
 MOST = 1 << 40
 

@@ -9,7 +9,8 @@ import pyarrow as pa
 import pytest
 
 from spark_streams.errors import OptionError, SpoolLost
-from spark_streams.spark.feed.spool import PageRange, Spool, manifest_name, open_file_system
+from spark_streams.spark.feed.page_file import PageRange
+from spark_streams.spark.feed.spool import Spool, manifest_name, open_file_system
 
 
 def test_a_folder_for_each_query(tmp_path: Path) -> None:

@@ -12,7 +12,8 @@ import pytest
 from spark_streams.errors import PositionLost
 from spark_streams.spark.feed import spool as spooling
 from spark_streams.spark.feed import spool_writer, tasks
-from spark_streams.spark.feed.spool import PageWriter, Spool
+from spark_streams.spark.feed.page_file import PageFile
+from spark_streams.spark.feed.spool import Spool
 from spark_streams.spark.feed.spool_writer import SpoolWriter
 from spark_streams.wire.feed.dialect import Dialect
 from spark_streams.wire.feed.lines import parse_lines
@@ -88,14 +89,14 @@ def test_a_place_that_is_slow_to_write_to_does_not_hold_up_who_counts(
     pages = SpoolWriter(Spool(str(tmp_path), "q"), "x")
     pages.take(parse_lines(block, Dialect.V2A), moved=True)
     begun, go_on = threading.Event(), threading.Event()
-    write = PageWriter.write
+    write = PageFile.write
 
-    def slowly(self: PageWriter, piece: Any) -> None:
+    def slowly(self: PageFile, piece: Any) -> None:
         begun.set()
         assert go_on.wait(120)
         write(self, piece)
 
-    monkeypatch.setattr(PageWriter, "write", slowly)
+    monkeypatch.setattr(PageFile, "write", slowly)
     thread = threading.Thread(target=pages.take, args=(parse_lines(block, Dialect.V2A),), kwargs={"moved": True})
     thread.start()
     try:

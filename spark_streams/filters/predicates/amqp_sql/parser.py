@@ -25,6 +25,7 @@ from typing import Final, NoReturn
 import pyarrow.compute as pc
 
 from spark_streams.filters.decimals import MAX_INT64, MIN_INT64
+from spark_streams.filters.limits import MAX_DEPTH
 from spark_streams.filters.predicates import conditions as p
 from spark_streams.filters.predicates.amqp_sql.scanner import AmqpSqlScanner
 from spark_streams.filters.predicates.typed_values import Constant, MessageTest
@@ -36,7 +37,6 @@ from spark_streams.wire.amqp.message import DELIVERY_ANNOTATIONS, HEADER, PROPER
 
 MAX_CHARACTERS: Final = 16_384
 """The most characters of a filter: every event evaluates it, so it needs a bound. RabbitMQ takes 4096."""
-MAX_DEPTH: Final = 64
 MAX_TESTS: Final = 200
 """The most tests of a filter: every event evaluates each. RabbitMQ takes 200 tokens."""
 MAX_CONSTANTS: Final = 1_000
