@@ -12,8 +12,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from spark_streams.server.amqp.attach_reply import to_consumer
-from spark_streams.server.amqp.attach_request import ConsumerAttach, ConsumerResources
+from spark_streams.server.amqp.attaches import ConsumerAttach, ConsumerResources, to_consumer
 from spark_streams.server.amqp.consumer_groups import Claim
 from spark_streams.server.amqp.durable_termini import Resumed, Terminus, ranges
 from spark_streams.server.amqp.event_sender import EventSender

@@ -43,7 +43,7 @@ from spark_streams.errors import CorruptLog
 from spark_streams.log import Partition, StoredBatch, Stream, format_offset
 from spark_streams.log.storage.readable_partition import PartitionClosed
 from spark_streams.offsets import equal_range
-from spark_streams.server.amqp.attach_reply import to_reader
+from spark_streams.server.amqp.attaches import to_reader
 from spark_streams.server.amqp.config import AmqpConfig
 from spark_streams.server.amqp.connection_links import AttachedLink, LinkConnection
 from spark_streams.server.amqp.error_conditions import LinkRefused

@@ -10,7 +10,7 @@ import functools
 from weakref import WeakKeyDictionary
 
 from spark_streams.log import ReferenceLog, Stream
-from spark_streams.server.amqp.attach_request import (
+from spark_streams.server.amqp.attaches import (
     INFO_SUFFIX,
     ConsumerAttach,
     ConsumerResources,

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from spark_streams.errors import RemoteProtocolError
 from spark_streams.log import NO_TIMESTAMP, Partition, Stream
 from spark_streams.log.format.batching import LARGE_BYTES
-from spark_streams.server.amqp.attach_reply import to_producer
+from spark_streams.server.amqp.attaches import to_producer
 from spark_streams.server.amqp.connection_links import AttachedLink, LinkConnection
 from spark_streams.server.amqp.error_conditions import INTERNAL_ERROR, RESOURCE_DELETED, LinkRefused
 from spark_streams.server.amqp.placement import PartitionSplit

@@ -20,7 +20,7 @@ from typing import Any, Final
 import numpy as np
 
 from spark_streams.errors import RemoteProtocolError, SparkStreamsError
-from spark_streams.server.amqp.attach_reply import to_producer, to_reader
+from spark_streams.server.amqp.attaches import to_producer, to_reader
 from spark_streams.server.amqp.connection_links import AttachedLink, LinkConnection
 from spark_streams.server.amqp.error_conditions import INTERNAL_ERROR, LinkRefused
 from spark_streams.server.amqp.link_turns import BYTES_PER_TURN

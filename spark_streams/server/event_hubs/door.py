@@ -11,7 +11,7 @@ from spark_streams.log import ReferenceLog, Stream
 from spark_streams.server.activity import Item
 from spark_streams.server.admission import Sockets
 from spark_streams.server.amqp.activity import Membership, connected
-from spark_streams.server.amqp.attach_request import address_of, named_stream, permitted_stream
+from spark_streams.server.amqp.attaches import address_of, named_stream, permitted_stream
 from spark_streams.server.amqp.connection_links import AttachedLink, LinkConnection, LinkResources
 from spark_streams.server.amqp.error_conditions import NOT_FOUND, NOT_IMPLEMENTED, LinkRefused
 from spark_streams.server.amqp.placement import Placement, split_refusal

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from spark_streams.errors import RemoteProtocolError
 from spark_streams.log import Partition, Stream
-from spark_streams.server.amqp.attach_reply import to_receiver
+from spark_streams.server.amqp.attaches import to_receiver
 from spark_streams.server.amqp.error_conditions import LinkRefused
 from spark_streams.server.amqp.event_sender import EventSender
 from spark_streams.server.amqp.link_position import LinkPosition

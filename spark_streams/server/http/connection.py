@@ -29,11 +29,11 @@ from uvicorn.server import ServerState
 from spark_streams.server.activity import client_text, peer_text
 from spark_streams.server.admission import Admission
 from spark_streams.server.counters import DoorCounters
+from spark_streams.server.door import WriteTimeout, throw_away_unsent
 from spark_streams.server.http.config import HttpConfig
 from spark_streams.server.http.guard import check_request, head_fault
 from spark_streams.server.http.requests import CLOSE, HttpError
 from spark_streams.server.turns import ASKER, Timer
-from spark_streams.server.write_timeout import WriteTimeout, throw_away_unsent
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -31,8 +31,7 @@ from spark_streams.server.rabbitmq import dispatch
 from spark_streams.server.rabbitmq.handshake import Handshake, Reply
 from spark_streams.server.rabbitmq.node import RabbitNode
 from spark_streams.server.rabbitmq.publishers import Publishers
-from spark_streams.server.rabbitmq.scatter_write import ScatteredWriter
-from spark_streams.server.rabbitmq.session import Session
+from spark_streams.server.rabbitmq.session import ScatteredWriter, Session
 from spark_streams.server.rabbitmq.subscriptions import Subscriptions
 from spark_streams.server.turns import Turn
 from spark_streams.wire.rabbitmq.connection_commands import Close, CloseAnswer, Heartbeat, SaslAuthenticate

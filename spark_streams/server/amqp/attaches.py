@@ -1,11 +1,14 @@
 """Reads and checks what a peer requests in an attach: the address, the link properties, and a receiver's terminus.
 
-Spec: Event Stream Extensions §4.6.1 to §4.6.3, §6; A-2, A-5, A-26, A-28.
+The answer has the termini, settlement modes and link properties that are in force.
+
+Spec: AMQP 1.0 part 3 §3.5.3, §3.5.4; Event Stream Extensions §4.6.1 to §4.6.3, §6; A-2, A-5, A-26, A-28.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import unquote
@@ -13,7 +16,7 @@ from urllib.parse import unquote
 from spark_streams.log import ReferenceLog, Stream
 from spark_streams.server.amqp.config import AmqpConfig
 from spark_streams.server.amqp.connection_links import LinkConnection, LinkResources
-from spark_streams.server.amqp.consumer_groups import Groups
+from spark_streams.server.amqp.consumer_groups import Claim, Groups
 from spark_streams.server.amqp.durable_termini import Resumed, Termini
 from spark_streams.server.amqp.error_conditions import (
     DETACH_FORCED,
@@ -26,11 +29,20 @@ from spark_streams.server.amqp.link_filters import LinkFilters
 from spark_streams.server.amqp.placement import Placement
 from spark_streams.server.counters import DoorCounters
 from spark_streams.server.users import permissions_of
-from spark_streams.wire.amqp.engine.links import Link
+from spark_streams.wire.amqp.engine.links import SETTLED, UNSETTLED, Attach, Link
 from spark_streams.wire.amqp.engine.session import INVALID_FIELD
-from spark_streams.wire.amqp.engine.termini import ADDRESS, DURABLE, DYNAMIC, EXPIRY, TIMEOUT, Terminus
+from spark_streams.wire.amqp.engine.termini import (
+    ADDRESS,
+    DISTRIBUTION,
+    DURABLE,
+    DYNAMIC,
+    EXPIRY,
+    FILTER,
+    TIMEOUT,
+    Terminus,
+)
 from spark_streams.wire.amqp.event_streams import CONSUMER_GROUP, EPOCH, PARTITION
-from spark_streams.wire.amqp.values import Timestamp
+from spark_streams.wire.amqp.values import Symbol, Timestamp
 
 INFO_SUFFIX: Final = "/$info"
 
@@ -211,3 +223,43 @@ def permitted_stream(node: LinkResources, user: str, action: str, address: str) 
 
 def _kind(value: Any) -> str:
     return type(value).__name__
+
+
+def to_producer(link: Link, bound: str | None) -> Attach:
+    """Return the answer to the attach of a link on which the peer sends events, or requests."""
+    target = link.target and link.target.but({DURABLE: None})
+    return Attach(link.source, target, link.settles, properties=_properties(bound, None))
+
+
+def to_consumer(
+    link: Link, source: Terminus, filters: LinkFilters, bound: str | None, claim: Claim | None, *, durable: bool
+) -> Attach:
+    """Return the answer to the attach of a link on which the door sends events of a source."""
+    source = source.but({FILTER: dict(filters.echo) or None, DISTRIBUTION: Symbol("copy")})
+    if not durable:
+        source = source.but({DURABLE: None, EXPIRY: Symbol("link-detach"), TIMEOUT: None})
+    return to_receiver(link, source, properties=_properties(bound, claim))
+
+
+def to_receiver(
+    link: Link,
+    source: Terminus | None,
+    *,
+    offered: Sequence[str] = (),
+    properties: Mapping[str, Any] | None = None,
+) -> Attach:
+    """Return the answer to the attach of any link on which the door sends: settled where the receiver asks for it."""
+    settles = SETTLED if link.settles == SETTLED else UNSETTLED
+    return Attach(source, link.target, settles, link.receiver_settles, offered, properties)
+
+
+def to_reader(link: Link) -> Attach:
+    """Return the answer to the attach of a link on which the door sends what is no event."""
+    return to_receiver(link, link.source and link.source.but({FILTER: None, DURABLE: None}))
+
+
+def _properties(bound: str | None, claim: Claim | None) -> dict[str, Any]:
+    properties: dict[str, Any] = {} if bound is None else {PARTITION: Symbol(bound)}
+    if claim is not None:
+        properties |= {CONSUMER_GROUP: claim.group.name, EPOCH: claim.epoch}
+    return properties
