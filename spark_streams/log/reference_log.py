@@ -22,7 +22,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -47,7 +47,7 @@ def wall_clock_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-class ReferenceLog:
+class ReferenceLog(AbstractContextManager["ReferenceLog"]):
     """A durable, partitioned log, which the server's doors serve.
 
     Args:
@@ -389,9 +389,6 @@ class ReferenceLog:
         self._upkeep.join()
         with self._changes:
             self._resources.close()
-
-    def __enter__(self) -> ReferenceLog:
-        return self
 
     def __exit__(self, *fault: object) -> None:
         self.close()

@@ -111,6 +111,7 @@ class Search:
         expression: the filter; None: every record matches.
 
     Attributes:
+        expression: as it was given.
         bounds: where the records are that may match.
 
     Raises:
@@ -119,18 +120,13 @@ class Search:
 
     def __init__(self, partition: Partition, expression: Expression | None) -> None:
         self._partition = partition
-        self._expression = expression
+        self.expression = expression
         self._needed: tuple[str, ...] = ()
         self.bounds = SearchRange()
         if expression is not None:
             check(expression)
             self._needed = columns_needed(expression)
             self.bounds = search_range_of(expression)
-
-    @property
-    def everything(self) -> bool:
-        """Whether every record matches."""
-        return self._expression is None
 
     def skipped(self, offset: int) -> int:
         """Return the first offset, from one on, where a record may match by the time indexes; no record is read.
@@ -165,9 +161,9 @@ class Search:
             return Block(_NONE, end, 0, 0)
         following = int(records.offsets[-1]) + 1
         read = int(records.value_ends[-1] - records.value_starts[0])
-        if self._expression is None:
+        if self.expression is None:
             return Block(records, following, count, read)
-        matching = _matching(records, self._expression, self._needed, self._partition.id)
+        matching = _matching(records, self.expression, self._needed, self._partition.id)
         return Block(records.take(np.flatnonzero(np.asarray(matching))), following, count, read)
 
 

@@ -112,9 +112,7 @@ class StateStore:
 
     def put(self, namespace: str, key: str, value: bytes) -> None:
         """Set the value."""
-        stored = _crc(namespace, key, value) + value
-        with self._written() as db:
-            db.execute("INSERT OR REPLACE INTO state VALUES (?, ?, ?)", (namespace, key, stored))
+        self.put_all(namespace, {key: value})
 
     def put_all(self, namespace: str, values: Mapping[str, bytes]) -> None:
         """Set many values, all or none of them; it is much faster than one after the other."""

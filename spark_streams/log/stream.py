@@ -251,7 +251,7 @@ class Stream:
             OSError: they could not be written; the old ones are in effect.
         """
         try:
-            noted = self.partition_names, self.created_ms, self.maker
+            noted = self.created_ms, self.partition_names, self.maker
             StreamMetadata(self.name, self.incarnation, self.config, tree, *noted).write(self.folder)
         except OSError:
             # The file may be the new one all the same, and the next start reads it.
@@ -322,7 +322,7 @@ def new_stream(
     with ExitStack() as undo:
         undo.callback(shutil.rmtree, folder, ignore_errors=True)
         now_ms = time.time_ns() // 1_000_000
-        metadata = StreamMetadata(name, uuid.uuid4().hex, config, tree, partition_names, now_ms, maker)
+        metadata = StreamMetadata(name, uuid.uuid4().hex, config, tree, now_ms, partition_names, maker)
         stream = Stream(folder, metadata, open_partition)
         undo.callback(stream.discard)
         metadata.write(folder)

@@ -284,16 +284,15 @@ def _group_sizes(batch: Batch) -> NDArray[np.int64]:
 
 
 def _halves(batch: Batch) -> tuple[Batch, Batch]:
-    """Return the groups of a batch, or its events, as two batches."""
-    groups = batch.groups
-    at = len(batch.values) // 2 if groups is None else int(groups[: len(groups) // 2].sum())
+    """Return the groups of a batch as two batches."""
+    groups = _group_sizes(batch)
+    half = len(groups) // 2
+    at = int(groups[:half].sum())
     first, rest = (
-        replace(batch, values=batch.values[part], keys=batch.keys[part], timestamps=batch.timestamps[part])
-        for part in (slice(at), slice(at, None))
+        replace(batch, values=batch.values[of], keys=batch.keys[of], timestamps=batch.timestamps[of], groups=sizes)
+        for of, sizes in ((slice(at), groups[:half]), (slice(at, None), groups[half:]))
     )
-    if groups is None:
-        return first, rest
-    return replace(first, groups=groups[: len(groups) // 2]), replace(rest, groups=groups[len(groups) // 2 :])
+    return first, rest
 
 
 def _store(partition: Partition, batch: Batch) -> list[Outcome]:

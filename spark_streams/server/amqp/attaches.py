@@ -7,7 +7,6 @@ Spec: AMQP 1.0 part 3 §3.5.3, §3.5.4; Event Stream Extensions §4.6.1 to §4.6
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -17,7 +16,7 @@ from spark_streams.log import ReferenceLog, Stream
 from spark_streams.server.amqp.config import AmqpConfig
 from spark_streams.server.amqp.connection_links import LinkConnection, LinkResources
 from spark_streams.server.amqp.consumer_groups import Claim, Groups
-from spark_streams.server.amqp.durable_termini import Resumed, Termini
+from spark_streams.server.amqp.durable_termini import Kept, Termini
 from spark_streams.server.amqp.error_conditions import (
     DETACH_FORCED,
     NOT_FOUND,
@@ -27,7 +26,6 @@ from spark_streams.server.amqp.error_conditions import (
 )
 from spark_streams.server.amqp.link_filters import LinkFilters
 from spark_streams.server.amqp.placement import Placement
-from spark_streams.server.counters import DoorCounters
 from spark_streams.server.users import permissions_of
 from spark_streams.wire.amqp.engine.links import SETTLED, UNSETTLED, Attach, Link
 from spark_streams.wire.amqp.engine.session import INVALID_FIELD
@@ -75,13 +73,12 @@ class ConsumerResources(LinkResources):
 
     config: AmqpConfig
 
-    def __init__(
-        self, log: ReferenceLog, config: AmqpConfig, loop: asyncio.AbstractEventLoop, counters: DoorCounters
-    ) -> None:
-        placement = Placement(config.redirects, bind_unrequested=config.bind_unrequested)
-        super().__init__(log, config, loop, counters, placement)
-        self.termini = Termini(log, loop, config.max_durable_links)
-        self.groups = Groups(log, config.reset_epoch, config.max_groups)
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        config = self.config
+        self.placement = Placement(config.redirects, bind_unrequested=config.bind_unrequested)
+        self.termini = Termini(self.log, self.loop, config.max_durable_links)
+        self.groups = Groups(self.log, config.reset_epoch, config.max_groups)
 
     def close(self) -> None:
         """Finish work that has begun, and write durable state."""
@@ -127,7 +124,7 @@ class ConsumerAttach:
         never = self.source.field(EXPIRY, str, "") == "never"
         return None if never else int(self.source.field(TIMEOUT, int, 0))
 
-    def resume(self) -> Resumed | None:
+    def resume(self) -> Kept | None:
         """Return the kept state of its terminus, if it is durable and has one."""
         if not self.durable:
             return None
@@ -195,17 +192,6 @@ def named_stream(log: ReferenceLog, address: str) -> Stream | None:
     return next((stream for name in stream_names(address) if (stream := log.find(name)) is not None), None)
 
 
-def find_stream(log: ReferenceLog, address: str) -> Stream:
-    """Return the stream of an address; see ``stream_names``.
-
-    Raises:
-        LinkRefused: there is no such stream (amqp:not-found).
-    """
-    if (stream := named_stream(log, address)) is not None:
-        return stream
-    raise LinkRefused(NOT_FOUND, f"there is no stream '{address:.200}' here")
-
-
 def permitted_stream(node: LinkResources, user: str, action: str, address: str) -> Stream:
     """Return the stream of an address, if a user may ``write`` or ``read`` it.
 
@@ -215,7 +201,9 @@ def permitted_stream(node: LinkResources, user: str, action: str, address: str) 
     """
     permissions = permissions_of(node.config.permissions, user)
     if permissions is None or any(permissions.allow(action, name) for name in stream_names(address)):
-        stream = find_stream(node.log, address)
+        stream = named_stream(node.log, address)
+        if stream is None:
+            raise LinkRefused(NOT_FOUND, f"there is no stream '{address:.200}' here")
         if permissions is None or permissions.allow(action, stream.name):
             return stream
     raise LinkRefused(UNAUTHORIZED, f"user '{user}' may not {action} stream '{address:.200}'")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 import numpy as np
@@ -12,6 +12,7 @@ import numpy as np
 from spark_streams.errors import CorruptLog
 from spark_streams.log import Stream
 from spark_streams.offsets import format_offset
+from spark_streams.server.activity import MOST_TEXT, Item, ReaderInfo, Who
 from spark_streams.server.amqp.connection_links import AttachedLink, LinkConnection
 from spark_streams.server.amqp.error_conditions import INTERNAL_ERROR, RESOURCE_DELETED, LinkRefused
 from spark_streams.server.amqp.link_position import LinkPosition
@@ -45,6 +46,8 @@ class EventSender(AttachedLink):
 
     Attributes:
         positions: partition to the link's position in it; a subclass sets them with ``set_positions``.
+        membership: its consumer group, or None, the user that this belongs to (empty: it is everybody's), and the
+            link's epoch, or None.
     """
 
     def __init__(
@@ -57,6 +60,7 @@ class EventSender(AttachedLink):
     ) -> None:
         super().__init__(connection, link, stream)
         self.positions: dict[str, LinkPosition] = {}
+        self.membership: tuple[str | None, str, int | None] = (None, "", None)
         self._deliveries = link.outgoing
         self._deliveries.available = lambda: sum(position.available for position in self._order)
         self._log_stream = stream
@@ -69,6 +73,12 @@ class EventSender(AttachedLink):
         """Send from these positions; ``_released`` gives their readers back."""
         self.positions = dict(positions)
         self._order = list(self.positions.values())
+
+    def told(self, who: Who) -> Iterable[Item]:
+        """Return it as a reader of each of its partitions."""
+        name = self.link.name[:MOST_TEXT]
+        for part, (partition, position) in enumerate(list(self.positions.items())):
+            yield ReaderInfo(*who, self.stream, partition, position.reached, name, *self.membership, part)
 
     def serve(self) -> bool:
         """Send what credit, filters and limits allow, within one turn's share."""
@@ -221,4 +231,4 @@ class EventSender(AttachedLink):
             position.reader.remove_waiter(self._wake)
             self.node.readers.release(position.reader)
         self.set_positions({})
-        self._deliveries.drop()
+        super()._released(closed=closed)

@@ -91,11 +91,6 @@ def read_positions(link: Link, name: str = POSITIONS) -> dict[str, str]:
     return {str(k): str(v) for k, v in positions.items()}
 
 
-def reads_named_only(link: Link) -> bool:
-    """Return whether a receiver's messages have only the partitions that its attach names."""
-    return link.properties.get(NAMED_ONLY) is True
-
-
 class Descriptions:
     """Encodes the descriptions of partitions and caches them, since few of many partitions change between messages."""
 
@@ -210,7 +205,6 @@ class InfoLink(AttachedLink):
         super().__init__(connection, link, stream)
         self._message = message
         self._deliveries = link.outgoing
-        self._deliveries.owner = self
         link.attach(to_reader(link))
         self._max_unsettled = config.max_unsettled
         self._interval_s = config.info_interval_ms / 1000
@@ -242,4 +236,4 @@ class InfoLink(AttachedLink):
 
     def _released(self, *, closed: bool) -> None:
         self._timer.stop()
-        self._deliveries.drop()
+        super()._released(closed=closed)

@@ -157,7 +157,6 @@ class ReplyLink(AttachedLink):
         self._replies = replies
         self.waiting: deque[bytes] = deque()
         self._deliveries = link.outgoing
-        self._deliveries.owner = self
         link.attach(to_reader(link))
         self._deliveries.available = lambda: len(self.waiting)
         replies.links.append(self)
@@ -200,7 +199,7 @@ class ReplyLink(AttachedLink):
         self._replies.links.remove(self)
         self._make_room(before)
         self.waiting.clear()
-        self._deliveries.drop()
+        super()._released(closed=closed)
 
 
 class RequestLink(AttachedLink):
@@ -226,7 +225,6 @@ class RequestLink(AttachedLink):
         self._answer = answer
         self._deliveries.max_message_bytes = _MOST_BYTES
         link.attach(to_producer(link, None))
-        self._deliveries.owner = self
         self._top_up()
 
     def serve(self) -> bool:
@@ -295,6 +293,3 @@ class RequestLink(AttachedLink):
     def _top_up(self) -> None:
         if not self.ended and self._deliveries.credit <= _CREDIT // 2:
             self._deliveries.flow(_CREDIT - self._deliveries.credit)
-
-    def _released(self, *, closed: bool) -> None:
-        self._deliveries.drop()

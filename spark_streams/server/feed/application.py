@@ -32,6 +32,7 @@ from spark_streams.log import Partition, ReferenceLog, Stream
 from spark_streams.log.storage.files import is_full
 from spark_streams.log.storage.readable_partition import PartitionClosed
 from spark_streams.redaction import one_line
+from spark_streams.server.activity import ReaderInfo
 from spark_streams.server.counters import DoorCounters
 from spark_streams.server.feed.config import FeedConfig
 from spark_streams.server.feed.cursors import OLDER, Cursors
@@ -43,7 +44,7 @@ from spark_streams.server.feed.rendered_events import EventCache
 from spark_streams.server.feed.responses import PageResponse, StreamResponse, page_type
 from spark_streams.server.feed.write_requests import WriteRequests
 from spark_streams.server.http.authorization import Authorization
-from spark_streams.server.http.connection import HttpConnection, Reading
+from spark_streams.server.http.connection import HttpConnection
 from spark_streams.server.http.requests import HttpError, arguments, takes_gzip
 from spark_streams.server.partition_readers import PartitionReader, PartitionReaders
 from spark_streams.server.turns import Worker
@@ -145,7 +146,9 @@ class FeedApplication:
         cursors = Cursors(stream.incarnation, fetch.filters if dialect is Dialect.V2A else {})
         position = self._position(stream, partition, fetch, cursors)
         connection: HttpConnection = request.scope["state"]["connection"]
-        connection.reading = Reading(connection.user, stream.name, partition.id, position)
+        connection.reading = ReaderInfo(
+            self._config.protocol, connection.address, connection.user, stream.name, partition.id, position
+        )
         pages = Pages(self._cache, partition, fetch, cursors, position, self._config)
         aside = self._aside if fetch.filters or fetch.headers else None
         if fetch.stream_ms is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from spark_streams.server.door_config import expect_at_least
+from spark_streams.log.config import expect_at_least
 from spark_streams.server.http.config import HttpConfig
 
 

@@ -12,7 +12,7 @@ import logging
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from starlette.requests import Request
@@ -111,7 +111,7 @@ class _Response(ABC):
         connection.counters.delivered += events
         connection.counters.delivered_bytes += size
         if connection.reading is not None:
-            connection.reading.next_offset = self.pages.position
+            connection.reading = replace(connection.reading, next_offset=self.pages.position)
 
     async def _next(self, pieces: Iterator[bytes]) -> bytes | None:
         if self.aside is not None:

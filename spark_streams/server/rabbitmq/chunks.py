@@ -36,6 +36,7 @@ from spark_streams.server.rabbitmq.chunk_cache import CachedChunks, Chunk, Chunk
 from spark_streams.server.rabbitmq.filter_values import BLOOM_NOTE
 from spark_streams.server.rabbitmq.publish_append import PUBLISHERS_NOTE, trailer_bytes
 from spark_streams.server.rabbitmq.stored_form import unescape
+from spark_streams.server.turns import Timer
 from spark_streams.wire.columnar.byte_view import Readable
 from spark_streams.wire.columnar.interleave import Ranges, interleave
 from spark_streams.wire.rabbitmq.chunk import ChunkHeader, ChunkType, checksum
@@ -201,10 +202,9 @@ class Prefetch:
 
     def __init__(self, chunks: Chunks, loop: asyncio.AbstractEventLoop) -> None:
         self._chunks = chunks
-        self._loop = loop
         self._following = 0
         self._ends: deque[int] = deque()
-        self._due: asyncio.Handle | None = None
+        self._timer = Timer(loop)
 
     def from_offset(self, offset: int) -> None:
         """Encode until ``BLOCKS_AHEAD`` blocks are ready from an offset on, or the log has nothing more to encode."""
@@ -214,11 +214,10 @@ class Prefetch:
         self._queue()
 
     def _queue(self) -> None:
-        if self._due is None and len(self._ends) < BLOCKS_AHEAD:
-            self._due = self._loop.call_soon(self._step)
+        if not self._timer.due and len(self._ends) < BLOCKS_AHEAD:
+            self._timer.start(0, self._step)
 
     def _step(self) -> None:
-        self._due = None
         try:
             end = self._chunks.prepare(self._ends[-1] if self._ends else self._following)
         except (LogError, OSError):
@@ -230,9 +229,7 @@ class Prefetch:
     def stop(self) -> None:
         """Stop encoding."""
         self._ends.clear()
-        if self._due is not None:
-            self._due.cancel()
-            self._due = None
+        self._timer.stop()
 
 
 _FIRST: Final = attrgetter("first")

@@ -19,12 +19,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection
-from functools import partial
+from collections.abc import Callable, Collection, Iterator
 from typing import Final
 
 from spark_streams.errors import RemoteProtocolError
 from spark_streams.redaction import one_line
+from spark_streams.server.activity import Item, ReaderInfo, Who, WriterInfo
 from spark_streams.server.admission import Admission
 from spark_streams.server.door import LINGER_S
 from spark_streams.server.rabbitmq import dispatch
@@ -75,10 +75,13 @@ class RabbitConnection(Session):
         self._reading = True
         self._waiting_bytes = 0
 
-    @property
-    def client(self) -> str:
-        """What the peer says of itself: product, version, and the connection's name."""
-        return self._handshake.client
+    def _uses(self, who: Who) -> Iterator[Item]:
+        for publisher in list(self.publishers.open.values()):
+            served = publisher.served
+            yield WriterInfo(*who, served.stream.name, served.partition.id, publisher.reference)
+        for each in list(self.subscriptions.open.values()):
+            at = (each.served.stream.name, each.served.partition.id, each.next_offset)
+            yield ReaderInfo(*who, *at, each.name, each.name or None)
 
     # --- asyncio's side
 
@@ -254,7 +257,7 @@ class RabbitConnection(Session):
         if self._handshake.state is not HandshakeState.OPEN:
             return
         self._open = True
-        self.user = self._handshake.user
+        self.user, self.client = self._handshake.user, self._handshake.client
         self._reader.max_bytes = self._handshake.frame_max_bytes
         if not self._admission.establish(self.user):
             self.fail(ResponseCode.INTERNAL_ERROR, self._admission.limit)
@@ -285,10 +288,7 @@ class RabbitConnection(Session):
         self._reply(self._handshake.again(request))
 
     def streams_gone(self, streams: Collection[str]) -> None:
-        """Close publishers and subscriptions of gone streams, and report the streams to the peer; it does not raise."""
-        self.guarded(partial(self._drop, streams))
-
-    def _drop(self, streams: Collection[str]) -> None:
+        """Close publishers and subscriptions of gone streams, and report the streams to the peer."""
         used = self.publishers.drop(streams) | self.subscriptions.drop(streams)
         for stream in sorted(used):
             self.send(MetadataUpdate(ResponseCode.STREAM_NOT_AVAILABLE, stream).encode())

@@ -22,7 +22,6 @@ from spark_streams.server.rabbitmq.node import RabbitNode
 from spark_streams.server.rabbitmq.topology import Served
 from spark_streams.server.turns import Timer
 from spark_streams.server.users import permissions_of
-from spark_streams.wire.rabbitmq.consumer_commands import DELIVER_KEY
 from spark_streams.wire.rabbitmq.frames import ANSWER, Answer, Request
 from spark_streams.wire.rabbitmq.registry import COMMANDS
 from spark_streams.wire.rabbitmq.response_codes import ResponseCode
@@ -150,7 +149,6 @@ class Session(TcpConnection):
         admission: its place at the door.
 
     Attributes:
-        user: who signed in; empty before the connection is open.
         client_versions: command key to the highest version that the peer accepts; empty until it reports them.
         congested: whether the peer does not read: deliver nothing until ``Subscriptions.deliver``.
         unconfirmed: the entries that are being stored.
@@ -160,7 +158,6 @@ class Session(TcpConnection):
 
     def __init__(self, node: RabbitNode, admission: Admission) -> None:
         super().__init__(node, admission, node.config.max_outgoing_bytes)
-        self.user = ""
         self.client_versions: dict[int, int] = {}
         self.congested = False
         self.unconfirmed = UnconfirmedEntries(node.loop, node.config.max_unconfirmed, self.proceed)
@@ -172,11 +169,6 @@ class Session(TcpConnection):
         self._correlation = 0
 
     # --- who the peer is and what it may do
-
-    @property
-    def deliver_version(self) -> int:
-        """The version of Deliver that the peer accepts: 2 only if it reported exactly that (S-24)."""
-        return 2 if self.client_versions.get(DELIVER_KEY) == 2 else 1
 
     def may(self, action: str, stream: str) -> bool:
         """Return whether the user may do ``action`` (``configure``, ``write`` or ``read``) to a stream."""

@@ -59,11 +59,14 @@ class Subscriptions:
 
     Args:
         session: the connection.
+
+    Attributes:
+        open: the open ones, by their numbers on the connection.
     """
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        self._open: dict[int, Subscription] = {}
+        self.open: dict[int, Subscription] = {}
         self._due: dict[Subscription, None] = {}
         self._updates: dict[int, _Update] = {}
         self._queued = False
@@ -73,11 +76,6 @@ class Subscriptions:
     def blocked(self) -> bool:
         """Whether a dispatch pass has not ended: no further frame may be handled before ``proceed`` is called."""
         return bool(self._due)
-
-    @property
-    def open(self) -> list[Subscription]:
-        """The open ones."""
-        return list(self._open.values())
 
     # --- commands
 
@@ -101,7 +99,7 @@ class Subscriptions:
                 subscription.close()
                 raise self._unreadable(request.stream, fault) from fault
         self._session.answer(request)
-        self._open[subscription.number] = subscription
+        self.open[subscription.number] = subscription
         if subscription.group is not None:
             subscription.group.join(subscription)
         else:
@@ -110,7 +108,7 @@ class Subscriptions:
 
     def _subscribe(self, request: Subscribe) -> Subscription:
         node, served = self._session.node, self._session.find("read", request.stream)
-        if request.subscription_id in self._open:
+        if request.subscription_id in self.open:
             raise CommandRefused(ResponseCode.SUBSCRIPTION_ID_ALREADY_EXISTS)
         if sum(name.startswith("filter.") for name in request.properties) > node.config.max_filter_values:
             raise CommandRefused(ResponseCode.PRECONDITION_FAILED)
@@ -134,7 +132,7 @@ class Subscriptions:
 
     def credit(self, command: Credit) -> None:
         """Add credit, and deliver; answer only a refusal."""
-        subscription = self._open.get(command.subscription_id)
+        subscription = self.open.get(command.subscription_id)
         code = ResponseCode.SUBSCRIPTION_ID_DOES_NOT_EXIST
         if subscription is not None:
             subscription.add_credit(command.credit)
@@ -150,7 +148,7 @@ class Subscriptions:
         Raises:
             CommandRefused: there is none of this number.
         """
-        subscription = self._open.pop(request.subscription_id, None)
+        subscription = self.open.pop(request.subscription_id, None)
         if subscription is None:
             raise CommandRefused(ResponseCode.SUBSCRIPTION_ID_DOES_NOT_EXIST)
         self._session.answer(request)
@@ -188,7 +186,7 @@ class Subscriptions:
             return
         update.timer.cancel()
         subscription = update.subscription
-        if self._open.get(subscription.number) is not subscription or subscription.group is None:
+        if self.open.get(subscription.number) is not subscription or subscription.group is None:
             return
         if subscription.group.answered(subscription, update.active):
             self._activate(subscription, answer.offset)
@@ -224,9 +222,9 @@ class Subscriptions:
 
     def drop(self, streams: Collection[str]) -> set[str]:
         """End the subscriptions of streams that are gone; return those that had any."""
-        gone = [subscription for subscription in self._open.values() if subscription.served.name in streams]
+        gone = [subscription for subscription in self.open.values() if subscription.served.name in streams]
         for subscription in gone:
-            del self._open[subscription.number]
+            del self.open[subscription.number]
             if subscription.group is not None:
                 subscription.group.end()
             self._end(subscription)
@@ -235,8 +233,8 @@ class Subscriptions:
     def close(self) -> None:
         """End all subscriptions, because the connection has ended."""
         self._closed = True
-        while self._open:
-            _, subscription = self._open.popitem()
+        while self.open:
+            _, subscription = self.open.popitem()
             self._end(subscription)
         for update in self._updates.values():
             update.timer.cancel()

@@ -194,7 +194,7 @@ def _backwards(
     page.end = page.first = max(partition.first_offset, min(before, search.bounds.end, partition.next_offset))
     lowest = min(page.end, search.skipped(max(partition.first_offset, search.bounds.first)))
     stride = _stride(partition)
-    if search.everything:
+    if search.expression is None:
         stride = min(stride, most)
     while page.first > lowest and len(page.rows) < most:
         if page.spent:

@@ -83,10 +83,7 @@ def group_of(groups: Groups, item: ReaderInfo | StoredOffset) -> Group | None:
     if item.group is None:
         return None
     key = (item.door, item.group, item.owner, item.stream, item.partition)
-    found = groups.get(key)
-    if found is None:
-        found = groups[key] = Group(*key)
-    return found
+    return groups.setdefault(key, Group(*key))
 
 
 def join(groups: Groups, item: Item) -> None:

@@ -11,6 +11,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Generator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from functools import cache
 from http import HTTPStatus
 from pathlib import Path
@@ -50,6 +51,7 @@ class SignInNeeded(Exception):
     """A page was asked for by somebody who has not signed in."""
 
 
+@dataclass(eq=False)
 class Site:
     """What all pages share.
 
@@ -66,23 +68,18 @@ class Site:
         bodies: the memory of long forms, and of events' bodies that are sent as files.
     """
 
-    def __init__(
-        self,
-        log: ReferenceLog,
-        config: WebConfig,
-        doors: Sequence[Any],
-        loop: asyncio.AbstractEventLoop,
-        counters: DoorCounters,
-    ) -> None:
-        self.log = log
-        self.config = config
-        self.doors = doors
-        self.loop = loop
-        self.counters = counters
+    log: ReferenceLog
+    config: WebConfig
+    doors: Sequence[Any]
+    loop: asyncio.AbstractEventLoop
+    counters: DoorCounters
+
+    def __post_init__(self) -> None:
+        config = self.config
         self.worker = Worker("spark-streams-web")
         self.changes = Worker("spark-streams-web-changes")
         self.bodies = BodyBudget(config)
-        self.authorization = Authorization(log, config, "stream")
+        self.authorization = Authorization(self.log, config, "stream")
         self.sessions = Sessions(config.session_ms, config.max_sessions, time.monotonic)
 
     # --- who asks
